@@ -1,0 +1,61 @@
+"""Methods that average: FedAvg and its two one-step relatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import checks
+from .method import Method, Round
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """Local SGD, then the weighted mean of the cohort's models (McMahan et al. 2017; FedUp study eqs. 2-3).
+
+    y <- y - lr g;  v <- server_momentum v + mean_S(y_i - x);  x <- x + server_lr v.
+
+    server_momentum: 0 is FedAvg; above 0 it is FedAvgM (Hsu et al. 2019), and `v [d]` becomes state.
+    Raises ValueError unless 0 <= server_momentum < 1.
+    """
+
+    server_momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.number("server_momentum", self.server_momentum, 0, 0.999999)
+
+    def start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"x": x, "v": torch.zeros_like(x)} if self.server_momentum else {"x": x}
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        delta = r.mean(y - r.x)
+        if not self.server_momentum:
+            return {"x": r.x + r.server_lr * delta}
+        v = self.server_momentum * r.v + delta
+        return {"x": r.x + r.server_lr * v, "v": v}
+
+
+@dataclass(frozen=True)
+class FedSGD(Method):
+    """One gradient step on the full local batch: x <- x - lr mean_S grad F_i(x)  (McMahan et al. 2017).
+
+    The amount of local work is part of the method: `local_steps`, `local_epochs` and `batch_size` are not used.
+    """
+
+    def local_work(self, work: dict[str, Any]) -> dict[str, Any]:
+        return {**work, "epochs": 1, "steps": 1, "batch_size": None}
+
+
+@dataclass(frozen=True)
+class FedSMB(Method):
+    """One mini-batch step a round (Nasirigerdeh et al. 2020, federated single mini-batch).
+
+    The batch of round t is the t-th of the client's shuffled data: batches are walked through over rounds, a fresh
+    shuffle each time the data is used up.  `local_steps` and `local_epochs` are not used.
+    """
+
+    def local_work(self, work: dict[str, Any]) -> dict[str, Any]:
+        return {**work, "epochs": 1, "steps": 1, "walk": True}

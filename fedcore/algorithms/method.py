@@ -1,0 +1,68 @@
+"""What a method is: broadcast, local direction, aggregate, on matrices whose rows are clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Gradient = Callable[[Tensor], Tensor]
+"""Mini-batch gradients with weight decay: `[m, d]` local parameters -> `[m, d]`; every call in a step has one batch."""
+
+
+class Round:
+    """What a method can see in one round; the letters are those of the equations.
+
+    Shared: `t` (round, from 0), `n` (clients), `m` (cohort), `lr` (local learning rate of this round), `server_lr`,
+    and the server's vectors by their state name, such as `x [d]`.  Per client of the cohort, one row each:
+    `K [m, 1]` (local steps), `p [m, 1]` (aggregation weights, sum 1), and the clients' states, such as `c_i [m, d]`.
+    `full_gradient(Y)`: gradients `[m, d]` of the whole local objectives (with weight decay) at the rows of Y.
+    """
+
+    def __init__(
+        self, shared: Mapping[str, Any], rows: Mapping[str, Tensor], full_gradient: Gradient | None = None
+    ) -> None:
+        self._shared, self._rows, self.full_gradient = dict(shared), dict(rows), full_gradient
+        self.__dict__.update(self._shared, **self._rows)
+
+    def head(self, a: int) -> Round:
+        """The same round seen by the first a clients only (the others have finished their local steps)."""
+        return Round(self._shared, {k: v[:a] for k, v in self._rows.items()}, self.full_gradient)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """sum_i p_i rows_i: `[m, d]` -> `[d]`."""
+        return torch.mv(rows.T, self.p[:, 0])
+
+
+class Method:
+    """FedAvg's round; a method overrides the verbs in which it differs.
+
+    client_state: names of per-client states; each is a matrix `[n, d]` that starts at zero.  uplink, downlink:
+    numbers sent per client of the cohort and round, in units of d.
+    """
+
+    client_state: tuple[str, ...] = ()
+    uplink: float = 1
+    downlink: float = 1
+
+    def start(self, x: Tensor) -> dict[str, Tensor]:
+        """The server's state before round 0, from the initial parameters `x [d]`."""
+        return {"x": x}
+
+    def broadcast(self, r: Round) -> Tensor:
+        """Where each client of the cohort starts from: `[d]` for all, or `[m, d]`."""
+        return r.x
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        """v in the local step y <- y - lr * v, `[m, d]`."""
+        return G(y)
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        """The new state from the last local iterates `y [m, d]`: server vectors `[d]`, client states `[m, d]`."""
+        return {"x": r.x + r.server_lr * r.mean(y - r.x)}
+
+    def local_work(self, work: dict[str, Any]) -> dict[str, Any]:
+        """`epochs`, `steps`, `batch_size` of a round as the user asked; a method with a fixed amount replaces them."""
+        return work

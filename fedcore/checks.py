@@ -1,0 +1,36 @@
+"""Argument checks that name the value, the allowed range and the remedy."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable
+
+
+def number(name: str, value: float, low: float, high: float = math.inf, *, open_low: bool = False) -> float:
+    """A finite number in [low, high] (or (low, high] with `open_low`); raises TypeError or ValueError."""
+    allowed = f"{name} {'>' if open_low else '>='} {low:g}" + ("" if high == math.inf else f" and <= {high:g}")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}={value!r} is not a number; use a number with {allowed}")
+    value = float(value)
+    if not math.isfinite(value) or value < low or value > high or (open_low and value == low):
+        raise ValueError(f"{name}={value:g} is out of range; use {allowed}")
+    return value
+
+
+def integer(name: str, value: int, low: int, high: int | None = None, *, hint: str = "") -> int:
+    """An integer in [low, high]; raises TypeError or ValueError."""
+    allowed = f"{name}>={low}" + ("" if high is None else f" and {name}<={high}") + (f" ({hint})" if hint else "")
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name}={value!r} is not an integer; use {allowed}")
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"{name}={value} is out of range; use {allowed}")
+    return int(value)
+
+
+def choice(name: str, value: str, allowed: Iterable[str]) -> str:
+    """One of the allowed words; raises ValueError."""
+    allowed = list(allowed)
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(map(repr, allowed))}")
+    return value

@@ -1,0 +1,366 @@
+"""Federations: n clients on one device, their objectives, and the batches a round will use."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import checks, models, rng
+from ..engine import Batch, Engine
+from .partitions import IID, ByOwner, Partition
+from .sources import Source, load
+
+EVAL_CHUNK = 2048  # test samples per forward pass
+SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which samples each client of a cohort uses in which local step; made on the host, sent to the device once.
+
+    steps: K_i per row.  indices `[K, m, B]`, weights `[K, m, B]` (1/B_i, 0 where padded), counts `[K, m]`.  For full
+    batches and quadratics the arrays are None: the step needs no choice.
+    """
+
+    clients: np.ndarray
+    rows: Tensor
+    steps: np.ndarray
+    keys: np.ndarray
+    indices: Tensor | None = None
+    weights: Tensor | None = None
+    counts: np.ndarray | None = None
+
+
+class Federation:
+    """n clients whose training data are two tensors `x [N, ...]`, `y [N]` on one device, and an index per client.
+
+    uint8 images stay uint8 until a batch is used.  `sizes [n]`: samples per client.  `x0 [d]`: the initial server
+    parameters.  `index[i]`: the rows of client i.  Make one with `fc.federation`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        parts: Sequence[np.ndarray],
+        module: nn.Module,
+        *,
+        partition: Partition,
+        seed: int,
+        path: str = "auto",
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.source, self.partition, self.seed = source, partition, seed
+        self.device, self.dtype = device, dtype
+        self.sizes = np.array([len(p) for p in parts])
+        if not self.sizes.all():
+            empty = np.flatnonzero(self.sizes == 0).tolist()
+            raise ValueError(f"clients {empty[:10]} have no training data; use fewer clients or another partition")
+        self.n, self.index = len(parts), [np.asarray(p) for p in parts]
+        self._start = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
+        self._order = np.concatenate(self.index)
+        self.x, self.y = self._put(source.train_x), self._put(source.train_y)
+        self._test = (self._put(source.test_x), self._put(source.test_y))
+        self._norm = _statistics(source).to(device, dtype)
+        self.engine = Engine(module, path)
+        self.engine.module.to(device, dtype)
+        self.x0 = models.flatten(module).to(device, dtype)
+        self.d = self.engine.layout.d
+        self._check_model()
+
+    def __repr__(self) -> str:
+        return (
+            f"Federation({self.source.name!r}, clients={self.n}, partition={self.partition}, d={self.d:,}, "
+            f"samples={self.sizes.sum()}, {self.sizes.min()} to {self.sizes.max()} a client, device={self.device})"
+        )
+
+    def _put(self, a: np.ndarray) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(a)).to(self.device)
+
+    def _check_model(self) -> None:
+        try:
+            with torch.no_grad():
+                logits = self.engine.module.eval()(self._inputs(self.x[:2]))
+        except (RuntimeError, ValueError, TypeError) as e:
+            raise ValueError(
+                f"the model does not take inputs of shape {tuple(self.x.shape[1:])} ({str(e).splitlines()[0]}); "
+                "use a model made for this shape, or model='mlp'"
+            ) from e
+        if logits.ndim != 2 or logits.shape[1] < self.source.classes:
+            raise ValueError(
+                f"the model gives {tuple(logits.shape[1:])} logits a sample, the source has {self.source.classes} "
+                f"classes; make its last layer {self.source.classes} wide"
+            )
+
+    def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Federation:
+        """The same federation on another device or with parameters of another type; self is left as it is."""
+        device = torch.device(device or self.device)
+        if device == self.device and dtype in (None, self.dtype):
+            return self
+        fed = copy.copy(self)
+        fed.device, fed.dtype = device, dtype or self.dtype
+        fed.engine = copy.deepcopy(self.engine)
+        fed.engine.module.to(device, fed.dtype)
+        fed.x, fed.y, fed.x0 = self.x.to(device), self.y.to(device), self.x0.to(device, fed.dtype)
+        fed._test, fed._norm = tuple(part.to(device) for part in self._test), self._norm.to(device, fed.dtype)
+        return fed
+
+    def forced(self, path: str) -> Federation:
+        """The same federation with the engine's path forced ("batched" or "sequential")."""
+        fed = copy.copy(self)
+        fed.engine = Engine(self.engine.module, path, self.engine.loss)
+        return fed
+
+    # --- batches --------------------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        seed: int,
+        t: int,
+        clients: np.ndarray,
+        *,
+        epochs: int = 1,
+        steps: int | None = None,
+        batch_size: int | None = 20,
+        walk: bool = False,
+    ) -> Plan:
+        """The batches of round t for these clients, a function of (seed, t, client) alone.
+
+        Every epoch visits each sample once, in a fresh order; the last batch of an epoch may be smaller.  K_i is
+        `steps`, or `epochs * ceil(N_i / batch_size)`.  walk: the batches continue over rounds instead (FedSMB).
+        The plan's rows are sorted by K_i, largest first, so that the clients still at work are always a prefix.
+        """
+        per_epoch = np.ones(self.n, int) if batch_size is None else -(-self.sizes // batch_size)
+        K = np.full(self.n, steps) if steps is not None else epochs * per_epoch
+        clients = clients[np.argsort(-K[clients], kind="stable")]
+        sizes, per_epoch, K = self.sizes[clients], per_epoch[clients], K[clients]
+        keys = rng.words(seed, rng.BATCH, t, clients)
+        rows = torch.as_tensor(clients, device=self.device)
+        if batch_size is None:
+            return Plan(clients, rows, K, keys)
+        first = np.full_like(K, t if walk else 0)
+        # one entry per (row, epoch, sample) that the round may touch: hash, then sort within (row, epoch)
+        e0, e1 = first // per_epoch, (first + K - 1) // per_epoch + 1
+        groups = e1 - e0
+        g_row = np.repeat(np.arange(len(clients)), groups)
+        g_epoch = np.arange(groups.sum()) - np.repeat(np.cumsum(groups) - groups, groups) + e0[g_row]
+        length = sizes[g_row]
+        begin = np.cumsum(length) - length
+        g = np.repeat(np.arange(len(g_row)), length)
+        j = np.arange(length.sum()) - begin[g]
+        stream = rng.words(seed, rng.BATCH, -1) if walk else keys[g_row][g]
+        h = rng.words(stream, clients[g_row][g], g_epoch[g], j) >> np.uint64(24)
+        order = np.argsort((g.astype(np.uint64) << np.uint64(40)) | h, kind="stable")
+        position = j  # the k-th smallest hash of a group stands at place k
+        k = (g_epoch * per_epoch[g_row])[g] + position // batch_size - first[g_row][g]
+        inside = (k >= 0) & (k < K[g_row][g])
+        sample = self._order[self._start[clients[g_row]][g] + j[order]]
+        shape = (int(K.max()), len(clients), int(min(batch_size, sizes.max())))
+        indices, valid = np.zeros(shape, np.int64), np.zeros(shape, np.float64)
+        place = (k[inside], g_row[g][inside], (position % batch_size)[inside])
+        indices[place], valid[place] = sample[inside], 1.0
+        counts = valid.sum(2).astype(int)
+        weights = torch.as_tensor(valid / np.maximum(counts, 1)[..., None], dtype=self.dtype)
+        return Plan(clients, rows, K, keys, torch.as_tensor(indices).to(self.device), weights.to(self.device), counts)
+
+    def gradient(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
+        """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan."""
+        a = len(Y)
+        if plan.indices is None:
+            return self.full_gradient(Y, plan)
+        picked = plan.indices[k, :a]
+        keys = [int(key) & 0x7FFFFFFFFFFFFFFF for key in rng.words(plan.keys[:a], k)] if self.engine.random else [0] * a
+        batch = Batch(
+            self._inputs(self.x[picked]), self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys
+        )  # fmt: skip
+        return self.engine.gradient(Y, batch)
+
+    def full_gradient(self, Y: Tensor, plan: Plan) -> Tensor:
+        """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y."""
+        clients = plan.clients[: len(Y)]
+        sizes, start = self.sizes[clients], self._start[clients]
+        G, width = torch.zeros_like(Y), max(1, SAMPLE_CHUNK // len(Y))
+        for low in range(0, int(sizes.max()), width):
+            j = np.arange(low, min(low + width, int(sizes.max())))
+            valid = j < sizes[:, None]
+            rows = self._order[np.where(valid, start[:, None] + j, start[:, None])]
+            picked = torch.as_tensor(rows).to(self.device)
+            weight = torch.as_tensor(valid / sizes[:, None], dtype=Y.dtype).to(self.device)
+            batch = Batch(self._inputs(self.x[picked]), self.y[picked], weight, valid.sum(1).tolist(), [low] * len(Y))
+            G += self.engine.gradient(Y, batch)
+        return G
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        if self.source.text:
+            return x.long()
+        if x.dtype == torch.uint8:
+            return (x.to(self.dtype) - self._norm[0]) / self._norm[1]
+        return x.to(self.dtype)
+
+    # --- evaluation -----------------------------------------------------------------------------------------------
+
+    def evaluate(self, x: Tensor) -> dict[str, Tensor]:
+        """`accuracy` and mean cross-entropy `loss` of the flat parameters `x [d]` on the whole test set."""
+        return self.engine.evaluate(x, self._chunks(*self._test), lambda: self._chunks(self.x, self.y))
+
+    def objective(self, x: Tensor) -> Tensor:
+        """F(x): the mean over clients of their mean training losses, the function that federated learning minimises."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for part in self.index:
+            rows = torch.as_tensor(part, device=self.device)
+            total += self.engine.evaluate(x, self._chunks(self.x[rows], self.y[rows]), list)["loss"]
+        return total / self.n
+
+    def _chunks(self, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+        pairs = zip(x.split(EVAL_CHUNK), y.split(EVAL_CHUNK), strict=True)
+        return [(self._inputs(a), b) for a, b in pairs]
+
+    def label_counts(self) -> np.ndarray:
+        """Samples per client and label, `[n, classes]`."""
+        y = self.source.train_y
+        return np.stack([np.bincount(y[part], minlength=self.source.classes) for part in self.index])
+
+    def plot(self, ax: Any = None) -> Any:
+        """The partition as a picture: clients x labels (a matplotlib Figure)."""
+        from .. import plots
+
+        return plots.partition(self.label_counts(), ax=ax)
+
+    def fingerprint(self) -> str:
+        """A hash of what determines a run here: data, partition, model and initial parameters."""
+        h = hashlib.sha256(repr((self.source.name, self.n, str(self.dtype), self.engine.layout.names)).encode())
+        for a in (self.sizes, self._order, self.source.train_y, self.x0.cpu().numpy()):
+            h.update(np.ascontiguousarray(a).tobytes())
+        return h.hexdigest()[:16]
+
+
+def _statistics(source: Source) -> Tensor:
+    """Per-channel mean and standard deviation of uint8 training images `[2, C, 1, 1]`; 0 and 1 for other inputs."""
+    if source.text or source.train_x.dtype != np.uint8 or source.train_x.ndim != 4:
+        return torch.tensor([0.0, 1.0], dtype=torch.float64)
+    x = source.train_x[:: max(1, len(source.train_x) // 10_000)].astype(np.float64)
+    std = x.std((0, 2, 3))
+    return torch.as_tensor(np.stack([x.mean((0, 2, 3)), np.where(std > 0, std, 1.0)]))[:, :, None, None]
+
+
+def federation(
+    source: Any = "digits",
+    clients: int | None = None,
+    partition: Partition | None = None,
+    model: str | nn.Module | Callable[..., nn.Module] = "cnn",
+    seed: int = 0,
+    *,
+    root: str | None = None,
+    download: bool = True,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    path: str = "auto",
+) -> Federation:
+    """A federation of real data.
+
+    source: a name (`fc.data.sources.NAMES`), `(x, y)`, `((x, y), (test_x, test_y))`, or a mapping with npz keys.
+    clients: how many; None with `ByOwner()` means all owners.  partition: `IID()` (default), `Dirichlet(q)`,
+    `Shards(c)`, `ByOwner()`.  model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
+    seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
+
+    Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data), TypeError.
+    """
+    source = load(source, root, download)
+    seed = checks.integer("seed", seed, 0)
+    partition = IID() if partition is None else partition
+    if not hasattr(partition, "split"):
+        raise TypeError(f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c) or fc.ByOwner()")
+    if clients is None:
+        if not isinstance(partition, ByOwner) or source.train_owner is None:
+            raise ValueError("clients=None works with partition=ByOwner() on a source with owners; use clients=n")
+        clients = len(np.unique(source.train_owner))
+    clients = checks.integer("clients", clients, 1)
+    parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
+    module = models.build(model, source.train_x.shape[1:], source.classes, seed)
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return Federation(source, parts, module, partition=partition, seed=seed, path=path, device=device, dtype=dtype)
+
+
+class Quadratic:
+    """n clients with F_i(x) = 0.5 (x - b_i)' A_i (x - b_i) and exact gradients A_i (x - b_i).
+
+    `A [n, p, p]`, `b [n, p]`, `optimum [p]` = (sum A_i)^-1 sum A_i b_i.  `evaluate` gives `loss` = F(x) (mean over
+    clients) and `distance` = ||x - optimum||.
+    """
+
+    partition = None
+
+    def __init__(self, A: Tensor, b: Tensor, x0: Tensor) -> None:
+        self.A, self.b, self.x0 = A, b, x0
+        self.n, self.d = b.shape
+        self.sizes, self.device, self.dtype = np.ones(self.n, int), b.device, b.dtype
+        self.optimum = torch.linalg.lstsq(A.mean(0), torch.einsum("npq,nq->p", A, b)[:, None] / self.n).solution[:, 0]
+
+    def __repr__(self) -> str:
+        return f"Quadratic(clients={self.n}, d={self.d}, dtype={self.dtype}, device={self.device})"
+
+    def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Quadratic:
+        """The same problem on another device or in another type."""
+        device, dtype = torch.device(device or self.device), dtype or self.dtype
+        if device == self.device and dtype == self.dtype:
+            return self
+        return Quadratic(*(part.to(device, dtype) for part in (self.A, self.b, self.x0)))
+
+    def plan(
+        self, seed: int, t: int, clients: np.ndarray, *, epochs: int = 1, steps: int | None = None, **_: Any
+    ) -> Plan:
+        """Exact gradients need no batches; an epoch is one step."""
+        K = np.full(len(clients), epochs if steps is None else steps)
+        return Plan(clients, torch.as_tensor(clients, device=self.device), K, rng.words(seed, rng.BATCH, t, clients))
+
+    def gradient(self, Y: Tensor, plan: Plan, k: int = 0) -> Tensor:
+        """A_i (y_i - b_i) for the first len(Y) clients of the plan."""
+        i = plan.rows[: len(Y)]
+        return torch.bmm(self.A[i], (Y - self.b[i]).unsqueeze(2)).squeeze(2)
+
+    full_gradient = gradient
+
+    def objective(self, x: Tensor) -> Tensor:
+        """F(x) = (1/n) sum_i F_i(x)."""
+        e = x - self.b
+        return 0.5 * torch.einsum("np,npq,nq->", e, self.A, e) / self.n
+
+    def evaluate(self, x: Tensor) -> dict[str, Tensor]:
+        """`loss` = F(x) and `distance` to the optimum."""
+        return {"loss": self.objective(x), "distance": (x - self.optimum).norm()}
+
+    def fingerprint(self) -> str:
+        """A hash of A, b, x0 and the number type."""
+        parts = (t.detach().cpu().double().numpy().tobytes() for t in (self.A, self.b, self.x0))
+        return hashlib.sha256(str(self.dtype).encode() + b"".join(parts)).hexdigest()[:16]
+
+
+def quadratic(A: Any, b: Any, x0: Any = None, *, device: str | torch.device | None = None) -> Quadratic:
+    """The quadratic federation: `A [n, p, p]`, `b [n, p]`, `x0 [p]` (default zeros); float64 unless given in float32.
+
+    Raises ValueError for shapes that do not fit, NaN, and A_i that are not symmetric.
+    """
+    A, b = (part if hasattr(part, "dtype") else np.asarray(part, np.float64) for part in (A, b))
+    A, b = (torch.as_tensor(part, device=device).detach().clone() for part in (A, b))
+    dtype = torch.float32 if A.dtype == b.dtype == torch.float32 else torch.float64
+    A, b = A.to(dtype), b.to(dtype)
+    if b.ndim != 2 or A.shape != (*b.shape, b.shape[1]) or not len(b):
+        raise ValueError(
+            f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; use A [n, p, p] and b [n, p] with n, p >= 1"
+        )
+    x0 = torch.zeros_like(b[0]) if x0 is None else torch.as_tensor(x0, dtype=dtype, device=b.device).detach().clone()
+    if x0.shape != b[0].shape:
+        raise ValueError(f"x0 has shape {tuple(x0.shape)}; use [{b.shape[1]}], the p of b [n, p]")
+    for name, part in (("A", A), ("b", b), ("x0", x0)):
+        if not torch.isfinite(part).all():
+            raise ValueError(f"{name} holds NaN or infinity; give finite numbers")
+    if not torch.allclose(A, A.transpose(1, 2)):
+        raise ValueError("A_i must be symmetric; use (A + A') / 2")
+    return Quadratic(A, b, x0)

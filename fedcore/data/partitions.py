@@ -1,0 +1,164 @@
+"""Partitions: which training sample belongs to which client.
+
+Each is a small frozen object with one method, `split(labels, clients, rng, owner) -> list of index arrays`.  The
+arrays are disjoint, cover every sample (but for `ByOwner(subset=True)`), and none is empty; a ValueError says why
+where that cannot be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import checks
+
+Indices = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class IID:
+    """Shuffled and dealt out evenly (sizes differ by one at most)."""
+
+    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
+        _enough(labels, clients)
+        return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Label skew: for each label l the clients' shares are p_l ~ Dirichlet(q, ..., q).  Small q: strong skew.
+
+    Clients differ in size as well as in labels.  The shares of clients that already hold N/n samples are set to
+    zero, and everything is drawn again until each client has `min_size` samples: FedML's routine, which the FedUp
+    study (section 6.1.1) uses; its min_size is 10.  The default None means 10, or a tenth of the mean client size
+    where that is less.  `equal_sizes=True` gives every client the same number of samples instead (FedDyn's, FedDC's
+    setting): client i draws its labels from its own p_i ~ Dirichlet(q, ..., q) until a label is used up.
+
+    Raises ValueError for q <= 0, and when `max_draws` draws never gave each client min_size samples.
+    """
+
+    q: float
+    equal_sizes: bool = False
+    min_size: int | None = None
+    max_draws: int = 10_000
+
+    def __post_init__(self) -> None:
+        checks.number("q", self.q, 0, open_low=True)
+        if self.min_size is not None:
+            checks.integer("min_size", self.min_size, 1)
+
+    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
+        _enough(labels, clients)
+        if self.equal_sizes:
+            return self._equal(labels, clients, rng)
+        N, least = len(labels), self.min_size or max(1, min(10, len(labels) // (10 * clients)))
+        if least * clients > N:
+            raise ValueError(
+                f"min_size={least} for {clients} clients needs {least * clients} samples, the source has {N}; "
+                f"use min_size<={N // clients} or fewer clients"
+            )
+        by_label = [np.flatnonzero(labels == c) for c in np.unique(labels)]
+        for _ in range(self.max_draws):
+            size, cuts = np.zeros(clients, int), []
+            for samples in by_label:
+                share = rng.dirichlet(np.full(clients, self.q)) * (size < N / clients)
+                if not share.sum() > 0:  # every share underflowed or belongs to a full client
+                    share = (size == size.min()).astype(float)
+                cuts.append((np.cumsum(share / share.sum())[:-1] * len(samples)).astype(int))
+                size += np.diff(cuts[-1], prepend=0, append=len(samples))
+            if size.min() >= least:
+                dealt = [np.split(rng.permutation(s), cut) for s, cut in zip(by_label, cuts, strict=True)]
+                return [np.sort(np.concatenate(part)) for part in zip(*dealt, strict=True)]
+        raise ValueError(
+            f"Dirichlet(q={self.q}) did not give each of {clients} clients {least} of {N} samples in "
+            f"{self.max_draws} draws; use a larger q, fewer clients, a smaller min_size, or equal_sizes=True"
+        )
+
+    def _equal(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Indices:
+        classes = np.unique(labels)
+        left = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]
+        wish = rng.dirichlet(np.full(len(classes), self.q), size=clients)
+        sizes = [len(part) for part in np.array_split(np.arange(len(labels)), clients)]
+        parts: list[list[int]] = [[] for _ in range(clients)]
+        # one sample a client in turn, so that no client is left with what the others did not want
+        for turn in range(max(sizes)):
+            for i in rng.permutation(clients):
+                if turn < sizes[i]:
+                    p = wish[i] * [len(pool) > 0 for pool in left]
+                    if not p.sum() > 0:
+                        p = np.array([len(pool) for pool in left], float)
+                    parts[i].append(left[rng.choice(len(classes), p=p / p.sum())].pop())
+        return [np.sort(np.array(part, int)) for part in parts]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Exactly `classes` labels per client, every label held by equally many clients (to one), shares equal.
+
+    The "c classes per client" setting of FedAvg, HeteroFL and the FedDSE/FedGSE study (Table 3.2).  A client never
+    gets one label twice.  Raises ValueError when there are fewer shards than labels (samples would be lost).
+    """
+
+    classes: int
+
+    def __post_init__(self) -> None:
+        checks.integer("classes", self.classes, 1)
+
+    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
+        _enough(labels, clients)
+        known = np.unique(labels)
+        c = self.classes
+        if c > len(known):
+            raise ValueError(f"classes={c} per client, but the source has {len(known)} labels; use <= {len(known)}")
+        if clients * c < len(known):
+            raise ValueError(
+                f"{clients} clients of {c} classes hold {clients * c} shards, fewer than the {len(known)} labels: "
+                f"samples would be lost; use at least {-(-len(known) // c)} clients or more classes"
+            )
+        # deal a cyclic deck of labels (c in a row are distinct), then rename labels and clients at random
+        rename, order = rng.permutation(len(known)), rng.permutation(clients)
+        deck = rename[np.arange(clients * c) % len(known)]
+        parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+        for k, label in enumerate(known):
+            holders = order[np.flatnonzero(deck == k) // c]
+            samples = rng.permutation(np.flatnonzero(labels == label))
+            if len(samples) < len(holders):
+                raise ValueError(
+                    f"label {label} has {len(samples)} samples for {len(holders)} clients; use fewer clients"
+                )
+            for i, part in zip(holders, np.array_split(samples, len(holders)), strict=True):
+                parts[i].append(part)
+        return [np.sort(np.concatenate(part)) for part in parts]
+
+
+@dataclass(frozen=True)
+class ByOwner:
+    """One client per natural owner (writer, speaker), in the order of the owners' numbers.
+
+    `subset=True` allows fewer clients than owners: that many owners are drawn by the seed, the samples of the
+    others are left out.  Raises ValueError when the source has no owners or the number of clients does not fit.
+    """
+
+    subset: bool = False
+
+    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
+        if owner is None:
+            raise ValueError("partition=ByOwner() needs a source with owners (FEMNIST, Shakespeare, or train_owner)")
+        owners = np.unique(owner)
+        if clients > len(owners) or (clients < len(owners) and not self.subset):
+            raise ValueError(
+                f"clients={clients} but the source has {len(owners)} owners; use clients={len(owners)} or None"
+                + ("" if clients > len(owners) else ", or ByOwner(subset=True) to draw some of them")
+            )
+        if clients < len(owners):
+            owners = np.sort(rng.choice(owners, clients, replace=False))
+        return [np.flatnonzero(owner == o) for o in owners]
+
+
+Partition = IID | Dirichlet | Shards | ByOwner
+
+
+def _enough(labels: np.ndarray, clients: int) -> None:
+    if clients > len(labels):
+        raise ValueError(f"clients={clients} but the source has {len(labels)} training samples; use fewer clients")

@@ -1,0 +1,203 @@
+"""Gradients of a whole cohort: `[m, d]` in, `[m, d]` out.  The only room that knows how they are computed.
+
+Two paths, equal to rounding.  *batched* stacks the clients: linear layers become one batched product, convolutions
+one grouped convolution whose groups are the clients.  *sequential* takes one client after another and runs any
+`torch.nn.Module`; it is the oracle for the other.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from . import checks, models
+
+PATHS = ("batched", "sequential")
+SEQUENTIAL_FROM = 300_000  # on a CPU, larger models are faster one client after another (caches, no weight copies)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One mini-batch per client: `x [m, B, ...]`, `y [m, B]`, sample weights `w [m, B]` (0 where padded).
+
+    The loss of client i is `sum_j w[i, j] * loss(x[i, j], y[i, j])`: weights are 1/B_i for a mini-batch mean.  `count`
+    is the number of real samples of each client, `key` one random word per client for dropout (both on the host).
+    """
+
+    x: Tensor
+    y: Tensor
+    w: Tensor
+    count: list[int]
+    key: list[int]
+
+
+class Engine:
+    """Losses and gradients of one architecture at many parameter vectors.
+
+    module: any `torch.nn.Module` that maps `[B, ...]` to logits `[B, classes]`.
+    path: "auto", "batched" or "sequential".  "batched" raises ValueError for modules it has no rule for.
+    Batch-norm modules train on batch statistics; `evaluate` first collects statistics over the training data
+    (static batch norm), so no running buffer travels or is silently left at a client.
+    """
+
+    def __init__(self, module: nn.Module, path: str = "auto", loss: Callable[..., Tensor] = F.cross_entropy) -> None:
+        checks.choice("path", path, ("auto", *PATHS))
+        self.module = copy.deepcopy(module)
+        self.layout = models.Layout.of(module)
+        if not self.layout.d:
+            raise ValueError("the model has no parameters; use a torch.nn.Module with at least one")
+        self.loss, self.path = loss, path
+        self.random = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+        self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self.unsupported = sorted({type(m).__name__ for m in module.modules() if not _has_rule(m)})
+        if len(list(module.named_parameters(remove_duplicate=False))) > len(self.layout.names):
+            self.unsupported.append("shared parameters")
+        if path == "batched" and self.unsupported:
+            raise ValueError(
+                f"path='batched' has no rule for {', '.join(self.unsupported)}; use path='auto' or 'sequential'"
+            )
+
+    def chosen(self, device: torch.device) -> str:
+        """The path that runs on this device when nothing is forced."""
+        if self.path != "auto":
+            return self.path
+        large = self.layout.d >= SEQUENTIAL_FROM and device.type == "cpu"
+        return "sequential" if self.unsupported or large else "batched"
+
+    def gradient(self, Y: Tensor, batch: Batch) -> Tensor:
+        """Gradients `[m, d]` of the clients' losses at their own rows of `Y [m, d]`."""
+        path = self._batched if self.chosen(Y.device) == "batched" else self._sequential
+        return path(Y, batch)
+
+    def _batched(self, Y: Tensor, batch: Batch) -> Tensor:
+        m = len(Y)
+        # one leaf per parameter, a strided view of the rows: differentiating with respect to the flat matrix
+        # would split and concatenate it once more
+        leaves = {k: v.requires_grad_() for k, v in self.layout.views(Y.detach()).items()}
+        logits = _run(self.module, "", _enter(batch.x), leaves, m)
+        loss = self.loss(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
+        grads = torch.autograd.grad((loss * batch.w.flatten()).sum(), list(leaves.values()))
+        G = torch.empty_like(Y)
+        for place, g in zip(self.layout.slices, grads, strict=True):
+            G[:, place] = g.reshape(m, -1)
+        return G
+
+    def _sequential(self, Y: Tensor, batch: Batch) -> Tensor:
+        self.module.train()
+        G = torch.empty_like(Y)
+        buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
+        for i, (row, count, key) in enumerate(zip(Y, batch.count, batch.key, strict=True)):
+            leaves = {k: v.requires_grad_() for k, v in self.layout.views(row.detach()).items()}
+            with torch.random.fork_rng(devices=[Y.device] if Y.is_cuda else [], enabled=self.random):
+                if self.random:
+                    torch.manual_seed(key)
+                logits = functional_call(self.module, {**leaves, **buffers}, (batch.x[i, :count],))
+            loss = self.loss(logits, batch.y[i, :count], reduction="none")
+            grads = torch.autograd.grad((loss * batch.w[i, :count]).sum(), list(leaves.values()), allow_unused=True)
+            for place, g in zip(self.layout.slices, grads, strict=True):
+                G[i, place] = 0 if g is None else g.reshape(-1)
+        return G
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, test: list[tuple[Tensor, Tensor]], train: Callable[[], list]) -> dict[str, Tensor]:
+        """Mean loss and accuracy of the flat model `x [d]` over the chunks of `test`, as tensors on its device.
+
+        train: gives the chunks of the training inputs; only called when the module has batch norm.
+        """
+        params = self.layout.views(x)
+        if self.norms:
+            self._collect_statistics(params, train())
+        self.module.eval()
+        loss = torch.zeros((), device=x.device, dtype=torch.float64)
+        hits, count = torch.zeros((), device=x.device, dtype=torch.int64), 0
+        for inputs, labels in test:
+            logits = functional_call(self.module, params, (inputs,))
+            loss += self.loss(logits, labels, reduction="sum")
+            hits += (logits.argmax(-1) == labels).sum()
+            count += labels.numel()
+        return {"accuracy": hits.double() / count, "loss": loss / count}
+
+    def _collect_statistics(self, params: dict[str, Tensor], chunks: list) -> None:
+        for norm in self.norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a cumulative mean over the chunks
+        self.module.train()
+        for inputs, _ in chunks:
+            functional_call(self.module, params, (inputs,))
+
+
+def _has_rule(module: nn.Module) -> bool:
+    if isinstance(module, nn.Conv2d):
+        return module.groups == 1 and not isinstance(module.padding, str) and module.padding_mode == "zeros"
+    if isinstance(module, nn.Flatten):
+        return (module.start_dim, module.end_dim) == (1, -1)
+    return type(module) in _RULES
+
+
+# --- the batched path: one rule per layer -------------------------------------------------------------------------
+# Images of all clients travel as [B, m*C, H, W] (client-major channels), vectors as [m, B, F].
+
+
+def _enter(x: Tensor) -> Tensor:
+    if x.dim() < 5:
+        return x
+    m, B, C, H, W = x.shape
+    return x.transpose(0, 1).reshape(B, m * C, H, W)
+
+
+def _run(module: nn.Module, prefix: str, x: Tensor, p: dict[str, Tensor], m: int) -> Tensor:
+    return _RULES[type(module)](module, prefix, x, p, m)
+
+
+def _sequence(module, prefix, x, p, m):
+    for name, child in module.named_children():
+        x = _run(child, f"{prefix}{name}.", x, p, m)
+    return x
+
+
+def _residual(module, prefix, x, p, m):
+    body = _run(module.body, f"{prefix}body.", x, p, m)
+    return torch.relu(body + _run(module.shortcut, f"{prefix}shortcut.", x, p, m))
+
+
+def _linear(module, prefix, x, p, m):
+    weight = p[prefix + "weight"].transpose(1, 2)
+    if module.bias is None:
+        return torch.bmm(x, weight)
+    return torch.baddbmm(p[prefix + "bias"].unsqueeze(1), x, weight)
+
+
+def _conv(module, prefix, x, p, m):
+    bias = None if module.bias is None else p[prefix + "bias"].reshape(-1)
+    weight = p[prefix + "weight"].flatten(0, 1)
+    return F.conv2d(x, weight, bias, module.stride, module.padding, module.dilation, groups=m)
+
+
+def _group_norm(module, prefix, x, p, m):
+    w, b = (p[prefix + k].reshape(-1) if module.affine else None for k in ("weight", "bias"))
+    return F.group_norm(x, m * module.num_groups, w, b, module.eps)
+
+
+def _flatten_rule(module, prefix, x, p, m):
+    if x.dim() == 4:  # leave the picture world: [B, m*C, H, W] -> [m, B, C*H*W]
+        return x.reshape(x.shape[0], m, -1).transpose(0, 1)
+    return x.flatten(2)
+
+
+def _each(module, prefix, x, p, m):
+    return module(x)
+
+
+_RULES: dict[type, Callable] = {
+    nn.Sequential: _sequence, models.Residual: _residual, nn.Linear: _linear, nn.Conv2d: _conv,
+    nn.GroupNorm: _group_norm, nn.Flatten: _flatten_rule,
+    **dict.fromkeys(
+        (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d), _each
+    ),
+}  # fmt: skip

@@ -1,0 +1,197 @@
+"""Architectures, and where each parameter lives in the flat vector.
+
+All networks are trees of plain layers (`nn.Sequential`, `Residual`), so the engine can run them for a whole cohort
+at once.  Parameter counts and their sources: FedUp study, section 6.1.2; ResNet18-GN and LeNet as the FedDyn
+study's public code has them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from . import rng
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and places of the parameters in the flat vector, in the module's own order."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    slices: tuple[slice, ...]
+    d: int
+
+    @staticmethod
+    def of(module: nn.Module) -> Layout:
+        named = list(module.named_parameters())
+        ends = [0]
+        for _, p in named:
+            ends.append(ends[-1] + p.numel())
+        slices = tuple(slice(a, b) for a, b in itertools.pairwise(ends))
+        return Layout(tuple(k for k, _ in named), tuple(p.shape for _, p in named), slices, ends[-1])
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Parameters as views of `flat` `[..., d]`: name -> `[..., *shape]`."""
+        lead = flat.shape[:-1]
+        return {
+            k: flat[..., s].view(*lead, *shape)
+            for k, s, shape in zip(self.names, self.slices, self.shapes, strict=True)
+        }
+
+
+def flatten(module: nn.Module) -> Tensor:
+    """The module's parameters as one flat vector `[d]` (a copy)."""
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+
+class Residual(nn.Module):
+    """`relu(body(x) + shortcut(x))`; the identity where no shortcut is given."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body, self.shortcut = body, shortcut or nn.Sequential()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def logistic(shape: Sequence[int], classes: int) -> nn.Module:
+    """Multinomial logistic regression on the flattened input (7,850 parameters for 28x28 and 10 classes)."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (200, 200)) -> nn.Module:
+    """Fully connected ReLU network; the default is the 784-200-200-10 of the FedAvg paper (199,210)."""
+    widths = [math.prod(shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+def digit_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+    """A small CNN for 8x8 digits: two 3x3 convolutions (16, 32), each halved by pooling (6,090 parameters)."""
+    _expect("digit_cnn", shape, (1, 8, 8))
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(128, classes),
+    )  # fmt: skip
+
+
+def femnist_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+    """The FedUp study's FEMNIST CNN, reading (A): 320 flattened features -> classes (25,182 for 62 classes)."""
+    _expect("femnist_cnn", shape, (1, 28, 28))
+    return nn.Sequential(
+        nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(320, classes),
+    )  # fmt: skip
+
+
+def lenet(shape: Sequence[int], classes: int) -> nn.Module:
+    """The CIFAR LeNet of the FedDyn study: 5x5 convolutions 64, 64; 1600-384-192-classes (797,962 for 10)."""
+    _expect("lenet", shape, (3, 32, 32))
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(1600, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, classes),
+    )  # fmt: skip
+
+
+def resnet18_gn(shape: Sequence[int], classes: int, stem: str = "imagenet", groups: int = 2) -> nn.Module:
+    """ResNet18 with GroupNorm(2 groups) for BatchNorm (11,181,642 parameters for 10 classes).
+
+    `stem="imagenet"`: 7x7 stride 2 and max-pool, as the FedDyn study (and, following it, FedUp) uses even on 32x32
+    images.  `stem="3x3"`: 3x3 stride 1, no pool: 7,872 parameters less for RGB and about 15 times the arithmetic.
+    """
+    if len(shape) != 3:
+        raise ValueError(f"resnet18_gn needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
+
+    def norm(c: int) -> nn.Module:
+        return nn.GroupNorm(groups, c)
+
+    def block(a: int, b: int, stride: int) -> nn.Module:
+        body = nn.Sequential(
+            nn.Conv2d(a, b, 3, stride, 1, bias=False),
+            norm(b),
+            nn.ReLU(),
+            nn.Conv2d(b, b, 3, 1, 1, bias=False),
+            norm(b),
+        )
+        same = a == b and stride == 1
+        return Residual(body, None if same else nn.Sequential(nn.Conv2d(a, b, 1, stride, bias=False), norm(b)))
+
+    if stem == "imagenet":
+        head = [nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False), norm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    elif stem == "3x3":
+        head = [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), norm(64), nn.ReLU()]
+    else:
+        raise ValueError(f"stem={stem!r} is not known; use 'imagenet' or '3x3'")
+    widths = [64, 64, 128, 256, 512]
+    stages = [
+        layer
+        for s, (a, b) in enumerate(itertools.pairwise(widths))
+        for layer in (block(a, b, 1 if s == 0 else 2), block(b, b, 1))
+    ]
+    net = nn.Sequential(*head, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+    for m in net.modules():
+        if isinstance(m, nn.Conv2d):
+            nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
+    return net
+
+
+def resnet18_gn_3x3(shape: Sequence[int], classes: int) -> nn.Module:
+    """`resnet18_gn` with the 3x3 stem."""
+    return resnet18_gn(shape, classes, stem="3x3")
+
+
+def cnn(shape: Sequence[int], classes: int) -> nn.Module:
+    """The study's convolutional network for this image size: 8x8 digit CNN, 28x28 FEMNIST CNN, 32x32 RGB LeNet."""
+    nets = {(1, 8, 8): digit_cnn, (1, 28, 28): femnist_cnn, (3, 32, 32): lenet}
+    if tuple(shape) not in nets:
+        raise ValueError(
+            f"model='cnn' has no network for inputs {tuple(shape)}; known are {sorted(nets)}; "
+            "use model='resnet18_gn', 'mlp', or a torch.nn.Module of your own"
+        )
+    return nets[tuple(shape)](shape, classes)
+
+
+MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
+    f.__name__: f for f in (logistic, mlp, cnn, digit_cnn, femnist_cnn, lenet, resnet18_gn, resnet18_gn_3x3)
+}  # fmt: skip
+
+
+def build(
+    model: str | nn.Module | Callable[[Sequence[int], int], nn.Module],
+    shape: Sequence[int],
+    classes: int,
+    seed: int,
+) -> nn.Module:
+    """A module for inputs `shape` and `classes` outputs; named models are initialised from `seed` alone.
+
+    `model` is a name in `MODELS`, a function `(shape, classes) -> nn.Module`, or a module of yours, which keeps the
+    weights it has.  Raises ValueError for an unknown name, TypeError for anything else.
+    """
+    if isinstance(model, nn.Module):
+        return model
+    if isinstance(model, str):
+        if model not in MODELS:
+            raise ValueError(f"model={model!r} is not known; use one of {sorted(MODELS)} or a torch.nn.Module")
+        model = MODELS[model]
+    if not callable(model):
+        raise TypeError(f"model={model!r}; use a name in {sorted(MODELS)}, a torch.nn.Module, or a function")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rng.word(seed, rng.INIT))
+        return model(tuple(shape), classes)
+
+
+def _expect(name: str, shape: Sequence[int], wanted: tuple[int, ...]) -> None:
+    if tuple(shape) != wanted:
+        raise ValueError(f"{name} takes inputs of shape {wanted}, the data has {tuple(shape)}; use model='mlp'")

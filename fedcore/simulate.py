@@ -1,0 +1,330 @@
+"""The round loop: cohorts, seeds, local steps, evaluation, progress, checkpoints, History."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import checkpoint, checks, rng
+from .algorithms.method import Method, Round
+from .data.federation import Federation, Plan, Quadratic
+
+Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
+Row = tuple[int, str, int | None, float]
+
+
+class Diverged(FloatingPointError):
+    """A client's parameters are no longer finite.  `.round`, `.client`, and `.history` of everything before."""
+
+    def __init__(self, round: int, client: int, history: History) -> None:
+        self.round, self.client, self.history = round, client, history
+        lr = history.settings["lr"]
+        super().__init__(
+            f"client {client} left the finite numbers in round {round} with lr={lr:g}; use a smaller lr, clip, or a "
+            "milder hyper-parameter. The history up to there is in this error's .history"
+        )
+
+
+@dataclass
+class History:
+    """What a run leaves: `params [d]`, `state`, `cohorts`, and metrics by round.
+
+    Row `round=r` of a metric is the model after r rounds; round 0 is the initial model.  `seconds` is the wall time
+    of this process and no part of `frame()`, which is the same to the bit when a run is repeated or resumed.
+    """
+
+    params: Tensor
+    state: dict[str, Tensor]
+    method: Method
+    settings: dict[str, Any]
+    cohorts: list[list[int]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def frame(self) -> Any:
+        """Tidy pandas.DataFrame: round, metric, client (None for the server), value."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.rows, columns=["round", "metric", "client", "value"])
+        return frame.astype({"round": int, "client": "Int64", "value": float})
+
+    def curve(self, metric: str = "accuracy") -> tuple[np.ndarray, np.ndarray]:
+        """Rounds and values of a server metric; raises KeyError naming the metrics there are."""
+        pairs = [(t, v) for t, name, client, v in self.rows if name == metric and client is None]
+        if not pairs:
+            known = sorted({name for _, name, client, _ in self.rows if client is None})
+            raise KeyError(f"metric={metric!r} was not recorded; use one of {known}")
+        t, v = zip(*pairs, strict=True)
+        return np.array(t), np.array(v)
+
+    def final(self, metric: str = "accuracy") -> float:
+        """The last value of a server metric."""
+        return float(self.curve(metric)[1][-1])
+
+    def plot(self, metric: str | None = None, ax: Any = None) -> Any:
+        """A metric against rounds (a matplotlib Figure); the default is accuracy, or loss where there is none."""
+        from . import plots
+
+        if metric is None:
+            metric = "accuracy" if any(name == "accuracy" for _, name, _, _ in self.rows) else "loss"
+        t, v = self.curve(metric)
+        figure, axes = (ax.figure, ax) if ax is not None else plots.figure()
+        plots.curves(axes, {repr(self.method): v[None]}, x=t)
+        axes.set(xlabel="communication round", ylabel=metric)
+        return figure
+
+
+def simulate(
+    method: Method,
+    fed: Federation | Quadratic,
+    *,
+    rounds: int,
+    cohort: int | float | None = None,
+    lr: float = 0.1,
+    lr_decay: float = 1.0,
+    local_epochs: int = 1,
+    local_steps: int | None = None,
+    batch_size: int | None = 20,
+    server_lr: float = 1.0,
+    weight_decay: float = 0.0,
+    clip: float | None = None,
+    momentum: float = 0.0,
+    weighting: str = "uniform",
+    seed: int = 0,
+    eval_every: int = 1,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    checkpoint_dir: str | os.PathLike | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = True,
+    progress: bool | None = None,
+    probes: Sequence[Probe] = (),
+) -> History:
+    """Run a method on a federation for `rounds` rounds and return its `History`.
+
+    cohort: clients per round, an int, a fraction (float), or None for all.  lr: local learning rate, times `lr_decay`
+    after every round.  local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of
+    different size; `local_steps`, when given, is K for all.  batch_size: None is the full local batch.  A local step
+    is gradient, + weight_decay * y, + the method's correction, then `clip` (each client's norm), then `momentum` (a
+    buffer that is new every round), then the step.  weighting: p_i = 1/m ("uniform") or N_i / sum N ("samples").
+
+    seed: decides cohorts and batches, each a function of (seed, round, client) alone.  eval_every: rounds between
+    evaluations of the server model; the last round is always evaluated.  dtype, device: default the federation's.
+    probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.
+
+    checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at
+    evaluations); with `resume` a run continues from it and ends bit-identical to one that was never stopped.
+    progress: a bar; None shows one for runs over a second on a terminal or in a live notebook.
+
+    Raises ValueError and TypeError for arguments out of range, Diverged when a client leaves the finite numbers,
+    CheckpointError for a damaged or foreign checkpoint, OSError for a folder that cannot be written.
+    """
+    if not isinstance(method, Method):
+        hint = "an instance such as fc.FedAvg()" if isinstance(method, type) else "a method such as fc.FedAvg()"
+        raise TypeError(f"method={method!r}; use {hint}")
+    if not isinstance(fed, Federation | Quadratic):
+        raise TypeError(f"fed={type(fed).__name__}; make one with fc.federation(...) or fc.quadratic(A, b)")
+    if dtype not in (None, torch.float32, torch.float64):
+        raise ValueError(f"dtype={dtype}; use torch.float32, torch.float64, or None for the federation's own")
+    if batch_size is not None:
+        checks.integer("batch_size", batch_size, 1, hint="or None for the full local batch")
+    if local_steps is not None:
+        checks.integer("local_steps", local_steps, 1, hint="or None for local_epochs")
+    checks.integer("rounds", rounds, 0)
+    checks.integer("eval_every", eval_every, 1)
+    if checkpoint_every is not None:
+        checks.integer("checkpoint_every", checkpoint_every, 1)
+    if clip is not None:
+        checks.number("clip", clip, 0, open_low=True)
+    fed = fed.to(device, dtype)
+    settings = {
+        "lr": checks.number("lr", lr, 0, open_low=True),
+        "lr_decay": checks.number("lr_decay", lr_decay, 0, open_low=True),
+        "cohort": _cohort_size(cohort, fed.n),
+        "local_epochs": checks.integer("local_epochs", local_epochs, 1),
+        "local_steps": local_steps,
+        "batch_size": batch_size,
+        "server_lr": checks.number("server_lr", server_lr, 0, open_low=True),
+        "weight_decay": checks.number("weight_decay", weight_decay, 0),
+        "clip": clip,
+        "momentum": checks.number("momentum", momentum, 0, 0.999999),
+        "weighting": checks.choice("weighting", weighting, ("uniform", "samples")),
+        "seed": checks.integer("seed", seed, 0),
+        "eval_every": eval_every,
+    }
+    run = _Run(method, fed, settings, list(probes), rounds)
+    store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
+    if store and resume:
+        run.restore(store.load(rounds))
+    return run.go(store, checkpoint_every or eval_every, progress)
+
+
+class _Run:
+    """One simulation: the state between rounds, and the round itself."""
+
+    def __init__(
+        self, method: Method, fed: Federation | Quadratic, settings: dict, probes: list[Probe], rounds: int
+    ) -> None:
+        self.method, self.fed, self.s, self.probes, self.rounds = method, fed, settings, probes, rounds
+        self.state = {k: v.clone() for k, v in method.start(fed.x0).items()}
+        for name in method.client_state:
+            self.state[name] = torch.zeros(fed.n, fed.d, dtype=fed.dtype, device=fed.device)
+        self.history = History(self.state["x"], self.state, method, settings)
+        self.t = 0
+        self.unchecked: list[tuple[int, np.ndarray, Tensor, Tensor]] = []
+
+    def identity(self) -> dict[str, Any]:
+        """All that determines the result, but for the number of rounds."""
+        return {"method": repr(self.method), "federation": self.fed.fingerprint(), **self.s}
+
+    def restore(self, saved: checkpoint.Saved | None) -> None:
+        if saved is None:
+            return
+        self.t = saved.t
+        self.state = {k: v.to(self.fed.device) for k, v in saved.state.items()}
+        self.history.cohorts, self.history.rows = saved.cohorts, saved.rows
+        self.history.params, self.history.state = self.state["x"], self.state
+
+    def go(self, store: checkpoint.Store | None, checkpoint_every: int, progress: bool | None) -> History:
+        begin = time.perf_counter()
+        bar = _bar(self.method, self.t, self.rounds, progress)
+        if self.t == 0:
+            self.evaluate(None, None)
+        for t in range(self.t, self.rounds):
+            r, y = self.round(t)
+            last = t + 1 == self.rounds
+            saving = store is not None and ((t + 1) % checkpoint_every == 0 or last)
+            evaluating = (t + 1) % self.s["eval_every"] == 0 or last
+            if saving or evaluating:
+                self.check_finite()
+            if evaluating:
+                self.evaluate(r, y)
+            if saving:
+                store.save(self.t, self.state, self.history.cohorts, self.history.rows)
+            bar.update()
+        bar.close()
+        self.history.params, self.history.state = self.state["x"], self.state
+        self.history.seconds = time.perf_counter() - begin
+        return self.history
+
+    def round(self, t: int) -> tuple[Round, Tensor]:
+        """One federated round: broadcast, local steps, aggregate.  Returns what it saw and the last local iterates."""
+        s, fed, method = self.s, self.fed, self.method
+        cohort = rng.cohort(s["seed"], t, fed.n, s["cohort"])
+        work = {"epochs": s["local_epochs"], "steps": s["local_steps"], "batch_size": s["batch_size"]}
+        plan = fed.plan(s["seed"], t, np.array(cohort), **method.local_work(work))
+        lr = s["lr"] * s["lr_decay"] ** t
+        r = self._view(t, lr, plan)
+
+        y = method.broadcast(r)
+        Y = y.expand(len(cohort), fed.d).clone()
+        velocity = torch.zeros_like(Y) if s["momentum"] else None
+        seen = r
+        for k in range(int(plan.steps[0])):
+            a = int((plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
+            if a < len(seen.p):
+                seen = r.head(a)
+            v = method.direction(lambda z, k=k: self._gradient(z, plan, k), Y[:a], seen)
+            if s["clip"] is not None:
+                v = v * (s["clip"] / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
+            if velocity is not None:
+                v = velocity[:a].mul_(s["momentum"]).add_(v)
+            Y[:a].sub_(v, alpha=lr)
+
+        for name, value in method.aggregate(r, Y).items():
+            if name in method.client_state:
+                self.state[name][plan.rows] = value
+            else:
+                self.state[name] = value
+        self.history.cohorts.append(cohort)
+        self.unchecked.append((t, plan.clients, torch.isfinite(Y).all(1), Y.abs().amax(1)))
+        self.t = t + 1
+        return r, Y
+
+    def _view(self, t: int, lr: float, plan: Plan) -> Round:
+        fed, s = self.fed, self.s
+        sizes = fed.sizes[plan.clients] if s["weighting"] == "samples" else np.ones(len(plan.clients))
+
+        def column(a: np.ndarray) -> Tensor:
+            return torch.as_tensor(a, dtype=fed.dtype).to(fed.device)[:, None]
+
+        shared = {"t": t, "n": fed.n, "m": len(plan.clients), "lr": lr, "server_lr": s["server_lr"]}
+        shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
+        rows = {"p": column(sizes / sizes.sum()), "K": column(plan.steps), "clients": plan.rows}
+        rows |= {k: self.state[k][plan.rows] for k in self.method.client_state}
+        decay = s["weight_decay"]
+        return Round(
+            shared,
+            rows,
+            lambda Y: fed.full_gradient(Y, plan) + decay * Y if decay else fed.full_gradient(Y, plan),
+        )
+
+    def _gradient(self, y: Tensor, plan: Plan, k: int) -> Tensor:
+        g = self.fed.gradient(y, plan, k)
+        return g + self.s["weight_decay"] * y if self.s["weight_decay"] else g
+
+    def check_finite(self) -> None:
+        """Look at the rounds since the last look; one synchronisation for all of them."""
+        for t, clients, finite, size in self.unchecked:
+            if not bool(finite.all()):
+                raise self._diverged(t, int(clients[int((~finite).int().argmax())]))
+            self.largest = (t, int(clients[int(size.argmax())]))
+        self.unchecked = []
+
+    def _diverged(self, t: int, client: int) -> Diverged:
+        self.history.cohorts = self.history.cohorts[: t + 1]
+        return Diverged(t, client, self.history)
+
+    def evaluate(self, r: Round | None, y: Tensor | None) -> None:
+        metrics = {k: float(v) for k, v in self.fed.evaluate(self.state["x"]).items()}
+        if r is not None and not all(map(math.isfinite, metrics.values())):
+            raise self._diverged(*self.largest)
+        h = self.history
+        h.params, h.state = self.state["x"], self.state
+        h.rows += [(self.t, name, None, value) for name, value in metrics.items()]
+        for probe in self.probes if r is not None else ():
+            for name, value in probe(r, y).items():
+                value = torch.as_tensor(value).detach().cpu().double()
+                if value.ndim == 0:
+                    h.rows.append((self.t, name, None, float(value)))
+                else:
+                    pairs = sorted(zip(r.clients.tolist(), value.tolist(), strict=True))
+                    h.rows += [(self.t, name, client, v) for client, v in pairs]
+
+
+def _cohort_size(cohort: int | float | None, n: int) -> int:
+    if cohort is None:
+        return n
+    if isinstance(cohort, float):
+        checks.number("cohort", cohort, 0, 1, open_low=True)
+        return max(1, round(cohort * n))
+    if isinstance(cohort, int | np.integer) and cohort > n:
+        raise ValueError(f"cohort={cohort} but the federation has {n} clients; use cohort<={n}, a fraction, or None")
+    return checks.integer("cohort", cohort, 1, n, hint="or a fraction in (0, 1], or None for all")
+
+
+class _NoBar:
+    def update(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def _bar(method: Method, start: int, rounds: int, progress: bool | None) -> Any:
+    if progress is None:
+        live = "ipykernel" in sys.modules or sys.stderr.isatty()
+        progress = live and not os.environ.get("FEDCORE_BATCH")
+    if not progress:
+        return _NoBar()
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:  # a machine with torch and numpy only
+        return _NoBar()
+    return tqdm(total=rounds, initial=start, desc=type(method).__name__, unit="round", delay=1, leave=False)
