@@ -8,7 +8,7 @@ one grouped convolution whose groups are the clients.  *sequential* takes one cl
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from . import checks, models
 
+Chunks = Iterable[tuple[Tensor, Tensor]]
 PATHS = ("batched", "sequential")
 SEQUENTIAL_FROM = 300_000  # on a CPU, larger models are faster one client after another (caches, no weight copies)
 
@@ -53,11 +54,12 @@ class Engine:
         if not self.layout.d:
             raise ValueError("the model has no parameters; use a torch.nn.Module with at least one")
         self.loss, self.path = loss, path
-        self.random = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.unsupported = sorted({type(m).__name__ for m in module.modules() if not _has_rule(m)})
         if len(list(module.named_parameters(remove_duplicate=False))) > len(self.layout.names):
             self.unsupported.append("shared parameters")
+        # a module outside the rules may draw random numbers or mix samples, in its layers or in its own forward
+        self.random = bool(self.unsupported)
         if path == "batched" and self.unsupported:
             raise ValueError(
                 f"path='batched' has no rule for {', '.join(self.unsupported)}; use path='auto' or 'sequential'"
@@ -91,9 +93,9 @@ class Engine:
     def _sequential(self, Y: Tensor, batch: Batch) -> Tensor:
         self.module.train()
         G = torch.empty_like(Y)
-        buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
         for i, (row, count, key) in enumerate(zip(Y, batch.count, batch.key, strict=True)):
             leaves = {k: v.requires_grad_() for k, v in self.layout.views(row.detach()).items()}
+            buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
             with torch.random.fork_rng(devices=[Y.device] if Y.is_cuda else [], enabled=self.random):
                 if self.random:
                     torch.manual_seed(key)
@@ -105,7 +107,7 @@ class Engine:
         return G
 
     @torch.no_grad()
-    def evaluate(self, x: Tensor, test: list[tuple[Tensor, Tensor]], train: Callable[[], list]) -> dict[str, Tensor]:
+    def evaluate(self, x: Tensor, test: Chunks, train: Callable[[], Chunks]) -> dict[str, Tensor]:
         """Mean loss and accuracy of the flat model `x [d]` over the chunks of `test`, as tensors on its device.
 
         train: gives the chunks of the training inputs; only called when the module has batch norm.
@@ -123,21 +125,25 @@ class Engine:
             count += labels.numel()
         return {"accuracy": hits.double() / count, "loss": loss / count}
 
-    def _collect_statistics(self, params: dict[str, Tensor], chunks: list) -> None:
+    def _collect_statistics(self, params: dict[str, Tensor], chunks: Chunks) -> None:
         for norm in self.norms:
             norm.reset_running_stats()
             norm.momentum = None  # a cumulative mean over the chunks
-        self.module.train()
+        self.module.eval()  # dropout stays off
+        for norm in self.norms:
+            norm.train()
         for inputs, _ in chunks:
             functional_call(self.module, params, (inputs,))
 
 
 def _has_rule(module: nn.Module) -> bool:
-    if isinstance(module, nn.Conv2d):
+    if type(module) not in _RULES or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if type(module) is nn.Conv2d:
         return module.groups == 1 and not isinstance(module.padding, str) and module.padding_mode == "zeros"
-    if isinstance(module, nn.Flatten):
+    if type(module) is nn.Flatten:
         return (module.start_dim, module.end_dim) == (1, -1)
-    return type(module) in _RULES
+    return True
 
 
 # --- the batched path: one rule per layer -------------------------------------------------------------------------
@@ -156,7 +162,7 @@ def _run(module: nn.Module, prefix: str, x: Tensor, p: dict[str, Tensor], m: int
 
 
 def _sequence(module, prefix, x, p, m):
-    for name, child in module.named_children():
+    for name, child in module._modules.items():  # named_children() would skip a layer that is used twice
         x = _run(child, f"{prefix}{name}.", x, p, m)
     return x
 
@@ -167,6 +173,10 @@ def _residual(module, prefix, x, p, m):
 
 
 def _linear(module, prefix, x, p, m):
+    if x.dim() == 4:  # along the last axis of pictures
+        rows = x.unflatten(1, (m, -1)).transpose(0, 1)
+        out = _linear(module, prefix, rows.flatten(1, 3), p, m)
+        return out.view(*rows.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
     weight = p[prefix + "weight"].transpose(1, 2)
     if module.bias is None:
         return torch.bmm(x, weight)
@@ -181,6 +191,9 @@ def _conv(module, prefix, x, p, m):
 
 def _group_norm(module, prefix, x, p, m):
     w, b = (p[prefix + k].reshape(-1) if module.affine else None for k in ("weight", "bias"))
+    if x.dim() == 3:  # vectors: channels are features
+        flat = x.transpose(0, 1).flatten(1)
+        return F.group_norm(flat, m * module.num_groups, w, b, module.eps).view(-1, m, x.shape[2]).transpose(0, 1)
     return F.group_norm(x, m * module.num_groups, w, b, module.eps)
 
 

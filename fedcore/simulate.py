@@ -23,7 +23,11 @@ Row = tuple[int, str, int | None, float]
 
 
 class Diverged(FloatingPointError):
-    """A client's parameters are no longer finite.  `.round`, `.client`, and `.history` of everything before."""
+    """A client's parameters are no longer finite.  `.round`, `.client`, and `.history` of everything before.
+
+    The history's `params` and server vectors are those of the last evaluation, its `cohorts` end with this round;
+    client states are as the failing round left them.
+    """
 
     def __init__(self, round: int, client: int, history: History) -> None:
         self.round, self.client, self.history = round, client, history
@@ -136,15 +140,17 @@ def simulate(
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype}; use torch.float32, torch.float64, or None for the federation's own")
     if batch_size is not None:
-        checks.integer("batch_size", batch_size, 1, hint="or None for the full local batch")
+        batch_size = checks.integer("batch_size", batch_size, 1, hint="or None for the full local batch")
     if local_steps is not None:
-        checks.integer("local_steps", local_steps, 1, hint="or None for local_epochs")
-    checks.integer("rounds", rounds, 0)
-    checks.integer("eval_every", eval_every, 1)
+        local_steps = checks.integer("local_steps", local_steps, 1, hint="or None for local_epochs")
+    rounds = checks.integer("rounds", rounds, 0)
+    eval_every = checks.integer("eval_every", eval_every, 1)
     if checkpoint_every is not None:
-        checks.integer("checkpoint_every", checkpoint_every, 1)
+        checkpoint_every = checks.integer("checkpoint_every", checkpoint_every, 1)
     if clip is not None:
-        checks.number("clip", clip, 0, open_low=True)
+        clip = checks.number("clip", clip, 0, open_low=True)
+    if callable(probes):
+        raise TypeError(f"probes={probes!r} is one probe; use a list of them, probes=[...]")
     fed = fed.to(device, dtype)
     settings = {
         "lr": checks.number("lr", lr, 0, open_low=True),
@@ -161,6 +167,11 @@ def simulate(
         "seed": checks.integer("seed", seed, 0),
         "eval_every": eval_every,
     }
+    if abs(math.log(settings["lr"]) + rounds * math.log(settings["lr_decay"])) > 700:
+        raise ValueError(
+            f"lr={lr:g} with lr_decay={lr_decay:g} leaves the floating-point numbers within rounds={rounds}; "
+            "use an lr_decay nearer to 1, or fewer rounds"
+        )
     run = _Run(method, fed, settings, list(probes), rounds)
     store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
     if store and resume:
@@ -192,7 +203,7 @@ class _Run:
         self.t = saved.t
         self.state = {k: v.to(self.fed.device) for k, v in saved.state.items()}
         self.history.cohorts, self.history.rows = saved.cohorts, saved.rows
-        self.history.params, self.history.state = self.state["x"], self.state
+        self.history.params, self.history.state = self.state["x"], dict(self.state)
 
     def go(self, store: checkpoint.Store | None, checkpoint_every: int, progress: bool | None) -> History:
         begin = time.perf_counter()
@@ -212,7 +223,7 @@ class _Run:
                 store.save(self.t, self.state, self.history.cohorts, self.history.rows)
             bar.update()
         bar.close()
-        self.history.params, self.history.state = self.state["x"], self.state
+        self.history.params, self.history.state = self.state["x"], dict(self.state)
         self.history.seconds = time.perf_counter() - begin
         return self.history
 
@@ -289,7 +300,7 @@ class _Run:
         if r is not None and not all(map(math.isfinite, metrics.values())):
             raise self._diverged(*self.largest)
         h = self.history
-        h.params, h.state = self.state["x"], self.state
+        h.params, h.state = self.state["x"], dict(self.state)
         h.rows += [(self.t, name, None, value) for name, value in metrics.items()]
         for probe in self.probes if r is not None else ():
             for name, value in probe(r, y).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,8 @@ class Federation:
         self.engine = Engine(module, path)
         self.engine.module.to(device, dtype)
         self.x0 = models.flatten(module).to(device, dtype)
+        if not torch.isfinite(self.x0).all():
+            raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
         self.d = self.engine.layout.d
         self._check_model()
 
@@ -88,11 +90,15 @@ class Federation:
         try:
             with torch.no_grad():
                 logits = self.engine.module.eval()(self._inputs(self.x[:2]))
-        except (RuntimeError, ValueError, TypeError) as e:
+        except Exception as e:  # whatever a module of the user's raises
             raise ValueError(
-                f"the model does not take inputs of shape {tuple(self.x.shape[1:])} ({str(e).splitlines()[0]}); "
+                f"the model does not take inputs of shape {tuple(self.x.shape[1:])} ({_first_line(e)}); "
                 "use a model made for this shape, or model='mlp'"
             ) from e
+        if not isinstance(logits, Tensor):
+            raise ValueError(
+                f"the model returns a {type(logits).__name__}; use a model that returns logits [B, classes] alone"
+            )
         if logits.ndim != 2 or logits.shape[1] < self.source.classes:
             raise ValueError(
                 f"the model gives {tuple(logits.shape[1:])} logits a sample, the source has {self.source.classes} "
@@ -101,7 +107,7 @@ class Federation:
 
     def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Federation:
         """The same federation on another device or with parameters of another type; self is left as it is."""
-        device = torch.device(device or self.device)
+        device = _device(device or self.device)
         if device == self.device and dtype in (None, self.dtype):
             return self
         fed = copy.copy(self)
@@ -174,17 +180,28 @@ class Federation:
         """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan."""
         a = len(Y)
         if plan.indices is None:
-            return self.full_gradient(Y, plan)
+            return self.full_gradient(Y, plan, k)
         picked = plan.indices[k, :a]
-        keys = [int(key) & 0x7FFFFFFFFFFFFFFF for key in rng.words(plan.keys[:a], k)] if self.engine.random else [0] * a
+        keys = self._keys(plan.keys[:a], k)
         batch = Batch(
             self._inputs(self.x[picked]), self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys
         )  # fmt: skip
         return self.engine.gradient(Y, batch)
 
-    def full_gradient(self, Y: Tensor, plan: Plan) -> Tensor:
-        """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y."""
-        clients = plan.clients[: len(Y)]
+    def full_gradient(self, Y: Tensor, plan: Plan, k: int = -1) -> Tensor:
+        """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them."""
+        clients, keys = plan.clients[: len(Y)], plan.keys[: len(Y)]
+        if self.engine.random:  # a client's chunks, hence its dropout, must not depend on who else is in the cohort
+            rows = zip(Y[:, None], clients[:, None], keys[:, None], strict=True)
+            return torch.cat([self._full_gradient(*row, k) for row in rows])
+        return self._full_gradient(Y, clients, keys, k)
+
+    def _keys(self, keys: np.ndarray, *parts: int) -> list[int]:
+        if not self.engine.random:
+            return [0] * len(keys)
+        return [int(key) & 0x7FFFFFFFFFFFFFFF for key in rng.words(keys, rng.DROPOUT, *parts)]
+
+    def _full_gradient(self, Y: Tensor, clients: np.ndarray, keys: np.ndarray, k: int) -> Tensor:
         sizes, start = self.sizes[clients], self._start[clients]
         G, width = torch.zeros_like(Y), max(1, SAMPLE_CHUNK // len(Y))
         for low in range(0, int(sizes.max()), width):
@@ -193,8 +210,8 @@ class Federation:
             rows = self._order[np.where(valid, start[:, None] + j, start[:, None])]
             picked = torch.as_tensor(rows).to(self.device)
             weight = torch.as_tensor(valid / sizes[:, None], dtype=Y.dtype).to(self.device)
-            batch = Batch(self._inputs(self.x[picked]), self.y[picked], weight, valid.sum(1).tolist(), [low] * len(Y))
-            G += self.engine.gradient(Y, batch)
+            counts, words = valid.sum(1).tolist(), self._keys(keys, k, low)
+            G += self.engine.gradient(Y, Batch(self._inputs(self.x[picked]), self.y[picked], weight, counts, words))
         return G
 
     def _inputs(self, x: Tensor) -> Tensor:
@@ -215,12 +232,14 @@ class Federation:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in self.index:
             rows = torch.as_tensor(part, device=self.device)
-            total += self.engine.evaluate(x, self._chunks(self.x[rows], self.y[rows]), list)["loss"]
+            chunks = self._chunks(self.x[rows], self.y[rows])
+            total += self.engine.evaluate(x, chunks, lambda: self._chunks(self.x, self.y))["loss"]
         return total / self.n
 
-    def _chunks(self, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
-        pairs = zip(x.split(EVAL_CHUNK), y.split(EVAL_CHUNK), strict=True)
-        return [(self._inputs(a), b) for a, b in pairs]
+    def _chunks(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        parts = -(-len(y) // EVAL_CHUNK)  # of equal size, to one: a last chunk of one sample has no variance
+        for a, b in zip(x.tensor_split(parts), y.tensor_split(parts), strict=True):
+            yield self._inputs(a), b
 
     def label_counts(self) -> np.ndarray:
         """Samples per client and label, `[n, classes]`."""
@@ -231,14 +250,31 @@ class Federation:
         """The partition as a picture: clients x labels (a matplotlib Figure)."""
         from .. import plots
 
-        return plots.partition(self.label_counts(), ax=ax)
+        return plots.partition(self.label_counts(), ax=ax).figure
 
     def fingerprint(self) -> str:
         """A hash of what determines a run here: data, partition, model and initial parameters."""
-        h = hashlib.sha256(repr((self.source.name, self.n, str(self.dtype), self.engine.layout.names)).encode())
-        for a in (self.sizes, self._order, self.source.train_y, self.x0.cpu().numpy()):
-            h.update(np.ascontiguousarray(a).tobytes())
+        h = hashlib.sha256(repr((self.source.name, self.n, str(self.dtype), repr(self.engine.module))).encode())
+        s = self.source
+        for a in (self.sizes, self._order, s.train_x, s.train_y, s.test_x, s.test_y, self.x0.cpu().numpy()):
+            h.update(repr((a.dtype.str, a.shape)).encode())
+            h.update(np.ascontiguousarray(a).reshape(-1).data)
         return h.hexdigest()[:16]
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as e:
+        raise ValueError(
+            f"device={str(device)!r} is not available here ({_first_line(e)}); use 'cpu', 'cuda' on a machine with an "
+            "NVIDIA GPU, or None"
+        ) from e
+
+
+def _first_line(e: Exception) -> str:
+    return (str(e).splitlines() or [type(e).__name__])[0]
 
 
 def _statistics(source: Source) -> Tensor:
@@ -272,10 +308,12 @@ def federation(
 
     Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data), TypeError.
     """
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype={dtype}; use torch.float32 or torch.float64")
     source = load(source, root, download)
     seed = checks.integer("seed", seed, 0)
     partition = IID() if partition is None else partition
-    if not hasattr(partition, "split"):
+    if not hasattr(partition, "split") or isinstance(partition, type):
         raise TypeError(f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c) or fc.ByOwner()")
     if clients is None:
         if not isinstance(partition, ByOwner) or source.train_owner is None:
@@ -284,8 +322,9 @@ def federation(
     clients = checks.integer("clients", clients, 1)
     parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return Federation(source, parts, module, partition=partition, seed=seed, path=path, device=device, dtype=dtype)
+    return Federation(
+        source, parts, module, partition=partition, seed=seed, path=path, device=_device(device), dtype=dtype
+    )
 
 
 class Quadratic:
@@ -308,7 +347,7 @@ class Quadratic:
 
     def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Quadratic:
         """The same problem on another device or in another type."""
-        device, dtype = torch.device(device or self.device), dtype or self.dtype
+        device, dtype = _device(device or self.device), dtype or self.dtype
         if device == self.device and dtype == self.dtype:
             return self
         return Quadratic(*(part.to(device, dtype) for part in (self.A, self.b, self.x0)))
@@ -347,8 +386,12 @@ def quadratic(A: Any, b: Any, x0: Any = None, *, device: str | torch.device | No
 
     Raises ValueError for shapes that do not fit, NaN, and A_i that are not symmetric.
     """
-    A, b = (part if hasattr(part, "dtype") else np.asarray(part, np.float64) for part in (A, b))
-    A, b = (torch.as_tensor(part, device=device).detach().clone() for part in (A, b))
+    device = None if device is None else _device(device)
+    try:
+        A, b = (part if hasattr(part, "dtype") else np.asarray(part, np.float64) for part in (A, b))
+        A, b = (torch.as_tensor(part, device=device).detach().clone() for part in (A, b))
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"A or b is no array of numbers ({e}); use A [n, p, p] and b [n, p] with n, p >= 1") from e
     dtype = torch.float32 if A.dtype == b.dtype == torch.float32 else torch.float64
     A, b = A.to(dtype), b.to(dtype)
     if b.ndim != 2 or A.shape != (*b.shape, b.shape[1]) or not len(b):

@@ -70,8 +70,8 @@ def load(source: Any, root: str | os.PathLike | None = None, download: bool = Tr
             (x, y), (tx, ty) = source
             return from_arrays("arrays", x, y, tx, ty)
         x, y = (_array(part) for part in source)
-        if len(x) != len(y):
-            raise ValueError(f"{len(x)} inputs but {len(y)} labels; give one label per input")
+        if not x.ndim or not y.ndim or len(x) != len(y):
+            raise ValueError(f"inputs {x.shape} do not fit labels {y.shape}; give one integer label per input")
         held_out = np.arange(len(y)) % 5 == 4
         return from_arrays("arrays", x[~held_out], y[~held_out], x[held_out], y[held_out])
     raise TypeError(f"source={type(source).__name__}; use a name ({', '.join(NAMES)}), a pair of arrays, or a mapping")
@@ -81,16 +81,18 @@ def from_arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any, **extra: An
     """Check and shape arrays or tensors; raises ValueError for NaN, wrong shapes and labels that are not 0..C-1."""
     x, y, test_x, test_y = (_array(part) for part in (x, y, test_x, test_y))
     for what, inputs, labels in (("training", x, y), ("test", test_x, test_y)):
-        if len(inputs) != len(labels) or labels.ndim != 1:
+        if not inputs.ndim or labels.ndim != 1 or len(inputs) != len(labels):
             raise ValueError(
                 f"{what} inputs {inputs.shape} do not fit labels {labels.shape}; give one integer label per input"
             )
         if len(labels) == 0:
             raise ValueError(f"the {what} set is empty; give at least one sample")
+        if inputs.dtype.kind not in "fiub":
+            raise ValueError(f"{what} inputs of type {inputs.dtype} are not numbers; use an array of real numbers")
         if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
             bad = int((~np.isfinite(inputs.reshape(len(inputs), -1)).all(1)).sum())
             raise ValueError(f"{bad} {what} inputs hold NaN or infinity; clean or drop them first")
-        if labels.dtype.kind not in "iu" and not np.array_equal(labels, labels.astype(np.int64)):
+        if labels.dtype.kind not in "iub" and not (labels.dtype.kind == "f" and (labels == np.rint(labels)).all()):
             raise ValueError(f"{what} labels of type {labels.dtype} are not integers; use classes 0..C-1")
     y, test_y = y.astype(np.int64), test_y.astype(np.int64)
     low, high = min(y.min(), test_y.min()), max(y.max(), test_y.max())
@@ -101,6 +103,10 @@ def from_arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any, **extra: An
     x, test_x = (part if text else _pictures(part) for part in (x, test_x))
     if x.shape[1:] != test_x.shape[1:]:
         raise ValueError(f"training inputs {x.shape[1:]} and test inputs {test_x.shape[1:]} differ in shape")
+    for key, labels in (("train_owner", y), ("test_owner", test_y)):
+        owner = extra.get(key)
+        if owner is not None and owner.shape != labels.shape:
+            raise ValueError(f"{key} has shape {owner.shape}, the labels {labels.shape}; give one owner per sample")
     return Source(name, x, y, test_x, test_y, classes, **extra)
 
 
@@ -111,7 +117,7 @@ def _array(part: Any) -> np.ndarray:
 
 
 def _pictures(x: np.ndarray) -> np.ndarray:
-    """uint8 stays uint8; other numbers become float32; channels come first."""
+    """uint8 and float64 stay; other numbers become float32; channels come first."""
     x = x if x.dtype in (np.uint8, np.float64) else x.astype(np.float32)
     if x.ndim == 1:
         x = x[:, None]
@@ -133,7 +139,7 @@ def _named(name: str, root: Path, download: bool) -> Source:
         try:
             with np.load(packed, allow_pickle=False) as z:
                 return _from_mapping(name, z)
-        except (OSError, ValueError, KeyError, EOFError) as e:
+        except Exception as e:  # damage shows in many ways: zip, npy header, or what the arrays hold
             raise ValueError(f"{packed} is not readable as a data pack ({e}); it should be {_REMEDY}") from e
     if name not in NAMES:
         raise ValueError(f"source={name!r} is not known and {packed} does not exist; known are {', '.join(NAMES)}")
@@ -216,7 +222,7 @@ def _leaf(name: str, root: Path) -> Source:
                     xs += x
                     ys += y
                     owner += [users.setdefault(user, len(users))] * len(y)
-            except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as e:
+            except (ValueError, KeyError, TypeError) as e:
                 raise ValueError(f"{file} is not LEAF JSON ({e!r}); make it again with LEAF's scripts") from e
         if not xs:
             raise _missing(name, folder / part, f"LEAF's {name} JSON files (train/*.json and test/*.json)")
@@ -235,11 +241,16 @@ def _leaf(name: str, root: Path) -> Source:
 def _image_folder(name: str, root: Path) -> Source:
     from torchvision.datasets import ImageFolder
 
-    folder, parts = root / name, []
+    folder, parts, kinds = root / name, [], None
     for part in ("train", "val"):
         if not (folder / part).is_dir():
             raise _missing(name, folder / part, "an ImageFolder tree (one folder per class)")
         images = ImageFolder(str(folder / part))
+        if kinds not in (None, images.classes):
+            raise ValueError(f"{folder} has other classes in train than in val; use the same folder names in both")
+        kinds, sizes = images.classes, {im.size for im, _ in images}
+        if len(sizes) > 1:
+            raise ValueError(f"{folder / part} has images of sizes {sorted(sizes)[:4]}; resize them to one size")
         parts.append((np.stack([np.asarray(im.convert("RGB")) for im, _ in images]), np.array(images.targets)))
     (x, y), (tx, ty) = parts
     return from_arrays(name, x, y, tx, ty)

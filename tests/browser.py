@@ -1,0 +1,199 @@
+"""Drive a real Chromium over pages, and notice whatever they should not do.
+
+A page may print no error of ours to the console and may ask nothing of any machine but this one.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+NO_BROWSER = "no Chromium found; install Debian's chromium: apt-get install chromium, or set FEDCORE_CHROMIUM"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+FLAGS += ["--disable-sync", "--no-first-run", "--disable-quic"]
+# No name but this machine's is resolved: a request that tries to leave is seen, and fails.
+FLAGS.append("--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost")
+# The theme's own two, on every page of every book made with it; nothing else is excused.
+THEME = {
+    "Identifier 'THEBE_JS_URL' has already been declared",
+    "Got invalid theme mode: . Resetting to auto.",
+}
+DESKTOP, PHONE = (1280, 900), (390, 844)
+
+
+def find_chromium() -> str | None:
+    """Path of a Chromium, or None; the environment variable FEDCORE_CHROMIUM comes first."""
+    named = os.environ.get("FEDCORE_CHROMIUM")
+    if named:
+        return shutil.which(named)
+    places = [f"/usr/bin/{name}" for name in ("chromium", "chromium-browser", "google-chrome")]
+    places += [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    if sys.platform == "darwin":
+        apps = (("Chromium", "Chromium"), ("Google Chrome", "Google Chrome"))
+        roots = (Path("/Applications"), Path.home() / "Applications")
+        places += [str(root / f"{app}.app/Contents/MacOS/{name}") for app, name in apps for root in roots]
+    return next((p for p in places if p and os.access(p, os.X_OK)), None)
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A running browser; skips the calling test, saying what to install, where there is none."""
+    path = find_chromium()
+    if path is None:
+        pytest.skip(NO_BROWSER)
+    sync_api = pytest.importorskip("playwright.sync_api", reason="install playwright: pip install playwright")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def leaves_machine(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme not in ("file", "data", "blob", "about") and parts.hostname not in ("127.0.0.1", "localhost")
+
+
+@dataclass
+class Seen:
+    """What a page did that it should not."""
+
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        assert not self.requests, f"requests that leave the machine: {self.requests}"
+        assert not self.errors, f"errors in the console: {self.errors}"
+
+
+@contextmanager
+def opened(browser: Any, page: Path | str, size: tuple[int, int] = DESKTOP, **options: Any) -> Iterator[Any]:
+    """A page opened from a file or an address; leaving the block fails on errors and on foreign requests.
+
+    `options` go to playwright's context, e.g. `java_script_enabled=False`, `reduced_motion="reduce"`.
+    Time stands still in the page: `page.clock.run_for(ms)` moves it.
+    """
+    seen, context = Seen(), browser.new_context(viewport=dict(zip(("width", "height"), size, strict=True)), **options)
+    try:
+        context.on("request", lambda r: seen.requests.append(r.url) if leaves_machine(r.url) else None)
+        tab = context.new_page()
+        tab.on("websocket", lambda s: seen.requests.append(s.url) if leaves_machine(s.url) else None)
+        tab.on("pageerror", lambda e: seen.errors.append(e.message) if e.message not in THEME else None)
+        tab.on("console", lambda m: seen.errors.append(m.text) if m.type == "error" and m.text not in THEME else None)
+        tab.clock.install()
+        tab.goto(page.as_uri() if isinstance(page, Path) else page)
+        yield tab
+        tab.evaluate("0")  # what the page did last has been reported once this answers
+        seen.check()
+    finally:
+        context.close()
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What every frame of one explorer shows, in row-major order of its parameters."""
+
+    names: tuple[str, ...]
+    labels: tuple[tuple[str, ...], ...]
+    frames: tuple[dict[str, Any], ...]  # picture (data URI), alt, numbers [[name, text], ...]
+    start: int
+
+    def index(self, labels: dict[str, str]) -> int:
+        """The frame of a setting, from the labels that stand beside the sliders."""
+        at = 0
+        for name, values in zip(self.names, self.labels, strict=True):
+            at = at * len(values) + values.index(labels[name] if len(values) > 1 else values[0])
+        return at
+
+
+def stored(page: str) -> list[Expected]:
+    """The explorers of a page, read from its source without running its script."""
+    out = []
+    for start, block in re.findall(
+        r'<figure class="fc-picture fc-explorer[^>]*data-frame="(\d+)".*?(<img.*?)</figure>', page, re.S
+    ):
+        data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', block, re.S)[1])
+        first = html.unescape(re.search(r'<img[^>]* src="([^"]*)"', block)[1])
+        frames = tuple(f | {"picture": data["pictures"][f["picture"]] or first} for f in data["frames"])
+        out.append(Expected(tuple(data["names"]), tuple(map(tuple, data["labels"])), frames, int(start)))
+    return out
+
+
+def expected(explorer: Any) -> Expected:
+    """The same from an `Explorer` in Python."""
+    import base64
+
+    uris = ["data:image/png;base64," + base64.b64encode(png).decode() for png in explorer.pictures]
+    frames = tuple(
+        {"picture": uris[f.picture], "alt": f.alt, "numbers": [list(pair) for pair in f.numbers.items()]}
+        for f in explorer.frames
+    )
+    rows = explorer.settings()
+    labels = tuple(tuple(dict.fromkeys(row[name] for row in rows)) for name in explorer.values)
+    return Expected(tuple(explorer.values), labels, frames, explorer.start)
+
+
+def shown(figure: Any) -> dict[str, Any]:
+    """What a reader sees of an explorer now: sliders, picture, words and numbers."""
+    return figure.evaluate(
+        """figure => ({
+            frame: +figure.dataset.frame,
+            picture: figure.querySelector("img").src,
+            alt: figure.querySelector("img").alt,
+            numbers: [...figure.querySelectorAll(".fc-numbers > span")].map(
+                s => [s.firstElementChild.textContent, s.lastElementChild.textContent]),
+            sliders: [...figure.querySelectorAll("input")].map(i => ({
+                name: i.name, value: +i.value, max: +i.max, spoken: i.getAttribute("aria-valuetext"),
+                printed: i.parentElement.nextElementSibling.textContent, label: i.labels[0].textContent})),
+        })"""
+    )
+
+
+def check_shown(figure: Any, expect: Expected) -> int:
+    """Picture, alt text and printed numbers are those of the frame the sliders stand on; returns its index."""
+    now = shown(figure)
+    movable = [name for name, values in zip(expect.names, expect.labels, strict=True) if len(values) > 1]
+    assert [slider["name"] for slider in now["sliders"]] == movable, "not every parameter has its slider"
+    for slider in now["sliders"]:
+        values = expect.labels[expect.names.index(slider["name"])]
+        assert slider["max"] == len(values) - 1, f"slider {slider['name']} has a wrong range"
+        assert slider["label"], f"slider {slider['name']} has no label"
+        value = values[slider["value"]]
+        said = {slider["spoken"], slider["printed"]}
+        assert said == {value}, f"slider {slider['name']} says another value than {value}: {said}"
+    at = expect.index({slider["name"]: slider["printed"] for slider in now["sliders"]})
+    frame = expect.frames[at]
+    assert now["frame"] == at, f"the figure says frame {now['frame']}, the sliders stand on {at}"
+    assert now["picture"] == frame["picture"], f"the picture is not that of frame {at}"
+    assert now["alt"] == frame["alt"], f"the alt text is not that of frame {at}: {now['alt']}"
+    assert now["numbers"] == frame["numbers"], f"the numbers are not those of frame {at}: {now['numbers']}"
+    return at
+
+
+def drive(figure: Any, expect: Expected) -> set[int]:
+    """Press keys on every slider, checking after each press; returns the frames that were seen."""
+    seen = {check_shown(figure, expect)}
+    for slider in figure.get_by_role("slider").all():
+        last = int(slider.get_attribute("max"))
+        for key, place in (
+            ("End", last),
+            ("ArrowLeft", last - 1),
+            ("Home", 0),
+            ("ArrowRight", 1),
+            ("ArrowRight", min(2, last)),
+        ):
+            slider.press(key)
+            assert int(slider.input_value()) == place, f"{key} moved the slider to {slider.input_value()}, not {place}"
+            seen.add(check_shown(figure, expect))
+    return seen

@@ -1,0 +1,266 @@
+"""The static face of explorers, driven in a real Chromium: on a page made here, and on every page of the built book."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import DESKTOP, PHONE, check_shown, chromium, drive, expected, opened, shown, stored
+
+from fedcore import plots, widgets
+
+HEAD = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+
+
+def parabola(alpha, K):
+    figure, ax = plots.figure(4, 2)
+    x = np.linspace(-1, 1, 21)
+    ax.plot(x, alpha * x**2 + K, label="</script> & <b>bound</b>")
+    ax.set_ylim(0, 12)
+    return figure, {"height": alpha + K, "note": f"<i>K</i> is {K} & more"}
+
+
+def steps(n, fixed):
+    figure, ax = plots.figure(4, 2)
+    ax.bar(range(3), [min(n, 2), 1, 3])  # the last two frames look alike
+    return figure, {"n": n * fixed}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def explorers():
+    first = widgets.explore(parabola, alpha=[0.5, 1.0, 2.0], K=[1, 5, 9], start={"K": 5}, caption="A < B & C.")
+    return [first, widgets.explore(steps, n=[1, 2, 3], fixed=[7]), first]
+
+
+@pytest.fixture
+def page(explorers, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(HEAD + "<title>t</title><body>" + "<p>text</p>".join(e.html() for e in explorers), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_keys_move_picture_numbers_and_alt_text_together(browser, explorers, page, size):
+    with opened(browser, page, size) as tab:
+        figures = tab.locator("figure.fc-explorer").all()
+        for figure, explorer in zip(figures, explorers, strict=True):
+            expect = expected(explorer)
+            assert check_shown(figure, expect) == explorer.start
+            assert len(drive(figure, expect)) >= 3
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_every_frame_is_reached_and_shows_what_python_computed(browser, explorers, page):
+    expect = expected(explorers[0])
+    with opened(browser, page) as tab:
+        figure = tab.locator("figure.fc-explorer").first
+        alpha, K = figure.get_by_role("slider").all()
+        seen = set()
+        for a in range(3):
+            for k in range(3):
+                for slider, place in ((alpha, a), (K, k)):
+                    slider.press("Home")
+                    for _ in range(place):
+                        slider.press("ArrowRight")
+                assert check_shown(figure, expect) == 3 * a + k
+                numbers, fresh = parabola([0.5, 1.0, 2.0][a], [1, 5, 9][k])[1], dict(shown(figure)["numbers"])
+                assert fresh == {"height": f"{numbers['height']:g}", "note": numbers["note"]}
+                seen.add(shown(figure)["picture"])
+        assert len(seen) == 9
+
+
+MUTATIONS = {
+    "numbers": ("fill(numbers, frame.numbers);", "numbers are not those of frame"),
+    "picture": ("image.src = pictures[frame.picture];", "picture is not that of frame"),
+    "alt text": ("image.alt = frame.alt;", "alt text is not that of frame"),
+    "frame index": ("figure.dataset.frame = index;", "the figure says frame"),
+    "spoken value": ('sliders[i].setAttribute("aria-valuetext", labels[i][p]);', "says another value"),
+}
+
+
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_the_check_fails_on_a_page_whose_script_leaves_something_stale(browser, explorers, tmp_path, what):
+    line, complaint = MUTATIONS[what]
+    good = explorers[0].html()
+    assert good.count(line) == 1
+    # The line still runs once, for the start frame: only what comes after a key press is stale.
+    bad = good.replace(line, "if (!figure.fcOnce) { figure.fcOnce = 1; " + line.rstrip(";") + "; }")
+    path = tmp_path / "stale.html"
+    path.write_text(HEAD + bad, "utf-8")
+    with opened(browser, path) as tab, pytest.raises(AssertionError, match=complaint):
+        drive(tab.locator("figure.fc-explorer"), expected(explorers[0]))
+
+
+def test_explorers_with_the_same_content_do_not_move_each_other(browser, explorers, page):
+    with opened(browser, page) as tab:
+        first, _, twin = tab.locator("figure.fc-explorer").all()
+        first.get_by_role("slider").first.press("End")
+        assert check_shown(first, expected(explorers[0])) != explorers[0].start
+        assert check_shown(twin, expected(explorers[2])) == explorers[2].start
+        ids = tab.evaluate("[...document.querySelectorAll('figure [id], figure[id]')].map(e => e.id)")
+        assert len(ids) == len(set(ids))
+
+
+def test_play_steps_the_first_slider_and_pauses(browser, explorers, page):
+    expect = expected(explorers[0])
+    with opened(browser, page) as tab:
+        figure = tab.locator("figure.fc-explorer").first
+        figure.get_by_role("button", name="Play").click()
+        assert check_shown(figure, expect) == 4  # one step at once: alpha 1.0, K 5
+        figure.get_by_role("button", name="Pause").click()
+        tab.clock.run_for(5000)
+        assert check_shown(figure, expect) == 4
+        figure.get_by_role("button", name="Play").click()
+        assert check_shown(figure, expect) == 7  # the last value: playing ends there
+        assert figure.get_by_role("button").inner_text() == "Play"
+        figure.get_by_role("button", name="Play").press("Enter")
+        assert check_shown(figure, expect) == 1  # from the beginning, by keyboard
+        assert figure.locator(".fc-numbers").get_attribute("aria-live") == "off"
+        tab.clock.run_for(750)
+        assert check_shown(figure, expect) == 4
+        figure.get_by_role("slider").nth(1).press("ArrowRight")  # a hand on a slider stops the show
+        tab.clock.run_for(5000)
+        assert check_shown(figure, expect) == 5
+        assert figure.locator(".fc-numbers").get_attribute("aria-live") == "polite"
+
+
+def test_readers_who_ask_for_less_motion_get_single_steps(browser, explorers, page):
+    expect = expected(explorers[0])
+    with opened(browser, page, reduced_motion="reduce") as tab:
+        figure = tab.locator("figure.fc-explorer").first
+        figure.get_by_role("button", name="Step").click()
+        tab.clock.run_for(5000)
+        assert check_shown(figure, expect) == 4
+
+
+def test_tab_reaches_every_control_in_order_of_the_page(browser, page):
+    with opened(browser, page) as tab:
+        reached = []
+        for _ in range(8):
+            tab.keyboard.press("Tab")
+            reached.append(tab.evaluate("document.activeElement.name || document.activeElement.textContent"))
+        assert reached == ["alpha", "Play", "K", "n", "Play", "alpha", "Play", "K"]
+
+
+def test_sliders_have_names_and_a_single_value_has_no_slider(browser, page):
+    with opened(browser, page) as tab:
+        first, second, _ = tab.locator("figure.fc-explorer").all()
+        assert first.get_by_role("slider", name="α").count() == 1
+        assert second.get_by_role("slider").count() == 1
+        assert "fixed7" in second.locator(".fc-controls").evaluate("e => e.textContent")
+
+
+def test_without_script_picture_numbers_and_alt_text_stand(browser, explorers, page):
+    with opened(browser, page, java_script_enabled=False) as tab:
+        for figure, explorer in zip(tab.locator("figure.fc-explorer").all(), explorers, strict=True):
+            frame = expected(explorer).frames[explorer.start]
+            assert figure.locator("img").get_attribute("src") == frame["picture"]
+            assert figure.locator("img").get_attribute("alt") == frame["alt"]
+            text = figure.locator("figcaption").inner_text()
+            settings = explorer.settings()[explorer.start]
+            for name, value in [*frame["numbers"], *settings.items()]:
+                assert f"{value}" in text, f"{name} is missing from {text}"
+            assert figure.locator("input, button").count() == 0
+
+
+def test_equal_frames_are_stored_once(explorers):
+    page = explorers[1].html()
+    for frame in expected(explorers[1]).frames:
+        assert page.count(frame["picture"]) == 1
+    assert len(explorers[1].pictures) == 2
+
+
+def test_text_in_the_data_is_printed_and_never_becomes_markup(browser, explorers, page):
+    with opened(browser, page) as tab:
+        figure = tab.locator("figure.fc-explorer").first
+        assert "</script> & <b>bound</b>" in figure.locator("img").get_attribute("alt")
+        assert dict(shown(figure)["numbers"])["note"] == "<i>K</i> is 5 & more"
+        assert figure.locator(".fc-caption").inner_text() == "A < B & C."
+        assert figure.locator("i").count() == 0
+
+
+def test_the_source_of_a_page_tells_the_same_frames_as_python(explorers, page):
+    assert stored(page.read_text("utf-8")) == [expected(e) for e in explorers]
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("<script>console.error('THEBE_JS_URL is late')</script>", "errors in the console.*is late"),
+        ("<script>undefinedThing()</script>", "errors in the console.*undefinedThing"),
+        ("<img alt='x' src='https://example.org/x.png'>", "leave the machine.*example.org"),
+        ("<script>fetch('http://192.0.2.1/').catch(() => 0)</script>", "leave the machine.*192.0.2.1"),
+    ],
+)
+def test_the_driver_fails_on_errors_and_on_requests_that_leave(browser, tmp_path, body, complaint):
+    path = tmp_path / "bad.html"
+    path.write_text(HEAD + body, "utf-8")
+    with pytest.raises(AssertionError, match=complaint), opened(browser, path) as tab:
+        tab.wait_for_load_state("networkidle")
+
+
+def test_the_driver_excuses_exactly_the_theme(browser, tmp_path):
+    path = tmp_path / "theme.html"
+    twice = "<script>const THEBE_JS_URL = 1</script>" * 2
+    path.write_text(HEAD + twice + "<script>console.error('Got invalid theme mode: . Resetting to auto.')</script>")
+    with opened(browser, path):
+        pass
+
+
+# ------------------------------------------------------------------------------------------ the built book
+
+
+def pages_of(book: Path) -> list[Path]:
+    """Every page a reader sees: not the parts of the theme, not a redirection."""
+    pages = (p for p in sorted(book.rglob("*.html")) if "_static" not in p.relative_to(book).parts)
+    return [p for p in pages if 'http-equiv="refresh"' not in p.read_text("utf-8").lower()]
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_every_explorer_of_the_book_shows_the_frame_its_sliders_stand_on(browser, built_book, size):
+    driven = 0
+    for path in pages_of(built_book):
+        explorers = stored(path.read_text("utf-8"))
+        if not explorers:
+            continue
+        with opened(browser, path, size) as tab:
+            figures = tab.locator("figure.fc-explorer").all()
+            for figure, expect in zip(figures, explorers, strict=True):
+                assert check_shown(figure, expect) == expect.start, path.name
+                drive(figure, expect)
+                driven += 1
+    assert driven, f"no page under {built_book} has an explorer"
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_every_page_of_the_book_fits_its_window_and_every_picture_has_alt_text(browser, built_book, size):
+    pages = pages_of(built_book)
+    assert pages, f"{built_book} holds no page"
+    for path in pages:
+        with opened(browser, path, size) as tab:
+            silent = tab.evaluate("[...document.images].filter(i => !i.alt.trim()).map(i => i.src.slice(0, 80))")
+            assert not silent, f"{path.name}: pictures without alt text: {silent}"
+            wide = tab.evaluate(
+                """[...document.querySelectorAll("article img, article figure, .fc-controls, .fc-row")].filter(e => {
+                    const box = e.getBoundingClientRect();
+                    return box.right > innerWidth + 1 || box.left < -1;
+                }).map(e => e.tagName + "." + e.className)"""
+            )
+            assert not wide, f"{path.name}: wider than {size[0]} pixels: {wide}"
+
+
+def test_pages_of_the_book_hold_their_pictures_without_script(browser, built_book):
+    path = next((p for p in pages_of(built_book) if stored(p.read_text("utf-8"))), None)
+    assert path, f"no page under {built_book} has an explorer"
+    explorers = stored(path.read_text("utf-8"))
+    with opened(browser, path, java_script_enabled=False) as tab:
+        for figure, expect in zip(tab.locator("figure.fc-explorer").all(), explorers, strict=True):
+            frame = expect.frames[expect.start]
+            assert figure.locator("img").get_attribute("alt") == frame["alt"]
+            text = figure.locator("figcaption").inner_text()
+            assert all(value in text for _, value in frame["numbers"])

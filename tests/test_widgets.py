@@ -1,0 +1,402 @@
+"""Pictures, their words and their numbers; the live and the stored face of explorers; the recurring plots."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from fedcore import plots, widgets
+from fedcore.alt import printed, rounded
+from fedcore.widgets import describe, explore, show
+
+
+def line(slope=2.0, K=3):
+    figure, ax = plots.figure(4, 2.4)
+    ax.plot(np.arange(K + 1), slope * np.arange(K + 1) - 1, label="loss")
+    ax.set(title="Descent", xlabel="round", ylabel="training loss")
+    return figure
+
+
+def numbered_line(slope, K):
+    return line(slope, K), {"last": slope * K - 1}
+
+
+# --------------------------------------------------------------------------------------------------- alt text
+
+
+def test_alt_text_tells_what_a_line_does():
+    text = describe(line())
+    assert "Descent: training loss against round." in text
+    assert "loss: from -1 at 0 to 5 at 3, lowest -1, highest 5." in text
+
+
+def test_alt_text_follows_the_data():
+    assert describe(line(2.0)) != describe(line(2.5))
+    assert describe(line(2.0)) == describe(line(2.0))
+
+
+def test_alt_text_ends_with_the_numbers_as_printed():
+    assert describe(line(), {"final loss": 0.123456, "rounds": 3}).endswith("Numbers: final loss 0.1235, rounds 3.")
+
+
+def test_alt_text_is_never_empty_and_never_longer_than_two_hundred_words():
+    assert describe(Figure()).strip()
+    assert describe(plots.figure()[0]).strip()
+    figure, axes = plots.figure(8, 8, ncols=3, nrows=3)
+    for ax in axes.flat:
+        plots.curves(ax, {f"method {k}": np.arange(5.0) * k for k in range(8)})
+    assert len(describe(figure).split()) <= 200
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda ax: ax.bar(["a", "b"], [1, 2.5], label="size"), "Bars of size: a 1, b 2.5."),
+        (lambda ax: ax.barh([0, 1], [3, 4]), "Bars: 0 3, 1 4."),
+        (lambda ax: ax.hist(np.arange(100), bins=20), "Bars: 20, from 5 to 5, 100 in all."),
+        (lambda ax: ax.imshow([[0, 1], [7, 3]]), "2 rows by 2 columns, values from 0 to 7, highest in row 1, column 0"),
+        (lambda ax: ax.scatter([1, 4], [2, -3], label="c"), "2 points (c), across from 1 to 4, up from -3 to 2."),
+        (lambda ax: ax.axhline(0.5, label="target"), "target: horizontal at 0.5."),
+        (lambda ax: ax.axvline(2), "A line: vertical at 2."),
+        (lambda ax: ax.plot([1], [2], "o", label="optimum"), "optimum: one point at (1, 2)."),
+        (lambda ax: ax.plot([0, 1, 2], [1, np.nan, np.inf], label="run"), "run: one point at (0, 1)."),
+        (lambda ax: ax.plot([0, 1, 2], [1, np.nan, 4], label="run"), "highest 4, 1 points missing."),
+        (lambda ax: ax.semilogy([1, 2], [1, 100]), "Y (log scale) against x."),
+        (lambda ax: ax.fill_between([0, 1], 0, 1), "1 shaded band."),
+        (lambda ax: ax.quiver([0, 0], [0, 0], [3, 0], [4, 1]), "2 arrows of length 1 to 5."),
+        (lambda ax: ax.annotate("here", (0, 0)), "Notes: here."),
+        (lambda ax: ax.set_title(r"$\alpha_i = \mathrm{max}$"), "alpha_i = max: y against x."),
+        (lambda ax: plots.contours(ax, lambda p: (p**2).sum(1), (-1, 1), (-1, 1)), "8 level lines from"),
+        (lambda ax: plots.arrows(ax, {"drift": [[0, 0], [1, 2], [2, 2]]}),
+         "drift: path of 3 points from (0, 0) to (2, 2)"),
+        (lambda ax: plots.partition([[0, 4], [2, 2]], ax),
+         "2 rows by 2 columns, samples from 0 to 4, highest in row 1"),
+    ],
+)  # fmt: skip
+def test_alt_text_knows_every_kind_of_picture_of_the_book(draw, words):
+    figure, ax = plots.figure()
+    draw(ax)
+    assert words in describe(figure)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.123456, "0.1235"), (12346.7, "12350"), (11181642, "11181642"), (-0.0, "0"), (1e-7, "1e-07"), (True, "True"),
+        (float("nan"), "nan"), (3.0, "3"), ("as it is", "as it is"), (2.5e9, "2.5e+09"),
+    ],
+)  # fmt: skip
+def test_numbers_are_rounded_to_what_a_reader_wants(value, text):
+    assert rounded(value) == text
+
+
+def test_scalars_of_numpy_and_torch_are_numbers():
+    import torch
+
+    assert printed({"a": np.float32(0.5), "b": torch.tensor(2), "c": np.int64(7)}) == {"a": "0.5", "b": "2", "c": "7"}
+
+
+# --------------------------------------------------------------------------------------------- static picture
+
+
+def test_a_picture_is_a_small_palette_png_with_the_same_bytes_each_time():
+    figure = line()
+    canvas, dpi = figure.canvas, figure.dpi
+    first, again = show(figure).png, show(figure).png
+    assert first == again == show(line()).png
+    assert first != show(line(2.5)).png
+    assert figure.canvas is canvas
+    assert figure.dpi == dpi
+    picture = Image.open(io.BytesIO(first))
+    assert picture.mode == "P"
+    assert len(picture.getcolors()) <= 64
+    assert picture.width == 4 * widgets.DPI
+    assert picture.convert("RGB").getpixel((2, 2)) == (255, 255, 255)
+    assert len(first) < 20_000
+
+
+def test_a_transparent_figure_gets_white_paper():
+    figure = line()
+    figure.patch.set_alpha(0)
+    assert Image.open(io.BytesIO(show(figure).png)).convert("RGB").getpixel((2, 2)) == (255, 255, 255)
+
+
+def test_a_picture_prints_its_numbers_and_says_them():
+    bundle = show(line(), {"final <loss>": 0.123456}, caption="One & two")._repr_mimebundle_()
+    assert bundle["text/plain"] == "final <loss> = 0.1235"
+    page = bundle["text/html"]
+    assert "<span>final &lt;loss&gt;</span> <b>0.1235</b>" in page
+    assert "One &amp; two" in page
+    assert "Numbers: final &lt;loss&gt; 0.1235." in re.search(r'alt="([^"]*)"', page)[1]
+    assert page.count("data:image/png;base64,") == 1
+    assert "<script" not in page
+    assert re.search(r'<img class="dark-light"', page)
+
+
+def test_words_of_the_author_replace_the_description_but_not_the_numbers():
+    assert show(line(), {"loss": 1}, alt='A "steep" fall.').alt == 'A "steep" fall. Numbers: loss 1.'
+    assert 'alt="A &quot;steep&quot; fall."' in show(line(), alt='A "steep" fall.').html()
+    assert show(line(), alt="  ").alt == describe(line())
+
+
+# -------------------------------------------------------------------------------------------------- explorers
+
+
+def test_every_combination_is_drawn_once_in_row_major_order():
+    calls = []
+
+    def fn(slope, K):
+        calls.append((slope, K))
+        return numbered_line(slope, K)
+
+    explorer = explore(fn, slope=[1.0, 2.0], K=range(1, 4), start={"K": 2})
+    assert calls == [(s, k) for s in (1.0, 2.0) for k in (1, 2, 3)]
+    assert [f.numbers["last"] for f in explorer.frames] == ["0", "1", "2", "1", "3", "5"]
+    assert [f.alt.split(".")[0] for f in explorer.frames[:2]] == ["At slope 1, K 1", "At slope 1, K 2"]
+    assert explorer.start == 1
+
+
+def test_text_form_lists_the_numbers_of_every_frame():
+    rows = repr(explore(numbered_line, slope=np.array([1.0, 1 / 3]), K=[3])).splitlines()
+    assert [row.split() for row in rows] == [["slope", "K", "last"], ["1", "3", "2"], ["0.333333", "3", "0"]]
+
+
+def test_equal_frames_are_stored_once():
+    explorer = explore(lambda n, m: line(n), n=[1, 2], m=[1, 2, 3])
+    assert len(explorer.frames) == 6
+    assert len(explorer.pictures) == 2
+    assert explorer.html().count("data:image/png;base64,") == 2
+
+
+def test_html_is_one_block_that_markdown_and_sphinx_leave_alone():
+    figure = explore(lambda n: (line(n), {"</script>": "<!-- "}), n=[1, 2]).html()
+    assert all(row.strip() == row for row in figure.split("\n"))
+    assert "" not in figure.split("\n")
+    assert figure.startswith("<figure")
+    assert figure.count("<script") == figure.count("</script>") == 2
+    assert "<!--" not in figure
+    assert not re.search(r'\b(?:src|href)="(?!data:)', figure)
+    store = json.loads(re.search(r'<script type="application/json">(.*?)</script>', figure, re.S)[1])
+    assert store["frames"][1]["numbers"] == [["</script>", "<!-- "]]
+
+
+def test_html_is_the_same_each_time_and_the_script_is_small():
+    first, again = (explore(numbered_line, slope=[1.0, 2.0], K=[1, 2], caption="Same.").html() for _ in range(2))
+    assert first == again
+    assert len(widgets._asset("explore.js")) < 4000
+
+
+def test_frames_of_an_explorer_are_light():
+    explorer = explore(numbered_line, slope=[1.0, 2.0, 3.0], K=[1, 2, 3])
+    assert max(map(len, explorer.pictures)) < 20_000
+
+
+def test_values_too_close_for_a_short_label_are_written_out():
+    explorer = explore(lambda a: line(a), a=[0.1234567, 0.1234568])
+    assert [row["a"] for row in explorer.settings()] == ["0.1234567", "0.1234568"]
+
+
+def test_drawing_leaves_pyplot_and_its_settings_alone():
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    before = dict(matplotlib.rcParams)
+    explore(numbered_line, slope=[1.0], K=[1, 2])
+    assert plt.get_fignums() == []
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_importing_widgets_and_plots_loads_no_plotting_and_no_notebook_library():
+    heavy = ["matplotlib", "PIL", "ipywidgets", "IPython"]
+    code = f"import sys, fedcore.widgets, fedcore.plots; print([m for m in {heavy} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+# --------------------------------------------------------------------------------------------------- live face
+
+
+def test_live_sliders_call_the_function_again_and_show_its_picture_and_numbers():
+    calls = []
+
+    def fn(slope, K):
+        calls.append((slope, K))
+        return numbered_line(slope, K)
+
+    explorer = explore(fn, slope=[1.0, 2.0], K=[1, 2], start={"slope": 2.0}, caption="Live.")
+    image, slope, K, below = explorer.live.children
+    assert (slope.description, slope.index, K.description, K.index) == ("slope", 1, "K", 0)
+    assert slope.options == ("1", "2")
+    assert image.value == explorer.pictures[explorer.frames[2].picture]
+    calls.clear()
+    K.index = 1
+    assert calls == [(2.0, 2)]
+    assert image.value == explorer.pictures[explorer.frames[3].picture]
+    assert "<span>last</span> <b>3</b>" in below.value
+    assert explorer.frames[3].alt in below.value
+    K.index = 0
+    assert calls == [(2.0, 2), (2.0, 1)]
+
+
+def test_a_live_function_that_fails_shows_its_error_and_no_old_picture():
+    broken = False
+
+    def fn(n):
+        if broken:
+            raise RuntimeError("diverged at <n>")
+        return line(n)
+
+    image, slider, below = explore(fn, n=[1, 2]).live.children
+    broken = True
+    slider.index = 1
+    assert image.value == b""
+    assert "RuntimeError: diverged at &lt;n&gt;" in below.value
+    broken = False
+    slider.index = 0
+    assert image.value == show(line(1)).png
+
+
+def test_without_a_kernel_there_is_no_live_face():
+    assert set(explore(numbered_line, slope=[1.0], K=[1, 2])._repr_mimebundle_()) == {"text/html", "text/plain"}
+
+
+def test_a_kernel_gets_both_faces_in_one_output_and_the_switch_leaves_the_live_one_out(tmp_path, monkeypatch):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    monkeypatch.delenv("FEDCORE_LIVE", raising=False)
+    cells = [
+        "from fedcore import plots, widgets\nimport ipywidgets, os\n"
+        "def fn(n):\n    f, ax = plots.figure(); ax.plot([0, n]); return f, {'n': n}\n"
+        "e = widgets.explore(fn, n=[1, 2, 3]); e",
+        "e.live.children[1].index = 2\nprint(e.live.children[2].value.split('<b>')[1].split('</b>')[0])\n"
+        "print(any(isinstance(w, ipywidgets.Output) for w in ipywidgets.widgets.widget._instances.values()))",
+        "os.environ['FEDCORE_LIVE'] = '0'; e",
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbclient.NotebookClient(book, timeout=120, resources={"metadata": {"path": os.getcwd()}}).execute()
+    first, second, third = (cell.outputs for cell in book.cells)
+    assert len(first) == len(third) == 1
+    assert set(first[0].data) == {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"}
+    assert second[0].text.split() == ["3", "False"]
+    assert set(third[0].data) == {"text/html", "text/plain"}
+    assert third[0].data["text/html"] == first[0].data["text/html"]
+
+
+# ------------------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: explore(line), r"no parameter; give at least one list"),
+        (lambda: explore(line, slope=[]), r"slope=\[\] is empty; give at least one value"),
+        (lambda: explore(line, slope=3.0), r"slope=3.0 is not a sequence.*give a list"),
+        (lambda: explore(line, slope="abc"), r"slope='abc' is not a sequence"),
+        (lambda: explore(line, slope={1.0, 2.0}), r"is not a sequence"),
+        (lambda: explore(line, slope=np.zeros((2, 2))), r"is not a sequence"),
+        (lambda: explore(line, slope=[1.0, 1.0]), r"slope has the value 1.0 2 times; give each value once"),
+        (lambda: explore(line, slop=[1.0]), r"fn does not take slop; it takes slope, K"),
+        (lambda: explore(numbered_line, slope=[1.0]), r"fn needs K; give K=\[\.\.\.\] as well"),
+        (lambda: explore(line, slope=range(8), K=range(8)), r"8 slope x 8 K = 64 combinations.*max_frames=60"),
+        (lambda: explore(line, slope=[1.0], start={"mu": 1}), r"start names 'mu', which has no slider; use some of sl"),
+        (lambda: explore(line, slope=[1.0, 2.0], start={"slope": 3.0}), r"start has slope=3.0; use one of 1, 2"),
+        (lambda: explore(line, slope=[1.0, 2.0], play="K"), r"play='K' is not a parameter.*use one of \['slope'\]"),
+        (lambda: explore(3, slope=[1.0]), r"fn is a int; give a function"),
+        (lambda: explore(lambda n: None, n=[1]), r"what fn\(n=1\) returned is a NoneType, not a matplotlib Figure"),
+        (lambda: explore(lambda n: line().axes[0], n=[1]), r"is a Axes, not a matplotlib Figure; give its .figure"),
+        (lambda: explore(lambda n: (line(), {"x": [1, 2]}), n=[1]), r"numbers\['x'\] is \[1, 2\]; give one number"),
+        (lambda: show(None), r"figure is a NoneType, not a matplotlib Figure"),
+        (lambda: show(line(), [1.0]), r"numbers is a list; give a dictionary"),
+        (lambda: show(line(), {"x": np.zeros(3)}), r"numbers\['x'\] is ndarray of shape \(3,\); give one number"),
+        (lambda: describe(3), r"figure is a int, not a matplotlib Figure"),
+        (lambda: plots.figure(width=0), r"width=0.*use numbers > 0"),
+        (lambda: plots.curves(line().axes[0], {"a": np.zeros((2, 3, 4))}), r"shape \(2, 3, 4\); give \[seeds"),
+        (lambda: plots.curves(line().axes[0], {"a": np.zeros(3)}, x=[1, 2]), r"x has shape \(2,\).*shape \(3,\)"),
+        (lambda: plots.partition([1, 2]), r"counts has shape \(2,\); give finite numbers >= 0 as \[clients, labels\]"),
+        (lambda: plots.partition([[1, -2]]), r"give finite numbers >= 0"),
+        (lambda: plots.arrows(line().axes[0], {"p": [1, 2, 3]}), r"path 'p' has shape \(3,\); give points as \[k, 2\]"),
+        (lambda: plots.contours(line().axes[0], lambda p: p, (0, 1), (0, 1)), r"return one value a point"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_names_the_value_the_range_and_the_remedy(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_function_with_keywords_takes_any_name_and_extra_frames_can_be_allowed():
+    assert len(explore(lambda **kw: line(kw["n"]), n=[1, 2], max_frames=2).frames) == 2
+
+
+# ------------------------------------------------------------------------------------------------------- plots
+
+
+def test_curves_draw_the_mean_and_one_standard_deviation_of_the_seeds():
+    ax = plots.figure()[1]
+    runs = np.array([[1.0, 2.0, 3.0], [3.0, 4.0, 7.0]])
+    plots.curves(ax, {"FedAvg": runs, "one seed": runs[0]}, x=[10, 20, 30])
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), [[10, 2], [20, 3], [30, 5]])
+    band = ax.collections[0].get_paths()[0].vertices
+    np.testing.assert_allclose(band[:, 1].min(), 2 - np.sqrt(2))
+    np.testing.assert_allclose(band[:, 1].max(), 5 + np.sqrt(8))
+    assert len(ax.collections) == 1  # one seed has no band
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["FedAvg", "one seed"]
+
+
+def test_curves_differ_without_colour():
+    ax = plots.figure()[1]
+    plots.curves(ax, {f"{k}": np.arange(9.0) for k in range(8)})
+    looks = {(str(l.get_marker()), str(l._unscaled_dash_pattern)) for l in ax.lines}
+    assert len(looks) == 8
+    assert len(set(plots.COLOURS)) == len(plots.COLOURS) == len(plots.MARKERS) == len(plots.LINES) == 8
+
+
+def test_a_partition_picture_shows_the_counts_of_a_hundred_clients_and_sixty_two_labels():
+    counts = np.random.default_rng(0).integers(0, 9, (100, 62))
+    ax = plots.partition(counts)
+    np.testing.assert_array_equal(np.asarray(ax.collections[0].get_array()), counts.T)
+    assert len(show(ax.figure).png) < 60_000
+    assert len(ax.get_xticks()) <= 12
+    assert ax.get_xlim() == (-0.5, 99.5)
+
+
+def test_an_empty_partition_row_stays_white():
+    ax = plots.partition([[0, 0], [5, 1]])
+    mesh = ax.collections[0]
+    assert mesh.cmap(mesh.norm(0))[:3] == (1.0, 1.0, 1.0)
+    assert mesh.cmap(mesh.norm(1))[:3] != (1.0, 1.0, 1.0)
+
+
+def test_arrows_are_as_long_as_the_steps():
+    ax = plots.figure()[1]
+    plots.arrows(ax, {"client": np.array([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0]])})
+    arrows = ax.collections[0]
+    np.testing.assert_allclose(np.column_stack([arrows.U, arrows.V]), [[1, 2], [2, -1]])
+    assert arrows.scale == 1
+    assert ax.get_aspect() == 1
+    plots.arrows(ax, [np.zeros((1, 2))])  # a single point is a path without an arrow
+
+
+def test_contours_of_a_quadratic_are_evenly_spaced():
+    ax = plots.figure()[1]
+    plots.contours(ax, lambda p: 0.5 * (p**2).sum(axis=1), (-1, 1), (-1, 1), levels=3)
+    np.testing.assert_allclose(np.diff(np.sqrt(ax.collections[0].levels)), 0.25, atol=1e-6)
+    plots.contours(ax, lambda p: np.zeros(len(p)), (0, 1), (0, 1))  # a flat function has no level line
+    assert len(ax.collections) == 1
+
+
+def test_figures_come_in_the_style_of_the_book_without_touching_global_settings():
+    figure, (left, right) = plots.figure(ncols=2)
+    left.set(title="Left")
+    assert left.get_title(loc="left") == "Left"
+    assert not left.spines["top"].get_visible()
+    right.plot([0, 1], label="a")
+    right.plot([1, 0], label="b")
+    assert [line.get_color() for line in right.lines] == list(plots.COLOURS[:2])
+    assert describe(figure).startswith("Panel 1: Left: y against x.")
