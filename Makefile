@@ -1,0 +1,38 @@
+# make book | make test      the two commands; both make .venv when it is missing
+# make refresh               run the chapters and store their outputs in book/*.ipynb (after a change)
+# make lint | make clean | make env
+# Another interpreter: PYTHON=python3.12 make book
+
+ifndef PYTHON
+PYTHON := $(shell for p in .venv/bin/python python3 python3.13 python3.12 python3.11; do \
+    "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+endif
+ifeq ($(strip $(PYTHON)),)
+PYTHON := python3
+endif
+
+IN := .venv/bin/python
+# Chapters draw through the notebook's own backend, whatever the shell says.
+unexport MPLBACKEND
+
+.PHONY: book test refresh lint clean env
+book: env
+	@$(IN) tools/book.py build
+
+# loadfile: the cells of one notebook stay together, in order, in one worker.
+test: env
+	@OMP_NUM_THREADS=1 FEDCORE_LIVE=0 FEDCORE_BATCH=1 $(IN) -m pytest -n 2 --dist loadfile --durations 15 \
+	    --nbval --nbval-current-env --nbval-cell-timeout 300 --nbval-sanitize-with "$(CURDIR)/tests/nbval_sanitize.cfg" \
+	    tests book/*.ipynb
+
+refresh: env
+	@$(IN) tools/book.py refresh
+
+lint: env
+	@$(IN) -m ruff check . && $(IN) -m ruff format --check .
+
+env:
+	@"$(PYTHON)" tools/env.py
+
+clean:
+	rm -rf _build .pytest_cache .ruff_cache .hypothesis

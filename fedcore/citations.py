@@ -1,0 +1,100 @@
+"""`cite`: the BibTeX of the methods, data and models that were used, from the book's own bibliography."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
+
+# Name in code (case does not matter) -> keys of references.bib.
+WORKS: dict[str, tuple[str, ...]] = {
+    "FedAvg": ("mcmahan2017fedavg",),
+    "FedSGD": ("mcmahan2017fedavg",),
+    "FedSMB": ("nasirigerdeh2020fedsmb",),
+    "FedProx": ("li2020fedprox",),
+    "SCAFFOLD": ("karimireddy2020scaffold",),
+    "FedUp": ("wan2024fedup",),
+    "FedAvgM": ("hsu2019measuring",),  # FedAvg(server_momentum > 0)
+    "FedCM": ("xu2021fedcm",),
+    "Mime": ("karimireddy2020mime",),
+    "MimeLite": ("karimireddy2020mime",),
+    "FedDyn": ("acar2021feddyn",),
+    "Dirichlet": ("hsu2019measuring",),
+    "Shards": ("mcmahan2017fedavg",),
+    "digits": ("alpaydin1998digits", "pedregosa2011sklearn"),
+    "MNIST": ("lecun1998mnist",),
+    "FashionMNIST": ("xiao2017fashion",),
+    "EMNIST": ("cohen2017emnist",),
+    "CIFAR10": ("krizhevsky2009cifar",),
+    "CIFAR100": ("krizhevsky2009cifar",),
+    "SVHN": ("netzer2011svhn",),
+    "USPS": ("hull1994usps",),
+    "FEMNIST": ("caldas2018leaf", "cohen2017emnist"),
+    "Shakespeare": ("caldas2018leaf", "mcmahan2017fedavg"),
+    "TinyImageNet": ("le2015tiny",),
+    "LEAF": ("caldas2018leaf",),
+    "ResNet18-GN": ("he2016resnet", "wu2018groupnorm"),
+    "GroupNorm": ("wu2018groupnorm",),
+    "FedML": ("he2020fedml",),
+    "torch": ("paszke2019pytorch",),
+}
+
+
+def entries(text: str) -> dict[str, str]:
+    """The entries of a BibTeX text, key -> the entry as written, in order of appearance.
+
+    Entries are found by counting braces, so titles with `{Nested}` braces and `@` signs in values are safe.
+
+    Raises ValueError for an entry that is never closed and for a key used twice.
+    """
+    found: dict[str, str] = {}
+    position = 0
+    while match := re.compile(r"^[ \t]*@(\w+)\s*\{", re.MULTILINE).search(text, position):
+        depth, end = 1, match.end()
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        key = text[match.end() :].split(",", 1)[0].strip()
+        if depth:
+            raise ValueError(f"BibTeX entry {key!r} is never closed; add the missing '}}'")
+        if match[1].lower() not in ("comment", "string", "preamble"):
+            if key in found:
+                raise ValueError(f"BibTeX key {key!r} is used twice; rename one of the two entries")
+            found[key] = text[match.start() : end].strip()
+        position = end
+    return found
+
+
+@cache
+def _bibliography() -> dict[str, str]:
+    return entries(BIBLIOGRAPHY.read_text(encoding="utf-8"))
+
+
+def cite(*names: object) -> str:
+    """BibTeX entries of what was used, each once, in the order asked for.
+
+    `names` are methods, data sets, partitions, models or software by their name in the contract
+    (`cite("FedUp", "digits")`; case, blanks, `-` and `_` do not matter), or the objects and classes
+    themselves (`cite(fc.FedUp(alpha=0.05))`). A FedAvg with server momentum also cites the paper that
+    introduced it.
+
+    Raises ValueError for an unknown name, listing the known ones, and for a call without names.
+    """
+    known = {_plain(name): keys for name, keys in WORKS.items()}
+    if not names:
+        raise ValueError(f"cite() needs at least one name; known names: {', '.join(WORKS)}")
+    keys: dict[str, None] = {}
+    for item in names:
+        name = item if isinstance(item, str) else getattr(item, "__name__", type(item).__name__)
+        if _plain(name) not in known:
+            raise ValueError(f"cite() does not know {name!r}; known names: {', '.join(WORKS)}")
+        keys |= dict.fromkeys(known[_plain(name)])
+        if not isinstance(item, str) and getattr(item, "server_momentum", 0):
+            keys |= dict.fromkeys(WORKS["FedAvgM"])
+    return "\n\n".join(_bibliography()[key] for key in keys)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).lower()

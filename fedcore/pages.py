@@ -1,0 +1,258 @@
+"""What a chapter's page needs besides prose and pictures: parameters, claim box, departures, tables, record.
+
+Everything shown carries both faces: HTML for the page, plain text for a terminal and for the tests that
+compare stored outputs. What differs from machine to machine (hardware, seconds) stands in an element of its
+own, class `fc-machine`, which those tests leave out. Text may hold maths as `\\( ... \\)`; it is escaped
+otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+PROFILES = ("quick", "paper", "test")
+VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told at this scale")
+
+
+@dataclass(frozen=True)
+class Html:
+    """Something to show as the last expression of a cell: `html` on a page, `text` elsewhere."""
+
+    html: str
+    text: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One line of the claim box: what `source` claims, what was `measured` here, and the verdict.
+
+    `measured` is built from numbers (see `spread`), never typed by hand; `test` names the test that checks
+    the claim. Raises ValueError for a verdict that is not one of `VERDICTS` and for an empty text.
+    """
+
+    source: str
+    claim: str
+    measured: str
+    verdict: str
+    test: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict={self.verdict!r} is not a verdict; use one of: {', '.join(VERDICTS)}")
+        for field in ("source", "claim", "measured"):
+            if not str(getattr(self, field)).strip():
+                raise ValueError(f"{field} of a claim is empty; say what is claimed and what was measured")
+
+
+def parameters(**values: Any) -> None:
+    """Check a chapter's parameters; call it in the cell after the one tagged `parameters`, with all of them.
+
+    papermill writes a misspelt parameter into the notebook as a new variable that nothing reads. So the
+    cell that it injected (its first line is `# Parameters`) is read back here, and a name that is not among
+    `values` is refused. In a live session there is no such cell, and running this twice does no harm.
+
+    Raises ValueError for an unknown name, a profile other than "quick", "paper", "test", or a bad seed.
+    """
+    for name in _injected_names():
+        if name not in values:
+            raise ValueError(f"unknown parameter {name!r}; this chapter takes: {', '.join(values)}")
+    if (profile := values.get("profile", "quick")) not in PROFILES:
+        raise ValueError(f"profile={profile!r} is not a profile; use one of: {', '.join(PROFILES)}")
+    seed = values.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed={seed!r} is not a seed; use an integer >= 0")
+
+
+def _injected_names() -> list[str]:
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return []
+    shell = get_ipython()
+    cells = [] if shell is None else shell.user_ns.get("In", [])
+    injected = [cell for cell in cells if cell.lstrip().startswith("# Parameters\n")]
+    # Only the newest one counts: a reader of papermill's output may mend it and run it again.
+    tree = ast.parse(injected[-1] if injected else "")
+    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+
+
+def spread(values: Iterable[float], digits: int = 1) -> str:
+    """Mean, sample standard deviation and count of `values`, as "95.2 ± 0.9 (n=3)"; one value has no spread.
+
+    Raises ValueError for no values and for values that are not finite.
+    """
+    numbers = [float(v) for v in values]
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"spread() needs at least one value, all finite; got {numbers}")
+    mean, n = math.fsum(numbers) / len(numbers), len(numbers)
+    if n == 1:
+        return f"{mean:.{digits}f} (n=1)"
+    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in numbers) / (n - 1))
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f} (n={n})"
+
+
+def claim(
+    source: str, claim: str, measured: str, verdict: str, *, seeds: int, test: str | None = None, **line: Any
+) -> Html:
+    """The claim box of a chapter with a single claim; see `claims`."""
+    return claims([Claim(source, claim, measured, verdict, test)], seeds=seeds, **line)
+
+
+def claims(items: Sequence[Claim], *, seeds: int, seconds: float | None = None, setting: str = "") -> Html:
+    """The claim box at the top of a chapter, after the cell that computed what it says.
+
+    `seeds` is the number of seeds behind the figures, `seconds` the time of the computation, `setting` the
+    data, clients and rounds in words. Hardware and versions are read from the machine.
+    """
+    if not items:
+        raise ValueError("the claim box is empty; give at least one Claim")
+    blocks, lines = [], []
+    for c in items:
+        rows = [(f"{c.source} claims", escape(c.claim)), ("measured here", escape(c.measured))]
+        rows += [("checked by", f"<code>{escape(c.test)}</code>")] if c.test else []
+        listed = "".join(f"<dt>{escape(name)}</dt><dd>{value}</dd>" for name, value in rows)
+        mark = f'<p class="fc-verdict" data-verdict="{c.verdict}">Verdict: <strong>{c.verdict}</strong></p>'
+        blocks.append(f'<div class="fc-claim"><dl>{listed}</dl>{mark}</div>')
+        lines += [
+            f"{c.source} claims: {c.claim}",
+            f"  measured here: {c.measured}",
+            f"  verdict: {c.verdict}",
+        ]
+    how = f"{setting}{'; ' if setting else ''}{seeds} seed{'s' * (seeds != 1)}"
+    return Html(
+        '<div class="fc-claims tex2jax_process" role="group" aria-label="Claims and verdicts">'
+        f'{"".join(blocks)}<p class="fc-how">{escape(how)}</p>'
+        f'<p class="fc-machine">{escape(machine(seconds))}</p></div>',
+        "\n".join([*lines, how]),
+    )
+
+
+def setting(*, seconds: float | None = None, **facts: Any) -> Html:
+    """One line under a result: how it was obtained.
+
+    `facts` are shown in the order given, `setting(data="digits", clients=20, partition="Dirichlet(0.3)",
+    rounds=50, seeds=3, device="cpu")`; those that are None are left out. `seconds` goes into the part that
+    tests leave out.
+    """
+    line = " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items() if value is not None)
+    time = "" if seconds is None else f' <span class="fc-machine">· {seconds:.1f} s</span>'
+    return Html(f'<p class="fc-how tex2jax_process">{escape(line)}{time}</p>', line)
+
+
+def departures(items: Sequence[tuple[str, str, str]]) -> Html:
+    """The numbered list *the source / this book / why* of every departure from a chapter's source."""
+    heads = ("The source", "This book", "Why")
+    rows, lines = [], []
+    for number, item in enumerate(items, 1):
+        if len(item) != 3 or not all(part.strip() for part in item):
+            raise ValueError(f"departure {number} is {item!r}; give three texts: source says, this book does, why")
+        parts = [f"<dt>{head}</dt><dd>{escape(part)}</dd>" for head, part in zip(heads, item, strict=True)]
+        rows.append(f"<li><dl>{''.join(parts)}</dl></li>")
+        lines += [f"{number}. the source: {item[0]}", f"   this book: {item[1]}", f"   why: {item[2]}"]
+    return Html(f'<ol class="fc-departures tex2jax_process">{"".join(rows)}</ol>', "\n".join(lines))
+
+
+def table(frame: Any, caption: str, digits: int = 4) -> Html:
+    """A small table from a pandas frame, with a caption; it scrolls sideways on a phone.
+
+    Floats are shown with `digits` significant digits. A plain 0, 1, 2, ... index is left out.
+    """
+    import pandas as pd
+
+    plain_index = isinstance(frame.index, pd.RangeIndex)
+
+    def number(value: float) -> str:
+        return f"{value:.{digits}g}"
+
+    html = frame.to_html(index=not plain_index, border=0, classes="fc-table", float_format=number, na_rep="–")
+    html = re.sub(r"(<table[^>]*>)", lambda m: f"{m[1]}<caption>{escape(caption)}</caption>", html, count=1)
+    text = frame.to_string(index=not plain_index, float_format=number, na_rep="–")
+    region = f'role="region" tabindex="0" aria-label="{escape(caption)}"'
+    return Html(f'<div class="fc-scroll tex2jax_process" {region}>{html}</div>', f"{caption}\n{text}")
+
+
+def record(**numbers: Any) -> Html:
+    """The chapter's results as one small JSON: the last expression of its last cell.
+
+    Shown as text, one result a line, floats with four significant digits. When the environment variable
+    `FEDCORE_RECORD` names a file, they are written there with six, in one step (a reader never sees half a
+    file); the batch run takes that file as the sign that the chapter ran to its end. Numbers may be nested
+    in lists and mappings.
+
+    Raises ValueError for an empty record, NaN, infinity, and anything that is not a number, text, list or
+    mapping.
+    """
+    if not numbers:
+        raise ValueError("the record is empty; give the chapter's results by name")
+    values = {name: _rounded(name, value, 6) for name, value in numbers.items()}
+    if target := os.environ.get("FEDCORE_RECORD"):
+        write_atomically(Path(target), json.dumps(values, indent=1) + "\n")
+    text = "\n".join(f"{name} = {json.dumps(_rounded(name, value, 4))}" for name, value in values.items())
+    return Html(f'<pre class="fc-record">{escape(text)}</pre>', text)
+
+
+def _rounded(name: str, value: Any, digits: int) -> Any:
+    if hasattr(value, "tolist"):  # numpy and torch, scalars and arrays alike
+        value = value.tolist()
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{name}={value} is not finite; a record holds results that exist")
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {str(key): _rounded(f"{name}[{key}]", item, digits) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(f"{name}[{i}]", item, digits) for i, item in enumerate(value)]
+    kind = type(value).__name__
+    raise ValueError(f"{name} is a {kind}; a record takes numbers, texts, lists and mappings of them")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` so that a reader of `path` finds either the old content or the new, never a part of it."""
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(draft, path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def machine(seconds: float | None = None) -> str:
+    """Hardware and versions in words, with the time taken when it is given in seconds."""
+    import torch
+
+    if torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
+    else:
+        threads = torch.get_num_threads()
+        device = f"{_processor()}, {threads} thread{'s' * (threads != 1)}"
+    took = "" if seconds is None else f"{seconds:.1f} s on "
+    return f"{took}{device}; torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()

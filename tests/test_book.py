@@ -1,0 +1,455 @@
+"""The book as a reader finds it: what was built, what is stored, and that the flow behind it fails when it should."""
+
+import ast
+import csv
+import json
+import os
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tools import book
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTERS = book.chapters(ROOT)
+each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path):
+    return [cell for cell in read(path).cells if cell.cell_type == "code" and cell.source.strip()]
+
+
+def calls(path, name):
+    """All calls of `name` or `something.name` in the code of a notebook, in order."""
+    plain = [re.sub(r"^[%!].*$", "pass", cell.source, flags=re.MULTILINE) for cell in code_cells(path)]
+    nodes = [node for source in plain for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [node for node in nodes if name in (getattr(node.func, "attr", None), getattr(node.func, "id", None))]
+
+
+def a_chapter(folder, *sources, name="small", ending="pages.record(seed=seed)"):
+    """A notebook in `folder` made as chapters are: parameters, check, the given cells, record."""
+    setup = "from fedcore import pages\npages.parameters(profile=profile, seed=seed)"
+    cells = [new_code_cell(s) for s in ('profile = "quick"\nseed = 0', setup, *sources, ending)]
+    cells[0].metadata["tags"] = ["parameters"]
+    path = Path(folder) / f"{name}.ipynb"
+    language = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    nbformat.write(new_notebook(cells=cells, metadata=language), path)
+    return path
+
+
+# ---- the built pages
+
+
+class Elements(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+def built_pages(html):
+    return {page: (html / f"{page}.html").read_text(encoding="utf-8") for page in book.pages(ROOT)}
+
+
+def requests_of(text):
+    """What a browser loads by itself when it opens a page: not links, which a reader follows or does not."""
+    for tag, attrs in Elements(text).found:
+        loads = tag in ("script", "img", "iframe", "source", "video", "audio", "embed", "object", "image")
+        if tag == "link":
+            loads = (attrs.get("rel") or "") in ("stylesheet", "icon", "shortcut icon", "preload", "modulepreload")
+        yield from (attrs[name] or "" for name in ("src", "href", "data", "srcset") if loads and name in attrs)
+    yield from re.findall(
+        r"(?:url\(|@import)\s*['\"]?([^'\")\s]+)", "".join(re.findall(r"<style.*?</style>", text, re.S))
+    )
+
+
+def outside(addresses):
+    return [address for address in addresses if re.match(r"\s*(https?:)?//", address)]
+
+
+def test_each_page_of_the_contents_was_built_and_no_other(built_book):
+    built = {str(path.relative_to(built_book).with_suffix("")) for path in (built_book / "book").glob("**/*.html")}
+    assert built == set(book.pages(ROOT))
+    assert len(built) >= 6
+
+
+def test_opening_the_folder_leads_to_the_landing_page(built_book):
+    assert 'url=book/index.html"' in (built_book / "index.html").read_text(encoding="utf-8")
+
+
+def test_no_page_weighs_more_than_3_mb(built_book):
+    weights = {page: len(text.encode()) / 1e6 for page, text in built_pages(built_book).items()}
+    assert max(weights.values()) < 3, weights
+
+
+def test_no_page_asks_another_machine_for_anything(built_book):
+    for page, text in built_pages(built_book).items():
+        assert not outside(requests_of(text)), page
+    for sheet in (built_book / "_static").glob("**/*.css"):
+        found = re.findall(r"(?:url\(|@import)\s*['\"]?([^'\")\s]+)", sheet.read_text(encoding="utf-8"))
+        assert not outside(found), sheet.name
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        '<script src="https://x.y/a.js">',
+        '<img src="//x.y/a.png">',
+        '<link rel="stylesheet" href="http://x.y">',
+        "<style>a{b:url(https://x.y)}</style>",
+    ],
+)
+def test_the_request_check_sees_a_foreign_address(tag):
+    assert outside(requests_of(f"<html>{tag}</html>"))
+
+
+def test_mathjax_is_in_the_build(built_book):
+    (script,) = {s for s in requests_of(built_pages(built_book)["book/index"]) if "mathjax" in s.lower()}
+    assert (built_book / "book" / script).resolve().is_file()
+
+
+def test_each_picture_of_each_page_has_a_text_alternative(built_book):
+    for page, text in built_pages(built_book).items():
+        for tag, attrs in Elements(text).found:
+            assert tag != "img" or (attrs.get("alt") or "").strip(), f"{page}: {str(attrs)[:120]}"
+
+
+@each_chapter
+def test_a_chapter_can_be_launched_and_downloaded(built_book, chapter):
+    text = built_pages(built_book)[f"book/{chapter.stem}"]
+    assert f"urlpath=lab/tree/book/{chapter.name}" in text
+    assert f"_sources/book/{chapter.name}" in text
+
+
+def test_a_broken_reference_turns_the_build_red(tmp_path):
+    for name in ("_config.yml", "fedcore/references.bib"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "book" / "assets", tmp_path / "book" / "assets")
+    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: book/index\n")
+    (tmp_path / "book" / "index.md").write_text("# Title\n\nSee {eq}`nowhere`.\n")
+    with pytest.raises(book.ChapterFailed, match="nowhere"):
+        book.render(tmp_path / "out" / "html", root=tmp_path)
+
+
+# ---- the stored chapters
+
+
+def test_the_book_has_its_chapters():
+    assert [path.stem[:2] for path in CHAPTERS] == [f"{i:02}" for i in range(1, len(CHAPTERS) + 1)]
+    assert len(CHAPTERS) >= 3
+
+
+@each_chapter
+def test_a_chapter_is_stored_as_refresh_writes_it_with_every_cell_run(chapter):
+    notebook = read(chapter)
+    assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip())
+    assert book._text(book.normalise(notebook)) == chapter.read_text(encoding="utf-8"), "run `make refresh`"
+
+
+@each_chapter
+def test_a_chapter_checks_all_its_parameters(chapter):
+    values = book.defaults(chapter)
+    (call,) = calls(chapter, "parameters")
+    assert {"profile", "seed"} <= set(values)
+    assert sorted(keyword.arg for keyword in call.keywords) == sorted(values)
+    assert values["profile"] == "quick"
+
+
+@each_chapter
+def test_a_chapter_ends_with_its_record(chapter):
+    assert len(calls(chapter, "record")) == 1
+    assert "record(" in code_cells(chapter)[-1].source
+
+
+@each_chapter
+def test_a_chapter_opens_with_a_claim_box_filled_by_code(chapter):
+    headings = 0
+    for cell in read(chapter).cells:
+        headings += cell.cell_type == "markdown" and len(re.findall(r"^## ", cell.source, re.MULTILINE))
+        pages = [str(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", [])]
+        if any('class="fc-claims ' in page for page in pages):
+            break
+    else:
+        pytest.fail("no output of pages.claims")
+    assert headings <= 1, "the claim box stands after the second section"
+
+
+@each_chapter
+def test_a_chapter_lists_its_departures_from_the_source(chapter):
+    assert calls(chapter, "departures")
+
+
+@each_chapter
+def test_no_output_shows_an_object_address_or_a_path_of_this_machine(chapter):
+    for cell in code_cells(chapter):
+        text = json.dumps(
+            [{**o, "data": {k: v for k, v in o.get("data", {}).items() if "image" not in k}} for o in cell.outputs]
+        )
+        text = re.sub(r"base64,[A-Za-z0-9+/=\\n]+", "", text)
+        assert not re.search(r" at 0x[0-9a-f]{6,}", text), cell.source[:80]
+        assert not re.search(r"(/home/|/Users/|/root/|/work/|/tmp/)\w", text), cell.source[:80]
+
+
+# ---- theorems and notation
+
+PROVED = r"\{prf:(?:theorem|proposition|lemma|corollary)\}.*?:label:\s*(\S+)"
+
+
+def labels(text):
+    return re.findall(PROVED, text, re.DOTALL)
+
+
+def test_each_theorem_of_a_chapter_has_a_test_of_its_name():
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("**/test_*.py"))
+    texts = [cell.source for chapter in CHAPTERS for cell in read(chapter).cells if cell.cell_type == "markdown"]
+    texts += [path.read_text(encoding="utf-8") for path in (ROOT / "book").glob("*.md")]
+    for text in texts:
+        starts = len(re.findall(r"\{prf:(?:theorem|proposition|lemma|corollary)\}", text))
+        assert starts == len(labels(text)), f"a theorem without a label in: {text[:200]}"
+        for label in labels(text):
+            assert f"def test_{label.replace('-', '_')}(" in tests, f"no test for {label}"
+
+
+def test_theorem_labels_are_found_in_both_spellings():
+    text = "```{prf:theorem} Name\n:label: thm-a\nx\n```\n\n:::{prf:lemma}\n:class: y\n:label: thm-b\n:::"
+    assert labels(text) == ["thm-a", "thm-b"]
+
+
+def test_each_name_of_the_notation_table_exists_in_fedcore():
+    known = set()
+    for path in (ROOT / "fedcore").glob("**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            known |= {
+                getattr(node, field)
+                for field in ("arg", "attr", "id", "name")
+                if isinstance(getattr(node, field, None), str)
+            }
+            known |= {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+    rows = list(csv.DictReader((ROOT / "book" / "notation.csv").open(encoding="utf-8", newline="")))
+    assert len({row["symbol"] for row in rows}) == len(rows) > 15
+    names = [name for row in rows for name in re.findall(r"`(\w+)`", row["name in code"])]
+    assert names
+    assert not set(names) - known
+
+
+# ---- running chapters
+
+
+def test_a_misspelt_parameter_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(book.ChapterFailed, match="no parameter sede; it takes: profile, seed"):
+        book.run_chapter(a_chapter(tmp_path), {"sede": 1}, output=tmp_path / "out.ipynb")
+    assert not (tmp_path / "out.ipynb").exists()
+
+
+def test_a_misspelt_parameter_fails_in_a_plain_papermill_call_too(tmp_path, monkeypatch):
+    import papermill
+
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with pytest.raises(papermill.PapermillExecutionError, match="unknown parameter 'sede'"):
+        papermill.execute_notebook(
+            str(a_chapter(tmp_path)),
+            str(tmp_path / "out.ipynb"),
+            {"sede": 1},
+            kernel_name="python3",
+            progress_bar=False,
+        )
+
+
+def test_a_chapter_runs_with_its_parameters_and_hands_back_its_record(tmp_path):
+    run = book.run_chapter(a_chapter(tmp_path), {"seed": 7}, output=tmp_path / "out.ipynb")
+    assert run.numbers == {"seed": 7}
+    assert run.seconds > 0
+
+
+def test_a_chapter_runs_without_live_widgets_in_this_interpreter_with_this_package(tmp_path):
+    import sys
+
+    look = "import os, sys, fedcore\nprint(os.environ['FEDCORE_LIVE'], os.environ['FEDCORE_BATCH'], os.getcwd())"
+    chapter = a_chapter(tmp_path, look, "pages.record(python=sys.executable, package=fedcore.__file__)")
+    run = book.run_chapter(chapter, output=tmp_path / "out.ipynb")
+    shown = run.notebook.cells[3].outputs[0]["data"]["text/plain"]
+    assert run.notebook.cells[2].outputs[0].text == f"0 1 {tmp_path}\n"
+    assert json.dumps(sys.executable) in shown
+    assert str(ROOT) in shown
+
+
+@pytest.mark.parametrize(
+    ("ending", "message"),
+    [
+        ("1 / 0", r"small.ipynb, cell \[3\]: ZeroDivisionError"),
+        ("import os\nos._exit(9)", "DeadKernelError"),
+        ("import time\ntime.sleep(60)", "CellTimeoutError"),
+        ("seed", "no record was written"),
+    ],
+    ids=["a raising cell", "a killed kernel", "a cell that takes too long", "no record"],
+)
+def test_a_run_fails_on(ending, message, tmp_path):
+    (tmp_path / "out.json").write_text('{"seed": 0}')  # an old record is not taken for a new one
+    chapter = a_chapter(tmp_path, ending=ending)
+    with pytest.raises(book.ChapterFailed, match=message):
+        book.run_chapter(chapter, output=tmp_path / "out.ipynb", timeout=10)
+
+
+def test_one_broken_chapter_fails_the_book_and_the_others_still_run(tmp_path, capsys):
+    here = Path.cwd()
+    bad = a_chapter(tmp_path, "oops", name="tested_bad")
+    good = a_chapter(tmp_path, "import time\ntime.sleep(2)", name="tested_good")
+    with pytest.raises(book.ChapterFailed, match="NameError"):
+        book.run_all([bad, good])
+    shown = capsys.readouterr().out
+    assert re.search(r"tested_bad +FAILED", shown)
+    assert re.search(r"tested_good +\d+\.\d s", shown)
+    assert Path.cwd() == here, "running chapters moved this process to another folder"
+
+
+@pytest.mark.parametrize("line", ["rate = 2 * 3", "import os", "a = b = 1", "x: int"])
+def test_a_parameters_cell_holds_literals_only(line, tmp_path):
+    notebook = new_notebook(cells=[new_code_cell(f"seed = 0\n{line}", metadata={"tags": ["parameters"]})])
+    nbformat.write(notebook, tmp_path / "x.ipynb")
+    with pytest.raises(book.ChapterFailed, match="is not `name = literal`"):
+        book.defaults(tmp_path / "x.ipynb")
+
+
+# ---- storing outputs
+
+
+def messy():
+    """A notebook as papermill leaves it."""
+    cell = new_code_cell("print(1); 2", execution_count=7, metadata={"tags": ["x"], "papermill": {"duration": 1.5}})
+    cell.metadata["mystnb"] = {"image": {"alt": "a line"}}
+    streams = [new_output("stream", name=n, text=t) for n, t in (("stdout", "a\n"), ("stderr", "w"), ("stdout", "b\n"))]
+    cell.outputs = [*streams, new_output("execute_result", data={"text/plain": "2"}, execution_count=7)]
+    twin = new_code_cell("3", execution_count=9)
+    notebook = new_notebook(cells=[new_markdown_cell("# A"), cell, twin], metadata={"papermill": {}, "widgets": {}})
+    del twin["id"]
+    notebook.metadata["language_info"] = {"name": "python", "version": "3.12.1"}
+    return notebook
+
+
+def test_normalising_keeps_tags_alt_texts_and_outputs_and_drops_the_rest():
+    original = messy()
+    notebook = book.normalise(original)
+    cell = notebook.cells[1]
+    assert cell.metadata == {"tags": ["x"], "mystnb": {"image": {"alt": "a line"}}}
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert "version" not in notebook.metadata.language_info
+    assert [c.execution_count for c in notebook.cells[1:]] == [1, 2]
+    assert [o.get("text") or o.data["text/plain"] for o in cell.outputs] == ["a\nb\n", "2"]
+    assert cell.outputs[1].execution_count == 1
+    assert [c.id for c in notebook.cells[:2]] == [c.id for c in original.cells[:2]]
+    assert re.fullmatch("[0-9a-f]{8}", notebook.cells[2].id)
+
+
+def test_normalising_twice_changes_nothing_and_leaves_its_argument_alone():
+    original = messy()
+    before = json.dumps(original, sort_keys=True)
+    once = book.normalise(original)
+    assert book._text(book.normalise(once)) == book._text(once)
+    assert json.dumps(original, sort_keys=True) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.outputs.append(new_output("error", ename="E", evalue="v", traceback=[])), "holds an error: E: v"),
+        (lambda c: c.metadata.update(tags=["injected-parameters"]), "injected by papermill"),
+        (
+            lambda c: c.outputs.append(new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}})),
+            "shows a live widget",
+        ),
+    ],
+    ids=["an error", "injected parameters", "a live widget"],
+)
+def test_normalising_refuses(change, message):
+    notebook = messy()
+    change(notebook.cells[1])
+    with pytest.raises(book.ChapterFailed, match=message):
+        book.normalise(notebook)
+
+
+def test_refreshing_twice_gives_the_same_bytes_though_times_differ(tmp_path):
+    slow = (
+        "import time\nfrom fedcore.pages import Claim, claims\n"
+        "claims([Claim('A', 'b', 'c', 'holds')], seeds=1, seconds=time.time())"
+    )
+    chapter = a_chapter(tmp_path, slow, "print(sum(range(10)))", name="tested_refresh")
+    book.refresh([chapter])
+    first = chapter.read_bytes()
+    assert b"fc-machine" in first
+    assert read(chapter).cells[3].outputs[0].text == "45\n"
+    book.refresh([chapter])
+    assert chapter.read_bytes() == first
+    changed = first.replace(b"range(10)", b"range(11)")
+    chapter.write_bytes(changed)
+    book.refresh([chapter])
+    assert read(chapter).cells[3].outputs[0].text == "55\n"
+
+
+def test_a_failing_refresh_writes_nothing(tmp_path):
+    chapter = a_chapter(tmp_path, "oops", name="tested_failure")
+    before = chapter.read_bytes()
+    with pytest.raises(book.ChapterFailed, match="NameError"):
+        book.refresh([chapter])
+    assert chapter.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ('<p class="fc-machine">12.1 s on A, 1 thread; torch 2.15</p>', True),
+        ('<p class="fc-how">digits <span class="fc-machine">· 3.4 s</span></p>', True),
+        ("took 12.3 s", True),
+        ("950 ms", True),
+        ("accuracy 95.2 ± 0.9 (n=3)", False),
+        ("K = 5 steps, 3 seeds", False),
+        ("x = 0.5", False),
+    ],
+)
+def test_only_times_and_hardware_are_hidden_from_comparison(text, hidden):
+    other = re.sub(r"\d+\.?\d*", "7.7", text).replace("A, 1", "B, 2")
+    rules = ROOT / "tests" / "nbval_sanitize.cfg"
+    assert (book._timeless(text, rules) == book._timeless(other, rules)) is hidden
+
+
+def test_nbval_reads_every_rule_of_the_sanitiser():
+    from nbval.plugin import get_sanitize_patterns
+
+    text = (ROOT / "tests" / "nbval_sanitize.cfg").read_text(encoding="utf-8")
+    patterns = dict(get_sanitize_patterns(text))
+    assert len(patterns) == text.count("\nregex: ") == text.count("\nreplace: ") >= 6
+    page = '<img src="data:image/png;base64,iVBORw0KGgo=" alt="a curve that ends at 0.95">'
+    for pattern, replacement in patterns.items():
+        page = re.sub(pattern, replacement, page)
+    assert page == '<img src="PICTURE" alt="a curve that ends at 0.95">'
+
+
+# ---- the repository as a newcomer finds it
+
+
+def test_the_readme_shows_the_four_lines():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = ("make book", "make test", ".venv/bin/jupyter lab book/", ".venv/bin/papermill book/")
+    block = text.split("```console\n")[1].split("```")[0].splitlines()
+    assert [line.startswith(start) for line, start in zip(block, lines, strict=True)] == [True] * 4
+
+
+def test_the_files_of_continuous_integration_run_only_the_two_commands():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    lines = script.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert "set -euo pipefail" in lines
+    assert [line for line in lines if line.startswith("make ")] == ["make test", "make book"]

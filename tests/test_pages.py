@@ -1,0 +1,302 @@
+"""What chapters say through `fedcore.pages`, and what `fedcore.cite` gives, are what was measured and used."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedcore import citations, pages
+from fedcore.citations import cite
+from fedcore.pages import Claim
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# ---- parameters
+
+
+@pytest.fixture
+def cells(monkeypatch):
+    """A stand-in for the notebook's shell: the test fills in the cells that have run so far."""
+    import IPython
+
+    shell = SimpleNamespace(user_ns={"In": [""]})
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    return shell.user_ns["In"]
+
+
+def test_a_parameter_that_papermill_injected_under_a_wrong_name_is_refused(cells):
+    cells += ['profile = "quick"\nalpha = 0.1', "# Parameters\nalhpa = 0.2\n"]
+    with pytest.raises(ValueError, match="unknown parameter 'alhpa'; this chapter takes: profile, alpha"):
+        pages.parameters(profile="quick", alpha=0.1)
+
+
+def test_known_injected_parameters_pass(cells):
+    cells += ['profile = "quick"', '# Parameters\nprofile = "paper"\nseed = 3\nmus = [1, 2]\n']
+    pages.parameters(profile="paper", seed=3, mus=[1, 2])
+
+
+def test_a_reader_may_define_anything_and_run_the_check_again(cells):
+    cells += ['profile = "quick"', "scratch = 3", "import os", "# Parameters of my own\nx = 1"]
+    pages.parameters(profile="quick", seed=0)
+    pages.parameters(profile="quick", seed=0)
+
+
+def test_parameters_can_be_checked_outside_a_notebook():
+    pages.parameters(profile="test", seed=0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, "1", True, None])
+def test_a_bad_seed_is_refused(seed):
+    with pytest.raises(ValueError, match="use an integer >= 0"):
+        pages.parameters(profile="quick", seed=seed)
+
+
+def test_a_bad_profile_is_refused_with_the_good_ones():
+    with pytest.raises(ValueError, match="profile='fast' is not a profile; use one of: quick, paper, test"):
+        pages.parameters(profile="fast", seed=0)
+
+
+# ---- claims, settings, departures, tables
+
+
+def test_spread_is_mean_and_sample_deviation():
+    values = [94.0, 95.0, 97.0]
+    assert pages.spread(values) == "95.3 ± 1.5 (n=3)"
+    assert pages.spread(values, digits=3) == f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f} (n=3)"
+    assert pages.spread(torch.tensor(values)) == pages.spread(np.array(values)) == pages.spread(values)
+
+
+def test_one_value_has_no_spread():
+    assert pages.spread([0.5], digits=2) == "0.50 (n=1)"
+
+
+@pytest.mark.parametrize("values", [[], [1.0, float("nan")], [float("inf")]])
+def test_spread_refuses_what_is_no_measurement(values):
+    with pytest.raises(ValueError, match="at least one value, all finite"):
+        pages.spread(values)
+
+
+def box(**line):
+    items = [
+        Claim("S1", "a < b & faster", "95.2 ± 0.9 (n=3)", "holds in part", test="test_it"),
+        Claim("S2", "second", "1.0 (n=1)", "does not hold"),
+    ]
+    return pages.claims(items, seeds=3, **line)
+
+
+def test_the_claim_box_shows_source_claim_measurement_verdict_test_seeds_and_setting():
+    html = box(seconds=1.25, setting="digits, 20 clients")._repr_html_()
+    for text in ("S1 claims", "a &lt; b &amp; faster", "95.2 ± 0.9 (n=3)", "holds in part", "test_it", "does not hold"):
+        assert text in html
+    assert "digits, 20 clients; 3 seeds" in html
+    assert html.count('class="fc-claim"') == 2
+
+
+def test_hardware_versions_and_seconds_stand_alone_in_the_element_that_comparisons_leave_out():
+    fast, slow = box(seconds=1.25), box(seconds=99.5)
+    machine = re.compile(r'<p class="fc-machine">.*?</p>')
+    (line,) = machine.findall(fast.html)
+    assert "1.2 s on" in line
+    assert f"torch {torch.__version__}" in line
+    assert machine.sub("", fast.html) == machine.sub("", slow.html)
+    assert repr(fast) == repr(slow)
+    assert "torch" not in machine.sub("", fast.html)
+
+
+def test_the_text_face_of_the_claim_box_says_the_same():
+    for text in ("S1 claims: a < b & faster", "95.2 ± 0.9 (n=3)", "verdict: holds in part", "3 seeds"):
+        assert text in repr(box())
+
+
+def test_a_single_claim_needs_no_list():
+    one = pages.claim("S", "c", "m", "holds", seeds=1)
+    assert one == pages.claims([Claim("S", "c", "m", "holds")], seeds=1)
+    assert "1 seed<" in one.html
+
+
+@pytest.mark.parametrize("verdict", ["true", "Holds", ""])
+def test_a_verdict_is_one_of_four(verdict):
+    with pytest.raises(ValueError, match="cannot be told at this scale"):
+        Claim("S", "c", "m", verdict)
+
+
+def test_a_claim_says_what_was_measured():
+    with pytest.raises(ValueError, match="measured of a claim is empty"):
+        Claim("S", "c", " ", "holds")
+
+
+def test_a_claim_box_is_not_empty():
+    with pytest.raises(ValueError, match="at least one Claim"):
+        pages.claims([], seeds=1)
+
+
+def test_a_setting_line_lists_what_is_known_and_keeps_the_seconds_apart():
+    line = pages.setting(data="digits", clients=20, partition="Dirichlet(0.3)", cohort=None, local_steps=5, seconds=2.0)
+    assert repr(line) == "data: digits · clients: 20 · partition: Dirichlet(0.3) · local steps: 5"
+    assert re.sub(r'<span class="fc-machine">.*?</span>', "", line.html).count("2.0 s") == 0
+    assert "2.0 s" in line.html
+
+
+def test_departures_are_numbered_and_complete():
+    listed = pages.departures([("says <x>", "does y", "because"), ("a", "b", "c")])
+    assert listed.html.startswith("<ol")
+    assert listed.html.count("<li>") == 2
+    assert "says &lt;x&gt;" in listed.html
+    assert repr(listed).splitlines()[0] == "1. the source: says <x>"
+    with pytest.raises(ValueError, match="departure 1 is"):
+        pages.departures([("a", "b", "")])
+
+
+def test_a_table_scrolls_has_a_caption_and_rounds_for_display_only():
+    frame = pd.DataFrame({"method": ["A", "B<"], "accuracy": [0.951234, float("nan")]})
+    shown = pages.table(frame, "Final accuracy", digits=3)
+    assert shown.html.count('<div class="fc-scroll ') == 1
+    assert "<caption>Final accuracy</caption>" in shown.html
+    assert "0.951<" in shown.html
+    assert "0.9512" not in shown.html
+    assert "B&lt;" in shown.html
+    assert "–" in shown.html
+    assert frame.accuracy[0] == 0.951234
+    assert "<th>0</th>" not in shown.html
+    assert "<th>A</th>" in pages.table(frame.set_index("method"), "x").html
+
+
+# ---- record
+
+
+def test_a_record_is_shown_and_written_where_the_environment_says(tmp_path, monkeypatch):
+    target = tmp_path / "record.json"
+    monkeypatch.setenv("FEDCORE_RECORD", str(target))
+    values = {"a": 1 / 3, "n": 3, "t": torch.tensor([0.1, 0.25]), "x": np.float64(2.0), "d": {"k": (1, True)}, "s": "v"}
+    shown = pages.record(**values)
+    assert json.loads(target.read_text()) == {
+        "a": 0.333333, "n": 3, "t": [0.1, 0.25], "x": 2.0, "d": {"k": [1, True]}, "s": "v",
+    }  # fmt: skip
+    assert repr(shown).splitlines()[0] == "a = 0.3333"
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDCORE_RECORD", raising=False)
+    monkeypatch.chdir(tmp_path)
+    pages.record(a=1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", [float("nan"), np.inf, [1.0, float("nan")], torch.tensor(float("nan"))])
+def test_a_record_refuses_what_is_not_finite_and_leaves_the_old_file(value, tmp_path, monkeypatch):
+    target = tmp_path / "record.json"
+    target.write_text("{}")
+    monkeypatch.setenv("FEDCORE_RECORD", str(target))
+    with pytest.raises(ValueError, match=r"loss.*is not finite"):
+        pages.record(loss=value)
+    assert target.read_text() == "{}"
+
+
+@pytest.mark.parametrize("value", [None, object(), {1, 2}])
+def test_a_record_refuses_what_json_cannot_hold(value):
+    with pytest.raises(ValueError, match=r"a record takes numbers, texts, lists and mappings"):
+        pages.record(x=value)
+
+
+def test_a_record_is_not_empty():
+    with pytest.raises(ValueError, match="record is empty"):
+        pages.record()
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path):
+    target = tmp_path / "file"
+    target.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        pages.write_atomically(target, "new \ud800")
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+# ---- citations
+
+
+def test_cite_gives_the_entries_in_order_and_each_once():
+    text = cite("FedUp", "digits", "fedup")
+    assert re.findall(r"@\w+\{(\w+),", text) == ["wan2024fedup", "alpaydin1998digits", "pedregosa2011sklearn"]
+    assert "10.1360/SSI-2023-0107" in text
+
+
+def test_cite_takes_objects_classes_and_any_spelling():
+    class SCAFFOLD:
+        pass
+
+    assert cite(SCAFFOLD) == cite(SCAFFOLD()) == cite("scaffold")
+    assert cite("CIFAR-10") == cite("cifar10") == cite("cifar_10")
+
+
+def test_averaging_with_server_momentum_also_cites_its_source():
+    class FedAvg:
+        def __init__(self, server_momentum=0.0):
+            self.server_momentum = server_momentum
+
+    assert cite(FedAvg()) == cite("FedAvg")
+    assert cite(FedAvg(0.9)) == cite("FedAvg", "FedAvgM")
+
+
+@pytest.mark.parametrize("names", [("FedNothing",), (), ("FedUp", "nope")])
+def test_an_unknown_name_is_refused_with_the_known_ones(names):
+    with pytest.raises(ValueError, match=r"known names: FedAvg, FedSGD, .*SCAFFOLD, FedUp"):
+        cite(*names)
+
+
+def test_each_method_and_partition_of_the_package_can_be_cited():
+    import fedcore
+
+    for method in fedcore.ALL:
+        assert cite(method)
+    assert cite(fedcore.Dirichlet(0.3))
+
+
+def test_each_citable_name_points_to_an_entry_that_stands():
+    bibliography = citations.entries(citations.BIBLIOGRAPHY.read_text(encoding="utf-8"))
+    used = {key for keys in citations.WORKS.values() for key in keys}
+    assert used == set(bibliography), "an entry without a name, or a name without an entry"
+
+
+def test_the_splitter_agrees_with_a_bibtex_parser():
+    from pybtex.database import parse_string
+
+    text = citations.BIBLIOGRAPHY.read_text(encoding="utf-8")
+    ours, theirs = citations.entries(text), parse_string(text, "bibtex").entries
+    assert list(ours) == list(theirs)
+    for key, entry in ours.items():
+        assert parse_string(entry, "bibtex").entries[key] == theirs[key]
+        assert {"title", "year"} <= set(theirs[key].fields)
+
+
+def test_the_splitter_counts_braces_and_refuses_broken_text():
+    text = '% note\n@misc{a, title = {An {@}b{c} {d}}, url = {x}}\n\n  @Book{b,\n year = "1"\n}\n@comment{c}'
+    assert list(citations.entries(text)) == ["a", "b"]
+    with pytest.raises(ValueError, match="'a' is never closed"):
+        citations.entries("@misc{a, title = {x}")
+    with pytest.raises(ValueError, match="'a' is used twice"):
+        citations.entries("@misc{a, x={}}\n@misc{a, x={}}")
+
+
+# ---- imports
+
+
+def test_pages_and_citations_need_neither_pandas_nor_ipython_to_be_imported():
+    code = "import sys, fedcore.pages, fedcore.citations; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert not {"pandas", "IPython", "pybtex", "matplotlib"} & set(loaded.split())
+
+
+def test_chapters_that_a_symbol_points_to_exist():
+    rows = csv.DictReader((ROOT / "book" / "notation.csv").open(encoding="utf-8", newline=""))
+    numbers = {int(path.stem[:2]) for path in (ROOT / "book").glob("[0-9][0-9]_*.ipynb")}
+    assert {int(row["first used"]) for row in rows} <= numbers

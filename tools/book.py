@@ -1,0 +1,429 @@
+"""The book's flow: run chapters with papermill, normalise what they wrote, render with jupyter-book.
+
+    python tools/book.py build                        run every chapter, render the book into _build/html
+    python tools/book.py run 02_scaffold -p seed 1    run one chapter with parameters, into _build/runs
+    python tools/book.py refresh [02_scaffold ...]    run chapters and store their outputs in book/*.ipynb
+
+Sphinx never executes a notebook: its caches show old numbers after a change in the package. Here every
+chapter runs in a fresh kernel of this interpreter, and has succeeded only when papermill says so *and* the
+record of its last cell was written (a killed kernel leaves a notebook that looks complete).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import configparser
+import copy
+import hashlib
+import itertools
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CELL_TIMEOUT = 300  # seconds, for one cell in the quick profile
+PARALLEL = 2  # chapters at once, in threads: separate processes race for the kernels' ports
+_serial = itertools.count()
+
+
+class ChapterFailed(Exception):
+    """A chapter did not run to its end, or was called with a parameter that it does not have."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """An executed chapter: the normalised notebook, the numbers of its record, and the seconds it took."""
+
+    notebook: Any
+    numbers: dict[str, Any]
+    seconds: float
+
+
+# ---- what the book consists of
+
+
+def pages(root: Path = ROOT) -> list[str]:
+    """The pages of _toc.yml in order, as in the file: `book/index`, `book/01_averaging`, ..."""
+    import yaml
+
+    def files(node: Any) -> list[str]:
+        if isinstance(node, list):
+            return [name for item in node for name in files(item)]
+        if not isinstance(node, dict):
+            return []
+        own = [node[key] for key in ("root", "file") if key in node]
+        return own + [name for key in ("parts", "chapters", "sections") for name in files(node.get(key))]
+
+    return files(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
+
+
+def chapters(root: Path = ROOT) -> list[Path]:
+    """The executable pages of the book: those of _toc.yml that are notebooks."""
+    return [path for page in pages(root) if (path := root / f"{page}.ipynb").exists()]
+
+
+def defaults(source: Path) -> dict[str, Any]:
+    """The parameters of a chapter with their default values, read from its cell tagged `parameters`.
+
+    Raises ChapterFailed when there is no such cell, more than one, or a value that is not a literal:
+    papermill does not compute derived values again.
+    """
+    cells = [c for c in _read(source).cells if "parameters" in c.metadata.get("tags", [])]
+    if len(cells) != 1:
+        raise ChapterFailed(f"{source.name} has {len(cells)} cells tagged 'parameters'; it needs exactly one")
+    values = {}
+    for statement in ast.parse(cells[0].source).body:
+        try:
+            (target,) = statement.targets
+            values[target.id] = ast.literal_eval(statement.value)
+        except (AttributeError, ValueError):
+            line = ast.unparse(statement)
+            raise ChapterFailed(f"{source.name}: `{line}` in the parameters cell is not `name = literal`") from None
+    return values
+
+
+# ---- running
+
+
+def run_chapter(
+    source: Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    root: Path = ROOT,
+    output: Path | None = None,
+    timeout: float = CELL_TIMEOUT,
+    env: Mapping[str, str] | None = None,
+) -> Run:
+    """Run one chapter in a fresh kernel of this interpreter, with `fedcore` of `root`.
+
+    `parameters` replace the chapter's defaults; `output` is the executed notebook (default
+    `_build/runs/NAME.ipynb`, its record beside it as `.json`); `timeout` is in seconds per cell; `env` is
+    added to the kernel's environment.
+
+    Raises ChapterFailed for an unknown parameter, a failing cell, a time-out, a dead kernel and a missing
+    record.
+    """
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    parameters = dict(parameters or {})
+    known = defaults(source)
+    if unknown := sorted(set(parameters) - set(known)):
+        raise ChapterFailed(f"{source.name} has no parameter {', '.join(unknown)}; it takes: {', '.join(known)}")
+    output = output or root / "_build" / "runs" / source.name
+    output.parent.mkdir(parents=True, exist_ok=True)
+    record = output.with_suffix(".json")
+    record.unlink(missing_ok=True)
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    started = time.perf_counter()
+    with _kernel(root, {"FEDCORE_RECORD": str(record.resolve()), **(env or {})}) as kernel:
+        for attempt in (1, 2):
+            try:
+                papermill.execute_notebook(
+                    str(source),
+                    str(output),
+                    parameters,
+                    kernel_name=kernel,
+                    language="python",
+                    # Not papermill's cwd=, which moves the whole process, other threads included.
+                    resources={"metadata": {"path": str(source.parent)}},
+                    progress_bar=False,
+                    start_timeout=60,
+                    execution_timeout=timeout,
+                )
+                break
+            except PapermillExecutionError as error:
+                where = f"{source.name}, cell [{error.exec_count}]"
+                raise ChapterFailed(f"{where}: {error.ename}: {error.evalue}\n{_traceback(error)}") from None
+            except Exception as error:  # a time-out, a dead kernel, a kernel that never answered
+                never_started = "respond in" in str(error) or "before replying" in str(error)
+                if attempt == 2 or not never_started:
+                    kind = type(error).__name__
+                    raise ChapterFailed(f"{source.name}: {kind}: {str(error).strip()}") from error
+    if not record.exists():
+        raise ChapterFailed(f"{source.name}: no record was written; its last cell must be pages.record(...)")
+    seconds = time.perf_counter() - started
+    notebook = normalise(_read(output), source.stem, refuse_injected=False)
+    return Run(notebook, json.loads(record.read_text(encoding="utf-8")), seconds)
+
+
+def run_all(sources: Sequence[Path], *, root: Path = ROOT, timeout: float = CELL_TIMEOUT) -> dict[Path, Run]:
+    """Run chapters, `PARALLEL` at once, with a line for each; all are tried before a failure is raised."""
+    width = max((len(s.stem) for s in sources), default=0)
+    print(f"running {len(sources)} chapters, {PARALLEL} at once", flush=True)
+    done: dict[Path, Run] = {}
+    failures: list[str] = []
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        jobs = {pool.submit(run_chapter, s, root=root, timeout=timeout): s for s in sources}
+        for job in as_completed(jobs):
+            source = jobs[job]
+            try:
+                done[source] = job.result()
+                print(f"  {source.stem:{width}}  {done[source].seconds:6.1f} s", flush=True)
+            except ChapterFailed as error:
+                failures.append(str(error))
+                print(f"  {source.stem:{width}}  FAILED", flush=True)
+    if failures:
+        raise ChapterFailed("\n\n".join(failures))
+    return done
+
+
+class _kernel:
+    """A kernel specification of its own for one run: this interpreter, and the run's environment.
+
+    It stands under _build, found through JUPYTER_PATH, so no Jupyter folder of the user is read first or
+    written to. A specification carries its environment with it, so chapters can run in threads of one
+    process.
+    """
+
+    def __init__(self, root: Path, env: Mapping[str, str]) -> None:
+        jupyter = root / "_build" / "jupyter"
+        self.name = f"chapter-{os.getpid()}-{next(_serial)}"
+        self.folder = jupyter / "kernels" / self.name
+        paths = os.environ.get("JUPYTER_PATH", "").split(os.pathsep)
+        if str(jupyter) not in paths:
+            os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(jupyter), *paths]))
+        threads = os.environ.get("OMP_NUM_THREADS", "1")
+        values = {
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+            "FEDCORE_LIVE": "0",  # no Output widgets: they hang a batch run at random
+            "FEDCORE_BATCH": "1",
+            "TQDM_DISABLE": "1",
+            **env,
+        }
+        from ipykernel.kernelspec import get_kernel_dict  # this interpreter's own kernel
+
+        env = {name: value.replace("$", "$$") for name, value in values.items()}
+        self.spec = {**get_kernel_dict(), "env": env}
+        self.spec["argv"] += ["--log-level=CRITICAL"]  # else it warns that local sockets are not encrypted
+
+    def __enter__(self) -> str:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "kernel.json").write_text(json.dumps(self.spec), encoding="utf-8")
+        return self.name
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _traceback(error: Any) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
+
+
+# ---- normalising
+
+
+def normalise(notebook: Any, name: str = "notebook", *, refuse_injected: bool = True) -> Any:
+    """The notebook with only what belongs into the repository; the same code then gives the same bytes.
+
+    Kept of the metadata: each cell's tags and `mystnb`. Executions are numbered 1, 2, ..., streams are
+    joined, stderr is dropped with a notice, and cells without a usable id get one from their content.
+
+    Raises ChapterFailed for an error output, a live widget, and (unless told otherwise) papermill's
+    injected cell.
+    """
+    import nbformat
+
+    notebook = copy.deepcopy(notebook)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    notebook.metadata = nbformat.from_dict(
+        {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        }
+    )
+    ids: set[str] = set()
+    executions = itertools.count(1)
+    for number, cell in enumerate(notebook.cells):
+        tags = cell.metadata.get("tags", [])
+        if refuse_injected and "injected-parameters" in tags:
+            raise ChapterFailed(f"{name}, cell {number} was injected by papermill; store a run without parameters")
+        kept = {"tags": tags, "mystnb": cell.metadata.get("mystnb")}
+        cell.metadata = nbformat.from_dict({name: value for name, value in kept.items() if value})
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", cell.get("id", "")) or cell.id in ids:
+            cell.id = hashlib.sha256(f"{number} {cell.source}".encode()).hexdigest()[:8]
+        ids.add(cell.id)
+        if cell.cell_type == "code":
+            cell.execution_count = next(executions) if cell.source.strip() else None
+            cell.outputs = _outputs(cell, f"{name}, cell {number}")
+    return notebook
+
+
+def _outputs(cell: Any, where: str) -> list[Any]:
+    outputs: list[Any] = []
+    for output in cell.outputs:
+        if output.output_type == "error":
+            raise ChapterFailed(f"{where} holds an error: {output.ename}: {output.evalue}")
+        if "application/vnd.jupyter.widget-view+json" in output.get("data", {}):
+            raise ChapterFailed(f"{where} shows a live widget; a stored notebook is made with FEDCORE_LIVE=0")
+        if output.output_type == "stream" and output.name == "stderr":
+            print(f"  notice: {where} wrote to stderr: {output.text.strip()[-200:]}", flush=True)
+        elif output.output_type == "stream" and outputs and outputs[-1].output_type == "stream":
+            outputs[-1].text += output.text
+        else:
+            if output.output_type == "execute_result":
+                output.execution_count = cell.execution_count
+            outputs.append(output)
+    return outputs
+
+
+def keep_timings(new: Any, old: Any, rules: Path = ROOT / "tests" / "nbval_sanitize.cfg") -> Any:
+    """`new`, with the stored output of `old` in every cell where only hardware and seconds differ.
+
+    Such a figure stays true of the run that it describes, and a refresh that changes nothing changes no byte.
+    """
+    if [c.source for c in new.cells] == [c.source for c in old.cells]:
+        for fresh, stored in zip(new.cells, old.cells, strict=True):
+            if fresh.cell_type == "code" and _timeless(fresh.outputs, rules) == _timeless(stored.outputs, rules):
+                fresh.outputs = stored.outputs
+    return new
+
+
+def _timeless(value: Any, rules: Path) -> Any:
+    parser = configparser.ConfigParser(delimiters=(":",), interpolation=None)
+    parser.read(rules, encoding="utf-8")
+    patterns = [(parser[name]["regex"], parser[name]["replace"]) for name in ("machine", "seconds")]
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            for pattern, replacement in patterns:
+                value = re.sub(pattern, replacement, value)
+            return value
+        if isinstance(value, Mapping):
+            return {key: clean(item) for key, item in value.items()}
+        return [clean(item) for item in value] if isinstance(value, list) else value
+
+    return clean(value)
+
+
+def refresh(sources: Sequence[Path], *, root: Path = ROOT, timeout: float = CELL_TIMEOUT) -> None:
+    """Run chapters and store their outputs in place; all have to succeed before the first file is written."""
+    for source, run in run_all(sources, root=root, timeout=timeout).items():
+        old = source.read_text(encoding="utf-8")
+        text = _text(keep_timings(run.notebook, normalise(_read(source), source.stem)))
+        print(f"  {source.stem}: {'unchanged' if text == old else 'updated'}")
+        if text != old:
+            source.write_text(text, encoding="utf-8")
+
+
+def _read(path: Path) -> Any:
+    import nbformat
+
+    return nbformat.read(path, as_version=4)
+
+
+def _text(notebook: Any) -> str:
+    import nbformat
+
+    return nbformat.writes(notebook, indent=1).rstrip() + "\n"
+
+
+# ---- rendering
+
+
+def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | None = None) -> Path:
+    """Build the HTML book into the folder `target` from a clean staging copy beside it; returns its
+    index.html.
+
+    `executed` replaces stored notebooks by executed ones. Always from clean: an incremental build forgets the
+    warnings of the pages that it does not read again. Raises ChapterFailed for a warning and for a missing
+    page.
+    """
+    stage = target.parent / f"{target.name}-stage"
+    for folder in (stage, target):
+        shutil.rmtree(folder, ignore_errors=True)
+    (stage / "fedcore").mkdir(parents=True)
+    for name in ("_config.yml", "_toc.yml", "fedcore/references.bib"):
+        shutil.copy(root / name, stage / name)
+    shutil.copytree(root / "book", stage / "book", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    for source, notebook in (executed or {}).items():
+        (stage / source.relative_to(root)).write_text(_text(notebook), encoding="utf-8")
+    main = "from jupyter_book.cli.main import main; main()"
+    options = ["build", str(stage), "-W", "-n", "--keep-going", "-q"]
+    result = subprocess.run([sys.executable, "-c", main, *options], capture_output=True, text=True)
+    if result.returncode:
+        raise ChapterFailed(f"jupyter-book failed ({result.returncode}):\n{result.stdout}\n{result.stderr}")
+    html = stage / "_build" / "html"
+    if missing := [page for page in pages(root) if not (html / f"{page}.html").exists()]:
+        raise ChapterFailed(f"jupyter-book built no page for: {', '.join(missing)}")
+    html.rename(target)
+    shutil.rmtree(stage)
+    return target / "index.html"
+
+
+# ---- command line
+
+
+def _chosen(names: Sequence[str], root: Path = ROOT) -> list[Path]:
+    available = {path.stem: path for path in chapters(root)}
+    stems = [Path(name).stem for name in names]
+    if unknown := [stem for stem in stems if stem not in available]:
+        raise ChapterFailed(f"no chapter {', '.join(unknown)}; the book has: {', '.join(available)}")
+    return [available[stem] for stem in stems] or list(available.values())
+
+
+def _value(text: str) -> Any:
+    """`1` is a number, `[1, 2]` a list, `true` a truth value, `01` and anything else a text."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError):
+            continue
+    return text
+
+
+def _timed(label: str, work: Callable[[], Any]) -> Any:
+    print(label, flush=True)
+    started = time.perf_counter()
+    result = work()
+    print(f"  {time.perf_counter() - started:.1f} s", flush=True)
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("build", "run", "refresh"):
+        command = commands.add_parser(name)
+        command.add_argument("--timeout", type=float, default=CELL_TIMEOUT, help="seconds per cell")
+        if name == "run":
+            command.add_argument("chapter")
+            pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
+            command.add_argument("-p", "--parameter", **pair)
+        elif name == "refresh":
+            command.add_argument("chapters", nargs="*")
+    given = parser.parse_args(arguments)
+    try:
+        if given.command == "build":
+            done = run_all(chapters(), timeout=given.timeout)
+            executed = {source: run.notebook for source, run in done.items()}
+            index = _timed("rendering", lambda: render(ROOT / "_build" / "html", executed=executed))
+            print(f"the book is ready, open\n{index}")
+        elif given.command == "refresh":
+            refresh(_chosen(given.chapters), timeout=given.timeout)
+        else:
+            (source,) = _chosen([given.chapter])
+            parameters = {name: _value(value) for name, value in given.parameter}
+            run = run_chapter(source, parameters, timeout=given.timeout)
+            print(json.dumps(run.numbers, indent=1))
+            print(f"{run.seconds:.1f} s; {ROOT / '_build' / 'runs' / source.name}")
+    except ChapterFailed as failure:
+        sys.exit(f"\n{failure}")
+
+
+if __name__ == "__main__":
+    main()
