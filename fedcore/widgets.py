@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -40,15 +41,20 @@ def _png(figure: Any) -> bytes:
     from PIL import Image
 
     # `savefig` would walk the figure twice; the figure gets its own canvas and resolution back afterwards.
-    canvas, dpi = figure.canvas, figure.dpi
+    canvas, dpi, layout = figure.canvas, figure.dpi, figure.get_layout_engine()
     try:
         agg = FigureCanvasAgg(figure)
         figure.dpi = DPI
+        if layout is None:  # a figure of pyplot's: without a layout its labels may lie outside
+            figure.set_layout_engine("constrained")
         agg.draw()
         picture = Image.fromarray(np.array(agg.buffer_rgba()))  # four channels: RGBA
     finally:
         figure.dpi = dpi
+        figure.set_layout_engine(layout)
         figure.set_canvas(canvas)
+    if "matplotlib.pyplot" in sys.modules:  # else the notebook's backend prints an open figure once more, without words
+        sys.modules["matplotlib.pyplot"].close(figure)
     paper, out = Image.new("RGBA", picture.size, "white"), io.BytesIO()
     paper.alpha_composite(picture)
     flat = paper.convert("RGB").quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)

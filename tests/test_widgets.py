@@ -400,3 +400,16 @@ def test_figures_come_in_the_style_of_the_book_without_touching_global_settings(
     right.plot([1, 0], label="b")
     assert [line.get_color() for line in right.lines] == list(plots.COLOURS[:2])
     assert describe(figure).startswith("Panel 1: Left: y against x.")
+
+
+def test_a_figure_of_pyplot_is_closed_and_keeps_its_layout():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(4, 2))
+    ax.set(xlabel="a label that needs room", title="title\nof two lines")
+    widgets.show(figure)
+    assert not plt.fignum_exists(figure.number)
+    assert figure.get_layout_engine() is None

@@ -2,7 +2,7 @@
 
 Each chapter is run with `profile="test"` at SEEDS seeds.  The expectation of a recorded number is its mean over the
 seeds, the tolerance 4 standard deviations (so a true change of rounding or version passes, and a number that does
-not depend on the seed must stay where it is), and never less than 1e-6 of the number's size.
+not depend on the seed must stay where it is), and never less than 2e-5 of its size: a record holds six digits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from tools import book  # noqa: E402
 
-SEEDS, SDS, FLOOR = 5, 4.0, 1e-6
+SEEDS, SDS, FLOOR = 5, 4.0, 2e-5
 
 
 def main() -> None:
