@@ -10,7 +10,11 @@ from .algorithms.method import Round
 
 
 def drift(r: Round, y: Tensor) -> dict[str, Tensor]:
-    """`drift`: mean distance of the local models from their mean, over the mean length of the updates (0: no drift)."""
+    """`drift`: mean distance of the local models from their mean, over the mean length of the updates (0: no drift).
+
+    Unrelated updates of equal length give sqrt(1 - 1/m), and so does mini-batch noise alone; at a fixed point the
+    ratio tends to 1, because the updates cancel.
+    """
     delta = y - r.x
     spread = (delta - r.mean(delta)).norm(dim=1).mean()
     return {"drift": spread / delta.norm(dim=1).mean().clamp_min(1e-30)}

@@ -123,7 +123,8 @@ def simulate(
 
     seed: decides cohorts and batches, each a function of (seed, round, client) alone.  eval_every: rounds between
     evaluations of the server model; the last round is always evaluated.  dtype, device: default the federation's.
-    probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.
+    probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  What round t (from 0)
+    shows stands under t + 1, although its `x` is the model before it.
 
     checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at
     evaluations); with `resume` a run continues from it and ends bit-identical to one that was never stopped.
