@@ -6,10 +6,10 @@ can resume.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,15 @@ class Store:
         arrays["values"] = np.array([v for *_, v in rows], np.float64)
         head = {"format": FORMAT, "t": t, "metrics": names, "identity": self.identity}
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
-        with atomic(self.path) as f:
-            np.savez(f, **arrays)
+        try:
+            with atomic(self.path) as f:
+                np.savez(f, **arrays)
+        except OSError as e:
+            raise OSError(
+                e.errno,
+                f"{self.path} cannot be written after {t} rounds ({e.strerror or e}); the checkpoint before it is "
+                "as it was: make room, or use another checkpoint_dir",
+            ) from e
 
     def load(self, rounds: int) -> Saved | None:
         """The saved run, or None where there is none.  Raises CheckpointError."""
@@ -82,7 +89,9 @@ class Store:
                 for (r, k, c), v in zip(arrays["rows"].tolist(), arrays["values"].tolist(), strict=True)
             ]
             state = {k.removeprefix("state/"): torch.from_numpy(v) for k, v in arrays.items() if k.startswith("state/")}
-        except (OSError, ValueError, KeyError, EOFError, IndexError, zipfile.BadZipFile) as e:
+        except CheckpointError:
+            raise
+        except Exception as e:  # damage shows in many ways: zip, npy header, JSON, or what is missing
             raise CheckpointError(
                 f"{self.path} is damaged or no checkpoint ({type(e).__name__}: {e}); delete it, or use resume=False"
             ) from e
@@ -113,11 +122,12 @@ class atomic:
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         try:
-            self.file.flush()
-            os.fsync(self.file.fileno())
+            if kind is None:
+                self.file.flush()
+                os.fsync(self.file.fileno())
+                os.replace(self.temporary, self.path)
         finally:
-            self.file.close()
-            if kind is not None:
+            with contextlib.suppress(OSError):  # on a full disk closing fails too
+                self.file.close()
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.temporary)
-        if kind is None:
-            os.replace(self.temporary, self.path)

@@ -99,7 +99,15 @@ class Engine:
             with torch.random.fork_rng(devices=[Y.device] if Y.is_cuda else [], enabled=self.random):
                 if self.random:
                     torch.manual_seed(key)
-                logits = functional_call(self.module, {**leaves, **buffers}, (batch.x[i, :count],))
+                try:
+                    logits = functional_call(self.module, {**leaves, **buffers}, (batch.x[i, :count],))
+                except ValueError as e:
+                    if count > 1 or not self.norms:
+                        raise
+                    raise ValueError(
+                        "batch norm got a batch of 1 sample, which has no variance; use a batch_size that leaves no "
+                        "single sample over, None for full batches, or GroupNorm"
+                    ) from e
             loss = self.loss(logits, batch.y[i, :count], reduction="none")
             grads = torch.autograd.grad((loss * batch.w[i, :count]).sum(), list(leaves.values()), allow_unused=True)
             for place, g in zip(self.layout.slices, grads, strict=True):

@@ -40,7 +40,7 @@ class Layout:
         """Parameters as views of `flat` `[..., d]`: name -> `[..., *shape]`."""
         lead = flat.shape[:-1]
         return {
-            k: flat[..., s].view(*lead, *shape)
+            k: flat[..., s].view((*lead, *shape))
             for k, s, shape in zip(self.names, self.slices, self.shapes, strict=True)
         }
 
@@ -109,7 +109,7 @@ def resnet18_gn(shape: Sequence[int], classes: int, stem: str = "imagenet", grou
     """ResNet18 with GroupNorm(2 groups) for BatchNorm (11,181,642 parameters for 10 classes).
 
     `stem="imagenet"`: 7x7 stride 2 and max-pool, as the FedDyn study (and, following it, FedUp) uses even on 32x32
-    images.  `stem="3x3"`: 3x3 stride 1, no pool: 7,872 parameters less for RGB and about 15 times the arithmetic.
+    images.  `stem="3x3"`: 3x3 stride 1, no pool: 7,680 parameters less for RGB and about 15 times the arithmetic.
     """
     if len(shape) != 3:
         raise ValueError(f"resnet18_gn needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
@@ -189,7 +189,10 @@ def build(
         raise TypeError(f"model={model!r}; use a name in {sorted(MODELS)}, a torch.nn.Module, or a function")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.word(seed, rng.INIT))
-        return model(tuple(shape), classes)
+        module = model(tuple(shape), classes)
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"model={model!r} returned {module!r}; use a function (shape, classes) -> torch.nn.Module")
+    return module
 
 
 def _expect(name: str, shape: Sequence[int], wanted: tuple[int, ...]) -> None:

@@ -47,6 +47,9 @@ class Method:
     uplink: float = 1
     downlink: float = 1
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
+
     def start(self, x: Tensor) -> dict[str, Tensor]:
         """The server's state before round 0, from the initial parameters `x [d]`."""
         return {"x": x}

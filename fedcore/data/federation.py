@@ -313,7 +313,7 @@ def federation(
     source = load(source, root, download)
     seed = checks.integer("seed", seed, 0)
     partition = IID() if partition is None else partition
-    if not hasattr(partition, "split") or isinstance(partition, type):
+    if not hasattr(partition, "split") or isinstance(partition, type | str):
         raise TypeError(f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c) or fc.ByOwner()")
     if clients is None:
         if not isinstance(partition, ByOwner) or source.train_owner is None:

@@ -1,0 +1,104 @@
+"""What several test files share: small problems, and oracles from the equations with numpy and autograd alone."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+import fedcore as fc
+
+
+def problem(n: int = 4, p: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """n quadratics in p dimensions: eigenvalues of A_i in [0.3, 3], own eigenvectors, minimisers b_i apart."""
+    rng = np.random.default_rng(seed)
+    A = np.empty((n, p, p))
+    for i in range(n):
+        Q, _ = np.linalg.qr(rng.normal(size=(p, p)))
+        A[i] = Q @ np.diag(rng.uniform(0.3, 3.0, p)) @ Q.T
+    A = (A + A.transpose(0, 2, 1)) / 2
+    return A, 2 * rng.normal(size=(n, p))
+
+
+def optimum(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """x* = (sum A_i)^-1 sum A_i b_i."""
+    return np.linalg.solve(A.sum(0), np.einsum("npq,nq->p", A, b))
+
+
+def golden(x0: float = 0.0) -> fc.Quadratic:
+    """P1 of the test catalogue: a = (1, 3), b = (1, -1); its optimum is -0.5."""
+    return fc.quadratic([[[1.0]], [[3.0]]], [[1.0], [-1.0]], x0=[x0])
+
+
+def images(n: int = 60, shape: tuple[int, ...] = (1, 8, 8), classes: int = 5, seed: int = 0):
+    """`(x, y)`: n random uint8 images and labels, every label present."""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.arange(n) % classes)
+    x = rng.integers(0, 256, (n, *shape)).astype(np.uint8)
+    x.reshape(n, -1)[:, 0] = 250 * y // classes  # something to learn
+    return x, y
+
+
+def network(sizes: tuple[int, ...] = (13, 7, 20, 4, 9), model="mlp", shape=(1, 4, 4), classes=3, seed=0, **options):
+    """A small federation whose clients have exactly these sizes; float64 unless told otherwise."""
+    x, y = images(sum(sizes), shape, classes, seed)
+    arrays = {
+        "train_images": x, "train_labels": y, "test_images": x[:10], "test_labels": y[:10],
+        "train_owner": np.repeat(np.arange(len(sizes)), sizes),
+    }  # fmt: skip
+    if model == "mlp":
+        model = small_mlp
+    options = {"dtype": torch.float64, "device": "cpu"} | options
+    return fc.federation(arrays, partition=fc.ByOwner(), model=model, seed=seed, **options)
+
+
+def small_mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return fc.models.mlp(shape, classes, hidden=(8,))
+
+
+def gradient(module: nn.Module, flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The gradient of the mean cross-entropy of one model at `flat [d]`, by plain autograd."""
+    flat = flat.detach().clone().requires_grad_()
+    named, at = {}, 0
+    for name, p in module.named_parameters():
+        named[name] = flat[at : at + p.numel()].reshape(p.shape)
+        at += p.numel()
+    module = copy.deepcopy(module)  # functional_call leaves a module changed that uses one layer twice
+    return torch.autograd.grad(F.cross_entropy(functional_call(module, named, (x,)), y), flat)[0]
+
+
+def batches(fed: fc.Federation, seed: int, t: int, i: int, **work) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The mini-batches (inputs, labels) of client i in round t, one per local step."""
+    plan = fed.plan(seed, t, np.array([i]), **work)
+    picked = [plan.indices[k, 0, : plan.counts[k, 0]] for k in range(plan.steps[0])]
+    return [(fed._inputs(fed.x[rows]), fed.y[rows]) for rows in picked]
+
+
+def whole(fed: fc.Federation, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """All training data of client i, as the model sees it."""
+    rows = torch.as_tensor(fed.index[i])
+    return fed._inputs(fed.x[rows]), fed.y[rows]
+
+
+def trajectory(method: fc.Method, fed, rounds: int, **options) -> np.ndarray:
+    """x after 0, 1, ..., rounds rounds, `[rounds + 1, d]`, from one run."""
+    seen = []
+
+    def record(r, y):
+        seen.append(r.x.numpy().copy())
+        return {}
+
+    history = fc.simulate(method, fed, rounds=rounds, probes=[record], **options)
+    return np.array([*seen, history.params.numpy()])
+
+
+def close(a, b, tolerance: float) -> None:
+    """Assert |a - b| <= tolerance * max(1, |b|), entry by entry."""
+    a, b = (np.asarray(v.detach() if hasattr(v, "detach") else v, dtype=float) for v in (a, b))
+    assert a.shape == b.shape or not b.shape, f"shapes {a.shape} and {b.shape}"
+    gap = np.abs(a - b) / np.maximum(1, np.abs(b))
+    assert gap.max() <= tolerance, f"largest deviation {gap.max():.3g} > {tolerance:g}"

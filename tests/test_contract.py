@@ -1,0 +1,388 @@
+"""What every method, federation and history promises; one battery over all public methods."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import tomllib
+from pathlib import Path
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedcore as fc
+from fedcore.engine import Engine
+
+METHODS = [
+    fc.FedAvg(), fc.FedAvg(server_momentum=0.7), fc.FedSGD(), fc.FedSMB(), fc.FedProx(mu=0.4), fc.SCAFFOLD(),
+    fc.SCAFFOLD(option="I"), fc.FedUp(), fc.FedUp(alpha=0.2),
+]  # fmt: skip
+RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 2}
+
+every_method = pytest.mark.parametrize("method", METHODS, ids=repr)
+both_federations = pytest.mark.parametrize("kind", ["quadratic", "network"])
+
+
+def make(kind: str, dtype: torch.dtype = torch.float64):
+    if kind == "network":
+        return h.network(dtype=dtype)
+    return fc.quadratic(*(torch.tensor(part, dtype=dtype) for part in h.problem(5, 3)))
+
+
+def run(method, fed, **options) -> fc.History:
+    return fc.simulate(method, fed, **RUN | options)
+
+
+def same(a: fc.History, b: fc.History) -> bool:
+    return (
+        torch.equal(a.params, b.params)
+        and a.state.keys() == b.state.keys()
+        and all(torch.equal(a.state[k], b.state[k]) for k in a.state)
+        and a.cohorts == b.cohorts
+        and a.rows == b.rows
+    )
+
+
+def test_the_battery_covers_every_public_method():
+    assert {type(m) for m in METHODS} == set(fc.ALL)
+    assert all(getattr(fc, m.__name__) is m for m in fc.ALL)
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+
+@both_federations
+@every_method
+def test_one_seed_gives_one_result_and_another_seed_another(method, kind):
+    fed = make(kind)
+    first, again, other = (run(method, fed, seed=s) for s in (5, 5, 6))
+    assert same(first, again)
+    assert not torch.equal(first.params, other.params)
+    assert first.cohorts != other.cohorts
+
+
+@both_federations
+@every_method
+def test_a_run_changes_neither_its_inputs_nor_the_global_random_state(method, kind):
+    fed = make(kind)
+    tensors = [fed.A, fed.b, fed.x0] if kind == "quadratic" else [fed.x, fed.y, fed.x0, *fed._test]
+    before = [t.clone() for t in tensors]
+    word, numpy_word = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    method_before = repr(method)
+    run(method, fed, momentum=0.5, clip=1.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, tensors, strict=True))
+    assert torch.equal(word, torch.get_rng_state())
+    assert np.array_equal(numpy_word, np.random.get_state()[1])  # noqa: NPY002
+    assert repr(method) == method_before
+
+
+@every_method
+def test_the_users_module_and_arrays_are_left_as_they_were(method):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = h.images(40, (1, 4, 4), 3)
+    before, x_before, y_before = {k: v.clone() for k, v in module.state_dict().items()}, x.copy(), y.copy()
+    run(method, fc.federation((x, y), clients=4, model=module), batch_size=6)
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
+    assert module.training
+    assert all(p.grad is None and p.requires_grad for p in module.parameters())
+    assert np.array_equal(x, x_before)
+    assert np.array_equal(y, y_before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@both_federations
+@every_method
+def test_device_and_number_type_are_kept(method, kind, dtype):
+    history = run(method, make(kind, dtype))
+    for tensor in (history.params, *history.state.values()):
+        assert tensor.dtype == dtype
+        assert tensor.device.type == "cpu"
+        assert torch.isfinite(tensor).all()
+        assert not tensor.requires_grad
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@both_federations
+@every_method
+def test_a_run_on_cuda_is_the_run_on_the_cpu_to_rounding(method, kind):
+    fed = make(kind)
+    on_cpu, on_cuda = run(method, fed), run(method, fed, device="cuda")
+    assert all(v.device.type == "cuda" for v in (on_cuda.params, *on_cuda.state.values()))
+    h.close(on_cuda.params.cpu(), on_cpu.params, 1e-10)
+    assert on_cuda.cohorts == on_cpu.cohorts
+
+
+@every_method
+def test_the_dtype_argument_converts_the_run_and_not_the_federation(method):
+    fed = make("network", torch.float32)
+    assert run(method, fed, dtype=torch.float64).params.dtype == torch.float64
+    assert fed.dtype == fed.x0.dtype == torch.float32
+    assert next(fed.engine.module.parameters()).dtype == torch.float32
+
+
+@both_federations
+@every_method
+def test_state_round_trips_through_a_checkpoint_without_pickle(method, kind, tmp_path):
+    fed = make(kind)
+    history = run(method, fed, checkpoint_dir=tmp_path)
+    with np.load(tmp_path / "checkpoint.npz", allow_pickle=False) as z:
+        assert all(z[k].dtype != object for k in z.files)
+    assert same(run(method, fed, checkpoint_dir=tmp_path), history)  # nothing left to do: all of it is read back
+
+
+@both_federations
+@every_method
+def test_client_states_have_one_row_per_client_and_server_states_none(method, kind):
+    fed = make(kind)
+    for name, value in run(method, fed).state.items():
+        assert value.shape == ((fed.n, fed.d) if name in method.client_state else (fed.d,)), name
+
+
+@every_method
+def test_cohorts_are_paired_between_methods(method):
+    fed = make("network")
+    assert run(method, fed).cohorts == run(fc.FedAvg(), fed).cohorts
+
+
+def test_batches_are_paired_between_methods(monkeypatch):
+    seen: list = []
+    plain = Engine.gradient
+
+    def spy(self, Y, batch):
+        seen.append((batch.x.clone(), batch.y.clone(), batch.w.clone()))
+        return plain(self, Y, batch)
+
+    monkeypatch.setattr(Engine, "gradient", spy)
+    fed, logs = make("network"), []
+    own_work = (fc.FedSGD, fc.FedSMB)
+    for method in (m for m in METHODS if not isinstance(m, own_work) and m != fc.SCAFFOLD("I")):  # I adds a full pass
+        seen.clear()
+        run(method, fed)
+        logs.append(list(seen))
+    assert len(logs) == 6
+    for log in logs[1:]:
+        assert len(log) == len(logs[0]) > 10
+        for batch, first in zip(log, logs[0], strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(batch, first, strict=True))
+
+
+# --- methods as values --------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_a_method_is_a_frozen_value_whose_repr_makes_it_again(method):
+    assert dataclasses.is_dataclass(method)
+    again = eval(repr(method), vars(fc).copy())
+    assert again == method
+    assert hash(again) == hash(method)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        method.anything = 1
+
+
+def test_hyper_parameters_have_the_contracts_names_and_working_defaults():
+    names = {m: [f.name for f in dataclasses.fields(m)] for m in fc.ALL}
+    assert names == {
+        fc.FedAvg: ["server_momentum"], fc.FedSGD: [], fc.FedSMB: [], fc.FedProx: ["mu"], fc.SCAFFOLD: ["option"],
+        fc.FedUp: ["alpha"],
+    }  # fmt: skip
+    assert (fc.FedAvg().server_momentum, fc.SCAFFOLD().option) == (0.0, "II")
+    assert all(isinstance(m(), fc.Method) for m in fc.ALL)
+
+
+def test_communication_is_counted_in_parameter_vectors():
+    cost = {m.__name__: (m().uplink, m().downlink) for m in fc.ALL}
+    one = dict.fromkeys(("FedAvg", "FedSGD", "FedSMB", "FedProx"), (1, 1))
+    assert cost == one | {"SCAFFOLD": (2, 2), "FedUp": (1, 2)}
+
+
+@pytest.mark.parametrize("method", fc.ALL, ids=lambda m: m.__name__)
+def test_a_method_documents_its_source_and_each_hyper_parameter(method):
+    text = method.__doc__
+    assert re.search(r"\b(19|20)\d\d\b", text), "no year of a source"
+    for f in dataclasses.fields(method):
+        assert re.search(rf"\b{f.name}\b", text), f"{f.name} is not explained"
+    assert not dataclasses.fields(method) or "Raises ValueError" in text
+
+
+def test_a_new_method_is_one_class_with_one_verb():
+    class HalfStep(fc.Method):
+        def direction(self, G, y, r):
+            return 0.5 * G(y)
+
+    fed = make("network")
+    a, b = fc.simulate(HalfStep(), fed, **RUN), fc.simulate(fc.FedAvg(), fed, **RUN | {"lr": 0.05})
+    h.close(a.params, b.params, 1e-13)
+
+
+# --- arguments ----------------------------------------------------------------------------------------------------
+
+
+def test_simulate_has_the_contracts_arguments_and_defaults():
+    defaults = {k: p.default for k, p in inspect.signature(fc.simulate).parameters.items()}
+    contract = {
+        "cohort": None, "lr_decay": 1.0, "local_epochs": 1, "local_steps": None, "batch_size": 20, "server_lr": 1.0,
+        "weight_decay": 0.0, "clip": None, "weighting": "uniform", "seed": 0, "eval_every": 1, "dtype": None,
+        "device": None, "checkpoint_dir": None, "resume": True, "progress": None,
+    }  # fmt: skip
+    assert {k: defaults[k] for k in contract} == contract
+    assert {"method", "fed", "rounds", "lr"} <= defaults.keys()
+
+
+@pytest.mark.parametrize(
+    ("cohort", "size"), [(None, 5), (1, 1), (5, 5), (0.4, 2), (0.01, 1), (1.0, 5), (np.int64(2), 2)]
+)
+def test_a_cohort_is_a_number_a_fraction_or_all(cohort, size):
+    history = run(fc.FedAvg(), make("quadratic"), cohort=cohort)
+    assert [len(c) for c in history.cohorts] == [size] * 4
+    assert all(c == sorted(set(c)) and set(c) <= set(range(5)) for c in history.cohorts)
+
+
+class Watch:
+    """A probe that keeps the rounds it was shown."""
+
+    def __init__(self):
+        self.rounds = []
+
+    def __call__(self, r, y):
+        self.rounds.append(r)
+        return {}
+
+
+def steps(fed, **options) -> dict[int, int]:
+    watch = Watch()
+    run(fc.FedAvg(), fed, rounds=1, cohort=None, probes=[watch], **options)
+    r = watch.rounds[0]
+    return dict(sorted(zip(r.clients.tolist(), r.K[:, 0].int().tolist(), strict=True)))
+
+
+def test_clients_of_unequal_size_take_unequal_numbers_of_steps():
+    fed = h.network(sizes=(13, 7, 20, 4, 9))
+    assert list(steps(fed, batch_size=4, local_epochs=1).values()) == [4, 2, 5, 1, 3]
+    assert list(steps(fed, batch_size=4, local_epochs=3).values()) == [12, 6, 15, 3, 9]
+    assert list(steps(fed, batch_size=None, local_epochs=3).values()) == [3] * 5
+    assert list(steps(fed, batch_size=4, local_steps=6).values()) == [6] * 5  # replaces the epochs
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_aggregation_weights_are_uniform_or_by_samples(weighting):
+    fed, watch = h.network(sizes=(13, 7, 20, 4, 9)), Watch()
+    history = run(fc.FedAvg(), fed, weighting=weighting, probes=[watch])
+    for r, cohort in zip(watch.rounds, history.cohorts, strict=True):
+        assert sorted(r.clients.tolist()) == cohort
+        N = fed.sizes[r.clients.numpy()] if weighting == "samples" else np.ones(3)
+        h.close(r.p[:, 0], N / N.sum(), 1e-15)
+
+
+def test_numpy_numbers_are_as_good_as_pythons(tmp_path):
+    plain = {
+        "rounds": 3,
+        "cohort": 2,
+        "local_steps": 3,
+        "batch_size": 4,
+        "eval_every": 2,
+        "clip": 0.5,
+        "seed": 1,
+        "lr": 0.25,
+    }
+    arrays = {k: np.float32(v) if isinstance(v, float) else np.int64(v) for k, v in plain.items()}
+    fed = make("network")
+    a = fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path / "a", **plain)
+    assert same(a, fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path / "b", **arrays))
+
+
+# --- histories ----------------------------------------------------------------------------------------------------
+
+
+@both_federations
+def test_a_frame_is_tidy_with_one_row_per_number(kind):
+    history = run(fc.SCAFFOLD(), make(kind), rounds=5, eval_every=2, probes=[fc.probes.drift, fc.probes.control_error])
+    frame = history.frame()
+    assert list(frame.columns) == ["round", "metric", "client", "value"]
+    assert [str(t) for t in frame.dtypes[["round", "client", "value"]]] == ["int64", "Int64", "float64"]
+    server = {"loss", "accuracy"} if kind == "network" else {"loss", "distance"}
+    assert set(frame.metric) == server | {"drift", "control_error"}
+    for metric in server:
+        part = frame[frame.metric == metric]
+        assert part["round"].tolist() == [0, 2, 4, 5]  # the start, every second, and the last
+        assert part.client.isna().all()
+    per_client = frame[frame.metric == "control_error"]
+    assert [sorted(g.client) for _, g in per_client.groupby("round")] == [history.cohorts[t - 1] for t in (2, 4, 5)]
+    assert frame.value.notna().all()
+
+
+def test_curve_and_final_give_the_numbers_of_the_frame():
+    history = run(fc.FedAvg(), make("network"))
+    frame = history.frame()
+    t, v = history.curve("loss")
+    assert t.tolist() == [0, 1, 2, 3, 4]
+    assert v.tolist() == frame[frame.metric == "loss"].value.tolist()
+    assert history.final("loss") == v[-1]
+    with pytest.raises(KeyError, match=r"metric='los'.*accuracy.*loss"):
+        history.curve("los")
+
+
+def test_evaluation_is_that_of_the_server_model_after_the_round():
+    fed = make("network")
+    history = run(fc.FedAvg(), fed)
+    inputs, labels = fed._inputs(fed._test[0]), fed._test[1]
+    net = fed.engine.module
+    nn.utils.vector_to_parameters(history.params, net.parameters())
+    logits = net(inputs)
+    h.close(history.final("loss"), nn.functional.cross_entropy(logits, labels), 1e-12)
+    assert history.final("accuracy") == (logits.argmax(1) == labels).double().mean()
+
+
+def test_no_rounds_give_the_initial_model_evaluated():
+    fed = make("network")
+    history = run(fc.FedAvg(), fed, rounds=0)
+    assert torch.equal(history.params, fed.x0)
+    assert history.cohorts == []
+    assert {t for t, *_ in history.rows} == {0}
+
+
+def test_params_are_the_states_x_and_settings_are_what_was_asked():
+    history = run(fc.FedUp(), make("network"), seed=9)
+    assert torch.equal(history.params, history.state["x"])
+    assert history.method == fc.FedUp()
+    assert (history.settings["seed"], history.settings["cohort"], history.settings["lr"]) == (9, 3, 0.1)
+
+
+def test_the_objective_is_the_mean_over_clients_of_their_mean_losses():
+    fed = h.network(sizes=(13, 7, 20))
+    net, x = fed.engine.module, fed.x0
+    losses = [
+        nn.functional.cross_entropy(net(inputs), labels) for inputs, labels in (h.whole(fed, i) for i in range(3))
+    ]
+    h.close(fed.objective(x), sum(losses) / 3, 1e-12)
+    A, b = h.problem(4, 3)
+    e = np.ones(3) - b
+    h.close(
+        fc.quadratic(A, b).objective(torch.ones(3, dtype=torch.float64)), np.einsum("np,npq,nq->", e, A, e) / 8, 1e-13
+    )
+
+
+# --- the public face ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(fc.__all__))
+def test_every_public_name_is_documented(name):
+    thing = getattr(fc, name)
+    if name == "ALL":  # a tuple cannot carry a text
+        assert all(inspect.getdoc(m) for m in thing)
+        return
+    assert len(inspect.getdoc(thing) or "") > 20
+    for member, value in vars(thing).items() if inspect.isclass(thing) else ():
+        # an override of a documented verb inherits its text; a fixed `split` is explained by its class
+        if inspect.isfunction(value) and not member.startswith("_") and member != "split":
+            assert inspect.getdoc(getattr(thing, member)), f"{name}.{member}"
+
+
+def test_the_installed_package_has_every_room():
+    root = Path(__file__).resolve().parent.parent
+    told = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {".".join(p.parent.relative_to(root).parts) for p in (root / "fedcore").rglob("__init__.py")}
+    assert set(told) == found

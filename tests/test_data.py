@@ -1,0 +1,496 @@
+"""Sources: what is looked for where, and that pictures, labels and owners arrive upright, counted from 0, undamaged."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import json
+import os
+import pickle
+import socket
+import struct
+from pathlib import Path
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+
+import fedcore as fc
+from fedcore.data import sources
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    def refuse(*_a, **_k):
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def pack(folder: Path, name: str, n: int = 20, shape=(1, 4, 4), classes: int = 3, **extra) -> dict[str, np.ndarray]:
+    x, y = h.images(n, shape, classes)
+    arrays = {"train_images": x, "train_labels": y, "test_images": x[:5], "test_labels": y[:5]} | extra
+    np.savez(folder / f"{name}.npz", **arrays)
+    return arrays
+
+
+# --- digits -------------------------------------------------------------------------------------------------------
+
+
+def test_digits_are_the_1797_real_ones_with_every_fifth_held_out():
+    from sklearn.datasets import load_digits
+
+    real, source = load_digits(), fc.data.load("digits")
+    assert (source.train_x.shape, source.test_x.shape) == ((1438, 1, 8, 8), (359, 1, 8, 8))
+    assert source.train_x.dtype == np.uint8
+    assert source.classes == 10
+    assert np.array_equal(source.test_x[:, 0], real.images[4::5])
+    assert np.array_equal(source.test_y, real.target[4::5])
+    held_out = np.arange(1797) % 5 == 4
+    assert np.array_equal(source.train_x[:, 0], real.images[~held_out])
+    assert np.array_equal(source.train_y, real.target[~held_out])
+
+
+def test_digits_need_no_network_and_no_data_root(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDCORE_DATA", str(tmp_path / "nowhere"))
+    assert fc.federation("digits", clients=3, model="logistic").sizes.sum() == 1438
+
+
+# --- the data root ------------------------------------------------------------------------------------------------
+
+
+def test_the_data_root_is_the_argument_then_the_environment_then_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDCORE_DATA", str(tmp_path / "environment"))
+    assert fc.data.data_root(tmp_path / "argument") == tmp_path / "argument"
+    assert fc.data.data_root() == tmp_path / "environment"
+    monkeypatch.delenv("FEDCORE_DATA")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert fc.data.data_root() == tmp_path / ".cache" / "fedcore"
+    assert fc.data.data_root("~/data") == tmp_path / "data"
+
+
+@pytest.mark.parametrize("name", sources.NAMES)
+def test_a_pack_in_the_data_root_is_tried_before_anything_else(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
+    text = name == "shakespeare"
+    arrays = pack(tmp_path, name, shape=(80,) if text else (1, 4, 4))
+    source = fc.data.load(name)
+    assert np.array_equal(source.train_x, arrays["train_images"])
+    assert np.array_equal(source.test_y, arrays["test_labels"])
+    assert source.text == text
+
+
+def test_a_pack_of_any_name_is_a_source_and_its_owners_make_a_partition(tmp_path):
+    owner = np.array([7, 3, 7, 9] * 5)
+    pack(tmp_path, "mine", train_owner=owner, test_owner=owner[:5])
+    fed = fc.federation("mine", partition=fc.ByOwner(), model="logistic", root=tmp_path)
+    assert fed.n == 3
+    assert fed.sizes.tolist() == [5, 10, 5]  # owners 3, 7, 9
+    assert np.array_equal(fed.source.test_owner, owner[:5])
+
+
+def test_names_are_read_without_case_and_with_their_common_spellings(tmp_path):
+    for name, asked in (("mnist", "MNIST"), ("fashionmnist", "Fashion-MNIST"), ("emnist-balanced", "emnist")):
+        pack(tmp_path, name)
+        assert fc.data.load(asked, tmp_path).name == name
+
+
+def test_a_pack_of_some_labels_keeps_the_number_of_classes_of_the_data_set(tmp_path):
+    pack(tmp_path, "cifar100", shape=(3, 8, 8))
+    assert fc.data.load("cifar100", tmp_path).classes == 100
+
+
+@pytest.mark.parametrize("name", [n for n in sources.NAMES if n != "digits"])
+def test_missing_data_says_where_it_looked_and_what_to_put_there(name, tmp_path):
+    with pytest.raises(fc.DataNotFound) as e:
+        fc.federation(name, clients=2, model="mlp", root=tmp_path, download=False)
+    message = str(e.value)
+    for word in (str(tmp_path), f"{name}.npz", "train_images", "train_labels", "test_images", "FEDCORE_DATA", "root="):
+        assert word in message, word
+    assert isinstance(e.value, FileNotFoundError)
+
+
+def test_a_download_without_network_ends_in_the_same_error(tmp_path):
+    with pytest.raises(fc.DataNotFound, match="mnist"):
+        fc.federation("mnist", clients=2, root=tmp_path)
+
+
+# --- arrays from memory -------------------------------------------------------------------------------------------
+
+
+def test_a_pair_of_arrays_holds_out_every_fifth_sample():
+    x, y = h.images(50, (1, 4, 4), 5)
+    source = fc.data.load((x, y))
+    assert np.array_equal(source.test_x, x[4::5])
+    assert np.array_equal(source.train_y, np.delete(y, np.s_[4::5]))
+    assert source.classes == 5
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "list"])
+def test_arrays_tensors_and_lists_are_the_same_source(kind):
+    x, y = h.images(20, (1, 4, 4), 3)
+    convert = {"numpy": np.asarray, "torch": torch.tensor, "list": lambda a: a.tolist()}[kind]
+    source = fc.data.load(((convert(x), convert(y)), (convert(x[:5]), convert(y[:5]))))
+    assert np.array_equal(source.train_x, x)
+    assert np.array_equal(source.test_y, y[:5])
+    assert source.train_x.dtype == (np.uint8 if kind != "list" else np.float32)
+
+
+@pytest.mark.parametrize("shape", [(20, 6, 5), (20, 1, 6, 5), (20, 6, 5, 1)])
+def test_grey_pictures_are_n_1_h_w_however_they_come(shape):
+    x = RNG.integers(0, 256, shape).astype(np.uint8)
+    source = fc.data.load((x, np.arange(20) % 2))
+    assert source.train_x.shape == (16, 1, 6, 5)
+    assert np.array_equal(source.train_x[0, 0], x.reshape(20, 6, 5)[0])
+
+
+def test_colour_pictures_are_channels_first_however_they_come():
+    x = RNG.integers(0, 256, (20, 3, 6, 5)).astype(np.uint8)
+    first, last = (fc.data.load((part, np.arange(20) % 2)).train_x for part in (x, x.transpose(0, 2, 3, 1)))
+    assert first.shape == (16, 3, 6, 5)
+    assert np.array_equal(first, last)
+
+
+def test_features_stay_vectors_and_float64_stays_float64():
+    x = RNG.normal(size=(20, 7))
+    fed = fc.federation((x, np.arange(20) % 2), clients=2, model="logistic", dtype=torch.float64)
+    assert fed.x.shape == (16, 7)
+    assert fed.x.dtype == torch.float64
+    assert np.array_equal(fed._inputs(fed.x[:1]).numpy(), x[:1])
+
+
+def test_bytes_stay_bytes_until_a_batch_is_used_and_then_have_mean_0_and_deviation_1():
+    x = RNG.integers(0, 200, (200, 3, 5, 5)).astype(np.uint8)
+    x[:, 2] //= 4  # channels of unequal brightness
+    fed = fc.federation((x, np.arange(200) % 4), clients=4, model="mlp", dtype=torch.float64)
+    assert fed.x.dtype == torch.uint8
+    inputs = fed._inputs(fed.x)
+    assert inputs.dtype == torch.float64
+    h.close(inputs.mean((0, 2, 3)), np.zeros(3), 1e-12)
+    h.close(inputs.std((0, 2, 3), unbiased=False), np.ones(3), 1e-12)
+
+
+def test_a_constant_channel_is_centred_and_not_divided_by_zero():
+    x = np.full((20, 1, 3, 3), 9, np.uint8)
+    fed = fc.federation((x, np.arange(20) % 2), clients=2, model="logistic")
+    assert (fed._inputs(fed.x) == 0).all()
+
+
+def test_test_pictures_are_normalised_by_the_statistics_of_the_training_pictures():
+    x = RNG.integers(0, 100, (40, 1, 4, 4)).astype(np.uint8)
+    fed = fc.federation(((x, np.arange(40) % 2), (x + 100, np.arange(40) % 2)), clients=2, model="logistic")
+    assert float(fed._inputs(fed._test[0]).mean()) > 2
+
+
+def test_a_federation_is_two_tensors_and_an_index():
+    x, y = h.images(60, (1, 4, 4), 3)
+    fed = fc.federation((x, y), clients=5, model="mlp")
+    assert fed.x.shape[0] == len(fed.y) == sum(len(i) for i in fed.index) == 48
+    assert np.array_equal(np.sort(np.concatenate(fed.index)), np.arange(48))
+    assert fed.label_counts().sum() == 48
+
+
+def test_a_federation_moves_and_leaves_the_old_one_as_it_was():
+    fed = h.network(dtype=torch.float32)
+    other = fed.to("cpu", torch.float64)
+    assert (fed.dtype, fed.x0.dtype, fed._norm.dtype) == (torch.float32,) * 3
+    assert (other.dtype, other.x0.dtype, other._norm.dtype) == (torch.float64,) * 3
+    assert fed.to("cpu") is fed
+
+
+# --- torchvision --------------------------------------------------------------------------------------------------
+
+
+def idx(path: Path, array: np.ndarray) -> None:
+    """MNIST's file format: two zero bytes, the type (8 = unsigned byte), the number of axes, the sizes, the data."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes())
+
+
+def glyphs(n: int, labels: np.ndarray) -> np.ndarray:
+    """n pictures 28x28 with a bright top row and a brighter left end of it: upright, they cannot be confused."""
+    x = np.zeros((n, 28, 28), np.uint8)
+    x[:, 0, :] = 100
+    x[:, 0, 0] = 200
+    x[:, 5, 9] = labels
+    return x
+
+
+def assert_upright(source, labels):
+    x = source.train_x[:, 0]
+    assert (x[:, 0, 1:] == 100).all()
+    assert (x[:, 0, 0] == 200).all()
+    assert (x[:, 1:, 0] == 0).all()
+    assert np.array_equal(x[:, 5, 9], labels)
+
+
+@pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashionmnist", "FashionMNIST")])
+def test_mnist_files_are_read_upright_with_their_labels(name, folder, tmp_path):
+    y = {"train": np.arange(30, dtype=np.uint8) % 10, "t10k": np.arange(7, dtype=np.uint8)}
+    for part, labels in y.items():
+        raw = tmp_path / "torchvision" / folder / "raw"
+        idx(raw / f"{part}-images-idx3-ubyte", glyphs(len(labels), labels))
+        idx(raw / f"{part}-labels-idx1-ubyte", labels)
+    source = fc.data.load(name, tmp_path, download=False)
+    assert_upright(source, y["train"])
+    assert np.array_equal(source.train_y, y["train"])
+    assert np.array_equal(source.test_y, y["t10k"])
+    assert source.train_x.dtype == np.uint8
+
+
+@pytest.mark.parametrize("split", sources.EMNIST_SPLITS)
+def test_emnist_files_are_turned_upright_and_labels_count_from_0(split, tmp_path):
+    first, classes = {"letters": (1, 26), "byclass": (0, 62), "bymerge": (0, 47), "balanced": (0, 47)}.get(
+        split, (0, 10)
+    )
+    y = {"train": np.arange(2 * classes, dtype=np.uint8) % classes, "test": np.arange(classes, dtype=np.uint8)}
+    for part, labels in y.items():
+        raw = tmp_path / "torchvision" / "EMNIST" / "raw"
+        idx(raw / f"emnist-{split}-{part}-images-idx3-ubyte", glyphs(len(labels), labels).transpose(0, 2, 1).copy())
+        idx(raw / f"emnist-{split}-{part}-labels-idx1-ubyte", labels + np.uint8(first))
+    source = fc.data.load(f"emnist-{split}", tmp_path, download=False)
+    assert_upright(source, y["train"])
+    assert np.array_equal(source.train_y, y["train"])
+    assert np.array_equal(source.test_y, y["test"])
+    assert source.classes == classes
+
+
+def test_usps_files_are_read_upright_with_labels_from_0(tmp_path):
+    (tmp_path / "torchvision").mkdir()
+    y = {"usps.bz2": np.arange(20) % 10, "usps.t.bz2": np.arange(10)}
+    for file, labels in y.items():
+        pixels = -np.ones((len(labels), 256))  # -1 is black, 1 is white; the file counts digits from 1
+        pixels[:, 16:32] = 1  # the second row
+        lines = [
+            f"{k + 1} " + " ".join(f"{j + 1}:{v:g}" for j, v in enumerate(p))
+            for k, p in zip(labels, pixels, strict=True)
+        ]
+        (tmp_path / "torchvision" / file).write_bytes(bz2.compress("\n".join(lines).encode()))
+    source = fc.data.load("usps", tmp_path, download=False)
+    assert source.train_x.shape == (20, 1, 16, 16)
+    assert np.array_equal(source.train_y, y["usps.bz2"])
+    assert np.array_equal(source.test_y, y["usps.t.bz2"])
+    assert (source.train_x[:, 0, 1] == 255).all()
+    assert source.train_x[:, 0, [0, 2]].max() == 0
+
+
+def test_svhn_files_are_read_upright_with_ten_as_zero(tmp_path, monkeypatch):
+    import torchvision.datasets as tv
+    from scipy.io import savemat
+
+    folder, split_list = tmp_path / "torchvision", {}
+    folder.mkdir()
+    for part, n in (("train", 20), ("test", 10)):
+        x = np.zeros((32, 32, 3, n), np.uint8)  # the file's order: rows, columns, colours, pictures
+        x[0, :, 1] = 77
+        file = folder / f"{part}_32x32.mat"
+        savemat(file, {"X": x, "y": (np.arange(n) % 10 + 1)[:, None]})  # the file writes 10 for the digit 0
+        split_list[part] = ["-", file.name, hashlib.md5(file.read_bytes()).hexdigest()]
+    monkeypatch.setattr(tv.SVHN, "split_list", split_list)
+    source = fc.data.load("svhn", tmp_path, download=False)
+    assert source.train_x.shape == (20, 3, 32, 32)
+    assert np.array_equal(source.train_y, (np.arange(20) + 1) % 10)
+    assert source.classes == 10
+    assert (source.train_x[:, 1, 0] == 77).all()
+    assert source.train_x[:, 1, 1:].max() == source.train_x[:, 0].max() == 0
+
+
+@pytest.mark.parametrize(("name", "key", "classes"), [("cifar10", "labels", 10), ("cifar100", "fine_labels", 100)])
+def test_cifar_files_are_read_upright_with_fine_labels(name, key, classes, tmp_path, monkeypatch):
+    import torchvision.datasets as tv
+
+    kind = {"cifar10": tv.CIFAR10, "cifar100": tv.CIFAR100}[name]
+    folder = tmp_path / "torchvision" / kind.base_folder
+    folder.mkdir(parents=True)
+    lists = {"train_list": [], "test_list": []}
+    for part in lists:
+        x = np.zeros((classes, 3, 32, 32), np.uint8)  # the file's order: colours, rows, columns
+        x[:, 1, 0] = 77
+        content = {"data": x.reshape(classes, -1), key: list(range(classes)), "coarse_labels": [0] * classes}
+        file = folder / part
+        file.write_bytes(pickle.dumps(content))
+        lists[part].append([part, hashlib.md5(file.read_bytes()).hexdigest()])
+    meta = folder / "names"
+    meta.write_bytes(pickle.dumps({"key": [str(c) for c in range(classes)]}))
+    for attribute, value in lists.items():
+        monkeypatch.setattr(kind, attribute, value)
+    monkeypatch.setattr(
+        kind, "meta", {"filename": "names", "key": "key", "md5": hashlib.md5(meta.read_bytes()).hexdigest()}
+    )
+    source = fc.data.load(name, tmp_path, download=False)
+    assert source.train_x.shape == (classes, 3, 32, 32)
+    assert np.array_equal(source.train_y, np.arange(classes))
+    assert source.classes == classes
+    assert (source.train_x[:, 1, 0] == 77).all()
+    assert source.train_x[:, 1, 1:].max() == source.train_x[:, [0, 2]].max() == 0
+
+
+# --- LEAF ---------------------------------------------------------------------------------------------------------
+
+
+def leaf(folder: Path, part: str, files: list[dict]) -> None:
+    (folder / part).mkdir(parents=True)
+    for k, user_data in enumerate(files):
+        content = {
+            "users": list(user_data),
+            "num_samples": [len(d["y"]) for d in user_data.values()],
+            "user_data": user_data,
+        }
+        (folder / part / f"all_data_{k}.json").write_text(json.dumps(content))
+
+
+def test_femnist_of_leaf_has_one_owner_per_writer_across_files(tmp_path):
+    ramp = (np.arange(784) % 256 / 255).tolist()
+
+    def draw(*labels):
+        return {"x": [ramp] * len(labels), "y": list(labels)}
+
+    leaf(tmp_path / "femnist", "train", [{"ann": draw(3, 61)}, {"bob": draw(0), "ann": draw(5)}])
+    leaf(tmp_path / "femnist", "test", [{"bob": draw(1), "cyd": draw(2)}])
+    source = fc.data.load("femnist", tmp_path)
+    assert source.train_x.shape == (4, 1, 28, 28)
+    assert source.train_x.dtype == np.uint8
+    assert np.array_equal(source.train_x[0].ravel(), np.arange(784) % 256)  # back to the bytes it came from
+    assert source.train_y.tolist() == [3, 61, 0, 5]
+    assert source.train_owner.tolist() == [0, 0, 1, 0]
+    assert source.test_owner.tolist() == [1, 2]
+    assert source.classes == 62
+    fed = fc.federation("femnist", partition=fc.ByOwner(), root=tmp_path)
+    assert fed.sizes.tolist() == [3, 1]
+    assert fed.d == 25_182
+
+
+def test_shakespeare_of_leaf_becomes_numbers_of_the_alphabet(tmp_path):
+    line = "To be, or not to be".ljust(80)
+    leaf(tmp_path / "shakespeare", "train", [{"HAMLET": {"x": [line, line[1:] + "x"], "y": ["x", "~"]}}])
+    leaf(tmp_path / "shakespeare", "test", [{"HAMLET": {"x": [line], "y": ["}"]}}])
+    source = fc.data.load("shakespeare", tmp_path)
+    assert len(sources.ALPHABET) == len(set(sources.ALPHABET)) == source.classes == 80
+    assert "".join(sources.ALPHABET[k] for k in source.train_x[0]) == line
+    assert source.train_y.tolist() == [sources.ALPHABET.index("x"), sources.ALPHABET.index(" ")]  # unknown: a space
+    assert source.test_y.tolist() == [79]
+    assert source.text
+
+
+def test_text_reaches_a_model_as_whole_numbers(tmp_path):
+    line = "abc".ljust(80)
+    leaf(
+        tmp_path / "shakespeare",
+        "train",
+        [{"A": {"x": [line] * 6, "y": list("abcdef")}, "B": {"x": [line] * 3, "y": list("abc")}}],
+    )
+    leaf(tmp_path / "shakespeare", "test", [{"A": {"x": [line], "y": ["a"]}}])
+    model = torch.nn.Sequential(torch.nn.Embedding(80, 2), torch.nn.Flatten(), torch.nn.Linear(160, 80))
+    fed = fc.federation("shakespeare", partition=fc.ByOwner(), model=model, root=tmp_path)
+    assert fed._inputs(fed.x).dtype == torch.int64
+    assert fc.simulate(fc.FedAvg(), fed, rounds=2, batch_size=2).final("loss") > 0
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"users": ["a"]}', '{"users": ["a"], "user_data": {"a": {"x": [[1]]}}}']
+)
+def test_a_file_that_is_not_leaf_json_is_named(content, tmp_path):
+    (tmp_path / "femnist" / "train").mkdir(parents=True)
+    file = tmp_path / "femnist" / "train" / "bad.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match="LEAF") as e:
+        fc.data.load("femnist", tmp_path)
+    assert str(file) in str(e.value)
+
+
+# --- image folders ------------------------------------------------------------------------------------------------
+
+
+def tree(root: Path, part: str, kinds: list[str], size=(6, 4), n: int = 2) -> None:
+    from PIL import Image
+
+    for k, kind in enumerate(kinds):
+        (root / part / kind).mkdir(parents=True)
+        for j in range(n):
+            picture = np.zeros((size[1], size[0], 3), np.uint8)
+            picture[0, :, 2], picture[1, 0, 0] = 250, 10 * k
+            Image.fromarray(picture).save(root / part / kind / f"{j}.png")
+
+
+def test_an_image_folder_is_read_upright_with_classes_by_name(tmp_path):
+    tree(tmp_path / "tiny-imagenet", "train", ["ant", "bee", "cat"])
+    tree(tmp_path / "tiny-imagenet", "val", ["ant", "bee", "cat"], n=1)
+    source = fc.data.load("tiny-imagenet", tmp_path)
+    assert source.train_x.shape == (6, 3, 4, 6)
+    assert source.train_y.tolist() == [0, 0, 1, 1, 2, 2]
+    assert source.test_y.tolist() == [0, 1, 2]
+    assert (source.train_x[:, 2, 0] == 250).all()
+    assert np.array_equal(source.train_x[:, 0, 1, 0], 10 * source.train_y)
+
+
+def test_an_image_folder_whose_parts_have_other_classes_is_refused(tmp_path):
+    # ImageFolder numbers the folders it finds: without "ant" in val, "bee" would silently become class 0
+    tree(tmp_path / "tiny-imagenet", "train", ["ant", "bee"])
+    tree(tmp_path / "tiny-imagenet", "val", ["bee"])
+    with pytest.raises(ValueError, match="other classes"):
+        fc.data.load("tiny-imagenet", tmp_path)
+
+
+def test_images_of_unequal_size_are_refused_with_the_sizes(tmp_path):
+    tree(tmp_path / "tiny-imagenet", "train", ["ant"], size=(6, 4))
+    tree(tmp_path / "tiny-imagenet", "train", ["bee"], size=(5, 5))
+    with pytest.raises(ValueError, match=r"\(5, 5\), \(6, 4\).*resize"):
+        fc.data.load("tiny-imagenet", tmp_path)
+
+
+# --- real packs, where there are some -----------------------------------------------------------------------------
+
+PACKS = os.environ.get("FEDCORE_TEST_PACKS")
+
+
+@pytest.mark.skipif(not PACKS, reason="set FEDCORE_TEST_PACKS to a folder of NAME.npz files")
+def test_real_packs_train():
+    names = [n for n in sources.NAMES if (Path(PACKS) / f"{n}.npz").is_file()]
+    assert names, f"no NAME.npz in {PACKS}"
+    for name in names:
+        s = fc.data.load(name, PACKS)
+        if s.text:
+            few = sources.Source(name, s.train_x[:600], s.train_y[:600], s.test_x[:200], s.test_y[:200], 80, text=True)
+            model = torch.nn.Sequential(torch.nn.Embedding(80, 4), torch.nn.Flatten(), torch.nn.Linear(320, 80))
+        else:
+            assert s.train_x.dtype == np.uint8, name
+            few = sources.Source(name, s.train_x[:600], s.train_y[:600], s.test_x[:200], s.test_y[:200], s.classes)
+            model = "mlp"
+        fed = fc.federation(few, clients=4, model=model)
+        _, loss = fc.simulate(fc.FedAvg(), fed, rounds=5, lr=0.05, local_epochs=2).curve("loss")
+        assert loss[-1] < loss[0], name
+
+
+def test_a_packed_file_may_be_compressed(tmp_path):
+    x, y = h.images(20, (1, 4, 4), 3)
+    np.savez_compressed(tmp_path / "mine.npz", train_images=x, train_labels=y, test_images=x, test_labels=y)
+    assert np.array_equal(fc.data.load("mine", tmp_path).train_x, x)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "text", "pickled", "gzip", "empty"])
+def test_a_damaged_pack_is_named_with_what_it_should_be(damage, tmp_path):
+    pack(tmp_path, "mnist")
+    file = tmp_path / "mnist.npz"
+    whole = file.read_bytes()
+    content = {"truncated": whole[: len(whole) // 2], "text": b"hello", "pickled": pickle.dumps({"train_images": 1}),
+               "gzip": gzip.compress(whole), "empty": b""}[damage]  # fmt: skip
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="train_images") as e:
+        fc.data.load("mnist", tmp_path)
+    assert str(file) in str(e.value)
+
+
+def test_a_pickle_in_a_pack_is_never_executed(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "exploded"),)
+
+    pack(tmp_path, "mine", test_labels=np.array([Bomb()] * 5, object))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        fc.data.load("mine", tmp_path)
+    assert not (tmp_path / "exploded").exists()

@@ -1,0 +1,450 @@
+"""Gradients of a whole cohort: two paths, one answer, and that answer is autograd's on the module alone."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedcore as fc
+from fedcore import models
+from fedcore.engine import Batch, Engine
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# name, input shape, classes, parameters
+NETS = [
+    ("logistic", (1, 28, 28), 10, 7_850),
+    ("mlp", (1, 28, 28), 10, 199_210),
+    ("digit_cnn", (1, 8, 8), 10, 6_090),
+    ("femnist_cnn", (1, 28, 28), 62, 25_182),
+    ("lenet", (3, 32, 32), 10, 797_962),
+    ("resnet18_gn", (3, 32, 32), 10, 11_181_642),
+    ("resnet18_gn_3x3", (3, 8, 8), 10, 11_173_962),
+    ("cnn", (1, 8, 8), 10, 6_090),
+]
+SMALL = [n for n in NETS if n[3] < 1e6]
+
+
+def batch(m: int, B: int, shape, classes: int, dtype=torch.float64, seed: int = 0) -> Batch:
+    """Random inputs for m clients; client i has B - i samples (at least one), the rest is padding."""
+    g = torch.Generator().manual_seed(seed)
+    count = [max(1, B - i) for i in range(m)]
+    w = torch.zeros(m, B, dtype=dtype)
+    for i, k in enumerate(count):
+        w[i, :k] = 1 / k
+    x = torch.randn(m, B, *shape, generator=g, dtype=dtype)
+    return Batch(x, torch.randint(0, classes, (m, B), generator=g), w, count, list(range(1, m + 1)))
+
+
+def rows(module: nn.Module, m: int, dtype=torch.float64) -> torch.Tensor:
+    """m different parameter vectors near the module's own."""
+    flat = models.flatten(module).to(dtype)
+    noise = torch.randn(m, len(flat), generator=torch.Generator().manual_seed(1), dtype=dtype)
+    return flat + 0.1 * flat.std() * noise
+
+
+def by_autograd(module: nn.Module, Y: torch.Tensor, b: Batch) -> torch.Tensor:
+    return torch.stack([h.gradient(module, Y[i], b.x[i, :k], b.y[i, :k]) for i, k in enumerate(b.count)])
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+# --- networks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "shape", "classes", "d"), NETS, ids=lambda v: str(v))
+def test_parameter_counts_are_the_published_ones(name, shape, classes, d):
+    module = models.build(name, shape, classes, seed=0)
+    assert sum(p.numel() for p in module.parameters()) == d
+    assert models.Layout.of(module).d == d == len(models.flatten(module))
+
+
+def test_resnet_for_100_classes_and_both_stems_have_their_counts():
+    count = lambda stem, classes: len(models.flatten(models.resnet18_gn((3, 32, 32), classes, stem)))  # noqa: E731
+    assert count("imagenet", 100) == 11_227_812
+    assert count("imagenet", 10) - count("3x3", 10) == 3 * 64 * (7 * 7 - 3 * 3)
+
+
+def test_every_named_model_is_among_the_nets_tested_here():
+    assert {n[0] for n in NETS} == set(models.MODELS)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
+def test_cnn_is_the_network_of_the_image_size(shape):
+    assert repr(models.cnn(shape, 10)) == repr(
+        {(1, 8, 8): models.digit_cnn, (1, 28, 28): models.femnist_cnn, (3, 32, 32): models.lenet}[shape](shape, 10)
+    )
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet18_gn_3x3"])
+def test_initial_weights_come_from_the_seed_alone(name):
+    torch.manual_seed(1)
+    a = models.flatten(models.build(name, (1, 8, 8), 10, seed=3))
+    torch.manual_seed(2)
+    word = torch.get_rng_state()
+    b, c = (models.flatten(models.build(name, (1, 8, 8), 10, seed=s)) for s in (3, 4))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+    assert torch.equal(word, torch.get_rng_state())
+
+
+def test_the_layout_puts_every_parameter_at_its_place_and_views_share_memory():
+    module = models.digit_cnn((1, 8, 8), 10)
+    layout, flat = models.Layout.of(module), models.flatten(module)
+    for name, p in module.named_parameters():
+        assert torch.equal(layout.views(flat)[name], p)
+    layout.views(flat)[layout.names[-1]].zero_()
+    assert (flat[-10:] == 0).all()
+
+
+# --- gradients ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "shape", "classes", "d"), NETS, ids=lambda v: str(v))
+def test_both_paths_are_autograd_on_the_module(name, shape, classes, d):
+    module = models.build(name, shape, classes, seed=0).double()
+    m, B = (3, 4) if d < 1e6 else (2, 2)
+    Y, b = rows(module, m), batch(m, B, shape, classes)
+    truth = by_autograd(module, Y, b)
+    for path in ("batched", "sequential"):
+        G = Engine(module, path).gradient(Y, b)
+        assert G.shape == Y.shape
+        assert max(relative(g, t) for g, t in zip(G, truth, strict=True)) < 1e-12, path
+
+
+@pytest.mark.parametrize(("name", "shape", "classes", "d"), SMALL, ids=lambda v: str(v))
+def test_both_paths_agree_in_float32_to_its_rounding(name, shape, classes, d):
+    module = models.build(name, shape, classes, seed=0)
+    Y, b = rows(module, 3, torch.float32), batch(3, 4, shape, classes, torch.float32)
+    a, c = (Engine(module, path).gradient(Y, b) for path in ("batched", "sequential"))
+    assert a.dtype == torch.float32
+    assert relative(a, c) < 2e-5
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+def test_padding_has_no_influence(path):
+    module = models.digit_cnn((1, 8, 8), 10).double()
+    Y, b, engine = rows(module, 3), batch(3, 5, (1, 8, 8), 10), Engine(module, path)
+    G = engine.gradient(Y, b)
+    x, y = b.x.clone(), b.y.clone()
+    for i, k in enumerate(b.count):
+        x[i, k:], y[i, k:] = 1e3, 9
+    assert torch.equal(engine.gradient(Y, Batch(x, y, b.w, b.count, b.key)), G)
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+def test_one_clients_gradient_does_not_depend_on_the_others(path):
+    module = models.digit_cnn((1, 8, 8), 10).double()
+    Y, b, engine = rows(module, 4), batch(4, 5, (1, 8, 8), 10), Engine(module, path)
+    G = engine.gradient(Y, b)
+    for i in range(4):
+        alone = Batch(b.x[i : i + 1], b.y[i : i + 1], b.w[i : i + 1], b.count[i : i + 1], b.key[i : i + 1])
+        assert relative(engine.gradient(Y[i : i + 1], alone)[0], G[i]) < 1e-13
+    Z = Y.clone()
+    Z[1:] += 1
+    assert relative(engine.gradient(Z, b)[0], G[0]) < 1e-13
+
+
+def test_gradients_leave_parameters_and_the_autograd_graph_alone():
+    module = models.digit_cnn((1, 8, 8), 10).double()
+    Y, b = rows(module, 2), batch(2, 3, (1, 8, 8), 10)
+    before = Y.clone()
+    for path in ("batched", "sequential"):
+        G = Engine(module, path).gradient(Y, b)
+        assert not G.requires_grad
+        assert not Y.requires_grad
+        assert torch.equal(Y, before)
+
+
+# --- modules of the user's ----------------------------------------------------------------------------------------
+
+
+class Custom(nn.Module):
+    """A forward of its own, with functional layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(64, 12), nn.Linear(12, 10)
+        self.scale = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x):
+        z = F.gelu(self.a(x.flatten(1)))
+        return self.scale * self.b(z + z.mean(1, keepdim=True))
+
+
+class Tied(nn.Module):
+    """Two layers share one weight matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.b(torch.tanh(self.a(x.flatten(1))))))
+
+
+class Unused(nn.Module):
+    """A layer that takes no part in the forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.idle, self.out = nn.Linear(3, 3), nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.out(x.flatten(1))
+
+
+class Standardised(nn.Conv2d):
+    """A subclass of a layer the batched path knows, with another forward."""
+
+    def forward(self, x):
+        return F.conv2d(x, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
+
+
+def used_twice() -> nn.Module:
+    relu, square = nn.ReLU(), nn.Linear(16, 16)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), relu, square, relu, square, relu, nn.Linear(16, 10))
+
+
+def one_relu() -> nn.Module:
+    relu = nn.ReLU()
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), relu, nn.Linear(16, 16), relu, nn.Linear(16, 10))
+
+
+def hooked() -> nn.Module:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    module[1].register_forward_hook(lambda _m, _i, out: 2 * out)
+    return module
+
+
+ODD = {
+    "custom forward": Custom,
+    "tied weights": Tied,
+    "layer used twice": used_twice,
+    "one ReLU used twice": one_relu,
+    "subclass of Conv2d": lambda: nn.Sequential(Standardised(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)),
+    "forward hook": hooked,
+    "grouped convolution": lambda: nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=4), nn.Flatten(), nn.Linear(128, 10)
+    ),
+    "padding='same'": lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten(), nn.Linear(128, 10)),
+    "reflecting padding": lambda: nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(128, 10)
+    ),
+    "stride, dilation, no bias": lambda: nn.Sequential(
+        nn.Conv2d(1, 3, 3, stride=2, bias=False), nn.Tanh(), nn.Conv2d(3, 4, 2, dilation=2),
+        nn.Flatten(), nn.Linear(4, 10)
+    ),
+    "group norm on vectors": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.GroupNorm(4, 16), nn.ReLU(), nn.Linear(16, 10, bias=False)
+    ),
+    "group norm without affine": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4, affine=False), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(36, 10)
+    ),
+    "linear along picture rows": lambda: nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.Linear(6, 4), nn.Flatten(), nn.Linear(72, 10)
+    ),
+    "flatten of some axes": lambda: nn.Sequential(nn.Flatten(2), nn.Linear(64, 8), nn.Flatten(), nn.Linear(8, 10)),
+    "average pooling": lambda: nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Sigmoid()),
+    "layer norm": lambda: nn.Sequential(nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 10)),
+    "weight norm": lambda: nn.Sequential(
+        nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 10))
+    ),
+    "unused parameter": Unused,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_any_module_is_differentiated_as_autograd_does_it(kind):
+    torch.manual_seed(0)
+    module = ODD[kind]().double()
+    Y, b = rows(module, 3), batch(3, 4, (1, 8, 8), 10)
+    truth = by_autograd(module, Y, b)
+    assert relative(Engine(module, "auto").gradient(Y, b), truth) < 1e-12
+    assert relative(Engine(module, "sequential").gradient(Y, b), truth) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["layer used twice", "tied weights", "one ReLU used twice"])
+def test_a_federation_survives_its_runs_and_is_copied_after_them(kind):
+    fed = h.network(shape=(1, 8, 8), classes=5, model=ODD[kind]())
+    first, second = (fc.simulate(fc.FedAvg(), fed, rounds=2, batch_size=4) for _ in range(2))
+    other = fc.simulate(fc.FedAvg(), fed.to(dtype=torch.float32), rounds=2, batch_size=4)
+    assert torch.equal(first.params, second.params)
+    h.close(other.params, first.params, 1e-5)
+
+
+class Counting(nn.Module):
+    """Its forward writes to a buffer that the next forward reads, as power iterations do."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(64, 10)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.out(x.flatten(1)) * self.calls
+
+
+def test_a_buffer_written_by_one_client_is_not_seen_by_the_next():
+    module = Counting().double()
+    Y, b = rows(module, 3), batch(3, 4, (1, 8, 8), 10)
+    engine = Engine(module)
+    truth = by_autograd(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double(), Y, b)  # the first call multiplies by 1
+    for _ in range(2):
+        assert relative(engine.gradient(Y, b), truth) < 1e-12
+    assert module.calls == 0
+
+
+@pytest.mark.parametrize("kind", ["auto", "sequential"])
+def test_the_automatic_path_is_batched_just_where_it_can_and_pays(kind):
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    small, large = models.digit_cnn((1, 8, 8), 10), models.lenet((3, 32, 32), 10)
+    path = lambda module, device=cpu: Engine(module, kind).chosen(device)  # noqa: E731
+    if kind == "sequential":
+        assert {path(m, d) for m in (small, large) for d in (cpu, cuda)} == {"sequential"}
+        return
+    assert (path(small), path(large), path(large, cuda)) == ("batched", "sequential", "batched")
+    assert {path(ODD[k]()) for k in ("custom forward", "tied weights", "layer used twice", "forward hook")} == {
+        "sequential"
+    }
+    assert {path(ODD[k]()) for k in ("one ReLU used twice", "group norm on vectors")} == {"batched"}
+
+
+# --- batch norm and dropout ---------------------------------------------------------------------------------------
+
+
+def normed(shape, classes, p: float = 0.0) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(p), nn.Flatten(), nn.Linear(16, classes)
+    )
+
+
+def test_batch_norm_trains_on_the_statistics_of_the_clients_own_batch():
+    module = normed((1, 4, 4), 3).double()
+    fed = h.network(model=module)
+    G = fed.full_gradient(fed.x0.repeat(5, 1), fed.plan(0, 0, np.arange(5), batch_size=None))
+    module.train()
+    for i in range(5):
+        assert relative(G[i], h.gradient(module, fed.x0, *h.whole(fed, i))) < 1e-12
+
+
+def test_batch_norm_is_evaluated_with_the_statistics_of_the_training_data():
+    fed = h.network(sizes=(30, 20), model=normed)
+    history = fc.simulate(fc.FedAvg(), fed, rounds=2, lr=0.1, batch_size=5)
+    net = normed((1, 4, 4), 3).double()
+    nn.utils.vector_to_parameters(history.params, net.parameters())
+    conv, norm = net[0], net[1]
+    z = conv(fed._inputs(fed.x))
+    norm.running_mean, norm.running_var = z.mean((0, 2, 3)).detach(), z.var((0, 2, 3), unbiased=True).detach()
+    net.eval()
+    loss = F.cross_entropy(net(fed._inputs(fed._test[0])), fed._test[1])
+    h.close(history.final("loss"), loss, 1e-12)
+
+
+def test_statistics_are_collected_over_chunks_of_equal_size_and_without_dropout(monkeypatch):
+    monkeypatch.setattr(
+        sys.modules["fedcore.data.federation"], "EVAL_CHUNK", 7
+    )  # 50 = 7 * 7 + 1: one sample must not stand alone
+    vectors = lambda shape, classes: nn.Sequential(  # noqa: E731
+        nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, classes)
+    )
+    fed = h.network(sizes=(30, 20), model=vectors)
+    word = torch.get_rng_state()
+    first, again = fed.evaluate(fed.x0), fed.evaluate(fed.x0)
+    assert first == again
+    assert torch.equal(word, torch.get_rng_state())
+
+
+def test_the_objective_of_a_batch_norm_model_uses_collected_statistics_too():
+    fed = h.network(sizes=(30, 20), model=normed)
+    net = normed((1, 4, 4), 3).double()
+    nn.utils.vector_to_parameters(fed.x0, net.parameters())
+    z = net[0](fed._inputs(fed.x))
+    net[1].running_mean, net[1].running_var = z.mean((0, 2, 3)).detach(), z.var((0, 2, 3), unbiased=True).detach()
+    net.eval()
+    losses = [F.cross_entropy(net(x), y) for x, y in (h.whole(fed, 0), h.whole(fed, 1))]
+    h.close(fed.objective(fed.x0), sum(losses) / 2, 1e-12)
+
+
+class Functional(nn.Module):
+    """Dropout by a function, which no list of layers shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 32), nn.Linear(32, 3)
+
+    def forward(self, x):
+        return self.b(F.dropout(torch.relu(self.a(x.flatten(1))), 0.5, self.training))
+
+
+@pytest.mark.parametrize("module", [normed((1, 4, 4), 3, 0.5), Functional()], ids=["layer", "function"])
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_dropout_drops_and_is_deterministic_by_seed(module, batch_size):
+    fed, options = h.network(model=module), {"rounds": 2, "lr": 0.1, "batch_size": batch_size}
+    torch.manual_seed(1)
+    a = fc.simulate(fc.FedAvg(), fed, **options).params
+    torch.manual_seed(2)
+    b, c = (fc.simulate(fc.FedAvg(), fed, seed=s, **options).params for s in (0, 1))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+# --- federations --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+@pytest.mark.parametrize("chunk", [5, 12, 4096])
+def test_the_full_gradient_is_the_mean_of_per_sample_gradients_whatever_the_chunk(monkeypatch, path, chunk):
+    monkeypatch.setattr(sys.modules["fedcore.data.federation"], "SAMPLE_CHUNK", chunk)
+    fed = h.network(sizes=(13, 7, 20)).forced(path)
+    Y = rows(fed.engine.module, 3)
+    plan = fed.plan(0, 0, np.array([0, 1, 2]), batch_size=None)
+    G = fed.full_gradient(Y, plan)
+    for row, i in enumerate(plan.clients):
+        inputs, labels = h.whole(fed, i)
+        each = [h.gradient(fed.engine.module, Y[row], inputs[j : j + 1], labels[j : j + 1]) for j in range(len(labels))]
+        assert relative(G[row], torch.stack(each).mean(0)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "method", [fc.FedAvg(), fc.FedSGD(), fc.FedSMB(), fc.SCAFFOLD("I"), fc.SCAFFOLD("II"), fc.FedUp()], ids=repr
+)
+def test_whole_runs_are_equal_on_both_paths(method):
+    fed = fc.federation(h.images(90), clients=6, partition=fc.Dirichlet(0.5), model="digit_cnn", dtype=torch.float64)
+    a, b = (fc.simulate(method, fed.forced(p), rounds=3, cohort=4, lr=0.1, batch_size=8, momentum=0.5, clip=1.0)
+            for p in ("batched", "sequential"))  # fmt: skip
+    h.close(a.params, b.params, 1e-12)
+    assert [r[:3] for r in a.rows] == [r[:3] for r in b.rows]
+    h.close([r[3] for r in a.rows], [r[3] for r in b.rows], 1e-11)
+
+
+# --- import -------------------------------------------------------------------------------------------------------
+
+
+def test_importing_is_light_and_quick():
+    heavy = "torchvision matplotlib pandas sklearn scipy seaborn ipywidgets IPython papermill tqdm nbformat"
+    code = (
+        f"import sys, time, torch, numpy; heavy = set({heavy.split()}); before = heavy & set(sys.modules); "
+        "t = time.perf_counter(); import fedcore; t = time.perf_counter() - t; "
+        "print(t, *(heavy & set(sys.modules) - before))"
+    )
+    seconds = []
+    for _ in range(3):
+        out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+        t, *loaded = out.stdout.split()
+        assert loaded == []
+        seconds.append(float(t))
+    assert statistics.median(seconds) < 2

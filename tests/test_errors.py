@@ -1,0 +1,285 @@
+"""Wrong calls: the documented exception, with the value given, the allowed range and the remedy in its message."""
+
+from __future__ import annotations
+
+import math
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedcore as fc
+from fedcore.engine import Engine
+
+X, Y = h.images(40, (1, 4, 4), 3)
+A, B = h.problem(4, 3)
+QUADRATIC = fc.quadratic(A, B)
+
+
+def fed(source=(X, Y), **options):
+    return fc.federation(source, **{"clients": 4, "model": "mlp"} | options)
+
+
+def run(method=None, federation=QUADRATIC, **options):
+    return fc.simulate(method or fc.FedAvg(), federation, **{"rounds": 2} | options)
+
+
+def spoiled(value: float) -> np.ndarray:
+    x = X.astype(np.float32)
+    x[5, 0, 1, 1] = value
+    return x
+
+
+def flat(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def nan_weights() -> nn.Module:
+    module = flat(nn.Linear(16, 3))
+    module[1].bias.data[0] = math.nan
+    return module
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.out(x.flatten(1)), None
+
+
+def mapping(**changes) -> dict:
+    arrays = {"train_images": X, "train_labels": Y, "test_images": X[:5], "test_labels": Y[:5]} | changes
+    return {k: v for k, v in arrays.items() if v is not None}
+
+
+# (call, exception, words of the message)
+SIMULATE = [
+    (lambda: run(cohort=5), ValueError, "cohort=5 4 clients cohort<=4"),
+    (lambda: run(cohort=0), ValueError, "cohort=0 cohort>=1 cohort<=4 fraction None"),
+    (lambda: run(cohort=-2), ValueError, "cohort=-2 cohort>=1"),
+    (lambda: run(cohort=1.5), ValueError, "cohort=1.5 cohort > 0 <= 1"),
+    (lambda: run(cohort=0.0), ValueError, "cohort=0 cohort > 0 <= 1"),
+    (lambda: run(cohort=math.nan), ValueError, "cohort=nan cohort > 0"),
+    (lambda: run(cohort=True), TypeError, "cohort=True integer cohort>=1"),
+    (lambda: run(cohort="all"), TypeError, "cohort='all' integer cohort>=1 None"),
+    (lambda: run(rounds=-1), ValueError, "rounds=-1 rounds>=0"),
+    (lambda: run(rounds=2.0), TypeError, "rounds=2.0 integer rounds>=0"),
+    (lambda: run(rounds=True), TypeError, "rounds=True integer"),
+    (lambda: run(rounds="10"), TypeError, "rounds='10' integer"),
+    (lambda: run(lr=0), ValueError, "lr=0 lr > 0"),
+    (lambda: run(lr=-0.1), ValueError, "lr=-0.1 lr > 0"),
+    (lambda: run(lr=math.nan), ValueError, "lr=nan lr > 0"),
+    (lambda: run(lr=math.inf), ValueError, "lr=inf lr > 0"),
+    (lambda: run(lr="0.1"), TypeError, "lr='0.1' number lr > 0"),
+    (lambda: run(lr=None), TypeError, "lr=None number lr > 0"),
+    (lambda: run(lr=True), TypeError, "lr=True number lr > 0"),
+    (lambda: run(lr_decay=0), ValueError, "lr_decay=0 lr_decay > 0"),
+    (lambda: run(lr_decay=0.1, rounds=400), ValueError, "lr_decay=0.1 rounds=400 nearer to 1 fewer rounds"),
+    (lambda: run(lr_decay=10.0, rounds=400), ValueError, "lr_decay=10 rounds=400 nearer to 1 fewer rounds"),
+    (lambda: run(local_epochs=0), ValueError, "local_epochs=0 local_epochs>=1"),
+    (lambda: run(local_epochs=1.5), TypeError, "local_epochs=1.5 integer local_epochs>=1"),
+    (lambda: run(local_steps=0), ValueError, "local_steps=0 local_steps>=1 None"),
+    (lambda: run(local_steps=2.5), TypeError, "local_steps=2.5 integer local_steps>=1"),
+    (lambda: run(batch_size=0), ValueError, "batch_size=0 batch_size>=1 None"),
+    (lambda: run(batch_size=8.0), TypeError, "batch_size=8.0 integer batch_size>=1"),
+    (lambda: run(server_lr=0), ValueError, "server_lr=0 server_lr > 0"),
+    (lambda: run(weight_decay=-1e-4), ValueError, "weight_decay=-0.0001 weight_decay >= 0"),
+    (lambda: run(clip=0), ValueError, "clip=0 clip > 0"),
+    (lambda: run(momentum=1.0), ValueError, "momentum=1 momentum >= 0 <= 0.999999"),
+    (lambda: run(weighting="size"), ValueError, "weighting='size' 'uniform' 'samples'"),
+    (lambda: run(seed=-1), ValueError, "seed=-1 seed>=0"),
+    (lambda: run(seed=1.0), TypeError, "seed=1.0 integer seed>=0"),
+    (lambda: run(eval_every=0), ValueError, "eval_every=0 eval_every>=1"),
+    (lambda: run(checkpoint_every=0), ValueError, "checkpoint_every=0 checkpoint_every>=1"),
+    (lambda: run(dtype=torch.int64), ValueError, "dtype=torch.int64 torch.float32 torch.float64 None"),
+    (lambda: run(dtype=torch.float16), ValueError, "dtype=torch.float16 torch.float32 torch.float64"),
+    (lambda: run(device="gpu"), ValueError, "device='gpu' 'cpu' 'cuda' None"),
+    (lambda: run(probes=fc.probes.drift), TypeError, "probes= drift list probes=[...]"),
+    (lambda: run(fc.FedAvg), TypeError, "FedAvg instance fc.FedAvg()"),
+    (lambda: run("FedAvg"), TypeError, "method='FedAvg' fc.FedAvg()"),
+    (lambda: run(federation="digits"), TypeError, "fed=str fc.federation fc.quadratic"),
+    (lambda: run(federation=[1, 2]), TypeError, "fed=list fc.federation fc.quadratic"),
+]
+METHODS = [
+    (lambda: fc.FedAvg(server_momentum=1.0), ValueError, "server_momentum=1 server_momentum >= 0 <= 0.999999"),
+    (lambda: fc.FedAvg(server_momentum=-0.1), ValueError, "server_momentum=-0.1 server_momentum >= 0"),
+    (lambda: fc.FedProx(mu=-1), ValueError, "mu=-1 mu >= 0"),
+    (lambda: fc.FedProx(mu="big"), TypeError, "mu='big' number mu >= 0"),
+    (lambda: fc.FedUp(alpha=-0.1), ValueError, "alpha=-0.1 alpha >= 0"),
+    (lambda: fc.FedUp(alpha=math.nan), ValueError, "alpha=nan alpha >= 0"),
+    (lambda: fc.SCAFFOLD("III"), ValueError, "option='III' 'I' 'II'"),
+    (lambda: fc.SCAFFOLD(2), ValueError, "option=2 'I' 'II'"),
+]
+FEDERATION = [
+    (lambda: fed("minst"), ValueError, "source='minst' mnist cifar10 minst.npz"),
+    (lambda: fed(3), TypeError, "source=int name pair of arrays mapping"),
+    (lambda: fed(clients=0), ValueError, "clients=0 clients>=1"),
+    (lambda: fed(clients=-3), ValueError, "clients=-3 clients>=1"),
+    (lambda: fed(clients=2.5), TypeError, "clients=2.5 integer clients>=1"),
+    (lambda: fed(clients=True), TypeError, "clients=True integer"),
+    (lambda: fed(clients=33), ValueError, "clients=33 32 training samples fewer clients"),
+    (lambda: fed(clients=None), ValueError, "clients=None ByOwner() clients=n"),
+    (lambda: fed(seed=-1), ValueError, "seed=-1 seed>=0"),
+    (lambda: fed(partition="iid"), TypeError, "partition='iid' fc.IID() fc.Dirichlet(q) fc.Shards(c)"),
+    (lambda: fed(partition=fc.IID), TypeError, "partition= fc.IID() fc.Dirichlet(q)"),
+    (lambda: fed(partition=fc.ByOwner()), ValueError, "ByOwner() owners train_owner"),
+    (lambda: fed(partition=fc.Shards(4)), ValueError, "classes=4 3 labels <= 3"),
+    (lambda: fc.Dirichlet(0), ValueError, "q=0 q > 0"),
+    (lambda: fc.Dirichlet(-0.3), ValueError, "q=-0.3 q > 0"),
+    (lambda: fc.Dirichlet(math.nan), ValueError, "q=nan q > 0"),
+    (lambda: fc.Dirichlet("0.3"), TypeError, "q='0.3' number q > 0"),
+    (lambda: fc.Dirichlet(0.3, min_size=0), ValueError, "min_size=0 min_size>=1"),
+    (lambda: fc.Shards(0), ValueError, "classes=0 classes>=1"),
+    (lambda: fc.Shards(2.0), TypeError, "classes=2.0 integer classes>=1"),
+    (lambda: fed(model="resnet"), ValueError, "model='resnet' 'mlp' 'resnet18_gn' torch.nn.Module"),
+    (lambda: fed(model=3), TypeError, "model=3 'mlp' torch.nn.Module"),
+    (lambda: fed(model=lambda shape, classes: "net"), TypeError, "model= 'net' torch.nn.Module"),
+    (lambda: fed(model="cnn"), ValueError, "(1, 4, 4) (1, 28, 28) 'mlp' torch.nn.Module"),
+    (lambda: fed(model="lenet"), ValueError, "lenet (3, 32, 32) (1, 4, 4) 'mlp'"),
+    (lambda: fed((np.zeros((20, 5)), np.arange(20) % 2), model="resnet18_gn"), ValueError, "[C, H, W] (5,) 'mlp'"),
+    (lambda: fed(model=flat(nn.Linear(17, 3))), ValueError, "(1, 4, 4) made for this shape 'mlp'"),
+    (lambda: fed(model=nn.Embedding(3, 3)), ValueError, "(1, 4, 4) made for this shape"),
+    (lambda: fed(model=flat(nn.Linear(16, 2))), ValueError, "(2,) 3 classes 3 wide"),
+    (lambda: fed(model=nn.Linear(4, 3)), ValueError, "(1, 4, 3) 3 classes 3 wide"),
+    (lambda: fed(model=Pair()), ValueError, "tuple logits [B, classes]"),
+    (lambda: fed(model=nn.Flatten()), ValueError, "no parameters at least one"),
+    (lambda: fed(model=nan_weights()), ValueError, "initial parameters NaN finite"),
+    (lambda: fed(dtype=torch.int64), ValueError, "dtype=torch.int64 torch.float32 torch.float64"),
+    (lambda: fed(device="gpu"), ValueError, "device='gpu' 'cpu' 'cuda'"),
+    (lambda: fed(path="fast"), ValueError, "path='fast' 'auto' 'batched' 'sequential'"),
+    (lambda: fed(model=Pair(), path="batched"), ValueError, "'batched' Pair 'auto' 'sequential'"),
+]
+DATA = [
+    (lambda: fed((spoiled(math.nan), Y)), ValueError, "1 training inputs NaN clean or drop"),
+    (lambda: fed((spoiled(-math.inf), Y)), ValueError, "1 training inputs infinity clean or drop"),
+    (lambda: fed((X, Y[:-1])), ValueError, "(40, 1, 4, 4) (39,) one integer label per input"),
+    (lambda: fed(((X, Y), (X[:5], Y[:4]))), ValueError, "test inputs (5, 1, 4, 4) (4,) one integer label per input"),
+    (lambda: fed((X, np.eye(3)[Y])), ValueError, "labels one integer label per input"),
+    (lambda: fed((X[:4], Y[:4])), ValueError, "test set is empty at least one"),
+    (lambda: fed((3, 4)), ValueError, "() one integer label per input"),
+    (lambda: fed((X, Y - 1)), ValueError, "from -1 to 1 0..1"),
+    (lambda: fed((X, Y + 0.5)), ValueError, "labels float64 integers 0..C-1"),
+    (lambda: fed((X, np.where(Y > 1, math.nan, Y))), ValueError, "labels float64 integers 0..C-1"),
+    (lambda: fed((X, Y.astype(str))), ValueError, "labels <U21 integers 0..C-1"),
+    (lambda: fed((X.astype(str), Y)), ValueError, "inputs <U3 numbers"),
+    (lambda: fed((X * 1j, Y)), ValueError, "inputs complex128 real numbers"),
+    (lambda: fed((X[:, None], Y)), ValueError, "(32, 1, 1, 4, 4) [N, F] [N, C, H, W]"),
+    (lambda: fed((np.zeros((40, 4, 4, 2)), Y), model="cnn"), ValueError, "(4, 4, 2) known"),
+    (lambda: fed(((X, Y), (X[:, :, :3], Y))), ValueError, "(1, 4, 4) (1, 3, 4) differ"),
+    (lambda: fed(mapping(test_labels=None)), ValueError, "test_labels missing train_images train_owner"),
+    (lambda: fed(mapping(train_owner=np.arange(7))), ValueError, "train_owner (7,) (40,) one owner per sample"),
+    (lambda: fc.quadratic(A, B[:3]), ValueError, "(4, 3, 3) (3, 3) [n, p, p] [n, p]"),
+    (lambda: fc.quadratic(A[0], B[0]), ValueError, "(3, 3) (3,) [n, p, p] [n, p]"),
+    (lambda: fc.quadratic(A[:0], B[:0]), ValueError, "(0, 3, 3) n, p >= 1"),
+    (lambda: fc.quadratic(A * math.nan, B), ValueError, "A holds NaN finite"),
+    (lambda: fc.quadratic(A, B / 0.0), ValueError, "b holds NaN or infinity finite"),
+    (lambda: fc.quadratic(np.triu(A), B), ValueError, "symmetric (A + A') / 2"),
+    (lambda: fc.quadratic(A, B, x0=[1.0]), ValueError, "x0 (1,) [3]"),
+    (lambda: fc.quadratic("A", B), ValueError, "no array of numbers [n, p, p]"),
+    (lambda: fc.quadratic([[[1.0]], [[1.0, 2.0]]], [[1.0], [2.0]]), ValueError, "no array of numbers [n, p, p]"),
+]
+TABLE = {"simulate": SIMULATE, "methods": METHODS, "federation": FEDERATION, "data": DATA}
+CALLS = [pytest.param(*row, id=f"{room}-{row[2]}") for room, table in TABLE.items() for row in table]
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.parametrize(("call", "exception", "words"), CALLS)
+def test_a_wrong_call_names_the_value_the_range_and_the_remedy(call, exception, words):
+    with pytest.raises(exception) as e:
+        call()
+    assert e.type is exception
+    message = str(e.value)
+    missing = [word for word in words.split() if word not in message]
+    assert not missing, f"{missing} not in: {message}"
+
+
+# --- outside the process ------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_folder_that_cannot_be_written_is_an_error_before_the_first_round(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    seen = []
+    for folder in (file, file / "below"):
+        with pytest.raises(OSError, match=r"cannot be written.*use a folder you may write to") as e:
+            run(checkpoint_dir=folder, probes=[lambda r, y: seen.append(1) or {}])
+        assert str(folder) in str(e.value)
+    assert not seen
+
+
+def test_missing_data_offline_names_the_path_looked_in(tmp_path):
+    with pytest.raises(fc.DataNotFound, match="FEDCORE_DATA") as e:
+        fed("cifar10", root=tmp_path, download=False)
+    assert str(tmp_path) in str(e.value)
+    assert "cifar10.npz" in str(e.value)
+
+
+def test_a_client_without_data_is_named():
+    source = fc.data.load((X, Y))
+    parts = [np.arange(16), np.array([], int), np.arange(16, 32), np.array([], int)]
+    with pytest.raises(ValueError, match=r"clients \[1, 3\] have no training data; use fewer clients"):
+        fc.Federation(source, parts, flat(nn.Linear(16, 3)), partition=None, seed=0, device=torch.device("cpu"))
+
+
+def test_an_engine_refuses_a_path_it_has_no_rule_for():
+    with pytest.raises(ValueError, match=r"path='batched'.*LayerNorm.*path='auto' or 'sequential'"):
+        Engine(flat(nn.LayerNorm(16), nn.Linear(16, 3)), "batched")
+    with pytest.raises(ValueError, match=r"path='batched'.*LayerNorm"):
+        fed(model=flat(nn.LayerNorm(16), nn.Linear(16, 3))).forced("batched")
+
+
+def test_batch_norm_of_a_single_sample_is_explained():
+    federation = h.network(sizes=(9, 8), model=flat(nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    with pytest.raises(ValueError, match=r"batch of 1 sample.*batch_size.*None.*GroupNorm"):
+        run(federation=federation, batch_size=4)
+    run(federation=federation, batch_size=None)
+
+
+# --- divergence ---------------------------------------------------------------------------------------------------
+
+
+class Poisoned(fc.Method):
+    """Client 3 leaves the finite numbers in round 4."""
+
+    def direction(self, G, y, r):
+        bad = (r.clients == 3)[:, None] & (r.t == 4)
+        return torch.where(bad, torch.inf, G(y))
+
+
+@pytest.mark.parametrize("eval_every", [1, 3, 50])
+def test_divergence_names_its_round_and_client_whenever_it_is_looked_for(eval_every):
+    with pytest.raises(fc.Diverged, match=r"client 3 .*round 4 with lr=0.1; use a smaller lr, clip") as e:
+        run(Poisoned(), rounds=20, eval_every=eval_every)
+    assert (e.value.round, e.value.client) == (4, 3)
+    assert isinstance(e.value, FloatingPointError)
+
+
+def test_a_diverged_run_keeps_its_history():
+    with pytest.raises(fc.Diverged) as e:
+        run(Poisoned(), rounds=20, cohort=None)
+    whole, kept = run(fc.FedAvg(), rounds=4), e.value.history
+    assert kept.rows == whole.rows  # rounds 0 to 4, before the poison
+    assert torch.equal(kept.params, whole.params)
+    assert torch.equal(kept.state["x"], whole.params)
+    assert kept.cohorts == [*whole.cohorts, [0, 1, 2, 3]]
+    assert kept.frame().value.notna().all()
+
+
+def test_a_learning_rate_that_is_too_large_diverges_with_a_finite_history():
+    with pytest.raises(fc.Diverged) as e:
+        run(rounds=2000, lr=10.0, local_steps=5, eval_every=1)
+    assert all(math.isfinite(v) for *_, v in e.value.history.rows)
+    assert torch.isfinite(e.value.history.params).all()
+    assert len(e.value.history.cohorts) == e.value.round + 1 > 3
+    assert 0 <= e.value.client < 4
+
+
+def test_a_diverged_run_leaves_the_last_good_checkpoint(tmp_path):
+    with pytest.raises(fc.Diverged):
+        run(Poisoned(), rounds=20, checkpoint_dir=tmp_path)
+    again = run(Poisoned(), rounds=4, checkpoint_dir=tmp_path)
+    assert torch.equal(again.params, run(rounds=4).params)

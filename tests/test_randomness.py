@@ -1,0 +1,267 @@
+"""Randomness is a hash of (seed, purpose, round, client): order, path, company and interruptions change nothing.
+
+Statistical tolerances are derived: 6 sigma of the law under test.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import fedcore as fc
+from fedcore import rng
+
+integers = st.integers(-(2**63), 2**63 - 1)
+METHODS = [
+    fc.FedAvg(), fc.FedAvg(server_momentum=0.7), fc.FedSGD(), fc.FedProx(mu=0.4), fc.SCAFFOLD("I"), fc.SCAFFOLD("II"),
+    fc.FedUp(alpha=0.1),
+]  # fmt: skip
+
+
+# --- the hash -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(integers, min_size=1, max_size=5), st.lists(integers, min_size=1, max_size=8))
+def test_the_vectorised_hash_is_the_scalar_hash(parts, last):
+    assert [rng.word(*parts, v) for v in last] == rng.words(*parts, np.array(last)).tolist()
+    assert [rng.word(v, *parts) for v in last] == rng.words(np.array(last), *parts).tolist()
+
+
+def test_the_hash_is_splitmix64():
+    # the first three outputs of SplitMix64 seeded with 1234567, a published test vector; state k is seed + (k-1) gamma
+    gamma, seed = 0x9E3779B97F4A7C15, 1234567
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [rng.word((seed + k * gamma) % 2**64) for k in range(3)] == expected
+
+
+def test_the_hash_depends_on_order_and_on_number_of_its_parts():
+    words = [rng.word(*p) for p in [(), (0,), (0, 0), (0, 0, 0), (1, 2), (2, 1), (1, 2, 0)]]
+    assert len(set(words)) == len(words)
+
+
+def test_neighbouring_seeds_and_rounds_have_unrelated_words():
+    # half of the 64 bits differ, binomially: mean 32, deviation 4; over 4,096 pairs the mean is 32 +- 6 * 4 / 64
+    s, t = np.meshgrid(np.arange(64), np.arange(64))
+    a, b, c = (rng.words(x.ravel(), rng.BATCH, y.ravel()) for x, y in ((s, t), (s + 1, t), (s, t + 1)))
+    for other in (b, c):
+        assert abs(np.mean([int(v).bit_count() for v in a ^ other]) - 32) < 6 * 4 / 64
+
+
+def test_each_purpose_has_a_stream_of_its_own():
+    purposes = [rng.COHORT, rng.BATCH, rng.DROPOUT, rng.INIT, rng.PARTITION, rng.DATA]
+    assert len({rng.word(0, p) for p in purposes}) == len(set(purposes)) == 6
+
+
+# --- cohorts ------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.integers(0, 2**40), st.integers(0, 10**6), st.integers(1, 60), st.data())
+def test_a_cohort_is_drawn_without_replacement_and_sorted(seed, t, n, data):
+    m = data.draw(st.integers(1, n))
+    cohort = rng.cohort(seed, t, n, m)
+    assert cohort == sorted(set(cohort))
+    assert len(cohort) == m
+    assert set(cohort) <= set(range(n))
+    assert rng.cohort(seed, t, n, m) == cohort
+
+
+@pytest.mark.parametrize(("n", "m"), [(20, 5), (7, 3), (10, 9), (50, 1)])
+def test_cohorts_are_uniform_over_clients_and_pairs(n, m):
+    T = 4000
+    member = np.zeros((T, n))
+    for t in range(T):
+        member[t, rng.cohort(0, t, n, m)] = 1
+    # Counts of n clients with covariance T p (1-p) n/(n-1) (I - 1/n): the scaled sum of squares is chi-square with
+    # n - 1 degrees of freedom, of mean n - 1 and variance 2 (n - 1).
+    p = m / n
+    chi = ((member.sum(0) - T * p) ** 2).sum() / (T * p * (1 - p) * n / (n - 1))
+    assert abs(chi - (n - 1)) < 6 * np.sqrt(2 * (n - 1))
+    # a pair is drawn together with probability m (m-1) / (n (n-1))
+    together = member.T @ member
+    q = m * (m - 1) / (n * (n - 1))
+    assert abs(together[np.triu_indices(n, 1)] - T * q).max() <= 6 * np.sqrt(T * q * (1 - q))
+
+
+def test_rounds_and_seeds_draw_different_cohorts():
+    drawn = [tuple(rng.cohort(s, t, 30, 6)) for s in range(5) for t in range(20)]
+    assert len(set(drawn)) == len(drawn)
+
+
+# --- batches ------------------------------------------------------------------------------------------------------
+
+
+def samples(plan, row: int) -> list[list[int]]:
+    return [plan.indices[k, row, : plan.counts[k, row]].tolist() for k in range(plan.steps[row])]
+
+
+FED = h.network(sizes=(13, 7, 20, 4, 9))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 50])
+def test_every_epoch_visits_every_sample_once(batch_size):
+    plan = FED.plan(3, 8, np.arange(5), epochs=3, batch_size=batch_size)
+    for row, i in enumerate(plan.clients):
+        steps, per_epoch = samples(plan, row), -(-FED.sizes[i] // batch_size)
+        epochs = [np.concatenate(steps[e * per_epoch : (e + 1) * per_epoch]).tolist() for e in range(3)]
+        assert all(sorted(epoch) == FED.index[i].tolist() for epoch in epochs)
+        assert len({tuple(e) for e in epochs}) == 3 or FED.sizes[i] < 5  # in a fresh order
+
+
+def test_batch_weights_are_those_of_a_mean_and_zero_where_padded():
+    plan = FED.plan(3, 8, np.arange(5), batch_size=6)
+    for row, i in enumerate(plan.clients):
+        counts = plan.counts[: plan.steps[row], row]
+        assert counts.tolist() == [len(part) for part in np.split(np.arange(FED.sizes[i]), range(6, FED.sizes[i], 6))]
+    h.close(plan.weights.sum(2), (plan.counts > 0).astype(float), 1e-15)
+    assert ((plan.weights > 0).sum(2).numpy() == plan.counts).all()
+
+
+@pytest.mark.parametrize("options", [{"epochs": 2}, {"steps": 9}, {"steps": 1, "walk": True}], ids=str)
+def test_a_clients_batches_do_not_depend_on_who_else_is_in_the_cohort(options):
+    for i in range(5):
+        alone = FED.plan(3, 8, np.array([i]), batch_size=4, **options)
+        for company in ([0, 1, 2, 3, 4], sorted({i, 2}), sorted({i, 0, 3})):
+            plan = FED.plan(3, 8, np.array(company), batch_size=4, **options)
+            row = plan.clients.tolist().index(i)
+            assert samples(plan, row) == samples(alone, 0)
+            assert plan.keys[row] == alone.keys[0]
+
+
+def test_batches_differ_between_seeds_rounds_and_clients():
+    fed = h.network(sizes=(20, 20))
+    orders = []
+    for seed, t in ((0, 0), (0, 1), (1, 0)):
+        plan = fed.plan(seed, t, np.arange(2), batch_size=4)
+        orders += [tuple(np.concatenate(samples(plan, row)) - fed.index[i][0]) for row, i in enumerate(plan.clients)]
+    assert len(set(orders)) == 6
+
+
+def test_batches_do_not_depend_on_where_a_client_stands_in_the_federation():
+    # the same samples in the same order of draws, whatever sizes the clients before it have
+    a, b = h.network(sizes=(5, 12)), h.network(sizes=(9, 12))
+    first, second = (fed.plan(1, 2, np.array([1]), batch_size=4) for fed in (a, b))
+    relative = [[np.array(s) - fed.index[1][0] for s in samples(p, 0)] for fed, p in ((a, first), (b, second))]
+    assert all(np.array_equal(s, r) for s, r in zip(*relative, strict=True))
+
+
+def test_the_first_batch_is_uniform_over_the_clients_samples():
+    fed, T, N, B = h.network(sizes=(12,)), 3000, 12, 3
+    count = np.zeros(N)
+    for t in range(T):
+        count[samples(fed.plan(0, t, np.array([0]), batch_size=B), 0)[0]] += 1
+    p = B / N
+    chi = ((count - T * p) ** 2).sum() / (T * p * (1 - p) * N / (N - 1))
+    assert abs(chi - (N - 1)) < 6 * np.sqrt(2 * (N - 1))
+
+
+def test_rows_of_a_plan_are_sorted_so_that_clients_at_work_are_a_prefix():
+    plan = FED.plan(0, 0, np.arange(5), batch_size=4)
+    assert plan.steps.tolist() == sorted(plan.steps, reverse=True)
+    assert (plan.counts > 0).sum(0).tolist() == plan.steps.tolist()
+
+
+# --- results ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_relabelling_the_clients_relabels_the_result(method):
+    A, b = h.problem(6, 3)
+    order = np.random.default_rng(1).permutation(6)
+    a = fc.simulate(method, fc.quadratic(A, b), rounds=6, local_steps=4, lr=0.1)
+    c = fc.simulate(method, fc.quadratic(A[order], b[order]), rounds=6, local_steps=4, lr=0.1)
+    h.close(a.params, c.params, 1e-13)
+    for name, value in a.state.items():
+        h.close(value[order] if name in method.client_state else value, c.state[name], 1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_the_order_in_which_clients_are_computed_does_not_change_the_result(method, monkeypatch):
+    # unequal sizes make the rows of a round come in another order than the cohort; equal steps keep it
+    options = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4}
+    plain = fc.simulate(method, FED, **options)
+    original = fc.Federation.plan
+
+    def reversed_plan(self, seed, t, clients, **work):
+        return original(self, seed, t, clients[::-1].copy(), **work)
+
+    monkeypatch.setattr(fc.Federation, "plan", reversed_plan)
+    h.close(fc.simulate(method, FED, **options).params, plain.params, 1e-13)
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+def test_one_path_gives_one_result_to_the_bit_and_the_other_the_same_to_rounding(path):
+    options = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4}
+    a, b = (fc.simulate(fc.SCAFFOLD(), FED.forced(path), **options) for _ in range(2))
+    assert torch.equal(a.params, b.params)
+    assert a.rows == b.rows
+    h.close(fc.simulate(fc.SCAFFOLD(), FED, **options).params, a.params, 1e-13)
+
+
+def test_a_run_does_not_depend_on_what_ran_before_it():
+    options = {"rounds": 3, "cohort": 3, "lr": 0.1, "batch_size": 4}
+    first = fc.simulate(fc.FedAvg(), FED, **options).params
+    fc.simulate(fc.SCAFFOLD(), FED, seed=9, rounds=2)
+    torch.manual_seed(99)
+    assert torch.equal(fc.simulate(fc.FedAvg(), FED, **options).params, first)
+
+
+def test_the_first_rounds_of_a_longer_run_are_the_shorter_run():
+    options = {"cohort": 2, "lr": 0.1, "batch_size": 4}
+    short, long = (fc.simulate(fc.FedUp(), FED, rounds=r, **options) for r in (3, 6))
+    assert long.cohorts[:3] == short.cohorts
+    assert long.rows[: len(short.rows)] == short.rows
+
+
+# --- dropout ------------------------------------------------------------------------------------------------------
+
+
+def dropping(shape, classes) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, classes))
+
+
+def local_gradient(
+    fed, company: list[int], i: int, t: int = 0, seed: int = 0, k: int = 0, batch_size=4
+) -> torch.Tensor:
+    plan = fed.plan(seed, t, np.array(company), batch_size=batch_size)
+    row = plan.clients.tolist().index(i)
+    return fed.gradient(fed.x0.repeat(len(company), 1), plan, k)[row]
+
+
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_dropout_of_a_client_depends_on_seed_round_client_and_step_alone(batch_size, monkeypatch):
+    # several chunks per client, so that chunks too would show a dependence on the others
+    monkeypatch.setattr(sys.modules["fedcore.data.federation"], "SAMPLE_CHUNK", 6)
+    fed = h.network(sizes=(20, 20, 20, 20), model=dropping)
+    one = local_gradient(fed, [1], 1, batch_size=batch_size)
+    torch.manual_seed(7)
+    for company in ([0, 1], [1, 2, 3], [0, 1, 2, 3]):
+        assert torch.equal(local_gradient(fed, company, 1, batch_size=batch_size), one)
+    others = [local_gradient(fed, [1], 1, batch_size=batch_size, **o) for o in ({"seed": 1}, {"t": 1}, {"k": 1})]
+    assert not any(torch.equal(one, other) for other in others)
+
+
+def test_dropout_differs_between_clients_that_hold_the_same_data():
+    x, y = h.images(10, (1, 4, 4), 3)
+    arrays = {"train_images": np.concatenate([x, x]), "train_labels": np.concatenate([y, y]), "test_images": x,
+              "test_labels": y, "train_owner": np.repeat([0, 1], 10)}  # fmt: skip
+    fed = fc.federation(arrays, partition=fc.ByOwner(), model=dropping, dtype=torch.float64)
+    a, b = (local_gradient(fed, [0, 1], i, batch_size=None) for i in (0, 1))
+    assert (a - b).norm() > 1e-3
+
+
+def test_evaluation_drops_nothing():
+    fed = h.network(model=dropping)
+    assert fed.evaluate(fed.x0) == fed.evaluate(fed.x0)
+    net = fed.engine.module.eval()
+    nn.utils.vector_to_parameters(fed.x0, net.parameters())
+    loss = nn.functional.cross_entropy(net(fed._inputs(fed._test[0])), fed._test[1])
+    h.close(fed.evaluate(fed.x0)["loss"], loss, 1e-12)

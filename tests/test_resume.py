@@ -1,0 +1,365 @@
+"""A run that was killed and started again ends bit-identical to one that was not; damage is an error with a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+
+import fedcore as fc
+from fedcore import checkpoint
+
+TESTS = Path(__file__).resolve().parent
+METHODS = [fc.FedAvg(server_momentum=0.7), fc.SCAFFOLD(), fc.FedUp(alpha=0.1)]
+RUN = {"cohort": 3, "lr": 0.1, "lr_decay": 0.99, "batch_size": 4, "seed": 3, "probes": [fc.probes.drift]}
+
+every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+
+
+def dump(history: fc.History) -> dict:
+    """All a run leaves, exactly: bytes of the tensors, the cohorts, and the rows with the floats in hexadecimal."""
+    tensors = {"params": history.params, **history.state}
+    return {
+        "tensors": {k: [str(v.dtype), list(v.shape), v.numpy().tobytes().hex()] for k, v in sorted(tensors.items())},
+        "cohorts": history.cohorts,
+        "rows": [[t, name, client, v.hex()] for t, name, client, v in history.rows],
+    }
+
+
+def federation() -> fc.Federation:
+    return h.network(dtype=torch.float32)
+
+
+# --- a real SIGKILL -----------------------------------------------------------------------------------------------
+
+CHILD = """
+import json, sys, time
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+import fedcore as fc, test_resume as r
+slow = lambda round, y: time.sleep({pause}) or {{}}
+options = r.RUN | {{"probes": [*r.RUN["probes"], slow]}}
+history = fc.simulate(fc.{method!r}, r.federation(), rounds=60, checkpoint_dir={folder!r}, **options)
+json.dump(r.dump(history), open({out!r}, "w"))
+"""
+
+
+def start(method: fc.Method, folder: Path, out: Path, pause: float) -> subprocess.Popen:
+    code = CHILD.format(tests=str(TESTS), method=method, folder=str(folder), out=str(out), pause=pause)
+    return subprocess.Popen([sys.executable, "-c", code], cwd=TESTS.parent)
+
+
+def rounds_in(file: Path) -> int:
+    with np.load(file, allow_pickle=False) as z:
+        return json.loads(z["head"].tobytes())["t"]
+
+
+@every_method
+def test_a_killed_run_that_is_started_again_ends_as_if_nothing_had_happened(method, tmp_path):
+    file, out = tmp_path / "run" / "checkpoint.npz", tmp_path / "out.json"
+    first = start(method, file.parent, out, pause=0.1)  # 60 rounds take over 6 s
+    try:
+        deadline = time.monotonic() + 60
+        while not file.exists() and first.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.5))
+        assert first.poll() is None, "the run ended before it could be killed"
+        first.send_signal(signal.SIGKILL)
+        assert first.wait() == -signal.SIGKILL
+    finally:
+        first.kill()
+        first.wait()
+    assert not out.exists()
+    done = rounds_in(file)
+    assert 0 < done < 60
+    assert start(method, file.parent, out, pause=0).wait() == 0
+    torch.set_num_threads(1)
+    assert json.loads(out.read_text()) == dump(fc.simulate(method, federation(), rounds=60, **RUN)), (
+        f"killed after {done}"
+    )
+
+
+# --- stopping and extending, in one process -----------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+def interrupted_at(t: int):
+    """A probe that raises in round t: what a Ctrl-C does, at a chosen place."""
+
+    def probe(r, y):
+        if r.t == t:
+            raise Stop
+        return {}
+
+    return probe
+
+
+@every_method
+@pytest.mark.parametrize(("checkpoint_every", "eval_every"), [(None, 1), (3, 1), (2, 3)])
+def test_every_place_to_stop_gives_the_same_end(method, checkpoint_every, eval_every, tmp_path):
+    fed = federation()
+    options = RUN | {"eval_every": eval_every}
+    whole = dump(fc.simulate(method, fed, rounds=7, **options))
+    for t in range(7):
+        folder = tmp_path / str(t)
+        kept = options | {"checkpoint_dir": folder, "checkpoint_every": checkpoint_every}
+        if (t + 1) % eval_every == 0 or t == 6:
+            with pytest.raises(Stop):
+                fc.simulate(method, fed, rounds=7, **kept | {"probes": [fc.probes.drift, interrupted_at(t)]})
+        assert dump(fc.simulate(method, fed, rounds=7, **kept)) == whole, t
+
+
+@every_method
+def test_more_rounds_continue_where_fewer_ended(method, tmp_path):
+    fed = federation()
+    for rounds in (2, 5, 5, 9):
+        grown = fc.simulate(method, fed, rounds=rounds, checkpoint_dir=tmp_path, **RUN)
+        assert dump(grown) == dump(fc.simulate(method, fed, rounds=rounds, **RUN)), rounds
+
+
+def test_a_resumed_run_does_not_repeat_the_rounds_it_has(tmp_path):
+    seen = []
+
+    def count(r, y):
+        seen.append(r.t)
+        return {}
+
+    for rounds in (4, 6):
+        fc.simulate(fc.FedAvg(), federation(), rounds=rounds, checkpoint_dir=tmp_path, **RUN | {"probes": [count]})
+    assert seen == [0, 1, 2, 3, 4, 5]
+
+
+def test_resume_false_starts_over(tmp_path):
+    seen = []
+
+    def count(r, y):
+        seen.append(r.t)
+        return {}
+
+    for resume in (True, False):
+        fc.simulate(
+            fc.FedAvg(), federation(), rounds=3, checkpoint_dir=tmp_path, resume=resume, **RUN | {"probes": [count]}
+        )
+    assert seen == [0, 1, 2, 0, 1, 2]
+    # ... and may start another run in the same folder
+    fc.simulate(fc.FedUp(), federation(), rounds=1, checkpoint_dir=tmp_path, resume=False, **RUN)
+    assert rounds_in(tmp_path / "checkpoint.npz") == 1
+
+
+def test_a_run_leaves_one_file_in_its_folder(tmp_path):
+    fc.simulate(fc.SCAFFOLD(), federation(), rounds=3, checkpoint_dir=tmp_path / "deep" / "er", **RUN)
+    assert [p.name for p in (tmp_path / "deep" / "er").iterdir()] == ["checkpoint.npz"]
+
+
+# --- foreign checkpoints ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    fc.simulate(fc.SCAFFOLD(), federation(), rounds=3, checkpoint_dir=tmp_path, **RUN)
+    return tmp_path / "checkpoint.npz"
+
+
+def again(folder: Path, method=None, fed=None, rounds: int = 3, **options) -> fc.History:
+    return fc.simulate(
+        method or fc.SCAFFOLD(), fed or federation(), rounds=rounds, checkpoint_dir=folder, **RUN | options
+    )
+
+
+OTHER = {
+    "method": ({"method": fc.FedAvg()}, "FedAvg"),
+    "hyper-parameter": ({"method": fc.SCAFFOLD("I")}, "option='I'"),
+    "seed": ({"seed": 4}, "seed: saved 3, now 4"),
+    "learning rate": ({"lr": 0.2}, "lr: saved 0.1, now 0.2"),
+    "cohort": ({"cohort": 2}, "cohort: saved 3, now 2"),
+    "batch": ({"batch_size": 5}, "batch_size: saved 4, now 5"),
+    "evaluation": ({"eval_every": 2}, "eval_every: saved 1, now 2"),
+    "number type": ({"dtype": torch.float64}, "federation"),
+    "labels": ({"fed": h.network(dtype=torch.float32, seed=1)}, "federation"),
+    "sizes": ({"fed": h.network(sizes=(13, 7, 20, 5, 8), dtype=torch.float32)}, "federation"),
+}
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_a_checkpoint_of_another_run_is_refused_and_says_in_what_it_differs(what, saved):
+    options, words = OTHER[what]
+    before = saved.read_bytes()
+    with pytest.raises(fc.CheckpointError, match="belongs to another run") as e:
+        again(saved.parent, **options)
+    for word in (words, str(saved), "checkpoint_dir", "resume=False"):
+        assert word in str(e.value), word
+    assert saved.read_bytes() == before
+
+
+@pytest.mark.parametrize("part", ["train_x", "test_x", "test_y"])
+def test_a_checkpoint_of_other_pictures_is_refused(part, saved):
+    fed = federation()
+    array = getattr(fed.source, part).copy()
+    array.flat[3] = (array.flat[3] + 1) % 3
+    object.__setattr__(fed.source, part, array)
+    with pytest.raises(fc.CheckpointError, match="federation"):
+        again(saved.parent, fed=fed)
+
+
+def test_a_checkpoint_of_another_architecture_with_equal_parameters_is_refused(saved):
+    fed = federation()
+    tanh = torch.nn.Sequential(*(torch.nn.Tanh() if isinstance(m, torch.nn.ReLU) else m for m in fed.engine.module))
+    with pytest.raises(fc.CheckpointError, match="federation"):
+        again(saved.parent, fed=h.network(dtype=torch.float32, model=tanh))
+
+
+def test_a_checkpoint_of_more_rounds_than_asked_is_refused(saved):
+    with pytest.raises(fc.CheckpointError, match=r"holds 3 rounds, rounds=2.*rounds>=3.*resume=False"):
+        again(saved.parent, rounds=2)
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused(saved, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+        again(saved.parent, resume=False)
+    with pytest.raises(
+        fc.CheckpointError, match=rf"format {checkpoint.FORMAT + 1}.*reads {checkpoint.FORMAT}.*resume=False"
+    ):
+        again(saved.parent)
+
+
+# --- damage -------------------------------------------------------------------------------------------------------
+
+
+def foreign(kind: str, path: Path) -> None:
+    arrays = {"train_images": np.zeros(3)}
+    makers = {
+        "pickle": lambda: path.write_bytes(pickle.dumps({"t": 3})),
+        "torch": lambda: torch.save({"x": torch.zeros(3)}, path),
+        "npy": lambda: np.save(path.open("wb"), np.zeros(3)),
+        "pickled npy": lambda: np.save(path.open("wb"), np.array([{}], object), allow_pickle=True),
+        "other npz": lambda: np.savez(path, **arrays),
+        "head of another kind": lambda: np.savez(path, head=np.frombuffer(b"[1]", np.uint8)),
+        "head that is no text": lambda: np.savez(path, head=np.array([255, 254], np.uint8)),
+        "pickled head": lambda: np.savez(path, head=np.array([{}], object)),
+        "text": lambda: path.write_text("round 3"),
+        "empty": lambda: path.write_bytes(b""),
+        "folder": lambda: path.mkdir(),
+    }
+    path.unlink()
+    makers[kind]()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["pickle", "torch", "npy", "pickled npy", "other npz", "head of another kind", "head that is no text",
+     "pickled head", "text", "empty", "folder"],
+)  # fmt: skip
+def test_a_file_that_is_no_checkpoint_is_an_error_with_a_remedy(kind, saved):
+    foreign(kind, saved)
+    with pytest.raises(fc.CheckpointError, match="damaged or no checkpoint") as e:
+        again(saved.parent)
+    for word in (str(saved), "delete it", "resume=False"):
+        assert word in str(e.value), word
+
+
+def test_a_pickle_in_a_checkpoints_place_is_never_executed(saved):
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(saved.parent / "exploded"),)
+
+    saved.write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(fc.CheckpointError):
+        again(saved.parent)
+    np.savez(saved, head=np.array([Bomb()], object))
+    with pytest.raises(fc.CheckpointError):
+        again(saved.parent)
+    assert not (saved.parent / "exploded").exists()
+
+
+def test_a_truncated_checkpoint_is_an_error_wherever_it_was_cut(saved):
+    whole = saved.read_bytes()
+    for share in np.linspace(0, 1, 25, endpoint=False):
+        saved.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(fc.CheckpointError, match="damaged"):
+            again(saved.parent)
+
+
+def test_a_flipped_bit_is_noticed_or_harmless(saved):
+    # zip keeps a checksum of every array, but not of its own dates and paddings: there a flip changes nothing
+    whole, good = saved.read_bytes(), dump(again(saved.parent))
+    rng, noticed = np.random.default_rng(0), 0
+    for place in rng.choice(8 * len(whole), 200, replace=False):
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << (place % 8)
+        saved.write_bytes(damaged)
+        try:
+            assert dump(again(saved.parent)) == good, f"bit {place} changed the run unnoticed"
+        except fc.CheckpointError:
+            noticed += 1
+    assert noticed > 100
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_whole_and_no_litter(saved):
+    before, soft = saved.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (0, 300, len(before) // 2):  # Python ignores SIGXFSZ: a write past the limit is an OSError
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, soft[1]))
+        try:
+            with pytest.raises(OSError, match="cannot be written") as e:
+                again(saved.parent, rounds=6)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, soft)
+        assert str(saved) in str(e.value)
+        assert saved.read_bytes() == before
+        assert [p.name for p in saved.parent.iterdir()] == ["checkpoint.npz"]
+    assert dump(again(saved.parent, rounds=6)) == dump(fc.simulate(fc.SCAFFOLD(), federation(), rounds=6, **RUN))
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_fails_late_leaves_the_old_checkpoint_whole_and_no_litter(step, saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="No space left"):
+        again(saved.parent, rounds=6)
+    monkeypatch.undo()
+    assert saved.read_bytes() == before
+    assert [p.name for p in saved.parent.iterdir()] == ["checkpoint.npz"]
+
+
+def test_a_reader_never_sees_half_a_file(saved, monkeypatch):
+    seen = []
+    plain = os.replace
+
+    def watch(a, b):
+        seen.append((rounds_in(Path(a)), rounds_in(Path(b))))  # both are whole at the moment of exchange
+        plain(a, b)
+
+    monkeypatch.setattr(os, "replace", watch)
+    again(saved.parent, rounds=6)
+    assert seen == [(4, 3), (5, 4), (6, 5)]
+
+
+def test_the_finished_history_is_read_back_with_its_types(saved):
+    history = again(saved.parent)
+    assert all(type(t) is int and type(v) is float for t, _, _, v in history.rows)
+    assert all(type(i) is int for cohort in history.cohorts for i in cohort)
+    assert history.state.keys() == {"x", "c", "c_i"}
+    assert history.state["c_i"].dtype == torch.float32
