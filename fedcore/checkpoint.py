@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,8 @@ class atomic:
         self.path = Path(path)
 
     def __enter__(self) -> Any:
-        handle, self.temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-        self.file = os.fdopen(handle, "wb")
+        self.temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{threading.get_ident()}")
+        self.file = open(self.temporary, "wb")  # not mkstemp: the file keeps the permissions of the user's umask
         return self.file
 
     def __exit__(self, kind: type | None, *_: object) -> None:

@@ -54,6 +54,8 @@ class Engine:
         if not self.layout.d:
             raise ValueError("the model has no parameters; use a torch.nn.Module with at least one")
         self.loss, self.path = loss, path
+        places = zip(self.layout.slices, module.parameters(), strict=True)
+        self.frozen = [place for place, p in places if not p.requires_grad]
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.unsupported = sorted({type(m).__name__ for m in module.modules() if not _has_rule(m)})
         if len(list(module.named_parameters(remove_duplicate=False))) > len(self.layout.names):
@@ -75,7 +77,10 @@ class Engine:
     def gradient(self, Y: Tensor, batch: Batch) -> Tensor:
         """Gradients `[m, d]` of the clients' losses at their own rows of `Y [m, d]`."""
         path = self._batched if self.chosen(Y.device) == "batched" else self._sequential
-        return path(Y, batch)
+        G = path(Y, batch)
+        for place in self.frozen:  # requires_grad=False: these parameters stay what they are
+            G[:, place] = 0
+        return G
 
     def _batched(self, Y: Tensor, batch: Batch) -> Tensor:
         m = len(Y)

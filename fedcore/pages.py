@@ -14,12 +14,13 @@ import math
 import os
 import platform
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
+
+from .checkpoint import atomic
 
 PROFILES = ("quick", "paper", "test")
 VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told at this scale")
@@ -203,7 +204,8 @@ def record(**numbers: Any) -> Html:
         raise ValueError("the record is empty; give the chapter's results by name")
     values = {name: _rounded(name, value, 6) for name, value in numbers.items()}
     if target := os.environ.get("FEDCORE_RECORD"):
-        write_atomically(Path(target), json.dumps(values, indent=1) + "\n")
+        with atomic(target) as file:
+            file.write((json.dumps(values, indent=1) + "\n").encode())
     text = "\n".join(f"{name} = {json.dumps(_rounded(name, value, 4))}" for name, value in values.items())
     return Html(f'<pre class="fc-record">{escape(text)}</pre>', text)
 
@@ -223,18 +225,6 @@ def _rounded(name: str, value: Any, digits: int) -> Any:
         return [_rounded(f"{name}[{i}]", item, digits) for i, item in enumerate(value)]
     kind = type(value).__name__
     raise ValueError(f"{name} is a {kind}; a record takes numbers, texts, lists and mappings of them")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` so that a reader of `path` finds either the old content or the new, never a part of it."""
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(draft, path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
 
 
 def machine(seconds: float | None = None) -> str:

@@ -448,3 +448,14 @@ def test_importing_is_light_and_quick():
         assert loaded == []
         seconds.append(float(t))
     assert statistics.median(seconds) < 2
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+def test_frozen_parameters_stay_what_they_are(path):
+    net = h.small_mlp((1, 4, 4), 3)
+    net[1].weight.requires_grad_(False)
+    fed = h.network(model=net, path=path)
+    before = fed.engine.layout.views(fed.x0)
+    after = fed.engine.layout.views(fc.simulate(fc.SCAFFOLD(), fed, rounds=3, lr=0.2, batch_size=4).params)
+    assert torch.equal(before["1.weight"], after["1.weight"])
+    assert not torch.equal(before["1.bias"], after["1.bias"])

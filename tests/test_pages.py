@@ -212,15 +212,6 @@ def test_a_record_is_not_empty():
         pages.record()
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path):
-    target = tmp_path / "file"
-    target.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        pages.write_atomically(target, "new \ud800")
-    assert target.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
-
-
 # ---- citations
 
 

@@ -22,11 +22,11 @@ SEEDS, SDS, FLOOR = 5, 4.0, 2e-5
 
 
 def flat(value: Any, name: str = "") -> dict[str, float]:
-    """A record's numbers under one name each: lists and mappings are opened."""
+    """A record's numbers under one name each: lists and mappings are opened, texts left out."""
     if isinstance(value, dict | list):
         parts = value.items() if isinstance(value, dict) else enumerate(value)
         return {k: v for key, part in parts for k, v in flat(part, f"{name}/{key}".lstrip("/")).items()}
-    return {name: float(value)}
+    return {} if isinstance(value, str) else {name: float(value)}
 
 
 def main() -> None:
