@@ -1,0 +1,266 @@
+"""The propositions of chapter 2, "SCAFFOLD", checked numerically in float64 through the package."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import fedcore as fc
+from fedcore.algorithms import Round
+
+OPTIONS = ("I", "II")
+
+
+class AsPrinted(fc.SCAFFOLD):
+    """The source's server update: the mean over the cohort, where the sum over n belongs."""
+
+    def aggregate(self, r, y):
+        new = super().aggregate(r, y)
+        return {**new, "c": r.c + (new["c_i"] - r.c_i).mean(0)}
+
+
+def recorded(method, rounds):
+    """The same method; `rounds` fills with (c, all c_i) after each round and the gradients and rows of its steps."""
+    C = {}
+
+    class Recorded(type(method)):
+        def direction(self, G, y, r):
+            g = G(y)
+            rounds.setdefault(r.t, {"steps": []})["steps"].append((r.clients.clone(), g))
+            return super().direction(lambda z: g, y, r)
+
+        def aggregate(self, r, y):
+            new = super().aggregate(r, y)
+            C.update(zip(r.clients.tolist(), new["c_i"].clone(), strict=True))
+            mean = sum(C.values()) / r.n  # those who never took part hold zero
+            rounds.setdefault(r.t, {"steps": []}).update(
+                c=new["c"].clone(), mean=mean, clients=r.clients, c_i=new["c_i"]
+            )
+            return new
+
+    return Recorded(method.option)
+
+
+def digits(seed=0, clients=12):
+    part = fc.Dirichlet(0.3)
+    return fc.federation("digits", clients=clients, partition=part, model="logistic", seed=seed, dtype=torch.float64)
+
+
+def quadratics(n=4, p=3, seed=0, equal=False):
+    """Eigenvalues of A_i in (0.3, 2), own eigenvectors (or one A for all), minimisers apart."""
+    rng = np.random.default_rng(seed)
+    Q = np.linalg.qr(rng.normal(size=(n, p, p)))[0]
+    A = Q * rng.uniform(0.3, 2, (n, 1, p)) @ Q.transpose(0, 2, 1)
+    A = np.repeat(A[:1], n, 0) if equal else A
+    return fc.quadratic((A + A.transpose(0, 2, 1)) / 2, rng.normal(size=(n, p)), x0=rng.normal(size=p))
+
+
+def play(method, fed, state, cohort, lr=0.1, K=4, server_lr=1.0):
+    """One round by hand, from a state {"x", "c", "c_i"} to the next."""
+    plan = fed.plan(0, 0, np.array(cohort), steps=K)
+    m, rows = len(cohort), plan.rows
+    one = torch.ones(m, 1, dtype=fed.dtype)
+    r = Round(
+        {"t": 0, "n": fed.n, "m": m, "lr": lr, "server_lr": server_lr, "x": state["x"], "c": state["c"]},
+        {"p": one / m, "K": K * one, "clients": rows, "c_i": state["c_i"][rows]},
+        lambda Y: fed.full_gradient(Y, plan),
+    )
+    y = method.broadcast(r).expand(m, -1)
+    for k in range(K):
+        y = y - lr * method.direction(lambda z, k=k: fed.gradient(z, plan, k), y, r)
+    new = method.aggregate(r, y)
+    return {"x": new["x"], "c": new["c"], "c_i": state["c_i"].index_copy(0, rows, new["c_i"])}
+
+
+def zero_state(fed):
+    return {"x": fed.x0, "c": torch.zeros_like(fed.x0), "c_i": torch.zeros(fed.n, fed.d, dtype=fed.dtype)}
+
+
+def close(a, b, atol=1e-12):
+    torch.testing.assert_close(a, b, rtol=0, atol=atol)
+
+
+def test_a_round_by_hand_is_a_round_of_simulate():
+    fed, state = quadratics(), zero_state(quadratics())
+    run = fc.simulate(fc.SCAFFOLD(), fed, rounds=3, lr=0.1, local_steps=4)
+    for _ in range(3):
+        state = play(fc.SCAFFOLD(), fed, state, range(fed.n))
+    for name, value in state.items():
+        close(value, run.state[name], 1e-14)
+
+
+# --- thm-path-gradient ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("local_steps", [7, None])  # None: one epoch, so that K_i differs between the clients
+def test_thm_path_gradient(local_steps):
+    rounds = {}
+    method = recorded(fc.SCAFFOLD("II"), rounds)
+    fc.simulate(method, digits(), rounds=6, cohort=5, lr=0.3, local_steps=local_steps, batch_size=20, seed=2)
+    lengths = set()
+    for seen in rounds.values():
+        for row, client in enumerate(seen["clients"]):
+            own = [g[clients == client][0] for clients, g in seen["steps"] if client in clients]
+            lengths.add(len(own))
+            close(seen["c_i"][row], torch.stack(own).mean(0))
+    assert (len(lengths) > 1) == (local_steps is None)
+
+
+def test_path_gradient_is_lost_when_the_corrected_step_is_clipped():
+    rounds = {}
+    method = recorded(fc.SCAFFOLD("II"), rounds)
+    fc.simulate(method, digits(), rounds=1, cohort=5, lr=0.3, local_steps=4, clip=0.1)
+    path = torch.stack([g for _, g in rounds[0]["steps"]]).mean(0)
+    assert (rounds[0]["c_i"] - path).norm(dim=1).min() > 0.1
+
+
+# --- thm-control-invariant ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("cohort", [1, 4, None])
+def test_thm_control_invariant(option, cohort):
+    rounds = {}
+    method = recorded(fc.SCAFFOLD(option), rounds)
+    run = fc.simulate(
+        method, digits(), rounds=8, cohort=cohort, lr=0.3, lr_decay=0.9, batch_size=20, weighting="samples"
+    )
+    for seen in rounds.values():
+        assert seen["c"].norm() > 1e-3
+        close(seen["c"], seen["mean"], 1e-14)
+    close(run.state["c"], run.state["c_i"].mean(0), 1e-14)
+
+
+def test_control_invariant_leaves_the_mean_over_the_cohort_free():
+    gaps = []
+
+    def probe(r, y):
+        gaps.append((r.c - r.c_i.mean(0)).norm())
+        return {}
+
+    fc.simulate(fc.SCAFFOLD(), digits(), rounds=8, cohort=4, lr=0.3, local_steps=3, probes=[probe])
+    assert min(gaps[1:]) > 1e-2
+
+
+# --- thm-scaffold-fixed-point ---------------------------------------------------------------------------------------
+
+
+def optimal_state(fed):
+    own = torch.einsum("npq,nq->np", fed.A, fed.optimum - fed.b)
+    return {"x": fed.optimum, "c": torch.zeros_like(fed.x0), "c_i": own}
+
+
+def as_vector(state):
+    return torch.cat([state["x"], state["c_i"].flatten()])
+
+
+def from_vector(z, fed):
+    c_i = z[fed.d :].reshape(fed.n, fed.d)
+    return {"x": z[: fed.d], "c": c_i.mean(0), "c_i": c_i}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(("K", "lr"), [(1, 0.1), (5, 0.1), (12, 0.4), (5, 0.95)])
+def test_thm_scaffold_fixed_point(option, K, lr):
+    """The optimum is unchanged by every cohort, and no other state with c = mean c_i by a round of all clients."""
+    fed, method = quadratics(seed=3), fc.SCAFFOLD(option)
+    assert lr < 2 / torch.linalg.eigvalsh(fed.A).max()
+    best = optimal_state(fed)
+    for m in range(1, fed.n + 1):
+        for cohort in itertools.combinations(range(fed.n), m):
+            for name, value in play(method, fed, best, cohort, lr, K).items():
+                close(value, best[name])
+
+    # a round is an affine map on the states with c = mean c_i; it has one fixed point iff M - 1 is regular
+    def after(z):
+        return as_vector(play(method, fed, from_vector(z, fed), range(fed.n), lr, K))
+
+    size = fed.d * (1 + fed.n)
+    M = torch.stack([after(e) - after(torch.zeros(size).double()) for e in torch.eye(size).double()], 1)
+    assert torch.linalg.svdvals(M - torch.eye(size)).min() > 1e-3
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_scaffold_reaches_its_fixed_point_and_fedavg_another_one(option):
+    fed = quadratics(seed=3)
+    work = {"rounds": 500, "cohort": 3, "lr": 0.1, "local_steps": 5}
+    run, best = fc.simulate(fc.SCAFFOLD(option), fed, **work), optimal_state(fed)
+    for name, value in best.items():
+        close(run.state[name], value, 1e-9)
+    fedavg = fc.simulate(fc.FedAvg(), fed, **work | {"cohort": None})
+    assert (fedavg.params - fed.optimum).norm() > 1e-2
+
+
+# --- thm-literal-scale ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("m", [2, 3, 12])
+def test_thm_literal_scale(option, m):
+    rounds = {}
+    method, fed = recorded(AsPrinted(option), rounds), digits()
+    fc.simulate(method, fed, rounds=6, cohort=m, lr=0.05, batch_size=20)
+    for seen in rounds.values():
+        assert seen["c"].norm() > 1e-3
+        close(seen["c"], fed.n / m * seen["mean"], 1e-13)
+
+
+# --- thm-literal-momentum -------------------------------------------------------------------------------------------
+
+
+def mean_path(method, fed, m, rounds=8, **work):
+    """E x^t over uniform cohorts: a round is affine in the state, so the mean state needs one average a round."""
+    state, path = zero_state(fed), [fed.x0]
+    for _ in range(rounds):
+        after = [play(method, fed, state, cohort, **work) for cohort in itertools.combinations(range(fed.n), m)]
+        state = {name: torch.stack([s[name] for s in after]).mean(0) for name in state}
+        path.append(state["x"])
+    return path
+
+
+def recursion_gap(path, fed, beta, lr, K, server_lr):
+    """Largest violation of x+ - x = beta (x - x_before) - lr server_lr B grad F(x) for t >= 1."""
+    A = fed.A.mean(0)
+    P = torch.eye(fed.d).double() - lr * A
+    B = sum(torch.linalg.matrix_power(P, k) for k in range(K))
+    gaps = [
+        x_next - x - beta * (x - x_before) + lr * server_lr * B @ A @ (x - fed.optimum)
+        for x_before, x, x_next in zip(path, path[1:], path[2:], strict=False)
+    ]
+    return float(torch.stack(gaps).abs().max())
+
+
+@pytest.mark.parametrize("m", [1, 2, 5])
+@pytest.mark.parametrize(("K", "server_lr"), [(1, 1.0), (6, 1.0), (3, 0.7)])
+def test_thm_literal_momentum(m, K, server_lr):
+    fed, work = quadratics(n=5, equal=True, seed=1), {"lr": 0.1, "K": K, "server_lr": server_lr}
+    printed = mean_path(AsPrinted("I"), fed, m, **work)
+    correct = mean_path(fc.SCAFFOLD("I"), fed, m, **work)
+    assert recursion_gap(printed, fed, 1 - m / fed.n, **work) < 1e-13
+    assert recursion_gap(correct, fed, 0.0, **work) < 1e-13
+    if m < fed.n:
+        assert recursion_gap(printed, fed, 0.0, **work) > 1e-2
+
+
+def test_literal_momentum_needs_equal_curvatures():
+    work = {"lr": 0.1, "K": 6, "server_lr": 1.0}
+    fed = quadratics(n=5, seed=1)
+    assert recursion_gap(mean_path(AsPrinted("I"), fed, 1, **work), fed, 0.8, **work) > 1e-3
+
+
+# --- eq-cheap-upload ------------------------------------------------------------------------------------------------
+
+
+def test_the_server_can_compute_the_second_upload_itself():
+    fed, uploads = digits(), []
+
+    def probe(r, y):
+        uploads.append((y - r.x, r.K * r.lr))
+        return {}
+
+    run = fc.simulate(fc.SCAFFOLD(), fed, rounds=6, cohort=4, lr=0.3, lr_decay=0.9, batch_size=20, probes=[probe])
+    c = torch.zeros(fed.d, dtype=fed.dtype)
+    for delta, K_lr in uploads:
+        c = c + (-c - delta / K_lr).sum(0) / fed.n
+    close(c, run.state["c"], 1e-13)
