@@ -35,7 +35,10 @@ def printed(numbers: Mapping[str, Any] | None) -> dict[str, str]:
                     f"{type(value).__name__} of shape {tuple(value.shape)}" if hasattr(value, "shape") else repr(value)
                 )
                 raise ValueError(f"numbers[{name!r}] is {what}; give one number or a string") from None
-        out[plain(str(name))] = rounded(value)
+        label = plain(str(name))
+        if label in out:
+            raise ValueError(f"numbers holds {label!r} twice, once the names are printed; give each its own name")
+        out[label] = rounded(value)
     return out
 
 

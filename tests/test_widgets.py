@@ -413,3 +413,8 @@ def test_a_figure_of_pyplot_is_closed_and_keeps_its_layout():
     widgets.show(figure)
     assert not plt.fignum_exists(figure.number)
     assert figure.get_layout_engine() is None
+
+
+def test_two_names_that_print_alike_are_refused():
+    with pytest.raises(ValueError, match="twice"):
+        widgets.show(Figure(), {"a": 1, "a ": 2})

@@ -369,7 +369,7 @@ class Quadratic:
     def objective(self, x: Tensor) -> Tensor:
         """F(x) = (1/n) sum_i F_i(x)."""
         e = x - self.b
-        return 0.5 * torch.einsum("np,npq,nq->", e, self.A, e) / self.n
+        return 0.5 * (torch.bmm(self.A, e.unsqueeze(2)).squeeze(2) * e).sum() / self.n
 
     def evaluate(self, x: Tensor) -> dict[str, Tensor]:
         """`loss` = F(x) and `distance` to the optimum."""
