@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,10 @@ def simulate(
             f"lr={lr:g} with lr_decay={lr_decay:g} leaves the floating-point numbers within rounds={rounds}; "
             "use an lr_decay nearer to 1, or fewer rounds"
         )
+    if method.full_participation and settings["cohort"] < fed.n:
+        raise ValueError(
+            f"{type(method).__name__} needs all {fed.n} clients in every round, cohort={cohort}; use cohort=None"
+        )
     run = _Run(method, fed, settings, list(probes), rounds)
     store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
     if store and resume:
@@ -188,8 +193,11 @@ class _Run:
     ) -> None:
         self.method, self.fed, self.s, self.probes, self.rounds = method, fed, settings, probes, rounds
         self.state = {k: v.clone() for k, v in method.start(fed.x0).items()}
+        rows = method.client_start(fed.x0)
         for name in method.client_state:
             self.state[name] = torch.zeros(fed.n, fed.d, dtype=fed.dtype, device=fed.device)
+            if name in rows:
+                self.state[name] += rows[name]
         self.history = History(self.state["x"], self.state, method, settings)
         self.t = 0
         self.unchecked: list[tuple[int, np.ndarray, Tensor, Tensor]] = []
@@ -234,8 +242,8 @@ class _Run:
         cohort = rng.cohort(s["seed"], t, fed.n, s["cohort"])
         work = {"epochs": s["local_epochs"], "steps": s["local_steps"], "batch_size": s["batch_size"]}
         plan = fed.plan(s["seed"], t, np.array(cohort), **method.local_work(work))
-        lr = s["lr"] * s["lr_decay"] ** t
-        r = self._view(t, lr, plan)
+        lr = method.learning_rate(t, s["lr"] * s["lr_decay"] ** t)
+        r = method.prepare(self._view(t, lr, plan))
 
         y = method.broadcast(r)
         Y = y.expand(len(cohort), fed.d).clone()
@@ -245,7 +253,7 @@ class _Run:
             a = int((plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
             if a < len(seen.p):
                 seen = r.head(a)
-            v = method.direction(lambda z, k=k: self._gradient(z, plan, k), Y[:a], seen)
+            v = method.direction(partial(r.gradient, k=k), Y[:a], seen)
             if s["clip"] is not None:
                 v = v * (s["clip"] / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
             if velocity is not None:
@@ -270,18 +278,15 @@ class _Run:
             return torch.as_tensor(a, dtype=fed.dtype).to(fed.device)[:, None]
 
         shared = {"t": t, "n": fed.n, "m": len(plan.clients), "lr": lr, "server_lr": s["server_lr"]}
+        shared["layout"] = fed.engine.layout if isinstance(fed, Federation) else None
         shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
         rows = {"p": column(sizes / sizes.sum()), "K": column(plan.steps), "clients": plan.rows}
         rows |= {k: self.state[k][plan.rows] for k in self.method.client_state}
-        decay = s["weight_decay"]
-        return Round(
-            shared,
-            rows,
-            lambda Y: fed.full_gradient(Y, plan) + decay * Y if decay else fed.full_gradient(Y, plan),
-        )
+        shared["gradient"] = lambda Y, k: self._decayed(fed.gradient(Y, plan, k), Y)
+        shared["full_gradient"] = lambda Y: self._decayed(fed.full_gradient(Y, plan), Y)
+        return Round(shared, rows)
 
-    def _gradient(self, y: Tensor, plan: Plan, k: int) -> Tensor:
-        g = self.fed.gradient(y, plan, k)
+    def _decayed(self, g: Tensor, y: Tensor) -> Tensor:
         return g + self.s["weight_decay"] * y if self.s["weight_decay"] else g
 
     def check_finite(self) -> None:

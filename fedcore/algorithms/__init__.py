@@ -2,9 +2,14 @@
 
 from .averaging import FedAvg, FedSGD, FedSMB
 from .method import Method, Round
-from .proximal import FedProx, FedUp
-from .variates import SCAFFOLD
+from .momentum import STEM, Mime, MimeLite
+from .proximal import FedProx, FedSplit, FedUp
+from .sharpness import FedSAM, FedSMOO
+from .variates import SCAFFOLD, FedDC, FedDyn, FedPVR
 
-ALL: tuple[type[Method], ...] = (FedAvg, FedSGD, FedSMB, FedProx, SCAFFOLD, FedUp)
+ALL: tuple[type[Method], ...] = (
+    FedAvg, FedSGD, FedSMB, FedProx, SCAFFOLD, FedDC, Mime, MimeLite, FedDyn, FedSplit, STEM, FedSMOO, FedPVR, FedUp,
+    FedSAM,
+)  # fmt: skip
 
-__all__ = ["ALL", "SCAFFOLD", "FedAvg", "FedProx", "FedSGD", "FedSMB", "FedUp", "Method", "Round"]
+__all__ = ["ALL", "Method", "Round", *(method.__name__ for method in ALL)]

@@ -18,18 +18,24 @@ class Round:
     Shared: `t` (round, from 0), `n` (clients), `m` (cohort), `lr` (local learning rate of this round), `server_lr`,
     and the server's vectors by their state name, such as `x [d]`.  Per client of the cohort, one row each:
     `K [m, 1]` (local steps), `p [m, 1]` (aggregation weights, sum 1), and the clients' states, such as `c_i [m, d]`.
-    `full_gradient(Y)`: gradients `[m, d]` of the whole local objectives (with weight decay) at the rows of Y.
+    `full_gradient(Y)`: gradients `[m, d]` of the whole local objectives (with weight decay) at the rows of Y;
+    `gradient(Y, k)`: those of the mini-batch of local step k.
     """
 
-    def __init__(
-        self, shared: Mapping[str, Any], rows: Mapping[str, Tensor], full_gradient: Gradient | None = None
-    ) -> None:
-        self._shared, self._rows, self.full_gradient = dict(shared), dict(rows), full_gradient
+    def __init__(self, shared: Mapping[str, Any], rows: Mapping[str, Tensor]) -> None:
+        self._shared, self._rows = dict(shared), dict(rows)
         self.__dict__.update(self._shared, **self._rows)
 
     def head(self, a: int) -> Round:
-        """The same round seen by the first a clients only (the others have finished their local steps)."""
-        return Round(self._shared, {k: v[:a] for k, v in self._rows.items()}, self.full_gradient)
+        """The same round seen by the first a clients only (the others have finished their local steps).
+
+        Rows are views: what a method writes to them in place is seen by the whole cohort's round.
+        """
+        return Round(self._shared, {k: v[:a] for k, v in self._rows.items()})
+
+    def extended(self, shared: Mapping[str, Any], rows: Mapping[str, Tensor]) -> Round:
+        """The same round with more to see."""
+        return Round({**self._shared, **shared}, {**self._rows, **rows})
 
     def mean(self, rows: Tensor) -> Tensor:
         """sum_i p_i rows_i: `[m, d]` -> `[d]`."""
@@ -39,10 +45,11 @@ class Round:
 class Method:
     """FedAvg's round; a method overrides the verbs in which it differs.
 
-    client_state: names of per-client states; each is a matrix `[n, d]` that starts at zero.  uplink, downlink:
-    numbers sent per client of the cohort and round, in units of d.
+    client_state: names of per-client states, matrices `[n, d]`.  uplink, downlink: numbers sent per client of the
+    cohort and round, in units of d.  full_participation: whether the rule needs all clients in every round.
     """
 
+    full_participation: bool = False
     client_state: tuple[str, ...] = ()
     uplink: float = 1
     downlink: float = 1
@@ -54,9 +61,21 @@ class Method:
         """The server's state before round 0, from the initial parameters `x [d]`."""
         return {"x": x}
 
+    def client_start(self, x: Tensor) -> dict[str, Tensor]:
+        """The row `[d]` that each client's state starts from; zero where none is given."""
+        return {}
+
+    def learning_rate(self, t: int, lr: float) -> float:
+        """The local learning rate of round t, when the method has a schedule of its own."""
+        return lr
+
     def broadcast(self, r: Round) -> Tensor:
         """Where each client of the cohort starts from: `[d]` for all, or `[m, d]`."""
         return r.x
+
+    def prepare(self, r: Round) -> Round:
+        """What the round needs before its first local step: another exchange with the server, or local memory."""
+        return r
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         """v in the local step y <- y - lr * v, `[m, d]`."""

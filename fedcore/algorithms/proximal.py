@@ -54,3 +54,32 @@ class FedUp(Method):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "x_prev": r.x}
+
+
+@dataclass(frozen=True)
+class FedSplit(Method):
+    """Peaceman-Rachford splitting (Pathak and Wainwright 2020); all clients in every round.
+
+    u_i = 2 x - z_i;  y_i = prox_{s F_i}(u_i), by K local steps from x with v = g + (y - u_i) / s;
+    z_i <- z_i + 2 (y_i - x);  x <- mean_i z_i.  With exact prox steps the fixed point is the optimum of sum_i F_i.
+
+    s: the prox step; 1 / sqrt(l L) for l-strongly convex, L-smooth F_i.  The default 1.0 is ours.
+    Raises ValueError for s <= 0, and under partial participation.
+    """
+
+    s: float = 1.0
+    client_state = ("z_i",)
+    full_participation = True
+
+    def __post_init__(self) -> None:
+        checks.number("s", self.s, 0, open_low=True)
+
+    def client_start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"z_i": x}
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        return G(y) + (y - (2 * r.x - r.z_i)) / self.s
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        z_i = r.z_i + 2 * (y - r.x)
+        return {"x": r.x + r.server_lr * (r.mean(z_i) - r.x), "z_i": z_i}

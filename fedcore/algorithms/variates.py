@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
+from ..models import Layout
 from .method import Gradient, Method, Round
 
 
@@ -41,4 +42,113 @@ class SCAFFOLD(Method):
             c_i = r.full_gradient(r.x.expand_as(y))
         else:
             c_i = r.c_i - r.c + (r.x - y) / (r.K * r.lr)
+        return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + (c_i - r.c_i).sum(0) / r.n, "c_i": c_i}
+
+
+@dataclass(frozen=True)
+class FedDyn(Method):
+    """Dynamic regularisation (Acar et al. 2021), in the form of its authors' code.
+
+    v = g + alpha (y - x + h_i);  h_i <- h_i + y_i - x;  x <- mean_S y_i + (1/n) sum_j h_j over all clients.
+    The paper's g_i is -alpha h_i.  State `h [d]` is (1/n) sum_j h_j.  alpha -> 0 is *not* FedAvg: the server's
+    integral action does not depend on alpha.
+
+    alpha: 0.01 in the authors' example; tune it.  Raises ValueError for alpha <= 0.
+    """
+
+    alpha: float = 0.01
+    client_state = ("h_i",)
+
+    def __post_init__(self) -> None:
+        checks.number("alpha", self.alpha, 0, open_low=True)
+
+    def start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"x": x, "h": torch.zeros_like(x)}
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        return G(y) + self.alpha * (y - r.x + r.h_i)
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        delta = y - r.x
+        h = r.h + delta.sum(0) / r.n
+        return {"x": r.x + r.server_lr * r.mean(delta) + h, "h": h, "h_i": r.h_i + delta}
+
+
+@dataclass(frozen=True)
+class FedDC(Method):
+    """Local drift decoupling and correction (Gao et al. 2022): FedDyn's drift term beside SCAFFOLD's variates.
+
+    v = g + alpha (y - x + h_i) - c_i + c;  h_i <- h_i + y_i - x;  c_i+ as SCAFFOLD's option II;
+    x <- mean_S y_i + (1/n) sum_j h_j;  c <- c + (1/n) sum_S (c_i+ - c_i).  State `h [d]` is (1/n) sum_j h_j.
+
+    alpha: 0.01 in the authors' CIFAR examples.  Raises ValueError for alpha < 0.
+    """
+
+    alpha: float = 0.01
+    client_state = ("h_i", "c_i")
+    uplink, downlink = 3, 2
+
+    def __post_init__(self) -> None:
+        checks.number("alpha", self.alpha, 0)
+
+    def start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"x": x, "h": torch.zeros_like(x), "c": torch.zeros_like(x)}
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        return G(y) + self.alpha * (y - r.x + r.h_i) - r.c_i + r.c
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        delta = y - r.x
+        c_i = r.c_i - r.c - delta / (r.K * r.lr)
+        h, c = r.h + delta.sum(0) / r.n, r.c + (c_i - r.c_i).sum(0) / r.n
+        return {"x": r.x + r.server_lr * r.mean(delta) + h, "h": h, "c": c, "h_i": r.h_i + delta, "c_i": c_i}
+
+
+@dataclass(frozen=True)
+class FedPVR(Method):
+    """Partial variance reduction (Li et al. 2023): SCAFFOLD's option II on some layers, FedAvg on the others.
+
+    layers: parameter names or their beginnings ("13" is the module 13 of a Sequential, "13.weight" its weight);
+    () corrects nothing (FedAvg), "all" everything (SCAFFOLD II).  The default None is the last layer's tensors.
+    Raises ValueError for layers that the model does not have.
+    """
+
+    layers: tuple[str, ...] | str | None = None
+    client_state = ("c_i",)
+    uplink, downlink = 2, 2
+
+    def __post_init__(self) -> None:
+        if isinstance(self.layers, list):
+            object.__setattr__(self, "layers", tuple(self.layers))
+
+    def start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"x": x, "c": torch.zeros_like(x)}
+
+    def prepare(self, r: Round) -> Round:
+        return r.extended({"mask": self.mask(r.layout, r.x)}, {})
+
+    def mask(self, layout: Layout | None, x: Tensor) -> Tensor:
+        """1 where the flat vector `x [d]` is corrected, else 0."""
+        if self.layers == "all" or layout is None:
+            if self.layers not in ("all", (), None):
+                raise ValueError(f"layers={self.layers!r}, but a quadratic has no layers; use 'all' or ()")
+            return torch.ones_like(x) if self.layers == "all" else torch.zeros_like(x)
+        last = layout.names[-1].rpartition(".")[0]
+        wanted = (last,) if self.layers is None else (self.layers,) if isinstance(self.layers, str) else self.layers
+        mask = torch.zeros_like(x)
+        for layer in wanted:
+            hits = [
+                s for name, s in zip(layout.names, layout.slices, strict=True) if f"{name}.".startswith(f"{layer}.")
+            ]
+            if not hits:
+                raise ValueError(f"layer {layer!r} is not in the model; use names among {', '.join(layout.names)}")
+            for place in hits:
+                mask[place] = 1
+        return mask
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        return G(y) - r.c_i + r.c
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        c_i = r.mask * (r.c_i - r.c + (r.x - y) / (r.K * r.lr))
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + (c_i - r.c_i).sum(0) / r.n, "c_i": c_i}

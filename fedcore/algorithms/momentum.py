@@ -1,0 +1,121 @@
+"""Methods that carry the server's momentum into the local steps: Mime, MimeLite, STEM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import checks
+from .method import Gradient, Method, Round
+
+
+@dataclass(frozen=True)
+class MimeLite(Method):
+    """Server momentum, frozen during the round, in every local step (Karimireddy et al. 2021).
+
+    v = (1 - beta) g + beta s;  s <- (1 - beta) mean_S grad F_i(x) + beta s, full local gradients at the server's
+    model.  This is the averaged form; the form g + beta s differs by the factor 1 / (1 - beta) in the learning rate.
+    beta = 0 is FedAvg, bit for bit.
+
+    beta: 0, 0.9 or 0.99 in the paper; default 0.9.  Raises ValueError unless 0 <= beta < 1.
+    """
+
+    beta: float = 0.9
+    uplink, downlink = 2, 2
+
+    def __post_init__(self) -> None:
+        checks.number("beta", self.beta, 0, 0.999999)
+
+    def start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"x": x, "s": torch.zeros_like(x)}
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        return (1 - self.beta) * G(y) + self.beta * r.s
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        C = r.mean(r.full_gradient(r.x.expand_as(y)))
+        return {"x": r.x + r.server_lr * r.mean(y - r.x), "s": (1 - self.beta) * C + self.beta * r.s}
+
+
+@dataclass(frozen=True)
+class Mime(Method):
+    """MimeLite with SVRG-style correction by the cohort's gradient (Karimireddy et al. 2021).
+
+    Phase 1: C = mean_S grad F_i(x), full local gradients.  Phase 2: v = (1 - beta)(g(y) - g(x) + C) + beta s, both
+    g on one mini-batch, s frozen.  s <- (1 - beta) C + beta s.  Two exchanges a round: 3 d down (x, s, C), 2 d up.
+
+    beta: as MimeLite.  Raises ValueError unless 0 <= beta < 1.
+    """
+
+    beta: float = 0.9
+    uplink, downlink = 2, 3
+
+    def __post_init__(self) -> None:
+        checks.number("beta", self.beta, 0, 0.999999)
+
+    def start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"x": x, "s": torch.zeros_like(x)}
+
+    def prepare(self, r: Round) -> Round:
+        return r.extended({"C": r.mean(r.full_gradient(r.x.expand(r.m, -1)))}, {})
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        return (1 - self.beta) * (G(y) - G(r.x.expand_as(y)) + r.C) + self.beta * r.s
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        return {"x": r.x + r.server_lr * r.mean(y - r.x), "s": (1 - self.beta) * r.C + self.beta * r.s}
+
+
+@dataclass(frozen=True)
+class STEM(Method):
+    """Two-sided momentum with variance-reduced directions (Khanduri et al. 2021), round form.
+
+    y_1 = x - lr d;  then d_i <- g(y_k) + (1 - a)(d_i - g(y_{k-1})), both g on one mini-batch, y_{k+1} = y_k - lr d_i;
+    x and d become the means of y_K and d_i(y_K).  d starts at the mean full gradient of the first cohort.
+
+    STEM(a): constant a.  STEM(kappa=..., w=..., c=...): lr_t = kappa / (w + t)^(1/3) replaces the run's learning
+    rate, a_{t+1} = min(1, c lr_t^2); decreasing steps are part of the method's theory.  Which iterate enters the
+    first correction after a synchronisation is open in our sources; here it is the average.  Written for full
+    participation, used under partial participation as it stands.  Raises ValueError for a outside [0, 1].
+    """
+
+    a: float = 0.1
+    kappa: float | None = None
+    w: float = 1.0
+    c: float = 1.0
+    uplink, downlink = 2, 2
+
+    def __post_init__(self) -> None:
+        checks.number("a", self.a, 0, 1)
+        if self.kappa is not None:
+            checks.number("kappa", self.kappa, 0, open_low=True)
+        checks.number("w", self.w, 0, open_low=True)
+        checks.number("c", self.c, 0)
+
+    def start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"x": x, "d": torch.full_like(x, torch.nan)}  # set in round 0
+
+    def learning_rate(self, t: int, lr: float) -> float:
+        return lr if self.kappa is None else self.kappa / (self.w + t) ** (1 / 3)
+
+    def _a(self, t: int) -> float:
+        return self.a if self.kappa is None or t == 0 else min(1.0, self.c * self.learning_rate(t - 1, 0.0) ** 2)
+
+    def prepare(self, r: Round) -> Round:
+        d = r.mean(r.full_gradient(r.x.expand(r.m, -1))) if r.t == 0 else r.d
+        x = r.x.expand(r.m, -1)
+        return r.extended({"k": [0]}, {"d_i": d.expand_as(x).clone(), "y_prev": x.clone()})
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        if r.k[0]:
+            r.d_i.copy_(G(y) + (1 - self._a(r.t)) * (r.d_i - G(r.y_prev)))
+        r.y_prev.copy_(y)
+        r.k[0] += 1
+        return r.d_i
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        # the batch of step 0 was not used there: the direction at the last iterate takes it
+        d_i = r.gradient(y, 0) + (1 - self._a(r.t)) * (r.d_i - r.gradient(r.y_prev, 0))
+        return {"x": r.x + r.server_lr * r.mean(y - r.x), "d": r.mean(d_i)}

@@ -1,0 +1,72 @@
+"""Methods that look for flat minima by perturbing the local model: FedSAM, FedSMOO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import checks
+from .method import Gradient, Method, Round
+
+EPS = 1e-12  # added to norms (DP-FedSAM has 1e-12, FL-Simulator 1e-7, which would bend the exact tests)
+
+
+def ascent(g: Tensor, rho: float) -> Tensor:
+    """rho g / ||g|| for each row; the perturbation of SAM."""
+    return rho * g / (g.norm(dim=-1, keepdim=True) + EPS)
+
+
+@dataclass(frozen=True)
+class FedSAM(Method):
+    """Sharpness-aware local steps (Qu et al. 2022; Caldarola et al. 2022): v = g(y + rho g / ||g||), one mini-batch.
+
+    rho = 0 is FedAvg, bit for bit.  rho: 0.1 as in FL-Simulator.  Raises ValueError for rho < 0.
+    """
+
+    rho: float = 0.1
+
+    def __post_init__(self) -> None:
+        checks.number("rho", self.rho, 0)
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        return G(y + ascent(G(y), self.rho)) if self.rho else G(y)
+
+
+@dataclass(frozen=True)
+class FedSMOO(Method):
+    """FedDyn and SAM with both constraints shared (Sun et al. 2023), in the form of its authors' code.
+
+    e = rho ghat / ||ghat||, ghat = g - mu_i - s;  mu_i <- mu_i + e - s;  v = g(y + e) + alpha (y - x + h_i).
+    h_i <- h_i + y_i - x;  x <- mean_S y_i + (1/n) sum_j h_j;  s <- rho mean_S mu_i / ||mean_S mu_i||.
+    rho = 0 is FedDyn(alpha).  State `h [d]` is (1/n) sum_j h_j.
+
+    alpha (lambda in the code) and rho: 0.1 and 0.1 there.  Raises ValueError for alpha <= 0, rho < 0.
+    """
+
+    alpha: float = 0.1
+    rho: float = 0.1
+    client_state = ("h_i", "mu_i")
+    uplink, downlink = 2, 2
+
+    def __post_init__(self) -> None:
+        checks.number("alpha", self.alpha, 0, open_low=True)
+        checks.number("rho", self.rho, 0)
+
+    def start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"x": x, "h": torch.zeros_like(x), "s": torch.zeros_like(x)}
+
+    def prepare(self, r: Round) -> Round:
+        return r.extended({}, {"mu": r.mu_i.clone()})
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        e = ascent(G(y) - r.mu - r.s, self.rho)
+        r.mu.add_(e - r.s)
+        return G(y + e) + self.alpha * (y - r.x + r.h_i)
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        delta = y - r.x
+        h = r.h + delta.sum(0) / r.n
+        x = r.x + r.server_lr * r.mean(delta) + h
+        return {"x": x, "h": h, "s": ascent(r.mean(r.mu), self.rho), "h_i": r.h_i + delta, "mu_i": r.mu}
