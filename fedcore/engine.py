@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from torch.func import functional_call
 
 from . import checks, models
 
+Extra = Callable[[Tensor, Any], Tensor]
 Chunks = Iterable[tuple[Tensor, Tensor]]
 PATHS = ("batched", "sequential")
 SEQUENTIAL_FROM = 300_000  # on a CPU, larger models are faster one client after another (caches, no weight copies)
@@ -74,31 +76,59 @@ class Engine:
         large = self.layout.d >= SEQUENTIAL_FROM and device.type == "cpu"
         return "sequential" if self.unsupported or large else "batched"
 
-    def gradient(self, Y: Tensor, batch: Batch) -> Tensor:
-        """Gradients `[m, d]` of the clients' losses at their own rows of `Y [m, d]`."""
+    def gradient(self, Y: Tensor, batch: Batch, extra: Extra | None = None) -> Tensor:
+        """Gradients `[m, d]` of the clients' losses at their own rows of `Y [m, d]`.
+
+        extra: a further loss per sample from the representation, `(z [..., B, f], row) -> [..., B]`, for models that
+        have one (`models.Projected`); row picks the clients that z belongs to.
+        """
+        if extra is not None and not isinstance(self.module, models.Projected):
+            raise ValueError(
+                f"{type(self.module).__name__} has no representation layer; use model=fc.models.projected('cnn') or "
+                "a fc.models.Projected of your own"
+            )
         path = self._batched if self.chosen(Y.device) == "batched" else self._sequential
-        G = path(Y, batch)
+        G = path(Y, batch, extra)
         for place in self.frozen:  # requires_grad=False: these parameters stay what they are
             G[:, place] = 0
         return G
 
-    def _batched(self, Y: Tensor, batch: Batch) -> Tensor:
+    def features(self, Y: Tensor, batch: Batch) -> Tensor:
+        """Representations `[m, B, f]` of the batch under each row of Y, without gradient."""
+        Z: list[Tensor] = []
+
+        def keep(z: Tensor, row: Any) -> Tensor:
+            if not Z:
+                Z.append(z.new_zeros(*batch.y.shape, z.shape[-1]))
+            Z[0][row] = z.detach()
+            return torch.zeros_like(z[..., 0])
+
+        self.gradient(Y, batch, keep)
+        return Z[0]
+
+    def _batched(self, Y: Tensor, batch: Batch, extra: Extra | None) -> Tensor:
         m = len(Y)
         # one leaf per parameter, a strided view of the rows: differentiating with respect to the flat matrix
         # would split and concatenate it once more
         leaves = {k: v.requires_grad_() for k, v in self.layout.views(Y.detach()).items()}
-        logits = _run(self.module, "", _enter(batch.x), leaves, m)
+        scope = dict(leaves)
+        logits = _run(self.module, "", _enter(batch.x), scope, m)
         loss = self.loss(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
+        if extra is not None:
+            loss = loss + extra(scope["z"], slice(None)).flatten()
         grads = torch.autograd.grad((loss * batch.w.flatten()).sum(), list(leaves.values()))
         G = torch.empty_like(Y)
         for place, g in zip(self.layout.slices, grads, strict=True):
             G[:, place] = g.reshape(m, -1)
         return G
 
-    def _sequential(self, Y: Tensor, batch: Batch) -> Tensor:
+    def _sequential(self, Y: Tensor, batch: Batch, extra: Extra | None) -> Tensor:
         self.module.train()
         G = torch.empty_like(Y)
         for i, (row, count, key) in enumerate(zip(Y, batch.count, batch.key, strict=True)):
+            if not count:
+                G[i] = 0
+                continue
             leaves = {k: v.requires_grad_() for k, v in self.layout.views(row.detach()).items()}
             buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
             with torch.random.fork_rng(devices=[Y.device] if Y.is_cuda else [], enabled=self.random):
@@ -114,9 +144,13 @@ class Engine:
                         "single sample over, None for full batches, or GroupNorm"
                     ) from e
             loss = self.loss(logits, batch.y[i, :count], reduction="none")
+            if extra is not None:
+                loss = loss + extra(self.module.z, (i, slice(count)))
             grads = torch.autograd.grad((loss * batch.w[i, :count]).sum(), list(leaves.values()), allow_unused=True)
             for place, g in zip(self.layout.slices, grads, strict=True):
                 G[i, place] = 0 if g is None else g.reshape(-1)
+        if extra is not None:
+            self.module.z = None  # a module that holds a graph cannot be copied
         return G
 
     @torch.no_grad()
@@ -185,6 +219,11 @@ def _residual(module, prefix, x, p, m):
     return torch.relu(body + _run(module.shortcut, f"{prefix}shortcut.", x, p, m))
 
 
+def _projected(module, prefix, x, p, m):
+    p["z"] = _run(module.encoder, f"{prefix}encoder.", x, p, m)
+    return _run(module.classifier, f"{prefix}classifier.", p["z"], p, m)
+
+
 def _linear(module, prefix, x, p, m):
     if x.dim() == 4:  # along the last axis of pictures
         rows = x.unflatten(1, (m, -1)).transpose(0, 1)
@@ -222,7 +261,7 @@ def _each(module, prefix, x, p, m):
 
 _RULES: dict[type, Callable] = {
     nn.Sequential: _sequence, models.Residual: _residual, nn.Linear: _linear, nn.Conv2d: _conv,
-    nn.GroupNorm: _group_norm, nn.Flatten: _flatten_rule,
+    nn.GroupNorm: _group_norm, nn.Flatten: _flatten_rule, models.Projected: _projected,
     **dict.fromkeys(
         (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d), _each
     ),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from . import rng
+from . import checks, rng
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,37 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
+
+
+class Projected(nn.Module):
+    """`classifier(encoder(x))`, where the encoder ends in the representation that MOON contrasts."""
+
+    def __init__(self, encoder: nn.Module, classifier: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.classifier = encoder, classifier
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.z = self.encoder(x)
+        return self.classifier(self.z)
+
+
+def projected(model: str = "cnn", dim: int = 256) -> Callable[[Sequence[int], int], nn.Module]:
+    """A named model with MOON's projection head before its classifier: features -> same width -> dim -> classes.
+
+    Returns a function for `model=`.  Raises ValueError for a model whose last layer is not linear.
+    """
+
+    def make(shape: Sequence[int], classes: int) -> nn.Module:
+        *layers, last = MODELS[model](shape, classes)
+        if not isinstance(last, nn.Linear):
+            raise ValueError(f"model={model!r} does not end in a linear layer; use one that does")
+        width = last.in_features
+        head = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim)]
+        return Projected(nn.Sequential(*layers, *head), nn.Linear(dim, classes))
+
+    checks.choice("model", model, MODELS)
+    checks.integer("dim", dim, 1)
+    return make
 
 
 def logistic(shape: Sequence[int], classes: int) -> nn.Module:

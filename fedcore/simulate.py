@@ -282,7 +282,7 @@ class _Run:
         shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
         rows = {"p": column(sizes / sizes.sum()), "K": column(plan.steps), "clients": plan.rows}
         rows |= {k: self.state[k][plan.rows] for k in self.method.client_state}
-        shared["gradient"] = lambda Y, k: self._decayed(fed.gradient(Y, plan, k), Y)
+        shared["gradient"] = lambda Y, k, **more: self._decayed(fed.gradient(Y, plan, k, **more), Y)
         shared["full_gradient"] = lambda Y: self._decayed(fed.full_gradient(Y, plan), Y)
         return Round(shared, rows)
 

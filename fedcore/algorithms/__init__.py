@@ -1,6 +1,7 @@
 """One class per method, grouped by what they change.  Each is a federated round in three verbs."""
 
 from .averaging import FedAvg, FedSGD, FedSMB
+from .contrastive import MOON
 from .method import Method, Round
 from .momentum import STEM, Mime, MimeLite
 from .proximal import FedProx, FedSplit, FedUp
@@ -8,8 +9,8 @@ from .sharpness import FedSAM, FedSMOO
 from .variates import SCAFFOLD, FedDC, FedDyn, FedPVR
 
 ALL: tuple[type[Method], ...] = (
-    FedAvg, FedSGD, FedSMB, FedProx, SCAFFOLD, FedDC, Mime, MimeLite, FedDyn, FedSplit, STEM, FedSMOO, FedPVR, FedUp,
-    FedSAM,
+    FedAvg, FedSGD, FedSMB, FedProx, SCAFFOLD, FedDC, Mime, MimeLite, FedDyn, MOON, FedSplit, STEM, FedSMOO, FedPVR,
+    FedUp, FedSAM,
 )  # fmt: skip
 
 __all__ = ["ALL", "Method", "Round", *(method.__name__ for method in ALL)]

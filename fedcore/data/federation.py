@@ -17,6 +17,7 @@ from ..engine import Batch, Engine
 from .partitions import IID, ByOwner, Partition
 from .sources import Source, load
 
+Contrast = tuple[Sequence[Tensor], Callable[..., Tensor]]
 EVAL_CHUNK = 2048  # test samples per forward pass
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
 
@@ -176,34 +177,36 @@ class Federation:
         weights = torch.as_tensor(valid / np.maximum(counts, 1)[..., None], dtype=self.dtype)
         return Plan(clients, rows, K, keys, torch.as_tensor(indices).to(self.device), weights.to(self.device), counts)
 
-    def gradient(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
-        """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan."""
+    def gradient(self, Y: Tensor, plan: Plan, k: int, contrast: Contrast | None = None) -> Tensor:
+        """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan.
+
+        contrast: `(references, penalty)`: a further loss per sample, `penalty(z, z_1, z_2, ...)` of the
+        representations under Y and under each reference `[a, d]` (which are not differentiated).
+        """
         a = len(Y)
         if plan.indices is None:
-            return self.full_gradient(Y, plan, k)
+            return self.full_gradient(Y, plan, k, contrast)
         picked = plan.indices[k, :a]
         keys = self._keys(plan.keys[:a], k)
         batch = Batch(
             self._inputs(self.x[picked]), self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys
         )  # fmt: skip
-        return self.engine.gradient(Y, batch)
+        return self._engine_gradient(Y, batch, contrast)
 
-    def full_gradient(self, Y: Tensor, plan: Plan, k: int = -1) -> Tensor:
+    def _engine_gradient(self, Y: Tensor, batch: Batch, contrast: Contrast | None) -> Tensor:
+        if contrast is None:
+            return self.engine.gradient(Y, batch)
+        references, penalty = contrast
+        others = [self.engine.features(reference, batch) for reference in references]
+        return self.engine.gradient(Y, batch, lambda z, row: penalty(z, *(other[row] for other in others)))
+
+    def full_gradient(self, Y: Tensor, plan: Plan, k: int = -1, contrast: Contrast | None = None) -> Tensor:
         """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them."""
         clients, keys = plan.clients[: len(Y)], plan.keys[: len(Y)]
-        if self.engine.random:  # a client's chunks, hence its dropout, must not depend on who else is in the cohort
-            rows = zip(Y[:, None], clients[:, None], keys[:, None], strict=True)
-            return torch.cat([self._full_gradient(*row, k) for row in rows])
-        return self._full_gradient(Y, clients, keys, k)
-
-    def _keys(self, keys: np.ndarray, *parts: int) -> list[int]:
-        if not self.engine.random:
-            return [0] * len(keys)
-        return [int(key) & 0x7FFFFFFFFFFFFFFF for key in rng.words(keys, rng.DROPOUT, *parts)]
-
-    def _full_gradient(self, Y: Tensor, clients: np.ndarray, keys: np.ndarray, k: int) -> Tensor:
         sizes, start = self.sizes[clients], self._start[clients]
-        G, width = torch.zeros_like(Y), max(1, SAMPLE_CHUNK // len(Y))
+        G = torch.zeros_like(Y)
+        # with dropout, a client's chunks must not depend on who else is in the cohort
+        width = 256 if self.engine.random else max(1, SAMPLE_CHUNK // len(Y))
         for low in range(0, int(sizes.max()), width):
             j = np.arange(low, min(low + width, int(sizes.max())))
             valid = j < sizes[:, None]
@@ -211,8 +214,14 @@ class Federation:
             picked = torch.as_tensor(rows).to(self.device)
             weight = torch.as_tensor(valid / sizes[:, None], dtype=Y.dtype).to(self.device)
             counts, words = valid.sum(1).tolist(), self._keys(keys, k, low)
-            G += self.engine.gradient(Y, Batch(self._inputs(self.x[picked]), self.y[picked], weight, counts, words))
+            batch = Batch(self._inputs(self.x[picked]), self.y[picked], weight, counts, words)
+            G += self._engine_gradient(Y, batch, contrast)
         return G
+
+    def _keys(self, keys: np.ndarray, *parts: int) -> list[int]:
+        if not self.engine.random:
+            return [0] * len(keys)
+        return [int(key) & 0x7FFFFFFFFFFFFFFF for key in rng.words(keys, rng.DROPOUT, *parts)]
 
     def _inputs(self, x: Tensor) -> Tensor:
         if self.source.text:
@@ -359,8 +368,10 @@ class Quadratic:
         K = np.full(len(clients), epochs if steps is None else steps)
         return Plan(clients, torch.as_tensor(clients, device=self.device), K, rng.words(seed, rng.BATCH, t, clients))
 
-    def gradient(self, Y: Tensor, plan: Plan, k: int = 0) -> Tensor:
+    def gradient(self, Y: Tensor, plan: Plan, k: int = 0, contrast: Contrast | None = None) -> Tensor:
         """A_i (y_i - b_i) for the first len(Y) clients of the plan."""
+        if contrast is not None:
+            raise ValueError("a quadratic has no representation to contrast; use a federation with a network")
         i = plan.rows[: len(Y)]
         return torch.bmm(self.A[i], (Y - self.b[i]).unsqueeze(2)).squeeze(2)
 
