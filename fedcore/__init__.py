@@ -9,7 +9,10 @@ Importing needs torch and numpy only; everything else is imported where it is us
 """
 
 from . import models, probes
-from .algorithms import ALL, SCAFFOLD, FedAvg, FedProx, FedSGD, FedSMB, FedUp, Method
+from .algorithms import (
+    ALL, MOON, SCAFFOLD, STEM, FedAvg, FedDC, FedDyn, FedProx, FedPVR, FedSAM, FedSGD, FedSMB, FedSMOO, FedSplit, FedUp,
+    Method, Mime, MimeLite,
+)  # fmt: skip
 from .checkpoint import CheckpointError
 from .citations import cite
 from .data import IID, ByOwner, DataNotFound, Dirichlet, Federation, Quadratic, Shards, federation, quadratic
@@ -19,7 +22,8 @@ from .widgets import explore, show
 __version__ = "0.1.0"
 
 __all__ = [
-    "ALL", "IID", "SCAFFOLD", "ByOwner", "CheckpointError", "DataNotFound", "Dirichlet", "Diverged", "FedAvg",
-    "FedProx", "FedSGD", "FedSMB", "FedUp", "Federation", "History", "Method", "Quadratic", "Shards", "cite",
-    "explore", "federation", "models", "probes", "quadratic", "show", "simulate",
+    "ALL", "IID", "MOON", "SCAFFOLD", "STEM", "ByOwner", "CheckpointError", "DataNotFound", "Dirichlet", "Diverged",
+    "FedAvg", "FedDC", "FedDyn", "FedPVR", "FedProx", "FedSAM", "FedSGD", "FedSMB", "FedSMOO", "FedSplit", "FedUp",
+    "Federation", "History", "Method", "Mime", "MimeLite", "Quadratic", "Shards", "cite", "explore", "federation",
+    "models", "probes", "quadratic", "show", "simulate",
 ]  # fmt: skip
