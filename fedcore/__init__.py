@@ -10,8 +10,24 @@ Importing needs torch and numpy only; everything else is imported where it is us
 
 from . import models, probes
 from .algorithms import (
-    ALL, MOON, SCAFFOLD, STEM, FedAvg, FedDC, FedDyn, FedProx, FedPVR, FedSAM, FedSGD, FedSMB, FedSMOO, FedSplit, FedUp,
-    Method, Mime, MimeLite,
+    ALL,
+    MOON,
+    SCAFFOLD,
+    STEM,
+    FedAvg,
+    FedDC,
+    FedDyn,
+    FedProx,
+    FedPVR,
+    FedSAM,
+    FedSGD,
+    FedSMB,
+    FedSMOO,
+    FedSplit,
+    FedUp,
+    Method,
+    Mime,
+    MimeLite,
 )  # fmt: skip
 from .checkpoint import CheckpointError
 from .citations import cite
