@@ -183,6 +183,26 @@ def resnet18_gn_3x3(shape: Sequence[int], classes: int) -> nn.Module:
     return resnet18_gn(shape, classes, stem="3x3")
 
 
+class CharLSTM(nn.Module):
+    """Embedding, two LSTM layers, and a linear layer on the last step: `[B, L]` symbols -> `[B, classes]`."""
+
+    def __init__(self, symbols: int = 80, embedding: int = 8, hidden: int = 100) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(symbols, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True)
+        self.classifier = nn.Linear(hidden, symbols)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.lstm(self.embedding(x))[0][:, -1])
+
+
+def lstm(shape: Sequence[int], classes: int) -> nn.Module:
+    """The next-character LSTM of the Shakespeare task: 80 symbols, 8-dimensional embedding, 2x100 (133,520)."""
+    if len(shape) != 1:
+        raise ValueError(f"lstm takes sequences of symbols [L], the data has {tuple(shape)}; use model='cnn' or 'mlp'")
+    return CharLSTM(classes)
+
+
 def cnn(shape: Sequence[int], classes: int) -> nn.Module:
     """The study's convolutional network for this image size: 8x8 digit CNN, 28x28 FEMNIST CNN, 32x32 RGB LeNet."""
     nets = {(1, 8, 8): digit_cnn, (1, 28, 28): femnist_cnn, (3, 32, 32): lenet}
@@ -195,7 +215,7 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
 
 
 MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
-    f.__name__: f for f in (logistic, mlp, cnn, digit_cnn, femnist_cnn, lenet, resnet18_gn, resnet18_gn_3x3)
+    f.__name__: f for f in (logistic, mlp, cnn, digit_cnn, femnist_cnn, lenet, lstm, resnet18_gn, resnet18_gn_3x3)
 }  # fmt: skip
 
 

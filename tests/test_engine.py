@@ -77,7 +77,7 @@ def test_resnet_for_100_classes_and_both_stems_have_their_counts():
 
 
 def test_every_named_model_is_among_the_nets_tested_here():
-    assert {n[0] for n in NETS} == set(models.MODELS)
+    assert {n[0] for n in NETS} | {"lstm"} == set(models.MODELS)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
@@ -459,3 +459,17 @@ def test_frozen_parameters_stay_what_they_are(path):
     after = fed.engine.layout.views(fc.simulate(fc.SCAFFOLD(), fed, rounds=3, lr=0.2, batch_size=4).params)
     assert torch.equal(before["1.weight"], after["1.weight"])
     assert not torch.equal(before["1.bias"], after["1.bias"])
+
+
+def test_the_character_lstm_has_the_studys_size_and_trains_on_text():
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 80, (24, 12)).astype(np.uint8), rng.integers(0, 80, 24)
+    text = fc.data.Source("text", x, y, x[:6], y[:6], 80, train_owner=np.repeat([0, 1, 2], 8), text=True)
+    fed = fc.federation(text, partition=fc.ByOwner(), model="lstm", dtype=torch.float64)
+    assert fed.d == 133_520
+    plan = fed.plan(0, 0, np.array([1]), batch_size=None)
+    module = models.build("lstm", (12,), 80, 0).double()
+    want = h.gradient(module, fed.x0, fed.x[8:16].long(), fed.y[8:16])
+    h.close(fed.full_gradient(fed.x0[None], plan)[0], want, 1e-10)
+    before, after = fc.simulate(fc.FedAvg(), fed, rounds=3, lr=1.0, batch_size=4).curve("loss")[1][[0, -1]]
+    assert after < before

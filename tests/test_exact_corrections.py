@@ -45,8 +45,8 @@ def test_golden_rounds_of_fedsplit_with_exact_prox_steps():
 @pytest.mark.parametrize(
     "method",
     [
-        fc.FedDC(0.5), fc.FedDyn(1.0), fc.FedDyn(0.1), fc.Mime(0.0), fc.Mime(0.5), fc.Mime(0.9), fc.FedSMOO(1.0, rho=0.0),
-        fc.FedSplit(0.5), fc.FedPVR("all"),
+        fc.FedDC(0.5), fc.FedDyn(1.0), fc.FedDyn(0.1), fc.Mime(0.0), fc.Mime(0.5), fc.Mime(0.9), fc.FedSplit(0.5),
+        fc.FedSMOO(1.0, rho=0.0), fc.FedPVR("all"),
     ],
     ids=repr,
 )  # fmt: skip

@@ -95,7 +95,7 @@ class STEM(Method):
         checks.number("c", self.c, 0)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
-        return {"x": x, "d": torch.full_like(x, torch.nan)}  # set in round 0
+        return {"x": x, "d": torch.zeros_like(x)}
 
     def learning_rate(self, t: int, lr: float) -> float:
         return lr if self.kappa is None else self.kappa / (self.w + t) ** (1 / 3)
