@@ -154,7 +154,7 @@ def shown(figure: Any) -> dict[str, Any]:
             numbers: [...figure.querySelectorAll(".fc-numbers > span")].map(
                 s => [s.firstElementChild.textContent, s.lastElementChild.textContent]),
             sliders: [...figure.querySelectorAll("input")].map(i => ({
-                name: i.name, value: +i.value, max: +i.max, spoken: i.getAttribute("aria-valuetext"),
+                name: i.dataset.name, value: +i.value, max: +i.max, spoken: i.getAttribute("aria-valuetext"),
                 printed: i.parentElement.nextElementSibling.textContent, label: i.labels[0].textContent})),
         })"""
     )

@@ -143,7 +143,7 @@ def test_tab_reaches_every_control_in_order_of_the_page(browser, page):
         reached = []
         for _ in range(8):
             tab.keyboard.press("Tab")
-            reached.append(tab.evaluate("document.activeElement.name || document.activeElement.textContent"))
+            reached.append(tab.evaluate("document.activeElement.dataset.name || document.activeElement.textContent"))
         assert reached == ["alpha", "Play", "K", "n", "Play", "alpha", "Play", "K"]
 
 
@@ -264,3 +264,12 @@ def test_pages_of_the_book_hold_their_pictures_without_script(browser, built_boo
             assert figure.locator("img").get_attribute("alt") == frame["alt"]
             text = figure.locator("figcaption").inner_text()
             assert all(value in text for _, value in frame["numbers"])
+
+
+def test_a_slider_is_out_of_reach_of_scripts_that_fill_inputs_by_name(browser, tmp_path):
+    page = tmp_path / "page.html"
+    explorer = widgets.explore(lambda q: plots.figure()[0], q=[1, 2, 3, 4, 5, 6], start={"q": 2})
+    search = "<script>for (const i of document.querySelectorAll('input[name=q]')) i.value = '';</script>"
+    page.write_text(HEAD + explorer.html() + search, encoding="utf-8")
+    with opened(browser, page, DESKTOP) as tab:
+        assert tab.locator("input[type=range]").input_value() == "1"

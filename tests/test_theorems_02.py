@@ -61,11 +61,9 @@ def play(method, fed, state, cohort, lr=0.1, K=4, server_lr=1.0):
     plan = fed.plan(0, 0, np.array(cohort), steps=K)
     m, rows = len(cohort), plan.rows
     one = torch.ones(m, 1, dtype=fed.dtype)
-    r = Round(
-        {"t": 0, "n": fed.n, "m": m, "lr": lr, "server_lr": server_lr, "x": state["x"], "c": state["c"]},
-        {"p": one / m, "K": K * one, "clients": rows, "c_i": state["c_i"][rows]},
-        lambda Y: fed.full_gradient(Y, plan),
-    )
+    shared = {"t": 0, "n": fed.n, "m": m, "lr": lr, "server_lr": server_lr, "x": state["x"], "c": state["c"]}
+    shared["full_gradient"] = lambda Y: fed.full_gradient(Y, plan)
+    r = Round(shared, {"p": one / m, "K": K * one, "clients": rows, "c_i": state["c_i"][rows]})
     y = method.broadcast(r).expand(m, -1)
     for k in range(K):
         y = y - lr * method.direction(lambda z, k=k: fed.gradient(z, plan, k), y, r)

@@ -65,8 +65,10 @@
       add(label, "span", {textContent: title});
       // A single value is printed without a slider: there is nothing to move.
       if (size[i] > 1) {
-        const range = {type: "range", name: names[i], min: 0, max: size[i] - 1, step: 1, autocomplete: "off"};
+        const range = {type: "range", min: 0, max: size[i] - 1, step: 1, autocomplete: "off"};
         sliders[i] = add(label, "input", range);
+        // Not the attribute "name": a theme's search fills every input whose name is "q".
+        sliders[i].dataset.name = names[i];
         sliders[i].oninput = () => { stop(); position[i] = +sliders[i].value; show(); };
       }
       outputs[i] = add(controls, "output", {ariaLive: "off"});
