@@ -1,12 +1,18 @@
-"""What chapters measure in a round: functions `(round, y [m, d]) -> {name: value}` for `simulate(probes=...)`."""
+"""What chapters measure: functions `(round, y [m, d]) -> {name: value}` for `simulate(probes=...)`, and studies of one
+round from a given model (`mime_ablation`)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .algorithms.method import Round
+from . import checks
+from .algorithms.method import Method, Round
+from .data.federation import Federation, Quadratic
 
 
 def drift(r: Round, y: Tensor) -> dict[str, Tensor]:
@@ -49,3 +55,82 @@ def gradient_estimate(alpha: float):
 def quadratic_bound(F_x: Tensor, gradient: Tensor, step: Tensor, mu: float) -> Tensor:
     """The right-hand side of the FedUp study's eq. 5: F(x) + <g, s> + mu/2 ||s||^2 for steps `[..., d]`; `[...]`."""
     return F_x + step @ gradient + mu / 2 * step.square().sum(-1)
+
+
+def mime_ablation(
+    method: Method,
+    fed: Federation | Quadratic,
+    x: Tensor,
+    *,
+    steps: int = 40,
+    lr: float,
+    batch_size: int | None = 20,
+    seed: int = 0,
+    t: int = 0,
+    cohort: Sequence[int] | None = None,
+    state: Mapping[str, Tensor] | None = None,
+    targets: Sequence[int] = (),
+) -> dict[str, np.ndarray]:
+    """The FedUp study's Table 2 along one local path: cosines of A, B and C at k = 1, ..., steps, `[steps, m]` each.
+
+    A = grad F_i(y_k; xi_k) and B = grad F_i(x; xi_k) share a mini-batch; C is the cohort's mean of full gradients at
+    the server's model `x [d]`.  Names: "A, C", "A-B+C, C", "A-B, C" and "A, B"; columns are the cohort in its order.
+    k = 0 is left out: A = B there, so A - B has no direction.  NaN where one of the two vectors is zero.
+
+    The path y_0, y_1, ... is that of `method` in a round t from x, with the batches of (seed, t); `state` holds the
+    server's vectors of a run (default: those of a start at x), rows of client states are those of a start.  cohort:
+    client numbers, None for all.  targets: steps k at which the mean of the cohort's full gradients at client i's
+    own y_k is taken as the target g, m full passes each; they add, `[len(targets), m]`, "A error" = ||A - g||,
+    "A-B+C error" = ||A - B + C - g||, and "g, C", the cosine of the target itself.
+
+    Raises ValueError for an x of another shape, clients or targets that do not exist, and steps < 1.
+    """
+    steps, lr = checks.integer("steps", steps, 1), checks.number("lr", lr, 0, open_low=True)
+    if x.shape != (fed.d,):
+        raise ValueError(f"x has shape {tuple(x.shape)}; use the {fed.d} parameters of this federation, [{fed.d}]")
+    clients = np.arange(fed.n) if cohort is None else np.asarray(cohort, dtype=int)
+    if not len(clients) or len(set(clients.tolist())) < len(clients) or not set(clients) <= set(range(fed.n)):
+        raise ValueError(f"cohort={list(clients)}; use different clients from 0 to {fed.n - 1}, or None for all")
+    if not set(targets) <= set(range(1, steps + 1)):
+        raise ValueError(f"targets={list(targets)}; use steps from 1 to {steps}")
+
+    plan = fed.plan(seed, t, clients, steps=steps + 1, batch_size=batch_size)
+    m, rows = len(clients), plan.rows
+    start = {name: x.expand(fed.n, -1) * 0 + method.client_start(x).get(name, 0) for name in method.client_state}
+    r = Round(
+        {
+            **method.start(x), **(state or {}), "x": x, "t": t, "n": fed.n, "m": m, "lr": method.learning_rate(t, lr),
+            "server_lr": 1.0, "layout": getattr(getattr(fed, "engine", None), "layout", None),
+            "gradient": lambda Y, k, **more: fed.gradient(Y, plan, k, **more),
+            "full_gradient": lambda Y: fed.full_gradient(Y, plan),
+        },
+        {
+            "p": torch.full((m, 1), 1 / m, dtype=x.dtype, device=x.device), "clients": rows,
+            "K": torch.full((m, 1), steps + 1, dtype=x.dtype, device=x.device),
+            **{name: value[rows] for name, value in start.items()},
+        },
+    )  # fmt: skip
+    X = x.expand(m, -1)
+    C = r.mean(r.full_gradient(X))
+    r = method.prepare(r)
+    Y = method.broadcast(r).expand(m, -1).clone()
+    found: dict[str, list[Tensor]] = {}
+    for k in range(steps + 1):
+        if k:
+            A, B = r.gradient(Y, k), r.gradient(X, k)
+            values = {"A, C": _cosine(A, C), "A-B+C, C": _cosine(A - B + C, C), "A-B, C": _cosine(A - B, C)}
+            values["A, B"] = _cosine(A, B)
+            if k in targets:
+                g = torch.stack([r.mean(r.full_gradient(y.expand(m, -1))) for y in Y])
+                values |= {"A error": (A - g).norm(dim=1), "A-B+C error": (A - B + C - g).norm(dim=1)}
+                values["g, C"] = _cosine(g, C)
+            for name, value in values.items():
+                found.setdefault(name, []).append(value)
+        Y -= r.lr * method.direction(lambda Z, k=k: r.gradient(Z, k), Y, r)
+    order = np.argsort(plan.clients)[np.argsort(np.argsort(clients))]  # the plan may have sorted the rows
+    return {name: torch.stack(value).cpu().numpy()[:, order] for name, value in found.items()}
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Row by row; NaN where a length is zero, instead of a cosine that depends on a small constant."""
+    return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))

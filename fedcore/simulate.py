@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -194,10 +195,12 @@ class _Run:
         self.method, self.fed, self.s, self.probes, self.rounds = method, fed, settings, probes, rounds
         self.state = {k: v.clone() for k, v in method.start(fed.x0).items()}
         rows = method.client_start(fed.x0)
+        self.home = _home(method, fed)
         for name in method.client_state:
-            self.state[name] = torch.zeros(fed.n, fed.d, dtype=fed.dtype, device=fed.device)
+            pinned = self.home != fed.device
+            self.state[name] = torch.zeros(fed.n, fed.d, dtype=fed.dtype, device=self.home, pin_memory=pinned)
             if name in rows:
-                self.state[name] += rows[name]
+                self.state[name] += rows[name].to(self.home)
         self.history = History(self.state["x"], self.state, method, settings)
         self.t = 0
         self.unchecked: list[tuple[int, np.ndarray, Tensor, Tensor]] = []
@@ -210,7 +213,11 @@ class _Run:
         if saved is None:
             return
         self.t = saved.t
-        self.state = {k: v.to(self.fed.device) for k, v in saved.state.items()}
+        for k, v in saved.state.items():
+            if k in self.method.client_state:
+                self.state[k].copy_(v)
+            else:
+                self.state[k] = v.to(self.fed.device)
         self.history.cohorts, self.history.rows = saved.cohorts, saved.rows
         self.history.params, self.history.state = self.state["x"], dict(self.state)
 
@@ -262,7 +269,7 @@ class _Run:
 
         for name, value in method.aggregate(r, Y).items():
             if name in method.client_state:
-                self.state[name][plan.rows] = value
+                self.state[name][plan.rows.to(self.home)] = value.to(self.home)
             else:
                 self.state[name] = value
         self.history.cohorts.append(cohort)
@@ -281,7 +288,7 @@ class _Run:
         shared["layout"] = fed.engine.layout if isinstance(fed, Federation) else None
         shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
         rows = {"p": column(sizes / sizes.sum()), "K": column(plan.steps), "clients": plan.rows}
-        rows |= {k: self.state[k][plan.rows] for k in self.method.client_state}
+        rows |= {k: self.state[k][plan.rows.to(self.home)].to(fed.device) for k in self.method.client_state}
         shared["gradient"] = lambda Y, k, **more: self._decayed(fed.gradient(Y, plan, k, **more), Y)
         shared["full_gradient"] = lambda Y: self._decayed(fed.full_gradient(Y, plan), Y)
         return Round(shared, rows)
@@ -316,6 +323,26 @@ class _Run:
                 else:
                     pairs = sorted(zip(r.clients.tolist(), value.tolist(), strict=True))
                     h.rows += [(self.t, name, client, v) for client, v in pairs]
+
+
+def _home(method: Method, fed: Federation | Quadratic) -> torch.device:
+    """Where the clients' states live: with the federation, or in host memory when they would fill its device."""
+    size = len(method.client_state) * fed.n * fed.d * fed.x0.element_size()
+    free = _free(fed.device)
+    if size <= free / 2:
+        return fed.device
+    warnings.warn(
+        f"the client states {', '.join(method.client_state)} of {type(method).__name__} take {size / 1e9:.2f} GB "
+        f"({fed.n:,} clients x {fed.d:,} parameters) and {fed.device} has {free / 1e9:.2f} GB free: they are kept in "
+        "host memory, and each round copies the cohort's rows",
+        stacklevel=4,
+    )
+    return torch.device("cpu")
+
+
+def _free(device: torch.device) -> float:
+    """Free bytes of an accelerator; a CPU has nowhere to move its states to."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
 
 
 def _cohort_size(cohort: int | float | None, n: int) -> int:

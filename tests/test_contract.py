@@ -408,3 +408,12 @@ def test_the_installed_package_has_every_room():
     told = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {".".join(p.parent.relative_to(root).parts) for p in (root / "fedcore").rglob("__init__.py")}
     assert set(told) == found
+
+
+def test_client_states_too_large_for_the_device_live_in_host_memory_and_give_the_same(monkeypatch):
+    fed, method = make("network"), fc.FedDC(0.3)
+    usual = run(method, fed)
+    monkeypatch.setitem(fc.simulate.__globals__, "_free", lambda device: 0)  # fc.simulate is the function, not the room
+    with pytest.warns(UserWarning, match=r"h_i, c_i of FedDC take .* GB \(5 clients x .* parameters\).*host memory"):
+        moved = run(method, fed)
+    assert same(usual, moved)
