@@ -79,8 +79,8 @@ def _bibliography() -> dict[str, str]:
     return entries(BIBLIOGRAPHY.read_text(encoding="utf-8"))
 
 
-def cite(*names: object) -> str:
-    """BibTeX entries of what was used, each once, in the order asked for.
+def cite(*names: object) -> BibTeX:
+    """BibTeX entries of what was used, each once, in the order asked for; a cell that ends in it prints them.
 
     `names` are methods, data sets, partitions, models or software by their name in the contract
     (`cite("FedUp", "digits")`; case, blanks, `-` and `_` do not matter), or the objects and classes
@@ -100,7 +100,14 @@ def cite(*names: object) -> str:
         keys |= dict.fromkeys(known[_plain(name)])
         if not isinstance(item, str) and getattr(item, "server_momentum", 0):
             keys |= dict.fromkeys(WORKS["FedAvgM"])
-    return "\n\n".join(_bibliography()[key] for key in keys)
+    return BibTeX("\n\n".join(_bibliography()[key] for key in keys))
+
+
+class BibTeX(str):
+    """Text that a notebook or a prompt shows as it is, line by line, when it is the value of a cell."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _plain(name: str) -> str:

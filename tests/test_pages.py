@@ -291,3 +291,9 @@ def test_chapters_that_a_symbol_points_to_exist():
     rows = csv.DictReader((ROOT / "book" / "notation.csv").open(encoding="utf-8", newline=""))
     numbers = {int(path.stem[:2]) for path in (ROOT / "book").glob("[0-9][0-9]_*.ipynb")}
     assert {int(row["first used"]) for row in rows} <= numbers
+
+
+def test_a_citation_is_shown_as_bibtex_and_not_as_a_quoted_string():
+    shown = repr(cite("FedUp"))
+    assert shown == cite("FedUp") == str(cite("FedUp"))
+    assert shown.startswith("@article{wan2024fedup,\n")
