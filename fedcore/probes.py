@@ -81,7 +81,7 @@ def mime_ablation(
     server's vectors of a run (default: those of a start at x), rows of client states are those of a start.  cohort:
     client numbers, None for all.  targets: steps k at which the mean of the cohort's full gradients at client i's
     own y_k is taken as the target g, m full passes each; they add, `[len(targets), m]`, "A error" = ||A - g||,
-    "A-B+C error" = ||A - B + C - g||, and "g, C", the cosine of the target itself.
+    "A-B+C error" = ||A - B + C - g||, and the cosines "A, g", "A-B+C, g" and "g, C".
 
     Raises ValueError for an x of another shape, clients or targets that do not exist, and steps < 1.
     """
@@ -95,8 +95,9 @@ def mime_ablation(
         raise ValueError(f"targets={list(targets)}; use steps from 1 to {steps}")
 
     plan = fed.plan(seed, t, clients, steps=steps + 1, batch_size=batch_size)
-    m, rows = len(clients), plan.rows
-    start = {name: x.expand(fed.n, -1) * 0 + method.client_start(x).get(name, 0) for name in method.client_state}
+    m = len(clients)  # all have equally many steps, so the plan leaves them in their order
+    first = method.client_start(x)
+    memory = {name: first.get(name, torch.zeros_like(x)).expand(m, -1).clone() for name in method.client_state}
     r = Round(
         {
             **method.start(x), **(state or {}), "x": x, "t": t, "n": fed.n, "m": m, "lr": method.learning_rate(t, lr),
@@ -105,9 +106,9 @@ def mime_ablation(
             "full_gradient": lambda Y: fed.full_gradient(Y, plan),
         },
         {
-            "p": torch.full((m, 1), 1 / m, dtype=x.dtype, device=x.device), "clients": rows,
+            "p": torch.full((m, 1), 1 / m, dtype=x.dtype, device=x.device), "clients": plan.rows,
             "K": torch.full((m, 1), steps + 1, dtype=x.dtype, device=x.device),
-            **{name: value[rows] for name, value in start.items()},
+            **memory,
         },
     )  # fmt: skip
     X = x.expand(m, -1)
@@ -123,12 +124,11 @@ def mime_ablation(
             if k in targets:
                 g = torch.stack([r.mean(r.full_gradient(y.expand(m, -1))) for y in Y])
                 values |= {"A error": (A - g).norm(dim=1), "A-B+C error": (A - B + C - g).norm(dim=1)}
-                values["g, C"] = _cosine(g, C)
+                values |= {"A, g": _cosine(A, g), "A-B+C, g": _cosine(A - B + C, g), "g, C": _cosine(g, C)}
             for name, value in values.items():
                 found.setdefault(name, []).append(value)
         Y -= r.lr * method.direction(lambda Z, k=k: r.gradient(Z, k), Y, r)
-    order = np.argsort(plan.clients)[np.argsort(np.argsort(clients))]  # the plan may have sorted the rows
-    return {name: torch.stack(value).cpu().numpy()[:, order] for name, value in found.items()}
+    return {name: torch.stack(value).cpu().numpy() for name, value in found.items()}
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:

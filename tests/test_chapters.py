@@ -23,6 +23,7 @@ MUTATIONS = [
     ("02_scaffold", METHODS + "variates.py", "(c_i - r.c_i).sum(0) / r.n", "(c_i - r.c_i).sum(0) / r.m"),
     ("03_fedup", METHODS + "proximal.py", " * (r.x_prev - r.x)", " * (r.x - r.x_prev)"),
     ("03_fedup", METHODS + "proximal.py", "G(y) + self.mu * (y - r.x)", "G(y)"),
+    ("04_mime", METHODS + "momentum.py", "G(r.x.expand_as(y)) + r.C", "G(r.x.expand_as(y)) - r.C"),
 ]
 
 

@@ -1,0 +1,94 @@
+"""Studies of one round measure what they say they measure."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import network, problem
+
+import fedcore as fc
+
+COSINES = ("A, C", "A-B+C, C", "A-B, C", "A, B")
+
+
+def cosine(a, b):
+    return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("mime", [False, True])
+def test_mime_ablation_is_what_the_equations_give_on_quadratics(mime):
+    A_, b = problem()
+    x, lr = np.array([1.0, -2.0, 0.5]), 0.1
+    method = fc.Mime(0.0) if mime else fc.FedAvg()
+    fed = fc.quadratic(A_, b)
+    found = fc.probes.mime_ablation(method, fed, torch.tensor(x), steps=6, lr=lr, targets=(2, 6))
+    grad = lambda i, y: A_[i] @ (y - b[i])  # noqa: E731
+    mean = lambda y: np.mean([grad(i, y) for i in range(4)], axis=0)  # noqa: E731
+    C = mean(x)
+    for i in range(4):
+        y = x.copy()
+        for k in range(7):
+            A, B = grad(i, y), grad(i, x)
+            if k:
+                expected = cosine(A, C), cosine(A - B + C, C), cosine(A - B, C), cosine(A, B)
+                np.testing.assert_allclose([found[name][k - 1, i] for name in COSINES], expected, atol=1e-12)
+            if k in (2, 6):
+                at, g = (2, 6).index(k), mean(y)
+                errors = np.linalg.norm(A - g), np.linalg.norm(A - B + C - g)
+                expected = *errors, cosine(A, g), cosine(A - B + C, g), cosine(g, C)
+                names = ("A error", "A-B+C error", "A, g", "A-B+C, g", "g, C")
+                measured = [found[name][at, i] for name in names]
+                np.testing.assert_allclose(measured, expected, atol=1e-12)
+            y = y - lr * (A - B + C if mime else A)
+
+
+def test_mime_ablation_walks_the_path_of_the_simulation_on_a_network():
+    fed, seen = network(), []
+
+    class Watched(fc.FedAvg):
+        def direction(self, G, y, r):
+            A, B = G(y), G(r.x.expand_as(y))
+            seen.append([A.numpy(), B.numpy(), r.mean(r.full_gradient(r.x.expand_as(y))).numpy()])
+            return A
+
+    fc.simulate(Watched(), fed, rounds=1, lr=0.3, local_steps=5, batch_size=4, seed=7)
+    found = fc.probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=4, lr=0.3, batch_size=4, seed=7)
+    for k, (A, B, C) in enumerate(seen[1:]):
+        for i in range(fed.n):
+            expected = [cosine(A[i], C), cosine(A[i] - B[i] + C, C), cosine(A[i] - B[i], C), cosine(A[i], B[i])]
+            np.testing.assert_allclose([found[name][k, i] for name in COSINES], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", [fc.SCAFFOLD(), fc.FedUp(0.1), fc.Mime(0.9), fc.FedDyn(0.1), fc.STEM(0.2)])
+def test_mime_ablation_takes_any_method_and_returns_a_value_a_step_and_client(method):
+    fed = network()
+    found = fc.probes.mime_ablation(method, fed, fed.x0, steps=3, lr=0.1, batch_size=None, cohort=[3, 0])
+    assert {name: value.shape for name, value in found.items()} == dict.fromkeys(COSINES, (3, 2))
+    assert all(np.isfinite(value).all() and abs(value).max() <= 1 + 1e-12 for value in found.values())
+
+
+def test_mime_ablation_keeps_the_order_of_the_cohort():
+    fed = network()
+    study = lambda cohort: fc.probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=2, lr=0.1, cohort=cohort)  # noqa: E731
+    there, back = study([0, 1, 2]), study([2, 1, 0])
+    for name in COSINES:
+        np.testing.assert_allclose(there[name], back[name][:, ::-1], atol=1e-12)
+
+
+def test_mime_ablation_continues_from_the_servers_momentum():
+    fed = fc.quadratic(*problem())
+    state = {"s": torch.ones(3, dtype=torch.float64)}
+    cold, warm = (
+        fc.probes.mime_ablation(fc.Mime(0.9), fed, fed.x0, steps=3, lr=0.1, state=s)["A, C"] for s in (None, state)
+    )
+    assert abs(cold - warm).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [({"steps": 0}, "steps"), ({"lr": 0.0}, "lr"), ({"cohort": [0, 9]}, "cohort"), ({"cohort": [1, 1]}, "cohort"),
+     ({"targets": [0]}, "targets"), ({"targets": [4]}, "targets"), ({"x": torch.zeros(2)}, "x has shape")],
+)  # fmt: skip
+def test_mime_ablation_refuses_what_does_not_exist(wrong, word):
+    fed = fc.quadratic(*problem())
+    with pytest.raises(ValueError, match=word):
+        fc.probes.mime_ablation(fc.FedAvg(), fed, **{"x": fed.x0, "steps": 3, "lr": 0.1} | wrong)
