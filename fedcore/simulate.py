@@ -269,7 +269,7 @@ class _Run:
 
         for name, value in method.aggregate(r, Y).items():
             if name in method.client_state:
-                self.state[name][plan.rows.to(self.home)] = value.to(self.home)
+                self.state[name][self._at_home(plan)] = value.to(self.home)
             else:
                 self.state[name] = value
         self.history.cohorts.append(cohort)
@@ -288,10 +288,14 @@ class _Run:
         shared["layout"] = fed.engine.layout if isinstance(fed, Federation) else None
         shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
         rows = {"p": column(sizes / sizes.sum()), "K": column(plan.steps), "clients": plan.rows}
-        rows |= {k: self.state[k][plan.rows.to(self.home)].to(fed.device) for k in self.method.client_state}
+        rows |= {k: self.state[k][self._at_home(plan)].to(fed.device) for k in self.method.client_state}
         shared["gradient"] = lambda Y, k, **more: self._decayed(fed.gradient(Y, plan, k, **more), Y)
         shared["full_gradient"] = lambda Y: self._decayed(fed.full_gradient(Y, plan), Y)
         return Round(shared, rows)
+
+    def _at_home(self, plan: Plan) -> Tensor:
+        """The cohort's rows where the clients' states live; the host knows them, so no device is asked."""
+        return plan.rows if self.home == self.fed.device else torch.as_tensor(plan.clients)
 
     def _decayed(self, g: Tensor, y: Tensor) -> Tensor:
         return g + self.s["weight_decay"] * y if self.s["weight_decay"] else g
