@@ -22,6 +22,10 @@ from . import checks, models
 Extra = Callable[[Tensor, Any], Tensor]
 Chunks = Iterable[tuple[Tensor, Tensor]]
 PATHS = ("batched", "sequential")
+ONE_SAMPLE = (
+    "batch norm got a batch of 1 sample, which has no variance; use a batch_size that leaves no single sample over, "
+    "None for full batches, or GroupNorm"
+)
 SEQUENTIAL_FROM = 300_000  # on a CPU, larger models are faster one client after another (caches, no weight copies)
 
 
@@ -112,6 +116,8 @@ class Engine:
         # would split and concatenate it once more
         leaves = {k: v.requires_grad_() for k, v in self.layout.views(Y.detach()).items()}
         scope = dict(leaves)
+        scope["valid"] = None if min(batch.count) == batch.y.shape[1] else batch.w > 0
+        scope["single"] = 1 in batch.count
         logits = _run(self.module, "", _enter(batch.x), scope, m)
         loss = self.loss(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
         if extra is not None:
@@ -139,10 +145,7 @@ class Engine:
                 except ValueError as e:
                     if count > 1 or not self.norms:
                         raise
-                    raise ValueError(
-                        "batch norm got a batch of 1 sample, which has no variance; use a batch_size that leaves no "
-                        "single sample over, None for full batches, or GroupNorm"
-                    ) from e
+                    raise ValueError(ONE_SAMPLE) from e
             loss = self.loss(logits, batch.y[i, :count], reduction="none")
             if extra is not None:
                 loss = loss + extra(self.module.z, (i, slice(count)))
@@ -249,6 +252,26 @@ def _group_norm(module, prefix, x, p, m):
     return F.group_norm(x, m * module.num_groups, w, b, module.eps)
 
 
+def _batch_norm(module, prefix, x, p, m):
+    """Each client's own batch statistics; where batches differ in size, those of the real samples alone."""
+    w, b = (p[prefix + k] if module.affine else None for k in ("weight", "bias"))
+    valid = p["valid"]
+    if p["single"] and (x.dim() == 3 or x.shape[2:].numel() == 1):
+        raise ValueError(ONE_SAMPLE)
+    if x.dim() == 4 and valid is None:
+        w, b = (None if part is None else part.reshape(-1) for part in (w, b))
+        return F.batch_norm(x, None, None, w, b, training=True, eps=module.eps)
+    rows = x.unflatten(1, (m, -1)).transpose(0, 1).flatten(3) if x.dim() == 4 else x.unsqueeze(3)  # [m, B, C, H*W]
+    real = torch.ones_like(rows[..., :1]) if valid is None else valid[..., None, None].to(x.dtype)
+    count = (real.sum(1, keepdim=True) * rows.shape[3]).clamp_min(1)
+    mean = (rows * real).sum((1, 3), keepdim=True) / count
+    rows = rows - mean
+    rows = rows * torch.rsqrt((rows.square() * real).sum((1, 3), keepdim=True) / count + module.eps)
+    if module.affine:
+        rows = rows * w[:, None, :, None] + b[:, None, :, None]
+    return rows.transpose(0, 1).flatten(1, 2).view_as(x) if x.dim() == 4 else rows.squeeze(3)
+
+
 def _flatten_rule(module, prefix, x, p, m):
     if x.dim() == 4:  # leave the picture world: [B, m*C, H, W] -> [m, B, C*H*W]
         return x.reshape(x.shape[0], m, -1).transpose(0, 1)
@@ -261,7 +284,8 @@ def _each(module, prefix, x, p, m):
 
 _RULES: dict[type, Callable] = {
     nn.Sequential: _sequence, models.Residual: _residual, nn.Linear: _linear, nn.Conv2d: _conv,
-    nn.GroupNorm: _group_norm, nn.Flatten: _flatten_rule, models.Projected: _projected,
+    nn.GroupNorm: _group_norm, nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm, nn.Flatten: _flatten_rule,
+    models.Projected: _projected,
     **dict.fromkeys(
         (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d), _each
     ),

@@ -284,7 +284,7 @@ class _Run:
         def column(a: np.ndarray) -> Tensor:
             return torch.as_tensor(a, dtype=fed.dtype).to(fed.device)[:, None]
 
-        shared = {"t": t, "n": fed.n, "m": len(plan.clients), "lr": lr, "server_lr": s["server_lr"]}
+        shared = {"seed": s["seed"], "t": t, "n": fed.n, "m": len(plan.clients), "lr": lr, "server_lr": s["server_lr"]}
         shared["layout"] = fed.engine.layout if isinstance(fed, Federation) else None
         shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
         rows = {"p": column(sizes / sizes.sum()), "K": column(plan.steps), "clients": plan.rows}

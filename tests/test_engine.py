@@ -341,6 +341,22 @@ def test_batch_norm_trains_on_the_statistics_of_the_clients_own_batch():
         assert relative(G[i], h.gradient(module, fed.x0, *h.whole(fed, i))) < 1e-12
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("kind", ["pictures", "vectors"])
+@pytest.mark.parametrize("uneven", [True, False])
+def test_batch_norm_over_clients_is_batch_norm_of_each_client(kind, affine, uneven):
+    if kind == "pictures":
+        layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, affine=affine), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)]
+    else:
+        layers = [nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8, affine=affine), nn.ReLU(), nn.Linear(8, 3)]
+    net, b = nn.Sequential(*layers).double(), batch(4, 6, (1, 4, 4), 3)
+    if not uneven:
+        b = Batch(b.x, b.y, torch.full_like(b.w, 1 / 6), [6] * 4, b.key)
+    Y = rows(net, 4)
+    assert Engine(net).chosen(Y.device) == "batched"
+    assert relative(Engine(net, "batched").gradient(Y, b), by_autograd(net.train(), Y, b)) < 1e-12
+
+
 def test_batch_norm_is_evaluated_with_the_statistics_of_the_training_data():
     fed = h.network(sizes=(30, 20), model=normed)
     history = fc.simulate(fc.FedAvg(), fed, rounds=2, lr=0.1, batch_size=5)

@@ -205,8 +205,8 @@ class Federation:
         clients, keys = plan.clients[: len(Y)], plan.keys[: len(Y)]
         sizes, start = self.sizes[clients], self._start[clients]
         G = torch.zeros_like(Y)
-        # with dropout, a client's chunks must not depend on who else is in the cohort
-        width = 256 if self.engine.random else max(1, SAMPLE_CHUNK // len(Y))
+        # with dropout and batch norm, a client's chunks must not depend on who else is in the cohort
+        width = 256 if self.engine.random or self.engine.norms else max(1, SAMPLE_CHUNK // len(Y))
         for low in range(0, int(sizes.max()), width):
             j = np.arange(low, min(low + width, int(sizes.max())))
             valid = j < sizes[:, None]
