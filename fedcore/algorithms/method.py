@@ -15,8 +15,8 @@ Gradient = Callable[[Tensor], Tensor]
 class Round:
     """What a method can see in one round; the letters are those of the equations.
 
-    Shared: `seed`, `t` (round, from 0), `n` (clients), `m` (cohort), `lr` (local learning rate of this round), `server_lr`,
-    and the server's vectors by their state name, such as `x [d]`.  Per client of the cohort, one row each:
+    Shared: `seed`, `t` (round, from 0), `n` (clients), `m` (cohort), `lr` (local learning rate of this round),
+    `server_lr`, and the server's vectors by their state name, such as `x [d]`.  Per client of the cohort, one row each:
     `K [m, 1]` (local steps), `p [m, 1]` (aggregation weights, sum 1), and the clients' states, such as `c_i [m, d]`.
     `full_gradient(Y)`: gradients `[m, d]` of the whole local objectives (with weight decay) at the rows of Y;
     `gradient(Y, k)`: those of the mini-batch of local step k.
