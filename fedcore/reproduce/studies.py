@@ -1,0 +1,83 @@
+"""Studies: what a cell can compute.  `(specification, seed, checkpoint folder, device) -> {final, mean, history, ...}`.
+
+`final` is the number of the table (None when the run diverged), `mean` the mean over the recorded rounds, `history`
+the recorded curve `[[round, value], ...]`; further numbers may stand beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import algorithms, models
+from ..data import partitions
+from ..data.federation import Federation, federation
+from ..simulate import Diverged
+from ..simulate import simulate as _simulate
+
+Study = Callable[[Mapping[str, Any], int, Path | None, str | None], dict[str, Any]]
+
+
+def find(spec: Mapping[str, Any]) -> Study:
+    """The study that a specification names; raises ValueError naming those there are."""
+    name = spec.get("study") if isinstance(spec, Mapping) else None
+    if name not in STUDIES:
+        raise ValueError(f"study={name!r} is not known; use one of {', '.join(map(repr, STUDIES))}")
+    return STUDIES[name]
+
+
+def build_method(told: Any) -> algorithms.Method:
+    """`["FedUp", {"alpha": 0.1}]` -> `fc.FedUp(alpha=0.1)`."""
+    name, arguments = told
+    known = {method.__name__: method for method in algorithms.ALL}
+    if name not in known:
+        raise ValueError(f"method {name!r} is not known; use one of {', '.join(known)}")
+    return known[name](**{key: _keys(value) for key, value in arguments.items()})
+
+
+def _keys(value: Any) -> Any:
+    """JSON's keys are texts; capacities have numbers."""
+    if isinstance(value, Mapping):
+        return {float(k): v for k, v in value.items()}
+    return value
+
+
+def build_federation(told: Mapping[str, Any], seed: int, device: str | None) -> Federation:
+    """`{"source", "clients", "partition": ["Dirichlet", {"q": 0.3}], "model": name or [name, arguments], ...}`."""
+    told = dict(told)
+    kind, arguments = told.pop("partition", ["IID", {}])
+    partition = getattr(partitions, kind)(**arguments)
+    if "dtype" in told:
+        told["dtype"] = getattr(torch, told["dtype"])
+    model = told.pop("model", "cnn")
+    if isinstance(model, list):
+        name, options = model
+        model = lambda shape, classes: getattr(models, name)(shape, classes, **options)  # noqa: E731
+    return federation(told.pop("source"), partition=partition, model=model, seed=seed, device=device, **told)
+
+
+def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """A run of `fc.simulate`; the metric is the test accuracy in % unless `spec["metric"]` says "loss"."""
+    fed = build_federation(spec["federation"], seed, device)
+    metric = spec.get("metric", "accuracy")
+    scale = 100.0 if "accuracy" in metric else 1.0
+    diverged = None
+    try:
+        history = _simulate(build_method(spec["method"]), fed, seed=seed, checkpoint_dir=folder, **spec["run"])
+    except Diverged as e:
+        history, diverged = e.history, e.round
+    rounds, values = history.curve(metric)
+    values = scale * values
+    return {
+        "final": None if diverged is not None else float(values[-1]),
+        "mean": float(values[1:].mean()) if len(values) > 1 else float(values.mean()),
+        "history": [[int(t), round(float(v), 4)] for t, v in zip(rounds, values, strict=True) if np.isfinite(v)],
+        **({} if diverged is None else {"diverged": diverged}),
+    }
+
+
+STUDIES: dict[str, Study] = {"simulate": simulate}
