@@ -73,21 +73,24 @@ class Projected(nn.Module):
         return self.classifier(self.z)
 
 
-def projected(model: str = "cnn", dim: int = 256) -> Callable[[Sequence[int], int], nn.Module]:
-    """A named model with MOON's projection head before its classifier: features -> same width -> dim -> classes.
+def projected(model: str | Callable = "cnn", dim: int = 256) -> Callable[[Sequence[int], int], nn.Module]:
+    """A model with MOON's projection head before its classifier: features -> same width -> dim -> classes.
+
+    model: a name in `MODELS`, or a function `(shape, classes) -> Sequential`.
 
     Returns a function for `model=`.  Raises ValueError for a model whose last layer is not linear.
     """
 
     def make(shape: Sequence[int], classes: int) -> nn.Module:
-        *layers, last = MODELS[model](shape, classes)
+        *layers, last = (model if callable(model) else MODELS[model])(shape, classes)
         if not isinstance(last, nn.Linear):
             raise ValueError(f"model={model!r} does not end in a linear layer; use one that does")
         width = last.in_features
         head = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim)]
         return Projected(nn.Sequential(*layers, *head), nn.Linear(dim, classes))
 
-    checks.choice("model", model, MODELS)
+    if not callable(model):
+        checks.choice("model", model, MODELS)
     checks.integer("dim", dim, 1)
     return make
 
@@ -196,11 +199,11 @@ class CharLSTM(nn.Module):
         return self.classifier(self.lstm(self.embedding(x))[0][:, -1])
 
 
-def lstm(shape: Sequence[int], classes: int) -> nn.Module:
+def lstm(shape: Sequence[int], classes: int, embedding: int = 8, hidden: int = 100) -> nn.Module:
     """The next-character LSTM of the Shakespeare task: 80 symbols, 8-dimensional embedding, 2x100 (133,520)."""
     if len(shape) != 1:
         raise ValueError(f"lstm takes sequences of symbols [L], the data has {tuple(shape)}; use model='cnn' or 'mlp'")
-    return CharLSTM(classes)
+    return CharLSTM(classes, embedding, hidden)
 
 
 def cnn(shape: Sequence[int], classes: int) -> nn.Module:

@@ -100,8 +100,9 @@ def mime_ablation(
     memory = {name: first.get(name, torch.zeros_like(x)).expand(m, -1).clone() for name in method.client_state}
     r = Round(
         {
-            **method.start(x), **(state or {}), "x": x, "t": t, "n": fed.n, "m": m, "lr": method.learning_rate(t, lr),
-            "server_lr": 1.0, "layout": getattr(getattr(fed, "engine", None), "layout", None),
+            **method.start(x), **(state or {}), "x": x, "seed": seed, "t": t, "n": fed.n, "m": m,
+            "lr": method.learning_rate(t, lr), "server_lr": 1.0,
+            "layout": getattr(getattr(fed, "engine", None), "layout", None),
             "gradient": lambda Y, k, **more: fed.gradient(Y, plan, k, **more),
             "full_gradient": lambda Y: fed.full_gradient(Y, plan),
         },

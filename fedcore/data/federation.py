@@ -327,7 +327,7 @@ def federation(
     if clients is None:
         if not isinstance(partition, ByOwner) or source.train_owner is None:
             raise ValueError("clients=None works with partition=ByOwner() on a source with owners; use clients=n")
-        clients = len(np.unique(source.train_owner))
+        clients = len(np.unique(source.train_owner)) * partition.parts
     clients = checks.integer("clients", clients, 1)
     parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)

@@ -7,13 +7,14 @@ the recorded curve `[[round, value], ...]`; further numbers may stand beside the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from .. import algorithms, models
+from .. import algorithms, models, probes
 from ..data import partitions
 from ..data.federation import Federation, federation
 from ..simulate import Diverged
@@ -30,9 +31,15 @@ def find(spec: Mapping[str, Any]) -> Study:
     return STUDIES[name]
 
 
-def build_method(told: Any) -> algorithms.Method:
-    """`["FedUp", {"alpha": 0.1}]` -> `fc.FedUp(alpha=0.1)`."""
+def build_method(told: Any, fed: Federation, run: Mapping[str, Any]) -> algorithms.Method:
+    """`["FedUp", {"alpha": 0.1}]` -> `fc.FedUp(alpha=0.1)`; `alpha_K` is alpha times the mean number of local steps."""
     name, arguments = told
+    arguments = dict(arguments)
+    if "alpha_K" in arguments:
+        batch = run.get("batch_size", 20)
+        per_epoch = 1 if batch is None else float(np.ceil(fed.sizes / batch).mean())
+        steps = run.get("local_steps") or run.get("local_epochs", 1) * per_epoch
+        arguments["alpha"] = arguments.pop("alpha_K") / steps
     known = {method.__name__: method for method in algorithms.ALL}
     if name not in known:
         raise ValueError(f"method {name!r} is not known; use one of {', '.join(known)}")
@@ -46,6 +53,16 @@ def _keys(value: Any) -> Any:
     return value
 
 
+def build_model(told: Any) -> Any:
+    """A name, or `[name, arguments]`; the argument `model` of `projected` is again one of the two."""
+    if isinstance(told, str):
+        return told
+    name, arguments = told
+    if name == "projected":
+        return models.projected(build_model(arguments["model"]), arguments.get("dim", 256))
+    return partial(models.MODELS[name], **arguments)
+
+
 def build_federation(told: Mapping[str, Any], seed: int, device: str | None) -> Federation:
     """`{"source", "clients", "partition": ["Dirichlet", {"q": 0.3}], "model": name or [name, arguments], ...}`."""
     told = dict(told)
@@ -53,10 +70,7 @@ def build_federation(told: Mapping[str, Any], seed: int, device: str | None) -> 
     partition = getattr(partitions, kind)(**arguments)
     if "dtype" in told:
         told["dtype"] = getattr(torch, told["dtype"])
-    model = told.pop("model", "cnn")
-    if isinstance(model, list):
-        name, options = model
-        model = lambda shape, classes: getattr(models, name)(shape, classes, **options)  # noqa: E731
+    model = build_model(told.pop("model", "cnn"))
     return federation(told.pop("source"), partition=partition, model=model, seed=seed, device=device, **told)
 
 
@@ -67,7 +81,8 @@ def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
     scale = 100.0 if "accuracy" in metric else 1.0
     diverged = None
     try:
-        history = _simulate(build_method(spec["method"]), fed, seed=seed, checkpoint_dir=folder, **spec["run"])
+        method = build_method(spec["method"], fed, spec["run"])
+        history = _simulate(method, fed, seed=seed, checkpoint_dir=folder, **spec["run"])
     except Diverged as e:
         history, diverged = e.history, e.round
     rounds, values = history.curve(metric)
@@ -80,4 +95,27 @@ def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
     }
 
 
-STUDIES: dict[str, Study] = {"simulate": simulate}
+def mime(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """One cosine of `probes.mime_ablation` (`spec["pair"]`), the mean over steps and clients, after `run["rounds"]`."""
+    fed = build_federation(spec["federation"], seed, device)
+    method = build_method(spec["method"], fed, spec["run"])
+    history = _simulate(method, fed, seed=seed, checkpoint_dir=folder, **spec["run"])
+    state = {k: v for k, v in history.state.items() if k not in method.client_state}
+    told = {key: spec["run"][key] for key in ("lr", "batch_size") if key in spec["run"]}
+    t = spec["run"]["rounds"]
+    cosines = probes.mime_ablation(
+        method, fed, history.params, steps=spec["steps"], seed=seed, t=t, state=state, **told
+    )
+    by_step = np.nanmean(cosines[spec["pair"]], axis=1)
+    mean = float(by_step.mean())
+    return {"final": mean, "mean": mean, "history": [[k + 1, round(float(v), 4)] for k, v in enumerate(by_step)]}
+
+
+def cost(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """What a method's rule costs, read from its class: `state` (vectors a client keeps) or `traffic` (d a round)."""
+    method = {m.__name__: m for m in algorithms.ALL}[spec["method"][0]]
+    value = len(method.client_state) if spec["cost"] == "state" else method.uplink + method.downlink
+    return {"final": float(value), "mean": float(value), "history": []}
+
+
+STUDIES: dict[str, Study] = {"simulate": simulate, "mime": mime, "cost": cost}

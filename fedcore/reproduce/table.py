@@ -57,7 +57,7 @@ def tables() -> dict[str, Table]:
 def _shipped() -> tuple[Table, ...]:
     from . import definitions as folder
 
-    modules = sorted(m.name for m in pkgutil.iter_modules(folder.__path__))
+    modules = sorted(m.name for m in pkgutil.iter_modules(folder.__path__) if m.name[0] != "_")
     return tuple(t for m in modules for t in importlib.import_module(f"{folder.__name__}.{m}").TABLES)
 
 
