@@ -14,7 +14,9 @@ from .algorithms import (
     MOON,
     SCAFFOLD,
     STEM,
+    FedALA,
     FedAvg,
+    FedBN,
     FedDC,
     FedDyn,
     FedProx,
@@ -31,7 +33,18 @@ from .algorithms import (
 )  # fmt: skip
 from .checkpoint import CheckpointError
 from .citations import cite
-from .data import IID, ByOwner, DataNotFound, Dirichlet, Federation, Quadratic, Shards, federation, quadratic
+from .data import (
+    IID,
+    ByOwner,
+    DataNotFound,
+    Dirichlet,
+    Federation,
+    Quadratic,
+    RandAugment,
+    Shards,
+    federation,
+    quadratic,
+)
 from .simulate import Diverged, History, simulate
 from .widgets import explore, show
 
@@ -39,7 +52,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ALL", "IID", "MOON", "SCAFFOLD", "STEM", "ByOwner", "CheckpointError", "DataNotFound", "Dirichlet", "Diverged",
-    "FedAvg", "FedDC", "FedDyn", "FedPVR", "FedProx", "FedSAM", "FedSGD", "FedSMB", "FedSMOO", "FedSplit", "FedUp",
-    "Federation", "History", "Method", "Mime", "MimeLite", "Quadratic", "Shards", "cite", "explore", "federation",
-    "models", "probes", "quadratic", "show", "simulate",
+    "FedALA", "FedAvg", "FedBN", "FedDC", "FedDyn", "FedPVR", "FedProx", "FedSAM", "FedSGD", "FedSMB", "FedSMOO",
+    "FedSplit", "FedUp", "Federation", "History", "Method", "Mime", "MimeLite", "Quadratic", "RandAugment", "Shards",
+    "cite", "explore", "federation", "models", "probes", "quadratic", "show", "simulate",
 ]  # fmt: skip

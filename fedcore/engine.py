@@ -63,6 +63,8 @@ class Engine:
         places = zip(self.layout.slices, module.parameters(), strict=True)
         self.frozen = [place for place, p in places if not p.requires_grad]
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        for norm in self.norms:
+            norm.momentum = None  # statistics are a cumulative mean over the chunks of an evaluation
         self.unsupported = sorted({type(m).__name__ for m in module.modules() if not _has_rule(m)})
         if len(list(module.named_parameters(remove_duplicate=False))) > len(self.layout.names):
             self.unsupported.append("shared parameters")
@@ -80,11 +82,14 @@ class Engine:
         large = self.layout.d >= SEQUENTIAL_FROM and device.type == "cpu"
         return "sequential" if self.unsupported or large else "batched"
 
-    def gradient(self, Y: Tensor, batch: Batch, extra: Extra | None = None) -> Tensor:
+    def gradient(
+        self, Y: Tensor, batch: Batch, extra: Extra | None = None, losses: list[Tensor] | None = None
+    ) -> Tensor:
         """Gradients `[m, d]` of the clients' losses at their own rows of `Y [m, d]`.
 
         extra: a further loss per sample from the representation, `(z [..., B, f], row) -> [..., B]`, for models that
-        have one (`models.Projected`); row picks the clients that z belongs to.
+        have one (`models.Projected`); row picks the clients that z belongs to.  losses: a list that receives the
+        clients' losses `[m]`.
         """
         if extra is not None and not isinstance(self.module, models.Projected):
             raise ValueError(
@@ -92,7 +97,7 @@ class Engine:
                 "a fc.models.Projected of your own"
             )
         path = self._batched if self.chosen(Y.device) == "batched" else self._sequential
-        G = path(Y, batch, extra)
+        G = path(Y, batch, extra, losses)
         for place in self.frozen:  # requires_grad=False: these parameters stay what they are
             G[:, place] = 0
         return G
@@ -110,7 +115,7 @@ class Engine:
         self.gradient(Y, batch, keep)
         return Z[0]
 
-    def _batched(self, Y: Tensor, batch: Batch, extra: Extra | None) -> Tensor:
+    def _batched(self, Y: Tensor, batch: Batch, extra: Extra | None, losses: list[Tensor] | None) -> Tensor:
         m = len(Y)
         # one leaf per parameter, a strided view of the rows: differentiating with respect to the flat matrix
         # would split and concatenate it once more
@@ -122,15 +127,17 @@ class Engine:
         loss = self.loss(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
         if extra is not None:
             loss = loss + extra(scope["z"], slice(None)).flatten()
+        if losses is not None:
+            losses.append((loss.detach().view_as(batch.w) * batch.w).sum(1))
         grads = torch.autograd.grad((loss * batch.w.flatten()).sum(), list(leaves.values()))
         G = torch.empty_like(Y)
         for place, g in zip(self.layout.slices, grads, strict=True):
             G[:, place] = g.reshape(m, -1)
         return G
 
-    def _sequential(self, Y: Tensor, batch: Batch, extra: Extra | None) -> Tensor:
+    def _sequential(self, Y: Tensor, batch: Batch, extra: Extra | None, losses: list[Tensor] | None) -> Tensor:
         self.module.train()
-        G = torch.empty_like(Y)
+        G, totals = torch.empty_like(Y), Y.new_zeros(len(Y))
         for i, (row, count, key) in enumerate(zip(Y, batch.count, batch.key, strict=True)):
             if not count:
                 G[i] = 0
@@ -149,9 +156,13 @@ class Engine:
             loss = self.loss(logits, batch.y[i, :count], reduction="none")
             if extra is not None:
                 loss = loss + extra(self.module.z, (i, slice(count)))
-            grads = torch.autograd.grad((loss * batch.w[i, :count]).sum(), list(leaves.values()), allow_unused=True)
+            total = (loss * batch.w[i, :count]).sum()
+            totals[i] = total.detach()
+            grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
             for place, g in zip(self.layout.slices, grads, strict=True):
                 G[i, place] = 0 if g is None else g.reshape(-1)
+        if losses is not None:
+            losses.append(totals)
         if extra is not None:
             self.module.z = None  # a module that holds a graph cannot be copied
         return G
@@ -175,10 +186,23 @@ class Engine:
             count += labels.numel()
         return {"accuracy": hits.double() / count, "loss": loss / count}
 
+    @torch.no_grad()
+    def scores(self, x: Tensor, test: Chunks, train: Callable[[], Chunks]) -> tuple[Tensor, Tensor]:
+        """Loss and hit (1 or 0) of each sample of `test`, two `[N]`, for the flat model `x [d]`; else as `evaluate`."""
+        params = self.layout.views(x)
+        if self.norms:
+            self._collect_statistics(params, train())
+        self.module.eval()
+        loss, hits = [], []
+        for inputs, labels in test:
+            logits = functional_call(self.module, params, (inputs,))
+            loss.append(self.loss(logits, labels, reduction="none").double())
+            hits.append((logits.argmax(-1) == labels).double())
+        return torch.cat(loss), torch.cat(hits)
+
     def _collect_statistics(self, params: dict[str, Tensor], chunks: Chunks) -> None:
         for norm in self.norms:
             norm.reset_running_stats()
-            norm.momentum = None  # a cumulative mean over the chunks
         self.module.eval()  # dropout stays off
         for norm in self.norms:
             norm.train()

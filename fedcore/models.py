@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from . import checks, rng
 
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -26,15 +28,33 @@ class Layout:
     shapes: tuple[torch.Size, ...]
     slices: tuple[slice, ...]
     d: int
+    kinds: tuple[type, ...] = ()  # the type of the module that holds each parameter
 
     @staticmethod
     def of(module: nn.Module) -> Layout:
         named = list(module.named_parameters())
+        kinds = {id(p): type(m) for m in module.modules() for p in m.parameters(recurse=False)}
         ends = [0]
         for _, p in named:
             ends.append(ends[-1] + p.numel())
         slices = tuple(slice(a, b) for a, b in itertools.pairwise(ends))
-        return Layout(tuple(k for k, _ in named), tuple(p.shape for _, p in named), slices, ends[-1])
+        names, shapes = tuple(k for k, _ in named), tuple(p.shape for _, p in named)
+        return Layout(names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named))
+
+    def batch_norm(self) -> list[slice]:
+        """The places of all batch-norm parameters, found by the type of their module and not by their name."""
+        places = zip(self.kinds, self.slices, strict=True)
+        return [place for kind, place in places if issubclass(kind, nn.modules.batchnorm._BatchNorm)]
+
+    def layers(self) -> list[slice]:
+        """The places of the weight layers from input to output: weight, bias, and the norm behind them, as one."""
+        owners = [name.rpartition(".")[0] for name in self.names]
+        starts = [
+            place.start
+            for k, (place, kind) in enumerate(zip(self.slices, self.kinds, strict=True))
+            if k == 0 or (owners[k] != owners[k - 1] and not issubclass(kind, NORMS))
+        ]
+        return [slice(a, b) for a, b in itertools.pairwise([*starts, self.d])]
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Parameters as views of `flat` `[..., d]`: name -> `[..., *shape]`."""
@@ -139,6 +159,33 @@ def lenet(shape: Sequence[int], classes: int) -> nn.Module:
     )  # fmt: skip
 
 
+def digit_model(shape: Sequence[int], classes: int) -> nn.Module:
+    """FedBN's digit network (Li et al. 2021), with batch norm behind each layer but the last (14,219,210).
+
+    Three 5x5 convolutions (64, 64, 128; the first two halved by pooling), then 6272-2048-512-classes; 3x28x28.
+    """
+    _expect("digit_model", shape, (3, 28, 28))
+    return _normed(shape, classes, (64, 64, 128), (2048, 512))
+
+
+def digit_model_small(shape: Sequence[int], classes: int) -> nn.Module:
+    """`digit_model` with 8, 8, 16 channels and 64-32 features, for any image of at least 4x4 (24,546 for 3x16x16)."""
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise ValueError(f"digit_model_small needs images [C, H, W] of at least 4x4, the data has {tuple(shape)}")
+    return _normed(shape, classes, (8, 8, 16), (64, 32))
+
+
+def _normed(shape: Sequence[int], classes: int, channels: Sequence[int], features: Sequence[int]) -> nn.Module:
+    layers: list[nn.Module] = []
+    for k, (a, b) in enumerate(itertools.pairwise([shape[0], *channels])):
+        layers += [nn.Conv2d(a, b, 5, padding=2), nn.BatchNorm2d(b), nn.ReLU(), *([nn.MaxPool2d(2)] if k < 2 else [])]
+    widths = [channels[-1] * (shape[1] // 4) * (shape[2] // 4), *features]
+    layers.append(nn.Flatten())
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
 def resnet18_gn(shape: Sequence[int], classes: int, stem: str = "imagenet", groups: int = 2) -> nn.Module:
     """ResNet18 with GroupNorm(2 groups) for BatchNorm (11,181,642 parameters for 10 classes).
 
@@ -207,8 +254,9 @@ def lstm(shape: Sequence[int], classes: int, embedding: int = 8, hidden: int = 1
 
 
 def cnn(shape: Sequence[int], classes: int) -> nn.Module:
-    """The study's convolutional network for this image size: 8x8 digit CNN, 28x28 FEMNIST CNN, 32x32 RGB LeNet."""
+    """The study's network for this image size: 8x8 digit CNN, 28x28 FEMNIST CNN, 32x32 RGB LeNet, digit domains."""
     nets = {(1, 8, 8): digit_cnn, (1, 28, 28): femnist_cnn, (3, 32, 32): lenet}
+    nets |= {(3, 16, 16): digit_model_small, (3, 28, 28): digit_model}
     if tuple(shape) not in nets:
         raise ValueError(
             f"model='cnn' has no network for inputs {tuple(shape)}; known are {sorted(nets)}; "
@@ -218,7 +266,10 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
 
 
 MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
-    f.__name__: f for f in (logistic, mlp, cnn, digit_cnn, femnist_cnn, lenet, lstm, resnet18_gn, resnet18_gn_3x3)
+    f.__name__: f for f in (
+        logistic, mlp, cnn, digit_cnn, digit_model, digit_model_small, femnist_cnn, lenet, lstm, resnet18_gn,
+        resnet18_gn_3x3,
+    )
 }  # fmt: skip
 
 

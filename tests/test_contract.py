@@ -21,7 +21,7 @@ METHODS = [
     fc.FedAvg(), fc.FedAvg(server_momentum=0.7), fc.FedSGD(), fc.FedSMB(), fc.FedProx(mu=0.4), fc.SCAFFOLD(),
     fc.SCAFFOLD(option="I"), fc.FedUp(), fc.FedUp(alpha=0.2), fc.FedDC(0.3), fc.FedDyn(0.3), fc.FedPVR("all"),
     fc.Mime(0.6), fc.MimeLite(0.6), fc.STEM(0.4), fc.STEM(kappa=0.1, w=2.0, c=5.0), fc.FedSplit(0.7),
-    fc.FedSMOO(0.3, rho=0.05), fc.FedSAM(0.05), fc.MOON(2.0),
+    fc.FedSMOO(0.3, rho=0.05), fc.FedSAM(0.05), fc.MOON(2.0), fc.FedBN(), fc.FedALA(1, 0.8, 0.5),
 ]  # fmt: skip
 RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 2}
 
@@ -177,12 +177,12 @@ def test_batches_are_paired_between_methods(monkeypatch):
     monkeypatch.setattr(Engine, "gradient", spy)
     fed, logs = make("network"), []
     more = (fc.Mime, fc.MimeLite, fc.STEM, fc.FedSMOO, fc.FedSAM, fc.MOON, fc.FedSplit)  # gradients, or clients
-    own_work = (fc.FedSGD, fc.FedSMB, *more)
+    own_work = (fc.FedSGD, fc.FedSMB, fc.FedALA, *more)
     for method in (m for m in METHODS if not isinstance(m, own_work) and m != fc.SCAFFOLD("I")):  # a gradient a step
         seen.clear()
         run(method, fed)
         logs.append(list(seen))
-    assert len(logs) == 9
+    assert len(logs) == 10
     for log in logs[1:]:
         assert len(log) == len(logs[0]) > 10
         for batch, first in zip(log, logs[0], strict=True):
@@ -208,7 +208,7 @@ def test_hyper_parameters_have_the_contracts_names_and_working_defaults():
         fc.FedAvg: ["server_momentum"], fc.FedSGD: [], fc.FedSMB: [], fc.FedProx: ["mu"], fc.SCAFFOLD: ["option"],
         fc.FedUp: ["alpha"], fc.FedDC: ["alpha"], fc.Mime: ["beta"], fc.MimeLite: ["beta"], fc.FedDyn: ["alpha"],
         fc.MOON: ["mu", "tau"], fc.FedSplit: ["s"], fc.STEM: ["a", "kappa", "w", "c"], fc.FedSMOO: ["alpha", "rho"],
-        fc.FedPVR: ["layers"], fc.FedSAM: ["rho"],
+        fc.FedPVR: ["layers"], fc.FedSAM: ["rho"], fc.FedBN: [], fc.FedALA: ["layers", "sample", "lr", "clip"],
     }  # fmt: skip
     assert (fc.FedAvg().server_momentum, fc.SCAFFOLD().option) == (0.0, "II")
     assert all(isinstance(m(), fc.Method) for m in fc.ALL)
@@ -216,7 +216,8 @@ def test_hyper_parameters_have_the_contracts_names_and_working_defaults():
 
 def test_communication_is_counted_in_parameter_vectors():
     cost = {m.__name__: (m().uplink, m().downlink) for m in fc.ALL}
-    one = dict.fromkeys(("FedAvg", "FedSGD", "FedSMB", "FedProx", "FedDyn", "MOON", "FedSplit", "FedSAM"), (1, 1))
+    ones = ("FedAvg", "FedSGD", "FedSMB", "FedProx", "FedDyn", "MOON", "FedSplit", "FedSAM", "FedBN", "FedALA")
+    one = dict.fromkeys(ones, (1, 1))
     two = dict.fromkeys(("SCAFFOLD", "MimeLite", "STEM", "FedSMOO", "FedPVR"), (2, 2))
     assert cost == one | two | {"FedUp": (1, 2), "FedDC": (3, 2), "Mime": (2, 3)}
 

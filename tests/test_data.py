@@ -105,7 +105,7 @@ def test_a_pack_of_some_labels_keeps_the_number_of_classes_of_the_data_set(tmp_p
     assert fc.data.load("cifar100", tmp_path).classes == 100
 
 
-@pytest.mark.parametrize("name", [n for n in sources.NAMES if n != "digits"])
+@pytest.mark.parametrize("name", [n for n in sources.NAMES if n not in ("digits", "digit-domains")])
 def test_missing_data_says_where_it_looked_and_what_to_put_there(name, tmp_path):
     with pytest.raises(fc.DataNotFound) as e:
         fc.federation(name, clients=2, model="mlp", root=tmp_path, download=False)

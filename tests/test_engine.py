@@ -30,6 +30,8 @@ NETS = [
     ("resnet18_gn", (3, 32, 32), 10, 11_181_642),
     ("resnet18_gn_3x3", (3, 8, 8), 10, 11_173_962),
     ("cnn", (1, 8, 8), 10, 6_090),
+    ("digit_model", (3, 28, 28), 10, 14_219_210),
+    ("digit_model_small", (3, 16, 16), 10, 24_546),
 ]
 SMALL = [n for n in NETS if n[3] < 1e6]
 
@@ -114,7 +116,7 @@ def test_the_layout_puts_every_parameter_at_its_place_and_views_share_memory():
 @pytest.mark.parametrize(("name", "shape", "classes", "d"), NETS, ids=lambda v: str(v))
 def test_both_paths_are_autograd_on_the_module(name, shape, classes, d):
     module = models.build(name, shape, classes, seed=0).double()
-    m, B = (3, 4) if d < 1e6 else (2, 2)
+    m, B = (3, 4) if d < 1e6 else (2, 3)  # no batch of 1: batch norm
     Y, b = rows(module, m), batch(m, B, shape, classes)
     truth = by_autograd(module, Y, b)
     for path in ("batched", "sequential"):
@@ -126,7 +128,7 @@ def test_both_paths_are_autograd_on_the_module(name, shape, classes, d):
 @pytest.mark.parametrize(("name", "shape", "classes", "d"), SMALL, ids=lambda v: str(v))
 def test_both_paths_agree_in_float32_to_its_rounding(name, shape, classes, d):
     module = models.build(name, shape, classes, seed=0)
-    Y, b = rows(module, 3, torch.float32), batch(3, 4, shape, classes, torch.float32)
+    Y, b = rows(module, 3, torch.float32), batch(3, 8, shape, classes, torch.float32)
     a, c = (Engine(module, path).gradient(Y, b) for path in ("batched", "sequential"))
     assert a.dtype == torch.float32
     assert relative(a, c) < 2e-5

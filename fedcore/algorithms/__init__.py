@@ -4,13 +4,14 @@ from .averaging import FedAvg, FedSGD, FedSMB
 from .contrastive import MOON
 from .method import Method, Round
 from .momentum import STEM, Mime, MimeLite
+from .personal import FedALA, FedBN
 from .proximal import FedProx, FedSplit, FedUp
 from .sharpness import FedSAM, FedSMOO
 from .variates import SCAFFOLD, FedDC, FedDyn, FedPVR
 
 ALL: tuple[type[Method], ...] = (
     FedAvg, FedSGD, FedSMB, FedProx, SCAFFOLD, FedDC, Mime, MimeLite, FedDyn, MOON, FedSplit, STEM, FedSMOO, FedPVR,
-    FedUp, FedSAM,
+    FedUp, FedSAM, FedBN, FedALA,
 )  # fmt: skip
 
 __all__ = ["ALL", "Method", "Round", *(method.__name__ for method in ALL)]

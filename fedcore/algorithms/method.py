@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..models import Layout
+
 Gradient = Callable[[Tensor], Tensor]
 """Mini-batch gradients with weight decay: `[m, d]` local parameters -> `[m, d]`; every call in a step has one batch."""
 
@@ -19,7 +21,9 @@ class Round:
     `server_lr`, and the server's vectors by their state name, such as `x [d]`.  Per client of the cohort, one row each:
     `K [m, 1]` (local steps), `p [m, 1]` (aggregation weights, sum 1), and the clients' states, such as `c_i [m, d]`.
     `full_gradient(Y)`: gradients `[m, d]` of the whole local objectives (with weight decay) at the rows of Y;
-    `gradient(Y, k)`: those of the mini-batch of local step k.
+    `gradient(Y, k)`: those of the mini-batch of local step k.  `share(s, e)`: epoch e over a random share s of each
+    client's samples, drawn for this round: steps `[m]` and a `gradient(Y, k, losses=None)` without weight decay.
+    `visits [m]`: in how many earlier rounds each client took part (a NumPy array).
     """
 
     def __init__(self, shared: Mapping[str, Any], rows: Mapping[str, Tensor]) -> None:
@@ -84,6 +88,10 @@ class Method:
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         """The new state from the last local iterates `y [m, d]`: server vectors `[d]`, client states `[m, d]`."""
         return {"x": r.x + r.server_lr * r.mean(y - r.x)}
+
+    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor | None:
+        """The models `[n, d]` that the clients use after a round; None where all use the server's `x`."""
+        return None
 
     def local_work(self, work: dict[str, Any]) -> dict[str, Any]:
         """`epochs`, `steps`, `batch_size` of a round as the user asked; a method with a fixed amount replaces them."""

@@ -14,20 +14,24 @@ from torch import Tensor, nn
 
 from .. import checks, models, rng
 from ..engine import Batch, Engine
+from .augment import RandAugment
 from .partitions import IID, ByOwner, Partition
 from .sources import Source, load
 
 Contrast = tuple[Sequence[Tensor], Callable[..., Tensor]]
 EVAL_CHUNK = 2048  # test samples per forward pass
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
+NORMALISE = ("pooled", "client", "half")
+READINGS = ("own", "target", "pooled")
 
 
 @dataclass(frozen=True)
 class Plan:
     """Which samples each client of a cohort uses in which local step; made on the host, sent to the device once.
 
-    steps: K_i per row.  indices `[K, m, B]`, weights `[K, m, B]` (1/B_i, 0 where padded), counts `[K, m]`.  For full
-    batches and quadratics the arrays are None: the step needs no choice.
+    steps: K_i per row.  indices `[K, m, B]`, weights `[K, m, B]` (1/B_i, 0 where padded), counts `[K, m]`, samples
+    (the indices on the host, where images are augmented).  For full batches and quadratics the arrays are None: the
+    step needs no choice.
     """
 
     clients: np.ndarray
@@ -37,6 +41,7 @@ class Plan:
     indices: Tensor | None = None
     weights: Tensor | None = None
     counts: np.ndarray | None = None
+    samples: np.ndarray | None = None
 
 
 class Federation:
@@ -44,6 +49,12 @@ class Federation:
 
     uint8 images stay uint8 until a batch is used.  `sizes [n]`: samples per client.  `x0 [d]`: the initial server
     parameters.  `index[i]`: the rows of client i.  Make one with `fc.federation`.
+
+    normalise: uint8 images are used as (x - mean) / std per channel, with the statistics of the whole training set
+    ("pooled"), of each client's own training images before any augmentation ("client", also for float images), or
+    with mean and std 1/2 of the range ("half").  A constant channel has std 0, taken as 1.  For images of others a
+    client's model needs a reading of "client": its "own" statistics, those of the image's domain ("target"), or those
+    of all clients' data ("pooled").
     """
 
     def __init__(
@@ -57,19 +68,28 @@ class Federation:
         path: str = "auto",
         device: torch.device,
         dtype: torch.dtype = torch.float32,
+        normalise: str = "pooled",
+        augment: RandAugment | None = None,
     ) -> None:
         self.source, self.partition, self.seed = source, partition, seed
-        self.device, self.dtype = device, dtype
+        self.device, self.dtype, self.normalise, self.augment = device, dtype, normalise, augment
         self.sizes = np.array([len(p) for p in parts])
         if not self.sizes.all():
             empty = np.flatnonzero(self.sizes == 0).tolist()
             raise ValueError(f"clients {empty[:10]} have no training data; use fewer clients or another partition")
         self.n, self.index = len(parts), [np.asarray(p) for p in parts]
-        self._start = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
-        self._order = np.concatenate(self.index)
         self.x, self.y = self._put(source.train_x), self._put(source.train_y)
         self._test = (self._put(source.test_x), self._put(source.test_y))
-        self._norm = _statistics(source).to(device, dtype)
+        self._norm, train_rows, test_rows = _normalisation(source, self.index, normalise)
+        self._norm = self._norm.to(device, dtype)
+        if augment is not None and augment.once:
+            words = rng.words(seed, rng.AUGMENT, np.arange(len(self.y)))
+            self.x = torch.cat([self.x, augment(self.x, words)])
+            self.index, train_rows = [np.concatenate([p, p + len(self.y)]) for p in self.index], np.tile(train_rows, 2)
+            self.y, self.sizes = torch.cat([self.y, self.y]), 2 * self.sizes
+        self._rows, self._test_rows = self._put(train_rows), self._put(test_rows)
+        self._start = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
+        self._order = np.concatenate(self.index)
         self.engine = Engine(module, path)
         self.engine.module.to(device, dtype)
         self.x0 = models.flatten(module).to(device, dtype)
@@ -117,6 +137,7 @@ class Federation:
         fed.engine.module.to(device, fed.dtype)
         fed.x, fed.y, fed.x0 = self.x.to(device), self.y.to(device), self.x0.to(device, fed.dtype)
         fed._test, fed._norm = tuple(part.to(device) for part in self._test), self._norm.to(device, fed.dtype)
+        fed._rows, fed._test_rows = self._rows.to(device), self._test_rows.to(device)
         return fed
 
     def forced(self, path: str) -> Federation:
@@ -137,18 +158,30 @@ class Federation:
         steps: int | None = None,
         batch_size: int | None = 20,
         walk: bool = False,
+        share: float | None = None,
+        epoch: int = 0,
     ) -> Plan:
         """The batches of round t for these clients, a function of (seed, t, client) alone.
 
         Every epoch visits each sample once, in a fresh order; the last batch of an epoch may be smaller.  K_i is
         `steps`, or `epochs * ceil(N_i / batch_size)`.  walk: the batches continue over rounds instead (FedSMB).
         The plan's rows are sorted by K_i, largest first, so that the clients still at work are always a prefix.
+
+        share: instead, epoch number `epoch` over a random share of each client's samples, at least one, drawn for the
+        round from (seed, t, client); the rows stay in the order of `clients`.
         """
-        per_epoch = np.ones(self.n, int) if batch_size is None else -(-self.sizes // batch_size)
+        counts = self.sizes if share is None else np.maximum(1, (share * self.sizes + 1e-9).astype(int))
+        if share is not None and batch_size is None:
+            batch_size = int(counts.max())
+        per_epoch = np.ones(self.n, int) if batch_size is None else -(-counts // batch_size)
         K = np.full(self.n, steps) if steps is not None else epochs * per_epoch
-        clients = clients[np.argsort(-K[clients], kind="stable")]
-        sizes, per_epoch, K = self.sizes[clients], per_epoch[clients], K[clients]
+        if share is None:
+            clients = clients[np.argsort(-K[clients], kind="stable")]
+        sizes, per_epoch, K = counts[clients], per_epoch[clients], K[clients]
         keys = rng.words(seed, rng.BATCH, t, clients)
+        if share is not None:
+            subset = self._shares(clients, rng.words(seed, rng.RESAMPLE, t, clients), sizes)
+            keys = rng.words(seed, rng.RESAMPLE, t, clients, epoch)
         rows = torch.as_tensor(clients, device=self.device)
         if batch_size is None:
             return Plan(clients, rows, K, keys)
@@ -168,34 +201,56 @@ class Federation:
         position = j  # the k-th smallest hash of a group stands at place k
         k = (g_epoch * per_epoch[g_row])[g] + position // batch_size - first[g_row][g]
         inside = (k >= 0) & (k < K[g_row][g])
-        sample = self._order[self._start[clients[g_row]][g] + j[order]]
+        begins, of = self._start[clients], self._order
+        if share is not None:
+            begins, of = np.cumsum(sizes) - sizes, subset
+        sample = of[begins[g_row][g] + j[order]]
         shape = (int(K.max()), len(clients), int(min(batch_size, sizes.max())))
         indices, valid = np.zeros(shape, np.int64), np.zeros(shape, np.float64)
         place = (k[inside], g_row[g][inside], (position % batch_size)[inside])
         indices[place], valid[place] = sample[inside], 1.0
         counts = valid.sum(2).astype(int)
         weights = torch.as_tensor(valid / np.maximum(counts, 1)[..., None], dtype=self.dtype)
-        return Plan(clients, rows, K, keys, torch.as_tensor(indices).to(self.device), weights.to(self.device), counts)
+        on_device = torch.as_tensor(indices).to(self.device)
+        return Plan(clients, rows, K, keys, on_device, weights.to(self.device), counts, indices)
 
-    def gradient(self, Y: Tensor, plan: Plan, k: int, contrast: Contrast | None = None) -> Tensor:
+    def _shares(self, clients: np.ndarray, keys: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """A random subset of each client's samples, of these sizes, one behind the other."""
+        parts = zip((self.index[i] for i in clients), keys, sizes, strict=True)
+        hashes = ((part, rng.words(key, -1, np.arange(len(part))), size) for part, key, size in parts)
+        return np.concatenate([part[np.argsort(h, kind="stable")[:size]] for part, h, size in hashes])
+
+    def gradient(
+        self, Y: Tensor, plan: Plan, k: int, contrast: Contrast | None = None, losses: list[Tensor] | None = None
+    ) -> Tensor:
         """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan.
 
         contrast: `(references, penalty)`: a further loss per sample, `penalty(z, z_1, z_2, ...)` of the
-        representations under Y and under each reference `[a, d]` (which are not differentiated).
+        representations under Y and under each reference `[a, d]` (which are not differentiated).  losses: a list
+        that receives the mini-batch losses `[a]` at Y.
         """
         a = len(Y)
         if plan.indices is None:
             return self.full_gradient(Y, plan, k, contrast)
         picked = plan.indices[k, :a]
         keys = self._keys(plan.keys[:a], k)
-        batch = Batch(
-            self._inputs(self.x[picked]), self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys
-        )  # fmt: skip
-        return self._engine_gradient(Y, batch, contrast)
+        x = self._seen(picked, plan.samples[k, :a], plan, k)
+        batch = Batch(x, self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys)
+        return self._engine_gradient(Y, batch, contrast, losses)
 
-    def _engine_gradient(self, Y: Tensor, batch: Batch, contrast: Contrast | None) -> Tensor:
+    def _seen(self, picked: Tensor, samples: np.ndarray, plan: Plan, k: int) -> Tensor:
+        """The training samples `[a, B]` as step k of a round sees them: augmented and normalised."""
+        x, a = self.x[picked], len(picked)
+        if self.augment is not None and not self.augment.once:
+            words = rng.words(plan.keys[:a, None], rng.AUGMENT, k, samples)
+            x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
+        return self._inputs(x, plan.rows[:a, None])
+
+    def _engine_gradient(
+        self, Y: Tensor, batch: Batch, contrast: Contrast | None, losses: list[Tensor] | None = None
+    ) -> Tensor:
         if contrast is None:
-            return self.engine.gradient(Y, batch)
+            return self.engine.gradient(Y, batch, **({} if losses is None else {"losses": losses}))
         references, penalty = contrast
         others = [self.engine.features(reference, batch) for reference in references]
         return self.engine.gradient(Y, batch, lambda z, row: penalty(z, *(other[row] for other in others)))
@@ -214,7 +269,7 @@ class Federation:
             picked = torch.as_tensor(rows).to(self.device)
             weight = torch.as_tensor(valid / sizes[:, None], dtype=Y.dtype).to(self.device)
             counts, words = valid.sum(1).tolist(), self._keys(keys, k, low)
-            batch = Batch(self._inputs(self.x[picked]), self.y[picked], weight, counts, words)
+            batch = Batch(self._seen(picked, rows, plan, k), self.y[picked], weight, counts, words)
             G += self._engine_gradient(Y, batch, contrast)
         return G
 
@@ -223,37 +278,88 @@ class Federation:
             return [0] * len(keys)
         return [int(key) & 0x7FFFFFFFFFFFFFFF for key in rng.words(keys, rng.DROPOUT, *parts)]
 
-    def _inputs(self, x: Tensor) -> Tensor:
+    def _inputs(self, x: Tensor, rows: Tensor | int | None = None) -> Tensor:
+        """Samples as the model sees them; rows: whose statistics, one for each leading index, default pooled."""
         if self.source.text:
             return x.long()
-        if x.dtype == torch.uint8:
-            return (x.to(self.dtype) - self._norm[0]) / self._norm[1]
-        return x.to(self.dtype)
+        if x.dtype != torch.uint8 and self.normalise == "pooled":
+            return x.to(self.dtype)
+        mean, std = self._norm[:, -1 if rows is None or self.normalise != "client" else rows]
+        return (x.to(self.dtype) - mean) / std
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 
-    def evaluate(self, x: Tensor) -> dict[str, Tensor]:
-        """`accuracy` and mean cross-entropy `loss` of the flat parameters `x [d]` on the whole test set."""
-        return self.engine.evaluate(x, self._chunks(*self._test), lambda: self._chunks(self.x, self.y))
+    def evaluate(self, x: Tensor, reading: str | None = None) -> dict[str, Tensor]:
+        """`accuracy` and mean cross-entropy `loss` of the flat parameters `x [d]` on the whole test set.
+
+        reading: with normalise="client", whose statistics test images get; "target" where they have owners, else
+        "pooled".
+        """
+        reading = reading or ("pooled" if self.source.test_owner is None else "target")
+        checks.choice("reading", reading, READINGS[1:])
+        return self.engine.evaluate(x, self._test_chunks(reading), self._train_chunks)
+
+    def evaluate_clients(self, X: Tensor, clients: np.ndarray | None = None) -> dict[str, Tensor]:
+        """Metrics `[a]` of the models `X [a, d]` of these clients (default: all), each on the whole test set.
+
+        `accuracy` and `loss` with the client's own normalisation and batch-norm statistics of its own training data;
+        `own_accuracy` on the test images of its own domain alone, where the source has test owners and each client
+        one; with normalise="client" also `accuracy_target` and `accuracy_pooled`, the other two readings.
+        """
+        clients = np.arange(self.n) if clients is None else clients
+        domains, columns = self._domains(), {}
+        for x, i in zip(X, clients.tolist(), strict=True):
+            x, data = x.to(self.device), torch.as_tensor(self.index[i], device=self.device)
+
+            def train(data: Tensor = data) -> Iterator[tuple[Tensor, Tensor]]:
+                return self._chunks(self.x[data], self.y[data], self._rows[data])
+
+            loss, hits = self.engine.scores(x, self._test_chunks("own", i), train)
+            row = {"accuracy": hits.mean(), "loss": loss.mean()}
+            if domains is not None:
+                own = np.flatnonzero(self.source.test_owner == domains[i])
+                row["own_accuracy"] = hits[torch.as_tensor(own).to(hits.device)].mean()
+            for reading in READINGS[1:] if self.normalise == "client" else ():
+                row[f"accuracy_{reading}"] = self.engine.scores(x, self._test_chunks(reading), train)[1].mean()
+            for name, value in row.items():
+                columns.setdefault(name, []).append(value)
+        return {name: torch.stack(column) for name, column in columns.items()}
+
+    def _domains(self) -> np.ndarray | None:
+        """The owner of each client's samples `[n]`, or None where clients mix owners or the test set has not all."""
+        owner, tested = self.source.train_owner, self.source.test_owner
+        if owner is None or tested is None:
+            return None
+        known = [np.unique(owner[part % len(owner)]) for part in self.index]
+        ok = all(len(o) == 1 for o in known) and np.isin(np.concatenate(known), tested).all()
+        return np.concatenate(known) if ok else None
+
+    def _train_chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._chunks(self.x, self.y, self._rows)
+
+    def _test_chunks(self, reading: str, client: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        rows = {"own": client, "target": self._test_rows, "pooled": None}[reading]
+        return self._chunks(*self._test, rows)
 
     def objective(self, x: Tensor) -> Tensor:
         """F(x): the mean over clients of their mean training losses, the function that federated learning minimises."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in self.index:
             rows = torch.as_tensor(part, device=self.device)
-            chunks = self._chunks(self.x[rows], self.y[rows])
-            total += self.engine.evaluate(x, chunks, lambda: self._chunks(self.x, self.y))["loss"]
+            chunks = self._chunks(self.x[rows], self.y[rows], self._rows[rows])
+            total += self.engine.evaluate(x, chunks, self._train_chunks)["loss"]
         return total / self.n
 
-    def _chunks(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _chunks(self, x: Tensor, y: Tensor, rows: Tensor | int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         parts = -(-len(y) // EVAL_CHUNK)  # of equal size, to one: a last chunk of one sample has no variance
-        for a, b in zip(x.tensor_split(parts), y.tensor_split(parts), strict=True):
-            yield self._inputs(a), b
+        of = rows.tensor_split(parts) if isinstance(rows, Tensor) else [rows] * parts
+        for a, b, r in zip(x.tensor_split(parts), y.tensor_split(parts), of, strict=True):
+            yield self._inputs(a, r), b
 
     def label_counts(self) -> np.ndarray:
         """Samples per client and label, `[n, classes]`."""
         y = self.source.train_y
-        return np.stack([np.bincount(y[part], minlength=self.source.classes) for part in self.index])
+        return np.stack([np.bincount(y[part % len(y)], minlength=self.source.classes) for part in self.index])
 
     def plot(self, ax: Any = None) -> Any:
         """The partition as a picture: clients x labels (a matplotlib Figure)."""
@@ -263,7 +369,8 @@ class Federation:
 
     def fingerprint(self) -> str:
         """A hash of what determines a run here: data, partition, model and initial parameters."""
-        h = hashlib.sha256(repr((self.source.name, self.n, str(self.dtype), repr(self.engine.module))).encode())
+        parts = (self.source.name, self.n, str(self.dtype), repr(self.engine.module), self.normalise, self.augment)
+        h = hashlib.sha256(repr(parts).encode())
         s = self.source
         for a in (self.sizes, self._order, s.train_x, s.train_y, s.test_x, s.test_y, self.x0.cpu().numpy()):
             h.update(repr((a.dtype.str, a.shape)).encode())
@@ -284,6 +391,38 @@ def _device(device: str | torch.device | None) -> torch.device:
 
 def _first_line(e: Exception) -> str:
     return (str(e).splitlines() or [type(e).__name__])[0]
+
+
+def _normalisation(source: Source, index: list[np.ndarray], kind: str) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """Rows of statistics `[2, r, C, 1, 1]`, pooled last, and the rows of the training and the test images.
+
+    For "client": n clients; then the domains of the test images, by their training images, or where the source has
+    none of them by the test images; last all clients' images.  Training images of no client are of the last row.
+    """
+    x, n = source.train_x, len(index)
+    train_rows, test_rows = np.full(len(x), -1), np.full(len(source.test_x), -1)
+    if kind == "pooled":
+        return _statistics(source)[:, None], train_rows, test_rows
+    if source.text or x.ndim != 4:
+        raise ValueError(f"normalise={kind!r} needs images [N, C, H, W], the data has {x.shape}; use 'pooled'")
+    if kind == "half":
+        half = 127.5 if x.dtype == np.uint8 else 0.5
+        return torch.full((2, 1, 1, 1, 1), half, dtype=torch.float64), train_rows, test_rows
+    parts = [x[part] for part in index]
+    weights = np.array([len(part) for part in index]) / sum(map(len, index))
+    for i, part in enumerate(index):
+        train_rows[part] = i
+    if source.test_owner is not None:
+        owners, test_rows = np.unique(source.test_owner, return_inverse=True)
+        test_rows = test_rows + n
+        held = [np.empty(0, bool) if source.train_owner is None else source.train_owner == o for o in owners]
+        parts += [x[h] if h.any() else source.test_x[source.test_owner == o] for h, o in zip(held, owners, strict=True)]
+    mean, std = (np.stack([f(p, axis=(0, 2, 3), dtype=np.float64) for p in parts]) for f in (np.mean, np.std))
+    centre = weights @ mean[:n]
+    spread = np.sqrt(weights @ (std[:n] ** 2 + (mean[:n] - centre) ** 2))
+    mean, std = np.vstack([mean, centre]), np.vstack([std, spread])
+    std = np.where(std > 1e-9 * np.abs(mean), std, 1.0)  # that of equal numbers may be off 0 by rounding
+    return torch.as_tensor(np.stack([mean, std]))[..., None, None], train_rows, test_rows
 
 
 def _statistics(source: Source) -> Tensor:
@@ -307,6 +446,8 @@ def federation(
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
     path: str = "auto",
+    normalise: str = "pooled",
+    augment: RandAugment | None = None,
 ) -> Federation:
     """A federation of real data.
 
@@ -314,6 +455,7 @@ def federation(
     clients: how many; None with `ByOwner()` means all owners.  partition: `IID()` (default), `Dirichlet(q)`,
     `Shards(c)`, `ByOwner()`.  model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
+    normalise: "pooled", "client" or "half", see `Federation`.  augment: `RandAugment()` for the training images.
 
     Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data), TypeError.
     """
@@ -329,11 +471,26 @@ def federation(
             raise ValueError("clients=None works with partition=ByOwner() on a source with owners; use clients=n")
         clients = len(np.unique(source.train_owner)) * partition.parts
     clients = checks.integer("clients", clients, 1)
+    checks.choice("normalise", normalise, NORMALISE)
+    if augment is not None:
+        _augmentable(augment, source)
     parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)
     return Federation(
-        source, parts, module, partition=partition, seed=seed, path=path, device=_device(device), dtype=dtype
-    )
+        source, parts, module, partition=partition, seed=seed, path=path, device=_device(device), dtype=dtype,
+        normalise=normalise, augment=augment,
+    )  # fmt: skip
+
+
+def _augmentable(augment: RandAugment, source: Source) -> None:
+    if not isinstance(augment, RandAugment):
+        raise TypeError(f"augment={augment!r}; use fc.RandAugment() or None")
+    x = source.train_x
+    if source.text or x.dtype != np.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3):
+        raise ValueError(
+            f"augment={augment!r} needs uint8 images with 1 or 3 channels, the data is {x.dtype} of shape "
+            f"{x.shape[1:]}; use augment=None"
+        )
 
 
 class Quadratic:
@@ -368,12 +525,22 @@ class Quadratic:
         K = np.full(len(clients), epochs if steps is None else steps)
         return Plan(clients, torch.as_tensor(clients, device=self.device), K, rng.words(seed, rng.BATCH, t, clients))
 
-    def gradient(self, Y: Tensor, plan: Plan, k: int = 0, contrast: Contrast | None = None) -> Tensor:
+    def gradient(
+        self,
+        Y: Tensor,
+        plan: Plan,
+        k: int = 0,
+        contrast: Contrast | None = None,
+        losses: list[Tensor] | None = None,
+    ) -> Tensor:
         """A_i (y_i - b_i) for the first len(Y) clients of the plan."""
         if contrast is not None:
             raise ValueError("a quadratic has no representation to contrast; use a federation with a network")
         i = plan.rows[: len(Y)]
-        return torch.bmm(self.A[i], (Y - self.b[i]).unsqueeze(2)).squeeze(2)
+        G = torch.bmm(self.A[i], (Y - self.b[i]).unsqueeze(2)).squeeze(2)
+        if losses is not None:
+            losses.append(0.5 * (G * (Y - self.b[i])).sum(1))
+        return G
 
     full_gradient = gradient
 

@@ -1,7 +1,8 @@
 """Sources: where images, texts and labels come from, online or offline.
 
 A name is looked for in this order: `NAME.npz` in the data root; scikit-learn's digits for "digits"; LEAF folders for
-"femnist" and "shakespeare"; an ImageFolder tree for "tiny-imagenet"; torchvision for the rest.
+"femnist" and "shakespeare"; an ImageFolder tree for "tiny-imagenet"; `domains` for "digit-domains" and
+"digits-five"; torchvision for the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 EMNIST_SPLITS = ("byclass", "bymerge", "balanced", "letters", "digits", "mnist")
 NAMES = (
     "digits", "mnist", "fashionmnist", *(f"emnist-{s}" for s in EMNIST_SPLITS), "cifar10", "cifar100", "svhn", "usps",
-    "femnist", "shakespeare", "tiny-imagenet",
+    "femnist", "shakespeare", "tiny-imagenet", "digit-domains", "digits-five",
 )  # fmt: skip
 _CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "tiny-imagenet": 200}
 _REMEDY = "an .npz with train_images, train_labels, test_images, test_labels (optional train_owner, test_owner)"
@@ -35,6 +36,7 @@ class Source:
     """Arrays of one data set.  Images are `[N, C, H, W]` (uint8 where the data is), features `[N, F]`, texts `[N, L]`.
 
     owner: natural client of each sample, or None.  `text` marks token sequences, which are never normalised.
+    domains: the names of the owners by their number, where they have names.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Source:
     train_owner: np.ndarray | None = None
     test_owner: np.ndarray | None = None
     text: bool = False
+    domains: tuple[str, ...] = ()
 
 
 def data_root(root: str | os.PathLike | None = None) -> Path:
@@ -145,6 +148,11 @@ def _named(name: str, root: Path, download: bool) -> Source:
         raise ValueError(f"source={name!r} is not known and {packed} does not exist; known are {', '.join(NAMES)}")
     if name == "digits":
         return _digits()
+    if name in ("digit-domains", "digits-five"):
+        from . import domains
+
+        five = name == "digits-five"
+        return domains.digits_five(root=root, download=download) if five else domains.digit_domains()
     if name in ("femnist", "shakespeare"):
         return _leaf(name, root)
     if name == "tiny-imagenet":
