@@ -177,31 +177,39 @@ class Federation:
         weights = torch.as_tensor(valid / np.maximum(counts, 1)[..., None], dtype=self.dtype)
         return Plan(clients, rows, K, keys, torch.as_tensor(indices).to(self.device), weights.to(self.device), counts)
 
-    def gradient(self, Y: Tensor, plan: Plan, k: int, contrast: Contrast | None = None) -> Tensor:
+    def gradient(
+        self, Y: Tensor, plan: Plan, k: int, contrast: Contrast | None = None, along: Tensor | None = None
+    ) -> Tensor:
         """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan.
 
         contrast: `(references, penalty)`: a further loss per sample, `penalty(z, z_1, z_2, ...)` of the
         representations under Y and under each reference `[a, d]` (which are not differentiated).
+        along: directions `[a, d]`; the result is then the gradients' derivative in these, Hessian-vector products.
         """
         a = len(Y)
         if plan.indices is None:
-            return self.full_gradient(Y, plan, k, contrast)
+            return self.full_gradient(Y, plan, k, contrast, along)
         picked = plan.indices[k, :a]
         keys = self._keys(plan.keys[:a], k)
         batch = Batch(
             self._inputs(self.x[picked]), self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys
         )  # fmt: skip
-        return self._engine_gradient(Y, batch, contrast)
+        return self._engine_gradient(Y, batch, contrast, along)
 
-    def _engine_gradient(self, Y: Tensor, batch: Batch, contrast: Contrast | None) -> Tensor:
+    def _engine_gradient(self, Y: Tensor, batch: Batch, contrast: Contrast | None, along: Tensor | None) -> Tensor:
         if contrast is None:
-            return self.engine.gradient(Y, batch)
+            return self.engine.gradient(Y, batch, along=along)
         references, penalty = contrast
         others = [self.engine.features(reference, batch) for reference in references]
-        return self.engine.gradient(Y, batch, lambda z, row: penalty(z, *(other[row] for other in others)))
+        return self.engine.gradient(Y, batch, lambda z, row: penalty(z, *(other[row] for other in others)), along)
 
-    def full_gradient(self, Y: Tensor, plan: Plan, k: int = -1, contrast: Contrast | None = None) -> Tensor:
-        """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them."""
+    def full_gradient(
+        self, Y: Tensor, plan: Plan, k: int = -1, contrast: Contrast | None = None, along: Tensor | None = None
+    ) -> Tensor:
+        """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them.
+
+        contrast, along: as in `gradient`.
+        """
         clients, keys = plan.clients[: len(Y)], plan.keys[: len(Y)]
         sizes, start = self.sizes[clients], self._start[clients]
         G = torch.zeros_like(Y)
@@ -215,7 +223,7 @@ class Federation:
             weight = torch.as_tensor(valid / sizes[:, None], dtype=Y.dtype).to(self.device)
             counts, words = valid.sum(1).tolist(), self._keys(keys, k, low)
             batch = Batch(self._inputs(self.x[picked]), self.y[picked], weight, counts, words)
-            G += self._engine_gradient(Y, batch, contrast)
+            G += self._engine_gradient(Y, batch, contrast, along)
         return G
 
     def _keys(self, keys: np.ndarray, *parts: int) -> list[int]:
@@ -368,12 +376,15 @@ class Quadratic:
         K = np.full(len(clients), epochs if steps is None else steps)
         return Plan(clients, torch.as_tensor(clients, device=self.device), K, rng.words(seed, rng.BATCH, t, clients))
 
-    def gradient(self, Y: Tensor, plan: Plan, k: int = 0, contrast: Contrast | None = None) -> Tensor:
-        """A_i (y_i - b_i) for the first len(Y) clients of the plan."""
+    def gradient(
+        self, Y: Tensor, plan: Plan, k: int = 0, contrast: Contrast | None = None, along: Tensor | None = None
+    ) -> Tensor:
+        """A_i (y_i - b_i) for the first len(Y) clients of the plan; with directions `along [a, d]`, A_i along_i."""
         if contrast is not None:
             raise ValueError("a quadratic has no representation to contrast; use a federation with a network")
         i = plan.rows[: len(Y)]
-        return torch.bmm(self.A[i], (Y - self.b[i]).unsqueeze(2)).squeeze(2)
+        e = Y - self.b[i] if along is None else along
+        return torch.bmm(self.A[i], e.unsqueeze(2)).squeeze(2)
 
     full_gradient = gradient
 
