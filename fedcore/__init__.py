@@ -8,12 +8,17 @@
 Importing needs torch and numpy only; everything else is imported where it is used.
 """
 
-from . import models, probes
+from . import models, probes, topology
 from .algorithms import (
     ALL,
+    DPSGD,
     MOON,
     SCAFFOLD,
     STEM,
+    DFedAvg,
+    DFedAvgM,
+    DFedGAM,
+    DFedSAM,
     FedALA,
     FedAvg,
     FedBN,
@@ -46,13 +51,16 @@ from .data import (
     quadratic,
 )
 from .simulate import Diverged, History, simulate
+from .topology import Complete, DirectedRandom, Exponential, Graph, Matrix, RandomRegular, Ring, Torus
 from .widgets import explore, show
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ALL", "IID", "MOON", "SCAFFOLD", "STEM", "ByOwner", "CheckpointError", "DataNotFound", "Dirichlet", "Diverged",
-    "FedALA", "FedAvg", "FedBN", "FedDC", "FedDyn", "FedPVR", "FedProx", "FedSAM", "FedSGD", "FedSMB", "FedSMOO",
-    "FedSplit", "FedUp", "Federation", "History", "Method", "Mime", "MimeLite", "Quadratic", "RandAugment", "Shards",
-    "cite", "explore", "federation", "models", "probes", "quadratic", "show", "simulate",
+    "ALL", "DPSGD", "IID", "MOON", "SCAFFOLD", "STEM", "ByOwner", "CheckpointError", "Complete", "DFedAvg", "DFedAvgM",
+    "DFedGAM", "DFedSAM", "DataNotFound", "DirectedRandom", "Dirichlet", "Diverged", "Exponential", "FedALA", "FedAvg",
+    "FedBN", "FedDC", "FedDyn", "FedPVR", "FedProx", "FedSAM", "FedSGD", "FedSMB", "FedSMOO", "FedSplit", "FedUp",
+    "Federation", "Graph", "History", "Matrix", "Method", "Mime", "MimeLite", "Quadratic", "RandAugment",
+    "RandomRegular", "Ring", "Shards", "Torus", "cite", "explore", "federation", "models", "probes", "quadratic",
+    "show", "simulate", "topology",
 ]  # fmt: skip

@@ -83,13 +83,20 @@ class Engine:
         return "sequential" if self.unsupported or large else "batched"
 
     def gradient(
-        self, Y: Tensor, batch: Batch, extra: Extra | None = None, losses: list[Tensor] | None = None
+        self,
+        Y: Tensor,
+        batch: Batch,
+        extra: Extra | None = None,
+        along: Tensor | None = None,
+        losses: list[Tensor] | None = None,
     ) -> Tensor:
         """Gradients `[m, d]` of the clients' losses at their own rows of `Y [m, d]`.
 
         extra: a further loss per sample from the representation, `(z [..., B, f], row) -> [..., B]`, for models that
-        have one (`models.Projected`); row picks the clients that z belongs to.  losses: a list that receives the
-        clients' losses `[m]`.
+        have one (`models.Projected`); row picks the clients that z belongs to.
+        along: directions `[m, d]`; the result is then the derivative of the gradients in them, the Hessian-vector
+        products `[m, d]`, by double backward (measured as fast as forward over reverse, which lacks group norm).
+        losses: a list that receives the clients' losses `[m]`.
         """
         if extra is not None and not isinstance(self.module, models.Projected):
             raise ValueError(
@@ -97,7 +104,7 @@ class Engine:
                 "a fc.models.Projected of your own"
             )
         path = self._batched if self.chosen(Y.device) == "batched" else self._sequential
-        G = path(Y, batch, extra, losses)
+        G = path(Y, batch, extra, along, losses)
         for place in self.frozen:  # requires_grad=False: these parameters stay what they are
             G[:, place] = 0
         return G
@@ -115,7 +122,9 @@ class Engine:
         self.gradient(Y, batch, keep)
         return Z[0]
 
-    def _batched(self, Y: Tensor, batch: Batch, extra: Extra | None, losses: list[Tensor] | None) -> Tensor:
+    def _batched(
+        self, Y: Tensor, batch: Batch, extra: Extra | None, along: Tensor | None, losses: list[Tensor] | None
+    ) -> Tensor:
         m = len(Y)
         # one leaf per parameter, a strided view of the rows: differentiating with respect to the flat matrix
         # would split and concatenate it once more
@@ -129,13 +138,26 @@ class Engine:
             loss = loss + extra(scope["z"], slice(None)).flatten()
         if losses is not None:
             losses.append((loss.detach().view_as(batch.w) * batch.w).sum(1))
-        grads = torch.autograd.grad((loss * batch.w.flatten()).sum(), list(leaves.values()))
         G = torch.empty_like(Y)
-        for place, g in zip(self.layout.slices, grads, strict=True):
-            G[:, place] = g.reshape(m, -1)
+        for place, g in self._derivatives((loss * batch.w.flatten()).sum(), leaves, along):
+            G[:, place] = 0 if g is None else g.reshape(m, -1)
         return G
 
-    def _sequential(self, Y: Tensor, batch: Batch, extra: Extra | None, losses: list[Tensor] | None) -> Tensor:
+    def _derivatives(
+        self, loss: Tensor, leaves: dict[str, Tensor], along: Tensor | None
+    ) -> Iterable[tuple[slice, Tensor | None]]:
+        """Places and gradients of a scalar, or the derivative of its gradients along a direction; None: zero."""
+        wrt = list(leaves.values())
+        grads = torch.autograd.grad(loss, wrt, create_graph=along is not None, allow_unused=True)
+        if along is not None:
+            pairs = zip(grads, self.layout.views(along.detach()).values(), strict=True)
+            slope = sum((g * v).sum() for g, v in pairs if g is not None)
+            grads = torch.autograd.grad(slope, wrt, allow_unused=True)
+        return zip(self.layout.slices, grads, strict=True)
+
+    def _sequential(
+        self, Y: Tensor, batch: Batch, extra: Extra | None, along: Tensor | None, losses: list[Tensor] | None
+    ) -> Tensor:
         self.module.train()
         G, totals = torch.empty_like(Y), Y.new_zeros(len(Y))
         for i, (row, count, key) in enumerate(zip(Y, batch.count, batch.key, strict=True)):
@@ -158,8 +180,7 @@ class Engine:
                 loss = loss + extra(self.module.z, (i, slice(count)))
             total = (loss * batch.w[i, :count]).sum()
             totals[i] = total.detach()
-            grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-            for place, g in zip(self.layout.slices, grads, strict=True):
+            for place, g in self._derivatives(total, leaves, None if along is None else along[i]):
                 G[i, place] = 0 if g is None else g.reshape(-1)
         if losses is not None:
             losses.append(totals)

@@ -272,7 +272,8 @@ class _Run:
 
         y = method.broadcast(r)
         Y = y.expand(len(cohort), fed.d).clone()
-        velocity = torch.zeros_like(Y) if s["momentum"] else None
+        momentum = method.local_momentum(s["momentum"])
+        velocity = torch.zeros_like(Y) if momentum else None
         seen = r
         for k in range(int(plan.steps[0])):
             a = int((plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
@@ -282,7 +283,7 @@ class _Run:
             if s["clip"] is not None:
                 v = v * (s["clip"] / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
             if velocity is not None:
-                v = velocity[:a].mul_(s["momentum"]).add_(v)
+                v = velocity[:a].mul_(momentum).add_(v)
             Y[:a].sub_(v, alpha=lr)
 
         for name, value in method.aggregate(r, Y).items():
@@ -308,7 +309,7 @@ class _Run:
         shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
         rows = {"p": column(sizes / sizes.sum()), "K": column(plan.steps), "clients": plan.rows}
         rows |= {k: self.state[k][self._at_home(plan)].to(fed.device) for k in self.method.client_state}
-        shared["gradient"] = lambda Y, k, **more: self._decayed(fed.gradient(Y, plan, k, **more), Y)
+        shared["gradient"] = lambda Y, k, **more: self._decayed(fed.gradient(Y, plan, k, **more), more.get("along", Y))
         shared["share"] = partial(self._share, t, plan.clients)
         shared["visits"] = self.visits[plan.clients]
         shared["full_gradient"] = lambda Y: self._decayed(fed.full_gradient(Y, plan), Y)

@@ -21,7 +21,11 @@ METHODS = [
     fc.FedAvg(), fc.FedAvg(server_momentum=0.7), fc.FedSGD(), fc.FedSMB(), fc.FedProx(mu=0.4), fc.SCAFFOLD(),
     fc.SCAFFOLD(option="I"), fc.FedUp(), fc.FedUp(alpha=0.2), fc.FedDC(0.3), fc.FedDyn(0.3), fc.FedPVR("all"),
     fc.Mime(0.6), fc.MimeLite(0.6), fc.STEM(0.4), fc.STEM(kappa=0.1, w=2.0, c=5.0), fc.FedSplit(0.7),
-    fc.FedSMOO(0.3, rho=0.05), fc.FedSAM(0.05), fc.MOON(2.0), fc.FedBN(), fc.FedALA(1, 0.8, 0.5),
+    fc.FedSMOO(0.3, rho=0.05), fc.FedSAM(0.05), fc.MOON(2.0), fc.FedBN(), fc.FedALA(1, 0.8, 0.5), fc.DPSGD(),
+    fc.DFedAvg(fc.Complete()), fc.DFedAvgM(fc.Exponential(), 0.7),
+    fc.DFedSAM(fc.RandomRegular(2), 0.05, gossip_steps=2),
+    fc.DFedGAM(fc.Exponential(), 0.05), fc.DFedGAM(fc.Ring(), 0.05, form="gam"),
+    fc.DFedGAM(fc.DirectedRandom(2), 0.05, form="accelerated"),
 ]  # fmt: skip
 RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 2}
 
@@ -170,15 +174,18 @@ def test_batches_are_paired_between_methods(monkeypatch):
     seen: list = []
     plain = Engine.gradient
 
-    def spy(self, Y, batch, extra=None):
+    def spy(self, Y, batch, *args, **more):
         seen.append((batch.x.clone(), batch.y.clone(), batch.w.clone()))
-        return plain(self, Y, batch, extra)
+        return plain(self, Y, batch, *args, **more)
 
     monkeypatch.setattr(Engine, "gradient", spy)
     fed, logs = make("network"), []
     more = (fc.Mime, fc.MimeLite, fc.STEM, fc.FedSMOO, fc.FedSAM, fc.MOON, fc.FedSplit)  # gradients, or clients
     own_work = (fc.FedSGD, fc.FedSMB, fc.FedALA, *more)
-    for method in (m for m in METHODS if not isinstance(m, own_work) and m != fc.SCAFFOLD("I")):  # a gradient a step
+    centralised = [m for m in METHODS if not m.full_participation]
+    for method in (
+        m for m in centralised if not isinstance(m, own_work) and m != fc.SCAFFOLD("I")
+    ):  # a gradient a step
         seen.clear()
         run(method, fed)
         logs.append(list(seen))
@@ -209,6 +216,9 @@ def test_hyper_parameters_have_the_contracts_names_and_working_defaults():
         fc.FedUp: ["alpha"], fc.FedDC: ["alpha"], fc.Mime: ["beta"], fc.MimeLite: ["beta"], fc.FedDyn: ["alpha"],
         fc.MOON: ["mu", "tau"], fc.FedSplit: ["s"], fc.STEM: ["a", "kappa", "w", "c"], fc.FedSMOO: ["alpha", "rho"],
         fc.FedPVR: ["layers"], fc.FedSAM: ["rho"], fc.FedBN: [], fc.FedALA: ["layers", "sample", "lr", "clip"],
+        fc.DPSGD: ["mixing"], fc.DFedAvg: ["mixing"],
+        fc.DFedAvgM: ["mixing", "momentum"], fc.DFedSAM: ["mixing", "rho", "gossip_steps"],
+        fc.DFedGAM: ["mixing", "rho", "form", "alpha", "rho_inner", "beta0", "beta1", "gamma"],
     }  # fmt: skip
     assert (fc.FedAvg().server_momentum, fc.SCAFFOLD().option) == (0.0, "II")
     assert all(isinstance(m(), fc.Method) for m in fc.ALL)
@@ -219,7 +229,8 @@ def test_communication_is_counted_in_parameter_vectors():
     ones = ("FedAvg", "FedSGD", "FedSMB", "FedProx", "FedDyn", "MOON", "FedSplit", "FedSAM", "FedBN", "FedALA")
     one = dict.fromkeys(ones, (1, 1))
     two = dict.fromkeys(("SCAFFOLD", "MimeLite", "STEM", "FedSMOO", "FedPVR"), (2, 2))
-    assert cost == one | two | {"FedUp": (1, 2), "FedDC": (3, 2), "Mime": (2, 3)}
+    ring = dict.fromkeys(("DPSGD", "DFedAvg", "DFedAvgM", "DFedSAM", "DFedGAM"), (2, 2))  # models, to two neighbours
+    assert cost == one | two | ring | {"FedUp": (1, 2), "FedDC": (3, 2), "Mime": (2, 3)}
 
 
 @pytest.mark.parametrize("method", fc.ALL, ids=lambda m: m.__name__)

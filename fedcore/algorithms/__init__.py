@@ -2,6 +2,7 @@
 
 from .averaging import FedAvg, FedSGD, FedSMB
 from .contrastive import MOON
+from .decentralised import DPSGD, DFedAvg, DFedAvgM, DFedGAM, DFedSAM
 from .method import Method, Round
 from .momentum import STEM, Mime, MimeLite
 from .personal import FedALA, FedBN
@@ -11,7 +12,7 @@ from .variates import SCAFFOLD, FedDC, FedDyn, FedPVR
 
 ALL: tuple[type[Method], ...] = (
     FedAvg, FedSGD, FedSMB, FedProx, SCAFFOLD, FedDC, Mime, MimeLite, FedDyn, MOON, FedSplit, STEM, FedSMOO, FedPVR,
-    FedUp, FedSAM, FedBN, FedALA,
+    FedUp, FedSAM, DPSGD, DFedAvg, DFedAvgM, DFedSAM, DFedGAM, FedBN, FedALA,
 )  # fmt: skip
 
 __all__ = ["ALL", "Method", "Round", *(method.__name__ for method in ALL)]

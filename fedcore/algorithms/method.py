@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..models import Layout
 
-Gradient = Callable[[Tensor], Tensor]
-"""Mini-batch gradients with weight decay: `[m, d]` local parameters -> `[m, d]`; every call in a step has one batch."""
+Gradient = Callable[..., Tensor]
+"""Mini-batch gradients with weight decay: `[m, d]` local parameters -> `[m, d]`; every call in a step has one batch.
+`G(y, along=v)` is their derivative at y in the directions `v [m, d]`: Hessian-vector products."""
 
 
 class Round:
@@ -72,6 +73,10 @@ class Method:
     def learning_rate(self, t: int, lr: float) -> float:
         """The local learning rate of round t, when the method has a schedule of its own."""
         return lr
+
+    def local_momentum(self, momentum: float) -> float:
+        """The momentum of the local steps, when the method has one of its own."""
+        return momentum
 
     def broadcast(self, r: Round) -> Tensor:
         """Where each client of the cohort starts from: `[d]` for all, or `[m, d]`."""

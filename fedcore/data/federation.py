@@ -221,22 +221,29 @@ class Federation:
         return np.concatenate([part[np.argsort(h, kind="stable")[:size]] for part, h, size in hashes])
 
     def gradient(
-        self, Y: Tensor, plan: Plan, k: int, contrast: Contrast | None = None, losses: list[Tensor] | None = None
+        self,
+        Y: Tensor,
+        plan: Plan,
+        k: int,
+        contrast: Contrast | None = None,
+        along: Tensor | None = None,
+        losses: list[Tensor] | None = None,
     ) -> Tensor:
         """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan.
 
         contrast: `(references, penalty)`: a further loss per sample, `penalty(z, z_1, z_2, ...)` of the
-        representations under Y and under each reference `[a, d]` (which are not differentiated).  losses: a list
-        that receives the mini-batch losses `[a]` at Y.
+        representations under Y and under each reference `[a, d]` (which are not differentiated).
+        along: directions `[a, d]`; the result is then the gradients' derivative in these, Hessian-vector products.
+        losses: a list that receives the mini-batch losses `[a]` at Y.
         """
         a = len(Y)
         if plan.indices is None:
-            return self.full_gradient(Y, plan, k, contrast)
+            return self.full_gradient(Y, plan, k, contrast, along)
         picked = plan.indices[k, :a]
         keys = self._keys(plan.keys[:a], k)
         x = self._seen(picked, plan.samples[k, :a], plan, k)
         batch = Batch(x, self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys)
-        return self._engine_gradient(Y, batch, contrast, losses)
+        return self._engine_gradient(Y, batch, contrast, along, losses)
 
     def _seen(self, picked: Tensor, samples: np.ndarray, plan: Plan, k: int) -> Tensor:
         """The training samples `[a, B]` as step k of a round sees them: augmented and normalised."""
@@ -247,16 +254,26 @@ class Federation:
         return self._inputs(x, plan.rows[:a, None])
 
     def _engine_gradient(
-        self, Y: Tensor, batch: Batch, contrast: Contrast | None, losses: list[Tensor] | None = None
+        self,
+        Y: Tensor,
+        batch: Batch,
+        contrast: Contrast | None,
+        along: Tensor | None,
+        losses: list[Tensor] | None = None,
     ) -> Tensor:
         if contrast is None:
-            return self.engine.gradient(Y, batch, **({} if losses is None else {"losses": losses}))
+            return self.engine.gradient(Y, batch, along=along, losses=losses)
         references, penalty = contrast
         others = [self.engine.features(reference, batch) for reference in references]
-        return self.engine.gradient(Y, batch, lambda z, row: penalty(z, *(other[row] for other in others)))
+        return self.engine.gradient(Y, batch, lambda z, row: penalty(z, *(other[row] for other in others)), along)
 
-    def full_gradient(self, Y: Tensor, plan: Plan, k: int = -1, contrast: Contrast | None = None) -> Tensor:
-        """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them."""
+    def full_gradient(
+        self, Y: Tensor, plan: Plan, k: int = -1, contrast: Contrast | None = None, along: Tensor | None = None
+    ) -> Tensor:
+        """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them.
+
+        contrast, along: as in `gradient`.
+        """
         clients, keys = plan.clients[: len(Y)], plan.keys[: len(Y)]
         sizes, start = self.sizes[clients], self._start[clients]
         G = torch.zeros_like(Y)
@@ -270,7 +287,7 @@ class Federation:
             weight = torch.as_tensor(valid / sizes[:, None], dtype=Y.dtype).to(self.device)
             counts, words = valid.sum(1).tolist(), self._keys(keys, k, low)
             batch = Batch(self._seen(picked, rows, plan, k), self.y[picked], weight, counts, words)
-            G += self._engine_gradient(Y, batch, contrast)
+            G += self._engine_gradient(Y, batch, contrast, along)
         return G
 
     def _keys(self, keys: np.ndarray, *parts: int) -> list[int]:
@@ -531,15 +548,17 @@ class Quadratic:
         plan: Plan,
         k: int = 0,
         contrast: Contrast | None = None,
+        along: Tensor | None = None,
         losses: list[Tensor] | None = None,
     ) -> Tensor:
-        """A_i (y_i - b_i) for the first len(Y) clients of the plan."""
+        """A_i (y_i - b_i) for the first len(Y) clients of the plan; with directions `along [a, d]`, A_i along_i."""
         if contrast is not None:
             raise ValueError("a quadratic has no representation to contrast; use a federation with a network")
         i = plan.rows[: len(Y)]
-        G = torch.bmm(self.A[i], (Y - self.b[i]).unsqueeze(2)).squeeze(2)
+        e = Y - self.b[i] if along is None else along
+        G = torch.bmm(self.A[i], e.unsqueeze(2)).squeeze(2)
         if losses is not None:
-            losses.append(0.5 * (G * (Y - self.b[i])).sum(1))
+            losses.append(0.5 * (G * e).sum(1))
         return G
 
     full_gradient = gradient
