@@ -8,23 +8,30 @@
 Importing needs torch and numpy only; everything else is imported where it is used.
 """
 
-from . import models, probes
+from . import models, probes, submodels
 from .algorithms import (
     ALL,
     MOON,
     SCAFFOLD,
     STEM,
+    DepthFL,
     FedAvg,
     FedDC,
+    FedDSE,
     FedDyn,
+    FederatedDropout,
+    FedGSE,
     FedProx,
     FedPVR,
+    FedRolex,
     FedSAM,
     FedSGD,
     FedSMB,
     FedSMOO,
     FedSplit,
     FedUp,
+    FjORD,
+    HeteroFL,
     Method,
     Mime,
     MimeLite,
@@ -38,8 +45,9 @@ from .widgets import explore, show
 __version__ = "0.1.0"
 
 __all__ = [
-    "ALL", "IID", "MOON", "SCAFFOLD", "STEM", "ByOwner", "CheckpointError", "DataNotFound", "Dirichlet", "Diverged",
-    "FedAvg", "FedDC", "FedDyn", "FedPVR", "FedProx", "FedSAM", "FedSGD", "FedSMB", "FedSMOO", "FedSplit", "FedUp",
-    "Federation", "History", "Method", "Mime", "MimeLite", "Quadratic", "Shards", "cite", "explore", "federation",
-    "models", "probes", "quadratic", "show", "simulate",
+    "ALL", "IID", "MOON", "SCAFFOLD", "STEM", "ByOwner", "CheckpointError", "DataNotFound", "DepthFL", "Dirichlet",
+    "Diverged", "FedAvg", "FedDC", "FedDSE", "FedDyn", "FedGSE", "FedPVR", "FedProx", "FedRolex", "FedSAM", "FedSGD",
+    "FedSMB", "FedSMOO", "FedSplit", "FedUp", "FederatedDropout", "Federation", "FjORD", "HeteroFL", "History",
+    "Method", "Mime", "MimeLite", "Quadratic", "Shards", "cite", "explore", "federation", "models", "probes",
+    "quadratic", "show", "simulate", "submodels",
 ]  # fmt: skip
