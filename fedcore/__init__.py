@@ -8,13 +8,14 @@
 Importing needs torch and numpy only; everything else is imported where it is used.
 """
 
-from . import models, probes, topology
+from . import models, probes, submodels, topology
 from .algorithms import (
     ALL,
     DPSGD,
     MOON,
     SCAFFOLD,
     STEM,
+    DepthFL,
     DFedAvg,
     DFedAvgM,
     DFedGAM,
@@ -23,15 +24,21 @@ from .algorithms import (
     FedAvg,
     FedBN,
     FedDC,
+    FedDSE,
     FedDyn,
+    FederatedDropout,
+    FedGSE,
     FedProx,
     FedPVR,
+    FedRolex,
     FedSAM,
     FedSGD,
     FedSMB,
     FedSMOO,
     FedSplit,
     FedUp,
+    FjORD,
+    HeteroFL,
     Method,
     Mime,
     MimeLite,
@@ -58,9 +65,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ALL", "DPSGD", "IID", "MOON", "SCAFFOLD", "STEM", "ByOwner", "CheckpointError", "Complete", "DFedAvg", "DFedAvgM",
-    "DFedGAM", "DFedSAM", "DataNotFound", "DirectedRandom", "Dirichlet", "Diverged", "Exponential", "FedALA", "FedAvg",
-    "FedBN", "FedDC", "FedDyn", "FedPVR", "FedProx", "FedSAM", "FedSGD", "FedSMB", "FedSMOO", "FedSplit", "FedUp",
-    "Federation", "Graph", "History", "Matrix", "Method", "Mime", "MimeLite", "Quadratic", "RandAugment",
-    "RandomRegular", "Ring", "Shards", "Torus", "cite", "explore", "federation", "models", "probes", "quadratic",
-    "show", "simulate", "topology",
+    "DFedGAM", "DFedSAM", "DataNotFound", "DepthFL", "DirectedRandom", "Dirichlet", "Diverged", "Exponential", "FedALA",
+    "FedAvg", "FedBN", "FedDC", "FedDSE", "FedDyn", "FedGSE", "FedPVR", "FedProx", "FedRolex", "FedSAM", "FedSGD",
+    "FedSMB", "FedSMOO", "FedSplit", "FedUp", "FederatedDropout", "Federation", "FjORD", "Graph", "HeteroFL", "History",
+    "Matrix", "Method", "Mime", "MimeLite", "Quadratic", "RandAugment", "RandomRegular", "Ring", "Shards", "Torus",
+    "cite", "explore", "federation", "models", "probes", "quadratic", "show", "simulate", "submodels", "topology",
 ]  # fmt: skip

@@ -81,6 +81,64 @@ class Residual(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
+class Scaler(nn.Module):
+    """Training: x / rate, so that a layer of which a share `rate` is kept has outputs of the full layer's size;
+    evaluation: x.  HeteroFL's scaler, the inverted dropout of whole sub-models (FedDSE study, section 2.2)."""
+
+    def __init__(self, rate: float = 1.0) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.rate if self.training and self.rate != 1 else x
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:g}"
+
+
+class PreAct(nn.Module):
+    """HeteroFL's pre-activation block: h = relu(norm1(scaler(x))); conv2(relu(norm2(scaler(conv1(h))))) + shortcut.
+
+    The shortcut is x itself, or a 1x1 convolution of h where width or stride changes; convolutions have no bias.
+    """
+
+    def __init__(self, a: int, b: int, stride: int) -> None:
+        super().__init__()
+        self.scale1, self.norm1, self.act1 = Scaler(), nn.BatchNorm2d(a), nn.ReLU()
+        self.conv1 = nn.Conv2d(a, b, 3, stride, 1, bias=False)
+        self.scale2, self.norm2, self.act2 = Scaler(), nn.BatchNorm2d(b), nn.ReLU()
+        self.conv2 = nn.Conv2d(b, b, 3, 1, 1, bias=False)
+        if a != b or stride != 1:
+            self.shortcut = nn.Conv2d(a, b, 1, stride, bias=False)
+
+    ENTER, BODY = ("scale1", "norm1", "act1"), ("conv1", "scale2", "norm2", "act2", "conv2")
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x
+        for name in self.ENTER:
+            h = getattr(self, name)(h)
+        short = self.shortcut(h) if hasattr(self, "shortcut") else x
+        for name in self.BODY:
+            h = getattr(self, name)(h)
+        return h + short
+
+
+class Heads(nn.Module):
+    """A classifier after every stage (DepthFL).  Training: logits `[B, heads, classes]`; evaluation: their mean."""
+
+    def __init__(self, stages: Sequence[nn.Module], heads: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.stages, self.heads = nn.ModuleList(stages), nn.ModuleList(heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = []
+        for stage, head in zip(self.stages, self.heads, strict=True):
+            x = stage(x)
+            logits.append(head(x))
+        out = torch.stack(logits, 1)
+        return out if self.training else out.mean(1)
+
+
 class Projected(nn.Module):
     """`classifier(encoder(x))`, where the encoder ends in the representation that MOON contrasts."""
 
@@ -233,6 +291,51 @@ def resnet18_gn_3x3(shape: Sequence[int], classes: int) -> nn.Module:
     return resnet18_gn(shape, classes, stem="3x3")
 
 
+def thesis_mlp(shape: Sequence[int], classes: int) -> nn.Module:
+    """The fully connected network of the FedDSE study, section 3.1.2: 50 and 24 hidden units (40,724 on 28x28)."""
+    return mlp(shape, classes, hidden=(50, 24))
+
+
+def thesis_cnn(shape: Sequence[int], classes: int, widths: Sequence[int] = (64, 128, 256, 512)) -> nn.Module:
+    """The CNN of the FedDSE/FedGSE study, which is HeteroFL's `Conv` (1,556,874 parameters on 1x28x28, 10 classes).
+
+    Four blocks [3x3 convolution, scaler, batch norm, ReLU, 2x2 max-pool], the last without its pool, then global
+    average pooling and a linear layer.  The study draws a pool in every block; the public code removes the last.
+    """
+    if len(shape) != 3 or min(shape[1:]) < 2 ** (len(widths) - 1):
+        raise ValueError(f"thesis_cnn needs images [C, H, W], H, W >= {2 ** (len(widths) - 1)}, not {tuple(shape)}")
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise([shape[0], *widths]):
+        layers += [nn.Conv2d(a, b, 3, padding=1), Scaler(), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+
+def thesis_cnn_small(shape: Sequence[int], classes: int) -> nn.Module:
+    """`thesis_cnn` with three blocks of 16, 32, 64 channels: its sibling for 8x8 digits (24,170 parameters)."""
+    return thesis_cnn(shape, classes, widths=(16, 32, 64))
+
+
+def preact_resnet(shape: Sequence[int], classes: int, blocks: Sequence[int]) -> nn.Module:
+    """The pre-activation ResNet of HeteroFL: 3x3 stem without pool, stages of 64, 128, 256, 512, `blocks` each."""
+    if len(shape) != 3:
+        raise ValueError(f"a ResNet needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
+    widths, layers = [64, 64, 128, 256, 512], [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False)]
+    for s, (a, b) in enumerate(itertools.pairwise(widths)):
+        layers += [PreAct(a, b, 1 if s == 0 else 2), *(PreAct(b, b, 1) for _ in range(blocks[s] - 1))]
+    head = [Scaler(), nn.BatchNorm2d(512), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes)]
+    return nn.Sequential(*layers, *head)
+
+
+def preact_resnet18(shape: Sequence[int], classes: int) -> nn.Module:
+    """The FedDSE/FedGSE study's ResNet18 (11,172,170 parameters for RGB and 10 classes, 11,218,340 for 100)."""
+    return preact_resnet(shape, classes, (2, 2, 2, 2))
+
+
+def preact_resnet34(shape: Sequence[int], classes: int) -> nn.Module:
+    """The FedDSE/FedGSE study's ResNet34 (21,377,800 parameters for RGB and 200 classes)."""
+    return preact_resnet(shape, classes, (3, 4, 6, 3))
+
+
 class CharLSTM(nn.Module):
     """Embedding, two LSTM layers, and a linear layer on the last step: `[B, L]` symbols -> `[B, classes]`."""
 
@@ -268,7 +371,7 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
 MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
     f.__name__: f for f in (
         logistic, mlp, cnn, digit_cnn, digit_model, digit_model_small, femnist_cnn, lenet, lstm, resnet18_gn,
-        resnet18_gn_3x3,
+        resnet18_gn_3x3, thesis_mlp, thesis_cnn, thesis_cnn_small, preact_resnet18, preact_resnet34,
     )
 }  # fmt: skip
 

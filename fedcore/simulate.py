@@ -162,7 +162,7 @@ def simulate(
         checks.choice("personal", personal, ("local",))
     if personal and not isinstance(fed, Federation):
         raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
-    fed = fed.to(device, dtype)
+    fed = method.on(fed.to(device, dtype))
     settings = {
         "lr": checks.number("lr", lr, 0, open_low=True),
         "lr_decay": checks.number("lr_decay", lr_decay, 0, open_low=True),
@@ -272,19 +272,17 @@ class _Run:
 
         y = method.broadcast(r)
         Y = y.expand(len(cohort), fed.d).clone()
-        momentum = method.local_momentum(s["momentum"])
-        velocity = torch.zeros_like(Y) if momentum else None
-        seen = r
-        for k in range(int(plan.steps[0])):
-            a = int((plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
-            if a < len(seen.p):
-                seen = r.head(a)
-            v = method.direction(partial(r.gradient, k=k), Y[:a], seen)
-            if s["clip"] is not None:
-                v = v * (s["clip"] / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
-            if velocity is not None:
-                v = velocity[:a].mul_(momentum).add_(v)
-            Y[:a].sub_(v, alpha=lr)
+        parts = method.parts(r)
+        if parts is None:
+            self._local(r, Y, plan, lr)
+        for part in parts or ():  # rows on smaller networks: out of the matrix, local steps, back to their places
+            rows = torch.as_tensor(part.rows).to(fed.device)
+            at = rows if part.places is None else (rows[:, None], part.places)
+            small, inside = Y[at], plan.of(part.rows)
+            own = {"p": r.p[rows], "K": r.K[rows], "clients": inside.rows, "x": small.clone(), **part.more}
+            shared = {**r._shared, **self._gradients(self._smaller(part.to), inside)}
+            self._local(Round(shared, own), small, inside, lr)
+            Y[at] = small
 
         for name, value in method.aggregate(r, Y).items():
             if name in method.client_state:
@@ -297,6 +295,40 @@ class _Run:
         self.t = t + 1
         return r, Y
 
+    def _local(self, r: Round, Y: Tensor, plan: Plan, lr: float) -> None:
+        """The local steps of all rows of `Y [m, d]`, in place."""
+        s, seen = self.s, r
+        momentum = self.method.local_momentum(s["momentum"])
+        velocity = torch.zeros_like(Y) if momentum else None
+        for k in range(int(plan.steps[0])):
+            a = int((plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
+            if a < len(seen.p):
+                seen = r.head(a)
+            seen.step = k
+            v = self.method.direction(partial(r.gradient, k=k), Y[:a], seen)
+            if s["clip"] is not None:
+                v = v * (s["clip"] / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
+            if velocity is not None:
+                v = velocity[:a].mul_(momentum).add_(v)
+            Y[:a].sub_(v, alpha=lr)
+
+    def _smaller(self, to: Callable | None) -> Federation | Quadratic:
+        return self.fed if to is None else self.fed.shrink(to)
+
+    def _gradients(self, fed: Federation | Quadratic, plan: Plan) -> dict[str, Any]:
+        def within(rows: np.ndarray, to: Callable | None, k: int, decay: bool = True) -> Callable:
+            """The gradient of local step k for some rows on a smaller network, as a function of their parameters."""
+            smaller, step = self._smaller(to), plan.of(rows, k)
+            plain = lambda Y, **more: smaller.gradient(Y, step, 0, **more)  # noqa: E731
+            return (lambda Y, **more: self._decayed(plain(Y, **more), Y)) if decay else plain
+
+        return {
+            "ids": plan.clients,
+            "within": within,
+            "gradient": lambda Y, k, **more: self._decayed(fed.gradient(Y, plan, k, **more), more.get("along", Y)),
+            "full_gradient": lambda Y: self._decayed(fed.full_gradient(Y, plan), Y),
+        }
+
     def _view(self, t: int, lr: float, plan: Plan) -> Round:
         fed, s = self.fed, self.s
         sizes = fed.sizes[plan.clients] if s["weighting"] == "samples" else np.ones(len(plan.clients))
@@ -306,13 +338,12 @@ class _Run:
 
         shared = {"seed": s["seed"], "t": t, "n": fed.n, "m": len(plan.clients), "lr": lr, "server_lr": s["server_lr"]}
         shared["layout"] = fed.engine.layout if isinstance(fed, Federation) else None
+        shared |= {"fed": fed, **self._gradients(fed, plan)}
         shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
         rows = {"p": column(sizes / sizes.sum()), "K": column(plan.steps), "clients": plan.rows}
         rows |= {k: self.state[k][self._at_home(plan)].to(fed.device) for k in self.method.client_state}
-        shared["gradient"] = lambda Y, k, **more: self._decayed(fed.gradient(Y, plan, k, **more), more.get("along", Y))
         shared["share"] = partial(self._share, t, plan.clients)
         shared["visits"] = self.visits[plan.clients]
-        shared["full_gradient"] = lambda Y: self._decayed(fed.full_gradient(Y, plan), Y)
         return Round(shared, rows)
 
     def _share(self, t: int, clients: np.ndarray, share: float, epoch: int) -> tuple[np.ndarray, Callable[..., Tensor]]:

@@ -687,3 +687,22 @@ def test_a_quadratic_has_no_models_of_clients_to_evaluate():
         fc.simulate(fc.FedAvg(), fc.quadratic(*h.problem()), rounds=1, personal=True)
     with pytest.raises(ValueError, match="personal='own'"):
         fc.simulate(fc.FedAvg(), h.network(), rounds=1, personal="own")
+
+
+def test_sub_models_see_clients_with_their_own_statistics_and_public_data_leaves_augmentation_alone():
+    fed = fc.federation(
+        "digit-domains", partition=fc.ByOwner(), model="digit_model_small", normalise="client",
+        augment=fc.RandAugment(once=True), dtype=torch.float64,
+    )  # fmt: skip
+    assert fed.label_counts().sum() == fed.sizes.sum()
+    rest = fed.set_aside(2)
+    assert (rest.normalise, rest.augment) == (fed.normalise, fed.augment)
+    assert rest.sizes.sum() == 2 * (len(fed.source.train_y) - 20)
+    seen = []
+    observe, rest.engine.observe = (
+        rest.engine.observe,
+        lambda Y, batch, sites: seen.append(batch.x) or observe(Y, batch, sites),
+    )
+    rest.activations(rest.x0, np.array([3]))
+    mean = torch.cat([part[0] for part in seen]).mean((0, 2, 3))
+    assert mean.abs().max() < 0.25  # standardised by the client's own images, not by the pooled ones

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +17,19 @@ Gradient = Callable[..., Tensor]
 `G(y, along=v)` is their derivative at y in the directions `v [m, d]`: Hessian-vector products."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """Rows of a cohort whose local steps run on a smaller network: `rows` (ascending, on the host), `to` (its maker,
+    `submodels.Width` or `Depth`; None: the whole one), `places [m_g, d_g]` of its entries in the whole vector (None:
+    all of it), and what the direction needs of these clients beside, `more`: name -> `[m_g, ...]`.
+    """
+
+    rows: np.ndarray
+    to: Callable[[Any], Any] | None
+    places: Tensor | None = None
+    more: Mapping[str, Tensor] = field(default_factory=dict)
+
+
 class Round:
     """What a method can see in one round; the letters are those of the equations.
 
@@ -22,9 +37,12 @@ class Round:
     `server_lr`, and the server's vectors by their state name, such as `x [d]`.  Per client of the cohort, one row each:
     `K [m, 1]` (local steps), `p [m, 1]` (aggregation weights, sum 1), and the clients' states, such as `c_i [m, d]`.
     `full_gradient(Y)`: gradients `[m, d]` of the whole local objectives (with weight decay) at the rows of Y;
-    `gradient(Y, k)`: those of the mini-batch of local step k.  `share(s, e)`: epoch e over a random share s of each
-    client's samples, drawn for this round: steps `[m]` and a `gradient(Y, k, losses=None)` without weight decay.
-    `visits [m]`: in how many earlier rounds each client took part (a NumPy array).
+    `gradient(Y, k)`: those of the mini-batch of local step k; `step` is the k of the step at hand.
+    For personal models: `share(s, e)`, epoch e over a random share s of each client's samples, drawn for this round:
+    steps `[m]` and a `gradient(Y, k, losses=None)` without weight decay; `visits [m]`, in how many earlier rounds each
+    client took part (a NumPy array).
+    For sub-models: `ids` (the clients' numbers, on the host), `fed` for its neurons and activations, and
+    `within(rows, to, k)`, the gradient of some rows on a smaller network.
     """
 
     def __init__(self, shared: Mapping[str, Any], rows: Mapping[str, Tensor]) -> None:
@@ -62,6 +80,10 @@ class Method:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
+    def on(self, fed: Any) -> Any:
+        """The federation as this method needs it; raises ValueError for one that it does not suit."""
+        return fed
+
     def start(self, x: Tensor) -> dict[str, Tensor]:
         """The server's state before round 0, from the initial parameters `x [d]`."""
         return {"x": x}
@@ -85,6 +107,13 @@ class Method:
     def prepare(self, r: Round) -> Round:
         """What the round needs before its first local step: another exchange with the server, or local memory."""
         return r
+
+    def parts(self, r: Round) -> Sequence[Part] | None:
+        """How the cohort splits into rows that train smaller networks; None: all rows train the whole one.
+
+        In a part's round `y`, `x` (the start) and the rows of `Part.more` have one row a client of the part.
+        """
+        return None
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         """v in the local step y <- y - lr * v, `[m, d]`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from .. import checks, models, rng
 from ..engine import Batch, Engine
+from ..submodels import Neurons
 from .augment import RandAugment
 from .partitions import IID, ByOwner, Partition
-from .sources import Source, load
+from .sources import Source, from_arrays, load
 
 Contrast = tuple[Sequence[Tensor], Callable[..., Tensor]]
 EVAL_CHUNK = 2048  # test samples per forward pass
+NORM_CHUNK = 256  # samples of one client whose statistics batch norm uses where no batch size says so
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
 NORMALISE = ("pooled", "client", "half")
 READINGS = ("own", "target", "pooled")
@@ -42,6 +44,15 @@ class Plan:
     weights: Tensor | None = None
     counts: np.ndarray | None = None
     samples: np.ndarray | None = None
+    first: int = 0
+
+    def of(self, rows: np.ndarray, step: int | None = None) -> Plan:
+        """The plan of some of its rows, given in ascending order; of one step only, when given."""
+        at, steps = torch.as_tensor(rows).to(self.rows.device), self.steps[rows]
+        ks = slice(int(steps.max())) if step is None else slice(step, step + 1)
+        parts = (None if a is None else a[ks][:, at] for a in (self.indices, self.weights))
+        hosted = (None if a is None else a[ks][:, rows] for a in (self.counts, self.samples))
+        return Plan(self.clients[rows], self.rows[at], steps, self.keys[rows], *parts, *hosted, first=step or 0)
 
 
 class Federation:
@@ -70,6 +81,7 @@ class Federation:
         dtype: torch.dtype = torch.float32,
         normalise: str = "pooled",
         augment: RandAugment | None = None,
+        public: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> None:
         self.source, self.partition, self.seed = source, partition, seed
         self.device, self.dtype, self.normalise, self.augment = device, dtype, normalise, augment
@@ -78,6 +90,7 @@ class Federation:
             empty = np.flatnonzero(self.sizes == 0).tolist()
             raise ValueError(f"clients {empty[:10]} have no training data; use fewer clients or another partition")
         self.n, self.index = len(parts), [np.asarray(p) for p in parts]
+        self._parts = self.index  # without the copies that augmentation may add
         self.x, self.y = self._put(source.train_x), self._put(source.train_y)
         self._test = (self._put(source.test_x), self._put(source.test_y))
         self._norm, train_rows, test_rows = _normalisation(source, self.index, normalise)
@@ -90,6 +103,8 @@ class Federation:
         self._rows, self._test_rows = self._put(train_rows), self._put(test_rows)
         self._start = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         self._order = np.concatenate(self.index)
+        self._owned: np.ndarray | None = None
+        self.public = None if public is None else tuple(self._put(part) for part in public)
         self.engine = Engine(module, path)
         self.engine.module.to(device, dtype)
         self.x0 = models.flatten(module).to(device, dtype)
@@ -138,12 +153,131 @@ class Federation:
         fed.x, fed.y, fed.x0 = self.x.to(device), self.y.to(device), self.x0.to(device, fed.dtype)
         fed._test, fed._norm = tuple(part.to(device) for part in self._test), self._norm.to(device, fed.dtype)
         fed._rows, fed._test_rows = self._rows.to(device), self._test_rows.to(device)
+        fed.public = None if self.public is None else tuple(part.to(device) for part in self.public)
+        fed.engine.shrunk = {}  # they hold parameters of the other device or type
         return fed
 
     def forced(self, path: str) -> Federation:
         """The same federation with the engine's path forced ("batched" or "sequential")."""
         fed = copy.copy(self)
         fed.engine = Engine(self.engine.module, path, self.engine.loss)
+        return fed
+
+    # --- sub-models and public data ---------------------------------------------------------------------------------
+
+    def neurons(self, aligned: bool = True) -> Neurons:
+        """The model's hidden units and what they own; ValueError for models that mix channels."""
+        return self.engine.neurons(aligned)
+
+    def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Federation:
+        """The same clients with the smaller model `to(module)` (`submodels.Width(0.5)`), its engine made once.
+
+        `x0` is the smaller module's.  `fed.shrink(Width(r)).evaluate(x[places])` evaluates a sub-model of x.
+        """
+        fed = copy.copy(self)
+        fed.engine = self.engine.shrink(to)
+        fed.d, fed.x0 = fed.engine.layout.d, fed.engine.start
+        return fed
+
+    def owned(self, clients: np.ndarray) -> Tensor:
+        """Which labels each of these clients holds, `[m, classes]` bool."""
+        if self._owned is None:
+            self._owned = self.label_counts() > 0
+        return torch.as_tensor(self._owned[clients]).to(self.device)
+
+    def activations(self, x: Tensor, clients: np.ndarray, budget: int | None = None, key: int = 0) -> list[Tensor]:
+        """Mean activation `[m, width]` per stream of the model `x [d]` over the clients' samples and positions.
+
+        budget: samples per client, a subset drawn from (key, client); None = all.  Batch norm uses the statistics of
+        chunks of up to `NORM_CHUNK` samples of one client, scalers are off.
+        """
+        mine = [self.index[i] for i in clients]
+        if budget is not None:
+            hashes = (rng.words(key, int(i), np.arange(len(part))) for i, part in zip(clients, mine, strict=True))
+            mine = [part[np.argsort(h)[:budget]] for part, h in zip(mine, hashes, strict=True)]
+        # with batch norm, a client's chunks must not depend on who else is in the cohort
+        width = NORM_CHUNK if self.engine.norms else max(1, SAMPLE_CHUNK // len(clients))
+        chunks = [np.array_split(part, -(-len(part) // width)) for part in mine]
+        Y, total, rows = x.expand(len(clients), -1), None, torch.as_tensor(np.asarray(clients)).to(self.device)
+        for c in range(max(map(len, chunks))):
+            sizes = np.array([len(parts[c]) if c < len(parts) else 0 for parts in chunks])
+            order = np.stack([np.resize(parts[min(c, len(parts) - 1)], sizes.max()) for parts in chunks])
+            valid = np.arange(sizes.max()) < sizes[:, None]
+            weight = torch.as_tensor(valid / [[len(part)] for part in mine], dtype=self.dtype).to(self.device)
+            picked = torch.as_tensor(order).to(self.device)
+            x = self._inputs(self.x[picked], rows[:, None])
+            batch = Batch(x, self.y[picked], weight, sizes.tolist(), [])
+            seen = self.engine.observe(Y, batch, self.neurons().sites)
+            means = [torch.einsum("mb,mbcs->mc", weight, h) / h.shape[3] for h in seen]
+            total = means if total is None else [a + b for a, b in zip(total, means, strict=True)]
+        return total
+
+    def public_logits(self, Y: Tensor) -> Tensor:
+        """Logits `[m, P, classes]` of the public samples under each row of `Y [m, d]`, batch norm on all of them."""
+        x, y = self._inputs(self.public[0])[None], self.public[1][None]
+        batch = Batch(x, y, torch.ones_like(y, dtype=self.dtype), [y.shape[1]], [])
+        return torch.cat([self.engine.observe(row[None], batch, [""])[0][..., 0] for row in Y])
+
+    def public_sensitivities(
+        self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str]
+    ) -> list[Tensor]:
+        """Derivatives `[m, S, width, positions]` of the loss of the model `x [d]` by its activations at `sites`.
+
+        picked `[m, S]` among the public samples, labels `[m, S]`, weights w `[m, S]` (0: not used).
+        """
+        batch = Batch(self._inputs(self.public[0][picked]), labels, w, [0] * len(w), [])
+        return self.engine.observe(x.expand(len(w), -1), batch, sites, loss=True)
+
+    def with_public(self, x: Any, y: Any) -> Federation:
+        """The same clients with public data of the caller's; ValueError where a sample is a client's or a test sample,
+        or of another shape or type than the source's."""
+        s = self.source
+        given = from_arrays("public", x, y, x, y, classes=s.classes)
+        if given.train_x.shape[1:] != s.train_x.shape[1:] or given.train_x.dtype != s.train_x.dtype:
+            raise ValueError(
+                f"public samples are {given.train_x.dtype} {given.train_x.shape[1:]}, the source's are "
+                f"{s.train_x.dtype} {s.train_x.shape[1:]}; use the same"
+            )
+        known = {row.tobytes() for row in given.train_x}
+        for what, theirs in (("clients'", s.train_x[np.concatenate(self._parts)]), ("test", s.test_x)):
+            both = sum(row.tobytes() in known for row in theirs)
+            if both:
+                raise ValueError(
+                    f"{both} public samples are {what} samples too; take public data out of the training pool with "
+                    "fc.federation(..., public=k), never from the test set"
+                )
+        fed = copy.copy(self)
+        fed.public = self._put(given.train_x), self._put(given.train_y)
+        return fed
+
+    def set_aside(self, k: int) -> Federation:
+        """A federation whose `public` data are k samples per class taken from the clients (ValueError if one is left
+        without data).  `fc.federation(..., public=k)` takes them before the partition instead."""
+        if self.public is not None:
+            raise ValueError("this federation has public data already; use them, or make one without public=")
+        source, public, left = _set_aside(self.source, checks.integer("public", k, 1), self.seed)
+        new = np.full(len(self.source.train_y), -1)
+        new[left] = np.arange(len(left))
+        parts = [new[part][new[part] >= 0] for part in self._parts]
+        return self._again(source=source, parts=parts, public=public)
+
+    def with_model(self, change: Callable[[nn.Module], nn.Module]) -> Federation:
+        """The same clients and data with the model `change(module)`; what it draws comes from the federation's seed."""
+        module = copy.deepcopy(self.engine.module).cpu()
+        nn.utils.vector_to_parameters(self.x0.cpu(), module.parameters())
+        return self._again(module=models.build(lambda shape, classes: change(module), (), 0, self.seed))
+
+    def _again(self, **new: Any) -> Federation:
+        public = None if self.public is None else tuple(part.cpu().numpy() for part in self.public)
+        settings = {
+            "source": self.source, "parts": self._parts, "module": self.engine.module, "partition": self.partition,
+            "seed": self.seed, "path": self.engine.path, "device": self.device, "dtype": self.dtype, "public": public,
+            "normalise": self.normalise, "augment": self.augment,
+        }  # fmt: skip
+        fed = Federation(**settings | new)
+        fed._norm = self._norm
+        if "module" not in new:
+            fed.x0 = self.x0
         return fed
 
     # --- batches --------------------------------------------------------------------------------------------------
@@ -220,65 +354,53 @@ class Federation:
         hashes = ((part, rng.words(key, -1, np.arange(len(part))), size) for part, key, size in parts)
         return np.concatenate([part[np.argsort(h, kind="stable")[:size]] for part, h, size in hashes])
 
-    def gradient(
-        self,
-        Y: Tensor,
-        plan: Plan,
-        k: int,
-        contrast: Contrast | None = None,
-        along: Tensor | None = None,
-        losses: list[Tensor] | None = None,
-    ) -> Tensor:
+    def gradient(self, Y: Tensor, plan: Plan, k: int, contrast: Contrast | None = None, **more: Any) -> Tensor:
         """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan.
 
         contrast: `(references, penalty)`: a further loss per sample, `penalty(z, z_1, z_2, ...)` of the
         representations under Y and under each reference `[a, d]` (which are not differentiated).
-        along: directions `[a, d]`; the result is then the gradients' derivative in these, Hessian-vector products.
-        losses: a list that receives the mini-batch losses `[a]` at Y.
+        more: `along`, `losses`, `loss` and `rate` as the engine's gradient has them; teacher: `(federation, Z)`, a
+        network whose logits on the same batch are the loss's second argument.
         """
         a = len(Y)
         if plan.indices is None:
-            return self.full_gradient(Y, plan, k, contrast, along)
-        picked = plan.indices[k, :a]
-        keys = self._keys(plan.keys[:a], k)
-        x = self._seen(picked, plan.samples[k, :a], plan, k)
+            return self.full_gradient(Y, plan, k, contrast, **more)
+        picked, step = plan.indices[k, :a], plan.first + k
+        x = self._seen(picked, plan.samples[k, :a], plan, step)
+        keys = self._keys(plan.keys[:a], step)
         batch = Batch(x, self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys)
-        return self._engine_gradient(Y, batch, contrast, along, losses)
+        return self._engine_gradient(Y, batch, contrast, **more)
 
-    def _seen(self, picked: Tensor, samples: np.ndarray, plan: Plan, k: int) -> Tensor:
-        """The training samples `[a, B]` as step k of a round sees them: augmented and normalised."""
+    def _seen(self, picked: Tensor, samples: np.ndarray, plan: Plan, step: int) -> Tensor:
+        """The training samples `[a, B]` as a local step of the round sees them: augmented and normalised."""
         x, a = self.x[picked], len(picked)
         if self.augment is not None and not self.augment.once:
-            words = rng.words(plan.keys[:a, None], rng.AUGMENT, k, samples)
+            words = rng.words(plan.keys[:a, None], rng.AUGMENT, step, samples)
             x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
         return self._inputs(x, plan.rows[:a, None])
 
     def _engine_gradient(
-        self,
-        Y: Tensor,
-        batch: Batch,
-        contrast: Contrast | None,
-        along: Tensor | None,
-        losses: list[Tensor] | None = None,
+        self, Y: Tensor, batch: Batch, contrast: Contrast | None, teacher: tuple | None = None, **more: Any
     ) -> Tensor:
+        if teacher is not None:  # loss(logits, teacher's logits of the same batch, without gradient)
+            other, Z = teacher
+            soft, T = more["loss"], other.engine.observe(Z, batch, [""])[0][..., 0]
+            more["loss"] = lambda logits, y, row: soft(logits, T[row])
         if contrast is None:
-            return self.engine.gradient(Y, batch, along=along, losses=losses)
+            return self.engine.gradient(Y, batch, **more)
         references, penalty = contrast
         others = [self.engine.features(reference, batch) for reference in references]
-        return self.engine.gradient(Y, batch, lambda z, row: penalty(z, *(other[row] for other in others)), along)
+        return self.engine.gradient(Y, batch, lambda z, row: penalty(z, *(other[row] for other in others)), **more)
 
     def full_gradient(
-        self, Y: Tensor, plan: Plan, k: int = -1, contrast: Contrast | None = None, along: Tensor | None = None
+        self, Y: Tensor, plan: Plan, k: int = -1, contrast: Contrast | None = None, **more: Any
     ) -> Tensor:
-        """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them.
-
-        contrast, along: as in `gradient`.
-        """
+        """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them."""
         clients, keys = plan.clients[: len(Y)], plan.keys[: len(Y)]
         sizes, start = self.sizes[clients], self._start[clients]
         G = torch.zeros_like(Y)
         # with dropout and batch norm, a client's chunks must not depend on who else is in the cohort
-        width = 256 if self.engine.random or self.engine.norms else max(1, SAMPLE_CHUNK // len(Y))
+        width = NORM_CHUNK if self.engine.random or self.engine.norms else max(1, SAMPLE_CHUNK // len(Y))
         for low in range(0, int(sizes.max()), width):
             j = np.arange(low, min(low + width, int(sizes.max())))
             valid = j < sizes[:, None]
@@ -286,8 +408,8 @@ class Federation:
             picked = torch.as_tensor(rows).to(self.device)
             weight = torch.as_tensor(valid / sizes[:, None], dtype=Y.dtype).to(self.device)
             counts, words = valid.sum(1).tolist(), self._keys(keys, k, low)
-            batch = Batch(self._seen(picked, rows, plan, k), self.y[picked], weight, counts, words)
-            G += self._engine_gradient(Y, batch, contrast, along)
+            batch = Batch(self._seen(picked, rows, plan, plan.first + k), self.y[picked], weight, counts, words)
+            G += self._engine_gradient(Y, batch, contrast, **more)
         return G
 
     def _keys(self, keys: np.ndarray, *parts: int) -> list[int]:
@@ -392,6 +514,8 @@ class Federation:
         for a in (self.sizes, self._order, s.train_x, s.train_y, s.test_x, s.test_y, self.x0.cpu().numpy()):
             h.update(repr((a.dtype.str, a.shape)).encode())
             h.update(np.ascontiguousarray(a).reshape(-1).data)
+        for part in self.public or ():
+            h.update(part.cpu().numpy().tobytes())
         return h.hexdigest()[:16]
 
 
@@ -451,6 +575,21 @@ def _statistics(source: Source) -> Tensor:
     return torch.as_tensor(np.stack([x.mean((0, 2, 3)), np.where(std > 0, std, 1.0)]))[:, :, None, None]
 
 
+def _set_aside(source: Source, k: int, seed: int) -> tuple[Source, tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """k training samples of each class as public data, the source without them, and the rows that are left."""
+    order = np.argsort(rng.words(seed, rng.DATA, np.arange(len(source.train_y))), kind="stable")
+    by_class = [order[source.train_y[order] == c][:k] for c in np.unique(source.train_y)]
+    if min(map(len, by_class)) < k:
+        raise ValueError(
+            f"public={k} samples per class, but one class has {min(map(len, by_class))} training samples; use fewer"
+        )
+    taken = np.sort(np.concatenate(by_class))
+    left = np.setdiff1d(np.arange(len(source.train_y)), taken)
+    owner = None if source.train_owner is None else source.train_owner[left]
+    rest = replace(source, train_x=source.train_x[left], train_y=source.train_y[left], train_owner=owner)
+    return rest, (source.train_x[taken], source.train_y[taken]), left
+
+
 def federation(
     source: Any = "digits",
     clients: int | None = None,
@@ -465,6 +604,7 @@ def federation(
     path: str = "auto",
     normalise: str = "pooled",
     augment: RandAugment | None = None,
+    public: int | None = None,
 ) -> Federation:
     """A federation of real data.
 
@@ -473,6 +613,7 @@ def federation(
     `Shards(c)`, `ByOwner()`.  model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     normalise: "pooled", "client" or "half", see `Federation`.  augment: `RandAugment()` for the training images.
+    public: training samples per class that no client gets, for methods with public data (`fed.public`).
 
     Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data), TypeError.
     """
@@ -480,6 +621,9 @@ def federation(
         raise ValueError(f"dtype={dtype}; use torch.float32 or torch.float64")
     source = load(source, root, download)
     seed = checks.integer("seed", seed, 0)
+    aside = None
+    if public is not None:
+        source, aside, _ = _set_aside(source, checks.integer("public", public, 1), seed)
     partition = IID() if partition is None else partition
     if not hasattr(partition, "split") or isinstance(partition, type | str):
         raise TypeError(f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c) or fc.ByOwner()")
@@ -495,7 +639,7 @@ def federation(
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)
     return Federation(
         source, parts, module, partition=partition, seed=seed, path=path, device=_device(device), dtype=dtype,
-        normalise=normalise, augment=augment,
+        normalise=normalise, augment=augment, public=aside,
     )  # fmt: skip
 
 
@@ -517,7 +661,7 @@ class Quadratic:
     clients) and `distance` = ||x - optimum||.
     """
 
-    partition = None
+    partition, public = None, None
 
     def __init__(self, A: Tensor, b: Tensor, x0: Tensor) -> None:
         self.A, self.b, self.x0 = A, b, x0
@@ -527,6 +671,10 @@ class Quadratic:
 
     def __repr__(self) -> str:
         return f"Quadratic(clients={self.n}, d={self.d}, dtype={self.dtype}, device={self.device})"
+
+    def neurons(self, aligned: bool = True) -> Neurons:
+        """A quadratic has no hidden units."""
+        return Neurons.none(self.d)
 
     def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Quadratic:
         """The same problem on another device or in another type."""
