@@ -24,6 +24,8 @@ MUTATIONS = [
     ("03_fedup", METHODS + "proximal.py", " * (r.x_prev - r.x)", " * (r.x - r.x_prev)"),
     ("03_fedup", METHODS + "proximal.py", "G(y) + self.mu * (y - r.x)", "G(y)"),
     ("04_mime", METHODS + "momentum.py", "G(r.x.expand_as(y)) + r.C", "G(r.x.expand_as(y)) - r.C"),
+    ("06_dfedgam", METHODS + "decentralised.py", "a = y + ascent(", "a = y - ascent("),
+    ("06_dfedgam", METHODS + "decentralised.py", "return r.W @ y", "return y"),
 ]
 
 
