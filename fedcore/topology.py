@@ -388,6 +388,7 @@ def _metropolis(n: int, pairs: np.ndarray) -> Lists:
     return indices, weights
 
 
+@lru_cache(maxsize=1024)  # methods that are compared draw the same graphs
 def _regular(n: int, degree: int, seed: int, t: int) -> np.ndarray:
     """Edges `[n degree / 2, 2]` of a random graph in which every node has `degree` neighbours."""
     for attempt in range(1000):

@@ -26,6 +26,8 @@ MUTATIONS = [
     ("04_mime", METHODS + "momentum.py", "G(r.x.expand_as(y)) + r.C", "G(r.x.expand_as(y)) - r.C"),
     ("05_comparison", METHODS + "variates.py", "self.alpha * (y - r.x + r.h_i)", "self.alpha * (y - r.x - r.h_i)"),
     ("05_comparison", METHODS + "platform.py", "r.clients.argmax()", "r.clients.argmin()"),
+    ("06_dfedgam", METHODS + "decentralised.py", "a = y + ascent(", "a = y - ascent("),
+    ("06_dfedgam", METHODS + "decentralised.py", "return r.W @ y", "return y"),
 ]
 
 
