@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import algorithms, models, probes
-from ..data import partitions
+from .. import algorithms, models, probes, submodels, topology
+from ..data import RandAugment, domains, partitions
 from ..data.federation import Federation, federation
 from ..simulate import Diverged
 from ..simulate import simulate as _simulate
@@ -43,14 +43,15 @@ def build_method(told: Any, fed: Federation, run: Mapping[str, Any]) -> algorith
     known = {method.__name__: method for method in algorithms.ALL}
     if name not in known:
         raise ValueError(f"method {name!r} is not known; use one of {', '.join(known)}")
-    return known[name](**{key: _keys(value) for key, value in arguments.items()})
+    return known[name](**{key: _argument(key, value) for key, value in arguments.items()})
 
 
-def _keys(value: Any) -> Any:
-    """JSON's keys are texts; capacities have numbers."""
-    if isinstance(value, Mapping):
-        return {float(k): v for k, v in value.items()}
-    return value
+def _argument(key: str, value: Any) -> Any:
+    """JSON has texts for keys and no topologies: capacities get numbers, `mixing` is `["Ring", {}]`."""
+    if key == "mixing":
+        name, arguments = value
+        return getattr(topology, name)(**arguments)
+    return {float(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
 def build_model(told: Any) -> Any:
@@ -64,14 +65,21 @@ def build_model(told: Any) -> Any:
 
 
 def build_federation(told: Mapping[str, Any], seed: int, device: str | None) -> Federation:
-    """`{"source", "clients", "partition": ["Dirichlet", {"q": 0.3}], "model": name or [name, arguments], ...}`."""
+    """`{"source", "clients", "partition": ["Dirichlet", {"q": 0.3}], "model": name or [name, arguments], ...}`.
+
+    source: a name, or `[a function of data.domains, arguments]`.  augment: the arguments of RandAugment.
+    """
     told = dict(told)
     kind, arguments = told.pop("partition", ["IID", {}])
     partition = getattr(partitions, kind)(**arguments)
     if "dtype" in told:
         told["dtype"] = getattr(torch, told["dtype"])
-    model = build_model(told.pop("model", "cnn"))
-    return federation(told.pop("source"), partition=partition, model=model, seed=seed, device=device, **told)
+    model, source = build_model(told.pop("model", "cnn")), told.pop("source")
+    if isinstance(source, list):
+        source = getattr(domains, source[0])(**source[1])
+    if "augment" in told:
+        told["augment"] = RandAugment(**told["augment"])
+    return federation(source, partition=partition, model=model, seed=seed, device=device, **told)
 
 
 def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
@@ -111,6 +119,44 @@ def mime(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
     return {"final": mean, "mean": mean, "history": [[k + 1, round(float(v), 4)] for k, v in enumerate(by_step)]}
 
 
+def personal(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """Accuracy in % on the union test set of client `spec["client"]`'s own model, or of the server's for "global"."""
+    fed = build_federation(spec["federation"], seed, device)
+    method = build_method(spec["method"], fed, spec["run"])
+    history = _simulate(method, fed, seed=seed, checkpoint_dir=folder, personal="local", **spec["run"])
+    rounds, values = history.curve(client=None if spec["client"] == "global" else spec["client"])
+    curve = [[int(t), round(100 * float(v), 4)] for t, v in zip(rounds, values, strict=True)]
+    return {"final": 100 * float(values[-1]), "mean": 100 * float(values[1:].mean()), "history": curve}
+
+
+def profiles(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """How alike two clients' mean activations are at layer `spec["layer"]` after training: the mean cosine of pairs."""
+    fed = build_federation(spec["federation"], seed, device)
+    history = _simulate(
+        build_method(spec["method"], fed, spec["run"]), fed, seed=seed, checkpoint_dir=folder, **spec["run"]
+    )
+    h = fed.activations(history.params, np.arange(fed.n))[spec["layer"]]
+    h = h / h.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    pairs = (h @ h.T)[*np.triu_indices(fed.n, 1)]
+    value = float(pairs.mean())
+    return {"final": value, "mean": value, "history": []}
+
+
+def size(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """Mean `parameters` or `macs` (in millions) of the sub-models of `spec["capacities"]`, counted."""
+    shape, classes = tuple(spec["shape"]), spec["classes"]
+    module = models.build(build_model(spec["model"]), shape, classes, seed)
+    if spec["by"] == "depth":
+        module = submodels.with_heads(module, classes)
+        whole = submodels.stages(module)
+        makers = [submodels.Depth(int(np.ceil(float(r) * whole))) for r in spec["capacities"]]
+    else:
+        makers = [submodels.Width(float(r)) for r in spec["capacities"]]
+    costs = [submodels.cost(make(module), shape)[spec["what"]] for make in makers]
+    value = float(np.mean(costs)) / 1e6
+    return {"final": value, "mean": value, "history": []}
+
+
 def cost(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """What a method's rule costs, read from its class: `state` (vectors a client keeps) or `traffic` (d a round)."""
     method = {m.__name__: m for m in algorithms.ALL}[spec["method"][0]]
@@ -118,4 +164,6 @@ def cost(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
     return {"final": float(value), "mean": float(value), "history": []}
 
 
-STUDIES: dict[str, Study] = {"simulate": simulate, "mime": mime, "cost": cost}
+STUDIES: dict[str, Study] = {
+    f.__name__: f for f in (simulate, mime, personal, profiles, size, cost)
+}  # fmt: skip

@@ -81,13 +81,19 @@ def get(name: str) -> Table:
 
 
 def printed(file: str, **where: str) -> float | None:
-    """The value that a source prints: the one row of `book/paper_tables/FILE` whose columns are as `where` says."""
+    """The value that a source prints: the one row of `book/paper_tables/FILE` whose columns are as `where` says.
+
+    "441.19k" is 441190.  None where there is no such row, or no number in it.
+    """
     rows = [row for row in _rows(file) if all(row[key] == value for key, value in where.items())]
     if len(rows) > 1:
         raise ValueError(f"{len(rows)} rows of {file} have {where}; name more columns")
+    if not rows:
+        return None
+    value, unit = rows[0]["value"], {"k": 1e3, "M": 1e6}
     try:
-        return float(rows[0]["value"])
-    except (IndexError, ValueError):
+        return float(value) if value[-1] not in unit else float(value[:-1]) * unit[value[-1]]
+    except (IndexError, ValueError):  # "-", "yes": no number
         return None
 
 
