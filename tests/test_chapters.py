@@ -24,6 +24,8 @@ MUTATIONS = [
     ("03_fedup", METHODS + "proximal.py", " * (r.x_prev - r.x)", " * (r.x - r.x_prev)"),
     ("03_fedup", METHODS + "proximal.py", "G(y) + self.mu * (y - r.x)", "G(y)"),
     ("04_mime", METHODS + "momentum.py", "G(r.x.expand_as(y)) + r.C", "G(r.x.expand_as(y)) - r.C"),
+    ("08_feddse", METHODS + "submodels.py", "            return H\n", "            return [-h for h in H]\n"),
+    ("08_feddse", "fedcore/submodels.py", "server_lr * delta, x)", "server_lr * delta, 0 * x)"),
 ]
 
 
