@@ -1,5 +1,6 @@
 """What chapters measure: functions `(round, y [m, d]) -> {name: value}` for `simulate(probes=...)`, studies of one
-round from a given model (`mime_ablation`), and the shape of an objective around a point (flatness, slices)."""
+round from a given model (`mime_ablation`, `neuron_gradients`), and the shape of an objective around a point (flatness,
+slices)."""
 
 from __future__ import annotations
 
@@ -63,6 +64,29 @@ def consensus(r: Round, y: Tensor) -> dict[str, Tensor]:
 def quadratic_bound(F_x: Tensor, gradient: Tensor, step: Tensor, mu: float) -> Tensor:
     """The right-hand side of the FedUp study's eq. 5: F(x) + <g, s> + mu/2 ||s||^2 for steps `[..., d]`; `[...]`."""
     return F_x + step @ gradient + mu / 2 * step.square().sum(-1)
+
+
+def neuron_gradients(fed: Federation, x: Tensor, clients: Sequence[int] | None = None) -> list[dict[str, Tensor]]:
+    """What the clients' data do to each hidden unit of the model `x [d]`, one dict per stream of `fed.neurons()`.
+
+    `activation [m, width]`: mean after the nonlinearity over a client's samples and positions (FedDSE study, section
+    3.1.2).  `incoming` and `outgoing [m, width, entries]`: the client's full gradient by the unit's own parameters and
+    by the weights that read its output.  clients: client numbers, None for all.
+    """
+    who = np.arange(fed.n) if clients is None else np.asarray(clients, dtype=int)
+    neurons = fed.neurons()
+    G = fed.engine.layout.views(fed.full_gradient(x.expand(len(who), -1), fed.plan(0, 0, who, batch_size=None)))
+    sides: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in neurons.widths]
+    for g, axes in zip(G.values(), neurons.axes, strict=True):
+        for side, (stream, _) in enumerate(axes):
+            if stream >= 0:
+                part = g.movedim(1 + side, 1)
+                sides[stream][side].append(part.reshape(len(who), neurons.widths[stream], -1))
+    H = fed.activations(x, who)
+    return [
+        {"activation": h, "incoming": torch.cat(own, 2), "outgoing": torch.cat(read, 2)}
+        for h, (own, read) in zip(H, sides, strict=True)
+    ]
 
 
 def mime_ablation(
