@@ -24,6 +24,8 @@ MUTATIONS = [
     ("03_fedup", METHODS + "proximal.py", " * (r.x_prev - r.x)", " * (r.x - r.x_prev)"),
     ("03_fedup", METHODS + "proximal.py", "G(y) + self.mu * (y - r.x)", "G(y)"),
     ("04_mime", METHODS + "momentum.py", "G(r.x.expand_as(y)) + r.C", "G(r.x.expand_as(y)) - r.C"),
+    ("07_feature_shift", METHODS + "personal.py", "W[:, top] -= active", "W[:, top] += active"),
+    ("07_feature_shift", METHODS + "personal.py", "torch.where(r.bn, r.bn_i, r.x)", "torch.where(r.bn, r.x, r.x)"),
 ]
 
 
