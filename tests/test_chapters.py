@@ -28,6 +28,8 @@ MUTATIONS = [
     ("05_comparison", METHODS + "platform.py", "r.clients.argmax()", "r.clients.argmin()"),
     ("06_dfedgam", METHODS + "decentralised.py", "a = y + ascent(", "a = y - ascent("),
     ("06_dfedgam", METHODS + "decentralised.py", "return r.W @ y", "return y"),
+    ("07_feature_shift", METHODS + "personal.py", "W[:, top] -= active", "W[:, top] += active"),
+    ("07_feature_shift", METHODS + "personal.py", "torch.where(r.bn, r.bn_i, r.x)", "torch.where(r.bn, r.x, r.x)"),
     ("08_feddse", METHODS + "submodels.py", "            return H\n", "            return [-h for h in H]\n"),
     ("08_feddse", "fedcore/submodels.py", "server_lr * delta, x)", "server_lr * delta, 0 * x)"),
 ]
