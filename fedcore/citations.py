@@ -28,6 +28,7 @@ WORKS: dict[str, tuple[str, ...]] = {
     "FedPVR": ("li2023fedpvr",),
     "FedSAM": ("qu2022fedsam",),
     "MOON": ("li2021moon",),
+    "FedGSE": ("jia2024submodel",),
     "Dirichlet": ("hsu2019measuring",),
     "Shards": ("mcmahan2017fedavg",),
     "digits": ("alpaydin1998digits", "pedregosa2011sklearn"),
