@@ -8,38 +8,66 @@
 Importing needs torch and numpy only; everything else is imported where it is used.
 """
 
-from . import models, probes
+from . import models, probes, submodels, topology
 from .algorithms import (
     ALL,
+    DPSGD,
     MOON,
     SCAFFOLD,
     STEM,
+    DepthFL,
+    DFedAvg,
+    DFedAvgM,
+    DFedGAM,
+    DFedSAM,
+    FedALA,
     FedAvg,
+    FedBN,
     FedDC,
+    FedDSE,
     FedDyn,
+    FederatedDropout,
+    FedGSE,
     FedProx,
     FedPVR,
+    FedRolex,
     FedSAM,
     FedSGD,
     FedSMB,
     FedSMOO,
     FedSplit,
     FedUp,
+    FjORD,
+    HeteroFL,
     Method,
     Mime,
     MimeLite,
 )  # fmt: skip
 from .checkpoint import CheckpointError
 from .citations import cite
-from .data import IID, ByOwner, DataNotFound, Dirichlet, Federation, Quadratic, Shards, federation, quadratic
+from .data import (
+    IID,
+    ByOwner,
+    DataNotFound,
+    Dirichlet,
+    Federation,
+    Quadratic,
+    RandAugment,
+    Shards,
+    federation,
+    quadratic,
+)
 from .simulate import Diverged, History, simulate
+from .topology import Complete, DirectedRandom, Exponential, Graph, Matrix, RandomRegular, Ring, Torus
 from .widgets import explore, show
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ALL", "IID", "MOON", "SCAFFOLD", "STEM", "ByOwner", "CheckpointError", "DataNotFound", "Dirichlet", "Diverged",
-    "FedAvg", "FedDC", "FedDyn", "FedPVR", "FedProx", "FedSAM", "FedSGD", "FedSMB", "FedSMOO", "FedSplit", "FedUp",
-    "Federation", "History", "Method", "Mime", "MimeLite", "Quadratic", "Shards", "cite", "explore", "federation",
-    "models", "probes", "quadratic", "show", "simulate",
+    "ALL", "DPSGD", "IID", "MOON", "SCAFFOLD", "STEM", "ByOwner", "CheckpointError", "Complete", "DFedAvg", "DFedAvgM",
+    "DFedGAM", "DFedSAM", "DataNotFound", "DepthFL", "DirectedRandom", "Dirichlet", "Diverged", "Exponential", "FedALA",
+    "FedAvg", "FedBN", "FedDC", "FedDSE", "FedDyn", "FedGSE", "FedPVR", "FedProx", "FedRolex", "FedSAM", "FedSGD",
+    "FedSMB", "FedSMOO", "FedSplit", "FedUp", "FederatedDropout", "Federation", "FjORD", "Graph", "HeteroFL", "History",
+    "Matrix", "Method", "Mime", "MimeLite", "Quadratic", "RandAugment", "RandomRegular", "Ring", "Shards", "Torus",
+    "cite", "explore", "federation", "models", "probes", "quadratic", "show", "simulate", "submodels", "topology",
 ]  # fmt: skip

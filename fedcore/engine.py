@@ -8,7 +8,7 @@ one grouped convolution whose groups are the clients.  *sequential* takes one cl
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from . import checks, models
+from . import checks, models, submodels
 
 Extra = Callable[[Tensor, Any], Tensor]
+Loss = Callable[[Tensor, Tensor, Any], Tensor]
 Chunks = Iterable[tuple[Tensor, Tensor]]
 PATHS = ("batched", "sequential")
+ONE_SAMPLE = (
+    "batch norm got a batch of 1 sample, which has no variance; use a batch_size that leaves no single sample over, "
+    "None for full batches, or GroupNorm"
+)
 SEQUENTIAL_FROM = 300_000  # on a CPU, larger models are faster one client after another (caches, no weight copies)
 
 
@@ -59,6 +64,11 @@ class Engine:
         places = zip(self.layout.slices, module.parameters(), strict=True)
         self.frozen = [place for place, p in places if not p.requires_grad]
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        for norm in self.norms:
+            norm.momentum = None  # statistics are a cumulative mean over the chunks of an evaluation
+        self.scalers = [m for m in self.module.modules() if isinstance(m, models.Scaler)]
+        self.shrunk: dict[Any, Engine] = {}
+        self._neurons: dict[bool, submodels.Neurons] = {}
         self.unsupported = sorted({type(m).__name__ for m in module.modules() if not _has_rule(m)})
         if len(list(module.named_parameters(remove_duplicate=False))) > len(self.layout.names):
             self.unsupported.append("shared parameters")
@@ -76,11 +86,37 @@ class Engine:
         large = self.layout.d >= SEQUENTIAL_FROM and device.type == "cpu"
         return "sequential" if self.unsupported or large else "batched"
 
-    def gradient(self, Y: Tensor, batch: Batch, extra: Extra | None = None) -> Tensor:
+    def neurons(self, aligned: bool = True) -> submodels.Neurons:
+        """`submodels.Neurons.of` the module, walked once."""
+        if aligned not in self._neurons:
+            self._neurons[aligned] = submodels.Neurons.of(self.module, aligned)
+        return self._neurons[aligned]
+
+    def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Engine:
+        """The engine of the smaller module `to(module)`, made once; `to` is hashable (`submodels.Width`, `Depth`)."""
+        if to not in self.shrunk:
+            self.shrunk[to] = Engine(to(self.module), self.path, self.loss)
+            self.shrunk[to].start = models.flatten(self.shrunk[to].module)
+        return self.shrunk[to]
+
+    def gradient(
+        self,
+        Y: Tensor,
+        batch: Batch,
+        extra: Extra | None = None,
+        loss: Loss | None = None,
+        rate: Sequence[float] | None = None,
+        along: Tensor | None = None,
+        losses: list[Tensor] | None = None,
+    ) -> Tensor:
         """Gradients `[m, d]` of the clients' losses at their own rows of `Y [m, d]`.
 
         extra: a further loss per sample from the representation, `(z [..., B, f], row) -> [..., B]`, for models that
-        have one (`models.Projected`); row picks the clients that z belongs to.
+        have one (`models.Projected`); row picks the clients that z belongs to.  loss: replaces the cross-entropy,
+        `(logits [..., B, classes], y [..., B], row) -> [..., B]`.  rate: one rate per client for all `models.Scaler`.
+        along: directions `[m, d]`; the result is then the derivative of the gradients in them, the Hessian-vector
+        products `[m, d]`, by double backward (measured as fast as forward over reverse, which lacks group norm).
+        losses: a list that receives the clients' losses `[m]`.
         """
         if extra is not None and not isinstance(self.module, models.Projected):
             raise ValueError(
@@ -88,7 +124,7 @@ class Engine:
                 "a fc.models.Projected of your own"
             )
         path = self._batched if self.chosen(Y.device) == "batched" else self._sequential
-        G = path(Y, batch, extra)
+        G = path(Y, batch, extra, loss, rate, along, losses)
         for place in self.frozen:  # requires_grad=False: these parameters stay what they are
             G[:, place] = 0
         return G
@@ -106,29 +142,110 @@ class Engine:
         self.gradient(Y, batch, keep)
         return Z[0]
 
-    def _batched(self, Y: Tensor, batch: Batch, extra: Extra | None) -> Tensor:
+    def logits(self, Y: Tensor, batch: Batch) -> Tensor:
+        """Logits `[m, B, ...]` of the batch under each row of Y as in training, without gradient; 0 where padded."""
+        out: list[Tensor] = []
+
+        def keep(logits: Tensor, y: Tensor, row: Any) -> Tensor:
+            if not out:
+                out.append(logits.new_zeros(*batch.y.shape, *logits.shape[y.dim() :]))
+            out[0][row] = logits.detach()
+            return 0 * logits.flatten(y.dim()).sum(-1)
+
+        self.gradient(Y, batch, loss=keep)
+        return out[0]
+
+    def observe(self, Y: Tensor, batch: Batch, sites: Sequence[str], loss: bool = False) -> list[Tensor]:
+        """Activations at the named layers, `[m, B, channels, positions]` each, scalers off, batch norm on the batch.
+
+        loss: the derivatives of the clients' losses by these activations instead.  Needs a rule for every layer.
+        """
+        rows = [slice(None)] if self.chosen(Y.device) == "batched" else [slice(i, i + 1) for i in range(len(Y))]
+        parts = [self._observe(Y[row], batch, row, sites, loss) for row in rows]
+        return [torch.cat(part) for part in zip(*parts, strict=True)]
+
+    def _observe(self, Y: Tensor, batch: Batch, row: slice, sites: Sequence[str], loss: bool) -> list[Tensor]:
+        with torch.set_grad_enabled(loss):
+            scope: dict[str, Any] = {k: v.requires_grad_(loss) for k, v in self.layout.views(Y.detach()).items()}
+            full = min(batch.count[row]) == batch.y.shape[1]
+            scope |= {"valid": None if full else batch.w[row] > 0, "single": 1 in batch.count[row], "rate": 1.0}
+            seen = scope["sites"] = dict.fromkeys(f"{site}." if site else "" for site in sites)
+            logits = _run(self.module, "", _enter(batch.x[row]), scope, len(Y))
+            if loss:
+                each = self._per_sample(logits, batch.y[row], None, slice(None))
+                seen = dict(zip(seen, torch.autograd.grad((each * batch.w[row]).sum(), seen.values()), strict=True))
+        views = (h.unflatten(1, (len(Y), -1)).transpose(0, 1) if h.dim() == 4 else h for h in seen.values())
+        return [h.flatten(3) if h.dim() > 3 else h.unsqueeze(3) for h in views]
+
+    def _per_sample(self, logits: Tensor, y: Tensor, loss: Loss | None, row: Any) -> Tensor:
+        """Losses `[..., B]` of logits `[..., B, classes]`, or the sum over heads of `[..., B, heads, classes]`."""
+        if loss is not None:
+            return loss(logits, y, row)
+        heads = logits.shape[y.dim() : -1]
+        each = self.loss(logits.flatten(0, -2), y.view(*y.shape, *[1] * len(heads)).expand(*y.shape, *heads).flatten(),
+                         reduction="none")  # fmt: skip
+        return each.view(*y.shape, *heads).sum(-1) if heads else each.view(y.shape)
+
+    def _batched(
+        self,
+        Y: Tensor,
+        batch: Batch,
+        extra: Extra | None,
+        loss: Loss | None,
+        rate: Sequence[float] | None,
+        along: Tensor | None,
+        losses: list[Tensor] | None,
+    ) -> Tensor:
         m = len(Y)
         # one leaf per parameter, a strided view of the rows: differentiating with respect to the flat matrix
         # would split and concatenate it once more
         leaves = {k: v.requires_grad_() for k, v in self.layout.views(Y.detach()).items()}
         scope = dict(leaves)
+        scope["valid"] = None if min(batch.count) == batch.y.shape[1] else batch.w > 0
+        scope["single"] = 1 in batch.count
+        scope["rate"] = None if rate is None else torch.tensor(rate, dtype=Y.dtype).to(Y.device)
         logits = _run(self.module, "", _enter(batch.x), scope, m)
-        loss = self.loss(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
+        each = self._per_sample(logits, batch.y, loss, slice(None))
         if extra is not None:
-            loss = loss + extra(scope["z"], slice(None)).flatten()
-        grads = torch.autograd.grad((loss * batch.w.flatten()).sum(), list(leaves.values()))
+            each = each + extra(scope["z"], slice(None))
+        if losses is not None:
+            losses.append((each.detach() * batch.w).sum(1))
         G = torch.empty_like(Y)
-        for place, g in zip(self.layout.slices, grads, strict=True):
-            G[:, place] = g.reshape(m, -1)
+        for place, g in self._derivatives((each * batch.w).sum(), leaves, along):
+            G[:, place] = 0 if g is None else g.reshape(m, -1)
         return G
 
-    def _sequential(self, Y: Tensor, batch: Batch, extra: Extra | None) -> Tensor:
+    def _derivatives(
+        self, loss: Tensor, leaves: dict[str, Tensor], along: Tensor | None
+    ) -> Iterable[tuple[slice, Tensor | None]]:
+        """Places and gradients of a scalar, or the derivative of its gradients along a direction; None: zero."""
+        wrt = list(leaves.values())
+        grads = torch.autograd.grad(loss, wrt, create_graph=along is not None, allow_unused=True)
+        if along is not None:
+            pairs = zip(grads, self.layout.views(along.detach()).values(), strict=True)
+            slope = sum((g * v).sum() for g, v in pairs if g is not None)
+            grads = torch.autograd.grad(slope, wrt, allow_unused=True)
+        return zip(self.layout.slices, grads, strict=True)
+
+    def _sequential(
+        self,
+        Y: Tensor,
+        batch: Batch,
+        extra: Extra | None,
+        loss: Loss | None,
+        rate: Sequence[float] | None,
+        along: Tensor | None,
+        losses: list[Tensor] | None,
+    ) -> Tensor:
+        own = [scaler.rate for scaler in self.scalers]
         self.module.train()
-        G = torch.empty_like(Y)
+        G, totals = torch.empty_like(Y), Y.new_zeros(len(Y))
         for i, (row, count, key) in enumerate(zip(Y, batch.count, batch.key, strict=True)):
             if not count:
                 G[i] = 0
                 continue
+            for scaler in self.scalers if rate is not None else ():
+                scaler.rate = rate[i]
             leaves = {k: v.requires_grad_() for k, v in self.layout.views(row.detach()).items()}
             buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
             with torch.random.fork_rng(devices=[Y.device] if Y.is_cuda else [], enabled=self.random):
@@ -139,16 +256,18 @@ class Engine:
                 except ValueError as e:
                     if count > 1 or not self.norms:
                         raise
-                    raise ValueError(
-                        "batch norm got a batch of 1 sample, which has no variance; use a batch_size that leaves no "
-                        "single sample over, None for full batches, or GroupNorm"
-                    ) from e
-            loss = self.loss(logits, batch.y[i, :count], reduction="none")
+                    raise ValueError(ONE_SAMPLE) from e
+            each = self._per_sample(logits, batch.y[i, :count], loss, (i, slice(count)))
             if extra is not None:
-                loss = loss + extra(self.module.z, (i, slice(count)))
-            grads = torch.autograd.grad((loss * batch.w[i, :count]).sum(), list(leaves.values()), allow_unused=True)
-            for place, g in zip(self.layout.slices, grads, strict=True):
+                each = each + extra(self.module.z, (i, slice(count)))
+            total = (each * batch.w[i, :count]).sum()
+            totals[i] = total.detach()
+            for place, g in self._derivatives(total, leaves, None if along is None else along[i]):
                 G[i, place] = 0 if g is None else g.reshape(-1)
+        for scaler, mine in zip(self.scalers, own, strict=True):
+            scaler.rate = mine
+        if losses is not None:
+            losses.append(totals)
         if extra is not None:
             self.module.z = None  # a module that holds a graph cannot be copied
         return G
@@ -172,10 +291,23 @@ class Engine:
             count += labels.numel()
         return {"accuracy": hits.double() / count, "loss": loss / count}
 
+    @torch.no_grad()
+    def scores(self, x: Tensor, test: Chunks, train: Callable[[], Chunks]) -> tuple[Tensor, Tensor]:
+        """Loss and hit (1 or 0) of each sample of `test`, two `[N]`, for the flat model `x [d]`; else as `evaluate`."""
+        params = self.layout.views(x)
+        if self.norms:
+            self._collect_statistics(params, train())
+        self.module.eval()
+        loss, hits = [], []
+        for inputs, labels in test:
+            logits = functional_call(self.module, params, (inputs,))
+            loss.append(self.loss(logits, labels, reduction="none").double())
+            hits.append((logits.argmax(-1) == labels).double())
+        return torch.cat(loss), torch.cat(hits)
+
     def _collect_statistics(self, params: dict[str, Tensor], chunks: Chunks) -> None:
         for norm in self.norms:
             norm.reset_running_stats()
-            norm.momentum = None  # a cumulative mean over the chunks
         self.module.eval()  # dropout stays off
         for norm in self.norms:
             norm.train()
@@ -205,7 +337,10 @@ def _enter(x: Tensor) -> Tensor:
 
 
 def _run(module: nn.Module, prefix: str, x: Tensor, p: dict[str, Tensor], m: int) -> Tensor:
-    return _RULES[type(module)](module, prefix, x, p, m)
+    out = _RULES[type(module)](module, prefix, x, p, m)
+    if prefix in p.get("sites", ()):
+        p["sites"][prefix] = out
+    return out
 
 
 def _sequence(module, prefix, x, p, m):
@@ -217,6 +352,33 @@ def _sequence(module, prefix, x, p, m):
 def _residual(module, prefix, x, p, m):
     body = _run(module.body, f"{prefix}body.", x, p, m)
     return torch.relu(body + _run(module.shortcut, f"{prefix}shortcut.", x, p, m))
+
+
+def _preact(module, prefix, x, p, m):
+    h = x
+    for name in module.ENTER:
+        h = _run(getattr(module, name), f"{prefix}{name}.", h, p, m)
+    short = _run(module.shortcut, f"{prefix}shortcut.", h, p, m) if hasattr(module, "shortcut") else x
+    for name in module.BODY:
+        h = _run(getattr(module, name), f"{prefix}{name}.", h, p, m)
+    return h + short
+
+
+def _heads(module, prefix, x, p, m):
+    logits = []
+    for s, (stage, head) in enumerate(zip(module.stages, module.heads, strict=True)):
+        x = _run(stage, f"{prefix}stages.{s}.", x, p, m)
+        logits.append(_run(head, f"{prefix}heads.{s}.", x, p, m))
+    return torch.stack(logits, 2)
+
+
+def _scaler(module, prefix, x, p, m):
+    rate = module.rate if p["rate"] is None else p["rate"]
+    if isinstance(rate, Tensor):  # one a client
+        if x.dim() == 4:
+            return (x.unflatten(1, (m, -1)) / rate.view(m, 1, 1, 1)).flatten(1, 2)
+        return x / rate.view(m, 1, 1)
+    return x if rate == 1 else x / rate
 
 
 def _projected(module, prefix, x, p, m):
@@ -249,6 +411,26 @@ def _group_norm(module, prefix, x, p, m):
     return F.group_norm(x, m * module.num_groups, w, b, module.eps)
 
 
+def _batch_norm(module, prefix, x, p, m):
+    """Each client's own batch statistics; where batches differ in size, those of the real samples alone."""
+    w, b = (p[prefix + k] if module.affine else None for k in ("weight", "bias"))
+    valid = p["valid"]
+    if p["single"] and (x.dim() == 3 or x.shape[2:].numel() == 1):
+        raise ValueError(ONE_SAMPLE)
+    if x.dim() == 4 and valid is None:
+        w, b = (None if part is None else part.reshape(-1) for part in (w, b))
+        return F.batch_norm(x, None, None, w, b, training=True, eps=module.eps)
+    rows = x.unflatten(1, (m, -1)).transpose(0, 1).flatten(3) if x.dim() == 4 else x.unsqueeze(3)  # [m, B, C, H*W]
+    real = torch.ones_like(rows[..., :1]) if valid is None else valid[..., None, None].to(x.dtype)
+    count = (real.sum(1, keepdim=True) * rows.shape[3]).clamp_min(1)
+    mean = (rows * real).sum((1, 3), keepdim=True) / count
+    rows = rows - mean
+    rows = rows * torch.rsqrt((rows.square() * real).sum((1, 3), keepdim=True) / count + module.eps)
+    if module.affine:
+        rows = rows * w[:, None, :, None] + b[:, None, :, None]
+    return rows.transpose(0, 1).flatten(1, 2).view_as(x) if x.dim() == 4 else rows.squeeze(3)
+
+
 def _flatten_rule(module, prefix, x, p, m):
     if x.dim() == 4:  # leave the picture world: [B, m*C, H, W] -> [m, B, C*H*W]
         return x.reshape(x.shape[0], m, -1).transpose(0, 1)
@@ -261,7 +443,9 @@ def _each(module, prefix, x, p, m):
 
 _RULES: dict[type, Callable] = {
     nn.Sequential: _sequence, models.Residual: _residual, nn.Linear: _linear, nn.Conv2d: _conv,
-    nn.GroupNorm: _group_norm, nn.Flatten: _flatten_rule, models.Projected: _projected,
+    nn.GroupNorm: _group_norm, nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm, nn.Flatten: _flatten_rule,
+    models.Projected: _projected, models.PreAct: _preact, models.Heads: _heads, models.Scaler: _scaler,
+    nn.ModuleList: _sequence,
     **dict.fromkeys(
         (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d), _each
     ),

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from . import checks, rng
 
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -26,15 +28,33 @@ class Layout:
     shapes: tuple[torch.Size, ...]
     slices: tuple[slice, ...]
     d: int
+    kinds: tuple[type, ...] = ()  # the type of the module that holds each parameter
 
     @staticmethod
     def of(module: nn.Module) -> Layout:
         named = list(module.named_parameters())
+        kinds = {id(p): type(m) for m in module.modules() for p in m.parameters(recurse=False)}
         ends = [0]
         for _, p in named:
             ends.append(ends[-1] + p.numel())
         slices = tuple(slice(a, b) for a, b in itertools.pairwise(ends))
-        return Layout(tuple(k for k, _ in named), tuple(p.shape for _, p in named), slices, ends[-1])
+        names, shapes = tuple(k for k, _ in named), tuple(p.shape for _, p in named)
+        return Layout(names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named))
+
+    def batch_norm(self) -> list[slice]:
+        """The places of all batch-norm parameters, found by the type of their module and not by their name."""
+        places = zip(self.kinds, self.slices, strict=True)
+        return [place for kind, place in places if issubclass(kind, nn.modules.batchnorm._BatchNorm)]
+
+    def layers(self) -> list[slice]:
+        """The places of the weight layers from input to output: weight, bias, and the norm behind them, as one."""
+        owners = [name.rpartition(".")[0] for name in self.names]
+        starts = [
+            place.start
+            for k, (place, kind) in enumerate(zip(self.slices, self.kinds, strict=True))
+            if k == 0 or (owners[k] != owners[k - 1] and not issubclass(kind, NORMS))
+        ]
+        return [slice(a, b) for a, b in itertools.pairwise([*starts, self.d])]
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Parameters as views of `flat` `[..., d]`: name -> `[..., *shape]`."""
@@ -61,6 +81,64 @@ class Residual(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
+class Scaler(nn.Module):
+    """Training: x / rate, so that a layer of which a share `rate` is kept has outputs of the full layer's size;
+    evaluation: x.  HeteroFL's scaler, the inverted dropout of whole sub-models (FedDSE study, section 2.2)."""
+
+    def __init__(self, rate: float = 1.0) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.rate if self.training and self.rate != 1 else x
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:g}"
+
+
+class PreAct(nn.Module):
+    """HeteroFL's pre-activation block: h = relu(norm1(scaler(x))); conv2(relu(norm2(scaler(conv1(h))))) + shortcut.
+
+    The shortcut is x itself, or a 1x1 convolution of h where width or stride changes; convolutions have no bias.
+    """
+
+    def __init__(self, a: int, b: int, stride: int) -> None:
+        super().__init__()
+        self.scale1, self.norm1, self.act1 = Scaler(), nn.BatchNorm2d(a), nn.ReLU()
+        self.conv1 = nn.Conv2d(a, b, 3, stride, 1, bias=False)
+        self.scale2, self.norm2, self.act2 = Scaler(), nn.BatchNorm2d(b), nn.ReLU()
+        self.conv2 = nn.Conv2d(b, b, 3, 1, 1, bias=False)
+        if a != b or stride != 1:
+            self.shortcut = nn.Conv2d(a, b, 1, stride, bias=False)
+
+    ENTER, BODY = ("scale1", "norm1", "act1"), ("conv1", "scale2", "norm2", "act2", "conv2")
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x
+        for name in self.ENTER:
+            h = getattr(self, name)(h)
+        short = self.shortcut(h) if hasattr(self, "shortcut") else x
+        for name in self.BODY:
+            h = getattr(self, name)(h)
+        return h + short
+
+
+class Heads(nn.Module):
+    """A classifier after every stage (DepthFL).  Training: logits `[B, heads, classes]`; evaluation: their mean."""
+
+    def __init__(self, stages: Sequence[nn.Module], heads: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.stages, self.heads = nn.ModuleList(stages), nn.ModuleList(heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = []
+        for stage, head in zip(self.stages, self.heads, strict=True):
+            x = stage(x)
+            logits.append(head(x))
+        out = torch.stack(logits, 1)
+        return out if self.training else out.mean(1)
+
+
 class Projected(nn.Module):
     """`classifier(encoder(x))`, where the encoder ends in the representation that MOON contrasts."""
 
@@ -73,21 +151,24 @@ class Projected(nn.Module):
         return self.classifier(self.z)
 
 
-def projected(model: str = "cnn", dim: int = 256) -> Callable[[Sequence[int], int], nn.Module]:
-    """A named model with MOON's projection head before its classifier: features -> same width -> dim -> classes.
+def projected(model: str | Callable = "cnn", dim: int = 256) -> Callable[[Sequence[int], int], nn.Module]:
+    """A model with MOON's projection head before its classifier: features -> same width -> dim -> classes.
+
+    model: a name in `MODELS`, or a function `(shape, classes) -> Sequential`.
 
     Returns a function for `model=`.  Raises ValueError for a model whose last layer is not linear.
     """
 
     def make(shape: Sequence[int], classes: int) -> nn.Module:
-        *layers, last = MODELS[model](shape, classes)
+        *layers, last = (model if callable(model) else MODELS[model])(shape, classes)
         if not isinstance(last, nn.Linear):
             raise ValueError(f"model={model!r} does not end in a linear layer; use one that does")
         width = last.in_features
         head = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dim)]
         return Projected(nn.Sequential(*layers, *head), nn.Linear(dim, classes))
 
-    checks.choice("model", model, MODELS)
+    if not callable(model):
+        checks.choice("model", model, MODELS)
     checks.integer("dim", dim, 1)
     return make
 
@@ -134,6 +215,33 @@ def lenet(shape: Sequence[int], classes: int) -> nn.Module:
         nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(1600, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, classes),
     )  # fmt: skip
+
+
+def digit_model(shape: Sequence[int], classes: int) -> nn.Module:
+    """FedBN's digit network (Li et al. 2021), with batch norm behind each layer but the last (14,219,210).
+
+    Three 5x5 convolutions (64, 64, 128; the first two halved by pooling), then 6272-2048-512-classes; 3x28x28.
+    """
+    _expect("digit_model", shape, (3, 28, 28))
+    return _normed(shape, classes, (64, 64, 128), (2048, 512))
+
+
+def digit_model_small(shape: Sequence[int], classes: int) -> nn.Module:
+    """`digit_model` with 8, 8, 16 channels and 64-32 features, for any image of at least 4x4 (24,546 for 3x16x16)."""
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise ValueError(f"digit_model_small needs images [C, H, W] of at least 4x4, the data has {tuple(shape)}")
+    return _normed(shape, classes, (8, 8, 16), (64, 32))
+
+
+def _normed(shape: Sequence[int], classes: int, channels: Sequence[int], features: Sequence[int]) -> nn.Module:
+    layers: list[nn.Module] = []
+    for k, (a, b) in enumerate(itertools.pairwise([shape[0], *channels])):
+        layers += [nn.Conv2d(a, b, 5, padding=2), nn.BatchNorm2d(b), nn.ReLU(), *([nn.MaxPool2d(2)] if k < 2 else [])]
+    widths = [channels[-1] * (shape[1] // 4) * (shape[2] // 4), *features]
+    layers.append(nn.Flatten())
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
 def resnet18_gn(shape: Sequence[int], classes: int, stem: str = "imagenet", groups: int = 2) -> nn.Module:
@@ -183,6 +291,51 @@ def resnet18_gn_3x3(shape: Sequence[int], classes: int) -> nn.Module:
     return resnet18_gn(shape, classes, stem="3x3")
 
 
+def thesis_mlp(shape: Sequence[int], classes: int) -> nn.Module:
+    """The fully connected network of the FedDSE study, section 3.1.2: 50 and 24 hidden units (40,724 on 28x28)."""
+    return mlp(shape, classes, hidden=(50, 24))
+
+
+def thesis_cnn(shape: Sequence[int], classes: int, widths: Sequence[int] = (64, 128, 256, 512)) -> nn.Module:
+    """The CNN of the FedDSE/FedGSE study, which is HeteroFL's `Conv` (1,556,874 parameters on 1x28x28, 10 classes).
+
+    Four blocks [3x3 convolution, scaler, batch norm, ReLU, 2x2 max-pool], the last without its pool, then global
+    average pooling and a linear layer.  The study draws a pool in every block; the public code removes the last.
+    """
+    if len(shape) != 3 or min(shape[1:]) < 2 ** (len(widths) - 1):
+        raise ValueError(f"thesis_cnn needs images [C, H, W], H, W >= {2 ** (len(widths) - 1)}, not {tuple(shape)}")
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise([shape[0], *widths]):
+        layers += [nn.Conv2d(a, b, 3, padding=1), Scaler(), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+
+def thesis_cnn_small(shape: Sequence[int], classes: int) -> nn.Module:
+    """`thesis_cnn` with three blocks of 16, 32, 64 channels: its sibling for 8x8 digits (24,170 parameters)."""
+    return thesis_cnn(shape, classes, widths=(16, 32, 64))
+
+
+def preact_resnet(shape: Sequence[int], classes: int, blocks: Sequence[int]) -> nn.Module:
+    """The pre-activation ResNet of HeteroFL: 3x3 stem without pool, stages of 64, 128, 256, 512, `blocks` each."""
+    if len(shape) != 3:
+        raise ValueError(f"a ResNet needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
+    widths, layers = [64, 64, 128, 256, 512], [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False)]
+    for s, (a, b) in enumerate(itertools.pairwise(widths)):
+        layers += [PreAct(a, b, 1 if s == 0 else 2), *(PreAct(b, b, 1) for _ in range(blocks[s] - 1))]
+    head = [Scaler(), nn.BatchNorm2d(512), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes)]
+    return nn.Sequential(*layers, *head)
+
+
+def preact_resnet18(shape: Sequence[int], classes: int) -> nn.Module:
+    """The FedDSE/FedGSE study's ResNet18 (11,172,170 parameters for RGB and 10 classes, 11,218,340 for 100)."""
+    return preact_resnet(shape, classes, (2, 2, 2, 2))
+
+
+def preact_resnet34(shape: Sequence[int], classes: int) -> nn.Module:
+    """The FedDSE/FedGSE study's ResNet34 (21,377,800 parameters for RGB and 200 classes)."""
+    return preact_resnet(shape, classes, (3, 4, 6, 3))
+
+
 class CharLSTM(nn.Module):
     """Embedding, two LSTM layers, and a linear layer on the last step: `[B, L]` symbols -> `[B, classes]`."""
 
@@ -196,16 +349,17 @@ class CharLSTM(nn.Module):
         return self.classifier(self.lstm(self.embedding(x))[0][:, -1])
 
 
-def lstm(shape: Sequence[int], classes: int) -> nn.Module:
+def lstm(shape: Sequence[int], classes: int, embedding: int = 8, hidden: int = 100) -> nn.Module:
     """The next-character LSTM of the Shakespeare task: 80 symbols, 8-dimensional embedding, 2x100 (133,520)."""
     if len(shape) != 1:
         raise ValueError(f"lstm takes sequences of symbols [L], the data has {tuple(shape)}; use model='cnn' or 'mlp'")
-    return CharLSTM(classes)
+    return CharLSTM(classes, embedding, hidden)
 
 
 def cnn(shape: Sequence[int], classes: int) -> nn.Module:
-    """The study's convolutional network for this image size: 8x8 digit CNN, 28x28 FEMNIST CNN, 32x32 RGB LeNet."""
+    """The study's network for this image size: 8x8 digit CNN, 28x28 FEMNIST CNN, 32x32 RGB LeNet, digit domains."""
     nets = {(1, 8, 8): digit_cnn, (1, 28, 28): femnist_cnn, (3, 32, 32): lenet}
+    nets |= {(3, 16, 16): digit_model_small, (3, 28, 28): digit_model}
     if tuple(shape) not in nets:
         raise ValueError(
             f"model='cnn' has no network for inputs {tuple(shape)}; known are {sorted(nets)}; "
@@ -215,7 +369,10 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
 
 
 MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
-    f.__name__: f for f in (logistic, mlp, cnn, digit_cnn, femnist_cnn, lenet, lstm, resnet18_gn, resnet18_gn_3x3)
+    f.__name__: f for f in (
+        logistic, mlp, cnn, digit_cnn, digit_model, digit_model_small, femnist_cnn, lenet, lstm, resnet18_gn,
+        resnet18_gn_3x3, thesis_mlp, thesis_cnn, thesis_cnn_small, preact_resnet18, preact_resnet34,
+    )
 }  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA = range(1, 7)  # purposes: one stream of numbers each
+# purposes: one stream of numbers each
+COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA, MIXING, AUGMENT, RESAMPLE, MASK, CAPACITY = range(1, 12)
 
 _GAMMA, _A, _B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the constants of SplitMix64
 _MASK = (1 << 64) - 1

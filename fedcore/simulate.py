@@ -63,18 +63,18 @@ class History:
         frame = pd.DataFrame(self.rows, columns=["round", "metric", "client", "value"])
         return frame.astype({"round": int, "client": "Int64", "value": float})
 
-    def curve(self, metric: str = "accuracy") -> tuple[np.ndarray, np.ndarray]:
-        """Rounds and values of a server metric; raises KeyError naming the metrics there are."""
-        pairs = [(t, v) for t, name, client, v in self.rows if name == metric and client is None]
+    def curve(self, metric: str = "accuracy", client: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Rounds and values of a metric of the server, or of one client; raises KeyError naming those there are."""
+        pairs = [(t, v) for t, name, i, v in self.rows if name == metric and i == client]
         if not pairs:
-            known = sorted({name for _, name, client, _ in self.rows if client is None})
+            known = sorted({name for _, name, i, _ in self.rows if i == client})
             raise KeyError(f"metric={metric!r} was not recorded; use one of {known}")
         t, v = zip(*pairs, strict=True)
         return np.array(t), np.array(v)
 
-    def final(self, metric: str = "accuracy") -> float:
-        """The last value of a server metric."""
-        return float(self.curve(metric)[1][-1])
+    def final(self, metric: str = "accuracy", client: int | None = None) -> float:
+        """The last value of a metric, of the server or of one client."""
+        return float(self.curve(metric, client)[1][-1])
 
     def plot(self, metric: str | None = None, ax: Any = None) -> Any:
         """A metric against rounds (a matplotlib Figure); the default is accuracy, or loss where there is none."""
@@ -114,6 +114,7 @@ def simulate(
     resume: bool = True,
     progress: bool | None = None,
     probes: Sequence[Probe] = (),
+    personal: bool | str = False,
 ) -> History:
     """Run a method on a federation for `rounds` rounds and return its `History`.
 
@@ -127,6 +128,9 @@ def simulate(
     evaluations of the server model; the last round is always evaluated.  dtype, device: default the federation's.
     probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  What round t (from 0)
     shows stands under t + 1, although its `x` is the model before it.
+    personal: also evaluate the clients' models, with their numbers in the history (`Federation.evaluate_clients`).
+    True: after the round, every client the model it uses (`Method.personal`, else the server's).  "local": the
+    cohort's models at the end of their local training, before they are averaged.
 
     checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at
     evaluations); with `resume` a run continues from it and ends bit-identical to one that was never stopped.
@@ -154,7 +158,11 @@ def simulate(
         clip = checks.number("clip", clip, 0, open_low=True)
     if callable(probes):
         raise TypeError(f"probes={probes!r} is one probe; use a list of them, probes=[...]")
-    fed = fed.to(device, dtype)
+    if not isinstance(personal, bool):
+        checks.choice("personal", personal, ("local",))
+    if personal and not isinstance(fed, Federation):
+        raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
+    fed = method.on(fed.to(device, dtype))
     settings = {
         "lr": checks.number("lr", lr, 0, open_low=True),
         "lr_decay": checks.number("lr_decay", lr_decay, 0, open_low=True),
@@ -179,7 +187,7 @@ def simulate(
         raise ValueError(
             f"{type(method).__name__} needs all {fed.n} clients in every round, cohort={cohort}; use cohort=None"
         )
-    run = _Run(method, fed, settings, list(probes), rounds)
+    run = _Run(method, fed, settings, list(probes), rounds, personal)
     store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
     if store and resume:
         run.restore(store.load(rounds))
@@ -190,9 +198,16 @@ class _Run:
     """One simulation: the state between rounds, and the round itself."""
 
     def __init__(
-        self, method: Method, fed: Federation | Quadratic, settings: dict, probes: list[Probe], rounds: int
+        self,
+        method: Method,
+        fed: Federation | Quadratic,
+        settings: dict,
+        probes: list[Probe],
+        rounds: int,
+        personal: bool | str,
     ) -> None:
         self.method, self.fed, self.s, self.probes, self.rounds = method, fed, settings, probes, rounds
+        self.personal, self.visits = personal, np.zeros(fed.n, int)
         self.state = {k: v.clone() for k, v in method.start(fed.x0).items()}
         rows = method.client_start(fed.x0)
         self.home = _home(method, fed)
@@ -207,7 +222,8 @@ class _Run:
 
     def identity(self) -> dict[str, Any]:
         """All that determines the result, but for the number of rounds."""
-        return {"method": repr(self.method), "federation": self.fed.fingerprint(), **self.s}
+        more = {"personal": self.personal} if self.personal else {}
+        return {"method": repr(self.method), "federation": self.fed.fingerprint(), **self.s, **more}
 
     def restore(self, saved: checkpoint.Saved | None) -> None:
         if saved is None:
@@ -219,6 +235,8 @@ class _Run:
             else:
                 self.state[k] = v.to(self.fed.device)
         self.history.cohorts, self.history.rows = saved.cohorts, saved.rows
+        for cohort in saved.cohorts:
+            self.visits[cohort] += 1
         self.history.params, self.history.state = self.state["x"], dict(self.state)
 
     def go(self, store: checkpoint.Store | None, checkpoint_every: int, progress: bool | None) -> History:
@@ -254,18 +272,17 @@ class _Run:
 
         y = method.broadcast(r)
         Y = y.expand(len(cohort), fed.d).clone()
-        velocity = torch.zeros_like(Y) if s["momentum"] else None
-        seen = r
-        for k in range(int(plan.steps[0])):
-            a = int((plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
-            if a < len(seen.p):
-                seen = r.head(a)
-            v = method.direction(partial(r.gradient, k=k), Y[:a], seen)
-            if s["clip"] is not None:
-                v = v * (s["clip"] / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
-            if velocity is not None:
-                v = velocity[:a].mul_(s["momentum"]).add_(v)
-            Y[:a].sub_(v, alpha=lr)
+        parts = method.parts(r)
+        if parts is None:
+            self._local(r, Y, plan, lr)
+        for part in parts or ():  # rows on smaller networks: out of the matrix, local steps, back to their places
+            rows = torch.as_tensor(part.rows).to(fed.device)
+            at = rows if part.places is None else (rows[:, None], part.places)
+            small, inside = Y[at], plan.of(part.rows)
+            own = {"p": r.p[rows], "K": r.K[rows], "clients": inside.rows, "x": small.clone(), **part.more}
+            shared = {**r._shared, **self._gradients(self._smaller(part.to), inside)}
+            self._local(Round(shared, own), small, inside, lr)
+            Y[at] = small
 
         for name, value in method.aggregate(r, Y).items():
             if name in method.client_state:
@@ -273,9 +290,44 @@ class _Run:
             else:
                 self.state[name] = value
         self.history.cohorts.append(cohort)
+        self.visits[cohort] += 1
         self.unchecked.append((t, plan.clients, torch.isfinite(Y).all(1), Y.abs().amax(1)))
         self.t = t + 1
         return r, Y
+
+    def _local(self, r: Round, Y: Tensor, plan: Plan, lr: float) -> None:
+        """The local steps of all rows of `Y [m, d]`, in place."""
+        s, seen = self.s, r
+        momentum = self.method.local_momentum(s["momentum"])
+        velocity = torch.zeros_like(Y) if momentum else None
+        for k in range(int(plan.steps[0])):
+            a = int((plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
+            if a < len(seen.p):
+                seen = r.head(a)
+            seen.step = k
+            v = self.method.direction(partial(r.gradient, k=k), Y[:a], seen)
+            if s["clip"] is not None:
+                v = v * (s["clip"] / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
+            if velocity is not None:
+                v = velocity[:a].mul_(momentum).add_(v)
+            Y[:a].sub_(v, alpha=lr)
+
+    def _smaller(self, to: Callable | None) -> Federation | Quadratic:
+        return self.fed if to is None else self.fed.shrink(to)
+
+    def _gradients(self, fed: Federation | Quadratic, plan: Plan) -> dict[str, Any]:
+        def within(rows: np.ndarray, to: Callable | None, k: int, decay: bool = True) -> Callable:
+            """The gradient of local step k for some rows on a smaller network, as a function of their parameters."""
+            smaller, step = self._smaller(to), plan.of(rows, k)
+            plain = lambda Y, **more: smaller.gradient(Y, step, 0, **more)  # noqa: E731
+            return (lambda Y, **more: self._decayed(plain(Y, **more), Y)) if decay else plain
+
+        return {
+            "ids": plan.clients,
+            "within": within,
+            "gradient": lambda Y, k, **more: self._decayed(fed.gradient(Y, plan, k, **more), more.get("along", Y)),
+            "full_gradient": lambda Y: self._decayed(fed.full_gradient(Y, plan), Y),
+        }
 
     def _view(self, t: int, lr: float, plan: Plan) -> Round:
         fed, s = self.fed, self.s
@@ -284,14 +336,20 @@ class _Run:
         def column(a: np.ndarray) -> Tensor:
             return torch.as_tensor(a, dtype=fed.dtype).to(fed.device)[:, None]
 
-        shared = {"t": t, "n": fed.n, "m": len(plan.clients), "lr": lr, "server_lr": s["server_lr"]}
+        shared = {"seed": s["seed"], "t": t, "n": fed.n, "m": len(plan.clients), "lr": lr, "server_lr": s["server_lr"]}
         shared["layout"] = fed.engine.layout if isinstance(fed, Federation) else None
+        shared |= {"fed": fed, **self._gradients(fed, plan)}
         shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
         rows = {"p": column(sizes / sizes.sum()), "K": column(plan.steps), "clients": plan.rows}
         rows |= {k: self.state[k][self._at_home(plan)].to(fed.device) for k in self.method.client_state}
-        shared["gradient"] = lambda Y, k, **more: self._decayed(fed.gradient(Y, plan, k, **more), Y)
-        shared["full_gradient"] = lambda Y: self._decayed(fed.full_gradient(Y, plan), Y)
+        shared["share"] = partial(self._share, t, plan.clients)
+        shared["visits"] = self.visits[plan.clients]
         return Round(shared, rows)
+
+    def _share(self, t: int, clients: np.ndarray, share: float, epoch: int) -> tuple[np.ndarray, Callable[..., Tensor]]:
+        more = {"batch_size": self.s["batch_size"], "share": share, "epoch": epoch}
+        plan = self.fed.plan(self.s["seed"], t, clients, **more)
+        return plan.steps, lambda Y, k, **kept: self.fed.gradient(Y, plan, k, **kept)
 
     def _at_home(self, plan: Plan) -> Tensor:
         """The cohort's rows where the clients' states live; the host knows them, so no device is asked."""
@@ -319,6 +377,8 @@ class _Run:
         h = self.history
         h.params, h.state = self.state["x"], dict(self.state)
         h.rows += [(self.t, name, None, value) for name, value in metrics.items()]
+        if self.personal:
+            self.evaluate_clients(r, y)
         for probe in self.probes if r is not None else ():
             for name, value in probe(r, y).items():
                 value = torch.as_tensor(value).detach().cpu().double()
@@ -327,6 +387,21 @@ class _Run:
                 else:
                     pairs = sorted(zip(r.clients.tolist(), value.tolist(), strict=True))
                     h.rows += [(self.t, name, client, v) for client, v in pairs]
+
+    def evaluate_clients(self, r: Round | None, y: Tensor | None) -> None:
+        """The clients' models, one row of the history for each client and metric."""
+        fed, x = self.fed, self.state["x"]
+        if self.personal == "local":
+            X, clients = (x.expand(fed.n, -1), np.arange(fed.n)) if r is None else (y, r.clients.cpu().numpy())
+        else:
+            own = self.method.personal(self.state, fed.engine.layout)
+            X, clients = x.expand(fed.n, -1) if own is None else own, np.arange(fed.n)
+        for name, values in fed.evaluate_clients(X, clients).items():
+            pairs = sorted(zip(clients.tolist(), values.tolist(), strict=True))
+            self.history.rows += [(self.t, name, client, value) for client, value in pairs]
+        if fed.normalise == "client":
+            pooled = fed.evaluate(x, "pooled")["accuracy"]
+            self.history.rows.append((self.t, "accuracy_pooled", None, float(pooled)))
 
 
 def _home(method: Method, fed: Federation | Quadratic) -> torch.device:

@@ -24,6 +24,8 @@ MUTATIONS = [
     ("03_fedup", METHODS + "proximal.py", " * (r.x_prev - r.x)", " * (r.x - r.x_prev)"),
     ("03_fedup", METHODS + "proximal.py", "G(y) + self.mu * (y - r.x)", "G(y)"),
     ("04_mime", METHODS + "momentum.py", "G(r.x.expand_as(y)) + r.C", "G(r.x.expand_as(y)) - r.C"),
+    ("05_comparison", METHODS + "variates.py", "self.alpha * (y - r.x + r.h_i)", "self.alpha * (y - r.x - r.h_i)"),
+    ("05_comparison", METHODS + "platform.py", "r.clients.argmax()", "r.clients.argmin()"),
 ]
 
 

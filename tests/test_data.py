@@ -61,6 +61,49 @@ def test_digits_need_no_network_and_no_data_root(monkeypatch, tmp_path):
     assert fc.federation("digits", clients=3, model="logistic").sizes.sum() == 1438
 
 
+# --- roles --------------------------------------------------------------------------------------------------------
+
+
+def test_roles_are_forty_speakers_of_the_alphabet_and_the_same_every_time():
+    a, b = fc.data.load("roles"), fc.data.load("roles")
+    assert (a.train_x.shape, a.test_x.shape, a.classes, a.text) == ((8000, 20), (1600, 20), 80, True)
+    assert np.array_equal(a.train_x, b.train_x)
+    assert np.array_equal(a.test_y, b.test_y)
+    assert np.bincount(a.train_owner).tolist() == [200] * 40
+    assert np.bincount(a.test_owner).tolist() == [40] * 40
+    assert set(np.unique(a.train_x)) < set(range(80))
+
+
+def test_the_label_of_a_role_is_the_character_after_its_window():
+    a = fc.data.load("roles")
+    own = a.train_owner == 7
+    x, y = a.train_x[own], a.train_y[own]
+    for k in range(len(x) - 1):  # windows start every third character
+        assert np.array_equal(x[k + 1, :-3], x[k, 3:])
+        assert x[k + 1, -3] == y[k]
+
+
+def test_roles_speak_differently_and_no_test_window_was_trained_on():
+    a = fc.data.load("roles")
+    texts = ["".join(sources.ALPHABET[c] for c in a.train_x[a.train_owner == i][::7].ravel()) for i in range(40)]
+    words = [{w for w in t.replace(".", " ").split() if w.islower()} for t in texts]
+    shared = [len(p & q) / len(p | q) for i, p in enumerate(words) for q in words[:i]]
+    assert max(shared) < 0.6
+    marks = [max(".!?;", key=t.count) for t in texts]
+    assert len(set(marks)) == 4
+    for i in range(40):
+        joined = {w.tobytes() for w in a.train_x[a.train_owner == i]}
+        repeated = [w.tobytes() in joined for w in a.test_x[a.test_owner == i]]
+        assert np.mean(repeated) < 0.1  # a sentence may be said twice
+
+
+def test_roles_make_a_federation_by_owner():
+    fed = fc.federation("roles", partition=fc.ByOwner(), model=lambda s, c: fc.models.CharLSTM(c, 4, 8))
+    assert fed.n == 40
+    h_ = fc.simulate(fc.FedAvg(), fed, rounds=1, cohort=2, local_steps=1, lr=1.0)
+    assert h_.final("loss") < h_.curve("loss")[1][0]
+
+
 # --- the data root ------------------------------------------------------------------------------------------------
 
 
@@ -77,7 +120,7 @@ def test_the_data_root_is_the_argument_then_the_environment_then_the_users_cache
 @pytest.mark.parametrize("name", sources.NAMES)
 def test_a_pack_in_the_data_root_is_tried_before_anything_else(name, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
-    text = name == "shakespeare"
+    text = name in ("shakespeare", "roles")
     arrays = pack(tmp_path, name, shape=(80,) if text else (1, 4, 4))
     source = fc.data.load(name)
     assert np.array_equal(source.train_x, arrays["train_images"])
@@ -105,7 +148,7 @@ def test_a_pack_of_some_labels_keeps_the_number_of_classes_of_the_data_set(tmp_p
     assert fc.data.load("cifar100", tmp_path).classes == 100
 
 
-@pytest.mark.parametrize("name", [n for n in sources.NAMES if n != "digits"])
+@pytest.mark.parametrize("name", [n for n in sources.NAMES if n not in ("digits", "digit-domains", "roles")])
 def test_missing_data_says_where_it_looked_and_what_to_put_there(name, tmp_path):
     with pytest.raises(fc.DataNotFound) as e:
         fc.federation(name, clients=2, model="mlp", root=tmp_path, download=False)

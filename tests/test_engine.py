@@ -30,6 +30,13 @@ NETS = [
     ("resnet18_gn", (3, 32, 32), 10, 11_181_642),
     ("resnet18_gn_3x3", (3, 8, 8), 10, 11_173_962),
     ("cnn", (1, 8, 8), 10, 6_090),
+    ("digit_model", (3, 28, 28), 10, 14_219_210),
+    ("digit_model_small", (3, 16, 16), 10, 24_546),
+    ("thesis_mlp", (1, 28, 28), 10, 40_724),
+    ("thesis_cnn", (1, 28, 28), 10, 1_556_874),
+    ("thesis_cnn_small", (1, 8, 8), 10, 24_170),
+    ("preact_resnet18", (3, 9, 9), 10, 11_172_170),
+    ("preact_resnet34", (3, 9, 9), 200, 21_377_800),
 ]
 SMALL = [n for n in NETS if n[3] < 1e6]
 
@@ -111,10 +118,10 @@ def test_the_layout_puts_every_parameter_at_its_place_and_views_share_memory():
 # --- gradients ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "shape", "classes", "d"), NETS, ids=lambda v: str(v))
+@pytest.mark.parametrize(("name", "shape", "classes", "d"), [n for n in NETS if n[3] < 2e7], ids=lambda v: str(v))
 def test_both_paths_are_autograd_on_the_module(name, shape, classes, d):
     module = models.build(name, shape, classes, seed=0).double()
-    m, B = (3, 4) if d < 1e6 else (2, 2)
+    m, B = (3, 4) if d < 1e6 else (2, 3)  # no batch of 1: batch norm
     Y, b = rows(module, m), batch(m, B, shape, classes)
     truth = by_autograd(module, Y, b)
     for path in ("batched", "sequential"):
@@ -126,7 +133,7 @@ def test_both_paths_are_autograd_on_the_module(name, shape, classes, d):
 @pytest.mark.parametrize(("name", "shape", "classes", "d"), SMALL, ids=lambda v: str(v))
 def test_both_paths_agree_in_float32_to_its_rounding(name, shape, classes, d):
     module = models.build(name, shape, classes, seed=0)
-    Y, b = rows(module, 3, torch.float32), batch(3, 4, shape, classes, torch.float32)
+    Y, b = rows(module, 3, torch.float32), batch(3, 8, shape, classes, torch.float32)
     a, c = (Engine(module, path).gradient(Y, b) for path in ("batched", "sequential"))
     assert a.dtype == torch.float32
     assert relative(a, c) < 2e-5
@@ -339,6 +346,22 @@ def test_batch_norm_trains_on_the_statistics_of_the_clients_own_batch():
     module.train()
     for i in range(5):
         assert relative(G[i], h.gradient(module, fed.x0, *h.whole(fed, i))) < 1e-12
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("kind", ["pictures", "vectors"])
+@pytest.mark.parametrize("uneven", [True, False])
+def test_batch_norm_over_clients_is_batch_norm_of_each_client(kind, affine, uneven):
+    if kind == "pictures":
+        layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, affine=affine), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)]
+    else:
+        layers = [nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8, affine=affine), nn.ReLU(), nn.Linear(8, 3)]
+    net, b = nn.Sequential(*layers).double(), batch(4, 6, (1, 4, 4), 3)
+    if not uneven:
+        b = Batch(b.x, b.y, torch.full_like(b.w, 1 / 6), [6] * 4, b.key)
+    Y = rows(net, 4)
+    assert Engine(net).chosen(Y.device) == "batched"
+    assert relative(Engine(net, "batched").gradient(Y, b), by_autograd(net.train(), Y, b)) < 1e-12
 
 
 def test_batch_norm_is_evaluated_with_the_statistics_of_the_training_data():

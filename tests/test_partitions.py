@@ -204,3 +204,14 @@ def test_a_federation_shows_its_partition_as_label_counts():
     assert counts.sum() == 1438
     assert ((counts > 0).sum(1) == 2).all()
     assert np.array_equal(counts.sum(1), fed.sizes)
+
+
+def test_an_owner_in_parts_is_several_clients_that_share_nothing_with_other_owners():
+    owner = np.repeat([3, 5, 9], [10, 12, 7])
+    labels, generator = np.zeros(29, int), np.random.default_rng(0)
+    parts = fc.ByOwner(parts=2).split(labels, 6, generator, owner)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(29))
+    assert [set(owner[part]) for part in parts] == [{3}, {3}, {5}, {5}, {9}, {9}]
+    assert [len(part) for part in parts] == [5, 5, 6, 6, 4, 3]
+    with pytest.raises(ValueError, match="3 owners in 2 parts are 6 clients"):
+        fc.ByOwner(parts=2).split(labels, 5, generator, owner)

@@ -18,7 +18,6 @@ import copy
 import hashlib
 import itertools
 import json
-import logging
 import os
 import re
 import shutil
@@ -32,9 +31,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from fedcore.notebooks import NotebookFailed, execute  # noqa: E402
+
 CELL_TIMEOUT = 300  # seconds, for one cell in the quick profile
 PARALLEL = 2  # chapters at once, in threads: separate processes race for the kernels' ports
-_serial = itertools.count()
 
 
 class ChapterFailed(Exception):
@@ -114,9 +116,6 @@ def run_chapter(
     Raises ChapterFailed for an unknown parameter, a failing cell, a time-out, a dead kernel and a missing
     record.
     """
-    import papermill
-    from papermill.exceptions import PapermillExecutionError
-
     parameters = dict(parameters or {})
     known = defaults(source)
     if unknown := sorted(set(parameters) - set(known)):
@@ -125,32 +124,13 @@ def run_chapter(
     output.parent.mkdir(parents=True, exist_ok=True)
     record = output.with_suffix(".json")
     record.unlink(missing_ok=True)
-    logging.getLogger("papermill").setLevel(logging.ERROR)
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    added = {"FEDCORE_RECORD": str(record.resolve()), "PYTHONPATH": path, **(env or {})}
     started = time.perf_counter()
-    with _kernel(root, {"FEDCORE_RECORD": str(record.resolve()), **(env or {})}) as kernel:
-        for attempt in (1, 2):
-            try:
-                papermill.execute_notebook(
-                    str(source),
-                    str(output),
-                    parameters,
-                    kernel_name=kernel,
-                    language="python",
-                    # Not papermill's cwd=, which moves the whole process, other threads included.
-                    resources={"metadata": {"path": str(source.parent)}},
-                    progress_bar=False,
-                    start_timeout=60,
-                    execution_timeout=timeout,
-                )
-                break
-            except PapermillExecutionError as error:
-                where = f"{source.name}, cell [{error.exec_count}]"
-                raise ChapterFailed(f"{where}: {error.ename}: {error.evalue}\n{_traceback(error)}") from None
-            except Exception as error:  # a time-out, a dead kernel, a kernel that never answered
-                never_started = "respond in" in str(error) or "before replying" in str(error)
-                if attempt == 2 or not never_started:
-                    kind = type(error).__name__
-                    raise ChapterFailed(f"{source.name}: {kind}: {str(error).strip()}") from error
+    try:
+        execute(source, output, parameters, workshop=root / "_build", env=added, timeout=timeout)
+    except NotebookFailed as error:
+        raise ChapterFailed(str(error)) from error
     if not record.exists():
         raise ChapterFailed(f"{source.name}: no record was written; its last cell must be pages.record(...)")
     seconds = time.perf_counter() - started
@@ -177,51 +157,6 @@ def run_all(sources: Sequence[Path], *, root: Path = ROOT, timeout: float = CELL
     if failures:
         raise ChapterFailed("\n\n".join(failures))
     return done
-
-
-class _kernel:
-    """A kernel specification of its own for one run: this interpreter, and the run's environment.
-
-    It stands under _build, found through JUPYTER_PATH, so no Jupyter folder of the user is read first or
-    written to. A specification carries its environment with it, so chapters can run in threads of one
-    process.
-    """
-
-    def __init__(self, root: Path, env: Mapping[str, str]) -> None:
-        jupyter = root / "_build" / "jupyter"
-        self.name = f"chapter-{os.getpid()}-{next(_serial)}"
-        self.folder = jupyter / "kernels" / self.name
-        paths = os.environ.get("JUPYTER_PATH", "").split(os.pathsep)
-        if str(jupyter) not in paths:
-            os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(jupyter), *paths]))
-        threads = os.environ.get("OMP_NUM_THREADS", "1")
-        values = {
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
-            "OMP_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads,
-            "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-            "FEDCORE_LIVE": "0",  # no Output widgets: they hang a batch run at random
-            "FEDCORE_BATCH": "1",
-            "TQDM_DISABLE": "1",
-            **env,
-        }
-        from ipykernel.kernelspec import get_kernel_dict  # this interpreter's own kernel
-
-        env = {name: value.replace("$", "$$") for name, value in values.items()}
-        self.spec = {**get_kernel_dict(), "env": env}
-        self.spec["argv"] += ["--log-level=CRITICAL"]  # else it warns that local sockets are not encrypted
-
-    def __enter__(self) -> str:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "kernel.json").write_text(json.dumps(self.spec), encoding="utf-8")
-        return self.name
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _traceback(error: Any) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
 
 
 # ---- normalising

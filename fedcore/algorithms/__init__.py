@@ -2,15 +2,20 @@
 
 from .averaging import FedAvg, FedSGD, FedSMB
 from .contrastive import MOON
+from .decentralised import DPSGD, DFedAvg, DFedAvgM, DFedGAM, DFedSAM
 from .method import Method, Round
 from .momentum import STEM, Mime, MimeLite
+from .nested import DepthFL, FjORD
+from .personal import FedALA, FedBN
 from .proximal import FedProx, FedSplit, FedUp
 from .sharpness import FedSAM, FedSMOO
+from .submodels import FedDSE, FederatedDropout, FedGSE, FedRolex, HeteroFL, Submodel
 from .variates import SCAFFOLD, FedDC, FedDyn, FedPVR
 
 ALL: tuple[type[Method], ...] = (
     FedAvg, FedSGD, FedSMB, FedProx, SCAFFOLD, FedDC, Mime, MimeLite, FedDyn, MOON, FedSplit, STEM, FedSMOO, FedPVR,
-    FedUp, FedSAM,
+    FedUp, FedSAM, DPSGD, DFedAvg, DFedAvgM, DFedSAM, DFedGAM, FedBN, FedALA, HeteroFL, FjORD, FederatedDropout,
+    FedRolex, DepthFL, FedDSE, FedGSE,
 )  # fmt: skip
 
-__all__ = ["ALL", "Method", "Round", *(method.__name__ for method in ALL)]
+__all__ = ["ALL", "Method", "Round", "Submodel", *(method.__name__ for method in ALL)]

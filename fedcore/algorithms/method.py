@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-Gradient = Callable[[Tensor], Tensor]
-"""Mini-batch gradients with weight decay: `[m, d]` local parameters -> `[m, d]`; every call in a step has one batch."""
+from ..models import Layout
+
+Gradient = Callable[..., Tensor]
+"""Mini-batch gradients with weight decay: `[m, d]` local parameters -> `[m, d]`; every call in a step has one batch.
+`G(y, along=v)` is their derivative at y in the directions `v [m, d]`: Hessian-vector products."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a cohort whose local steps run on a smaller network: `rows` (ascending, on the host), `to` (its maker,
+    `submodels.Width` or `Depth`; None: the whole one), `places [m_g, d_g]` of its entries in the whole vector (None:
+    all of it), and what the direction needs of these clients beside, `more`: name -> `[m_g, ...]`.
+    """
+
+    rows: np.ndarray
+    to: Callable[[Any], Any] | None
+    places: Tensor | None = None
+    more: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Round:
     """What a method can see in one round; the letters are those of the equations.
 
-    Shared: `t` (round, from 0), `n` (clients), `m` (cohort), `lr` (local learning rate of this round), `server_lr`,
-    and the server's vectors by their state name, such as `x [d]`.  Per client of the cohort, one row each:
+    Shared: `seed`, `t` (round, from 0), `n` (clients), `m` (cohort), `lr` (local learning rate of this round),
+    `server_lr`, and the server's vectors by their state name, such as `x [d]`.  Per client of the cohort, one row each:
     `K [m, 1]` (local steps), `p [m, 1]` (aggregation weights, sum 1), and the clients' states, such as `c_i [m, d]`.
     `full_gradient(Y)`: gradients `[m, d]` of the whole local objectives (with weight decay) at the rows of Y;
-    `gradient(Y, k)`: those of the mini-batch of local step k.
+    `gradient(Y, k)`: those of the mini-batch of local step k; `step` is the k of the step at hand.
+    For personal models: `share(s, e)`, epoch e over a random share s of each client's samples, drawn for this round:
+    steps `[m]` and a `gradient(Y, k, losses=None)` without weight decay; `visits [m]`, in how many earlier rounds each
+    client took part (a NumPy array).
+    For sub-models: `ids` (the clients' numbers, on the host), `fed` for its neurons and activations, and
+    `within(rows, to, k)`, the gradient of some rows on a smaller network.
     """
 
     def __init__(self, shared: Mapping[str, Any], rows: Mapping[str, Tensor]) -> None:
@@ -57,6 +80,10 @@ class Method:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
+    def on(self, fed: Any) -> Any:
+        """The federation as this method needs it; raises ValueError for one that it does not suit."""
+        return fed
+
     def start(self, x: Tensor) -> dict[str, Tensor]:
         """The server's state before round 0, from the initial parameters `x [d]`."""
         return {"x": x}
@@ -69,6 +96,10 @@ class Method:
         """The local learning rate of round t, when the method has a schedule of its own."""
         return lr
 
+    def local_momentum(self, momentum: float) -> float:
+        """The momentum of the local steps, when the method has one of its own."""
+        return momentum
+
     def broadcast(self, r: Round) -> Tensor:
         """Where each client of the cohort starts from: `[d]` for all, or `[m, d]`."""
         return r.x
@@ -77,6 +108,13 @@ class Method:
         """What the round needs before its first local step: another exchange with the server, or local memory."""
         return r
 
+    def parts(self, r: Round) -> Sequence[Part] | None:
+        """How the cohort splits into rows that train smaller networks; None: all rows train the whole one.
+
+        In a part's round `y`, `x` (the start) and the rows of `Part.more` have one row a client of the part.
+        """
+        return None
+
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         """v in the local step y <- y - lr * v, `[m, d]`."""
         return G(y)
@@ -84,6 +122,10 @@ class Method:
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         """The new state from the last local iterates `y [m, d]`: server vectors `[d]`, client states `[m, d]`."""
         return {"x": r.x + r.server_lr * r.mean(y - r.x)}
+
+    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor | None:
+        """The models `[n, d]` that the clients use after a round; None where all use the server's `x`."""
+        return None
 
     def local_work(self, work: dict[str, Any]) -> dict[str, Any]:
         """`epochs`, `steps`, `batch_size` of a round as the user asked; a method with a fixed amount replaces them."""

@@ -134,18 +134,31 @@ class Shards:
 
 @dataclass(frozen=True)
 class ByOwner:
-    """One client per natural owner (writer, speaker), in the order of the owners' numbers.
+    """One client per natural owner (writer, speaker, domain), in the order of the owners' numbers.
 
-    `subset=True` allows fewer clients than owners: that many owners are drawn by the seed, the samples of the
-    others are left out.  Raises ValueError when the source has no owners or the number of clients does not fit.
+    `parts` deals each owner's samples, shuffled, to that many clients that follow one another.  `subset=True` allows
+    fewer clients than owners: that many owners are drawn by the seed, the samples of the others are left out.
+    Raises ValueError when the source has no owners or the number of clients does not fit.
     """
 
     subset: bool = False
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        checks.integer("parts", self.parts, 1)
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
         if owner is None:
             raise ValueError("partition=ByOwner() needs a source with owners (FEMNIST, Shakespeare, or train_owner)")
         owners = np.unique(owner)
+        if self.parts > 1:
+            if clients != len(owners) * self.parts:
+                raise ValueError(
+                    f"clients={clients}, but {len(owners)} owners in {self.parts} parts are {len(owners) * self.parts} "
+                    "clients; use that number, or None"
+                )
+            dealt = [np.array_split(rng.permutation(np.flatnonzero(owner == o)), self.parts) for o in owners]
+            return [np.sort(part) for parts in dealt for part in parts]
         if clients > len(owners) or (clients < len(owners) and not self.subset):
             raise ValueError(
                 f"clients={clients} but the source has {len(owners)} owners; use clients={len(owners)} or None"

@@ -1,7 +1,8 @@
 """Sources: where images, texts and labels come from, online or offline.
 
 A name is looked for in this order: `NAME.npz` in the data root; scikit-learn's digits for "digits"; LEAF folders for
-"femnist" and "shakespeare"; an ImageFolder tree for "tiny-imagenet"; torchvision for the rest.
+"femnist" and "shakespeare"; an ImageFolder tree for "tiny-imagenet"; `domains` for "digit-domains" and
+"digits-five"; torchvision for the rest.  "roles" is synthetic and made on the spot.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from .. import rng
 
 # The 80 symbols of the Shakespeare task, in the order of FedProx's `language_utils`.
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 EMNIST_SPLITS = ("byclass", "bymerge", "balanced", "letters", "digits", "mnist")
 NAMES = (
     "digits", "mnist", "fashionmnist", *(f"emnist-{s}" for s in EMNIST_SPLITS), "cifar10", "cifar100", "svhn", "usps",
-    "femnist", "shakespeare", "tiny-imagenet",
+    "femnist", "shakespeare", "tiny-imagenet", "digit-domains", "digits-five", "roles",
 )  # fmt: skip
-_CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "tiny-imagenet": 200}
+_CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "roles": 80, "tiny-imagenet": 200}
+_TEXTS = ("shakespeare", "roles")
 _REMEDY = "an .npz with train_images, train_labels, test_images, test_labels (optional train_owner, test_owner)"
 
 
@@ -35,6 +40,7 @@ class Source:
     """Arrays of one data set.  Images are `[N, C, H, W]` (uint8 where the data is), features `[N, F]`, texts `[N, L]`.
 
     owner: natural client of each sample, or None.  `text` marks token sequences, which are never normalised.
+    domains: the names of the owners by their number, where they have names.
     """
 
     name: str
@@ -46,6 +52,7 @@ class Source:
     train_owner: np.ndarray | None = None
     test_owner: np.ndarray | None = None
     text: bool = False
+    domains: tuple[str, ...] = ()
 
 
 def data_root(root: str | os.PathLike | None = None) -> Path:
@@ -145,6 +152,13 @@ def _named(name: str, root: Path, download: bool) -> Source:
         raise ValueError(f"source={name!r} is not known and {packed} does not exist; known are {', '.join(NAMES)}")
     if name == "digits":
         return _digits()
+    if name in ("digit-domains", "digits-five"):
+        from . import domains
+
+        five = name == "digits-five"
+        return domains.digits_five(root=root, download=download) if five else domains.digit_domains()
+    if name == "roles":
+        return _roles()
     if name in ("femnist", "shakespeare"):
         return _leaf(name, root)
     if name == "tiny-imagenet":
@@ -158,8 +172,7 @@ def _from_mapping(name: str, z: Mapping[str, Any]) -> Source:
     except KeyError as e:
         raise ValueError(f"{e} is missing; a source of arrays is {_REMEDY}") from e
     extra = {k: np.asarray(z[k]) for k in ("train_owner", "test_owner") if k in z}
-    text = name == "shakespeare"
-    return from_arrays(name, *arrays, classes=_CLASSES.get(name), text=text, **extra)
+    return from_arrays(name, *arrays, classes=_CLASSES.get(name), text=name in _TEXTS, **extra)
 
 
 def _digits() -> Source:
@@ -169,6 +182,42 @@ def _digits() -> Source:
     x, y = z.images.astype(np.uint8)[:, None], z.target.astype(np.int64)
     test = np.arange(len(y)) % 5 == 4  # every fifth image: 1,438 to train on, 359 to test
     return Source("digits", x[~test], y[~test], x[test], y[test], 10)
+
+
+@cache
+def _roles(roles: int = 40, train: int = 200, test: int = 40, length: int = 20) -> Source:
+    """A synthetic play: `roles` speakers, each with sentences of its own, cut into windows and the next character.
+
+    96 words of one to three syllables are shared.  A role says 16 of them, ranked by its own taste (Zipf's law), in an
+    order that the word before makes likely, 3 to 8 words a sentence, with its favourite mark at the end.  Windows of
+    `length` symbols start every third character; the test windows are the end of each role's text.
+    """
+    g = rng.numpy_generator(0, rng.DATA)
+    syllables = [c + v for c in "bdfghklmnprstvw" for v in "aeiou"]
+    lexicon = sorted({"".join(g.choice(syllables, g.integers(1, 4))) for _ in range(110)})[:96]
+    where = {symbol: k for k, symbol in enumerate(ALPHABET)}
+    windows, labels = [], []
+    for _ in range(roles):
+        words = g.choice(lexicon, 16, replace=False)
+        taste = 1 / np.arange(1, 17)
+        follow = np.stack([g.permutation(taste) + taste for _ in words])  # what is said after each word
+        follow /= follow.sum(1, keepdims=True)
+        mark, text, word = g.choice(list(".!?;")), "", 0
+        while len(text) < 3 * (train + test) + 2 * length:
+            said = []
+            for _ in range(g.integers(3, 9)):
+                word = g.choice(16, p=follow[word])
+                said.append(words[word])
+            text += " ".join(said).capitalize() + mark + " "
+        symbols = np.array([where[c] for c in text], np.uint8)
+        # a gap of one window: no character of a test window was seen in training
+        at = np.r_[3 * np.arange(train), 3 * train + length + 3 * np.arange(test)]
+        windows.append(symbols[at[:, None] + np.arange(length)])
+        labels.append(symbols[at + length].astype(np.int64))
+    x, y, owner = np.stack(windows), np.stack(labels), np.arange(roles)
+    parts = (part.reshape(-1, *part.shape[2:]) for part in (x[:, :train], y[:, :train], x[:, train:], y[:, train:]))
+    owners = {"train_owner": np.repeat(owner, train), "test_owner": np.repeat(owner, test)}
+    return from_arrays("roles", *parts, classes=80, text=True, **owners)
 
 
 def _missing(name: str, looked: Path, put: str, why: object = "not there") -> DataNotFound:

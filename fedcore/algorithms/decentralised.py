@@ -1,0 +1,202 @@
+"""Methods without a server: every client trains in every round, then mixes its model with its neighbours', X <- W Y."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from .. import checks, topology
+from ..topology import Ring, Topology
+from .method import Gradient, Method, Round
+from .sharpness import EPS, FedSAM, ascent
+
+
+@dataclass(frozen=True)
+class Gossip(Method):
+    """What the decentralised methods share: rows `X [n, d]`, one a client, and the round's mixing matrix `W`.
+
+    The server's `x` is the plain mean of the rows, for evaluation only: `server_lr` must be 1 and `weighting` has
+    no effect.  uplink, downlink: models sent and received per client and round, which is the number of neighbours;
+    None where that depends on the number of clients (`topology.mixing(...).degree()` tells).
+    """
+
+    mixing: Topology = Ring()  # noqa: RUF009  (a frozen value)
+    full_participation = True
+    client_state = ("X",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mixing", topology.topology(self.mixing))
+
+    @property
+    def uplink(self) -> float | None:
+        return self.mixing.degree
+
+    @property
+    def downlink(self) -> float | None:
+        return self.uplink
+
+    def client_start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"X": x}
+
+    def prepare(self, r: Round) -> Round:
+        if r.server_lr != 1:
+            raise ValueError(f"server_lr={r.server_lr:g} but {type(self).__name__} has no server; use server_lr=1.0")
+        W = topology.mixing(self.mixing, r.n, r.seed, r.t, device=r.X.device, dtype=r.X.dtype)
+        return r.extended({"W": W.ordered(r.clients)}, {})
+
+    def broadcast(self, r: Round) -> Tensor:
+        return r.X
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        X = self.mixed(r, y)
+        return {"x": X.mean(0), "X": X}
+
+    def mixed(self, r: Round, y: Tensor) -> Tensor:
+        """The clients' next models from their local iterates `y [n, d]`."""
+        return r.W @ y
+
+
+@dataclass(frozen=True)
+class DPSGD(Gossip):
+    """Decentralised parallel SGD (Lian et al. 2017): X <- W X - lr G(X), one mini-batch step and one mixing a round.
+
+    The gradient is taken at the model before mixing.  The batch of round t is the t-th of the client's shuffled data,
+    as in FedSMB; `local_steps` and `local_epochs` are not used.
+
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  Raises ValueError for one that does
+    not suit.
+    """
+
+    def local_work(self, work: dict[str, Any]) -> dict[str, Any]:
+        return {**work, "epochs": 1, "steps": 1, "walk": True}
+
+    def mixed(self, r: Round, y: Tensor) -> Tensor:
+        return r.W @ r.X + (y - r.X)  # y - X is the step, -lr g
+
+
+@dataclass(frozen=True)
+class DFedAvg(Gossip):
+    """K local SGD steps, then X <- W Y (Sun et al. 2023).  With W = 11'/n it is FedAvg with all clients.
+
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  Raises ValueError for one that does
+    not suit.
+    """
+
+
+@dataclass(frozen=True)
+class DFedAvgM(Gossip):
+    """DFedAvg with momentum (Sun et al. 2023): y+ = y - lr g + momentum (y - y_prev), y_prev = y at k = 0.
+
+    It is torch's SGD(momentum) with a buffer that is new every round: v <- momentum v + g, y <- y - lr v.  This
+    momentum stands in place of `simulate`'s.
+
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  momentum (theta): usually 0.9; 0 is
+    DFedAvg.  Raises ValueError for a mixing that does not suit, and unless 0 <= momentum < 1.
+    """
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.number("momentum", self.momentum, 0, 0.999999)
+
+    def local_momentum(self, momentum: float) -> float:
+        return self.momentum
+
+
+@dataclass(frozen=True)
+class DFedSAM(Gossip):
+    """FedSAM's local steps, then Q gossip steps X <- W^Q Y (Shi et al. 2023; Q > 1 is its DFedSAM-MGS).
+
+    rho = 0 with one gossip step is DFedAvg, bit for bit.
+
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  rho: radius of the perturbation.
+    gossip_steps (Q): mixings a round with one W, 4 is typical; each costs a model per neighbour.
+    Raises ValueError for a mixing that does not suit, rho < 0, gossip_steps < 1.
+    """
+
+    rho: float = 0.1
+    gossip_steps: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.number("rho", self.rho, 0)
+        checks.integer("gossip_steps", self.gossip_steps, 1)
+
+    @property
+    def uplink(self) -> float | None:
+        return self.mixing.degree and self.gossip_steps * self.mixing.degree
+
+    direction = FedSAM.direction
+
+    def mixed(self, r: Round, y: Tensor) -> Tensor:
+        for _ in range(self.gossip_steps):
+            y = r.W @ y
+        return y
+
+
+@dataclass(frozen=True)
+class DFedGAM(Gossip):
+    """Local steps that perturb along the gradient of the gradient's norm, then X <- W Y (Fang et al. 2025).
+
+    Three forms of v in y <- y - lr v, with G the mini-batch gradient and H v its derivative along v:
+
+    "literal" (the study's eqs. 7-8): v = G(y + rho u / ||u||), u = H(y) g.  Two gradients and an HVP.
+    "gam" (Zhang et al. 2023, the published update): v = g + alpha rho H(a) G(a) / ||G(a)||,
+    a = y + rho f / ||f||, f = H(y) g / ||g||.  Two gradients and two HVPs.
+    "accelerated" (the rule of the GAM authors' code, four gradients): g0 = G(y), g1 = G(y + rho_inner g0 / ||g0||),
+    h = g1 - g0, a = y + rho h / ||h||, g2 = G(a), g3 = G(a + rho_inner g2 / ||g2||), w = beta1 g1 + (1 - beta1) g3,
+    v = w - gamma (the part of g0 + |1 - beta0| g2 that is orthogonal to w).
+
+    rho = 0 is DFedAvg in the forms "literal" and "gam", bit for bit; where the Hessian is a multiple of the identity,
+    "literal" is DFedSAM.
+
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  rho: radius of the perturbation.
+    form: one of the three.  alpha: weight of the flatness term, "gam" only.  rho_inner, beta0, beta1, gamma:
+    "accelerated" only; defaults are that code's for CIFAR-10 and a ResNet, where rho is 0.2.
+    Raises ValueError for a mixing that does not suit, an unknown form, rho, alpha or rho_inner < 0, and beta0, beta1
+    or gamma outside [0, 1].
+    """
+
+    rho: float = 0.1
+    form: str = "literal"
+    alpha: float = 1.0
+    rho_inner: float = 0.03
+    beta0: float = 0.1
+    beta1: float = 0.1
+    gamma: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.choice("form", self.form, ("literal", "gam", "accelerated"))
+        for name in ("rho", "alpha", "rho_inner"):
+            checks.number(name, getattr(self, name), 0)
+        for name in ("beta0", "beta1", "gamma"):
+            checks.number(name, getattr(self, name), 0, 1)
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        g = G(y)
+        if self.form == "accelerated":
+            return self._accelerated(G, y, g)
+        if not self.rho:
+            return g
+        a = y + ascent(G(y, along=g), self.rho)  # only the direction of u counts, so ||g|| need not divide it
+        if self.form == "literal":
+            return G(a)
+        ga = G(a)
+        return g + self.alpha * self.rho * G(a, along=ga) / (ga.norm(dim=1, keepdim=True) + EPS)
+
+    def _accelerated(self, G: Gradient, y: Tensor, g0: Tensor) -> Tensor:
+        g1 = G(y + ascent(g0, self.rho_inner))
+        a = y + ascent(g1 - g0, self.rho)
+        g2 = G(a)
+        g3 = G(a + ascent(g2, self.rho_inner))
+        w = self.beta1 * g1 + (1 - self.beta1) * g3
+        g = g0 + (1 - self.beta0) * g2
+        along = (g * w).sum(1, keepdim=True) / (w.square().sum(1, keepdim=True) + EPS)
+        return w - self.gamma * (g - along * w)
+
+
+__all__ = ["DPSGD", "DFedAvg", "DFedAvgM", "DFedGAM", "DFedSAM"]

@@ -1,0 +1,141 @@
+"""Methods whose clients keep a model of their own: FedBN, FedALA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import checks
+from ..models import Layout
+from .method import Method, Round
+
+LOOK_BACK, SPREAD, EPOCHS = 10, 0.1, 100  # FedALA: converged once the last 10 epochs' losses have std < 0.1
+
+
+@dataclass(frozen=True)
+class FedBN(Method):
+    """Batch-norm parameters stay with their client, all others are averaged (Li et al. 2021).
+
+    y_i starts from x, with the client's own batch-norm entries; which entries these are is read from the type of the
+    modules, not from names.  `bn_i [n, d]` holds them (the other entries are 0).  d - d_BN numbers travel each way.
+    A model without batch norm makes it FedAvg, bit for bit.
+
+    Statistics are those of the client's own data in training and in evaluation, and never travel.  The method has no
+    global batch norm: in `x` these entries are the mean over the cohort's, which no client ever receives.  So the
+    server's accuracy is that of averaged batch-norm parameters; the clients' models are what the method gives.
+    """
+
+    client_state = ("bn_i",)
+
+    def client_start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"bn_i": x}
+
+    def prepare(self, r: Round) -> Round:
+        return r.extended({"bn": self.mask(r.layout, r.x)}, {})
+
+    def mask(self, layout: Layout | None, x: Tensor) -> Tensor:
+        """True where the flat vector `x [d]` holds batch-norm parameters."""
+        mask = torch.zeros_like(x, dtype=torch.bool)
+        for place in layout.batch_norm() if layout else ():
+            mask[place] = True
+        return mask
+
+    def broadcast(self, r: Round) -> Tensor:
+        return torch.where(r.bn, r.bn_i, r.x)
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        x = r.x + r.server_lr * r.mean(y - r.x)
+        return {"x": torch.where(r.bn, r.mean(y), x), "bn_i": torch.where(r.bn, y, 0)}
+
+    def personal(self, state: dict[str, Tensor], layout: Layout | None) -> Tensor:
+        x = state["x"].to(state["bn_i"].device)
+        return torch.where(self.mask(layout, x), state["bn_i"], x)
+
+
+@dataclass(frozen=True)
+class FedALA(Method):
+    """Local training starts between the client's last model and the server's (Zhang et al. 2023).
+
+    In the letters of the feature-shift study (Zhao and Chen 2024, eqs. 6-8), theta is the server's model.
+    Lower layers: hat = theta.  Top `layers` layers: hat = theta_i + (theta - theta_i) * W_i, with theta_i the
+    client's last local model and W_i in [0, 1], at first 1, learnt on mini-batches of a share of the local data:
+    W <- clip(W - lr grad L(hat) * (theta - theta_i)).  A client's first round skips this (theta_i = theta), its second
+    repeats epochs until the standard deviation of the last 10 epochs' losses is below 0.1 (at most 100 epochs; an
+    epoch's loss is its last mini-batch's), each later one takes one epoch.  Then local SGD from hat, and the mean.
+
+    layers: a layer is a weight with its bias and the norm behind it.  The default 1 is the official code's 2 (which
+    counts tensors: the last layer's weight and bias); the study says 5, which are all but the first of FedBN's
+    network.  0 is FedAvg, bit for bit.  sample: share of the local data, drawn anew each round, at least one sample.
+    lr: 1.0 in both sources; without weight decay.  clip=False is the study's eq. 8 as printed: W may leave [0, 1],
+    and diverges where lr * curvature * (theta - theta_i)^2 > 2.
+    Raises ValueError for a layers that the model does not have, sample outside (0, 1], lr < 0.
+    """
+
+    layers: int = 1
+    sample: float = 0.8
+    lr: float = 1.0
+    clip: bool = True
+    client_state = ("theta_i", "W_i")
+
+    def __post_init__(self) -> None:
+        checks.integer("layers", self.layers, 0)
+        checks.number("sample", self.sample, 0, 1, open_low=True)
+        checks.number("lr", self.lr, 0)
+
+    def client_start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"theta_i": x, "W_i": torch.ones_like(x)}
+
+    def first(self, layout: Layout | None, d: int) -> int:
+        """Where the top layers begin in the flat vector; a quadratic is one layer."""
+        layers = layout.layers() if layout else [slice(0, d)]
+        if self.layers > len(layers):
+            raise ValueError(
+                f"layers={self.layers} but the model has {len(layers)} weight layers; use layers<={len(layers)}"
+            )
+        return layers[-self.layers].start if self.layers else d
+
+    def prepare(self, r: Round) -> Round:
+        top = slice(self.first(r.layout, len(r.x)), None)
+        W, hat = r.W_i.clone(), r.x.expand_as(r.W_i).clone()
+        second = r.visits == 1  # known to the host
+        if self.layers and r.visits.any():
+            self.learn(r, top, W, hat, second)
+        return r.extended({}, {"W": W, "hat": hat})
+
+    def learn(self, r: Round, top: slice, W: Tensor, hat: Tensor, second: Any) -> None:
+        """Learn the top columns of `W [m, d]` in place; `hat [m, d]` becomes where local training starts."""
+        old = torch.as_tensor(r.visits > 0, device=W.device)[:, None]
+        theta_i = torch.where(old, r.theta_i, r.x)[:, top]
+        D = r.x[top] - theta_i  # 0 in a client's first round
+        active, losses = W.new_ones(len(W), 1), []
+        for epoch in range(EPOCHS if second.any() else 1):
+            steps, gradient = r.share(self.sample, epoch)
+            losses.append(W.new_zeros(len(W)))
+            for k in range(int(steps.max())):
+                hat[:, top] = theta_i + D * W[:, top]
+                loss: list[Tensor] = []
+                g = gradient(hat, k, losses=loss)[:, top]
+                W[:, top] -= active * (self.lr * g * D)
+                if self.clip:
+                    W[:, top].clamp_(0, 1)
+                losses[-1] = torch.where(torch.as_tensor(steps > k, device=W.device), loss[0], losses[-1])
+            if second.any():
+                going = torch.as_tensor(second, device=W.device)
+                if len(losses) > LOOK_BACK:
+                    going &= torch.stack(losses[-LOOK_BACK:]).std(0, correction=0) >= SPREAD
+                active = active * going[:, None]
+                if not active.any():  # the one look of the host, once an epoch in second rounds only
+                    break
+        hat[:, top] = torch.where(D == 0, r.x[top], theta_i + D * W[:, top])
+
+    def broadcast(self, r: Round) -> Tensor:
+        return r.hat
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        return {"x": r.x + r.server_lr * r.mean(y - r.x), "theta_i": y, "W_i": r.W}
+
+    def personal(self, state: dict[str, Tensor], layout: Layout | None) -> Tensor:
+        return state["theta_i"]

@@ -1,0 +1,372 @@
+"""Methods whose clients train a part of the network.  They differ in a score per unit; the best are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import checks, rng
+from ..submodels import Neurons, Width, combine
+from .method import Gradient, Method, Part, Round
+
+LEVELS = {1.0: 0.2, 0.5: 0.2, 0.25: 0.2, 0.125: 0.2, 0.0625: 0.2}  # HeteroFL's five levels, a fifth of clients each
+Capacities = float | Mapping[float, float] | tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Submodel(Method):
+    """What the family shares: capacities, extraction, training of the parts, and the mean over who trained what.
+
+    A client of capacity r keeps ceil(r width) units of every hidden layer: those of highest `score`.  It trains the
+    network made of them, and each entry of the server's vector becomes the mean over the clients that trained it;
+    an entry that nobody trained stays what it is.  (This one class of inheritance more than elsewhere saves seven
+    copies of one round.)
+
+    capacities: one ratio in (0, 1], or a mapping ratio -> share of the clients; shares sum to 1.
+    labels: "all" is the plain cross-entropy, and r = 1 is FedAvg.  "zero": logits of labels that a client does not
+    hold are replaced by 0 (HeteroFL's and FedRolex's code), "-inf": by minus infinity; in both the classifier's rows of
+    these labels are not averaged.  mode: "fix" draws each client's capacity once, exactly in proportion to the shares;
+    "dynamic" draws it anew each round.  training: "compact" runs the smaller networks, "masked" the whole one with
+    zeros in it: equal to rounding.
+    """
+
+    capacities: Capacities = tuple(LEVELS.items())
+    _: KW_ONLY
+    labels: str = "all"
+    mode: str = "fix"
+    training: str = "compact"
+    aligned = True
+    scaled = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "capacities", _capacities(self.capacities))
+        checks.choice("labels", self.labels, ("all", "zero", "-inf"))
+        checks.choice("mode", self.mode, ("fix", "dynamic"))
+        checks.choice("training", self.training, ("compact", "masked"))
+
+    @property
+    def uplink(self) -> float:
+        """About r^2 of a client of capacity r: inner layers shrink on both sides.  `submodels.cost` counts exactly."""
+        return sum(share * r * r for r, share in self.capacities)
+
+    @property
+    def downlink(self) -> float:
+        """As uplink: the server knows what a client will train."""
+        return self.uplink
+
+    @property
+    def smallest(self) -> float:
+        """The least ratio."""
+        return min(r for r, _ in self.capacities)
+
+    def on(self, fed: Any) -> Any:
+        """The federation itself; ValueError where nothing can be dropped or nobody owns labels."""
+        if self.smallest < 1 and not fed.neurons(self.aligned).widths:
+            raise ValueError(
+                f"{type(self).__name__} with capacity {self.smallest:g}, but the model has no hidden neurons to drop; "
+                "use a network with hidden layers, or capacities=1"
+            )
+        if self.labels != "all" and not hasattr(fed, "owned"):
+            raise ValueError(f"labels={self.labels!r}, but a quadratic has no labels; use labels='all'")
+        return fed
+
+    def ratios(self, seed: int, n: int, t: int = 0) -> np.ndarray:
+        """Capacities of all n clients in round t, `[n]`, a function of the seed (and, if dynamic, of the round)."""
+        levels, shares = (np.array(column) for column in zip(*self.capacities, strict=True))
+        if self.mode == "dynamic":
+            u = rng.words(seed, rng.CAPACITY, t, np.arange(n)) / 2.0**64
+            return levels[np.minimum(np.searchsorted(np.cumsum(shares), u, side="right"), len(levels) - 1)]
+        exact = shares * n
+        counts = np.floor(exact + 1e-9).astype(int)
+        counts[np.argsort(counts - exact, kind="stable")[: n - counts.sum()]] += 1  # the largest remainders
+        return np.repeat(levels, counts)[np.argsort(np.argsort(rng.words(seed, rng.CAPACITY, np.arange(n))))]
+
+    def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
+        """Scores `[m, width]` of the units of each stream; the highest are kept."""
+        return [-torch.arange(w, device=r.p.device).expand(r.m, -1) for w in neurons.widths]
+
+    def split(self, r: Round, ratio: np.ndarray) -> list[Part]:
+        """The cohort's parts, one per capacity in it; `ratio [m]`."""
+        neurons = r.fed.neurons(self.aligned) if (ratio < 1).any() else None
+        scores = None if neurons is None else self.score(r, neurons)
+        parts = []
+        for c in np.unique(ratio)[::-1]:
+            rows = np.flatnonzero(ratio == c)
+            if c == 1:
+                parts.append(Part(rows, None))
+                continue
+            at = torch.as_tensor(rows).to(r.p.device)
+            keep = neurons.top([s[at] for s in scores], c)
+            parts.append(Part(rows, Width(float(c), self.scaled), neurons.places(keep)))
+        return parts
+
+    def prepare(self, r: Round) -> Round:
+        ratio = self.ratios(r.seed, r.n, r.t)[r.ids]
+        kept, parts = torch.zeros(r.m, len(r.x), dtype=torch.bool, device=r.x.device), []
+        mask, rows = kept, {}
+        for part in self.split(r, ratio):
+            at = torch.as_tensor(part.rows).to(kept.device)
+            kept[at if part.places is None else (at[:, None], part.places)] = True
+            parts.append(part)
+        if self.labels != "all":
+            owned = r.fed.owned(r.ids)
+            mask = r.fed.neurons(self.aligned).only_owned(kept, owned)
+            rows = {"owned": owned}
+            more = [torch.as_tensor(part.rows).to(kept.device) for part in parts]
+            parts = [
+                Part(part.rows, part.to, part.places, {**part.more, "owned": owned[at]})
+                for part, at in zip(parts, more, strict=True)
+            ]
+        rates = (ratio if self.scaled else np.ones_like(ratio)).tolist()
+        return r.extended({"split": parts, "rates": rates}, {"kept": kept, "mask": mask, **rows})
+
+    def parts(self, r: Round) -> list[Part] | None:
+        return None if self.training == "masked" else r.split
+
+    def broadcast(self, r: Round) -> Tensor:
+        return r.x * r.kept if self.training == "masked" else r.x
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        more = {} if self.labels == "all" else {"loss": own_labels(r.owned, self.labels)}
+        if self.training == "masked":
+            if min(r.rates) < 1:
+                more["rate"] = r.rates[: len(y)]
+            return r.kept * G(y, **more)
+        return G(y, **more)
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        return {"x": combine(r.x, y, r.mask, r.p, r.server_lr)}
+
+
+@dataclass(frozen=True)
+class HeteroFL(Submodel):
+    """The first ceil(r width) units of each layer, in every round (Diao, Ding and Tarokh 2021; FedDSE study 2.2).
+
+    Units beyond the largest capacity in use are never trained.  r = 1 for all is FedAvg, bit for bit.  As the public
+    code, the mean counts clients; `weighting="samples"` weighs them.  Their scripts add labels="zero" and clip=1.
+
+    capacities, labels, mode, training: as `Submodel` says; the default capacities are 1, 1/2, 1/4, 1/8, 1/16, a
+    fifth of the clients each.  Raises ValueError for ratios outside (0, 1], shares that do not sum to 1, and models
+    whose layers mix channels.
+    """
+
+
+@dataclass(frozen=True)
+class FederatedDropout(Submodel):
+    """An independent uniform subset of ceil(r width) units per layer, client and round (Caldas et al. 2018).
+
+    aligned: True keeps one subset per residual stream.  False draws one for every layer, as the baseline in FedRolex's
+    public code does: residual sums then add channels of different identity.  It is here to show what that costs.
+    capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL, and for training="masked" with
+    aligned=False.
+    """
+
+    aligned: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.aligned and self.training == "masked":
+            raise ValueError("aligned=False has no masked form: its channels lose their places; use training='compact'")
+
+    def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
+        return noise(r, neurons)
+
+
+@dataclass(frozen=True)
+class FedRolex(Submodel):
+    """A window of ceil(r width) units that moves on by one each round (Alam et al. 2022; FedDSE study 2.2).
+
+    I = {(t + j) mod width, j < ceil(r width)}, the same for all clients of one capacity; in `width` rounds every unit
+    is kept ceil(r width) times.  Round 0 is HeteroFL's.  The public code rolls the other way round: the same coverage.
+
+    capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL.
+    """
+
+    def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
+        return [-((torch.arange(w, device=r.p.device) - r.t) % w).expand(r.m, -1) for w in neurons.widths]
+
+
+@dataclass(frozen=True)
+class FedDSE(Submodel):
+    """The units that fire most on the client's own data (FedDSE study 2024, section 3.2, eq. 3-2, Algorithm 3.1).
+
+    The client runs the whole model on its data; score h of a unit: mean activation (after the nonlinearity) over
+    samples and positions, batch norm in batch mode, scalers off.  ceil(r width) units are drawn one after the other
+    without replacement with probabilities softmax(h / T): the highest h / T + Gumbel noise.  T = 0: the highest h,
+    ties to the lower index.  T = inf: Federated Dropout, bit for bit.  The whole model travels down.
+
+    temperature: T, default 0 (Tables 3.4 and 3.5).  standardise: z-scores of h within each layer before T.
+    budget: samples a client scores with; None = all.  capacities, labels, mode, training: as HeteroFL.
+    Raises ValueError as HeteroFL, and for temperature < 0 or budget < 1.
+    """
+
+    temperature: float = 0.0
+    budget: int | None = None
+    standardise: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature != math.inf:
+            checks.number("temperature", self.temperature, 0)
+        if self.budget is not None:
+            checks.integer("budget", self.budget, 1, hint="or None for all local samples")
+
+    @property
+    def downlink(self) -> float:
+        """The whole model: the client chooses."""
+        return 1
+
+    def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
+        T, key = self.temperature, rng.word(r.seed, rng.RESAMPLE, r.t)
+        if math.inf == T:
+            return noise(r, neurons)
+        H = r.fed.activations(r.x, r.ids, self.budget, key)
+        if self.standardise:
+            H = [(h - h.mean(1, keepdim=True)) / h.std(1, keepdim=True).clamp_min(1e-12) for h in H]
+        if T == 0:
+            return H
+        return [h / T - torch.log(-torch.log(u)) for h, u in zip(H, noise(r, neurons), strict=True)]
+
+
+@dataclass(frozen=True)
+class FedGSE(Submodel):
+    """The units by whose activations the global loss changes most on public data like the client's (FedGSE study 2024).
+
+    The server labels its public data with the model that client i last uploaded (before the first time: its own):
+    "SPL" keeps the samples which that model gets right, with their labels; "CSL" keeps all, with its predictions as
+    labels.  On `similar` random ones of them, cross-entropy is sent back through the global model, and (eq. 4-3)
+    g = sum_positions |sum_samples dF/dh|; the ceil(r width) highest units of each layer are sent.  Where SPL keeps
+    nothing, all public data are used.  Batch norm uses the statistics of the samples at hand, scalers are off.
+    `last [n, d]` holds the uploads.
+
+    variant: "CSL" or "SPL".  public: None takes the federation's (`fc.federation(..., public=k)`: out of the training
+    pool before it is dealt out), or else 10 samples per class; a number: that many samples per class, taken from the
+    clients where the federation set none aside; or a pair `(x, y)`.  similar: samples a client is judged by, 128 in
+    Table 4.1.  cancel: False takes sum_samples |dF/dh| instead.  before: True takes the derivative by what enters
+    the nonlinearity (Lemma 1 needs that).  capacities, labels, mode, training: as HeteroFL.  Raises ValueError as
+    HeteroFL, for another variant, and for public data that are too few or overlap the clients' or the test data.
+    """
+
+    variant: str = "CSL"
+    public: Any = None
+    similar: int = 128
+    cancel: bool = True
+    before: bool = False
+    client_state = ("last",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.choice("variant", self.variant, ("CSL", "SPL"))
+        checks.integer("similar", self.similar, 1)
+        if isinstance(self.public, tuple | list):
+            object.__setattr__(self, "public", Samples(*self.public))
+        elif self.public is not None and not isinstance(self.public, Samples):
+            checks.integer("public", self.public, 1, hint="samples per class, a pair (x, y), or None")
+
+    def on(self, fed: Any) -> Any:
+        """The federation with public data."""
+        fed = super().on(fed)
+        if self.smallest == 1:  # nothing to choose
+            return fed
+        if isinstance(self.public, Samples):
+            return fed.with_public(self.public.x, self.public.y)
+        if fed.public is None:
+            return fed.set_aside(self.public or 10)
+        if self.public is not None and self.public * len(fed.public[1].unique()) != len(fed.public[1]):
+            raise ValueError(
+                f"public={self.public} samples per class, but the federation set {len(fed.public[1])} samples aside; "
+                "use public=None to take those"
+            )
+        return fed
+
+    def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
+        last = torch.where((r.last != 0).any(1, keepdim=True), r.last, r.x)
+        picked, labels, w = self.similar_samples(r, r.fed.public_logits(last).argmax(-1), r.fed.public[1])
+        sites = neurons.before if self.before else neurons.sites
+        D = r.fed.public_sensitivities(r.x, picked, labels, w, sites)
+        return [(h.sum(1).abs() if self.cancel else h.abs().sum(1)).sum(2) for h in D]
+
+    def similar_samples(self, r: Round, guess: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Public samples per client from the predictions `[m, P]` of its model: picked, labels, weights `[m, S]`."""
+        usable, labels = torch.ones_like(guess, dtype=torch.bool), guess
+        if self.variant == "SPL":
+            usable, labels = guess == truth, truth.expand_as(guess)
+            usable = usable | ~usable.any(1, keepdim=True)
+        u = rng.words(r.seed, rng.RESAMPLE, r.t, np.asarray(r.ids)[:, None], np.arange(guess.shape[1])) / 2.0**64
+        order = (torch.as_tensor(u).to(guess.device) + ~usable).argsort(1)[:, : self.similar]
+        w = usable.gather(1, order).to(r.p.dtype)
+        return order, labels.gather(1, order), w / w.sum(1, keepdim=True)
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        return {**super().aggregate(r, y), "last": torch.where(r.kept, y, 0)}
+
+
+class Samples:
+    """Public samples `(x, y)` of the caller's, told apart by their content."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = (np.asarray(a.cpu() if isinstance(a, Tensor) else a) for a in (x, y))
+        content = (a.tobytes() + repr((a.dtype.str, a.shape)).encode() for a in (self.x, self.y))
+        self.digest = hashlib.sha256(b"".join(content)).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.y)} samples {self.digest}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Samples) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def noise(r: Round, neurons: Neurons) -> list[Tensor]:
+    """Uniform numbers in (0, 1) from (seed, round, client, stream, unit), `[m, width]` float64 per stream."""
+    clients = np.asarray(r.ids)[:, None]
+    bits = [rng.words(r.seed, rng.MASK, r.t, clients, s, np.arange(w)) for s, w in enumerate(neurons.widths)]
+    flat = (np.concatenate(bits, 1) >> np.uint64(11)).astype(np.float64)  # one transfer to the device
+    return list(torch.as_tensor((flat + 0.5) / 2.0**53).to(r.p.device).split(neurons.widths, 1))
+
+
+def own_labels(owned: Tensor, reading: str) -> Any:
+    """Cross-entropy with the logits of labels that a client does not hold replaced; `owned [m, classes]`."""
+    fill = 0.0 if reading == "zero" else -math.inf
+
+    def loss(logits: Tensor, y: Tensor, row: Any) -> Tensor:
+        mine = owned[row if isinstance(row, slice) else row[0]]
+        mine = mine.view(*y.shape[:-1], *[1] * (logits.dim() - y.dim()), -1)
+        logits = torch.where(mine, logits, fill)
+        each = logits.logsumexp(-1) - logits.gather(-1, per_head(logits, y)).squeeze(-1)
+        return each.flatten(y.dim()).sum(-1) if each.dim() > y.dim() else each
+
+    return loss
+
+
+def per_head(logits: Tensor, y: Tensor) -> Tensor:
+    """Labels `[..., B]` as indices into logits `[..., B, (heads,) classes]`."""
+    y = y.view(*y.shape, *[1] * (logits.dim() - y.dim()))
+    return y.expand(*logits.shape[:-1], 1)
+
+
+def _capacities(given: Any) -> tuple[tuple[float, float], ...]:
+    """Pairs (ratio, share), largest ratio first; raises ValueError or TypeError."""
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    elif isinstance(given, tuple | list):
+        pairs = [tuple(pair) if isinstance(pair, tuple | list) else (pair, math.nan) for pair in given]
+    else:
+        pairs = [(given, 1.0)]
+    for ratio, _ in pairs:
+        checks.number("capacities: ratio", ratio, 0, 1, open_low=True)
+    if any(share != share for _, share in pairs) or not pairs:
+        raise ValueError(f"capacities={given!r}; use one ratio, or a mapping ratio -> share such as {{1: .5, .25: .5}}")
+    total = math.fsum(checks.number("capacities: share", share, 0, 1) for _, share in pairs)
+    if abs(total - 1) > 1e-6 or len({float(ratio) for ratio, _ in pairs}) < len(pairs):
+        raise ValueError(f"capacities: the shares sum to {total:g}; use different ratios whose shares sum to 1")
+    return tuple(sorted(((float(ratio), float(share)) for ratio, share in pairs), reverse=True))

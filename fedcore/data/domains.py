@@ -1,0 +1,324 @@
+"""Digits in five looks: domains with the same labels and label shares, made offline or from the five real data sets.
+
+`digit_domains` needs nothing but scikit-learn and matplotlib; `digits_five` is the literature's MNIST, MNIST-M, SVHN,
+SynthDigits and USPS.  A sample's owner is its domain, so that `ByOwner()` gives one client per domain.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import checks, rng
+from .sources import DataNotFound, Source, data_root, from_arrays, load
+
+DIGIT_DOMAINS = ("plain", "patches", "inverted", "street", "fonts")
+DIGITS_FIVE = ("MNIST", "MNIST-M", "SVHN", "SynthDigits", "USPS")
+FACES = ("DejaVuSans*", "DejaVuSerif*", "STIXGeneral*", "cmr10", "cmb10", "cmss10", "cmtt10")
+Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # images and labels, to train on and to test on
+
+
+def digit_domains(
+    train: int = 400,
+    test: int = 150,
+    *,
+    size: int = 16,
+    seed: int = 0,
+    train_on: Sequence[str] = DIGIT_DOMAINS,
+    test_on: Sequence[str] = DIGIT_DOMAINS,
+) -> Source:
+    """Five domains of RGB digits `[3, size, size]`, uint8, the same number of images of each label in each.
+
+    plain: scikit-learn's handwritten digits.  patches: |patch - digit| on patches of two photographs, as MNIST-M.
+    inverted: dark on bright, blurred.  street: printed digits in colour, with neighbours, uneven light and noise.
+    fonts: digits rendered in matplotlib's fonts, with size, rotation, stroke, colours and place varied.  No
+    handwritten digit is used twice, neither in two domains nor in training and test.
+
+    train, test: images per domain, multiples of 10 (together at most 580: scikit-learn has 174 of the rarest digit for
+    three domains).  train_on, test_on: the domains of the training and of the test set; an image does not depend on
+    which others are asked for.  Owners are numbers in `source.domains`.  The same seed gives the same images on one
+    machine (fonts and photographs are drawn by libraries whose versions may differ).
+
+    Raises ValueError for sizes out of range and unknown domains.
+    """
+    for name, count in (("train", train), ("test", test)):
+        checks.integer(name, count, 10)
+        if count % 10:
+            raise ValueError(f"{name}={count} is no multiple of 10, one share for each digit; use {count // 10 * 10}")
+    checks.integer("size", size, 8)
+    seed = checks.integer("seed", seed, 0)
+    make = lambda domain: _made(domain, train // 10, test // 10, size, seed)  # noqa: E731
+    return _assemble("digit-domains", DIGIT_DOMAINS, make, train_on, test_on)
+
+
+def digits_five(
+    train: int = 743,
+    test: int = 1860,
+    *,
+    size: int = 28,
+    seed: int = 0,
+    train_on: Sequence[str] = DIGITS_FIVE,
+    test_on: Sequence[str] = DIGITS_FIVE,
+    root: str | os.PathLike | None = None,
+    download: bool = True,
+) -> Source:
+    """MNIST, MNIST-M, SVHN, SynthDigits and USPS as RGB images `[3, size, size]`, labels as equally frequent as can be.
+
+    Each domain is looked for in this order.  FedBN's prepared files, as its scripts leave them:
+    `digits-five/{MNIST,MNIST_M,SVHN,SynthDigits,USPS}/test.pkl` and `.../partitions/train_part0.pkl` to 9, pickles of
+    `(images, labels)`, in the data root; only arrays are unpickled.  A pack `mnist.npz`, `mnist-m.npz`, `svhn.npz`,
+    `synthdigits.npz`, `usps.npz`.  torchvision.  What is left is made here and is ours: MNIST-M from other MNIST
+    digits as |patch - digit|, as Ganin et al. (2016) describe, on the images of `BSR/BSDS500/data/images` in the data
+    root, else on scikit-learn's two photographs; SynthDigits rendered from matplotlib's fonts.
+
+    train, test: images per domain; FedBN's are 743 (a tenth of USPS) and its USPS test set has 1,860.
+    Raises DataNotFound for domains that are neither there nor to be had, ValueError for too few images of a label.
+    """
+    checks.integer("train", train, 10)
+    checks.integer("test", test, 10)
+    checks.integer("size", size, 8)
+    folder = data_root(root)
+
+    @cache
+    def found(domain: str) -> Split | None:
+        split = _prepared(folder / "digits-five", domain)
+        if split or (domain in ("MNIST-M", "SynthDigits") and not (folder / f"{domain.lower()}.npz").is_file()):
+            return split
+        source = load(domain.lower(), root, download)
+        return source.train_x, source.train_y, source.test_x, source.test_y
+
+    def make(domain: str) -> Split:
+        g, split, parts = rng.numpy_generator(rng.word(seed, DIGITS_FIVE.index(domain)), rng.DATA), found(domain), []
+        if not split and domain == "SynthDigits":
+            for count in (train, test):
+                labels = np.resize(np.arange(10), count)
+                parts += [_upright(np.stack([_font(int(c), size, g) for c in labels])), labels]
+            return tuple(parts)
+        x, y, tx, ty = split or found("MNIST")
+        for images, labels, count in ((x, y, train), (tx, ty, test)):
+            order = rng.numpy_generator(seed, rng.DATA).permutation(len(labels))
+            rows = order[_balanced(labels[order], count, second=not split, domain=domain)]  # of other MNIST digits
+            picked = [_resized(images[i], size) for i in rows]
+            if not split:
+                picked = [_on_patch(image, _photographs(folder), g) for image in picked]
+            parts += [_upright(np.stack(picked)), labels[rows]]
+        return tuple(parts)
+
+    try:
+        return _assemble("digits-five", DIGITS_FIVE, make, train_on, test_on)
+    except DataNotFound as e:
+        raise DataNotFound(f"digits-five: {e}; or digits-five.npz with all five, owners 0 to 4") from e
+
+
+def _assemble(
+    name: str, known: Sequence[str], make: Callable[[str], Split], train_on: Sequence[str], test_on: Sequence[str]
+) -> Source:
+    for what, asked in (("train_on", train_on), ("test_on", test_on)):
+        if isinstance(asked, str) or not asked or not set(asked) <= set(known) or len(set(asked)) < len(asked):
+            raise ValueError(f"{what}={asked!r}; use a list of one or more of {', '.join(known)}")
+    halves, made = [], {domain: make(domain) for domain in {**dict.fromkeys(train_on), **dict.fromkeys(test_on)}}
+    for asked, first in ((train_on, 0), (test_on, 2)):
+        asked = sorted(asked, key=known.index)
+        images, labels = ([made[domain][first + k] for domain in asked] for k in (0, 1))
+        owner = np.repeat([known.index(domain) for domain in asked], [len(part) for part in labels])
+        halves.append((np.concatenate(images), np.concatenate(labels), owner))
+    (x, y, owner), (tx, ty, t_owner) = halves
+    return from_arrays(
+        name, x, y, tx, ty, classes=10, train_owner=owner, test_owner=t_owner, domains=tuple(known)
+    )  # fmt: skip
+
+
+# --- the domains made here ----------------------------------------------------------------------------------------
+
+
+@cache
+def _made(domain: str, train: int, test: int, size: int, seed: int) -> Split:
+    """`train` and `test` images of each digit."""
+    number = DIGIT_DOMAINS.index(domain)
+    g = rng.numpy_generator(rng.word(seed, number), rng.DATA)
+    labels = np.arange(10).repeat(train + test)
+    if domain in ("street", "fonts"):
+        images = [{"street": _street, "fonts": _font}[domain](int(c), size, g) for c in labels]
+    else:
+        images = [_resized(digit, size) for digit in _handwritten(seed, number, train + test)]
+        if domain == "patches":
+            images = [_on_patch(image, _photographs(None), g) for image in images]
+        if domain == "inverted":
+            images = [_inverted(image) for image in images]
+    x, held_out = _upright(np.stack(images)), np.tile(np.arange(train + test) >= train, 10)
+    return x[~held_out], labels[~held_out], x[held_out], labels[held_out]
+
+
+def _handwritten(seed: int, number: int, count: int) -> np.ndarray:
+    """`count` of scikit-learn's digits for each label `[10 count, 8, 8]`, others for each of the three domains."""
+    from sklearn.datasets import load_digits
+
+    z, g = load_digits(), rng.numpy_generator(seed, rng.DATA)
+    order = g.permutation(len(z.target))
+    rows = [order[z.target[order] == c][number * count : (number + 1) * count] for c in range(10)]
+    if min(map(len, rows)) < count:
+        raise ValueError(f"train + test is {10 * count} images a domain, scikit-learn's digits give 580; use fewer")
+    return np.rint(z.images[np.concatenate(rows)] * (255 / 16)).astype(np.uint8)
+
+
+def _upright(images: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def _resized(image: np.ndarray, size: int) -> np.ndarray:
+    """A grey or RGB uint8 image as RGB `[size, size, 3]`."""
+    from PIL import Image
+
+    if image.ndim == 3 and image.shape[0] in (1, 3):
+        image = image.transpose(1, 2, 0)
+    image = Image.fromarray(image.squeeze()).convert("RGB")
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))
+
+
+def _inverted(image: np.ndarray) -> np.ndarray:
+    from PIL import Image, ImageFilter
+
+    blurred = Image.fromarray(image).filter(ImageFilter.GaussianBlur(len(image) / 16))
+    return np.rint(230 - 0.8 * np.asarray(blurred, float)).clip(0, 255).astype(np.uint8)
+
+
+@cache
+def _photographs(root: Path | None) -> tuple[np.ndarray, ...]:
+    """BSDS500's images where the data root has them, else scikit-learn's two, at half their size."""
+    from PIL import Image
+
+    files = sorted(root.glob("BSR/BSDS500/data/images/*/*.jpg")) if root else []
+    if files:
+        return tuple(np.asarray(Image.open(file).convert("RGB")) for file in files)
+    from sklearn.datasets import load_sample_image
+
+    images = [Image.fromarray(load_sample_image(f"{name}.jpg")) for name in ("china", "flower")]
+    return tuple(np.asarray(im.reduce(2)) for im in images)
+
+
+def _on_patch(image: np.ndarray, photographs: Sequence[np.ndarray], g: np.random.Generator) -> np.ndarray:
+    """|patch - digit|, with a patch of a photograph."""
+    photo = photographs[g.integers(len(photographs))]
+    a, b = (g.integers(side - len(image) + 1) for side in photo.shape[:2])
+    patch = photo[a : a + len(image), b : b + len(image)]
+    return np.abs(patch.astype(int) - image).astype(np.uint8)
+
+
+@cache
+def _faces() -> tuple[Path, ...]:
+    import matplotlib
+
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    return tuple(sorted(file for face in FACES for file in folder.glob(f"{face}.ttf") if "Display" not in file.name))
+
+
+@cache
+def _typeface(file: Path, pixels: int) -> Any:
+    from PIL import ImageFont
+
+    return ImageFont.truetype(str(file), pixels, layout_engine=ImageFont.Layout.BASIC)
+
+
+def _written(text: str, file: Path, size: int, height: float, angle: float, stroke: int, shift: Any) -> np.ndarray:
+    """Ink `[size, size]` in 0..1: a text centred at `shift` (in sides, from the middle), `height` sides high."""
+    from PIL import Image, ImageDraw
+
+    side = 4 * size  # drawn larger and reduced, so that edges are smooth
+    font = _typeface(file, round(height * side / 0.72))  # digits are about 0.72 of a font's size
+    canvas = Image.new("L", (side, side))
+    draw = ImageDraw.Draw(canvas)
+    left, top, right, bottom = draw.textbbox((0, 0), text, font=font, stroke_width=stroke)
+    place = (side * (0.5 + shift[0]) - (left + right) / 2, side * (0.5 + shift[1]) - (top + bottom) / 2)
+    draw.text(place, text, fill=255, font=font, stroke_width=stroke)
+    canvas = canvas.rotate(angle, Image.Resampling.BILINEAR)
+    return np.asarray(canvas.reduce(4), float) / 255
+
+
+def _two_colours(g: np.random.Generator, apart: float, saturation: float = 1.0) -> np.ndarray:
+    """Colours of paper and ink `[2, 3]`, whose brightness is at least `apart` of 255 apart."""
+    while True:
+        colours = g.uniform(0, 255, (2, 3))
+        grey = colours @ (0.299, 0.587, 0.114)
+        if abs(grey[0] - grey[1]) >= apart:
+            return grey[:, None] + saturation * (colours - grey[:, None])
+
+
+def _font(label: int, size: int, g: np.random.Generator) -> np.ndarray:
+    """A printed digit, every property at random: typeface, height, rotation, stroke, place, colours."""
+    file = _faces()[g.integers(len(_faces()))]
+    stroke, shift = int(g.integers(3)), g.uniform(-0.1, 0.1, 2)
+    ink = _written(str(label), file, size, g.uniform(0.5, 0.85), g.uniform(-30, 30), stroke, shift)[..., None]
+    paper, colour = _two_colours(g, 60)
+    return np.rint(paper + ink * (colour - paper)).astype(np.uint8)
+
+
+def _street(label: int, size: int, g: np.random.Generator) -> np.ndarray:
+    """A house number cut around one digit: neighbours at its sides, one colour each, uneven light, blur, noise."""
+    from PIL import Image, ImageFilter
+
+    sans = [file for file in _faces() if file.name.startswith("DejaVuSans")]
+    file, height, angle = sans[g.integers(len(sans))], g.uniform(0.6, 0.85), g.uniform(-8, 8)
+    ink = _written(str(label), file, size, height, angle, 0, g.uniform(-0.05, 0.05, 2))
+    for side in (-1, 1):
+        if g.random() < 0.6:
+            shift = (side * g.uniform(0.5, 0.6), g.uniform(-0.05, 0.05))
+            ink = np.maximum(ink, _written(str(g.integers(10)), file, size, height, angle, 0, shift))
+    paper, colour = _two_colours(g, 50, 0.35)
+    image = paper + ink[..., None] * (colour - paper)
+    light = g.uniform(-0.3, 0.3, 2) @ np.stack(np.mgrid[-0.5 : 0.5 : size * 1j, -0.5 : 0.5 : size * 1j]).reshape(2, -1)
+    image = image * (1 + light.reshape(size, size, 1))
+    blurred = Image.fromarray(image.clip(0, 255).astype(np.uint8)).filter(ImageFilter.GaussianBlur(size / 40))
+    return np.rint(np.asarray(blurred) + g.normal(0, 6, image.shape)).clip(0, 255).astype(np.uint8)
+
+
+# --- the five data sets of the literature -------------------------------------------------------------------------
+
+
+class _Arrays(pickle.Unpickler):
+    """Unpickles NumPy arrays and plain containers, and refuses everything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
+        for core in ("core", "_core"):
+            allowed |= {(f"numpy.{core}.multiarray", part) for part in ("_reconstruct", "scalar")}
+            allowed.add((f"numpy.{core}.numeric", "_frombuffer"))
+        if (module, name) not in allowed:
+            raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array")
+        return super().find_class(module, name)
+
+
+def _prepared(folder: Path, domain: str) -> Split | None:
+    folder, parts = folder / domain.replace("-", "_"), []
+    for files in (sorted(folder.glob("partitions/train_part*.pkl")), [folder / "test.pkl"]):
+        if not files or not files[0].is_file():
+            return None
+        pairs = []
+        for file in files:
+            try:
+                with file.open("rb") as f:
+                    images, labels = _Arrays(f).load()
+                pairs.append((np.asarray(images, np.uint8), np.asarray(labels).reshape(-1).astype(np.int64)))
+            except Exception as e:  # damage shows in many ways
+                raise ValueError(f"{file} is no pickle of (images, labels) ({e}); make it with FedBN's scripts") from e
+        parts += [np.concatenate(part) for part in zip(*pairs, strict=True)]
+    return tuple(parts)
+
+
+def _balanced(labels: np.ndarray, count: int, second: bool, domain: str) -> np.ndarray:
+    """Rows with each of ten labels equally often, the first or the second lot of them."""
+    rows = []
+    for c, share in enumerate(np.bincount(np.arange(count) % 10, minlength=10)):
+        found = np.flatnonzero(labels == c)[share * second : share * (second + 1)]
+        if len(found) < share:
+            raise ValueError(
+                f"{domain} has {(labels == c).sum()} images of digit {c}, too few for {count} images with all digits "
+                "equally often; use a smaller train or test"
+            )
+        rows.append(found)
+    return np.sort(np.concatenate(rows))

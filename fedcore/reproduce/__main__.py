@@ -1,0 +1,144 @@
+"""python -m fedcore.reproduce list | NAME ... | report
+
+    list                       every table and figure: cells, settings left open, estimated time, what is done
+    fedup-table4 --seeds 3     run what is missing of a table (or of `all`), as notebooks on a local Dask cluster
+    report                     rebuild the tidy tables from the results
+
+Started again, a batch does only what is missing.  Exit status: 0, or 1 when a cell failed, or 2 for a wrong call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import batch, table
+from .batch import Place
+from .cells import CorruptResult, yardstick
+from .table import PROFILES, Table, tables
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parse(arguments)
+    root = Path(given.results)
+    seeds = list(range(given.seeds))
+    try:
+        if given.definitions:
+            table.add(given.definitions)
+        if given.names == ["list"]:
+            return _list(root, given.profile, seeds, given.workers)
+        if given.names == ["report"]:
+            return _report(root, seeds)
+        chosen = list(tables().values()) if given.names == ["all"] else [table.get(name) for name in given.names]
+    except ValueError as e:
+        print(e, file=sys.stderr)
+        return 2
+    failures = 0
+    try:
+        for one in {t.name: t for t in (table.get(t.drawn_from) if t.drawn_from else t for t in chosen)}.values():
+            failures += _run(one, Place(root, given.profile, one.name), seeds, given)
+    except KeyboardInterrupt:
+        print("\nstopped; what is finished is kept, and the same command goes on from here", file=sys.stderr)
+        return 130
+    return 1 if failures else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m fedcore.reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help="list, report, all, or names of tables and figures")
+    parser.add_argument("--profile", choices=PROFILES, default="quick")
+    parser.add_argument("--seeds", type=_positive, default=3, help="how many seeds, from 0 on (default 3)")
+    parser.add_argument("--results", default="results", help="the results folder (default: results)")
+    parser.add_argument("--scheduler", help="address of a Dask scheduler, such as tcp://10.0.0.1:8786")
+    parser.add_argument("--workers", type=_positive, help="cells at once on this machine (default: GPUs, else cores)")
+    parser.add_argument("--plain", action="store_true", help="without notebooks and Dask: needs torch and numpy only")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: CUDA where there is one)")
+    parser.add_argument("--definitions", help="a Python file with tables of your own, TABLES = [...]")
+    parser.add_argument("--only", help="only cells whose name contains this")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
+    return int(text)
+
+
+def _run(one: Table, place: Place, seeds: list[int], given: argparse.Namespace) -> int:
+    cells = [cell for cell in one.cells(given.profile) if not given.only or given.only in cell.name]
+    outcome = batch.run(
+        place, cells, seeds,
+        notebooks=not given.plain, scheduler=given.scheduler, workers=given.workers, device=given.device,
+    )  # fmt: skip
+    for message in outcome.damaged:
+        print(message, file=sys.stderr)
+    for name, notebook, error in outcome.failed:
+        print(f"\nFAILED {place.table}: {name}\n  notebook: {notebook}\n  {error.rstrip()}", file=sys.stderr)
+    print(
+        f"{place.table} ({given.profile}): {len(outcome.done)} cells run, {len(outcome.stood)} stood already, "
+        f"{len(outcome.failed)} failed; results in {place.folder}"
+    )
+    return len(outcome.failed)
+
+
+def _list(root: Path, profile: str, seeds: list[int], workers: int | None) -> int:
+    now, at_once = yardstick(), workers or len(batch._cores())
+    for t in tables().values():
+        shown = table.get(t.drawn_from) if t.drawn_from else t
+        cells, place = shown.cells(profile), Place(root, profile, shown.name)
+        done, cost = 0, []
+        for cell in cells:
+            try:
+                runs = batch.standing(place, cell).runs
+            except CorruptResult as e:
+                print(e, file=sys.stderr)
+                runs = {}
+            done += not set(seeds) - set(runs)
+            cost += [run["seconds"] * now / run["yardstick"] for run in runs.values()]
+        left = len(cells) - done
+        if not left:
+            time = "done"
+        elif cost:
+            time = f"about {_duration(left * (len(seeds) * sum(cost) / len(cost) + 4) / at_once)} left"
+        else:
+            time = "time not known before the first cell"
+        kind = "figure" if t.figure else "table"
+        print(f"{t.name}  [{kind} of {t.document}]  {t.title}")
+        print(f"    {profile}: {done} of {len(cells)} cells done x {len(seeds)} seeds; {time}")
+        print(f"    {t.captions[profile]}" + (f" Drawn from the cells of {shown.name}." if t.drawn_from else ""))
+        for what, choice in t.left_open:
+            print(f"    left open: {what}; ours: {choice}")
+    return 0
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 6000
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
+def _report(root: Path, seeds: list[int]) -> int:
+    from .report import frame
+
+    for profile in PROFILES:
+        for t in tables().values():
+            place = Place(root, profile, t.name)
+            if t.drawn_from or not place.folder.exists():
+                continue
+            tidy = frame(t, place, seeds)
+            target = place.folder / "table.csv"
+            tidy.to_csv(target, index=False, float_format="%.6g")
+            print(f"{target}: {len(tidy)} cells, {(tidy['n'] >= len(seeds)).sum()} complete")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

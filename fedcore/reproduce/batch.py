@@ -1,0 +1,230 @@
+"""Batches: the missing cells of a table as papermill runs, on this machine or on a Dask cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..notebooks import NotebookFailed, execute
+from .cells import Cell, CorruptResult, Result, load, run_cell
+
+NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
+RETRIES = 2  # of a cell whose worker died
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the results of a table in a profile live: `root/profile/table/`."""
+
+    root: Path
+    profile: str
+    table: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.profile / self.table
+
+    def file(self, cell: Cell) -> Path:
+        return self.folder / f"{slug(cell.name)}.json"
+
+    def notebook(self, cell: Cell) -> Path:
+        return self.folder / "notebooks" / f"{slug(cell.name)}.ipynb"
+
+    @property
+    def workshop(self) -> Path:
+        return self.folder / "unfinished"
+
+
+def slug(name: str) -> str:
+    """A file name from a cell's name: letters and digits of any script stay, all else becomes a hyphen."""
+    return "-".join(filter(None, "".join(c if c.isalnum() or c in "._=" else "-" for c in name).split("-")))
+
+
+@dataclass
+class Outcome:
+    """What a batch did: cells computed, cells that stood already, failures `(cell, notebook, error)`, damaged files."""
+
+    done: list[str] = field(default_factory=list)
+    stood: list[str] = field(default_factory=list)
+    failed: list[tuple[str, str, str]] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+
+def standing(place: Place, cell: Cell) -> Result:
+    """The cell's current results; raises CorruptResult."""
+    return load(place.file(cell), cell.spec)
+
+
+def missing(place: Place, cells: Iterable[Cell], seeds: Sequence[int]) -> tuple[list[Cell], Outcome]:
+    """The cells that lack a seed, and what stands already."""
+    todo, outcome = [], Outcome()
+    for cell in cells:
+        try:
+            complete = not set(seeds) - set(standing(place, cell).runs)
+        except CorruptResult as e:
+            outcome.damaged.append(str(e))
+            complete = False
+        if complete:
+            outcome.stood.append(cell.name)
+        else:
+            todo.append(cell)
+    return todo, outcome
+
+
+def one(place: Place, cell: Cell, seeds: Sequence[int], *, notebook: bool = True, device: str | None = None) -> str:
+    """Run one cell, as a notebook or plainly; returns its name.  Raises NotebookFailed naming the notebook."""
+    file, workshop = place.file(cell), place.workshop
+    if not notebook:
+        run_cell(cell.spec, seeds, file=file, workshop=workshop, device=device)
+        return cell.name
+    output = place.notebook(cell)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    parameters = {
+        "name": f"{place.table}: {cell.name} ({place.profile})",
+        "spec": json.loads(json.dumps(cell.spec)),
+        "seeds": list(seeds),
+        "file": str(file.resolve()),
+        "workshop": str(workshop.resolve()),
+        "device": device,
+    }
+    package = str(Path(__file__).resolve().parents[2])
+    path = ":".join(dict.fromkeys([package, *filter(None, sys.path)]))
+    execute(NOTEBOOK, output, parameters, workshop=place.root / ".jupyter", env={"PYTHONPATH": path})
+    if set(seeds) - set(standing(place, cell).runs):
+        raise NotebookFailed(f"{output} ended without its result {file}")
+    return cell.name
+
+
+def run(
+    place: Place,
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    *,
+    notebooks: bool = True,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+    progress: bool = True,
+) -> Outcome:
+    """Run the cells that are missing; a failing cell does not stop the others.
+
+    notebooks: each cell is a papermill run, kept under `notebooks/`; else plain calls, one after another, in this
+    process.  scheduler: the address of a Dask scheduler; None starts a local cluster with `workers` workers (default:
+    one per GPU, else one per core).  Ctrl-C leaves what is finished, and checkpoints of what is not.
+    """
+    todo, outcome = missing(place, cells, seeds)
+    bar = _Bar(place.table, len(cells), len(outcome.stood), progress)
+    if notebooks:
+        _on_cluster(place, todo, seeds, outcome, bar, scheduler, workers, device)
+    else:
+        for cell in todo:
+            bar.running([cell.name])
+            _collect(
+                outcome, bar, place, cell, lambda cell=cell: one(place, cell, seeds, notebook=False, device=device)
+            )
+    bar.close()
+    return outcome
+
+
+def _collect(outcome: Outcome, bar: _Bar, place: Place, cell: Cell, result: Any) -> None:
+    try:
+        result()
+        outcome.done.append(cell.name)
+    except Exception as e:  # whatever a study, a notebook or a worker raises: the others go on
+        kind = "" if isinstance(e, NotebookFailed) else f"{type(e).__name__}: "
+        outcome.failed.append((cell.name, str(place.notebook(cell)), f"{kind}{e}"))
+    bar.update()
+
+
+def _on_cluster(
+    place: Place,
+    todo: Sequence[Cell],
+    seeds: Sequence[int],
+    outcome: Outcome,
+    bar: _Bar,
+    scheduler: str | None,
+    workers: int | None,
+    device: str | None,
+) -> None:
+    if not todo:
+        return
+    try:
+        import dask
+        from distributed import Client, LocalCluster
+        from distributed import wait as wait_for
+    except ImportError as e:
+        raise ImportError(
+            "running cells as notebooks needs dask.distributed and papermill; pip install 'dask[distributed]' "
+            "papermill, or use --plain"
+        ) from e
+    import torch
+
+    gpus = torch.cuda.device_count()
+    # a worker gets its next cell when it is free, so that what "is running" is running
+    dask.config.set({"distributed.scheduler.worker-saturation": 1.0})
+    if scheduler is None:
+        count = workers or gpus or len(_cores())
+        cluster = LocalCluster(
+            n_workers=count, threads_per_worker=1, processes=False, dashboard_address=None, silence_logs=50
+        )
+    else:
+        cluster = None
+    client = Client(cluster or scheduler)
+    try:
+        futures = {}
+        for k, cell in enumerate(todo):
+            on = device or (f"cuda:{k % gpus}" if gpus > 1 and cluster is not None else None)
+            future = client.submit(
+                one, place, cell, list(seeds), device=on, key=f"{cell.name}-{k}", pure=False, retries=RETRIES
+            )
+            futures[future] = cell
+        waiting = set(futures)
+        while waiting:
+            bar.running(key.rpartition("-")[0] for keys in client.processing().values() for key in keys)
+            try:
+                finished = wait_for(list(waiting), timeout=0.5, return_when="FIRST_COMPLETED").done
+            except TimeoutError:
+                continue
+            for future in finished:
+                _collect(outcome, bar, place, futures[future], future.result)
+            waiting -= finished
+    finally:
+        client.close()
+        if cluster is not None:
+            cluster.close()
+
+
+def _cores() -> Sequence[int]:
+    import os
+
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+class _Bar:
+    """One bar over all cells, with the running ones named."""
+
+    def __init__(self, title: str, total: int, initial: int, show: bool) -> None:
+        self.bar = None
+        if show:
+            try:
+                from tqdm import tqdm
+
+                self.bar = tqdm(total=total, initial=initial, desc=title, unit="cell")
+            except ImportError:  # a machine with torch and numpy only
+                print(f"{title}: {initial} of {total} cells stand", flush=True)
+
+    def running(self, names: Iterable[str]) -> None:
+        if self.bar is not None:
+            self.bar.set_postfix_str(", ".join(names), refresh=True)
+
+    def update(self) -> None:
+        if self.bar is not None:
+            self.bar.update()
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()

@@ -1,0 +1,425 @@
+"""Who talks to whom: mixing matrices W of decentralised methods, their spectra, and a check of a matrix of one's own.
+
+A topology is a small value that knows the neighbours of n clients in round t.  `mixing(topology, n, seed, t)` is its
+W as neighbour lists; `W @ Y` on `[n, d]` costs one pass over each neighbour's row when the graph is sparse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import checks, rng
+
+Lists = tuple[np.ndarray, np.ndarray]
+"""Neighbours `[n, k]` and their weights `[n, k]`; a client stands in its own list, an index may stand there twice."""
+
+BLOCK = 512  # columns per product on a CPU, so that a block of all rows stays in the cache
+SPARSE = 10  # a dense product is as fast as the lists from n / SPARSE neighbours on (measured, one thread)
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """One round's W: row i is `weights[i, j]` at the columns `indices[i, j]`, both `[n, k]`, on one device."""
+
+    indices: Tensor
+    weights: Tensor
+
+    def dense(self) -> Tensor:
+        """W `[n, n]`."""
+        W = self.weights.new_zeros(len(self.indices), len(self.indices))
+        return W.scatter_add_(1, self.indices, self.weights)
+
+    def __matmul__(self, Y: Tensor) -> Tensor:
+        """W Y for the rows `Y [n, d]`, `[n, d]`."""
+        n, k = self.indices.shape
+        if k * SPARSE > n:
+            return self.dense() @ Y
+        width = BLOCK if Y.device.type == "cpu" else max(1, Y.shape[1])
+        out = torch.empty_like(Y)
+        for a in range(0, Y.shape[1], width):
+            part = Y[:, a : a + width].contiguous()
+            out[:, a : a + width] = F.embedding_bag(self.indices, part, mode="sum", per_sample_weights=self.weights)
+        return out
+
+    def ordered(self, clients: Tensor) -> Mixing:
+        """The same W for rows in another order: row i of Y belongs to client `clients[i]`."""
+        place = torch.empty_like(clients)
+        place[clients] = torch.arange(len(clients), device=clients.device)
+        return Mixing(place[self.indices[clients]], self.weights[clients])
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Mixing:
+        """The same W on another device, with weights of another type."""
+        return Mixing(self.indices.to(device), self.weights.to(device, dtype))
+
+    def degree(self) -> float:
+        """Mean number of neighbours a client hears, itself left out."""
+        W = self.dense()
+        return float(((W > 0).sum() - (W.diagonal() > 0).sum()) / len(W))
+
+    def spectrum(self) -> np.ndarray:
+        """The n eigenvalues of W, largest first; moduli where W is not symmetric."""
+        return spectrum(self.dense())
+
+    def gap(self) -> float:
+        """The spectral gap 1 - max(|lambda_2|, |lambda_n|): distances to the mean shrink by 1 - gap or more."""
+        return gap(self.dense())
+
+
+class Topology:
+    """A graph on n clients with its weights.  varies: drawn anew each round.  degree: neighbours a client, if fixed."""
+
+    varies: bool = False
+    degree: float | None = None
+
+    def lists(self, n: int, seed: int, t: int) -> Lists:
+        """Neighbours and weights of n clients in round t."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Ring(Topology):
+    """Each client and its two neighbours on a circle, weights 1/3; eigenvalues (1 + 2 cos(2 pi k / n)) / 3."""
+
+    degree = 2
+
+    def lists(self, n: int, seed: int, t: int) -> Lists:
+        return _circle(n, [0, 1, -1])
+
+
+@dataclass(frozen=True)
+class Torus(Topology):
+    """A grid a x b closed in both directions, a the largest divisor of n up to sqrt(n); self and 4 neighbours, 1/5.
+
+    Client i stands at row i // b, column i % b.  Eigenvalues (1 + 2 cos(2 pi j / a) + 2 cos(2 pi k / b)) / 5; along
+    a side of 2 the one neighbour counts twice.  Raises ValueError for a prime n.
+    """
+
+    degree = 4
+
+    def lists(self, n: int, seed: int, t: int) -> Lists:
+        a = max(a for a in range(1, math.isqrt(n) + 1) if n % a == 0)
+        if a == 1:
+            raise ValueError(f"a torus of {n} clients has no two sides; use a number with a divisor, or fc.Ring()")
+        row, column = np.divmod(np.arange(n)[:, None], n // a)
+        down, right = np.array([0, 1, -1, 0, 0]), np.array([0, 0, 0, 1, -1])
+        return (row + down) % a * (n // a) + (column + right) % (n // a), np.full((n, 5), 0.2)
+
+
+@dataclass(frozen=True)
+class Exponential(Topology):
+    """Neighbours at distance 1, 2, 4, 8, ... both ways round a circle, so that W is symmetric; equal weights."""
+
+    def lists(self, n: int, seed: int, t: int) -> Lists:
+        hops = [2**j for j in range((n - 1).bit_length())]
+        return _circle(n, sorted({0, *(hop % n for hop in hops), *(-hop % n for hop in hops)}))
+
+
+@dataclass(frozen=True)
+class Complete(Topology):
+    """Everyone with everyone, W = 11'/n: each round ends in the mean, as with a server."""
+
+    def lists(self, n: int, seed: int, t: int) -> Lists:
+        return _circle(n, range(n))
+
+
+@dataclass(frozen=True)
+class RandomRegular(Topology):
+    """A random graph in which each client has `degree` neighbours, drawn anew each round; weights 1 / (1 + degree).
+
+    These are Metropolis weights, so W is symmetric and doubly stochastic in every round.  The graph is a function of
+    (seed, t): stubs are paired at random, pairs that would repeat an edge or join a client to itself are drawn again.
+    With degree 1 or 2 the graph of one round is seldom connected; over rounds it is.
+
+    Raises TypeError or ValueError for a degree that is no integer from 1 to n - 1, and for odd n * degree.
+    """
+
+    degree: int = 10
+    varies = True
+
+    def __post_init__(self) -> None:
+        checks.integer("degree", self.degree, 1)
+
+    def lists(self, n: int, seed: int, t: int) -> Lists:
+        checks.integer("degree", self.degree, 1, n - 1, hint=f"{n} clients")
+        if n * self.degree % 2:
+            raise ValueError(
+                f"degree={self.degree} with {n} clients: {n} * {self.degree} is odd, and each edge has two ends; "
+                "use an even degree or an even number of clients"
+            )
+        few = min(self.degree, n - 1 - self.degree)  # of a dense graph, draw what is missing
+        pairs = _regular(n, few, seed, t)
+        if few < self.degree:
+            missing = np.zeros((n, n), bool)
+            missing[pairs[:, 0], pairs[:, 1]] = True
+            pairs = np.argwhere(np.triu(~missing, 1))
+        return _metropolis(n, pairs)
+
+
+@dataclass(frozen=True)
+class DirectedRandom(Topology):
+    """Each client averages `degree` random others and itself, drawn anew each round **without symmetry**.
+
+    As public codes of decentralised methods draw it.  Rows of W sum to 1 but columns do not: it is not doubly
+    stochastic, the mean of the models is not preserved, and the theory of gossip does not apply.
+
+    Raises TypeError or ValueError for a degree that is no integer from 1 to n - 1.
+    """
+
+    degree: int = 10
+    varies = True
+
+    def __post_init__(self) -> None:
+        checks.integer("degree", self.degree, 1)
+
+    def lists(self, n: int, seed: int, t: int) -> Lists:
+        k = checks.integer("degree", self.degree, 1, n - 1, hint=f"{n} clients")
+        own = np.arange(n)[:, None]
+        chosen = np.empty((n, 0), np.int64)
+        for j in range(n - 1 - k, n - 1):  # Floyd's draw without replacement, all clients at once
+            r = (rng.words(seed, rng.MIXING, t, own, j) % np.uint64(j + 1)).astype(np.int64)
+            chosen = np.hstack([chosen, np.where((chosen == r).any(1, keepdims=True), j, r)])
+        return np.hstack([own, chosen + (chosen >= own)]), np.full((n, k + 1), 1 / (k + 1))
+
+
+@dataclass(frozen=True)
+class Graph(Topology):
+    """Any undirected graph with Metropolis weights: w_ij = 1 / (1 + max(deg_i, deg_j)), the rest on the diagonal.
+
+    graph: a networkx graph, or pairs of client numbers.  Nodes that are the numbers 0, ..., n - 1 keep them, others
+    are numbered in the graph's order.  Weights of edges and loops at a node are not used.
+
+    Raises ValueError for a graph that is directed, disconnected, or has no edge between two different nodes.
+    """
+
+    graph: Any
+
+    def __post_init__(self) -> None:
+        if getattr(self.graph, "is_directed", bool)():
+            raise ValueError("the graph is directed; use graph.to_undirected(), or fc.DirectedRandom(degree)")
+        pairs = [tuple(pair) for pair in getattr(self.graph, "edges", self.graph)]
+        numbered = not hasattr(self.graph, "nodes")
+        nodes = list(range(1 + max(map(max, pairs), default=-1)) if numbered else self.graph.nodes)
+        if set(nodes) == set(range(len(nodes))):
+            nodes.sort()
+        number = {node: i for i, node in enumerate(nodes)}
+        edges = sorted({tuple(sorted((number[a], number[b]))) for a, b, *_ in pairs if a != b})
+        _connected(len(nodes), edges, "the graph")
+        object.__setattr__(self, "graph", tuple(edges))
+
+    @property
+    def degree(self) -> float:
+        """Mean number of neighbours."""
+        return 2 * len(self.graph) / (1 + max(b for _, b in self.graph))
+
+    def lists(self, n: int, seed: int, t: int) -> Lists:
+        nodes = 1 + max(b for _, b in self.graph)
+        if nodes != n:
+            raise ValueError(f"the graph has {nodes} nodes and the federation {n} clients; use a graph of {n} nodes")
+        return _metropolis(n, np.array(self.graph))
+
+
+class Matrix(Topology):
+    """A mixing matrix of one's own, `[n, n]`; `check` must find nothing wrong with it.
+
+    connected=False allows graphs in several parts, such as the identity (every client on its own).
+    """
+
+    def __init__(self, W: Any, *, connected: bool = True) -> None:
+        self.W, self.connected = check(W, connected=connected), connected
+        self.W.setflags(write=False)
+        self.degree = float(((self.W > 0).sum(1) - (self.W.diagonal() > 0)).mean())
+        self.digest = hashlib.sha256(self.W.tobytes()).hexdigest()[:12]
+
+    def __repr__(self) -> str:
+        return f"Matrix([{len(self.W)}, {len(self.W)}] {self.digest})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Matrix) and np.array_equal(self.W, other.W)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def lists(self, n: int, seed: int, t: int) -> Lists:
+        if len(self.W) != n:
+            raise ValueError(f"the mixing matrix is {self.W.shape} and the federation has {n} clients; use [{n}, {n}]")
+        k = int((self.W > 0).sum(1).max())
+        indices = np.argsort(self.W == 0, axis=1, kind="stable")[:, :k]
+        return indices, np.take_along_axis(self.W, indices, 1)
+
+
+def topology(value: Any) -> Topology:
+    """`value` as a topology: one of the classes here, a networkx graph, or a matrix `[n, n]`.
+
+    The identity is taken as it stands, with a warning: it is n runs that never meet, the limit without mixing.
+    Raises TypeError for anything else, ValueError for graphs and matrices that do not suit.
+    """
+    if isinstance(value, Topology):
+        return value
+    if hasattr(value, "nodes") and hasattr(value, "edges"):
+        return Graph(value)
+    if isinstance(value, type | str) or value is None:
+        raise TypeError(f"mixing={value!r}; use a topology such as fc.Ring(), a networkx graph, or a matrix [n, n]")
+    W = _array(value)
+    alone = np.array_equal(W, np.eye(len(W)))
+    if alone and len(W) > 1:
+        warnings.warn("mixing is the identity: no client hears of another, each trains on its own", stacklevel=4)
+    return Matrix(W, connected=not alone)
+
+
+def mixing(
+    topology: Topology,
+    n: int,
+    seed: int = 0,
+    t: int = 0,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+) -> Mixing:
+    """The W of n clients in round t, a function of (topology, n, seed, t) alone; fixed topologies are built once.
+
+    Raises ValueError where the topology has no graph on n clients.
+    """
+    if topology.varies:
+        return _mixing(topology, n, seed, t, device, dtype)
+    return _fixed(topology, n, device, dtype)
+
+
+def _mixing(topology: Topology, n: int, seed: int, t: int, device: Any, dtype: torch.dtype) -> Mixing:
+    indices, weights = topology.lists(checks.integer("n", n, 1), seed, t)
+    return Mixing(torch.as_tensor(indices), torch.as_tensor(weights)).to(device, dtype)
+
+
+@lru_cache(maxsize=16)
+def _fixed(topology: Topology, n: int, device: Any, dtype: torch.dtype) -> Mixing:
+    return _mixing(topology, n, 0, 0, device, dtype)
+
+
+def spectrum(W: Any) -> np.ndarray:
+    """The eigenvalues of `W [n, n]`, largest first; their moduli where W is not symmetric."""
+    W = _array(W)
+    if np.allclose(W, W.T, rtol=0, atol=1e-12):
+        return np.linalg.eigvalsh(W)[::-1]
+    return np.sort(np.abs(np.linalg.eigvals(W)))[::-1]
+
+
+def gap(W: Any) -> float:
+    """1 - the second largest modulus of an eigenvalue of `W [n, n]`; 1 for the mean, 0 where no consensus comes."""
+    return 1.0 - float(np.sort(np.abs(spectrum(W)))[::-1][1:2].sum())
+
+
+def check(W: Any, *, connected: bool = True) -> np.ndarray:
+    """W `[n, n]` in float64, when it is a mixing matrix: symmetric, doubly stochastic, and leading to consensus.
+
+    connected=False skips the last.  Raises ValueError saying what is wrong, where, and what to do about it.
+    """
+    W = _array(W)
+    if not np.isfinite(W).all():
+        raise ValueError(f"the mixing matrix holds NaN or infinity at {_first(~np.isfinite(W))}; give finite weights")
+    tolerance = 1e-6 if np.array_equal(W, W.astype(np.float32)) else 1e-10
+    if (W < 0).any():
+        i, j = _first(W < 0)
+        raise ValueError(f"the mixing matrix has the negative weight {W[i, j]:g} at [{i}, {j}]; use weights >= 0")
+    for axis, name in ((1, "row"), (0, "column")):
+        wrong = np.abs(W.sum(axis) - 1)
+        if wrong.max() > tolerance:
+            i = int(wrong.argmax())
+            raise ValueError(
+                f"{name} {i} of the mixing matrix sums to {W.sum(axis)[i]:g}; rows and columns must sum to 1: use "
+                "Metropolis weights, fc.Graph(graph)"
+            )
+    if np.abs(W - W.T).max() > tolerance:
+        i, j = _first(np.abs(W - W.T) > tolerance)
+        raise ValueError(
+            f"the mixing matrix is not symmetric: {W[i, j]:g} at [{i}, {j}] and {W[j, i]:g} at [{j}, {i}]; use "
+            "(W + W.T) / 2, or Metropolis weights, fc.Graph(graph)"
+        )
+    if connected and len(W) > 1:
+        _connected(len(W), np.argwhere(np.triu(W, 1) > 0).tolist(), "the mixing matrix")
+        if np.linalg.eigvalsh(W)[0] < 1e-9 - 1:
+            raise ValueError(
+                "the mixing matrix has the eigenvalue -1: the clients swap models between two camps for ever; give "
+                "each client a weight of its own, such as (W + I) / 2"
+            )
+    return W
+
+
+def _array(W: Any) -> np.ndarray:
+    try:
+        W = np.array(W.detach().cpu().numpy() if isinstance(W, Tensor) else W, np.float64)
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"the mixing matrix is no array of numbers ({e}); use [n, n]") from e
+    if W.ndim != 2 or W.shape[0] != W.shape[1] or not len(W):
+        raise ValueError(f"the mixing matrix has shape {W.shape}; use [n, n], one row and one column a client")
+    return W
+
+
+def _first(mask: np.ndarray) -> tuple[int, int]:
+    i, j = np.argwhere(mask)[0].tolist()
+    return i, j
+
+
+def _circle(n: int, offsets: Iterable[int]) -> Lists:
+    offsets = np.array(list(offsets))
+    return (np.arange(n)[:, None] + offsets) % n, np.full((n, len(offsets)), 1 / len(offsets))
+
+
+def _metropolis(n: int, pairs: np.ndarray) -> Lists:
+    """Lists of the graph with these edges `[e, 2]`; short ones are filled up with the client itself at weight 0."""
+    a, b = np.concatenate([pairs, pairs[:, ::-1]]).T
+    order = np.lexsort((b, a))
+    a, b = a[order], b[order]
+    degree = np.bincount(a, minlength=n)
+    place = 1 + np.arange(len(a)) - (np.cumsum(degree) - degree)[a]
+    indices = np.repeat(np.arange(n)[:, None], 1 + degree.max(), 1)
+    weights = np.zeros(indices.shape)
+    indices[a, place], weights[a, place] = b, 1 / (1 + np.maximum(degree[a], degree[b]))
+    weights[:, 0] = 1 - weights.sum(1)
+    return indices, weights
+
+
+def _regular(n: int, degree: int, seed: int, t: int) -> np.ndarray:
+    """Edges `[n degree / 2, 2]` of a random graph in which every node has `degree` neighbours."""
+    for attempt in range(1000):
+        stubs, edges = np.repeat(np.arange(n), degree), np.empty(0, np.int64)
+        for tries in range(10):  # what is left by then is mostly a dead end: start afresh
+            if not len(stubs):
+                return np.stack(np.divmod(np.sort(edges), n), 1)
+            word = rng.words(seed, rng.MIXING, t, attempt, tries, np.arange(len(stubs)))
+            pairs = np.sort(stubs[np.argsort(word, kind="stable")].reshape(-1, 2), 1)
+            edge = pairs[:, 0] * n + pairs[:, 1]
+            fresh = np.zeros(len(edge), bool)
+            fresh[np.unique(edge, return_index=True)[1]] = True
+            fresh &= (pairs[:, 0] != pairs[:, 1]) & ~np.isin(edge, edges)
+            edges, stubs = np.append(edges, edge[fresh]), pairs[~fresh].reshape(-1)
+    raise RuntimeError(f"no graph of {n} nodes with {degree} neighbours was found")  # not seen
+
+
+def _connected(n: int, edges: Iterable[Iterable[int]], what: str) -> None:
+    near: list[list[int]] = [[] for _ in range(n)]
+    for a, b in edges:
+        near[a].append(b)
+        near[b].append(a)
+    if not any(near):
+        raise ValueError(f"{what} has no edges but self-loops: no client hears of another; add edges, such as a ring's")
+    seen, todo = {0}, [0]
+    while todo:
+        fresh = set(near[todo.pop()]) - seen
+        seen |= fresh
+        todo += fresh
+    if len(seen) < n:
+        missing = sorted(set(range(n)) - seen)
+        raise ValueError(
+            f"{what} is disconnected: no path leads from client 0 to {missing[:5]} ({len(missing)} of {n}); add edges, "
+            "or use a graph that is drawn anew each round, fc.RandomRegular(degree)"
+        )

@@ -1,0 +1,708 @@
+"""Feature shift: whose statistics, which augmentation, and what a client keeps of its own model."""
+
+from __future__ import annotations
+
+import math
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedcore as fc
+from fedcore import models, rng
+from fedcore.algorithms import personal
+from fedcore.data.augment import OPERATIONS, SIGNED
+from fedcore.engine import Engine
+
+RUN = {"rounds": 3, "lr": 0.1, "batch_size": 4, "seed": 2}
+
+
+def normed(shape, classes) -> nn.Module:
+    """A small network whose batch norm no name gives away."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(),
+        nn.Linear(3 * shape[1] * shape[2], 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, classes),
+    )  # fmt: skip
+
+
+def shifted(sizes=(14, 8, 20, 4, 10), shape=(3, 4, 4), model=normed, test_owner=True, pixels=np.uint8, **options):
+    """Clients whose images differ in brightness and contrast; every domain has six test images."""
+    n = len(sizes)
+    owner = np.repeat(np.arange(n), sizes)
+    x, y = h.images(sum(sizes), shape, 3)
+    tx, ty = h.images(6 * n, shape, 3, seed=1)
+    t_owner = np.repeat(np.arange(n), 6)
+    look = lambda x, o: (x * (0.2 + 0.15 * o[:, None, None, None]) + 8 * o[:, None, None, None]).astype(pixels)  # noqa: E731
+    arrays = {"train_images": look(x, owner), "train_labels": y, "test_images": look(tx, t_owner), "test_labels": ty}
+    arrays |= {"train_owner": owner} | ({"test_owner": t_owner} if test_owner else {})
+    options = {"dtype": torch.float64, "device": "cpu"} | options
+    return fc.federation(arrays, partition=fc.ByOwner(), model=model, **options)
+
+
+def seen_by(monkeypatch, action) -> list:
+    """The batches that the engine was given while `action` ran."""
+    seen, plain = [], Engine.gradient
+
+    def spy(self, Y, batch, *args, **kwargs):
+        seen.append(batch)
+        return plain(self, Y, batch, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "gradient", spy)
+        action()
+    return seen
+
+
+# --- channel-personalised normalisation ---------------------------------------------------------------------------
+
+
+def own_inputs(fed, i):
+    return fed._inputs(fed.x[torch.as_tensor(fed.index[i])], i)
+
+
+def test_each_clients_normalised_training_set_has_mean_0_and_std_1_in_every_channel():
+    fed = shifted(normalise="client")
+    for i in range(fed.n):
+        inputs = own_inputs(fed, i)
+        h.close(inputs.mean((0, 2, 3)), torch.zeros(3), 1e-12)
+        h.close(inputs.std((0, 2, 3), correction=0), torch.ones(3), 1e-12)
+
+
+def test_standardised_data_are_not_gaussian():
+    """Two grey levels stay two grey levels: a kurtosis of 1, where a Gaussian has 3."""
+    x = np.repeat(np.array([10, 250], np.uint8), 8)[:, None, None, None] * np.ones((1, 1, 4, 4), np.uint8)
+    fed = fc.federation((x, np.arange(16) % 2), clients=1, model="logistic", normalise="client", dtype=torch.float64)
+    inputs = own_inputs(fed, 0)
+    h.close((inputs**4).mean(), 1.0, 0.1)
+    assert len(inputs.unique()) == 2
+
+
+def test_client_normalisation_does_not_see_an_affine_change_of_a_clients_raw_pixels():
+    fed = shifted(normalise="client", pixels=np.float64)
+    s = fed.source
+    scale, shift = (np.array(v)[s.train_owner][:, None, None, None] for v in ([1, 2, 0.1, 7, 3], [0, -50, 3, 100, 9]))
+    again = fc.federation(
+        {"train_images": s.train_x * scale + shift, "train_labels": s.train_y, "test_images": s.test_x,
+         "test_labels": s.test_y, "train_owner": s.train_owner},
+        partition=fc.ByOwner(), model=normed, normalise="client", dtype=torch.float64,
+    )  # fmt: skip
+    for i in range(fed.n):
+        h.close(own_inputs(again, i), own_inputs(fed, i), 1e-10)
+    a, b = (fc.simulate(fc.FedAvg(), f, eval_every=3, **RUN) for f in (fed, again))
+    h.close(a.params, b.params, 1e-8)
+
+
+def test_a_constant_channel_has_std_0_which_counts_as_1():
+    x, y = h.images(40, (3, 4, 4), 2)
+    x[:, 1] = 37
+    for normalise in ("client", "pooled"):
+        fed = fc.federation((x, y), clients=2, model="logistic", normalise=normalise, dtype=torch.float64)
+        inputs = own_inputs(fed, 0)
+        assert (inputs[:, 1] == 0).all()
+        assert torch.isfinite(inputs).all()
+        assert torch.isfinite(fc.simulate(fc.FedAvg(), fed, **RUN).params).all()
+
+
+def test_half_maps_the_pixel_range_to_minus_one_and_one():
+    fed = shifted(normalise="half")
+    h.close(fed._inputs(torch.tensor([0, 255], dtype=torch.uint8)).flatten(), [-1, 1], 1e-15)
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+def test_a_batch_of_all_clients_gets_each_clients_own_statistics(path):
+    fed = shifted(normalise="client", path=path)
+    plan = fed.plan(0, 0, np.arange(fed.n), batch_size=4)
+    Y = fed.x0.expand(fed.n, -1).clone()
+    G = fed.gradient(Y, plan, 0)
+    module = fed.engine.module.train()
+    for row, i in enumerate(plan.clients):
+        rows = plan.indices[0, row, : plan.counts[0, row]]
+        own = fed.x[torch.as_tensor(fed.index[i])].double()
+        mean, std = own.mean((0, 2, 3)), own.std((0, 2, 3), correction=0)
+        x = (fed.x[rows].double() - mean[:, None, None]) / std[:, None, None]
+        h.close(G[row], h.gradient(module, Y[row], x, fed.y[rows]), 1e-10)
+
+
+def test_the_three_readings_of_a_foreign_image_are_own_target_and_pooled():
+    fed = shifted(normalise="client")
+    x, tested = fed.source.train_x.astype(float), fed.source.test_x.astype(float)
+    stats = lambda part: (part.mean((0, 2, 3))[:, None, None], part.std((0, 2, 3))[:, None, None])  # noqa: E731
+    owner, t_owner = fed.source.train_owner, fed.source.test_owner
+    expected = {
+        "own": [stats(x[owner == 2])] * len(tested),
+        "target": [stats(x[owner == o]) for o in t_owner],
+        "pooled": [stats(x)] * len(tested),
+    }
+    for reading, rows in expected.items():
+        inputs = torch.cat([x for x, _ in fed._test_chunks(reading, 2)])
+        truth = np.stack([(t - m) / s for t, (m, s) in zip(tested, rows, strict=True)])
+        h.close(inputs, truth, 1e-12)
+
+
+def test_a_domain_without_training_images_is_read_by_its_test_images_and_the_server_by_target():
+    fed = shifted(normalise="client")
+    s = fed.source
+    keep = s.train_owner < 3
+    fed = fc.federation(
+        {"train_images": s.train_x[keep], "train_labels": s.train_y[keep], "test_images": s.test_x,
+         "test_labels": s.test_y, "train_owner": s.train_owner[keep], "test_owner": s.test_owner},
+        partition=fc.ByOwner(), model=normed, normalise="client", dtype=torch.float64,
+    )  # fmt: skip
+    inputs = torch.cat([x for x, _ in fed._test_chunks("target")])[torch.as_tensor(s.test_owner == 4)]
+    h.close(inputs.mean((0, 2, 3)), torch.zeros(3), 1e-12)
+    assert float(fed.evaluate(fed.x0)["loss"]) == float(fed.evaluate(fed.x0, "target")["loss"])
+    assert float(fed.evaluate(fed.x0)["loss"]) != float(fed.evaluate(fed.x0, "pooled")["loss"])
+    with pytest.raises(ValueError, match="reading='own'"):
+        fed.evaluate(fed.x0, "own")
+
+
+def test_statistics_are_those_before_augmentation():
+    plain, once, often = (
+        shifted(normalise="client", augment=a) for a in (None, fc.RandAugment(once=True), fc.RandAugment())
+    )
+    assert torch.equal(plain._norm, once._norm)
+    assert torch.equal(plain._norm, often._norm)
+
+
+def test_clients_models_are_evaluated_with_their_own_statistics_of_pixels_and_of_batch_norm():
+    fed = shifted(normalise="client")
+    X = fed.x0 + 0.1 * torch.randn(fed.n, fed.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    got = fed.evaluate_clients(X)
+    for i in range(fed.n):
+        net = normed((3, 4, 4), 3).double()
+        nn.utils.vector_to_parameters(X[i], net.parameters())
+        for m in net.modules():
+            if isinstance(m, nn.modules.batchnorm._BatchNorm):
+                m.momentum = None
+        net.train()
+        net(own_inputs(fed, i))  # one chunk: the statistics of its own training data
+        net.eval()
+        logits = net(fed._inputs(fed._test[0], i))
+        hits = (logits.argmax(1) == fed._test[1]).double()
+        h.close(got["accuracy"][i], hits.mean(), 0)
+        h.close(got["loss"][i], nn.functional.cross_entropy(logits, fed._test[1]), 1e-10)
+        h.close(got["own_accuracy"][i], hits[torch.as_tensor(fed.source.test_owner == i)].mean(), 0)
+    assert {"accuracy_target", "accuracy_pooled"} < got.keys()
+
+
+# --- RandAugment --------------------------------------------------------------------------------------------------
+
+
+def pictures(n: int, channels: int = 3, size: int = 12) -> torch.Tensor:
+    return torch.as_tensor(h.images(n, (channels, size, size), 5)[0])
+
+
+def test_the_14_operations_are_torchvisions():
+    from torchvision.transforms.v2 import RandAugment
+
+    space = RandAugment._AUGMENTATION_SPACE
+    assert len(OPERATIONS) == len(set(OPERATIONS)) == 14
+    assert set(OPERATIONS) == set(space)
+    assert set(SIGNED) == {name for name, (_, signed) in space.items() if signed}
+
+
+@pytest.mark.parametrize("size", [(12, 12), (28, 28), (10, 18)])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("magnitude", [0, 3, 10])
+def test_magnitude_m_is_bin_m_of_11_of_torchvision(magnitude, channels, size):
+    from torchvision.transforms.v2 import InterpolationMode, RandAugment
+
+    tv, ours = RandAugment(magnitude=magnitude, num_magnitude_bins=11), fc.RandAugment(magnitude=magnitude)
+    x = torch.as_tensor(h.images(4, (channels, *size), 5)[0])
+    for name, (bins, signed) in tv._AUGMENTATION_SPACE.items():
+        values = bins(11, *size)
+        value = 0.0 if values is None else float(values[magnitude])
+        for negative in (False, True) if signed else (False,):
+            theirs = tv._apply_image_or_video_transform(
+                x, name, -value if negative else value, interpolation=InterpolationMode.NEAREST, fill=tv._fill
+            )
+            gap = (ours.operation(name, negative, size)(x).int() - theirs.int()).abs().max()
+            assert gap <= (magnitude == 3), (name, negative)  # its bins are float32: 0.27 is not 0.27
+
+
+def test_at_full_strength_solarize_inverts_and_translation_is_by_12_of_28():
+    full, x = fc.RandAugment(), pictures(2, size=28)
+    assert torch.equal(full.operation("Solarize", False, (28, 28))(x), 255 - x)
+    moved = full.operation("TranslateX", False, (28, 28))(x)
+    assert torch.equal(moved[..., 12:], x[..., :16])
+    assert (moved[..., :12] == 0).all()
+
+
+def test_color_leaves_a_grey_image_as_it_is():
+    x = pictures(3, channels=1)
+    assert torch.equal(fc.RandAugment().operation("Color", True, (12, 12))(x), x)
+
+
+def test_operations_and_signs_are_drawn_uniformly_and_the_two_slots_independently():
+    n = 40_000
+    operation, negative = fc.RandAugment().draws(rng.words(0, rng.AUGMENT, np.arange(n)))
+    assert operation.shape == negative.shape == (2, n)
+    pairs = np.bincount(14 * operation[0] + operation[1], minlength=196)  # 196 sequences, repetition included
+    chi2 = ((pairs - n / 196) ** 2 / (n / 196)).sum()
+    assert abs(chi2 - 195) < 6 * math.sqrt(2 * 195)
+    for slot in range(2):
+        for k in range(14):
+            share, of = negative[slot][operation[slot] == k], (operation[slot] == k).sum()
+            expected = 0.5 if OPERATIONS[k] in SIGNED else 0
+            assert abs(share.mean() - expected) <= 6 * 0.5 / math.sqrt(of) * (expected > 0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_batch_is_one_image_at_a_time_through_exactly_two_operations(channels):
+    a, x = fc.RandAugment(), pictures(200, channels)
+    before, words = x.clone(), rng.words(3, rng.AUGMENT, np.arange(200))
+    out = a(x, words)
+    assert torch.equal(x, before)
+    assert out.dtype == torch.uint8
+    for i, (ops, signs) in enumerate(zip(*(part.T for part in a.draws(words)), strict=True)):
+        image = x[i : i + 1]
+        assert torch.equal(a(image, words[i : i + 1]), out[i : i + 1])
+        for k, sign in zip(ops, signs, strict=True):
+            image = a.operation(OPERATIONS[k], bool(sign), (12, 12))(image)
+        assert torch.equal(image, out[i : i + 1])
+
+
+def test_a_large_batch_costs_at_most_22_calls_a_slot(monkeypatch):
+    calls, plain = [], fc.RandAugment.operation
+    monkeypatch.setattr(fc.RandAugment, "operation", lambda self, *a: calls.append(a) or plain(self, *a))
+    fc.RandAugment()(pictures(2000), rng.words(0, np.arange(2000)))
+    assert len(calls) == 2 * 22
+
+
+def test_every_method_and_both_paths_see_the_same_augmented_batches(monkeypatch):
+    logs = []
+    for method in (fc.FedAvg(), fc.FedProx(0.1), fc.FedBN(), fc.SCAFFOLD()):
+        for path in ("batched", "sequential"):
+            fed = shifted(augment=fc.RandAugment(), path=path)
+            log = seen_by(monkeypatch, lambda m=method, f=fed: fc.simulate(m, f, cohort=3, eval_every=3, **RUN))
+            logs.append([b.x for b in log])
+    plain = seen_by(monkeypatch, lambda: fc.simulate(fc.FedAvg(), shifted(), cohort=3, eval_every=3, **RUN))
+    assert not torch.equal(plain[0].x, logs[0][0])
+    for log in logs[1:]:
+        assert len(log) == len(logs[0]) > 5
+        assert all(torch.equal(a, b) for a, b in zip(log, logs[0], strict=True))
+
+
+def test_a_clients_augmentation_depends_on_seed_round_client_and_step_and_on_nobody_else():
+    fed = shifted(augment=fc.RandAugment())
+
+    def batch(seed, t, cohort, client, k=0):
+        plan = fed.plan(seed, t, np.array(cohort), batch_size=None)
+        row = plan.clients.tolist().index(client)
+        rows = torch.as_tensor(fed.index[2])[None].repeat(len(cohort), 1)  # one set of images for all
+        return fed._seen(rows, rows.numpy(), plan, k)[row]
+
+    one = batch(0, 0, [2], 2)
+    assert torch.equal(batch(0, 0, [0, 1, 2, 3], 2), one)
+    for other in (batch(1, 0, [2], 2), batch(0, 1, [2], 2), batch(0, 0, [1], 1), batch(0, 0, [2], 2, k=1)):
+        assert not torch.equal(other, one)
+
+
+def test_once_expands_each_clients_data_by_one_augmented_copy_of_every_image():
+    fed, plain = shifted(augment=fc.RandAugment(once=True)), shifted()
+    assert (fed.sizes == 2 * plain.sizes).all()
+    for i in range(fed.n):
+        old, new = (f.x[torch.as_tensor(f.index[i])] for f in (plain, fed))
+        assert torch.equal(new[: len(old)], old)
+        assert not torch.equal(new[len(old) :], old)
+        assert torch.equal(fed.y[torch.as_tensor(fed.index[i])], plain.y[torch.as_tensor(plain.index[i])].repeat(2))
+    assert (fed.label_counts() == 2 * plain.label_counts()).all()
+    again = shifted(augment=fc.RandAugment(once=True))
+    assert torch.equal(again.x, fed.x)
+    assert not torch.equal(shifted(augment=fc.RandAugment(once=True), seed=1).x, fed.x)
+    assert torch.isfinite(fc.simulate(fc.FedBN(), fed, personal=True, **RUN).params).all()
+
+
+# --- FedBN --------------------------------------------------------------------------------------------------------
+
+
+def test_without_batch_norm_fedbn_is_fedavg_bit_for_bit():
+    for fed in (h.network(), fc.quadratic(*h.problem(4, 3))):
+        a, b = (fc.simulate(m, fed, cohort=3, server_lr=0.7, **RUN) for m in (fc.FedBN(), fc.FedAvg()))
+        assert torch.equal(a.params, b.params)
+
+
+def test_batch_norm_is_found_by_the_type_of_the_module_and_not_by_its_name():
+    class Misnamed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bn = nn.Linear(4, 3)
+            self.inner = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+    layout = models.Layout.of(Misnamed())
+    places = [k for k, s in zip(layout.names, layout.slices, strict=True) if s in layout.batch_norm()]
+    assert places == ["inner.1.weight", "inner.1.bias"]
+
+
+def test_a_clients_batch_norm_entries_come_back_untouched_while_all_others_are_the_servers():
+    fed = shifted()
+    bn = fc.FedBN().mask(fed.engine.layout, fed.x0)
+    starts, ends = [], []
+
+    class Watched(fc.FedBN):
+        def broadcast(self, r):
+            starts.append((r.clients.clone(), super().broadcast(r)))
+            return starts[-1][1]
+
+        def aggregate(self, r, y):
+            ends.append(y.clone())
+            return super().aggregate(r, y)
+
+    history = fc.simulate(Watched(), fed, cohort=3, **RUN | {"rounds": 8})
+    last, returned = {}, 0
+    for (clients, start), end in zip(starts, ends, strict=True):
+        for row, i in enumerate(clients.tolist()):
+            assert torch.equal(start[row][bn], last.get(i, fed.x0[bn]))
+            returned += i in last
+            assert torch.equal(start[row][~bn], start[0][~bn])
+            last[i] = end[row][bn].clone()
+            assert not torch.equal(last[i], start[row][bn])
+    assert returned > 5
+    for i, row in last.items():
+        assert torch.equal(history.state["bn_i"][i][bn], row)
+        assert (history.state["bn_i"][i][~bn] == 0).all()
+    h.close(history.params[bn], ends[-1][:, bn].mean(0), 1e-12)  # nobody receives these
+
+
+def test_fedbn_with_one_client_is_plain_sgd():
+    fed = shifted(sizes=(24,))
+    a, b = (fc.simulate(m, fed, **RUN) for m in (fc.FedBN(), fc.FedAvg()))
+    h.close(a.params, b.params, 1e-12)
+
+
+def test_a_fedbn_clients_model_is_the_servers_with_its_own_batch_norm():
+    fed = shifted()
+    history = fc.simulate(fc.FedBN(), fed, personal=True, **RUN)
+    method, layout = fc.FedBN(), fed.engine.layout
+    bn = method.mask(layout, fed.x0)
+    X = method.personal(history.state, layout)
+    assert torch.equal(X[:, ~bn], history.params[~bn].expand(fed.n, -1))
+    assert torch.equal(X[:, bn], history.state["bn_i"][:, bn])
+    for name, values in fed.evaluate_clients(X).items():
+        assert [history.final(name, client=i) for i in range(fed.n)] == values.tolist()
+
+
+# --- FedALA -------------------------------------------------------------------------------------------------------
+
+
+def ala_rounds(fed, method, **options) -> list:
+    """The rounds of a run of FedALA, after `prepare`."""
+    rounds = []
+
+    def watch(r, y):
+        rounds.append(r)
+        return {}
+
+    fc.simulate(method, fed, probes=[watch], **RUN | options)
+    return rounds
+
+
+def test_without_layers_fedala_is_fedavg_bit_for_bit_and_with_w_1_to_rounding():
+    for fed in (h.network(), fc.quadratic(*h.problem(4, 3))):
+        plain = fc.simulate(fc.FedAvg(), fed, cohort=3, **RUN)
+        assert torch.equal(fc.simulate(fc.FedALA(layers=0), fed, cohort=3, **RUN).params, plain.params)
+        h.close(fc.simulate(fc.FedALA(1, lr=0), fed, cohort=3, **RUN).params, plain.params, 1e-12)
+
+
+def test_with_w_0_on_all_layers_every_client_trains_alone():
+    class Alone(fc.FedALA):
+        def client_start(self, x):
+            return {"theta_i": x, "W_i": torch.zeros_like(x)}
+
+    A, b = h.problem(4, 3)
+    history = fc.simulate(Alone(1, lr=0), fc.quadratic(A, b), rounds=5, lr=0.1, local_steps=3)
+    for i in range(4):
+        x = np.zeros(3)
+        for _ in range(15):
+            x = x - 0.1 * A[i] @ (x - b[i])
+        h.close(history.state["theta_i"][i], x, 1e-12)
+
+
+def test_a_clients_first_round_starts_from_the_servers_model_exactly():
+    fed, seen = h.network(), set()
+    for r in ala_rounds(fed, fc.FedALA(2), cohort=2, rounds=5):
+        for row, i in enumerate(r.clients.tolist()):
+            if i not in seen:
+                assert torch.equal(r.hat[row], r.x)
+                assert (r.W[row] == 1).all()
+            assert r.visits[row] == 0 if i not in seen else r.visits[row] > 0
+        seen |= set(r.clients.tolist())
+
+
+def test_lower_layers_are_the_servers_and_the_top_ones_lie_between():
+    fed = shifted()
+    for r in ala_rounds(fed, fc.FedALA(2, lr=50.0))[1:]:
+        low = fed.engine.layout.layers()[-2].start
+        assert torch.equal(r.hat[:, :low], r.x[:low].expand(fed.n, -1))
+        assert not torch.equal(r.hat[:, low:], r.x[low:].expand(fed.n, -1))
+        assert (r.W[:, :low] == 1).all()
+        assert ((r.W >= 0) & (r.W <= 1)).all()
+        assert (r.W[:, low:] < 1).any()
+        h.close(r.hat[:, low:], r.theta_i[:, low:] + (r.x - r.theta_i)[:, low:] * r.W[:, low:], 1e-12)
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+@pytest.mark.parametrize("clip", [True, False])
+def test_w_follows_autograd_through_theta_i_plus_w_times_the_difference(clip, path):
+    fed = shifted(path=path)
+    method = fc.FedALA(3, sample=0.8, lr=3.0, clip=clip)
+    r = ala_rounds(fed, method, weight_decay=0.1)[2]  # a third round: one epoch
+    plan = fed.plan(RUN["seed"], 2, r.clients.numpy(), batch_size=4, share=0.8)
+    low = fed.engine.layout.layers()[-3].start
+    assert float((r.W - r.W_i).abs().max()) > 1e-3
+    for row in range(fed.n):
+        W = r.W_i[row].clone()
+        for k in range(plan.steps[row]):
+            rows = plan.indices[k, row, : plan.counts[k, row]]
+            W.requires_grad_()
+            hat = torch.cat([r.x[:low], (r.theta_i[row] + (r.x - r.theta_i[row]) * W)[low:]])
+            params = fed.engine.layout.views(hat)
+            logits = torch.func.functional_call(fed.engine.module.train(), params, (fed._inputs(fed.x[rows]),))
+            (g,) = torch.autograd.grad(nn.functional.cross_entropy(logits, fed.y[rows]), W)
+            W = (W - 3.0 * g).detach()
+            W = W.clamp(0, 1) if clip else W
+        h.close(r.W[row], W, 1e-10)
+
+
+class Line:
+    """F(theta) = a/2 (theta - b)^2 as FedALA sees it: one batch, an epoch a call."""
+
+    def __init__(self, a=1.0, b=2.0, theta=1.0, theta_i=0.0, visits=1):
+        self.epochs = 0
+        one = lambda v: torch.tensor([v], dtype=torch.float64)  # noqa: E731
+        rows = {"theta_i": one(theta_i)[None], "W_i": torch.ones(1, 1, dtype=torch.float64)}
+        shared = {"x": one(theta), "layout": None, "visits": np.array([visits]), "share": self.share}
+        self.a, self.b, self.round = a, b, fc.algorithms.Round(shared, rows)
+
+    def share(self, share, epoch):
+        self.epochs += 1
+        return np.array([1]), self.gradient
+
+    def gradient(self, Y, k, losses):
+        losses.append((self.a / 2 * (Y - self.b) ** 2)[:, 0])
+        return self.a * (Y - self.b)
+
+    def learnt(self, **options) -> tuple[float, float]:
+        r = fc.FedALA(1, **options).prepare(self.round)
+        return float(r.W), float(r.hat)
+
+
+def test_on_a_line_the_unclipped_optimum_is_beyond_1_and_the_clipped_one_is_1():
+    """(b - theta_i) / (theta - theta_i) = 2 for b = 2, theta_i = 0, theta = 1."""
+    h.close(Line().learnt(lr=0.8, clip=False), (2.0, 2.0), 1e-6)
+    assert Line().learnt(lr=0.8, clip=True) == (1.0, 1.0)
+    h.close(Line(b=0.25).learnt(lr=0.8, clip=True), (0.25, 0.25), 1e-6)  # an optimum within the interval
+
+
+@pytest.mark.parametrize("theta", [1.0, 3.0])
+def test_the_unclipped_rule_diverges_exactly_where_lr_a_d_squared_exceeds_2(theta):
+    start, b = 1.0, 2.0
+    for product in (1.9, 2.1):
+        lr = product / (4.0 * theta**2)  # a = 4, theta_i = 0
+        W, _ = Line(a=4.0, b=b * theta, theta=theta).learnt(lr=lr, clip=False)
+        line = Line(a=4.0, b=b * theta, theta=theta)
+        line.learnt(lr=lr, clip=False)
+        h.close(W, b + (start - b) * (1 - product) ** line.epochs, 1e-9)
+        assert (abs(W - b) > abs(start - b)) == (product > 2)
+
+
+def test_a_second_round_repeats_epochs_until_ten_losses_agree_and_a_later_one_takes_one():
+    flat, later, first, wild = Line(), Line(visits=2), Line(visits=0), Line(a=10.0)
+    assert (flat.learnt(lr=1e-6), flat.epochs)[1] == personal.LOOK_BACK + 1 == 11
+    assert (later.learnt(lr=1e-6), later.epochs)[1] == 1
+    assert (first.learnt(lr=1e-6), first.epochs) == ((1.0, 1.0), 0)
+    assert (wild.learnt(lr=0.21, clip=False), wild.epochs)[1] == personal.EPOCHS  # diverges
+
+
+def test_theta_equal_to_theta_i_changes_nothing():
+    line = Line(theta=0.3, theta_i=0.3)
+    assert line.learnt(lr=5.0, clip=False) == (1.0, 0.3)
+
+
+def test_the_rule_of_one_client_does_not_depend_on_the_others_in_the_cohort():
+    fed = h.network(sizes=(13, 12, 20, 15, 9))
+    method, generator = fc.FedALA(2, lr=2.0), torch.Generator().manual_seed(0)
+    rows = torch.randn(5, fed.d, generator=generator, dtype=torch.float64) * 0.3
+
+    def learnt(clients, visits):
+        shared = {"x": fed.x0, "layout": fed.engine.layout, "visits": np.array(visits)}
+
+        def share(s, epoch):
+            plan = fed.plan(0, 4, np.array(clients), batch_size=4, share=s, epoch=epoch)
+            return plan.steps, lambda Y, k, **more: fed.gradient(Y, plan, k, **more)
+
+        state = {"theta_i": fed.x0 + rows[clients], "W_i": torch.ones(len(clients), fed.d, dtype=torch.float64)}
+        return method.prepare(fc.algorithms.Round({**shared, "share": share}, state)).W
+
+    together = learnt([0, 1, 2, 3], [1, 5, 0, 1])
+    for row, visits in enumerate((1, 5, 0, 1)):
+        h.close(together[row], learnt([row], [visits])[0], 1e-12)
+    assert (together[2] == 1).all()
+    assert all((together[i] != 1).any() for i in (0, 1, 3))
+
+
+def test_the_share_is_drawn_afresh_each_round_without_replacement_and_holds_at_least_one_sample():
+    fed = h.network(sizes=(13, 7, 20, 1, 9))
+    drawn = {}
+    for t in range(3):
+        for epoch in range(2):
+            plan = fed.plan(0, t, np.arange(5), batch_size=4, share=0.8, epoch=epoch)
+            assert plan.clients.tolist() == [0, 1, 2, 3, 4]  # in the order asked for, whatever their steps
+            for i, size in enumerate((10, 5, 16, 1, 7)):  # floor(0.8 N), 1 where that is 0
+                used = [s for k in range(plan.steps[i]) for s in plan.samples[k, i, : plan.counts[k, i]].tolist()]
+                assert len(used) == len(set(used)) == size
+                assert set(used) <= set(fed.index[i].tolist())
+                drawn[t, epoch, i] = used
+                assert plan.steps[i] == -(-size // 4)
+    for i in (0, 2):
+        assert set(drawn[0, 0, i]) == set(drawn[0, 1, i])
+        assert drawn[0, 0, i] != drawn[0, 1, i]
+        assert set(drawn[0, 0, i]) != set(drawn[1, 0, i])
+    history = fc.simulate(fc.FedALA(1), fed, **RUN)  # a client with one sample takes part like any other
+    assert torch.isfinite(history.params).all()
+
+
+def test_each_sample_is_in_the_share_equally_often():
+    fed = h.network(sizes=(10, 10))
+    rounds, count = 2000, np.zeros(20)
+    for t in range(rounds):
+        plan = fed.plan(0, t, np.array([0, 1]), batch_size=20, share=0.8)
+        np.add.at(count, plan.samples[0][:, :8], 1)
+    assert (np.abs(count - 0.8 * rounds) < 6 * math.sqrt(rounds * 0.8 * 0.2)).all()
+
+
+def test_a_layer_is_a_weight_with_its_bias_and_norm_and_five_are_all_but_the_first_of_the_digit_model():
+    layout = models.Layout.of(models.digit_model_small((3, 16, 16), 10))
+    groups = [
+        [k for k, s in zip(layout.names, layout.slices, strict=True) if place.start <= s.start < place.stop]
+        for place in layout.layers()
+    ]
+    assert [len(g) for g in groups] == [4, 4, 4, 4, 4, 2]
+    assert fc.FedALA(layers=5).first(layout, layout.d) == layout.slices[4].start
+    assert fc.FedALA(layers=1).first(layout, layout.d) == layout.slices[-2].start  # the official code's two tensors
+
+
+def test_more_layers_than_the_model_has_are_an_error_that_tells_how_many_there_are():
+    with pytest.raises(ValueError, match=r"layers=3 but the model has 2 weight layers; use layers<=2"):
+        fc.simulate(fc.FedALA(layers=3), h.network(), **RUN)
+    with pytest.raises(ValueError, match=r"layers=2 but the model has 1 "):
+        fc.simulate(fc.FedALA(layers=2), fc.quadratic(*h.problem()), rounds=1)
+
+
+@pytest.mark.parametrize("wrong", [{"layers": -1}, {"sample": 0}, {"sample": 80}, {"lr": -1.0}])
+def test_hyper_parameters_out_of_range_are_named(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        fc.FedALA(**wrong)
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("augment", [None, fc.RandAugment()], ids=["plain", "augmented"])
+@pytest.mark.parametrize("method", [fc.FedBN(), fc.FedALA(2, lr=5.0)], ids=repr)
+def test_a_stopped_run_ends_as_one_that_was_not(method, augment, tmp_path):
+    fed = shifted(normalise="client", augment=augment)
+    options = RUN | {"rounds": 5, "cohort": 3, "personal": True}
+    whole = fc.simulate(method, fed, **options)
+    fc.simulate(method, fed, checkpoint_dir=tmp_path, **options | {"rounds": 2})
+    rest = fc.simulate(method, fed, checkpoint_dir=tmp_path, **options)
+    assert all(torch.equal(rest.state[k], v) for k, v in whole.state.items())
+    assert [(r, v) for *r, v in rest.rows] == [(r, v) for *r, v in whole.rows]
+    with pytest.raises(fc.CheckpointError):
+        fc.simulate(method, shifted(), checkpoint_dir=tmp_path, **options)
+
+
+def test_a_federation_is_known_by_its_normalisation_and_augmentation_and_not_by_what_was_evaluated():
+    feds = [
+        shifted(normalise=n, augment=a)
+        for n in ("pooled", "client", "half")
+        for a in (None, fc.RandAugment(), fc.RandAugment(magnitude=5))
+    ]
+    prints = [fed.fingerprint() for fed in feds]
+    assert len(set(prints)) == 9
+    for fed, known in zip(feds, prints, strict=True):
+        fed.evaluate(fed.x0)
+        assert fed.fingerprint() == known
+
+
+def test_personal_rows_carry_client_numbers_and_local_ones_are_the_cohorts():
+    fed = shifted(normalise="client")
+    history = fc.simulate(fc.FedAvg(), fed, cohort=3, personal=True, **RUN)
+    for t in range(4):
+        rows = [(name, i, v) for r, name, i, v in history.rows if r == t]
+        assert sorted(i for name, i, _ in rows if name == "own_accuracy") == [0, 1, 2, 3, 4]
+        assert {i for name, i, _ in rows if name == "accuracy_pooled"} == {None, 0, 1, 2, 3, 4}
+    # FedAvg's clients use the server's model, so that target and pooled differ by batch-norm statistics alone
+    local = fc.simulate(fc.FedAvg(), fed, cohort=3, personal="local", **RUN)
+    for t, cohort in enumerate(local.cohorts):
+        assert [i for r, name, i, _ in local.rows if (r, name) == (t + 1, "own_accuracy")] == cohort
+    assert local.params.equal(history.params)
+
+
+def test_without_domains_there_is_no_own_accuracy():
+    assert "own_accuracy" not in shifted(test_owner=False).evaluate_clients(shifted().x0[None].expand(5, -1))
+    x, y = h.images(60, (3, 4, 4), 3)
+    fed = fc.federation((x, y), clients=3, model=normed)
+    assert fed.evaluate_clients(fed.x0.expand(3, -1)).keys() == {"accuracy", "loss"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"normalise": "clients"}, "normalise='clients'"),
+        ({"augment": "RandAugment"}, "fc.RandAugment"),
+        ({"augment": fc.RandAugment(), "pixels": np.float64}, "uint8 images"),
+        ({"augment": fc.RandAugment(), "shape": (2, 4, 4)}, "1 or 3 channels"),
+    ],
+)
+def test_wrong_data_options_are_named(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        shifted(**options)
+
+
+def test_features_have_no_channels_to_normalise():
+    with pytest.raises(ValueError, match="normalise='client' needs images"):
+        fc.federation((np.random.rand(20, 4), np.arange(20) % 2), clients=2, model="mlp", normalise="client")  # noqa: NPY002
+
+
+def test_grey_and_rgb_do_not_mix():
+    (x, y), (tx, ty) = h.images(20, (1, 16, 16), 2), h.images(10, (3, 16, 16), 2)
+    with pytest.raises(ValueError, match="differ in shape"):
+        fc.federation(((x, y), (tx, ty)), clients=2)
+    rgb = models.digit_model_small((3, 16, 16), 2)
+    with pytest.raises(ValueError, match=r"does not take inputs of shape \(1, 16, 16\)"):
+        fc.federation((x, y), clients=2, model=rgb)
+
+
+def test_magnitudes_and_numbers_of_operations_out_of_range_are_named():
+    for wrong in ({"magnitude": 11}, {"magnitude": -1}, {"num_ops": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            fc.RandAugment(**wrong)
+
+
+def test_a_quadratic_has_no_models_of_clients_to_evaluate():
+    with pytest.raises(ValueError, match="personal=True"):
+        fc.simulate(fc.FedAvg(), fc.quadratic(*h.problem()), rounds=1, personal=True)
+    with pytest.raises(ValueError, match="personal='own'"):
+        fc.simulate(fc.FedAvg(), h.network(), rounds=1, personal="own")
+
+
+def test_sub_models_see_clients_with_their_own_statistics_and_public_data_leaves_augmentation_alone():
+    fed = fc.federation(
+        "digit-domains", partition=fc.ByOwner(), model="digit_model_small", normalise="client",
+        augment=fc.RandAugment(once=True), dtype=torch.float64,
+    )  # fmt: skip
+    assert fed.label_counts().sum() == fed.sizes.sum()
+    rest = fed.set_aside(2)
+    assert (rest.normalise, rest.augment) == (fed.normalise, fed.augment)
+    assert rest.sizes.sum() == 2 * (len(fed.source.train_y) - 20)
+    seen = []
+    observe, rest.engine.observe = (
+        rest.engine.observe,
+        lambda Y, batch, sites: seen.append(batch.x) or observe(Y, batch, sites),
+    )
+    rest.activations(rest.x0, np.array([3]))
+    mean = torch.cat([part[0] for part in seen]).mean((0, 2, 3))
+    assert mean.abs().max() < 0.25  # standardised by the client's own images, not by the pooled ones

@@ -1,0 +1,370 @@
+"""Batches of cells: what stands is not run again, what was stopped goes on, what failed is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedcore import reproduce
+from fedcore.reproduce import batch, cells, report, studies
+from fedcore.reproduce import table as definitions
+from fedcore.reproduce.batch import Place, slug
+from fedcore.reproduce.cells import identity
+
+ROOT = Path(__file__).resolve().parent.parent
+SPEC = {
+    "study": "simulate",
+    "method": ["FedAvg", {}],
+    "federation": {"source": "digits", "clients": 10, "partition": ["Dirichlet", {"q": 0.3}], "model": "logistic"},
+    "run": {"rounds": 4, "cohort": 3, "lr": 0.1, "eval_every": 2},
+}
+TRIAL = """
+from fedcore.reproduce import Cell, Table, studies
+
+SPEC = {spec!r}
+LOG = {log!r}
+
+
+def counted(spec, seed, folder, device):
+    with open(LOG, "a") as f:
+        f.write(f"{{spec['name']}} {{seed}}\\n")
+    import time
+
+    time.sleep(0.2)
+    if spec["name"] == "bad":
+        raise RuntimeError("this cell cannot work")
+    return {{"final": float(seed), "mean": 0.0, "history": []}}
+
+
+studies.STUDIES["counted"] = counted
+
+
+def table(name, cells):
+    return Table(name, "a trial", "S000", lambda profile: cells, {{"quick": "tiny", "paper": "tiny"}})
+
+
+def of(method):
+    return {{**SPEC, "method": [method, {{}}]}}
+
+
+def count(name):
+    return Cell(name, {{"study": "counted", "name": name}})
+
+
+TABLES = [
+    table("two", [Cell("FedAvg", of("FedAvg"), "FedAvg"), Cell("FedUp \u4e2d\u6587 \u00e9", of("FedUp"), "FedUp")]),
+    table("long", [Cell("long", {{**SPEC, "run": {{**SPEC["run"], "rounds": 600, "eval_every": 10}}}})]),
+    table("counted", [count(f"c{{k}}") for k in range(4)]),
+    table("broken", [count("good"), count("bad"), count("last")]),
+]
+"""
+
+
+@pytest.fixture
+def trial(tmp_path):
+    """A folder with a blank and a letter beyond ASCII in its name, the definitions, and the log of runs."""
+    folder = tmp_path / "a folder é"
+    folder.mkdir()
+    log = folder / "log.txt"
+    (folder / "trial.py").write_text(TRIAL.format(spec=SPEC, log=str(log)), encoding="utf-8")
+    return folder
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    given = ["--definitions", str(folder / "trial.py"), "--results", str(folder / "results")]
+    return [sys.executable, "-m", "fedcore.reproduce", *arguments, *given]
+
+
+def call(folder: Path, *arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        command(folder, *arguments), capture_output=True, text=True, cwd=ROOT, timeout=300, env=environment(), **options
+    )
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def result(folder: Path, table: str, cell: str) -> dict:
+    return json.loads((folder / "results" / "quick" / table / f"{slug(cell)}.json").read_text())
+
+
+# --- cells --------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_computed_once_and_a_further_seed_adds_to_it(tmp_path, monkeypatch):
+    file, ran = tmp_path / "cell.json", []
+    real = studies.STUDIES["simulate"]
+    monkeypatch.setitem(studies.STUDIES, "simulate", lambda *a: ran.append(a[1]) or real(*a))
+    first = reproduce.run_cell(SPEC, [0], file=file)
+    both = reproduce.run_cell(SPEC, [0, 1], file=file)
+    assert ran == [0, 1]
+    assert both.runs[0] == first.runs[0]
+    assert set(both.runs) == {0, 1}
+
+
+@pytest.mark.parametrize("change", [{"run": {"lr": 0.2}}, {"method": {"server_momentum": 0.5}}, {"metric": "loss"}])
+def test_a_changed_parameter_is_another_cell(change, tmp_path):
+    file = tmp_path / "cell.json"
+    reproduce.run_cell(SPEC, [0], file=file)
+    changed = cells.merged(SPEC, change)
+    assert not reproduce.load(file, changed).runs
+    assert reproduce.load(file, SPEC).runs
+
+
+def test_a_new_revision_makes_every_result_stale(tmp_path, monkeypatch):
+    file = tmp_path / "cell.json"
+    reproduce.run_cell(SPEC, [0], file=file)
+    monkeypatch.setattr(cells, "REVISION", cells.REVISION + 1)
+    assert not reproduce.load(file, SPEC).runs
+
+
+def test_the_order_of_keys_does_not_make_another_cell():
+    assert identity(dict(reversed(SPEC.items())), 0) == identity(SPEC, 0)
+    assert identity(SPEC, 0) != identity(SPEC, 1)
+
+
+def test_a_result_says_where_it_came_from(tmp_path):
+    run = reproduce.run_cell(SPEC, [0], file=tmp_path / "cell.json").runs[0]
+    assert {"device", "threads", "torch", "python", "version", "commit", "seconds", "yardstick"} <= set(run)
+    assert [t for t, _ in run["history"]] == [0, 2, 4]
+    assert run["history"][-1][1] == pytest.approx(run["final"], abs=1e-4)
+
+
+def test_tuning_takes_the_best_setting_on_seeds_of_its_own(tmp_path, monkeypatch):
+    seen = []
+
+    def study(spec, seed, folder, device):
+        seen.append((spec["run"]["lr"], seed))
+        return {"final": spec["run"]["lr"], "mean": -abs(spec["run"]["lr"] - 0.2), "history": []}
+
+    monkeypatch.setitem(studies.STUDIES, "simulate", study)
+    spec = {**SPEC, "tune": {"grid": [{"run": {"lr": lr}} for lr in (0.1, 0.2, 0.3)], "seeds": [1000, 1001]}}
+    found = reproduce.run_cell(spec, [0, 1])
+    assert found.finals() == [0.2, 0.2]
+    assert [seed for _, seed in seen] == [1000, 1001] * 3 + [0, 1]
+    assert found.tuned["setting"] == {"run": {"lr": 0.2}}
+
+
+def test_a_setting_that_diverges_is_never_chosen_and_a_run_that_diverges_is_a_result():
+    wild = {"run": {"lr": 1e38, "rounds": 3}}
+    spec = {**SPEC, "tune": {"grid": [wild, {"run": {"lr": 0.1}}]}}
+    assert reproduce.run_cell(spec, [0]).tuned["setting"] == {"run": {"lr": 0.1}}
+    run = reproduce.run_cell(cells.merged(SPEC, wild), [0]).runs[0]
+    assert run["final"] is None
+    assert run["diverged"] >= 0
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "other"])
+def test_a_damaged_result_is_reported_and_run_again_never_read(damage, tmp_path):
+    file = tmp_path / "cell.json"
+    good = reproduce.run_cell(SPEC, [0], file=file).runs[0]["final"]
+    text = file.read_text()
+    file.write_text(
+        {"cut": text[:-20], "changed": text.replace(f'"final":{good}', '"final":99.5'), "empty": "", "other": "[1]"}[
+            damage
+        ]
+    )
+    with pytest.raises(reproduce.CorruptResult, match="damaged"):
+        reproduce.load(file, SPEC)
+    with pytest.warns(UserWarning, match="run again"):
+        again = reproduce.run_cell(SPEC, [0], file=file)
+    assert again.runs[0]["final"] == good
+    assert reproduce.load(file, SPEC).runs[0]["final"] == good
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({**SPEC, "study": "simulat"}, "simulat.*use one of"),
+        ({**SPEC, "method": ["FedAwg", {}]}, "FedAwg.*use one of"),
+        ({**SPEC, "run": {**SPEC["run"], "lr": -1}}, "lr=-1"),
+    ],
+)
+def test_a_wrong_specification_is_explained(spec, message):
+    with pytest.raises(ValueError, match=message):
+        reproduce.run_cell(spec, [0])
+
+
+# --- batches ------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_runs_end_to_end_as_notebooks_and_is_then_done(trial):
+    done = call(trial, "two", "--seeds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "2 cells run, 0 stood already, 0 failed" in done.stdout
+    notebooks = sorted((trial / "results" / "quick" / "two" / "notebooks").glob("*.ipynb"))
+    assert [n.name for n in notebooks] == ["FedAvg.ipynb", "FedUp-中文-é.ipynb"]
+    assert "image/png" in notebooks[0].read_text()
+    again = call(trial, "two", "--seeds", "2")
+    assert "0 cells run, 2 stood already" in again.stdout
+    assert "2 of 2 cells done" in call(trial, "list", "--seeds", "2").stdout
+    call(trial, "report", "--seeds", "2")
+    tidy = (trial / "results" / "quick" / "two" / "table.csv").read_text()
+    assert tidy.count("\n") == 3
+    plain = reproduce.run_cell({**SPEC, "method": ["FedUp", {}]}, [0])
+    assert result(trial, "two", "FedUp 中文 é")["runs"]["0"]["final"] == plain.runs[0]["final"]
+
+
+def test_killed_in_the_middle_and_started_again_gives_the_same_bits(trial):
+    with subprocess.Popen(command(trial, "long", "--plain", "--seeds", "1"), cwd=ROOT, env=environment()) as process:
+        until = time.monotonic() + 60
+        while not list(trial.glob("results/quick/long/unfinished/*/seed0/checkpoint.npz")):
+            assert time.monotonic() < until
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert not (trial / "results" / "quick" / "long" / "long.json").exists()
+    assert call(trial, "long", "--plain", "--seeds", "1").returncode == 0
+    spec = {**SPEC, "run": {**SPEC["run"], "rounds": 600, "eval_every": 10}}
+    whole = reproduce.run_cell(spec, [0]).runs[0]
+    stopped = result(trial, "long", "long")["runs"]["0"]
+    assert (stopped["final"], stopped["history"]) == (whole["final"], whole["history"])
+    assert not list(trial.glob("results/quick/long/unfinished/*"))
+
+
+def test_two_batches_on_one_folder_run_no_cell_twice(trial):
+    both = [
+        subprocess.Popen(command(trial, "counted", "--plain", "--seeds", "2"), cwd=ROOT, env=environment())
+        for _ in range(2)
+    ]
+    assert [process.wait(120) for process in both] == [0, 0]
+    runs = (trial / "log.txt").read_text().splitlines()
+    assert sorted(runs) == [f"c{k} {seed}" for k in range(4) for seed in range(2)]
+    for k in range(4):
+        assert reproduce.load(
+            trial / "results" / "quick" / "counted" / f"c{k}.json", {"study": "counted", "name": f"c{k}"}
+        ).runs
+
+
+def test_a_failing_cell_is_reported_and_the_others_go_on(trial):
+    done = call(trial, "broken", "--plain", "--seeds", "1")
+    assert done.returncode == 1
+    assert "FAILED broken: bad" in done.stderr
+    assert "this cell cannot work" in done.stderr
+    assert "2 cells run, 0 stood already, 1 failed" in done.stdout
+    assert result(trial, "broken", "last")["runs"]["0"]["final"] == 0.0
+
+
+def test_a_failing_notebook_is_named_with_its_error(trial):
+    place = Place(trial / "results", "quick", "broken")
+    cell = reproduce.Cell("bad", {**SPEC, "method": ["FedAvg", {"server_momentum": 7}]})
+    outcome = batch.run(place, [cell], [0], workers=1, progress=False)
+    ((name, notebook, error),) = outcome.failed
+    assert name == "bad"
+    assert "server_momentum=7 is out of range" in error
+    assert Path(notebook).exists()
+
+
+def test_a_full_disk_is_explained_and_costs_no_finished_cell(tmp_path):
+    file = tmp_path / "cell.json"
+    reproduce.run_cell(SPEC, [0], file=file)
+    before, size = file.read_bytes(), file.stat().st_size
+    code = f"""
+import resource, signal
+from fedcore import reproduce
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
+reproduce.run_cell({SPEC!r}, [0, 1], file={str(file)!r})
+"""
+    assert resource.RLIMIT_FSIZE is not None
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd=ROOT)
+    assert "make room" in done.stderr
+    assert file.read_bytes() == before
+    assert [p for p in tmp_path.iterdir() if p.suffix == ".json"] == [file]
+
+
+def test_a_dead_worker_costs_its_running_cells_only(trial):
+    scheduler_file = trial / "scheduler.json"
+    dask = [sys.executable, "-m", "distributed.cli.dask_"]
+    quiet = {"cwd": trial, "env": environment(), "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    where = ["--scheduler-file", str(scheduler_file)]
+    options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    scheduler = subprocess.Popen([*dask[:2], dask[2] + "scheduler", *where, *options], **quiet)
+    start = [*dask[:2], dask[2] + "worker", *where, "--no-nanny", "--nthreads", "1", "--no-dashboard"]
+    workers = [subprocess.Popen(start, **quiet) for _ in range(2)]
+    try:
+        until = time.monotonic() + 60
+        while not scheduler_file.exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        address = json.loads(scheduler_file.read_text())["address"]
+        with subprocess.Popen(
+            command(trial, "two", "--seeds", "1", "--scheduler", address),
+            cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            while not list(trial.glob("results/quick/two/notebooks/*.ipynb")):  # both have begun, or nearly
+                assert time.monotonic() < until
+                assert process.poll() is None
+                time.sleep(0.02)
+            workers[0].kill()
+            out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+        assert "0 failed" in out
+        assert result(trial, "two", "FedAvg")["runs"]["0"]["final"] > 0
+    finally:
+        for process in (*workers, scheduler):
+            process.kill()
+            process.wait()
+
+
+def test_unknown_names_get_near_ones(trial):
+    done = call(trial, "cuonted")
+    assert done.returncode == 2
+    assert "did you mean counted" in done.stderr
+
+
+def test_a_file_without_definitions_is_explained(tmp_path):
+    (tmp_path / "trial.py").write_text("x = 1\n")
+    with pytest.raises(ValueError, match="TABLES"):
+        definitions.add(tmp_path / "trial.py")
+
+
+# --- verdicts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "source", "gap", "half", "words"),
+    [
+        (3, 2.0, 1.5, 0.4, "same sign"),
+        (3, 2.0, 1.9, 0.4, "same sign, within the source's margin"),
+        (3, 2.0, -1.5, 0.4, "opposite sign"),
+        (3, 2.0, 0.1, 0.4, "not told apart"),
+        (3, 0.3, 0.1, 0.4, "not told apart, within the source's margin"),
+        (0, 2.0, float("nan"), float("nan"), "not run yet"),
+        (1, 2.0, 1.0, float("nan"), "too few seeds"),
+        (3, float("nan"), 1.0, 0.1, "no source value"),
+        (3, 2.0, float("nan"), float("nan"), "diverged"),
+    ],
+)
+def test_a_verdict_follows_the_printed_rule(n, source, gap, half, words):
+    assert report.verdict(n, source, gap, half) == words
+
+
+def test_gaps_are_paired_by_seed():
+    def with_finals(values):
+        return cells.Result({}, {seed: {"final": v} for seed, v in enumerate(values)})
+
+    gap, half = report.paired(with_finals([11.0, 22.0, 33.0]), with_finals([10.0, 20.0, 30.0]), [0, 1, 2])
+    assert gap == pytest.approx(2.0)
+    assert half == pytest.approx(4.303 * 1.0 / 3**0.5)
+
+
+def test_every_definition_has_cells_captions_and_specifications_that_build():
+    for table in reproduce.tables().values():
+        for profile in definitions.PROFILES:
+            assert table.captions[profile]
+            listed = table.cells(profile)
+            assert len({slug(cell.name) for cell in listed}) == len(listed)
+            for cell in listed:
+                studies.find(cell.spec)
+                json.dumps(cell.spec, allow_nan=False)

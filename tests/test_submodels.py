@@ -1,0 +1,527 @@
+"""Sub-models: who owns which entry, smaller networks that equal masked ones, and what comes back to the server."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from test_engine import batch, relative, rows
+from torch import nn
+
+import fedcore as fc
+from fedcore import models
+from fedcore.engine import Batch, Engine
+from fedcore.submodels import Depth, Neurons, Width, combine, cost, kept, multihead, stages, with_heads
+
+RATIOS = [1, 0.99, 0.5, 0.25, 0.125, 0.0625]
+LEVELS = {1: 0.2, 0.5: 0.2, 0.25: 0.2, 0.125: 0.2, 0.0625: 0.2}
+
+
+def residual(shape, classes) -> nn.Module:
+    """Post-activation blocks: the first on the stem's stream, the second on one of its own."""
+    conv, norm = (lambda a, b: nn.Conv2d(a, b, 3, padding=1, bias=False)), nn.BatchNorm2d
+    first = models.Residual(nn.Sequential(conv(8, 8), norm(8), nn.ReLU(), conv(8, 8), norm(8)))
+    second = models.Residual(nn.Sequential(conv(8, 12), norm(12)), nn.Sequential(nn.Conv2d(8, 12, 1), norm(12)))
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, classes)]
+    return nn.Sequential(conv(shape[0], 8), norm(8), nn.ReLU(), first, second, *head)
+
+
+def preact(shape, classes) -> nn.Module:
+    """The thesis' ResNet in small: an identity block and one with a shortcut."""
+    blocks = [models.PreAct(8, 8, 1), models.PreAct(8, 12, 2)]
+    head = [
+        models.Scaler(),
+        nn.BatchNorm2d(12),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(12, classes),
+    ]
+    return nn.Sequential(nn.Conv2d(shape[0], 8, 3, padding=1, bias=False), *blocks, *head)
+
+
+def vectors(shape, classes) -> nn.Module:
+    """Batch norm after a Flatten (a block of columns a channel), on vectors, and a representation layer."""
+    trunk = [nn.Conv2d(shape[0], 6, 3, stride=2), nn.Tanh(), nn.Flatten(), nn.BatchNorm1d(54), nn.Linear(54, 10)]
+    return models.Projected(
+        nn.Sequential(*trunk, nn.BatchNorm1d(10, affine=False), nn.Sigmoid(), nn.Linear(10, 7)), nn.Linear(7, classes)
+    )
+
+
+NETS = {
+    "thesis_mlp": models.thesis_mlp, "thesis_cnn_small": models.thesis_cnn_small, "digit_cnn": models.digit_cnn,
+    "residual": residual, "preact": preact, "vectors": vectors, "heads": multihead("thesis_cnn_small"),
+}  # fmt: skip
+every_net = pytest.mark.parametrize("net", NETS)
+
+
+def module(net: str, shape=(1, 8, 8), classes: int = 5) -> nn.Module:
+    return models.build(NETS[net], shape, classes, seed=0).double()
+
+
+def random_keep(neurons: Neurons, m: int, ratio: float) -> list[torch.Tensor]:
+    g = torch.Generator().manual_seed(7)
+    return neurons.top([torch.rand(m, w, generator=g) for w in neurons.widths], ratio)
+
+
+def mask_of(neurons: Neurons, keep) -> torch.Tensor:
+    return torch.zeros(len(keep[0]), neurons.layout.d, dtype=torch.bool).scatter_(1, neurons.places(keep), True)
+
+
+# --- neurons and their entries ------------------------------------------------------------------------------------
+
+
+def test_a_place_is_kept_when_both_its_neurons_are():
+    net = models.build("thesis_mlp", (1, 2, 2), 3, 0)
+    neurons = Neurons.of(net)
+    keep = [torch.tensor([[1, 4, 49]]), torch.tensor([[0, 20]])]
+    mask = neurons.layout.views(mask_of(neurons, keep)[0])
+    a, b = torch.zeros(50, dtype=torch.bool), torch.zeros(24, dtype=torch.bool)
+    a[keep[0][0]], b[keep[1][0]] = True, True
+    whole = torch.ones
+    assert torch.equal(mask["1.weight"], a[:, None] & whole(1, 4, dtype=bool))  # all inputs
+    assert torch.equal(mask["1.bias"], a)
+    assert torch.equal(mask["3.weight"], b[:, None] & a)
+    assert torch.equal(mask["5.weight"], b & whole(3, 1, dtype=bool))  # all classes
+    assert mask["5.bias"].all()
+
+
+def test_a_channel_owns_all_its_columns_after_a_flatten():
+    net = models.digit_cnn((1, 8, 8), 10)
+    neurons = Neurons.of(net)
+    keep = [torch.arange(16)[None], torch.tensor([[3, 30]])]
+    columns = neurons.layout.views(mask_of(neurons, keep)[0])["7.weight"][0].view(32, 2, 2)
+    assert columns.flatten(1).all(1).nonzero().flatten().tolist() == [3, 30]
+    assert columns.sum() == 8
+
+
+def test_widths_are_rounded_up():
+    assert [[kept(r, w) for w in (64, 128, 256, 512)] for r in (0.5, 0.25, 0.125, 0.0625, 0.99)] == [
+        [32, 64, 128, 256], [16, 32, 64, 128], [8, 16, 32, 64], [4, 8, 16, 32], [64, 127, 254, 507]
+    ]  # fmt: skip
+    assert kept(0.07, 100) == 7  # 0.07 * 100 is a little more than 7 in floating point
+    assert kept(1e-6, 3) == 1  # no layer is ever empty
+
+
+def test_a_residual_stream_has_one_keep_set_and_inner_convolutions_their_own():
+    neurons = Neurons.of(module("preact"))
+    assert neurons.widths == (8, 8, 12, 12)  # stem and its block, inner, shortcut and second block, inner
+    axes = dict(zip(neurons.layout.names, neurons.axes, strict=True))
+    assert axes["0.weight"][0] == axes["1.conv2.weight"][0] == axes["2.norm1.weight"][0] == (0, 1)
+    assert axes["2.shortcut.weight"] == ((2, 1), (0, 1))
+    assert axes["2.conv2.weight"][0] == axes["4.weight"][0] == (2, 1)
+    assert neurons.sites[0] == "2.act1"  # the stream's last activation, after all additions
+    loose = Neurons.of(module("preact"), aligned=False)
+    axes = dict(zip(loose.layout.names, loose.axes, strict=True))
+    assert len(loose.widths) == 6
+    assert axes["0.weight"][0] != axes["1.conv2.weight"][0]
+
+
+def test_the_thesis_resnets_have_a_stream_per_stage_and_one_per_block():
+    for name, blocks in (("preact_resnet18", (2, 2, 2, 2)), ("preact_resnet34", (3, 4, 6, 3))):
+        widths = Neurons.of(models.MODELS[name]((3, 8, 8), 10)).widths
+        want = [w for w, b in zip((64, 128, 256, 512), blocks, strict=True) for _ in range(b + 1)]
+        assert list(widths) == want
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (lambda: models.resnet18_gn((3, 8, 8), 10), "GroupNorm"),
+        (lambda: models.CharLSTM(), "CharLSTM"),
+        (lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), "Conv2d"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 3, 3), nn.Linear(6, 4), nn.Flatten(), nn.Linear(72, 10)), "Linear"),
+        (lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 6), nn.LayerNorm(6)), "LayerNorm"),
+    ],
+)
+def test_layers_that_mix_channels_are_refused_by_name(bad, words):
+    with pytest.raises(ValueError, match=rf"{words}.*mix channels"):
+        Neurons.of(bad())
+
+
+def test_shared_parameters_are_refused():
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    net[2].weight = net[0].weight
+    with pytest.raises(ValueError, match="shares parameters"):
+        Neurons.of(net)
+
+
+# --- compact = masked ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+@every_net
+def test_the_smaller_network_is_the_masked_one_forward_and_backward(net, ratio):
+    whole, m = module(net), 3
+    small = Width(ratio)(whole)
+    neurons, b = Neurons.of(whole), batch(m, 5, (1, 8, 8), 5)
+    keep = random_keep(neurons, m, ratio)
+    places = neurons.places(keep)
+    assert places.shape == (m, models.Layout.of(small).d)
+    Y = rows(whole, m)
+    mask = mask_of(neurons, keep)
+    for path in ("batched", "sequential"):
+        g = Engine(small, path).gradient(Y.gather(1, places), b)
+        G = Engine(whole, path).gradient(Y * mask, b, rate=[ratio] * m) * mask
+        assert relative(torch.zeros_like(Y).scatter_(1, places, g), G) < 1e-10, path
+    a, c = Engine(small).logits(Y.gather(1, places), b), Engine(whole).logits(Y * mask, b)
+    if ratio == 1 or not Engine(whole).scalers:  # the logits of the masked network had rate 1
+        assert relative(a, c) < 1e-12
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.0625])
+def test_the_thesis_resnet18_is_its_masked_form(ratio):
+    whole = models.build("preact_resnet18", (3, 9, 9), 10, 0).double()
+    neurons, b = Neurons.of(whole), batch(1, 2, (3, 9, 9), 10)
+    keep = random_keep(neurons, 1, ratio)
+    places, Y = neurons.places(keep), models.flatten(whole)[None]
+    mask = mask_of(neurons, keep)
+    g = Engine(Width(ratio)(whole), "batched").gradient(Y.gather(1, places), b)
+    G = Engine(whole, "batched").gradient(Y * mask, b, rate=[ratio])
+    assert relative(g, G.gather(1, places)) < 1e-10
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize(("name", "shape"), [("thesis_cnn", (1, 8, 8)), ("preact_resnet34", (3, 9, 9))])
+def test_one_forward_and_backward_per_ratio(name, shape, ratio):
+    if name == "preact_resnet34" and ratio > 0.25:
+        pytest.skip("21 million parameters; the smaller ratios show it")
+    small = Width(ratio)(models.build(name, shape, 10, 0))
+    flat = models.flatten(small)
+    G = Engine(small, "sequential").gradient(flat[None], batch(1, 2, shape, 10, torch.float32))
+    assert torch.isfinite(G).all()
+    assert G.abs().sum() > 0
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+def test_clients_of_different_rates_can_share_a_batch(path):
+    whole, m = module("thesis_cnn_small"), 3
+    b, Y, rates = batch(m, 4, (1, 8, 8), 5), rows(whole, 3), [1.0, 0.5, 0.25]
+    together = Engine(whole, path).gradient(Y, b, rate=rates)
+    for i, rate in enumerate(rates):
+        alone = Batch(b.x[i : i + 1], b.y[i : i + 1], b.w[i : i + 1], [b.count[i]], [0])
+        assert relative(together[i], Engine(whole, path).gradient(Y[i : i + 1], alone, rate=[rate])[0]) < 1e-12
+    own = Engine(whole, path)
+    own.gradient(Y, b, rate=rates)
+    assert {s.rate for s in own.scalers} == {1.0}
+
+
+def test_a_scaler_divides_in_training_and_is_the_identity_in_evaluation():
+    scaler, x = models.Scaler(0.25), torch.randn(3)
+    assert torch.equal(scaler(x), 4 * x)
+    assert torch.equal(scaler.eval()(x), x)
+
+
+def test_making_a_smaller_network_touches_neither_the_whole_one_nor_the_random_state():
+    whole = module("preact")
+    before, word = models.flatten(whole), torch.get_rng_state()
+    small = Width(0.5)(whole)
+    with torch.no_grad():
+        for p in small.parameters():
+            p.zero_()
+    assert torch.equal(models.flatten(whole), before)
+    assert torch.equal(torch.get_rng_state(), word)
+
+
+def test_a_sub_model_of_a_federation_is_evaluated_at_its_width():
+    fed = h.network(sizes=(30, 20), shape=(1, 8, 8), model="thesis_cnn_small")
+    neurons, small = fed.neurons(), fed.shrink(Width(0.5))
+    places = neurons.places(neurons.prefix(0.5))[0]
+    assert torch.equal(small.x0, fed.x0[places])
+    assert small.evaluate(fed.x0[places])["loss"] != fed.evaluate(fed.x0)["loss"]
+    masked = torch.zeros_like(fed.x0).index_copy(0, places, fed.x0[places])
+    h.close(small.evaluate(fed.x0[places])["loss"], fed.evaluate(masked)["loss"], 1e-12)
+    assert fed.shrink(Width(0.5)).engine is small.engine  # made once
+
+
+# --- combine ------------------------------------------------------------------------------------------------------
+
+
+def test_the_toy_of_the_catalogue():
+    x, half = torch.zeros(16), torch.zeros(4, 4, dtype=torch.bool)
+    half[:2, :2] = True
+    Y = torch.stack([torch.ones(16), torch.where(half.flatten(), 3.0, 99.0)])
+    mask = torch.stack([torch.ones(16, dtype=torch.bool), half.flatten()])
+    new = combine(x, Y, mask, torch.full((2, 1), 0.5)).view(4, 4)
+    assert torch.equal(new, torch.where(half, 2.0, 1.0))
+
+
+def masks(m: int = 5, d: int = 400) -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(3)
+    x, Y = torch.randn(d, generator=g).double(), torch.randn(m, d, generator=g).double()
+    p = torch.rand(m, 1, generator=g).double()
+    return x, Y, torch.rand(m, d, generator=g) < 0.3, p / p.sum()
+
+
+def test_combine_is_the_weighted_mean_over_who_trained_it_and_exactly_the_old_value_elsewhere():
+    x, Y, mask, p = masks()
+    new = combine(x, Y, mask, p)
+    for j in range(len(x)):
+        who = mask[:, j]
+        if who.any():
+            h.close(new[j], (p[who, 0] * Y[who, j]).sum() / p[who].sum(), 1e-12)
+        else:
+            assert new[j] == x[j]
+    assert not mask.any(0).all()  # there were such entries
+
+
+def test_combine_ignores_what_was_not_trained_whatever_it_is():
+    x, Y, mask, p = masks()
+    assert torch.equal(combine(x, Y, mask, p), combine(x, torch.where(mask, Y, torch.nan), mask, p))
+
+
+def test_untouched_sub_models_combine_to_the_identity():
+    x, _, mask, p = masks()
+    assert torch.equal(combine(x, x.expand(5, -1), mask, p), x)
+
+
+def test_disjoint_masks_copy_blocks():
+    x, Y, _, _ = masks()
+    owner = torch.arange(400) % 5
+    mask = owner == torch.arange(5)[:, None]
+    h.close(combine(x, Y, mask, torch.full((5, 1), 0.2, dtype=x.dtype)), Y[owner, torch.arange(400)], 1e-14)
+
+
+def test_the_order_of_the_clients_changes_nothing():
+    x, Y, mask, p = masks()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    h.close(combine(x, Y[order], mask[order], p[order]), combine(x, Y, mask, p), 1e-14)
+
+
+# --- heads, costs -------------------------------------------------------------------------------------------------
+
+
+def test_a_stage_ends_where_the_number_of_channels_changes():
+    assert stages(module("heads")) == 3
+    assert stages(multihead("thesis_cnn")((1, 28, 28), 10)) == 4
+    assert stages(multihead("preact_resnet18")((3, 32, 32), 10)) == 4
+    assert stages(multihead("thesis_mlp")((1, 8, 8), 10)) == 2
+    assert stages(module("preact")) == 1
+    with pytest.raises(ValueError, match="two or more hidden layers"):
+        with_heads(models.mlp((4,), 3, hidden=(5,)), 3)
+    with pytest.raises(ValueError, match="Sequential"):
+        with_heads(module("vectors"), 5)
+
+
+@every_net
+def test_heads_leave_the_trunk_and_its_last_classifier_as_they_were(net):
+    whole = module(net)
+    if type(whole) is not nn.Sequential:
+        pytest.skip("no Sequential")
+    headed, x = with_heads(whole, 5).double().eval(), torch.randn(4, 1, 8, 8, dtype=torch.float64)
+    out = x
+    for stage in headed.stages:
+        out = stage(out)
+    assert torch.equal(headed.heads[-1](out), whole.eval()(x))
+
+
+def test_the_first_stages_are_a_network_whose_entries_are_those_of_the_whole():
+    whole = module("heads")
+    layout, flat = models.Layout.of(whole), models.flatten(whole)
+    for D in (1, 2, 3):
+        small = Depth(D)(whole)
+        assert stages(small) == D
+        assert torch.equal(models.flatten(small), flat[Depth(D).places(layout)])
+
+
+def test_the_engines_loss_of_a_network_with_heads_is_the_sum_over_its_heads():
+    whole, b = module("heads"), batch(2, 4, (1, 8, 8), 5)
+    Y = rows(whole, 2)
+    for path in ("batched", "sequential"):
+        G = Engine(whole, path).gradient(Y, b)
+        for i, count in enumerate(b.count):
+            flat = Y[i].clone().requires_grad_()
+            named = models.Layout.of(whole).views(flat)
+            logits = torch.func.functional_call(whole.train(), named, (b.x[i, :count],))
+            loss = sum(F.cross_entropy(logits[:, j], b.y[i, :count]) for j in range(3))
+            assert relative(G[i], torch.autograd.grad(loss, flat)[0]) < 1e-12
+
+
+def test_costs_are_counted_and_are_those_of_the_catalogue():
+    """Averages over the five levels; the study's Table 4.2 prints 441.19k / 16.12M, 3.08M / 155.12M, 5.9M / 331.57M."""
+
+    def average(name, shape, classes):
+        net = models.MODELS[name](shape, classes)
+        each = [cost(Width(r)(net), shape) for r in LEVELS]
+        return [np.mean([c[k] for c in each]) for k in ("parameters", "macs")]
+
+    h.close(average("thesis_cnn", (1, 28, 28), 10), [415.8e3, 10.7e6], 5e-3)
+    h.close(average("thesis_cnn", (1, 32, 32), 10)[1], 15.3e6, 5e-3)
+    h.close(average("preact_resnet18", (3, 32, 32), 10), [2.98e6, 148.2e6], 5e-3)
+    h.close(average("preact_resnet34", (3, 32, 32), 200), [5.71e6, 309.1e6], 5e-3)
+
+
+# --- activations and public data ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+@pytest.mark.parametrize("net", ["thesis_mlp", "thesis_cnn_small", "residual"])
+def test_activations_are_means_over_local_samples_and_positions(net, path):
+    fed = h.network(sizes=(13, 7, 20), shape=(1, 8, 8), classes=5, model=NETS[net]).forced(path)
+    got = fed.activations(fed.x0, np.array([2, 0]))
+    whole = fed.engine.module.train()
+    for scaler in (m for m in whole.modules() if isinstance(m, models.Scaler)):
+        scaler.rate = 1.0
+    for row, i in enumerate((2, 0)):
+        for stream, site in enumerate(fed.neurons().sites):
+            seen: list[torch.Tensor] = []
+            hook = whole.get_submodule(site).register_forward_hook(lambda m, a, out, to=seen: to.append(out))
+            whole(h.whole(fed, i)[0])
+            hook.remove()
+            z = seen[0].flatten(2).mean(2) if seen[0].dim() == 4 else seen[0]
+            h.close(got[stream][row], z.mean(0), 1e-10)
+
+
+def test_a_budget_scores_with_that_many_samples_drawn_per_client():
+    fed = h.network(sizes=(13, 7, 20), shape=(1, 8, 8), classes=5, model="thesis_mlp")
+    clients = np.arange(3)
+    whole = fed.activations(fed.x0, clients)
+    some, again, other = (fed.activations(fed.x0, clients, 8, key=k) for k in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(some, again, strict=True))
+    assert not torch.equal(some[0][0], other[0][0])
+    h.close(some[0][1], whole[0][1], 1e-12)  # client 1 has 7 samples: all of them
+    assert not torch.equal(some[0][2], whole[0][2])
+    alone = fed.activations(fed.x0, clients[2:], 8, key=1)
+    h.close(alone[0][0], some[0][2], 1e-12)  # whoever else is there
+
+
+def test_activations_under_batch_norm_do_not_depend_on_the_other_clients(monkeypatch):
+    monkeypatch.setattr(sys.modules["fedcore.data.federation"], "NORM_CHUNK", 6)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
+    fed = h.network(sizes=(13, 7, 19), shape=(1, 8, 8), classes=5, model=net)  # 13 = 2 * 6 + 1: none stands alone
+    together = fed.activations(fed.x0, np.arange(3))[0]
+    for i in range(3):
+        h.close(fed.activations(fed.x0, np.array([i]))[0][0], together[i], 1e-12)
+
+
+def test_public_samples_are_of_every_class_and_of_no_client():
+    x, y = h.images(200, (1, 4, 4), 5)
+    x.reshape(200, -1)[:, 1:3] = np.stack(np.divmod(np.arange(200), 200), 1)  # every picture is its own
+    x.reshape(200, -1)[:, 2] = np.arange(200)
+    fed = fc.federation((x, y), clients=4, model="logistic", public=3, device="cpu")
+    assert fed.public[1].bincount().tolist() == [3] * 5
+    mine = {row.tobytes() for row in fed.public[0].numpy()}
+    assert len(mine) == 15
+    assert not mine & {row.tobytes() for row in fed.x.numpy()}
+    assert not mine & {row.tobytes() for row in fed._test[0].numpy()}
+    assert fed.sizes.sum() == 160 - 15
+    later = fc.federation((x, y), clients=4, model="logistic", device="cpu").set_aside(3)
+    assert torch.equal(later.public[0], fed.public[0])  # the same samples, taken after the partition
+    assert later.sizes.sum() == 145
+    for i in range(4):
+        assert not mine & {row.tobytes() for row in later.x[torch.as_tensor(later.index[i])].numpy()}
+    prints = {f.fingerprint() for f in (fed, later, fc.federation((x, y), clients=4, model="logistic", device="cpu"))}
+    assert len(prints) == 3
+
+
+def test_public_data_that_cannot_be_are_refused():
+    x, y = h.images(100, (1, 4, 4), 5)
+    with pytest.raises(ValueError, match=r"public=17 samples per class, but one class has 14"):
+        fc.federation((x, y), clients=4, model="logistic", public=17)
+    fed = fc.federation((x, y), clients=4, model="logistic")
+    train, test = fed.source.train_x, fed.source.test_x
+    for taken, whose in ((train[:3], "clients'"), (test[:2], "test")):
+        with pytest.raises(ValueError, match=rf"{len(taken)} public samples are {whose} samples too; .*never from the"):
+            fc.simulate(fc.FedGSE(0.5, public=(taken, np.zeros(len(taken), int))), mlp_on(fed), rounds=1)
+    with pytest.raises(ValueError, match=r"float64 .*uint8"):
+        fed.with_public(train[:2] / 3, np.zeros(2, int))
+    with pytest.raises(ValueError, match="has public data already"):
+        fed.set_aside(1).set_aside(1)
+    with pytest.raises(ValueError, match=r"clients \[.*1\] have no training data"):
+        h.network(sizes=(20, 1), classes=3).set_aside(7)
+
+
+def mlp_on(fed):
+    return fed.with_model(lambda net: h.small_mlp((1, 4, 4), 5))
+
+
+# --- capacities ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [10, 100, 7])
+def test_capacities_are_dealt_out_in_exact_proportion_by_the_seed(n):
+    method = fc.HeteroFL(LEVELS)
+    ratio = method.ratios(0, n)
+    counts = np.array([(ratio == r).sum() for r in LEVELS])
+    assert counts.sum() == n
+    assert np.abs(counts - n / 5).max() < 1
+    assert np.array_equal(ratio, method.ratios(0, n, t=9))
+    assert not np.array_equal(ratio, method.ratios(1, n))
+
+
+def test_dynamic_capacities_are_drawn_anew_each_round_with_the_shares_as_probabilities():
+    method = fc.HeteroFL({1: 0.1, 0.5: 0.9}, mode="dynamic")
+    draws = np.stack([method.ratios(0, 100, t) for t in range(50)])
+    assert not (draws == draws[0]).all()
+    assert abs((draws == 1).mean() - 0.1) < 4 * np.sqrt(0.1 * 0.9 / 5000)
+
+
+@pytest.mark.parametrize("method", [m for m in fc.ALL if hasattr(m, "smallest")], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    ("capacities", "error", "words"),
+    [
+        (0, ValueError, r"ratio=0 is out of range; use .*> 0 and <= 1"),
+        (1.5, ValueError, r"ratio=1.5 is out of range"),
+        (float("nan"), ValueError, "ratio=nan"),
+        ("half", TypeError, "'half' is not a number"),
+        ({1: 0.5, 0.5: 0.4}, ValueError, r"shares sum to 0.9; .*sum to 1"),
+        ({1: 1.2, 0.5: -0.2}, ValueError, "share=-0.2|share=1.2"),
+        ({2: 0.5, 0.5: 0.5}, ValueError, "ratio=2"),
+        ({}, ValueError, "one ratio, or a mapping"),
+        ([1, 0.5], ValueError, "one ratio, or a mapping"),
+        (((1, 0.5), (1.0, 0.5)), ValueError, "different ratios"),
+    ],
+)
+def test_capacities_that_cannot_be_are_refused(method, capacities, error, words):
+    with pytest.raises(error, match=words):
+        method(capacities)
+
+
+def test_options_that_cannot_be_are_refused():
+    for make, words in [
+        (lambda: fc.HeteroFL(labels="none"), "labels='none'"),
+        (lambda: fc.HeteroFL(mode="often"), "mode='often'"),
+        (lambda: fc.HeteroFL(training="both"), "training='both'"),
+        (lambda: fc.FedDSE(temperature=-1), "temperature=-1"),
+        (lambda: fc.FedDSE(budget=0), "budget=0"),
+        (lambda: fc.FedGSE(variant="XPL"), "variant='XPL'"),
+        (lambda: fc.FedGSE(public=0), "public=0"),
+        (lambda: fc.FedGSE(similar=0), "similar=0"),
+        (lambda: fc.FederatedDropout(aligned=False, training="masked"), "aligned=False has no masked form"),
+        (lambda: fc.FjORD(training="masked"), "training='masked'"),
+        (lambda: fc.DepthFL(training="masked"), "training='masked'"),
+        (lambda: fc.DepthFL(alpha=-1), "alpha=-1"),
+        (lambda: fc.DepthFL(ramp=0), "ramp=0"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            make()
+
+
+def test_federations_that_do_not_suit_are_refused_before_the_first_round():
+    quadratic, flat = fc.quadratic(*h.problem()), h.network(model="logistic")
+    for fed in (quadratic, flat):
+        with pytest.raises(ValueError, match=r"capacity 0.5, but the model has no hidden neurons.*capacities=1"):
+            fc.simulate(fc.HeteroFL(0.5), fed, rounds=1)
+    with pytest.raises(ValueError, match="a quadratic has no stages"):
+        fc.simulate(fc.DepthFL(0.5), quadratic, rounds=1)
+    with pytest.raises(ValueError, match="a quadratic has no labels"):
+        fc.simulate(fc.HeteroFL(1, labels="zero"), quadratic, rounds=1)
+    with pytest.raises(ValueError, match="two or more hidden layers"):
+        fc.simulate(fc.DepthFL(0.5), flat, rounds=1)
+    aside = h.network(sizes=(30, 20), public=2)
+    with pytest.raises(ValueError, match=r"public=5 .*set 6 samples aside.*public=None"):
+        fc.simulate(fc.FedGSE(0.5, public=5), aside, rounds=1)
+
+
+def test_methods_with_public_arrays_are_told_apart_by_their_content():
+    x, y = h.images(6, (1, 4, 4), 3)
+    a, b, c = fc.FedGSE(0.5, public=(x, y)), fc.FedGSE(0.5, public=(x.copy(), y)), fc.FedGSE(0.5, public=(255 - x, y))
+    assert a == b != c
+    assert hash(a) == hash(b)
+    assert repr(a) == repr(b) != repr(c)
+    assert dataclasses.replace(a) == a

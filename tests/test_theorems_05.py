@@ -1,0 +1,73 @@
+"""Chapter 5's propositions as numbers, in float64, through the public interface."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import problem
+
+import fedcore as fc
+from fedcore.algorithms.platform import PlatformFedDyn, PlatformSCAFFOLD
+
+A, B = problem(n=4, p=3, seed=1)
+LR, K = 0.1 / float(np.linalg.eigvalsh(A).max()), 5
+
+
+def limit(method, rounds=6000, **more):
+    return fc.simulate(method, fc.quadratic(A, B), rounds=rounds, lr=LR, local_steps=K, eval_every=rounds, **more)
+
+
+def fedavg_fixed_point():
+    """(sum_i Q_i)^-1 sum_i Q_i b_i, Q_i = I - (I - lr A_i)^K."""
+    Q = np.eye(3) - np.stack([np.linalg.matrix_power(np.eye(3) - LR * A_i, K) for A_i in A])
+    return np.linalg.solve(Q.sum(0), np.einsum("npq,nq->p", Q, B))
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.3])
+def test_thm_platform_fixed_points(alpha):
+    optimum = fc.quadratic(A, B).optimum.numpy()
+    scaffold, dyn = limit(PlatformSCAFFOLD()), limit(PlatformFedDyn(alpha))
+    np.testing.assert_allclose(scaffold.params, B[-1], atol=1e-8)  # the last client's own minimum
+    np.testing.assert_allclose(scaffold.state["c"], 0, atol=1e-8)
+    np.testing.assert_allclose(dyn.params, fedavg_fixed_point(), atol=1e-8)
+    np.testing.assert_allclose(dyn.state["h"], 0, atol=1e-8)
+    for correct in (fc.SCAFFOLD(), fc.FedDyn(alpha)):
+        np.testing.assert_allclose(limit(correct).params, optimum, atol=1e-8)
+    assert np.linalg.norm(fedavg_fixed_point() - optimum) > 1e-3
+    assert np.linalg.norm(B[-1] - optimum) > 1e-1
+
+
+def test_thm_platform_fixed_points_are_the_only_ones():
+    """From the platform's limits the correct rules move away, and from the optimum the platform's do."""
+    optimum = fc.quadratic(A, B).optimum
+    for method in (PlatformSCAFFOLD(), PlatformFedDyn(0.1)):
+        h = fc.simulate(method, fc.quadratic(A, B, x0=optimum), rounds=1, lr=LR, local_steps=K)
+        assert float((h.params - optimum).norm()) > 1e-3
+
+
+def test_platform_rules_are_no_methods_of_the_package():
+    assert not {PlatformSCAFFOLD, PlatformFedDyn} & set(fc.ALL)
+
+
+def test_platform_scaffold_forgets_its_clients_variates():
+    h = limit(PlatformSCAFFOLD(), rounds=3, cohort=2)
+    assert not h.state["c_i"].any()
+    assert h.state["c"].norm() > 1e-3  # so c is not the mean of the c_i
+
+
+@pytest.mark.parametrize(("n", "m"), [(50, 5), (200, 2), (20, 20)])
+def test_thm_stale(n, m):
+    T = 3000
+    flat = fc.quadratic(np.zeros((n, 1, 1)), np.zeros((n, 1)))
+    cohorts = fc.simulate(fc.FedAvg(), flat, rounds=T, cohort=m, eval_every=T).cohorts
+    last, ages = {}, []
+    for t, cohort in enumerate(cohorts):
+        ages += [t - last[i] for i in cohort if i in last]
+        last |= dict.fromkeys(cohort, t)
+    # geometric ages: mean n/m, variance (1 - m/n) (n/m)^2; 6 sigma of the mean, and clients still waiting at the end
+    sigma = np.sqrt(max(1 - m / n, 0)) * n / m / np.sqrt(len(ages))
+    assert np.mean(ages) == pytest.approx(n / m, abs=6 * sigma + 2 * (n / m) ** 2 / T * (m < n) + 1e-12)
+    few = 20
+    unseen = n - len({i for cohort in cohorts[:few] for i in cohort})
+    share = (1 - m / n) ** few
+    assert unseen / n == pytest.approx(share, abs=6 * np.sqrt(share * (1 - share) / n) + 1e-12)

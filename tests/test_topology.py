@@ -1,0 +1,353 @@
+"""Mixing matrices: closed-form spectra, what each of them preserves, sparse against dense, and wrong graphs refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import helpers as h
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+import fedcore as fc
+from fedcore import topology
+
+FIXED = [fc.Ring(), fc.Torus(), fc.Exponential(), fc.Complete()]
+SYMMETRIC = [*FIXED, fc.RandomRegular(3), fc.Graph(nx.star_graph(23)), fc.Graph(nx.random_labeled_tree(24, seed=1))]
+
+
+def dense(top, n: int, **where) -> np.ndarray:
+    return topology.mixing(top, n, **where).dense().numpy()
+
+
+# --- spectra ------------------------------------------------------------------------------------------------------
+
+
+def cosines(n: int, hops) -> np.ndarray:
+    """Eigenvalues of the circulant matrix with equal weights at these hops."""
+    k = np.arange(n)
+    return sum(np.cos(2 * np.pi * k * hop / n) for hop in hops) / len(hops)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 20])
+def test_the_spectrum_of_a_ring_is_one_third_of_one_and_two_cosines(n):
+    k = np.arange(n)
+    closed = (1 + 2 * np.cos(2 * np.pi * k / n)) / 3
+    h.close(topology.mixing(fc.Ring(), n).spectrum(), np.sort(closed)[::-1], 1e-14)
+
+
+@pytest.mark.parametrize(("n", "a"), [(4, 2), (6, 2), (9, 3), (12, 3), (20, 4), (100, 10)])
+def test_the_spectrum_of_a_torus_is_that_of_its_two_circles(n, a):
+    j, k = np.arange(a)[:, None], np.arange(n // a)
+    closed = (1 + 2 * np.cos(2 * np.pi * j / a) + 2 * np.cos(2 * np.pi * k / (n // a))) / 5
+    h.close(topology.mixing(fc.Torus(), n).spectrum(), np.sort(closed.ravel())[::-1], 1e-14)
+
+
+@pytest.mark.parametrize(
+    ("n", "hops"), [(2, [0, 1]), (5, range(5)), (8, [0, 1, 2, 4, 6, 7]), (12, [0, 1, 2, 4, 8, 10, 11])]
+)
+def test_the_spectrum_of_the_exponential_graph_is_a_mean_of_cosines(n, hops):
+    h.close(topology.mixing(fc.Exponential(), n).spectrum(), np.sort(cosines(n, hops))[::-1], 1e-14)
+
+
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_the_complete_graph_forgets_all_but_the_mean(n):
+    W = topology.mixing(fc.Complete(), n)
+    h.close(W.spectrum(), [1] + [0] * (n - 1), 1e-14)
+    h.close(W.gap(), 1, 1e-14)
+    h.close(W.dense(), np.full((n, n), 1 / n), 1e-15)
+
+
+@pytest.mark.parametrize("n", [6, 16, 25])
+def test_the_gap_is_one_less_the_second_largest_modulus(n):
+    W = dense(fc.Ring(), n)
+    second = np.sort(np.abs(np.linalg.eigvalsh(W)))[-2]
+    h.close(topology.gap(W), 1 - second, 1e-14)
+    h.close(topology.gap(np.array([[0.1, 0.9], [0.9, 0.1]])), 0.2, 1e-14)  # the modulus, not the value -0.8
+
+
+def test_the_exponential_graph_keeps_its_gap_where_the_ring_loses_it():
+    ring, exponential = ([topology.mixing(top, n).gap() for n in (16, 256)] for top in (fc.Ring(), fc.Exponential()))
+    assert ring[1] < ring[0] / 200
+    assert exponential[1] > exponential[0] / 4
+
+
+@pytest.mark.parametrize("top", FIXED, ids=repr)
+def test_distances_to_the_mean_shrink_by_the_second_eigenvalue(top):
+    W, Y = topology.mixing(top, 12), torch.tensor(np.random.default_rng(0).normal(size=(12, 5)))
+    rate = 1 - W.gap()
+    for _ in range(6):
+        before, Y = (Y - Y.mean(0)).norm(), W @ Y
+        assert (Y - Y.mean(0)).norm() <= rate * before + 1e-13
+    slow = np.linalg.eigh(W.dense().numpy())
+    v = torch.tensor(slow.eigenvectors[:, np.argsort(np.abs(slow.eigenvalues))[-2], None])
+    h.close((W @ v).norm(), rate, 1e-13)  # and the bound is attained
+
+
+# --- what a mixing matrix is --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [24, 36])
+@pytest.mark.parametrize("top", SYMMETRIC, ids=lambda top: type(top).__name__)
+def test_a_topology_is_symmetric_and_doubly_stochastic_and_keeps_the_mean(top, n):
+    if isinstance(top, fc.Graph) and n != 24:
+        pytest.skip("a graph of 24 nodes")
+    W = dense(top, n, seed=2, t=3)
+    assert np.array_equal(W, W.T)
+    assert (W >= 0).all()
+    assert (W.diagonal() > 0).all()
+    h.close(W.sum(0), np.ones(n), 1e-14)
+    assert np.array_equal(topology.check(W), W)
+    Y = torch.tensor(np.random.default_rng(1).normal(size=(n, 700)))
+    h.close((topology.mixing(top, n, seed=2, t=3) @ Y).mean(0), Y.mean(0), 1e-15)
+
+
+def test_neighbours_are_those_of_the_drawing():
+    hear = {type(top).__name__: np.flatnonzero(dense(top, 12)[0]).tolist() for top in FIXED}
+    assert hear == {
+        "Ring": [0, 1, 11], "Torus": [0, 1, 3, 4, 8], "Exponential": [0, 1, 2, 4, 8, 10, 11],
+        "Complete": list(range(12)),
+    }  # fmt: skip
+
+
+def test_metropolis_weights_of_a_path_are_those_of_the_formula():
+    third = 1 / 3
+    h.close(dense(fc.Graph([(0, 1), (1, 2)]), 3), [[2 / 3, third, 0], [third, third, third], [0, third, 2 / 3]], 1e-15)
+
+
+def test_a_networkx_graph_keeps_its_numbers_and_names_are_numbered_in_order():
+    path = [(2, 0), (0, 1)]
+    assert fc.Graph(nx.Graph(path)) == fc.Graph(path) == fc.Graph(nx.Graph([(1, 0), (0, 2), (1, 1)]))
+    assert fc.Graph(nx.Graph([("a", "b"), ("b", "c")])) == fc.Graph([(0, 1), (1, 2)])
+    assert eval(repr(fc.Graph(path)), vars(fc).copy()) == fc.Graph(path)
+    assert topology.topology(nx.path_graph(3)) == fc.Graph([(0, 1), (1, 2)])
+
+
+@pytest.mark.parametrize(("top", "n", "degree"), [(fc.Ring(), 9, 2), (fc.Torus(), 12, 4), (fc.RandomRegular(5), 12, 5),
+                                                  (fc.Graph([(0, 1), (1, 2)]), 3, 4 / 3)])  # fmt: skip
+def test_degree_is_the_mean_number_of_neighbours(top, n, degree):
+    assert top.degree == pytest.approx(topology.mixing(top, n).degree()) == pytest.approx(degree)
+    assert fc.Matrix(dense(top, n)).degree == pytest.approx(degree)
+
+
+# --- graphs that are drawn anew -----------------------------------------------------------------------------------
+
+
+def test_the_matrix_of_a_100_client_random_regular_graph_is_doubly_stochastic_every_round_and_never_the_same():
+    seen = set()
+    for t in range(100):
+        W = dense(fc.RandomRegular(10), 100, seed=4, t=t)
+        assert np.array_equal(W, W.T)
+        assert set(np.unique(W)) == {0, 1 / 11, W[0, 0]}
+        assert ((W > 0).sum(1) == 11).all()
+        h.close(W.sum(0), np.ones(100), 1e-14)
+        topology.check(W)  # connected, too
+        seen.add(W.tobytes())
+    assert len(seen) == 100
+    assert dense(fc.RandomRegular(10), 100, seed=5, t=0).tobytes() not in seen
+
+
+@pytest.mark.parametrize(("n", "degree"), [(2, 1), (4, 3), (5, 2), (6, 1), (7, 6), (8, 5), (11, 8), (30, 27), (9, 4)])
+def test_random_regular_graphs_exist_for_every_degree(n, degree):
+    for t in range(20):
+        W = dense(fc.RandomRegular(degree), n, t=t)
+        assert ((W > 0).sum(1) == degree + 1).all()
+        assert np.array_equal(W, W.T)
+
+
+def test_every_edge_of_a_random_regular_graph_is_equally_likely():
+    rounds, n, k = 600, 10, 3
+    counts = sum(dense(fc.RandomRegular(k), n, seed=1, t=t) > 0 for t in range(rounds))
+    p = k / (n - 1)
+    off = counts[~np.eye(n, dtype=bool)]
+    assert np.abs(off - rounds * p).max() < 4.5 * np.sqrt(rounds * p * (1 - p))  # 45 edges: 4.5 sigma
+    assert off.std() > 0.3 * np.sqrt(rounds * p * (1 - p))
+
+
+def test_the_directed_draw_is_row_stochastic_only_and_moves_the_mean():
+    n, k = 50, 10
+    W = dense(fc.DirectedRandom(k), n, seed=3, t=1)
+    h.close(W.sum(1), np.ones(n), 1e-14)
+    assert ((W > 0).sum(1) == k + 1).all()
+    assert (W.diagonal() > 0).all()
+    assert np.abs(W.sum(0) - 1).max() > 0.2
+    with pytest.raises(ValueError, match=r"column \d+ .* sums to"):
+        topology.check(W)
+    Y = torch.tensor(np.random.default_rng(0).normal(size=(n, 1)))
+    assert ((topology.mixing(fc.DirectedRandom(k), n, 3, 1) @ Y).mean() - Y.mean()).abs() > 1e-3
+    counts = sum(dense(fc.DirectedRandom(2), 6, t=t) > 0 for t in range(900))
+    off = counts[~np.eye(6, dtype=bool)]
+    assert np.abs(off - 360).max() < 4.5 * np.sqrt(900 * 0.4 * 0.6)
+
+
+CHILD = """
+import hashlib, sys
+import fedcore as fc
+tops = fc.RandomRegular(6), fc.DirectedRandom(6)
+draws = [fc.topology.mixing(top, 40, seed=7, t=t) for top in tops for t in (3, 0)]
+print(hashlib.sha256(b"".join(W.dense().numpy().tobytes() for W in draws)).hexdigest(), "networkx" in sys.modules)
+"""
+
+
+def test_a_draw_is_the_same_in_another_process_and_needs_no_networkx():
+    command = [sys.executable, "-c", CHILD]
+    root = Path(fc.__file__).parents[1]
+    told = [subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout for _ in range(2)]
+    assert told[0] == told[1]
+    assert told[0].split()[1] == "False"
+    import contextlib
+    import io
+
+    with contextlib.redirect_stdout(io.StringIO()) as here:
+        exec(CHILD, {})
+    assert here.getvalue().split()[0] == told[0].split()[0]
+
+
+# --- the product --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("d", [1, 3, 512, 1300])
+@pytest.mark.parametrize(
+    "top", [*FIXED, fc.RandomRegular(10), fc.DirectedRandom(4), fc.Graph(nx.star_graph(119))],
+    ids=lambda top: type(top).__name__,
+)  # fmt: skip
+def test_the_product_over_neighbours_is_the_dense_product(top, d, dtype):
+    W = topology.mixing(top, 120, dtype=dtype)
+    Y = torch.tensor(np.random.default_rng(0).normal(size=(120, d)), dtype=dtype)
+    assert (W @ Y).dtype == dtype
+    h.close(W @ Y, W.dense().double() @ Y.double(), 1e-15 * 20 if dtype == torch.float64 else 2e-6)
+
+
+def test_a_sparse_graph_is_multiplied_without_its_dense_matrix(monkeypatch):
+    Y = torch.ones(1000, 5)
+    few, many = (topology.mixing(top, 1000, dtype=torch.float32) for top in (fc.RandomRegular(10), fc.Complete()))
+    monkeypatch.setattr(topology.Mixing, "dense", lambda self: pytest.fail("a dense matrix was made"))
+    h.close(few @ Y, Y, 1e-6)
+    with pytest.raises(pytest.fail.Exception):
+        many @ Y
+
+
+@pytest.mark.parametrize(
+    "top", [fc.Ring(), fc.RandomRegular(10), fc.Complete(), fc.Graph(nx.star_graph(119))], ids=repr
+)
+def test_rows_in_another_order_are_mixed_with_their_own_neighbours(top):
+    W, Y = topology.mixing(top, 120), torch.tensor(np.random.default_rng(0).normal(size=(120, 4)))
+    clients = torch.tensor(np.random.default_rng(1).permutation(120))
+    h.close(W.ordered(clients) @ Y[clients], (W @ Y)[clients], 1e-15)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("top", [fc.Ring(), fc.RandomRegular(10), fc.Complete()], ids=repr)
+def test_the_product_on_cuda_is_that_on_the_cpu(top):
+    Y = torch.tensor(np.random.default_rng(0).normal(size=(120, 700)))
+    W = topology.mixing(top, 120, device="cuda")
+    h.close((W @ Y.cuda()).cpu(), topology.mixing(top, 120) @ Y, 1e-14)
+
+
+def test_a_fixed_topology_is_built_and_checked_once(monkeypatch):
+    calls = []
+    plain = fc.Ring.lists
+    monkeypatch.setattr(fc.Ring, "lists", lambda self, *a: calls.append(a) or plain(self, *a))
+    fed = fc.quadratic(*h.problem(17, 2))
+    fc.simulate(fc.DFedAvg(fc.Ring()), fed, rounds=5)
+    fc.simulate(fc.DFedAvg(fc.Ring()), fed, rounds=5)
+    assert len(calls) <= 1
+
+
+# --- wrong matrices and graphs ------------------------------------------------------------------------------------
+
+EYE, HALF = np.eye(4), np.full((2, 2), 0.5)
+TWO_PAIRS = np.kron(np.eye(2), HALF)
+FED = fc.quadratic(*h.problem(4, 3))
+SHIFT = np.roll(np.eye(4), 1, 1)
+
+
+def spoiled(value: float) -> np.ndarray:
+    W = np.full((4, 4), 0.25)
+    W[2, 1] = value
+    return W
+
+
+WRONG = [
+    (lambda: topology.check(np.ones((3, 4))), ValueError, "shape (3, 4) [n, n]"),
+    (lambda: topology.check(np.ones(3)), ValueError, "shape (3,) [n, n]"),
+    (lambda: topology.check(np.ones((0, 0))), ValueError, "shape (0, 0) [n, n]"),
+    (lambda: topology.check([["a"]]), ValueError, "no array of numbers [n, n]"),
+    (lambda: topology.check(spoiled(np.nan)), ValueError, "NaN (2, 1) finite"),
+    (lambda: topology.check(spoiled(np.inf)), ValueError, "infinity (2, 1) finite"),
+    (lambda: topology.check(spoiled(-0.1)), ValueError, "negative -0.1 [2, 1] >= 0"),
+    (lambda: topology.check(spoiled(0.5)), ValueError, "row 2 sums to 1.25 Metropolis fc.Graph"),
+    (lambda: topology.check(np.array([[0.5, 0.5], [0.2, 0.8]])), ValueError, "column 0 sums to 0.7 Metropolis"),
+    (lambda: topology.check((SHIFT + EYE) / 2), ValueError, "not symmetric 0.5 at [0, 1] 0 at [1, 0] (W + W.T) / 2"),
+    (lambda: topology.check(TWO_PAIRS), ValueError, "disconnected client 0 [2, 3] 2 of 4 RandomRegular"),
+    (lambda: topology.check(EYE), ValueError, "no edges but self-loops add edges"),
+    (lambda: topology.check(np.array([[0.0, 1.0], [1.0, 0.0]])), ValueError, "eigenvalue -1 (W + I) / 2"),
+    (lambda: fc.DFedAvg(fc.Graph([(k, k) for k in range(4)])), ValueError, "no edges but self-loops"),
+    (lambda: fc.DFedAvg(TWO_PAIRS), ValueError, "disconnected client 0 [2, 3]"),
+    (lambda: fc.DFedAvg(spoiled(-0.1)), ValueError, "negative -0.1"),
+    (lambda: fc.DFedAvg("ring"), TypeError, "mixing='ring' fc.Ring() networkx [n, n]"),
+    (lambda: fc.DFedAvg(fc.Ring), TypeError, "mixing= Ring fc.Ring()"),
+    (lambda: fc.DFedAvg(None), TypeError, "mixing=None fc.Ring()"),
+    (lambda: fc.Graph(nx.DiGraph([(0, 1)])), ValueError, "directed to_undirected() fc.DirectedRandom"),
+    (lambda: fc.Graph(nx.Graph([(0, 1), (2, 3)])), ValueError, "graph is disconnected [2, 3] add edges"),
+    (lambda: fc.Graph([(0, 1), (1, 4)]), ValueError, "graph is disconnected [2, 3]"),
+    (lambda: fc.Graph(nx.Graph([(0, 0), (1, 1)])), ValueError, "graph no edges but self-loops add edges"),
+    (lambda: fc.Graph([]), ValueError, "graph no edges"),
+    (lambda: run(fc.Graph([(0, 1), (1, 2)])), ValueError, "graph 3 nodes 4 clients 4 nodes"),
+    (lambda: run(np.full((3, 3), 1 / 3)), ValueError, "(3, 3) 4 clients [4, 4]"),
+    (lambda: run(fc.RandomRegular(4)), ValueError, "degree=4 degree>=1 degree<=3 4 clients"),
+    (lambda: run(fc.DirectedRandom(4)), ValueError, "degree=4 degree>=1 degree<=3 4 clients"),
+    (lambda: topology.mixing(fc.RandomRegular(3), 5), ValueError, "degree=3 5 clients odd even"),
+    (lambda: topology.mixing(fc.Torus(), 7), ValueError, "torus of 7 clients fc.Ring()"),
+    (lambda: topology.mixing(fc.Ring(), 0), ValueError, "n=0 n>=1"),
+    (lambda: fc.RandomRegular(2.0), TypeError, "degree=2.0 integer degree>=1"),
+    (lambda: fc.RandomRegular(0), ValueError, "degree=0 degree>=1"),
+    (lambda: fc.DirectedRandom(True), TypeError, "degree=True integer degree>=1"),
+    (lambda: run(fc.Ring(), cohort=2), ValueError, "DFedAvg all 4 clients cohort=2 cohort=None"),
+    (lambda: run(fc.Ring(), server_lr=0.5), ValueError, "server_lr=0.5 DFedAvg no server server_lr=1.0"),
+    (lambda: fc.DFedAvgM(momentum=1.0), ValueError, "momentum=1 momentum >= 0 <= 0.999999"),
+    (lambda: fc.DFedSAM(rho=-1), ValueError, "rho=-1 rho >= 0"),
+    (lambda: fc.DFedSAM(gossip_steps=0), ValueError, "gossip_steps=0 gossip_steps>=1"),
+    (lambda: fc.DFedSAM(gossip_steps=1.5), TypeError, "gossip_steps=1.5 integer"),
+    (lambda: fc.DFedGAM(form="fast"), ValueError, "form='fast' 'literal' 'gam' 'accelerated'"),
+    (lambda: fc.DFedGAM(alpha=-1), ValueError, "alpha=-1 alpha >= 0"),
+    (lambda: fc.DFedGAM(beta1=2), ValueError, "beta1=2 beta1 >= 0 <= 1"),
+]  # fmt: skip
+
+
+def run(mixing, **options):
+    return fc.simulate(fc.DFedAvg(mixing), FED, rounds=1, **options)
+
+
+@pytest.mark.parametrize(("call", "error", "words"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_graph_is_refused_with_what_is_wrong_where_and_what_to_do(call, error, words):
+    with pytest.raises(error) as caught:
+        call()
+    for word in words.split():
+        assert word in str(caught.value), f"{word!r} is not in: {caught.value}"
+
+
+def test_parts_are_allowed_when_asked_for_and_a_matrix_is_a_value():
+    one, again, other = fc.Matrix(EYE, connected=False), fc.Matrix(torch.eye(4), connected=False), fc.Matrix(HALF)
+    assert one == again
+    assert hash(one) == hash(again)
+    assert one != other
+    assert repr(one) == repr(again) != repr(other)  # tells two runs apart in a checkpoint
+    with pytest.raises(ValueError, match="read-only"):
+        one.W[0, 0] = 2
+    with pytest.raises(ValueError, match="negative"):
+        fc.Matrix(spoiled(-0.1), connected=False)
+
+
+def test_the_identity_is_the_limit_without_mixing_and_says_so():
+    with pytest.warns(UserWarning, match="no client hears of another"):
+        method = fc.DFedAvg(EYE)
+    history = fc.simulate(method, FED, rounds=3, lr=0.1, local_steps=2)
+    for i in range(4):
+        alone = fc.quadratic(FED.A[i : i + 1], FED.b[i : i + 1], FED.x0)
+        x = fc.simulate(fc.FedAvg(), alone, rounds=3, lr=0.1, local_steps=2).params
+        h.close(history.state["X"][i], x, 1e-12)
