@@ -26,6 +26,9 @@ MUTATIONS = [
     ("04_mime", METHODS + "momentum.py", "G(r.x.expand_as(y)) + r.C", "G(r.x.expand_as(y)) - r.C"),
     ("05_comparison", METHODS + "variates.py", "self.alpha * (y - r.x + r.h_i)", "self.alpha * (y - r.x - r.h_i)"),
     ("05_comparison", METHODS + "platform.py", "r.clients.argmax()", "r.clients.argmin()"),
+    ("09_fedgse", "fedcore/pruning.py", "dz.insert(0, dh[0] * (before > 0))", "dz.insert(0, dh[0])"),
+    ("09_fedgse", "fedcore/pruning.py", "(a - c, b - d) for (a, b)", "(a + c, b + d) for (a, b)"),
+    ("09_fedgse", METHODS + "submodels.py", "h.sum(1).abs() if self.cancel", "h.sum(1) if self.cancel"),
 ]
 
 
