@@ -32,6 +32,11 @@ MUTATIONS = [
     ("07_feature_shift", METHODS + "personal.py", "torch.where(r.bn, r.bn_i, r.x)", "torch.where(r.bn, r.x, r.x)"),
     ("08_feddse", METHODS + "submodels.py", "            return H\n", "            return [-h for h in H]\n"),
     ("08_feddse", "fedcore/submodels.py", "server_lr * delta, x)", "server_lr * delta, 0 * x)"),
+    ("09_fedgse", "fedcore/pruning.py", "dz.insert(0, dh[0] * (before > 0))", "dz.insert(0, dh[0])"),
+    ("09_fedgse", "fedcore/pruning.py", "(a - c, b - d) for (a, b)", "(a + c, b + d) for (a, b)"),
+    ("09_fedgse", METHODS + "submodels.py", "h.sum(1).abs() if self.cancel", "h.sum(1) if self.cancel"),
+    ("10_report", METHODS + "proximal.py", " * (r.x_prev - r.x)", " * (r.x - r.x_prev)"),
+    ("10_report", "fedcore/reproduce/report.py", "result.finals(seeds) if result", "[] if result"),
 ]
 
 
