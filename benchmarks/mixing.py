@@ -10,16 +10,12 @@ median of the paired ratios.  On a CPU it is processor time of one thread, on CU
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import torch
+from common import arguments, record
 
 from fedcore import topology
 
@@ -69,31 +65,18 @@ def case(n: int, d: int, dtype: torch.dtype, device: torch.device, repeats: int)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--device", default="cpu")
-    args = parser.parse_args()
-    device = torch.device(args.device)
-    torch.set_num_threads(1)
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
-    told = {
-        "what": "one mixing step X <- W X, random regular graph", "repeats": args.repeats, "threads": 1,
-        "device": args.device, "machine": machine or platform.machine(), "system": platform.system(),
-        "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__, "cases": [],
-    }  # fmt: skip
+    args, lines = arguments(__doc__, 9), []
     for dtype in (torch.float32, torch.float64):
         for n, d in CASES:
-            line = case(n, d, dtype, device, args.repeats)
-            told["cases"].append(line)
+            line = case(n, d, dtype, torch.device(args.device), args.repeats)
+            lines.append(line)
             print(
                 f"n={n:5,} d={d:8,} {line['dtype']}: lists {line['lists_seconds'] * 1e3:8.1f} ms, dense "
                 f"{line['dense_seconds'] * 1e3:8.1f} ms, dense/lists {line['dense_over_lists']:.2f} "
                 f"({line['ratio_min']:.2f} to {line['ratio_max']:.2f}), drawing W {line['draw_seconds'] * 1e3:.1f} ms; "
                 f"chosen: {line['chosen']}"
             )
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(told, indent=1) + "\n")
+    record(args, "one mixing step X <- W X, random regular graph", lines)
 
 
 if __name__ == "__main__":

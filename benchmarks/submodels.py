@@ -10,15 +10,12 @@ On a CPU it is processor time of one thread, on CUDA elapsed time.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
+from common import arguments, record
 
 import fedcore as fc
 from fedcore.submodels import Width, cost
@@ -61,34 +58,21 @@ def case(ratio: float, training: str, fed: fc.Federation, repeats: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--device", default="cpu")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
+    args, lines = arguments(__doc__, 7), []
     draw = np.random.default_rng(0)
     x, y = draw.integers(0, 256, (CLIENTS * SAMPLES, 1, 28, 28)).astype(np.uint8), np.arange(CLIENTS * SAMPLES) % 10
     fed = fc.federation(((x, y), (x[:10], y[:10])), clients=CLIENTS, model="thesis_cnn", device=args.device)
     fed.evaluate = lambda x: {}  # not what is timed
-    machine = torch.cuda.get_device_name(fed.device) if fed.device.type == "cuda" else platform.processor()
-    told = {
-        "what": f"{CLIENTS} clients, {SAMPLES // BATCH} steps of batch {BATCH} each, thesis CNN on 28x28",
-        "repeats": args.repeats, "threads": 1, "device": args.device, "machine": machine or platform.machine(),
-        "system": platform.system(), "python": platform.python_version(), "torch": torch.__version__,
-        "numpy": np.__version__, "cases": [],
-    }  # fmt: skip
     for training in ("compact", "masked"):
         for ratio in RATIOS:
             line = case(ratio, training, fed, args.repeats)
-            told["cases"].append(line)
+            lines.append(line)
             print(
                 f"r={ratio} {training}: {line['speedup']:.2f} times as fast ({line['speedup_min']:.2f} to "
                 f"{line['speedup_max']:.2f}), goal {line['goal']:.1f}; {line['whole_seconds'] * 1e3:.0f} against "
                 f"{line['part_seconds'] * 1e3:.0f} ms; {line['macs_share']:.3f} of the multiply-adds"
             )
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(told, indent=1) + "\n")
+    record(args, f"{CLIENTS} clients, {SAMPLES // BATCH} steps of batch {BATCH} each, thesis CNN on 28x28", lines)
 
 
 if __name__ == "__main__":

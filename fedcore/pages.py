@@ -235,12 +235,13 @@ def machine(seconds: float | None = None) -> str:
         device = torch.cuda.get_device_name()
     else:
         threads = torch.get_num_threads()
-        device = f"{_processor()}, {threads} thread{'s' * (threads != 1)}"
+        device = f"{processor()}, {threads} thread{'s' * (threads != 1)}"
     took = "" if seconds is None else f"{seconds:.1f} s on "
     return f"{took}{device}; torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the CPU."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

@@ -209,9 +209,10 @@ def paths(text: str) -> list[str]:
     return re.findall(r"(?<![\w.<])/(?:[\w.-]+/)+[\w.-]+", text)
 
 
-@pytest.mark.parametrize("told", ["in /home/a/b.py", "line\n/Users/me/x", 'File "/srv/x/y"', "file:///root/x"])
-def test_a_path_of_a_machine_would_be_noticed(told):
-    assert paths(json.dumps(told))
+@pytest.mark.parametrize("told", ["in {}", "line\n{}", 'File "{}"', "file://{}"])
+@pytest.mark.parametrize("folder", ["home", "Users", "srv", "root", "anything"])
+def test_a_path_of_a_machine_would_be_noticed(told, folder):
+    assert paths(json.dumps(told.format("/" + folder + "/someone/file.py")))
     assert not paths(json.dumps("half, 1/2 and m/n; </b></td> https://doi.org/10.1/x.y/z text/html ../shared/x"))
 
 

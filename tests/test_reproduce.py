@@ -356,7 +356,21 @@ def test_gaps_are_paired_by_seed():
 
     gap, half = report.paired(with_finals([11.0, 22.0, 33.0]), with_finals([10.0, 20.0, 30.0]), [0, 1, 2])
     assert gap == pytest.approx(2.0)
-    assert half == pytest.approx(4.303 * 1.0 / 3**0.5)
+    assert half == pytest.approx(4.303 * 1.0 / 3**0.5, rel=1e-3)
+    many = with_finals([float(k % 2) for k in range(14)])  # 13 degrees of freedom: t = 2.160, not the normal's 1.960
+    _, half = report.paired(many, with_finals([0.0] * 14), range(14))
+    assert half == pytest.approx(2.1604 * (3.5 / 13) ** 0.5 / 14**0.5, rel=1e-4)
+
+
+def test_the_order_of_rows_is_compared_by_kendalls_tau():
+    import pandas as pd
+
+    tidy = pd.DataFrame(
+        {"column": ["q"] * 4, "row": list("abcd"), "source": [1.0, 2.0, 3.0, 4.0], "mean": [1.0, 2.0, 4.0, 3.0]}
+    )
+    (line,) = report.orderings(definitions.Table("t", "", "S000", list, {}), tidy).to_dict("records")
+    assert line["rank agreement (tau)"] == pytest.approx(4 / 6)  # five pairs agree, one does not
+    assert (line["source's best"], line["our best"]) == ("d", "c")
 
 
 def test_every_definition_has_cells_captions_and_specifications_that_build():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -92,7 +93,7 @@ def one(place: Place, cell: Cell, seeds: Sequence[int], *, notebook: bool = True
         "device": device,
     }
     package = str(Path(__file__).resolve().parents[2])
-    path = ":".join(dict.fromkeys([package, *filter(None, sys.path)]))
+    path = os.pathsep.join(dict.fromkeys([package, *filter(None, sys.path)]))
     execute(NOTEBOOK, output, parameters, workshop=place.root / ".jupyter", env={"PYTHONPATH": path})
     if set(seeds) - set(standing(place, cell).runs):
         raise NotebookFailed(f"{output} ended without its result {file}")
@@ -199,8 +200,6 @@ def _on_cluster(
 
 
 def _cores() -> Sequence[int]:
-    import os
-
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import checks
+from .. import checks, pages
 from ..checkpoint import atomic
 from . import studies
 
@@ -158,7 +158,7 @@ def run_cell(
             result.runs[seed] = {
                 "id": identity(spec, seed),
                 **found,
-                **_provenance(device),
+                **provenance(device),
                 "seconds": round(seconds, 2),
             }
             if file is not None:
@@ -227,11 +227,12 @@ def _alone(file: Path | None) -> Iterator[None]:
         yield
 
 
-def _provenance(device: str | None) -> dict[str, Any]:
+def provenance(device: str | None) -> dict[str, Any]:
+    """Device, threads, versions, commit, and the yardstick: where a result comes from."""
     from .. import __version__
 
     used = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    name = torch.cuda.get_device_name(used) if used.type == "cuda" else _processor()
+    name = torch.cuda.get_device_name(used) if used.type == "cuda" else pages.processor()
     return {
         "device": name,
         "threads": torch.get_num_threads(),
@@ -241,14 +242,6 @@ def _provenance(device: str | None) -> dict[str, Any]:
         "commit": _commit(),
         "yardstick": round(yardstick(), 5),
     }
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _commit() -> str | None:

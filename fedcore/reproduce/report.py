@@ -13,8 +13,6 @@ from .batch import Place, standing
 from .cells import CorruptResult, Result
 from .table import Table
 
-# two-sided 95 % points of Student's t for 1, 2, ... degrees of freedom
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 RULE = (
     "A row's gap is its mean over seeds minus that of the row it is measured from, paired by seed, with a 95 % "
     "interval (Student's t). 'same sign': the interval leaves out 0 and the gap has the source's sign. 'opposite "
@@ -68,6 +66,8 @@ def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
 
 def paired(result: Result | None, base: Result | None, seeds: Sequence[int]) -> tuple[float, float]:
     """Mean of the paired differences and half the width of its 95 % interval; NaN where it cannot be known."""
+    from scipy.stats import t
+
     if result is None or base is None:
         return math.nan, math.nan
     common = [s for s in seeds if s in result.runs and s in base.runs]
@@ -75,8 +75,7 @@ def paired(result: Result | None, base: Result | None, seeds: Sequence[int]) -> 
     gaps = gaps[np.isfinite(gaps)]
     if len(gaps) < 2:
         return (float(gaps[0]) if len(gaps) else math.nan), math.nan
-    t = T95[len(gaps) - 2] if len(gaps) - 2 < len(T95) else 1.96
-    return float(gaps.mean()), float(t * gaps.std(ddof=1) / math.sqrt(len(gaps)))
+    return float(gaps.mean()), float(t.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / math.sqrt(len(gaps)))
 
 
 def verdict(n: int, source_gap: float, gap: float, half: float, baseline: bool = False) -> str:
@@ -105,19 +104,13 @@ def orderings(table: Table, tidy: Any) -> Any:
         both = part[part["source"].notna() & part["mean"].notna()]
         if len(both) < 2:
             continue
-        pairs = [(i, j) for i in range(len(both)) for j in range(i)]
-        signs = [
-            np.sign(both["source"].iloc[i] - both["source"].iloc[j])
-            * np.sign(both["mean"].iloc[i] - both["mean"].iloc[j])
-            for i, j in pairs
-        ]
         lines.append(
             {
                 "table": table.name,
                 "column": column,
                 "source's best": both["row"].iloc[int(both["source"].argmax())],
                 "our best": both["row"].iloc[int(both["mean"].argmax())],
-                "rank agreement (tau)": float(np.mean(signs)),
+                "rank agreement (tau)": both["source"].corr(both["mean"], method="kendall"),
                 "rows": len(both),
             }
         )
