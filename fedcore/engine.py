@@ -1,12 +1,14 @@
 """Gradients of a whole cohort: `[m, d]` in, `[m, d]` out.  The only room that knows how they are computed.
 
-Two paths, equal to rounding.  *batched* stacks the clients: linear layers become one batched product, convolutions
+Three paths, equal to rounding.  *batched* stacks the clients: linear layers become one batched product, convolutions
 one grouped convolution whose groups are the clients.  *sequential* takes one client after another and runs any
-`torch.nn.Module`; it is the oracle for the other.
+`torch.nn.Module`; it is the oracle for the others.  *written*, on request, is batched without autograd, for fewer
+layers (`fast.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,17 +19,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from . import checks, models, submodels
+from . import checks, fast, models, submodels
 
 Extra = Callable[[Tensor, Any], Tensor]
 Loss = Callable[[Tensor, Tensor, Any], Tensor]
 Chunks = Iterable[tuple[Tensor, Tensor]]
-PATHS = ("batched", "sequential")
+PATHS = ("written", "batched", "sequential")
 ONE_SAMPLE = (
     "batch norm got a batch of 1 sample, which has no variance; use a batch_size that leaves no single sample over, "
     "None for full batches, or GroupNorm"
 )
 SEQUENTIAL_FROM = 300_000  # on a CPU, larger models are faster one client after another (caches, no weight copies)
+ROOM = {"cpu": 1 << 26, "cuda": 1 << 33}  # bytes of activations and gradients that the clients of one block may take
 
 
 @dataclass(frozen=True)
@@ -44,23 +47,42 @@ class Batch:
     count: list[int]
     key: list[int]
 
+    def rows(self, part: slice) -> Batch:
+        """The mini-batches of some of the clients."""
+        return Batch(self.x[part], self.y[part], self.w[part], self.count[part], self.key[part])
+
 
 class Engine:
     """Losses and gradients of one architecture at many parameter vectors.
 
     module: any `torch.nn.Module` that maps `[B, ...]` to logits `[B, classes]`.
-    path: "auto", "batched" or "sequential".  "batched" raises ValueError for modules it has no rule for.
+    path: "auto" (batched or sequential), "written", "batched" or "sequential"; ValueError where a path has no rule for
+    the module.  "written" is for the gradient of the cross-entropy alone: calls that ask for more go the automatic way.
+    compute: torch.bfloat16 for convolutions (on paths with autograd: for what autocast takes) in that type, with
+    parameters, gradients and evaluation as they were.  block: clients that are computed together at most; by default
+    the whole cohort, and on the written path a rule of sizes alone, so that equal runs are equal to the bit on any
+    machine of a kind.
     Batch-norm modules train on batch statistics; `evaluate` first collects statistics over the training data
     (static batch norm), so no running buffer travels or is silently left at a client.
     """
 
-    def __init__(self, module: nn.Module, path: str = "auto", loss: Callable[..., Tensor] = F.cross_entropy) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        path: str = "auto",
+        loss: Callable[..., Tensor] = F.cross_entropy,
+        compute: torch.dtype | None = None,
+        block: int | None = None,
+    ) -> None:
         checks.choice("path", path, ("auto", *PATHS))
         self.module = copy.deepcopy(module)
         self.layout = models.Layout.of(module)
         if not self.layout.d:
             raise ValueError("the model has no parameters; use a torch.nn.Module with at least one")
-        self.loss, self.path = loss, path
+        if compute not in (None, torch.bfloat16):
+            raise ValueError(f"compute={compute!r}; use torch.bfloat16, or None for the type of the parameters")
+        self.block = block if block is None else checks.integer("block", block, 1)
+        self.loss, self.path, self.compute = loss, path, compute
         places = zip(self.layout.slices, module.parameters(), strict=True)
         self.frozen = [place for place, p in places if not p.requires_grad]
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -74,6 +96,12 @@ class Engine:
             self.unsupported.append("shared parameters")
         # a module outside the rules may draw random numbers or mix samples, in its layers or in its own forward
         self.random = bool(self.unsupported)
+        self.written, self.numbers = None, {}
+        if path == "written" and loss is F.cross_entropy and not (self.unsupported or self.frozen):
+            with contextlib.suppress(LookupError):
+                self.written = fast.Written(self.module, self.layout, compute)
+        if path == "written" and self.written is None:
+            raise ValueError(f"path='written' has no rule for this {type(module).__name__}; use path='auto'")
         if path == "batched" and self.unsupported:
             raise ValueError(
                 f"path='batched' has no rule for {', '.join(self.unsupported)}; use path='auto' or 'sequential'"
@@ -83,6 +111,13 @@ class Engine:
         """The path that runs on this device when nothing is forced."""
         if self.path != "auto":
             return self.path
+        return self._automatic(device)
+
+    def _general(self, device: torch.device) -> str:
+        """The path with autograd: for modules and arguments that the written one has no rule for."""
+        return self._automatic(device) if self.path == "written" else self.chosen(device)
+
+    def _automatic(self, device: torch.device) -> str:
         large = self.layout.d >= SEQUENTIAL_FROM and device.type == "cpu"
         return "sequential" if self.unsupported or large else "batched"
 
@@ -95,7 +130,7 @@ class Engine:
     def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Engine:
         """The engine of the smaller module `to(module)`, made once; `to` is hashable (`submodels.Width`, `Depth`)."""
         if to not in self.shrunk:
-            self.shrunk[to] = Engine(to(self.module), self.path, self.loss)
+            self.shrunk[to] = Engine(to(self.module), self.path, self.loss, self.compute, self.block)
             self.shrunk[to].start = models.flatten(self.shrunk[to].module)
         return self.shrunk[to]
 
@@ -123,11 +158,71 @@ class Engine:
                 f"{type(self.module).__name__} has no representation layer; use model=fc.models.projected('cnn') or "
                 "a fc.models.Projected of your own"
             )
-        path = self._batched if self.chosen(Y.device) == "batched" else self._sequential
-        G = path(Y, batch, extra, loss, rate, along, losses)
+        general = extra is not None or loss is not None or rate is not None or along is not None or losses is not None
+        if not general and self._writes(Y, batch):
+            return self._write(Y, batch, torch.empty_like(Y))
+        if self._general(Y.device) == "sequential":
+            G = self._sequential(Y, batch, extra, loss, rate, along, losses)
+        elif self.block is None or self.block >= len(Y):
+            G = self._batched(Y, batch, extra, loss, rate, along, losses)
+        else:
+            G = self._in_blocks(Y, batch, extra, loss, rate, along, losses)
         for place in self.frozen:  # requires_grad=False: these parameters stay what they are
             G[:, place] = 0
         return G
+
+    def _in_blocks(self, Y, batch, extra, loss, rate, along, losses) -> Tensor:
+        """The batched gradients, `block` clients at a time."""
+        G, totals = torch.empty_like(Y), None if losses is None else []
+        for part in self._blocks(Y, batch):
+            G[part] = self._batched(
+                Y[part],
+                batch.rows(part),
+                None if extra is None else lambda z, _row, part=part: extra(z, part),
+                None if loss is None else lambda logits, y, _row, part=part: loss(logits, y, part),
+                None if rate is None else rate[part],
+                None if along is None else along[part],
+                totals,
+            )
+        if losses is not None:
+            losses.append(torch.cat(totals))
+        return G
+
+    def descend(self, Y: Tensor, batch: Batch, lr: float) -> None:
+        """`Y <- Y - lr * gradient(Y, batch)` in place, to the same bits; where it can, without room for gradients."""
+        if self._writes(Y, batch):
+            self._write(Y, batch, None, lr)
+        else:
+            Y.sub_(self.gradient(Y, batch), alpha=lr)
+
+    def _writes(self, Y: Tensor, batch: Batch) -> bool:
+        if self.chosen(Y.device) != "written" or batch.x.dim() - 2 not in self.written.ranks:
+            return False
+        parts = (set(batch.count[part]) for part in self._blocks(Y, batch)) if self.norms else ()
+        return all(len(part) == 1 and part != {1} for part in parts)  # batch norm: no padding, no single sample
+
+    def _write(self, Y: Tensor, batch: Batch, G: Tensor | None, lr: float = 0.0) -> Tensor | None:
+        """The written-out gradients into G, or without G a step of Y."""
+        for part in self._blocks(Y, batch):
+            width = max(batch.count[part])
+            if width:
+                x, y, w = (t[part, :width] for t in (batch.x, batch.y, batch.w))
+                self.written.run(Y[part], x, y, w, None if G is None else G[part], lr)
+            elif G is not None:
+                G[part] = 0
+        return G
+
+    def _blocks(self, Y: Tensor, batch: Batch) -> list[slice]:
+        """The clients that are computed together: as many as `ROOM` holds activations and gradients of."""
+        rows = self.block
+        if rows is None:
+            shape = batch.x.shape[2:]
+            if shape not in self.numbers:
+                self.numbers[shape] = _numbers(self.module, batch.x[0, :2])
+            each = 2 * Y.element_size() * (batch.x.shape[1] * self.numbers[shape] + self.layout.d)
+            alone = Y.device.type == "cpu" and self.layout.d >= SEQUENTIAL_FROM
+            rows = 1 if alone else max(1, ROOM.get(Y.device.type, ROOM["cuda"]) // each)
+        return [slice(a, a + rows) for a in range(0, len(Y), rows)]
 
     def features(self, Y: Tensor, batch: Batch) -> Tensor:
         """Representations `[m, B, f]` of the batch under each row of Y, without gradient."""
@@ -160,7 +255,7 @@ class Engine:
 
         loss: the derivatives of the clients' losses by these activations instead.  Needs a rule for every layer.
         """
-        rows = [slice(None)] if self.chosen(Y.device) == "batched" else [slice(i, i + 1) for i in range(len(Y))]
+        rows = [slice(None)] if self.chosen(Y.device) != "sequential" else [slice(i, i + 1) for i in range(len(Y))]
         parts = [self._observe(Y[row], batch, row, sites, loss) for row in rows]
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
@@ -204,16 +299,22 @@ class Engine:
         scope["valid"] = None if min(batch.count) == batch.y.shape[1] else batch.w > 0
         scope["single"] = 1 in batch.count
         scope["rate"] = None if rate is None else torch.tensor(rate, dtype=Y.dtype).to(Y.device)
-        logits = _run(self.module, "", _enter(batch.x), scope, m)
+        with self._autocast(Y):
+            logits = _run(self.module, "", _enter(batch.x), scope, m)
+        if self.compute is not None:
+            logits = logits.to(Y.dtype)
         each = self._per_sample(logits, batch.y, loss, slice(None))
         if extra is not None:
-            each = each + extra(scope["z"], slice(None))
+            each = each + extra(scope["z"].to(Y.dtype), slice(None))
         if losses is not None:
             losses.append((each.detach() * batch.w).sum(1))
         G = torch.empty_like(Y)
         for place, g in self._derivatives((each * batch.w).sum(), leaves, along):
             G[:, place] = 0 if g is None else g.reshape(m, -1)
         return G
+
+    def _autocast(self, Y: Tensor) -> contextlib.AbstractContextManager:
+        return contextlib.nullcontext() if self.compute is None else torch.autocast(Y.device.type, self.compute)
 
     def _derivatives(
         self, loss: Tensor, leaves: dict[str, Tensor], along: Tensor | None
@@ -252,14 +353,17 @@ class Engine:
                 if self.random:
                     torch.manual_seed(key)
                 try:
-                    logits = functional_call(self.module, {**leaves, **buffers}, (batch.x[i, :count],))
+                    with self._autocast(Y):
+                        logits = functional_call(self.module, {**leaves, **buffers}, (batch.x[i, :count],))
                 except ValueError as e:
                     if count > 1 or not self.norms:
                         raise
                     raise ValueError(ONE_SAMPLE) from e
+            if self.compute is not None:
+                logits = logits.to(Y.dtype)
             each = self._per_sample(logits, batch.y[i, :count], loss, (i, slice(count)))
             if extra is not None:
-                each = each + extra(self.module.z, (i, slice(count)))
+                each = each + extra(self.module.z.to(Y.dtype), (i, slice(count)))
             total = (each * batch.w[i, :count]).sum()
             totals[i] = total.detach()
             for place, g in self._derivatives(total, leaves, None if along is None else along[i]):
@@ -313,6 +417,21 @@ class Engine:
             norm.train()
         for inputs, _ in chunks:
             functional_call(self.module, params, (inputs,))
+
+
+def _numbers(module: nn.Module, x: Tensor) -> int:
+    """Numbers in the outputs of all layers for one sample of `x [B, ...]`."""
+    sizes = [x.numel()]
+    hooks = [
+        layer.register_forward_hook(lambda _m, _in, out: sizes.append(out.numel()))
+        for layer in module.modules()
+        if not list(layer.children())
+    ]
+    with torch.no_grad():
+        module(x)
+    for hook in hooks:
+        hook.remove()
+    return sum(sizes) // len(x)
 
 
 def _has_rule(module: nn.Module) -> bool:

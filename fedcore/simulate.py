@@ -268,13 +268,17 @@ class _Run:
         work = {"epochs": s["local_epochs"], "steps": s["local_steps"], "batch_size": s["batch_size"]}
         plan = fed.plan(s["seed"], t, np.array(cohort), **method.local_work(work))
         lr = method.learning_rate(t, s["lr"] * s["lr_decay"] ** t)
-        r = method.prepare(self._view(t, lr, plan))
-
+        view = self._view(t, lr, plan)
+        r = method.prepare(view)
+        # on the written path a step of SGD and nothing else goes to the engine whole
+        plain = isinstance(fed, Federation) and fed.engine.chosen(fed.device) == "written"
+        plain = plain and type(method).direction is Method.direction and r.gradient is view.gradient
+        plain = plain and not (s["clip"] or s["weight_decay"] or method.local_momentum(s["momentum"]))
         y = method.broadcast(r)
         Y = y.expand(len(cohort), fed.d).clone()
         parts = method.parts(r)
         if parts is None:
-            self._local(r, Y, plan, lr)
+            self._local(r, Y, plan, lr, plain)
         for part in parts or ():  # rows on smaller networks: out of the matrix, local steps, back to their places
             rows = torch.as_tensor(part.rows).to(fed.device)
             at = rows if part.places is None else (rows[:, None], part.places)
@@ -291,12 +295,12 @@ class _Run:
                 self.state[name] = value
         self.history.cohorts.append(cohort)
         self.visits[cohort] += 1
-        self.unchecked.append((t, plan.clients, torch.isfinite(Y).all(1), Y.abs().amax(1)))
+        self.unchecked.append((t, plan.clients, *_size(Y)))
         self.t = t + 1
         return r, Y
 
-    def _local(self, r: Round, Y: Tensor, plan: Plan, lr: float) -> None:
-        """The local steps of all rows of `Y [m, d]`, in place."""
+    def _local(self, r: Round, Y: Tensor, plan: Plan, lr: float, plain: bool = False) -> None:
+        """The local steps of all rows of `Y [m, d]`, in place; plain: y <- y - lr g and nothing else."""
         s, seen = self.s, r
         momentum = self.method.local_momentum(s["momentum"])
         velocity = torch.zeros_like(Y) if momentum else None
@@ -304,6 +308,9 @@ class _Run:
             a = int((plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
             if a < len(seen.p):
                 seen = r.head(a)
+            if plain:
+                self.fed.descend(Y[:a], plan, k, lr)
+                continue
             seen.step = k
             v = self.method.direction(partial(r.gradient, k=k), Y[:a], seen)
             if s["clip"] is not None:
@@ -402,6 +409,12 @@ class _Run:
         if fed.normalise == "client":
             pooled = fed.evaluate(x, "pooled")["accuracy"]
             self.history.rows.append((self.t, "accuracy_pooled", None, float(pooled)))
+
+
+def _size(Y: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether each row of Y is finite, and the largest size of its entries, without room for another Y."""
+    size = torch.maximum(Y.amax(1), -Y.amin(1))  # NaN stays NaN
+    return torch.isfinite(size), size
 
 
 def _home(method: Method, fed: Federation | Quadratic) -> torch.device:

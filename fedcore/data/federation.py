@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import checks, models, rng
-from ..engine import Batch, Engine
+from ..engine import PATHS, Batch, Engine
 from ..submodels import Neurons
 from .augment import RandAugment
 from .partitions import IID, ByOwner, Partition
@@ -54,6 +55,14 @@ class Plan:
         hosted = (None if a is None else a[ks][:, rows] for a in (self.counts, self.samples))
         return Plan(self.clients[rows], self.rows[at], steps, self.keys[rows], *parts, *hosted, first=step or 0)
 
+    def useful(self) -> dict[str, float]:
+        """The share of real samples among those computed: `prefix` as the rows are sorted, `padded` in lock-step."""
+        if self.counts is None:
+            return {"prefix": 1.0, "padded": 1.0}
+        width, active = self.weights.shape[2], (self.steps > np.arange(self.steps.max())[:, None]).sum()
+        return {k: float(self.counts.sum() / (width * n)) for k, n in
+                (("prefix", active), ("padded", self.steps.max() * len(self.steps)))}  # fmt: skip
+
 
 class Federation:
     """n clients whose training data are two tensors `x [N, ...]`, `y [N]` on one device, and an index per client.
@@ -77,6 +86,8 @@ class Federation:
         partition: Partition,
         seed: int,
         path: str = "auto",
+        compute: torch.dtype | None = None,
+        block: int | None = None,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
         normalise: str = "pooled",
@@ -105,7 +116,7 @@ class Federation:
         self._order = np.concatenate(self.index)
         self._owned: np.ndarray | None = None
         self.public = None if public is None else tuple(self._put(part) for part in public)
-        self.engine = Engine(module, path)
+        self.engine = Engine(module, path, compute=compute, block=block)
         self.engine.module.to(device, dtype)
         self.x0 = models.flatten(module).to(device, dtype)
         if not torch.isfinite(self.x0).all():
@@ -158,9 +169,34 @@ class Federation:
         return fed
 
     def forced(self, path: str) -> Federation:
-        """The same federation with the engine's path forced ("batched" or "sequential")."""
+        """The same federation with the engine's path forced ("written", "batched" or "sequential")."""
         fed = copy.copy(self)
-        fed.engine = Engine(self.engine.module, path, self.engine.loss)
+        fed.engine = Engine(self.engine.module, path, self.engine.loss, self.engine.compute, self.engine.block)
+        return fed
+
+    def fastest(self, cohort: int = 10, batch_size: int = 20) -> Federation:
+        """The same federation with the path forced that took the least time here for one step of such a cohort.
+
+        `fed.engine.times` has the seconds of each path.  Paths agree to rounding only: a run on another machine, which
+        may time them differently, is then equal to rounding and not to the bit.
+        """
+        clients = np.arange(min(checks.integer("cohort", cohort, 1), self.n))
+        plan = self.plan(self.seed, 0, clients, steps=1, batch_size=checks.integer("batch_size", batch_size, 1))
+        Y, batch = self.x0.repeat(len(clients), 1), self._batch(plan, 0, len(clients))
+        times: dict[str, float] = {}
+        for path in PATHS:
+            try:
+                engine = self.forced(path).engine
+            except ValueError:  # no rule for this module
+                continue
+            for _ in range(3):  # the first is a rehearsal
+                begin = time.perf_counter()
+                engine.descend(Y, batch, 0.0)
+                if Y.is_cuda:
+                    torch.cuda.synchronize(Y.device)
+                times[path] = time.perf_counter() - begin
+        fed = self.forced(min(times, key=times.get))
+        fed.engine.times = times
         return fed
 
     # --- sub-models and public data ---------------------------------------------------------------------------------
@@ -271,7 +307,8 @@ class Federation:
         public = None if self.public is None else tuple(part.cpu().numpy() for part in self.public)
         settings = {
             "source": self.source, "parts": self._parts, "module": self.engine.module, "partition": self.partition,
-            "seed": self.seed, "path": self.engine.path, "device": self.device, "dtype": self.dtype, "public": public,
+            "seed": self.seed, "path": self.engine.path, "compute": self.engine.compute, "block": self.engine.block,
+            "device": self.device, "dtype": self.dtype, "public": public,
             "normalise": self.normalise, "augment": self.augment,
         }  # fmt: skip
         fed = Federation(**settings | new)
@@ -362,18 +399,28 @@ class Federation:
         more: `along`, `losses`, `loss` and `rate` as the engine's gradient has them; teacher: `(federation, Z)`, a
         network whose logits on the same batch are the loss's second argument.
         """
-        a = len(Y)
         if plan.indices is None:
             return self.full_gradient(Y, plan, k, contrast, **more)
+        return self._engine_gradient(Y, self._batch(plan, k, len(Y)), contrast, **more)
+
+    def descend(self, Y: Tensor, plan: Plan, k: int, lr: float) -> None:
+        """`Y <- Y - lr * gradient(Y, plan, k)` in place, to the same bits; written, without room for gradients."""
+        if plan.indices is None:
+            Y.sub_(self.full_gradient(Y, plan, k), alpha=lr)
+        else:
+            self.engine.descend(Y, self._batch(plan, k, len(Y)), lr)
+
+    def _batch(self, plan: Plan, k: int, a: int) -> Batch:
+        """The mini-batches of local step k for the first a clients of the plan."""
         picked, step = plan.indices[k, :a], plan.first + k
         x = self._seen(picked, plan.samples[k, :a], plan, step)
         keys = self._keys(plan.keys[:a], step)
-        batch = Batch(x, self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys)
-        return self._engine_gradient(Y, batch, contrast, **more)
+        return Batch(x, self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys)
 
     def _seen(self, picked: Tensor, samples: np.ndarray, plan: Plan, step: int) -> Tensor:
         """The training samples `[a, B]` as a local step of the round sees them: augmented and normalised."""
-        x, a = self.x[picked], len(picked)
+        # whole rows, faster than x[picked]
+        x, a = self.x.index_select(0, picked.flatten()).unflatten(0, picked.shape), len(picked)
         if self.augment is not None and not self.augment.once:
             words = rng.words(plan.keys[:a, None], rng.AUGMENT, step, samples)
             x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
@@ -510,6 +557,7 @@ class Federation:
         """A hash of what determines a run here: data, partition, model and initial parameters."""
         parts = (self.source.name, self.n, str(self.dtype), repr(self.engine.module), self.normalise, self.augment)
         h = hashlib.sha256(repr(parts).encode())
+        h.update(str(self.engine.compute or "").encode())
         s = self.source
         for a in (self.sizes, self._order, s.train_x, s.train_y, s.test_x, s.test_y, self.x0.cpu().numpy()):
             h.update(repr((a.dtype.str, a.shape)).encode())
@@ -602,6 +650,8 @@ def federation(
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
     path: str = "auto",
+    compute: torch.dtype | None = None,
+    block: int | None = None,
     normalise: str = "pooled",
     augment: RandAugment | None = None,
     public: int | None = None,
@@ -612,6 +662,8 @@ def federation(
     clients: how many; None with `ByOwner()` means all owners.  partition: `IID()` (default), `Dirichlet(q)`,
     `Shards(c)`, `ByOwner()`.  model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
+    path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
+    convolutions with 8 bits of mantissa; clients computed together at most.
     normalise: "pooled", "client" or "half", see `Federation`.  augment: `RandAugment()` for the training images.
     public: training samples per class that no client gets, for methods with public data (`fed.public`).
 
@@ -638,8 +690,8 @@ def federation(
     parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)
     return Federation(
-        source, parts, module, partition=partition, seed=seed, path=path, device=_device(device), dtype=dtype,
-        normalise=normalise, augment=augment, public=aside,
+        source, parts, module, partition=partition, seed=seed, path=path, compute=compute, block=block,
+        device=_device(device), dtype=dtype, normalise=normalise, augment=augment, public=aside,
     )  # fmt: skip
 
 

@@ -1,0 +1,192 @@
+"""The engine's paths against one another and against two floors, in samples per second of CPU time.
+
+    python benchmarks/paths.py [--quick] [--threads 1] [--models mlp lenet] [--out results/benchmarks/paths.json]
+
+Floors: plain SGD of one model on as many samples, and the bare matrix products and convolutions of the same networks.
+A path is timed as whole rounds of FedAvg (`simulate` without evaluation).  Runs are interleaved, and a ratio is the
+median over the repeats of pairs.  Wall time is noted beside CPU time where there are more threads than one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedcore as fc
+
+# name: input shape, classes, local steps of a round, largest cohort
+SETTINGS = {
+    "logistic": ((1, 28, 28), 10, 20, 100),
+    "mlp": ((1, 28, 28), 10, 20, 100),
+    "femnist_cnn": ((1, 28, 28), 62, 10, 100),
+    "lenet": ((3, 32, 32), 10, 8, 50),
+    "thesis_cnn": ((1, 28, 28), 10, 3, 10),
+    "resnet18_gn": ((3, 32, 32), 10, 5, 10),
+    "resnet18_gn_3x3": ((3, 32, 32), 10, 1, 5),
+}
+COHORTS, BATCHES = (5, 10, 50, 100), (10, 20, 32, 50)
+
+
+def federation(model: str, clients: int, **options) -> fc.data.federation.Federation:
+    """Random images, at least 100 a client; what they show does not matter for speed."""
+    shape, classes, _, _ = SETTINGS[model]
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (max(4000, 100 * clients), *shape), np.uint8), None
+    y = rng.integers(0, classes, len(x))
+    return fc.federation(((x, y), (x[:2], y[:2])), clients=clients, model=model, device="cpu", **options)
+
+
+def plain(fed, steps: int, batch: int) -> Callable[[], None]:
+    """One model, mini-batch SGD as the PyTorch tutorial writes it, inputs normalised beforehand."""
+    net = fed.engine.module
+    opt, x, y = torch.optim.SGD(net.parameters(), lr=0.01), fed._inputs(fed.x), fed.y
+    g = torch.Generator().manual_seed(0)
+
+    def go() -> None:
+        for _ in range(steps):
+            i = torch.randint(0, len(y), (batch,), generator=g)
+            opt.zero_grad(set_to_none=True)
+            F.cross_entropy(net(x[i]), y[i]).backward()
+            opt.step()
+
+    return go
+
+
+def bare(fed, cohort: int, steps: int, batch: int) -> Callable[[], None]:
+    """Forward and backward products of all layers with weights, and nothing else."""
+    seen: list[tuple[nn.Module, torch.Size]] = []
+    kinds = (nn.Linear, nn.Conv2d)
+    hooks = [
+        layer.register_forward_hook(lambda module, inputs, _: seen.append((module, inputs[0].shape[1:])))
+        for layer in fed.engine.module.modules()
+        if isinstance(layer, kinds)
+    ]
+    fed.engine.module(fed._inputs(fed.x[:2]))
+    for hook in hooks:
+        hook.remove()
+    m = cohort if fed.d < fc.engine.SEQUENTIAL_FROM else 1
+    calls = []
+    for first, (layer, shape) in zip([True, *[False] * len(seen)], seen, strict=False):
+        calls.append(_bare_layer(layer, shape, m, batch, not first))
+
+    def go() -> None:
+        with torch.no_grad():
+            for _ in range(steps * cohort // m):
+                for call in calls:
+                    call()
+
+    return go
+
+
+def _bare_layer(layer: nn.Module, shape: torch.Size, m: int, batch: int, need: bool) -> Callable[[], None]:
+    if isinstance(layer, nn.Linear):
+        x, w = torch.randn(m, batch, layer.in_features), layer.weight.detach().repeat(m, 1, 1)
+        e, out = torch.randn(m, batch, layer.out_features), torch.empty_like(w)
+
+        def call() -> None:
+            torch.bmm(x, w.transpose(1, 2))
+            torch.bmm(e.transpose(1, 2), x, out=out)
+            if need:
+                torch.bmm(e, w)
+
+        return call
+    last = torch.channels_last
+    x = torch.randn(batch, m * shape[0], *shape[1:]).contiguous(memory_format=last)
+    w = layer.weight.detach().repeat(m, 1, 1, 1).contiguous(memory_format=last)
+    where = (layer.stride, layer.padding, layer.dilation)
+    e = torch.randn_like(F.conv2d(x, w, None, *where, m))
+
+    def call() -> None:
+        F.conv2d(x, w, None, *where, m)
+        torch.ops.aten.convolution_backward(e, x, w, None, *where, False, (0, 0), m, (need, True, False))
+
+    return call
+
+
+def rounds(fed, path: str, cohort: int, steps: int, batch: int) -> Callable[[], None]:
+    fed = fed.forced(path)
+    run = {"rounds": 1, "cohort": cohort, "lr": 0.01, "local_steps": steps, "batch_size": batch, "progress": False}
+    return lambda: fc.simulate(fc.FedAvg(), fed, **run)
+
+
+def measure(model: str, cohort: int, batch: int, repeats: int) -> dict:
+    """Samples per second of every path and floor, and the ratios to plain SGD."""
+    steps = SETTINGS[model][2]
+    feds = {"": federation(model, max(cohort, 100 if cohort < 50 else cohort))}
+    if any(isinstance(layer, nn.Conv2d) for layer in feds[""].engine.module.modules()):
+        feds[" bfloat16"] = federation(model, feds[""].n, compute=torch.bfloat16)
+    runs = {"plain SGD": plain(feds[""], steps * cohort, batch), "bare work": bare(feds[""], cohort, steps, batch)}
+    for name, fed in feds.items():
+        for path in fc.engine.PATHS if not name else ("written",):
+            if path == "batched" and feds[""].d > 1e6:  # takes minutes, and nobody's choice on a CPU
+                continue
+            try:
+                runs[path + name] = rounds(fed, path, cohort, steps, batch)
+            except ValueError:  # no rule for this model
+                continue
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    for _ in range(repeats + 1):  # the first is a rehearsal
+        for name, run in runs.items():
+            cpu, wall = time.process_time(), time.perf_counter()
+            run()
+            times[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+    samples = steps * cohort * batch
+    row = {"model": model, "cohort": cohort, "batch": batch, "local_steps": steps, "parameters": feds[""].d}
+    row["samples_per_cpu_second"] = {k: samples / median(t for t, _ in v[1:]) for k, v in times.items()}
+    row["samples_per_second"] = {k: samples / median(t for _, t in v[1:]) for k, v in times.items()}
+    row["ratio_to_plain"] = {
+        k: median(p / t for (p, _), (t, _) in zip(times["plain SGD"][1:], v[1:], strict=True)) for k, v in times.items()
+    }
+    return row
+
+
+def machine(threads: int) -> dict:
+    """What the numbers depend on."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        cpu = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), cpu)
+    return {
+        "cpu": cpu, "cores": os.cpu_count(), "threads": threads, "capability": torch.backends.cpu.get_cpu_capability(),
+        "load": os.getloadavg()[0], "python": platform.python_version(), "torch": torch.__version__,
+        "numpy": np.__version__, "system": platform.system(), "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure, print a table, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="only cohort 10 and batch 20")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--models", nargs="*", default=[m for m in SETTINGS if m in fc.models.MODELS])
+    parser.add_argument("--out", default="results/benchmarks/paths.json")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    result = {"machine": machine(options.threads), "rows": []}
+    cells = [(10, 20)] if options.quick else [*((m, 20) for m in COHORTS), *((10, B) for B in BATCHES if B != 20)]
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for model in options.models:
+        largest = SETTINGS[model][3]
+        for cohort, batch in dict.fromkeys((min(m, largest), B) for m, B in cells):
+            row = measure(model, cohort, batch, options.repeats)
+            result["rows"].append(row)
+            ratios = "  ".join(f"{k} {v:.2f}" for k, v in row["ratio_to_plain"].items())
+            print(f"{model:16} m={cohort:<4} B={batch:<3} {ratios}", flush=True)
+            out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

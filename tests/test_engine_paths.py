@@ -1,0 +1,208 @@
+"""The written-out path, blocks of clients, bfloat16: what is computed does not depend on how."""
+
+from __future__ import annotations
+
+import resource
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+from test_contract import METHODS
+from test_engine import NETS, batch, by_autograd, relative, rows
+from torch import nn
+
+import fedcore as fc
+from fedcore import engine as engines
+from fedcore import models
+from fedcore.engine import Engine
+
+
+def strange(shape, classes) -> nn.Module:
+    """Strides, paddings and dilations that differ by axis, a kernel larger than its picture, no bias, an Identity."""
+    body = nn.Sequential(nn.ReLU(), nn.Conv2d(12, 12, 3, padding=1, bias=False), nn.GroupNorm(3, 12), nn.Identity())
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 6, (3, 2), stride=(1, 2), padding=(1, 0)), nn.MaxPool2d(2, 1, 1), nn.ReLU(),
+        nn.Conv2d(6, 12, 2, dilation=2, stride=2), models.Residual(body), nn.Conv2d(12, 70, 3, 2, 1),
+        nn.GroupNorm(2, 70, affine=False), nn.ReLU(), nn.Conv2d(70, 70, 3, padding=1), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.ReLU(), nn.Linear(70, classes, bias=False),
+    )  # fmt: skip
+
+
+def normed(shape, classes) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, classes)
+    )
+
+
+WRITTEN = [n for n in NETS if not n[0].startswith(("preact", "digit_model"))]
+OTHERS = {"strange": strange, "batch norm": normed, "wide": lambda s, c: models.resnet18_gn(s, c, "3x3", groups=4)}
+
+
+# --- equality -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "shape", "classes", "d"), WRITTEN, ids=lambda v: str(v))
+@pytest.mark.parametrize("block", [None, 1, 2])
+def test_the_written_gradient_is_autograds(name, shape, classes, d, block):
+    module = models.build(name, shape, classes, seed=0).double()
+    m, B = (3, 4) if d < 1e6 else (2, 2)
+    Y, b = rows(module, m), batch(m, B, shape, classes)
+    G = Engine(module, "written", block=block).gradient(Y, b)
+    assert max(relative(g, t) for g, t in zip(G, by_autograd(module, Y, b), strict=True)) < 1e-12
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("block", [None, 1])
+def test_unusual_layers_have_autograds_gradient_too(kind, block):
+    torch.manual_seed(0)
+    module = OTHERS[kind]((2, 8, 8), 5).double()
+    Y, b = rows(module, 3), batch(3, 4, (2, 8, 8), 5)
+    engine = Engine(module, "written", block=block)
+    assert engine._writes(Y, b) == (kind != "batch norm" or block == 1)  # statistics of padding are not wanted
+    assert relative(engine.gradient(Y, b), by_autograd(module, Y, b)) < 1e-12
+    if kind == "batch norm":
+        full = engines.Batch(b.x, b.y, torch.full_like(b.w, 1 / 4), [4] * 3, b.key)
+        assert engine._writes(Y, full)
+        assert relative(engine.gradient(Y, full), by_autograd(module, Y, full)) < 1e-12
+
+
+@pytest.mark.parametrize(("name", "shape", "classes", "d"), [n for n in WRITTEN if n[3] < 1e6], ids=lambda v: str(v))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_step_in_place_is_the_gradient_then_the_step_to_the_bit(name, shape, classes, d, dtype):
+    module = models.build(name, shape, classes, seed=0).to(dtype)
+    Y, b = rows(module, 3, dtype), batch(3, 4, shape, classes, dtype)
+    for path in ("written", "batched", "sequential"):
+        engine, Z = Engine(module, path), Y.clone()
+        engine.descend(Z, b, 0.3)
+        assert torch.equal(Z, Y.clone().sub_(engine.gradient(Y, b), alpha=0.3))
+        assert not torch.equal(Z, Y)
+
+
+@pytest.mark.parametrize("model", ["mlp", "digit_cnn", "resnet18_gn"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fedprox_without_its_term_is_fedavg_to_the_bit_where_steps_are_fused(model, dtype):
+    fed = fc.federation(h.images(80), clients=4, partition=fc.Dirichlet(0.5), model=model, dtype=dtype, path="written")
+    options = {"rounds": 2, "cohort": 3, "lr": 0.05, "batch_size": 8, "local_steps": 2 if fed.d > 1e6 else None}
+    a, b = (fc.simulate(method, fed, **options) for method in (fc.FedAvg(), fc.FedProx(mu=0)))
+    assert torch.equal(a.params, b.params)
+    assert not torch.equal(a.params, fed.x0)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if not isinstance(m, fc.MOON)], ids=repr)
+def test_every_method_is_the_same_on_every_path(method):
+    fed = fc.federation(h.images(60), clients=5, partition=fc.Dirichlet(0.5), model="digit_cnn", dtype=torch.float64)
+    options = {"rounds": 2, "lr": 0.1, "batch_size": 8, "cohort": None if method.full_participation else 3}
+    want = fc.simulate(method, fed.forced("sequential"), **options).params
+    for path in ("written", "batched"):
+        h.close(fc.simulate(method, fed.forced(path), **options).params, want, 1e-11)
+
+
+@pytest.mark.parametrize("path", ["written", "batched"])
+@pytest.mark.parametrize("method", [fc.FedAvg(), fc.SCAFFOLD(), fc.FedSAM(0.05)], ids=repr)
+def test_a_cohort_in_blocks_gives_the_same(method, path, monkeypatch):
+    options = {"clients": 7, "partition": fc.Dirichlet(0.5), "model": "digit_cnn", "dtype": torch.float64}
+    run = {"rounds": 2, "lr": 0.1, "batch_size": 8}
+    want = fc.simulate(method, fc.federation(h.images(90), path=path, **options), **run).params
+    for block in (1, 3, 100):
+        fed = fc.federation(h.images(90), path=path, block=block, **options)
+        h.close(fc.simulate(method, fed, **run).params, want, 1e-12)
+    if path == "batched":  # the whole cohort, unless told otherwise
+        return
+    fed = fc.federation(h.images(90), path=path, **options)
+    seen, blocks = [], fed.engine._blocks
+    monkeypatch.setitem(engines.ROOM, "cpu", 5 * 8 * 8 * 10_000)  # no room for all: the rule splits by itself
+    monkeypatch.setattr(fed.engine, "_blocks", lambda *a: seen.append(blocks(*a)) or seen[-1])
+    h.close(fc.simulate(method, fed, **run).params, want, 1e-12)
+    assert max(map(len, seen)) > 1
+
+
+def test_representations_in_blocks_are_those_of_the_whole_cohort():
+    fed = fc.federation(h.images(90), clients=7, model=fc.models.projected("cnn", 8), dtype=torch.float64)
+    blocks = fc.federation(h.images(90), clients=7, model=fc.models.projected("cnn", 8), dtype=torch.float64, block=3)
+    a, b = (fc.simulate(fc.MOON(1.0), f, rounds=2, lr=0.1, batch_size=8) for f in (fed, blocks))
+    h.close(a.params, b.params, 1e-12)
+
+
+def test_one_path_gives_one_result_to_the_bit():
+    fed = fc.federation(h.images(90), clients=7, partition=fc.Dirichlet(0.5), model="digit_cnn", path="written")
+    a, b = (fc.simulate(fc.FedAvg(), f, rounds=3, lr=0.1, batch_size=8) for f in (fed, fed.forced("written")))
+    assert torch.equal(a.params, b.params)
+
+
+# --- bfloat16 -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["digit_cnn", "lenet", "resnet18_gn"])
+@pytest.mark.parametrize("path", ["written", "sequential"])
+def test_gradients_in_bfloat16_are_within_its_rounding_and_stay_float32(name, path):
+    shape = next(n[1] for n in NETS if n[0] == name)
+    module = models.build(name, shape, 10, seed=0)
+    Y, b = models.flatten(module).repeat(2, 1), batch(2, 8, shape, 10, torch.float32)
+    exact = Engine(module, path).gradient(Y, b)
+    rounded = Engine(module, path, compute=torch.bfloat16).gradient(Y, b)
+    assert rounded.dtype == torch.float32
+    # 8 bits of mantissa, and maxima and ReLUs that fall to the other side; a ResNet has twenty layers of them
+    assert 1e-4 < relative(rounded, exact) < (0.2 if name == "resnet18_gn" else 0.08)
+
+
+def test_linear_networks_ignore_bfloat16():
+    fed, same = (
+        fc.federation(h.images(60), clients=5, model="mlp", path="written", compute=c) for c in (None, torch.bfloat16)
+    )
+    a, b = (fc.simulate(fc.FedAvg(), f, rounds=2, lr=0.1).params for f in (fed, same))
+    assert torch.equal(a, b)
+
+
+def test_learning_in_bfloat16_ends_where_float32_does():
+    options = {"clients": 10, "partition": fc.Dirichlet(0.5), "model": "cnn", "path": "written"}
+    fed, low = (fc.federation("digits", compute=c, **options) for c in (None, torch.bfloat16))
+    a, b = (fc.simulate(fc.FedAvg(), f, rounds=12, lr=0.1, batch_size=20, eval_every=12) for f in (fed, low))
+    assert b.params.dtype == torch.float32
+    assert a.final() > 0.8
+    assert abs(a.final() - b.final()) < 0.03
+    assert abs(a.final("loss") - b.final("loss")) < 0.05
+    assert fed.fingerprint() != low.fingerprint()
+
+
+def test_other_types_to_compute_in_are_refused():
+    with pytest.raises(ValueError, match=r"compute=torch\.float16; use torch\.bfloat16, or None"):
+        fc.federation(h.images(60), clients=5, model="mlp", compute=torch.float16)
+    with pytest.raises(ValueError, match="block=0"):
+        fc.federation(h.images(60), clients=5, model="mlp", block=0)
+    with pytest.raises(ValueError, match="path='written' has no rule for this Sequential"):
+        fc.federation(
+            h.images(60), clients=5, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh()), path="written"
+        )
+
+
+# --- what it costs ------------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_path_is_measured_on_request_and_told():
+    fed = fc.federation(h.images(60), clients=5, model="digit_cnn").fastest(cohort=3, batch_size=4)
+    assert set(fed.engine.times) == {"written", "batched", "sequential"}
+    assert fed.engine.chosen(fed.device) == min(fed.engine.times, key=fed.engine.times.get)
+    lstm = fc.federation(h.images(60), clients=5, model=nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 5)))
+    assert set(lstm.fastest(cohort=100).engine.times) == {"sequential"}
+
+
+def test_sorted_rows_waste_less_than_lock_step():
+    fed = h.network(sizes=(40, 3, 9, 21))
+    plan = fed.plan(0, 0, np.arange(4), batch_size=10)
+    # steps 4, 3, 1, 1 of 10 places each: 73 real samples in 9 * 10 places, or in 4 * 4 * 10
+    assert plan.useful() == {"prefix": 73 / 90, "padded": 73 / 160}
+    assert fed.plan(0, 0, np.arange(4), batch_size=None).useful() == {"prefix": 1.0, "padded": 1.0}
+
+
+@pytest.mark.parametrize("method", [fc.FedAvg(), fc.SCAFFOLD()], ids=repr)
+def test_memory_does_not_grow_over_200_rounds(method):
+    fed = fc.federation(h.images(200, (1, 28, 28)), clients=20, model="femnist_cnn", path="written")
+    peak = []
+
+    def watch(r, y):
+        peak.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return {}
+
+    fc.simulate(method, fed, rounds=200, cohort=4, batch_size=5, local_steps=1, eval_every=20, probes=[watch])
+    assert peak[-1] - peak[1] < 8_000  # kB: 20 of these rounds' Y and G alone would be 16 MB
