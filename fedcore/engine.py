@@ -189,7 +189,7 @@ class Engine:
         return G
 
     def descend(self, Y: Tensor, batch: Batch, lr: float) -> None:
-        """`Y <- Y - lr * gradient(Y, batch)` in place, to the same bits; where it can, without room for gradients."""
+        """`Y <- Y - lr * gradient(Y, batch)` in place, to rounding; where it can, without room for gradients."""
         if self._writes(Y, batch):
             self._write(Y, batch, None, lr)
         else:

@@ -1,7 +1,7 @@
 """Gradients written out: forward and backward of plain layers for a block of clients, without autograd.
 
 What the engine's batched path leaves to autograd stands here as the chain rule, layer by layer, so that a gradient is
-computed into its place: a row of G, or, in a plain step of SGD, a small buffer that is taken off Y at once.  Images of
+computed into its place: a row of G, or, in a plain step of SGD, taken off Y at once.  Images of
 a block of b clients travel as `[B, b*C, H, W]` in channels_last (client-major channels), vectors as `[b, B, F]`.
 """
 
@@ -23,8 +23,8 @@ ALONE = 1 << 15  # from this size on, a weight's gradient is computed for one cl
 class Sink:
     """Where the gradients of a block go: `Q` are the places of the parameters in G, or None to step on `P` at once."""
 
-    def __init__(self, P: dict[str, Tensor], Q: dict[str, Tensor] | None, lr: float, room: Tensor) -> None:
-        self.P, self.Q, self.lr, self.room = P, Q, lr, room
+    def __init__(self, P: dict[str, Tensor], Q: dict[str, Tensor] | None, lr: float) -> None:
+        self.P, self.Q, self.lr = P, Q, lr
 
     def put(self, name: str, g: Tensor, tap: tuple[slice, slice] | None = None) -> None:
         """A gradient `[b, *shape]`; tap: where in the last two axes it stands, with zeros around it."""
@@ -39,18 +39,14 @@ class Sink:
             place.copy_(g)
 
     def product(self, name: str, e: Tensor, h: Tensor) -> None:
-        """The gradient e h of a weight matrix, `[b, out, B]` times `[b, B, in]`."""
-        if self.P[name][0].numel() < ALONE:
-            return self.put(name, torch.bmm(e, h).view_as(self.P[name]))
-        if self.Q is not None:
+        """The gradient e h of a weight matrix, `[b, out, B]` times `[b, B, in]`; a step subtracts while it sums."""
+        if self.Q is None:
+            self.P[name].flatten(2).baddbmm_(e, h, alpha=-self.lr)
+        elif self.P[name][0].numel() < ALONE:
+            self.Q[name].copy_(torch.bmm(e, h).view_as(self.P[name]))
+        else:
             for q, left, right in zip(self.Q[name].flatten(2).unbind(), e.unbind(), h.unbind(), strict=True):
                 torch.mm(left, right, out=q)
-            return None
-        W = self.P[name].flatten(2)
-        g = self.room[: W[0].numel()].view_as(W[0])
-        for p, left, right in zip(W.unbind(), e.unbind(), h.unbind(), strict=True):
-            p.sub_(torch.mm(left, right, out=g), alpha=self.lr)
-        return None
 
 
 class Written:
@@ -62,7 +58,7 @@ class Written:
 
     def __init__(self, module: nn.Module, layout: Layout, compute: torch.dtype | None = None) -> None:
         self.layout, self.compute = layout, compute
-        self.net, self.room = _rule(module, ""), torch.empty(0, dtype=torch.int8)
+        self.net = _rule(module, "")
         self.flat = isinstance(module, nn.Sequential) and isinstance(next(iter(module), None), nn.Flatten)
         self.ranks = [rank for rank in (1, 3) if self.net.rank(rank) == 1]
         if not self.ranks:
@@ -71,9 +67,7 @@ class Written:
     @torch.no_grad()
     def run(self, Y: Tensor, x: Tensor, y: Tensor, w: Tensor, G: Tensor | None, lr: float = 0.0) -> None:
         """Gradients of `sum_j w_j * cross_entropy_j` of a block of clients into `G [b, d]`, or off Y when G is None."""
-        if self.room.dtype != Y.dtype or self.room.device != Y.device:
-            self.room = Y.new_empty(max(shape.numel() for shape in self.layout.shapes))
-        s = Sink(self.layout.views(Y), None if G is None else self.layout.views(G), lr, self.room)
+        s = Sink(self.layout.views(Y), None if G is None else self.layout.views(G), lr)
         s.b, s.compute = len(Y), self.compute or Y.dtype
         z, back = self.net(x.flatten(2) if self.flat or x.dim() < 5 else _enter(x, s.compute), s, False)
         e = torch.softmax(z, 2)  # d/dz of the cross-entropy: softmax minus one-hot

@@ -69,24 +69,23 @@ def test_unusual_layers_have_autograds_gradient_too(kind, block):
 
 @pytest.mark.parametrize(("name", "shape", "classes", "d"), [n for n in WRITTEN if n[3] < 1e6], ids=lambda v: str(v))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_step_in_place_is_the_gradient_then_the_step_to_the_bit(name, shape, classes, d, dtype):
+def test_a_step_in_place_is_the_gradient_then_the_step(name, shape, classes, d, dtype):
     module = models.build(name, shape, classes, seed=0).to(dtype)
     Y, b = rows(module, 3, dtype), batch(3, 4, shape, classes, dtype)
     for path in ("written", "batched", "sequential"):
         engine, Z = Engine(module, path), Y.clone()
         engine.descend(Z, b, 0.3)
-        assert torch.equal(Z, Y.clone().sub_(engine.gradient(Y, b), alpha=0.3))
-        assert not torch.equal(Z, Y)
+        moved = relative(Z - Y, engine.gradient(Y, b).mul(-0.3))
+        assert moved < (1e-5 if dtype == torch.float32 else 1e-13)  # the written one subtracts while it sums
 
 
 @pytest.mark.parametrize("model", ["mlp", "digit_cnn", "resnet18_gn"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_fedprox_without_its_term_is_fedavg_to_the_bit_where_steps_are_fused(model, dtype):
+def test_fedprox_without_its_term_is_fedavg_where_steps_are_fused(model, dtype):
     fed = fc.federation(h.images(80), clients=4, partition=fc.Dirichlet(0.5), model=model, dtype=dtype, path="written")
     options = {"rounds": 2, "cohort": 3, "lr": 0.05, "batch_size": 8, "local_steps": 2 if fed.d > 1e6 else None}
     a, b = (fc.simulate(method, fed, **options) for method in (fc.FedAvg(), fc.FedProx(mu=0)))
-    assert torch.equal(a.params, b.params)
-    assert not torch.equal(a.params, fed.x0)
+    assert relative(a.params - fed.x0, b.params - fed.x0) < (1e-4 if dtype == torch.float32 else 1e-12)
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if not isinstance(m, fc.MOON)], ids=repr)

@@ -404,7 +404,7 @@ class Federation:
         return self._engine_gradient(Y, self._batch(plan, k, len(Y)), contrast, **more)
 
     def descend(self, Y: Tensor, plan: Plan, k: int, lr: float) -> None:
-        """`Y <- Y - lr * gradient(Y, plan, k)` in place, to the same bits; written, without room for gradients."""
+        """`Y <- Y - lr * gradient(Y, plan, k)` in place, to rounding; written, without room for gradients."""
         if plan.indices is None:
             Y.sub_(self.full_gradient(Y, plan, k), alpha=lr)
         else:
@@ -471,7 +471,7 @@ class Federation:
         if x.dtype != torch.uint8 and self.normalise == "pooled":
             return x.to(self.dtype)
         mean, std = self._norm[:, -1 if rows is None or self.normalise != "client" else rows]
-        return (x.to(self.dtype) - mean) / std
+        return x.to(self.dtype, copy=True).sub_(mean).div_(std)
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 

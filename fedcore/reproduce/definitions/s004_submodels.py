@@ -24,6 +24,7 @@ DATA: dict[str, tuple[Any, str, str, str, int, int]] = {
 }
 # quick: rounds and decay of the learning rate; the multilayer perceptron, without batch norm, learns more slowly
 QUICK_RUNS = {"thesis_cnn_small": {"rounds": 40, "lr_decay": 0.97}, "thesis_mlp": {"rounds": 80, "lr_decay": 0.985}}
+SHORT = {"rounds": 25, "lr_decay": 0.95}  # of the figures with many cells
 CLASSES = {"HIGH": {10: 2, 100: 8, 200: 16}, "LOW": {10: 4, 100: 16, 200: 32}}  # Table 3.2
 METHODS: dict[str, list[Any]] = {
     "HeteroFL": ["HeteroFL", {}],
@@ -47,6 +48,7 @@ def cell(
     source: float | None = None,
     participation: float | None = None,
     gse: bool = False,
+    short: bool = False,
     **arguments: Any,
 ) -> Cell:
     """A run of one method; skew: "HIGH", "LOW", "IID", or so many classes a client; capacities: in equal shares."""
@@ -60,7 +62,7 @@ def cell(
     shares = {str(float(r)): share for r, share in capacities.items() if share}
     run: dict[str, Any] = {"local_epochs": 2, "batch_size": 10, "weight_decay": 0.0005}
     if quick:
-        run |= {"cohort": participation or 0.2, "eval_every": 5, **QUICK_RUNS[quick_model]}
+        run |= {"cohort": participation or 0.2, "eval_every": 5, **(SHORT if short else QUICK_RUNS[quick_model])}
     else:
         run |= {"cohort": participation or 0.1, "rounds": rounds, "eval_every": 50, "lr": 0.001, "momentum": 0.9}
     federation = {"source": quick_source if quick else paper_source, "clients": 40 if quick else 100,
@@ -162,7 +164,7 @@ def shares(rows: Sequence[str], data: str, capacities: tuple[float, float], gse:
     def cells(profile: str) -> list[Cell]:
         return [
             cell(profile, row, data, skew, dict(zip(capacities, (rho, 1 - rho), strict=True)),
-                 column=f"{skew}, rho={rho:g}", gse=gse)
+                 column=f"{skew}, rho={rho:g}", gse=gse, short=True)
             for skew in ("HIGH", "LOW")
             for rho in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
             for row in rows
@@ -229,7 +231,7 @@ DSE = ("HeteroFL", "Federated Dropout", "FedRolex", "DepthFL", "FedDSE")
 GSE = ("HeteroFL", "Federated Dropout", "FedRolex", "DepthFL", "FedGSE-CSL", "FedGSE-SPL")
 _QUICK = {
     "quick": "Small scale: digits, plain and on patches (a small CNN), plain and inverted (the thesis' MLP) stand in "
-    "for the data; 40 clients, 8 a round, 40 or 80 rounds, no momentum, a decaying learning rate; two tuned per cell.",
+    "for the data; 40 clients, 8 a round, 25, 40 or 80 rounds, no momentum, decaying learning rate; two tuned a cell.",
     "paper": "The thesis' data, networks and rounds.",
 }
 
