@@ -99,18 +99,18 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
                 f"x has shape {at.shape} but series[{label!r}] has {values.shape[1]} points; "
                 f"give x with shape ({values.shape[1]},)"
             )
-        mean, colour = values.mean(axis=0), COLOURS[k % len(COLOURS)]
+        mean, colour, mark = values.mean(axis=0), COLOURS[k % len(COLOURS)], k + k // len(COLOURS)
         if len(values) > 1:
             sd = values.std(axis=0, ddof=1)
             ax.fill_between(at, mean - sd, mean + sd, color=colour, alpha=0.16, linewidth=0)
         every = max(1, len(at) // 6)
         # Markers of different curves are shifted against each other, so that equal curves still show both.
         marks = {
-            "marker": MARKERS[k % len(MARKERS)],
+            "marker": MARKERS[mark % len(MARKERS)],
             "markersize": 5.5,
             "markevery": (k * every // 3 % every, every),
         }
-        ax.plot(at, mean, label=label, color=colour, linestyle=LINES[k % len(LINES)], linewidth=2, **marks)
+        ax.plot(at, mean, label=label, color=colour, linestyle=LINES[mark % len(LINES)], linewidth=2, **marks)
     if legend and len(series) > 1:
         ax.legend(**LEGEND)
     return ax

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from . import checks, rng
 from .algorithms.method import Method, Round
+from .algorithms.submodels import HeteroFL
 from .data.federation import Federation, Quadratic
 
 
@@ -59,6 +60,30 @@ def consensus(r: Round, y: Tensor) -> dict[str, Tensor]:
     """
     X = getattr(r, "X", r.x[None])
     return {name: (Z - Z.mean(0)).norm(dim=1).mean() for name, Z in (("consensus", X), ("consensus_local", y))}
+
+
+def submodel_gap(labels: str = "zero", momentum: float = 0.0):
+    """A probe of sub-model methods: how far each client's update is from that of the whole network (FedGSE, 4.4.3).
+
+    The whole network is trained beside, from the round's own model, batches, learning rate and weight decay, with the
+    `momentum` and `labels` of the run (a run with `clip` is not followed).  Records, `[m]` each: `gap`, the norm of
+    Delta_full - embed(Delta_sub) with zeros where a client has no units; `sum_gap`, the difference of the sums of their
+    entries, which the source takes; and the `capacity`.
+    """
+    method = HeteroFL(1.0, labels=labels, training="masked")
+
+    def probe(r: Round, y: Tensor) -> dict[str, Tensor]:
+        whole = method.prepare(r)
+        Y = whole.x.expand_as(y).clone()
+        velocity = torch.zeros_like(Y)
+        for k in range(int(whole.K.max())):
+            a = int(whole.K.gt(k).sum())
+            v = method.direction(lambda Z, k=k, **more: whole.gradient(Z, k, **more), Y[:a], whole.head(a))
+            Y[:a] -= r.lr * velocity[:a].mul_(momentum).add_(v)
+        gap = torch.where(whole.mask, Y - r.x, 0) - torch.where(r.mask, y - r.x, 0)
+        return {"gap": gap.norm(dim=1), "sum_gap": gap.sum(1).abs(), "capacity": torch.as_tensor(r.rates)}
+
+    return probe
 
 
 def quadratic_bound(F_x: Tensor, gradient: Tensor, step: Tensor, mu: float) -> Tensor:

@@ -92,3 +92,33 @@ def test_mime_ablation_refuses_what_does_not_exist(wrong, word):
     fed = fc.quadratic(*problem())
     with pytest.raises(ValueError, match=word):
         fc.probes.mime_ablation(fc.FedAvg(), fed, **{"x": fed.x0, "steps": 3, "lr": 0.1} | wrong)
+
+
+def submodel_gaps(method, momentum=0.9, **run):
+    fed = fc.federation("digits", clients=6, partition=fc.Shards(2), model="thesis_mlp", dtype=torch.float64)
+    run = {"lr": 0.1, "local_epochs": 1, "weight_decay": 0.01, "momentum": momentum, "rounds": 1, "seed": 3, **run}
+    probe = fc.probes.submodel_gap("zero", momentum)
+    h = fc.simulate(method, fed, probes=[probe], **run)
+    return (
+        fed,
+        h,
+        {name: np.array([h.final(name, i) for i in h.cohorts[-1]]) for name in ("gap", "sum_gap", "capacity")},
+    )
+
+
+def test_the_gap_of_a_client_with_the_whole_network_is_zero():
+    _, _, found = submodel_gaps(fc.HeteroFL({1.0: 0.5, 0.5: 0.5}, labels="zero"), rounds=2)
+    assert (found["gap"][found["capacity"] == 1] < 1e-12).all()
+    assert (found["gap"][found["capacity"] < 1] > 0.1).all()
+
+
+def test_the_gap_is_that_of_two_runs_with_one_client():
+    updates = {}
+    for r in (1.0, 0.5):
+        fed, h, found = submodel_gaps(
+            fc.HeteroFL(r, labels="zero"), cohort=1
+        )  # the server takes over the client's update
+        updates[r] = h.params - fed.x0
+    apart = updates[1.0] - updates[0.5]
+    assert found["gap"] == pytest.approx(float(apart.norm()), rel=1e-9)
+    assert found["sum_gap"] == pytest.approx(abs(float(apart.sum())), rel=1e-9)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from fedcore import reproduce
-from fedcore.reproduce import batch, cells, report, studies
+from fedcore.reproduce import __main__ as command_line
+from fedcore.reproduce import batch, cells, estimate, report, studies
 from fedcore.reproduce import table as definitions
 from fedcore.reproduce.batch import Place, slug
 from fedcore.reproduce.cells import identity
@@ -153,6 +154,7 @@ def test_tuning_takes_the_best_setting_on_seeds_of_its_own(tmp_path, monkeypatch
     assert found.finals() == [0.2, 0.2]
     assert [seed for _, seed in seen] == [1000, 1001] * 3 + [0, 1]
     assert found.tuned["setting"] == {"run": {"lr": 0.2}}
+    assert found.tuned["seconds"] >= 0
 
 
 def test_a_setting_that_diverges_is_never_chosen_and_a_run_that_diverges_is_a_result():
@@ -293,7 +295,7 @@ def test_a_dead_worker_costs_its_running_cells_only(trial):
     start = [*dask[:2], dask[2] + "worker", *where, "--no-nanny", "--nthreads", "1", "--no-dashboard"]
     workers = [subprocess.Popen(start, **quiet) for _ in range(2)]
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         while not scheduler_file.exists():
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -327,6 +329,87 @@ def test_a_file_without_definitions_is_explained(tmp_path):
     (tmp_path / "trial.py").write_text("x = 1\n")
     with pytest.raises(ValueError, match="TABLES"):
         definitions.add(tmp_path / "trial.py")
+
+
+def test_differences_add_up_over_the_rounds_of_one_run():
+    run = {"rounds": 3, "cohort": 3, "lr": 0.1}
+    federation = {**SPEC["federation"], "model": "thesis_mlp"}
+    method = ["HeteroFL", {"capacities": {"1.0": 0.5, "0.25": 0.5}, "labels": "zero"}]
+    spec = {"study": "gap", "what": "accumulated", "federation": federation, "method": method, "run": run}
+
+    def found(**change):
+        return reproduce.run_cell({**spec, **change}, [0]).runs[0]
+
+    whole = found()
+    assert [t for t, _ in whole["history"]] == [1, 2, 3]
+    assert whole["history"][-1][1] == pytest.approx(whole["final"], abs=1e-4)
+    assert found(run={**run, "rounds": 2})["final"] == pytest.approx(whole["history"][1][1], abs=1e-4)
+    assert found(method=["HeteroFL", {"capacities": {"1.0": 1.0}, "labels": "zero"}])["final"] < 1e-5
+    accuracy = reproduce.run_cell({**SPEC, "federation": federation, "method": method, "run": run}, [0]).finals()[0]
+    assert found(what="accuracy")["final"] == accuracy
+    median = found(what="median")
+    assert 0 < median["final"] < whole["final"]
+
+
+# --- estimates ----------------------------------------------------------------------------------------------------
+
+
+def finished(spec, seconds, device="a processor", yardstick=0.01):
+    return spec, cells.Result(spec, {0: {"seconds": seconds, "yardstick": yardstick, "device": device}})
+
+
+def test_the_estimate_counts_the_grid_until_the_cell_is_tuned():
+    spec = {**SPEC, "tune": {"grid": [{"run": {"lr": lr}} for lr in (0.1, 0.2, 0.3)], "seeds": [1000, 1001]}}
+    tuned, run = {"setting": {}}, {"seconds": 1.0}
+    assert estimate.runs_left(spec, cells.Result(spec), [0, 1, 2]) == 3 + 6
+    assert estimate.runs_left(spec, cells.Result(spec, {1: run}, tuned), [0, 1, 2]) == 2
+    assert estimate.runs_left(spec, cells.Result(spec, {0: run}, None), [0]) == 0
+    assert estimate.runs_left(SPEC, cells.Result(SPEC), [0, 1]) == 2
+
+
+def test_the_counted_work_grows_with_rounds_cohort_and_model():
+    def work(**change):
+        return estimate.counted(cells.merged(SPEC, change)) - estimate.CALL
+
+    assert work(run={"rounds": 8}) == pytest.approx(2 * work())
+    assert work(run={"cohort": 6}) > work()
+    assert work(federation={"model": "mlp"}) > work()
+    assert work(method={"capacities": {"1": 0.5, "0.5": 0.5}}) > work()
+    steps = 4 * 8  # rounds, and 144 samples a client, 20 at a time
+    expected = estimate.STEP * steps + estimate.WORK * steps * 3 * 20 * 3 * 640 / 1e9  # 64 x 10 weights, 3 clients
+    assert work() == pytest.approx(expected)
+
+
+def test_the_pace_is_that_of_the_nearest_finished_cells_and_scales_with_the_machine():
+    other = cells.merged(SPEC, {"federation": {"model": "mlp"}})
+    up = {**SPEC, "method": ["FedUp", {}]}
+    pace = estimate.Pace([finished(SPEC, 2.0), finished(up, 6.0), finished(SPEC, 99.0, device="NVIDIA H200")])
+    twice = cells.merged(SPEC, {"run": {"rounds": 8}})
+    ratio = estimate.counted(twice) / estimate.counted(SPEC)
+    assert pace.seconds(twice, 0.02) == (pytest.approx(2.0 * 2 * ratio), True)  # a machine half as fast
+    assert pace.seconds(up, 0.01) == (pytest.approx(6.0), True)
+    assert pace.seconds({**SPEC, "method": ["MOON", {}]}, 0.01) == (pytest.approx(4.0), True)
+    assert pace.seconds(other, 0.01) == (pytest.approx(0.01 * estimate.counted(other)), False)
+
+
+def test_every_shipped_cell_has_an_estimate_before_any_was_run():
+    for table in reproduce.tables().values():
+        for profile in definitions.PROFILES:
+            assert all(0 < estimate.counted(cell.spec) < float("inf") for cell in table.cells(profile))
+
+
+def test_list_gives_a_time_before_the_first_cell(tmp_path, capsys):
+    assert command_line.main(["list", "--results", str(tmp_path)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "cells done" in line]
+    assert len(told) == len(reproduce.tables())
+    assert all("very roughly" in line and "counted work" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(99, "99 s"), (600, "10 min"), (7200, "2 h"), (864_000, "10 days"), (864e6, "10,000 days")]
+)
+def test_durations_are_short(seconds, words):
+    assert command_line._duration(seconds) == words
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------------
@@ -371,6 +454,95 @@ def test_the_order_of_rows_is_compared_by_kendalls_tau():
     (line,) = report.orderings(definitions.Table("t", "", "S000", list, {}), tidy).to_dict("records")
     assert line["rank agreement (tau)"] == pytest.approx(4 / 6)  # five pairs agree, one does not
     assert (line["source's best"], line["our best"]) == ("d", "c")
+
+
+def lines(verdicts, gaps=None, values=None):
+    import pandas as pd
+
+    n = len(verdicts)
+    gaps, values = gaps or [1.0] * n, values or [(1.0, 1.0)] * n
+    source, mean = zip(*values, strict=True)
+    return pd.DataFrame(
+        {"row": [f"r{i}" for i in range(n)], "column": "q", "source": source, "mean": mean, "sd": 0.5, "n": 3,
+         "source_gap": gaps, "verdict": verdicts}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words"),
+    [
+        (["same sign", "same sign, within the source's margin", "not told apart"], "holds"),
+        (["opposite sign", "opposite sign", "not told apart"], "does not hold"),
+        (["same sign", "opposite sign", "not told apart"], "holds in part"),
+        (["same sign", "not told apart"], "cannot be told at this scale"),
+        (["same sign", "not run yet", "not run yet"], "cannot be told at this scale"),
+    ],
+)
+def test_a_document_is_judged_when_most_of_its_gaps_are_decided(verdicts, words):
+    assert report.together(lines(verdicts))[1] == words
+
+
+def test_the_table_of_verdicts_says_what_was_asked_of_each_table():
+    nan = float("nan")
+    same, none = ["same sign"] * 2, ["no source value"] * 2
+    rising, falling = [(1.0, 5.0), (2.0, 6.0)], [(1.0, 6.0), (2.0, 5.0)]
+    frames = {
+        "fedup-table4": lines(same),
+        "fedup-table2": lines(none, [nan] * 2, rising),
+        "fedgse-table4.2": lines(none, [nan] * 2, falling),
+        "fedup-figure2": lines(none, [nan] * 2, [(nan, 5.0), (nan, 6.0)]),
+        "dfedgam-table1": lines(["not run yet"] * 2).assign(n=0, mean=nan),
+    }
+    told = report.verdicts(frames, 3).set_index("table")
+    assert told["verdict"].to_dict() == {
+        "fedup-table4": "holds",
+        "fedup-table2": "order holds",
+        "fedgse-table4.2": "order does not hold",
+        "fedup-figure2": "the source prints no numbers",
+        "dfedgam-table1": "not run yet",
+    }
+    assert told.loc["fedup-table4", ["cells", "same sign", "not told apart"]].tolist() == ["2 of 2", 2, 0]
+
+
+def test_columns_are_ordered_where_a_table_has_one_row():
+    tidy = lines(["no source value"] * 3, None, [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0)])
+    tidy = tidy.rename(columns={"row": "column", "column": "row"})
+    (line,) = report.orderings(definitions.get("fedgse-table4.5"), tidy).to_dict("records")
+    assert (line["source's best"], line["our best"]) == ("r2", "r1")
+    assert line["rank agreement (tau)"] == pytest.approx(1 / 3)
+
+
+def test_a_grid_shows_ours_the_sources_value_and_the_mark():
+    tidy = lines(["same sign", "opposite sign, within the source's margin", "not run yet"], None, [(1.0, 2.0)] * 3)
+    tidy.loc[2, "n"] = 0
+    shown = report.grid(definitions.get("fedup-table4"), tidy)["q"].tolist()
+    assert shown == ["2.0 ± 0.5 (1.0) ✓", "2.0 ± 0.5 (1.0) ✗", "not run yet"]
+
+
+@pytest.mark.parametrize(("axis", "panels"), [("round", ["HIGH, 5%", "HIGH, 10%"]), ("share", ["HIGH"])])
+def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
+    import fedcore.widgets
+
+    drawn = [reproduce.Cell(c, {**SPEC, "name": c}, "FedAvg", c) for c in ("HIGH, 5%", "HIGH, 10%")]
+    table = definitions.Table("t", "a figure", "S004", lambda profile: drawn, {}, figure=True, axis=axis)
+    place = Place(tmp_path, "quick", "t")
+    assert report.drawing(table, place, [0, 1]) is None
+    place.folder.mkdir(parents=True)
+    for k, cell in enumerate(drawn):
+        runs = {
+            seed: {"id": identity(cell.spec, seed), "final": k + seed + 1.0, "history": [[0, 0.0], [4, k + seed + 1.0]]}
+            for seed in (0, 1)
+        }
+        cells._store(place.file(cell), cells.Result(cell.spec, runs))
+    seen = []
+    real = fedcore.widgets.show
+    monkeypatch.setattr(fedcore.widgets, "show", lambda figure, *a, **b: seen.append(figure) or real(figure, *a, **b))
+    picture = report.drawing(table, place, [0, 1])
+    axes = [ax for ax in seen[0].axes if ax.get_visible()]
+    assert [ax.get_title(loc="left") for ax in axes] == panels
+    curves = [list(ax.lines[0].get_ydata()) for ax in axes]
+    assert curves == ([[0.0, 1.5], [0.0, 2.5]] if axis == "round" else [[1.5, 2.5]])
+    assert "FedAvg" in picture.alt
 
 
 def test_every_definition_has_cells_captions_and_specifications_that_build():

@@ -354,6 +354,11 @@ def test_curves_differ_without_colour():
     plots.curves(ax, {f"{k}": np.arange(9.0) for k in range(8)})
     looks = {(str(l.get_marker()), str(l._unscaled_dash_pattern)) for l in ax.lines}
     assert len(looks) == 8
+    plots.curves(ax, {f"{k}": np.arange(9.0) for k in range(10)})
+    first, ninth = ax.lines[8], ax.lines[16]
+    assert first.get_color() == ninth.get_color()
+    assert first.get_marker() != ninth.get_marker()
+    assert first._unscaled_dash_pattern != ninth._unscaled_dash_pattern
     assert len(set(plots.COLOURS)) == len(plots.COLOURS) == len(plots.MARKERS) == len(plots.LINES) == 8
 
 

@@ -2,7 +2,7 @@
 
     list                       every table and figure: cells, settings left open, estimated time, what is done
     fedup-table4 --seeds 3     run what is missing of a table (or of `all`), as notebooks on a local Dask cluster
-    report                     rebuild the tidy tables from the results
+    report                     rebuild the tidy tables from the results, and print a verdict on each
 
 Started again, a batch does only what is missing.  Exit status: 0, or 1 when a cell failed, or 2 for a wrong call.
 """
@@ -10,14 +10,19 @@ Started again, a batch does only what is missing.  Exit status: 0, or 1 when a c
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import batch, table
+import torch
+
+from . import batch, estimate, table
 from .batch import Place
-from .cells import CorruptResult, yardstick
+from .cells import Cell, CorruptResult, Result, yardstick
 from .table import PROFILES, Table, tables
+
+PER_NOTEBOOK = 4.0  # seconds that a cell's notebook adds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,57 +91,66 @@ def _run(one: Table, place: Place, seeds: list[int], given: argparse.Namespace) 
 
 
 def _list(root: Path, profile: str, seeds: list[int], workers: int | None) -> int:
-    now, at_once = yardstick(), workers or len(batch._cores())
+    now, at_once = yardstick(), workers or torch.cuda.device_count() or len(batch._cores())
+    standing = {t.name: _standing(t, Place(root, profile, t.name)) for t in tables().values() if not t.drawn_from}
+    pace = estimate.Pace((cell.spec, result) for held in standing.values() for cell, result in held)
     for t in tables().values():
-        shown = table.get(t.drawn_from) if t.drawn_from else t
-        cells, place = shown.cells(profile), Place(root, profile, shown.name)
-        done, cost = 0, []
-        for cell in cells:
-            try:
-                runs = batch.standing(place, cell).runs
-            except CorruptResult as e:
-                print(e, file=sys.stderr)
-                runs = {}
-            done += not set(seeds) - set(runs)
-            cost += [run["seconds"] * now / run["yardstick"] for run in runs.values()]
-        left = len(cells) - done
-        if not left:
-            time = "done"
-        elif cost:
-            time = f"about {_duration(left * (len(seeds) * sum(cost) / len(cost) + 4) / at_once)} left"
-        else:
-            time = "time not known before the first cell"
-        kind = "figure" if t.figure else "table"
-        print(f"{t.name}  [{kind} of {t.document}]  {t.title}")
-        print(f"    {profile}: {done} of {len(cells)} cells done x {len(seeds)} seeds; {time}")
-        print(f"    {t.captions[profile]}" + (f" Drawn from the cells of {shown.name}." if t.drawn_from else ""))
+        held = standing[t.drawn_from or t.name]
+        left = [(cell.spec, estimate.runs_left(cell.spec, result, seeds)) for cell, result in held]
+        left = [(spec, runs) for spec, runs in left if runs]
+        told = [pace.seconds(spec, now) for spec, _ in left]
+        seconds = sum(PER_NOTEBOOK + one * runs for (one, _), (_, runs) in zip(told, left, strict=True)) / at_once
+        print(f"{t.name}  [{'figure' if t.figure else 'table'} of {t.document}]  {t.title}")
+        time = _time(seconds, all(known for _, known in told)) if left else "done"
+        print(f"    {profile}: {len(held) - len(left)} of {len(held)} cells done x {len(seeds)} seeds; {time}")
+        print(f"    {t.captions[profile]}" + (f" Drawn from the cells of {t.drawn_from}." if t.drawn_from else ""))
         for what, choice in t.left_open:
             print(f"    left open: {what}; ours: {choice}")
     return 0
 
 
+def _standing(t: Table, place: Place) -> list[tuple[Cell, Result]]:
+    found = []
+    for cell in t.cells(place.profile):
+        try:
+            found.append((cell, batch.standing(place, cell)))
+        except CorruptResult as e:
+            print(e, file=sys.stderr)
+            found.append((cell, Result(cell.spec)))
+    return found
+
+
+def _time(seconds: float, known: bool) -> str:
+    """In words; `known`: finished cells told it, else counted work, which says nothing of a GPU."""
+    if not math.isfinite(seconds):
+        return "time not known before the first cell"
+    if known:
+        return f"about {_duration(seconds)} left"
+    gpu = "; a GPU is faster" if torch.cuda.is_available() else ""
+    return f"very roughly {_duration(seconds)} left (counted work, on this processor{gpu})"
+
+
 def _duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 100
-        else f"{seconds / 60:.0f} min"
-        if seconds < 6000
-        else f"{seconds / 3600:.1f} h"
-    )
+    for size, unit, upto in ((1, "s", 100), (60, "min", 6000), (3600, "h", 360_000)):
+        if seconds < upto:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:,.0f} days"
 
 
 def _report(root: Path, seeds: list[int]) -> int:
-    from .report import frame
+    from .report import frame, verdicts
 
     for profile in PROFILES:
+        frames = {}
         for t in tables().values():
             place = Place(root, profile, t.name)
             if t.drawn_from or not place.folder.exists():
                 continue
-            tidy = frame(t, place, seeds)
-            target = place.folder / "table.csv"
-            tidy.to_csv(target, index=False, float_format="%.6g")
-            print(f"{target}: {len(tidy)} cells, {(tidy['n'] >= len(seeds)).sum()} complete")
+            frames[t.name] = frame(t, place, seeds)
+            frames[t.name].to_csv(place.folder / "table.csv", index=False, float_format="%.6g")
+        if frames:
+            told = verdicts(frames, len(seeds)).drop(columns="what").to_string(index=False)
+            print(f"{profile}, {len(seeds)} seeds; tidy values in {root / profile}/*/table.csv\n{told}")
     return 0
 
 

@@ -183,7 +183,7 @@ def _mended(file: Path, spec: Mapping[str, Any]) -> Result:
 def _tune(study: studies.Study, spec: Mapping[str, Any], folder: Path | None, device: str | None) -> dict[str, Any]:
     """The setting of the grid with the best mean of the metric over rounds and tuning seeds; a diverged one is last."""
     grid, seeds = spec["tune"]["grid"], spec["tune"].get("seeds", [1000])
-    scores = []
+    scores, begin = [], time.perf_counter()
     for j, setting in enumerate(grid):
         found = [study(merged(spec, setting), seed, _at(folder, f"tune{j}-{seed}"), device) for seed in seeds]
         scores.append(None if any(f["final"] is None for f in found) else float(np.mean([f["mean"] for f in found])))
@@ -192,7 +192,8 @@ def _tune(study: studies.Study, spec: Mapping[str, Any], folder: Path | None, de
     else:
         sign = -1 if spec.get("better") == "lower" else 1
         best = max(range(len(grid)), key=lambda j: -math.inf if scores[j] is None else sign * scores[j])
-    return {"id": identity(spec), "setting": grid[best], "scores": scores}
+    seconds = round(time.perf_counter() - begin, 2)  # those of the runs do not hold them
+    return {"id": identity(spec), "setting": grid[best], "scores": scores, "seconds": seconds}
 
 
 def merged(spec: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:

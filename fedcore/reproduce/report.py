@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from .. import pages
 from .batch import Place, standing
 from .cells import CorruptResult, Result
-from .table import Table
+from .table import Table, get
 
 RULE = (
     "A row's gap is its mean over seeds minus that of the row it is measured from, paired by seed, with a 95 % "
@@ -20,6 +20,14 @@ RULE = (
     "added when the interval holds the source's own gap. Fewer than two seeds, or a source that prints no value, give "
     "no verdict."
 )
+TOGETHER = (
+    "A table or a document 'cannot be told at this scale' unless more than half of its printed gaps were decided; then "
+    "it 'holds' or 'does not hold' when all decided signs agree or all disagree, else 'holds in part'. Where values "
+    "are printed but no gap is asked, the order of the rows is judged instead: 'order holds' when Kendall's tau is 1 "
+    "in every column, 'order does not hold' when it is 0 or less in every column, else 'order holds in part'."
+)
+KINDS = ("same sign", "opposite sign", "not told apart")
+MARKS = dict(zip(KINDS, ("\u2713", "\u2717", "~"), strict=True))
 
 
 def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
@@ -96,25 +104,154 @@ def verdict(n: int, source_gap: float, gap: float, half: float, baseline: bool =
 
 
 def orderings(table: Table, tidy: Any) -> Any:
-    """Per column: the source's best row and ours, and Kendall's tau between the source's values and our means."""
+    """Per column: the source's best row and ours, and Kendall's tau between the source's values and our means.
+
+    In a table of one row the columns are what is ordered.
+    """
     import pandas as pd
 
-    lines = []
-    for column, part in tidy.groupby("column", sort=False):
+    lines, (by, what) = [], ("column", "row") if tidy["row"].nunique() > 1 else ("row", "column")
+    for name, part in tidy.groupby(by, sort=False):
         both = part[part["source"].notna() & part["mean"].notna()]
         if len(both) < 2:
             continue
         lines.append(
             {
                 "table": table.name,
-                "column": column,
-                "source's best": both["row"].iloc[int(both["source"].argmax())],
-                "our best": both["row"].iloc[int(both["mean"].argmax())],
+                "column": name,
+                "source's best": both[what].iloc[int(both["source"].argmax())],
+                "our best": both[what].iloc[int(both["mean"].argmax())],
                 "rank agreement (tau)": both["source"].corr(both["mean"], method="kendall"),
                 "rows": len(both),
             }
         )
     return pd.DataFrame(lines)
+
+
+def together(tidy: Any) -> tuple[dict[str, int], str]:
+    """Lines of `frame` whose gap the source prints: how many of each of `KINDS`, and the verdict of `TOGETHER`."""
+    asked = tidy[tidy["source_gap"].notna()]
+    found = asked["verdict"].str.split(",").str[0].value_counts()
+    counts = {kind: int(found.get(kind, 0)) for kind in KINDS}
+    same, opposite = counts["same sign"], counts["opposite sign"]
+    if 2 * (same + opposite) <= len(asked):
+        return counts, "cannot be told at this scale"
+    return counts, "holds in part" if same and opposite else "holds" if same else "does not hold"
+
+
+def verdicts(frames: Mapping[str, Any], seeds: int) -> Any:
+    """One line per table: its document, cells, gaps by kind, the mean of tau over its columns, and the verdict.
+
+    frames: table -> its `frame`.  Columns: source, table, what, cells, same sign, opposite sign, not told apart,
+    order (tau), verdict.
+    """
+    import pandas as pd
+
+    lines = []
+    for name, tidy in frames.items():
+        table = get(name)
+        counts, verdict = together(tidy)
+        order, run = orderings(table, tidy), int((tidy["n"] >= seeds).sum())
+        taus = order["rank agreement (tau)"] if len(order) else pd.Series(dtype=float)
+        if not (tidy["n"] > 0).any():
+            verdict = "not run yet"
+        elif tidy["source"].isna().all():
+            verdict = "the source prints no numbers"
+        elif tidy["source_gap"].isna().all():
+            kind = "holds" if (taus == 1).all() else "does not hold" if (taus <= 0).all() else "holds in part"
+            verdict = f"order {kind}" if len(taus) else "no order to compare"
+        lines.append(
+            {"source": table.document, "table": name, "what": table.title, "cells": f"{run} of {len(tidy)}", **counts,
+             "order (tau)": f"{taus.mean():+.2f}" if len(taus) else "\u2013", "verdict": verdict}
+        )  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def grid(table: Table, tidy: Any) -> Any:
+    """A table as its source prints it, a line for each row: our mean and standard deviation, the source's value in
+    brackets where it prints one, and the mark of the verdict (`MARKS`)."""
+    digits = 3 if table.unit in ("cosine", "millions") else 1
+
+    def entry(line: Any) -> str:
+        if not line["n"]:
+            return "not run yet"
+        ours = "diverged" if math.isnan(line["mean"]) else f"{line['mean']:.{digits}f}"
+        ours += "" if math.isnan(line["sd"]) else f" \u00b1 {line['sd']:.{digits}f}"
+        theirs = "" if math.isnan(line["source"]) else f" ({line['source']:.{digits}f})"
+        return f"{ours}{theirs} {MARKS.get(line['verdict'].split(',')[0], '')}".strip()
+
+    entries = tidy.assign(entry=[entry(line) for line in tidy.to_dict("records")])
+    rows, columns = (list(dict.fromkeys(tidy[name])) for name in ("row", "column"))
+    out = entries.pivot(index="row", columns="column", values="entry").reindex(index=rows, columns=columns)
+    return out.fillna("\u2013").rename_axis(index=None, columns=None)
+
+
+def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | None = None) -> Any:
+    """A figure from its cells, mean and one standard deviation over the seeds; None where nothing was run.
+
+    With `table.axis` "round", a panel for each column shows the recorded curves.  Else the final values stand over the
+    columns, a panel for each text before their last comma.  Shown through `fc.show`.
+    """
+    from .. import plots
+    from ..widgets import show
+
+    panels: dict[str, dict[str, dict[Any, list[float]]]] = {}  # panel -> row -> tick -> a value for each seed
+    finals: dict[tuple[str, str], list[float]] = {}
+    for cell in table.cells(place.profile):
+        try:
+            runs = standing(place, cell).runs
+        except CorruptResult:
+            continue
+        if any(seed not in runs for seed in seeds):
+            continue
+        panel, _, tick = (cell.column, "", "") if table.axis == "round" else cell.column.rpartition(", ")
+        tick = tick.removeprefix("rho=")
+        points = panels.setdefault(panel, {}).setdefault(cell.row, {})
+        for run in (runs[seed] for seed in seeds):
+            final = math.nan if run["final"] is None else run["final"]
+            finals.setdefault((panel, cell.row), []).append(final)
+            for at, value in run["history"] if table.axis == "round" else [(tick, final)]:
+                points.setdefault(at, []).append(value)
+    if not panels:
+        return None
+    rows = list(dict.fromkeys(row for lines in panels.values() for row in lines))
+    wide = min(3, len(panels))
+    tall = -(-len(panels) // wide)
+    figure, axes = plots.figure(width=7.4 if wide > 1 else 6.4, height=1.2 + (2.4 if wide == 1 else 1.9) * tall,
+                                ncols=wide, nrows=tall)  # fmt: skip
+    drawn = list(np.atleast_1d(axes).flat)
+    for ax, (panel, lines) in zip(drawn, panels.items(), strict=False):
+        ticks = list(dict.fromkeys(at for points in lines.values() for at in points))
+        at = sorted(ticks) if table.axis == "round" else ticks
+        series = {row: np.full((len(seeds), len(at)), math.nan) for row in rows}  # every method keeps its colour
+        for row, points in lines.items():
+            for k, tick in enumerate(at):
+                series[row][: len(points.get(tick, [])), k] = points.get(tick, [])
+        plots.curves(ax, series, x=at if table.axis == "round" else range(len(at)), legend=False)
+        if table.axis != "round":
+            ax.set_xticks(range(len(at)), at)
+        for line in ax.lines if wide > 1 else ():
+            line.set(linewidth=1.2, markersize=3.5)
+        ax.set_title(panel, fontsize=10)
+        k = drawn.index(ax)
+        if k >= len(panels) - wide:
+            ax.set_xlabel("communication round" if table.axis == "round" else table.axis)
+        if k % wide == 0:
+            ax.set_ylabel(table.unit)
+    for ax in drawn[len(panels) :]:
+        ax.set_visible(False)
+    figure.legend(*drawn[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    by_panel = len(finals) <= 12
+    means: dict[str, list[float]] = {}
+    for (panel, row), values in finals.items():
+        means.setdefault(f"{panel} {row}".strip() if by_panel else row, []).extend(
+            np.array(values)[np.isfinite(values)]
+        )
+    numbers = {name: np.mean(values) if values else "diverged" for name, values in means.items()}
+    words = (
+        f"{table.title}: {len(panels)} panels ({'; '.join(filter(None, panels))}), a line for each of {', '.join(rows)}"
+    )
+    return show(figure, numbers, alt=words, caption=caption)
 
 
 # --- one cell, for its notebook -----------------------------------------------------------------------------------

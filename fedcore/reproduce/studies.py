@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import algorithms, models, probes, submodels, topology
+from .. import algorithms, checks, models, probes, submodels, topology
 from ..data import RandAugment, domains, partitions
 from ..data.federation import Federation, federation
 from ..simulate import Diverged
@@ -142,6 +142,41 @@ def profiles(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
     return {"final": value, "mean": value, "history": []}
 
 
+def gap(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """Updates of sub-models against those of the whole network (`probes.submodel_gap`), looked at in every round.
+
+    `spec["what"]`: "accumulated" is the mean over the cohort, summed over the rounds; "median" that over rounds and
+    clients below full capacity (the curve is their mean by round); "accuracy" the test accuracy of the same run in %.
+    `sums` stands beside: the accumulated difference of the sums of entries.
+    """
+    checks.choice("what", spec["what"], ("accumulated", "median", "accuracy"))
+    fed, run = build_federation(spec["federation"], seed, device), {**spec["run"], "eval_every": 1}
+    method = build_method(spec["method"], fed, run)
+    probe = probes.submodel_gap(method.labels, run.get("momentum", 0.0))
+    history = _simulate(method, fed, seed=seed, checkpoint_dir=folder, probes=[probe], **run)
+
+    def column(name: str) -> np.ndarray:
+        return np.array([v for _, what, client, v in history.rows if what == name and client is not None])
+
+    def by_round(values: np.ndarray, of: np.ndarray) -> np.ndarray:
+        return np.array([values[of & (rounds == t)].mean() for t in np.unique(rounds[of])])
+
+    gaps, partial_ = column("gap"), column("capacity") < 1
+    rounds, everyone = np.repeat(np.arange(1, run["rounds"] + 1), len(history.cohorts[0])), np.ones_like(partial_)
+    sums = float(by_round(column("sum_gap"), everyone).sum())
+    if spec["what"] == "accuracy":
+        t, values = history.curve()
+        final, values = 100 * float(values[-1]), 100 * values
+    elif spec["what"] == "median":
+        t, values = np.unique(rounds[partial_]), by_round(gaps, partial_)
+        final = float(np.median(gaps[partial_]))
+    else:
+        t, values = np.unique(rounds), by_round(gaps, everyone).cumsum()
+        final = float(values[-1])
+    curve = [[int(a), round(float(v), 4)] for a, v in zip(t, values, strict=True)]
+    return {"final": final, "mean": float(values.mean()), "history": curve, "sums": sums}
+
+
 def size(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """Mean `parameters` or `macs` (in millions) of the sub-models of `spec["capacities"]`, counted."""
     shape, classes = tuple(spec["shape"]), spec["classes"]
@@ -165,5 +200,5 @@ def cost(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
 
 
 STUDIES: dict[str, Study] = {
-    f.__name__: f for f in (simulate, mime, personal, profiles, size, cost)
+    f.__name__: f for f in (simulate, mime, personal, profiles, gap, size, cost)
 }  # fmt: skip

@@ -25,7 +25,8 @@ class Table:
     name: what the command line calls it.  document: S000 to S004.  cells: profile -> its cells.  captions: profile ->
     what was computed, honestly (data, size, seeds).  left_open: `(setting the source leaves open, our choice)`.
     figure: a figure rather than a table.  drawn_from: the name of the table whose cells it shows.  against: the row
-    that gaps are measured from.  proposed: the row that the document proposes.
+    that gaps are measured from.  proposed: the row that the document proposes.  axis: what a figure has to the right:
+    "round", or what the columns count.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Table:
     against: str = "FedAvg"
     proposed: str | None = None
     unit: str = "%"
+    axis: str = ""
 
 
 _added: list[Table] = []

@@ -277,7 +277,7 @@ TABLES = [
     Table(
         "fedup-figure1", "Curves of Table 4", "S000", table4,
         {"quick": "The recorded curves of Table 4's cells.", "paper": "The recorded curves of Table 4's cells."},
-        figure=True, drawn_from="fedup-table4", proposed="FedUp",
+        figure=True, axis="round", drawn_from="fedup-table4", proposed="FedUp",
     ),
     Table(
         "fedup-table5", "Accuracy under small participation", "S000", table5,
@@ -287,11 +287,11 @@ TABLES = [
     Table(
         "fedup-figure2", "Many clients a round", "S000", figure2,
         {"quick": _SMALL.format("100 clients, 15 and 30 a round, 30 rounds"), "paper": _PAPER},
-        LEFT_OPEN, figure=True, proposed="FedUp",
+        LEFT_OPEN, figure=True, axis="round", proposed="FedUp",
     ),
     Table(
         "fedup-figure3", "A text task, one client per role", "S000", figure3,
         {"quick": "Small scale: made-up roles, an LSTM of width 32, 30 rounds; four settings tuned.", "paper": _PAPER},
-        (("rate, batch, rounds, participation", "1.0, 10, 300, 10 %"),), figure=True, proposed="FedUp",
+        (("rate, batch, rounds, participation", "1.0, 10, 300, 10 %"),), figure=True, axis="round", proposed="FedUp",
     ),
 ]  # fmt: skip

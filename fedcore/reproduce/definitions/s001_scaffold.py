@@ -29,6 +29,6 @@ TABLES = [
             "The source's curves are invented ('simulated'): they are an illustration, not results.",
             "paper": "As quick: the source has no experiment.",
         },
-        (("data, model, everything", "digits and a small MLP"),), figure=True, proposed="SCAFFOLD",
+        (("data, model, everything", "digits and a small MLP"),), figure=True, axis="round", proposed="SCAFFOLD",
     )
 ]  # fmt: skip

@@ -64,6 +64,6 @@ TABLES = [
     Table(
         "dfedgam-figure2", "Curves of Table 1", "S002", table1,
         {"quick": "The recorded curves of Table 1's cells.", "paper": "The recorded curves of Table 1's cells."},
-        figure=True, drawn_from="dfedgam-table1", proposed="DFedGAM",
+        figure=True, axis="round", drawn_from="dfedgam-table1", proposed="DFedGAM",
     ),
 ]  # fmt: skip

@@ -60,7 +60,7 @@ TABLES = [
     Table(
         f"shift-figure{k}", title, "S003", cells,
         {"quick": _QUICK, "paper": "MNIST, MNIST-M, SVHN, SynthDigits and USPS; 20 rounds."},
-        LEFT_OPEN, figure=True, proposed="normalisation + ALA",
+        LEFT_OPEN, figure=True, axis="round", proposed="normalisation + ALA",
     )
     for k, title, cells in (
         (5, "Five clients and the global model", figure5), (6, "Tested on two other domains", figure6),

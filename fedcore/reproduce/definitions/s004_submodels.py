@@ -158,7 +158,10 @@ def profiles(profile: str) -> list[Cell]:
     return cells
 
 
-def shares(rows: Sequence[str], data: str, capacities: tuple[float, float], gse: bool = False):
+RHO = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+def shares(rows: Sequence[str], data: str, capacities: tuple[float, float], gse: bool = False, rhos=RHO):
     """Accuracy against rho, the share of clients with the larger of two capacities; HIGH and LOW."""
 
     def cells(profile: str) -> list[Cell]:
@@ -166,7 +169,7 @@ def shares(rows: Sequence[str], data: str, capacities: tuple[float, float], gse:
             cell(profile, row, data, skew, dict(zip(capacities, (rho, 1 - rho), strict=True)),
                  column=f"{skew}, rho={rho:g}", gse=gse, short=True)
             for skew in ("HIGH", "LOW")
-            for rho in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+            for rho in rhos
             for row in rows
         ]  # fmt: skip
 
@@ -219,6 +222,29 @@ def similar(profile: str) -> list[Cell]:
     ]
 
 
+def differences(columns: Sequence[str]):
+    """Figures 4.3, 4.4: how far the sub-models' updates are from the whole network's, each method on its own run.
+
+    Columns: "median", "accuracy", or the share of the rounds over which differences are added up.
+    """
+
+    def cells(profile: str) -> list[Cell]:
+        rounds, lr = (40, {"lr": 0.1}) if profile == "quick" else (100, {})
+        made = []
+        for told in columns:
+            what, share = ("accumulated", float(told)) if told[0].isdigit() else (told, 1.0)
+            upto = round(share * rounds)
+            column = {"median": "median difference", "accuracy": "accuracy (%)"}.get(told, f"AD, {upto}")
+            for row in ("HeteroFL", "Federated Dropout", "FedRolex", "FedGSE-CSL"):
+                spec = dict(cell(profile, row, "EMNIST", "HIGH", HIGH_QUALITY, gse=True).spec)
+                spec.pop("tune", None)  # one learning rate: a small one makes every difference small
+                spec |= {"study": "gap", "what": what, "run": {**spec["run"], **lr, "rounds": upto, "eval_every": 1}}
+                made.append(Cell(f"{column} {row}", spec, row, column))
+        return made
+
+    return cells
+
+
 LEFT_OPEN = (
     ("batch size", "10, as in both public code bases"),
     ("masked cross-entropy", "logits of foreign labels are 0, as in HeteroFL's code"),
@@ -236,7 +262,15 @@ _QUICK = {
 }
 
 
+_AXES = {
+    "3.2": "layer", "3.5": "data", "3.5-low": "data", "3.6": "rho", "3.7": "rho", "3.8": "classes a client",
+    "3.9": "clients in a round", "3.10": "scoring samples", "4.5a": "rho", "4.5b": "rho", "4.6": "rho", "4.7": "rho",
+    "4.8": "round", "4.9": "clients in a round", "4.10": "similar public samples",
+}  # fmt: skip
+
+
 def _table(name: str, title: str, cells: Any, proposed: str, against: str = "HeteroFL", **more: Any) -> Table:
+    more["axis"] = _AXES.get(name.partition("figure")[2], "")
     return Table(name, title, "S004", cells, _QUICK, LEFT_OPEN, against=against, proposed=proposed, **more)
 
 
@@ -245,6 +279,21 @@ _gse_high, _gse_low = (
     main_table(GSE, s, HIGH_QUALITY, f"seed004_table4_{k}.csv", gse=True) for s, k in (("HIGH", 3), ("LOW", 4))
 )
 _drawn = {"figure": True}
+_difference = {
+    "quick": "Small scale: digits, a small CNN, 40 clients with two classes, 40 rounds, one learning rate, 0.1. ",
+    "paper": "The thesis' data and network, 100 rounds. ",
+}
+
+
+def _gap(name: str, title: str, columns: Sequence[str], axis: str, more: str) -> Table:
+    captions = {profile: words + more for profile, words in _difference.items()}
+    open_ = (("the difference", "the norm; the source subtracts sums of entries, in which signs cancel"), *LEFT_OPEN)
+    return Table(
+        name, title, "S004", differences(columns), captions, open_,
+        figure=True, against="HeteroFL", proposed="FedGSE-CSL", axis=axis, unit="as the column says",
+    )  # fmt: skip
+
+
 _of_gse = shares(GSE, "EMNIST", (1.0, 0.0625), True)
 TABLES = [
     _table("feddse-table3.4", "Low-quality clients, strong label skew", _dse_high, "FedDSE"),
@@ -262,10 +311,20 @@ TABLES = [
     _table("fedgse-table4.3", "High-quality clients, strong label skew", _gse_high, "FedGSE-CSL"),
     _table("fedgse-table4.4", "High-quality clients, weaker label skew", _gse_low, "FedGSE-SPL"),
     _table("fedgse-table4.5", "FedGSE-SPL by classes a client", table4_5, "FedGSE-SPL"),
+    _gap(
+        "fedgse-figure4.3", "Updates of sub-models against the whole network's, by round", ["median"], "round",
+        "The source draws densities, nearest to 0 for FedGSE-CSL.",
+    ),
+    _gap(
+        "fedgse-figure4.4", "Accumulated difference (AD) and accuracy",
+        ["0.2", "0.4", "0.6", "0.8", "1", "accuracy"], "rounds",
+        "The source prints an order, Federated Dropout > FedRolex > HeteroFL > FedGSE-CSL, reversed in accuracy.",
+    ),
     *(
         _table(
-            f"fedgse-figure4.5{part}", f"FedGSE by rho, {data} (rows CSL and SPL)",
-            shares(GSE, data, (1.0, 0.0625), True), "FedGSE-CSL", drawn_from=f"fedgse-figure4.{of}", **_drawn,
+            f"fedgse-figure4.5{part}", f"FedGSE by rho, {data}",
+            shares(("FedGSE-CSL", "FedGSE-SPL"), data, (1.0, 0.0625), True), "FedGSE-CSL",
+            drawn_from=f"fedgse-figure4.{of}", **_drawn,
         )
         for part, data, of in (("a", "EMNIST", 6), ("b", "CIFAR-10", 7))
     ),
@@ -274,7 +333,10 @@ TABLES = [
         "fedgse-figure4.7", "All methods by rho, CIFAR-10",
         shares(GSE, "CIFAR-10", (1.0, 0.0625), True), "FedGSE-CSL", **_drawn,
     ),
-    _table("fedgse-figure4.8", "Curves by rho", _of_gse, "FedGSE-CSL", drawn_from="fedgse-figure4.6", **_drawn),
+    _table(
+        "fedgse-figure4.8", "Curves by rho", shares(GSE, "EMNIST", (1.0, 0.0625), True, RHO[1:-1]), "FedGSE-CSL",
+        drawn_from="fedgse-figure4.6", **_drawn,
+    ),
     _table(
         "fedgse-figure4.9", "By participation", participation("FedGSE-CSL", HIGH_QUALITY, True), "FedGSE-CSL", **_drawn
     ),
