@@ -8,7 +8,7 @@
 Importing needs torch and numpy only; everything else is imported where it is used.
 """
 
-from . import models, probes, submodels, topology
+from . import distributed, models, probes, submodels, topology
 from .algorithms import (
     ALL,
     DPSGD,
@@ -69,5 +69,6 @@ __all__ = [
     "FedAvg", "FedBN", "FedDC", "FedDSE", "FedDyn", "FedGSE", "FedPVR", "FedProx", "FedRolex", "FedSAM", "FedSGD",
     "FedSMB", "FedSMOO", "FedSplit", "FedUp", "FederatedDropout", "Federation", "FjORD", "Graph", "HeteroFL", "History",
     "Matrix", "Method", "Mime", "MimeLite", "Quadratic", "RandAugment", "RandomRegular", "Ring", "Shards", "Torus",
-    "cite", "explore", "federation", "models", "probes", "quadratic", "show", "simulate", "submodels", "topology",
+    "cite", "distributed", "explore", "federation", "models", "probes", "quadratic", "show", "simulate", "submodels",
+    "topology",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checkpoint, checks, rng
+from . import checkpoint, checks, distributed, rng
 from .algorithms.method import Method, Round
 from .data.federation import Federation, Plan, Quadratic
 
@@ -136,6 +136,8 @@ def simulate(
     evaluations); with `resume` a run continues from it and ends bit-identical to one that was never stopped.
     progress: a bar; None shows one for runs over a second on a terminal or in a live notebook.
 
+    In a process group of torch.distributed, as under torchrun, the processes share the run: `fedcore.distributed`.
+
     Raises ValueError and TypeError for arguments out of range, Diverged when a client leaves the finite numbers,
     CheckpointError for a damaged or foreign checkpoint, OSError for a folder that cannot be written.
     """
@@ -187,11 +189,13 @@ def simulate(
         raise ValueError(
             f"{type(method).__name__} needs all {fed.n} clients in every round, cohort={cohort}; use cohort=None"
         )
-    run = _Run(method, fed, settings, list(probes), rounds, personal)
-    store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
-    if store and resume:
-        run.restore(store.load(rounds))
-    return run.go(store, checkpoint_every or eval_every, progress)
+    world = distributed.world()
+    with world.together():
+        run = _Run(method, fed, settings, list(probes), rounds, personal, world)
+        store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
+        if store and resume:
+            run.restore(store.load(rounds))
+        return run.go(store, checkpoint_every or eval_every, False if world.rank else progress)
 
 
 class _Run:
@@ -205,20 +209,27 @@ class _Run:
         probes: list[Probe],
         rounds: int,
         personal: bool | str,
+        world: distributed.World,
     ) -> None:
         self.method, self.fed, self.s, self.probes, self.rounds = method, fed, settings, probes, rounds
-        self.personal, self.visits = personal, np.zeros(fed.n, int)
+        self.personal, self.visits, self.world = personal, np.zeros(fed.n, int), world
+        if world.size > 1:
+            _shareable(method, fed, world.size)
+        self.owned = [np.arange(r, fed.n, world.size) for r in range(world.size)]  # whose states each process keeps
+        self.own = self.owned[world.rank]
+        self.spare = self.own[[fed.sizes[self.own].argmin()]]
         self.state = {k: v.clone() for k, v in method.start(fed.x0).items()}
         rows = method.client_start(fed.x0)
-        self.home = _home(method, fed)
+        self.home = _home(method, fed, len(self.own))
         for name in method.client_state:
             pinned = self.home != fed.device
-            self.state[name] = torch.zeros(fed.n, fed.d, dtype=fed.dtype, device=self.home, pin_memory=pinned)
+            self.state[name] = torch.zeros(len(self.own), fed.d, dtype=fed.dtype, device=self.home, pin_memory=pinned)
             if name in rows:
                 self.state[name] += rows[name].to(self.home)
         self.history = History(self.state["x"], self.state, method, settings)
         self.t = 0
-        self.unchecked: list[tuple[int, np.ndarray, Tensor, Tensor]] = []
+        self.unchecked: list[tuple[int, np.ndarray, np.ndarray, Tensor, Tensor]] = []
+        self.largest: tuple | None = None
 
     def identity(self) -> dict[str, Any]:
         """All that determines the result, but for the number of rounds."""
@@ -226,18 +237,30 @@ class _Run:
         return {"method": repr(self.method), "federation": self.fed.fingerprint(), **self.s, **more}
 
     def restore(self, saved: checkpoint.Saved | None) -> None:
+        found = self.world.objects(saved and saved.t)
+        if len(set(found)) > 1:
+            raise checkpoint.CheckpointError(
+                f"the processes found checkpoints of {found} rounds; use a checkpoint_dir that is one folder for all"
+            )
         if saved is None:
             return
         self.t = saved.t
         for k, v in saved.state.items():
             if k in self.method.client_state:
-                self.state[k].copy_(v)
+                self.state[k].copy_(v[self.world.rank :: self.world.size])
             else:
                 self.state[k] = v.to(self.fed.device)
         self.history.cohorts, self.history.rows = saved.cohorts, saved.rows
         for cohort in saved.cohorts:
             self.visits[cohort] += 1
         self.history.params, self.history.state = self.state["x"], dict(self.state)
+
+    def whole(self, to: int | None = None) -> dict[str, Tensor | None]:
+        """The state with the rows of all clients; on process `to` alone, else on all."""
+        if self.world.size == 1:
+            return dict(self.state)
+        rows = {k: self.world.gather(self.state[k].cpu(), self.owned, to) for k in self.method.client_state}
+        return {**self.state, **rows}
 
     def go(self, store: checkpoint.Store | None, checkpoint_every: int, progress: bool | None) -> History:
         begin = time.perf_counter()
@@ -254,10 +277,13 @@ class _Run:
             if evaluating:
                 self.evaluate(r, y)
             if saving:
-                store.save(self.t, self.state, self.history.cohorts, self.history.rows)
+                state = self.whole(to=0)
+                if self.world.rank == 0:
+                    store.save(self.t, state, self.history.cohorts, self.history.rows)
+            self.visits[self.history.cohorts[-1]] += 1
             bar.update()
         bar.close()
-        self.history.params, self.history.state = self.state["x"], dict(self.state)
+        self.history.params, self.history.state = self.state["x"], self.whole()
         self.history.seconds = time.perf_counter() - begin
         return self.history
 
@@ -266,7 +292,11 @@ class _Run:
         s, fed, method = self.s, self.fed, self.method
         cohort = rng.cohort(s["seed"], t, fed.n, s["cohort"])
         work = {"epochs": s["local_epochs"], "steps": s["local_steps"], "batch_size": s["batch_size"]}
-        plan = fed.plan(s["seed"], t, np.array(cohort), **method.local_work(work))
+        self.dealt = self._deal(np.array(cohort))
+        mine = self.dealt[self.world.rank]
+        self.planned = partial(fed.plan, s["seed"], t, **method.local_work(work))
+        # a process without clients in this round works on one of its own that does not count
+        plan = self.planned(mine if len(mine) else self.spare)
         lr = method.learning_rate(t, s["lr"] * s["lr_decay"] ** t)
         view = self._view(t, lr, plan)
         r = method.prepare(view)
@@ -275,7 +305,7 @@ class _Run:
         plain = plain and type(method).direction is Method.direction and r.gradient is view.gradient
         plain = plain and not (s["clip"] or s["weight_decay"] or method.local_momentum(s["momentum"]))
         y = method.broadcast(r)
-        Y = y.expand(len(cohort), fed.d).clone()
+        Y = y.expand(len(plan.clients), fed.d).clone()
         parts = method.parts(r)
         if parts is None:
             self._local(r, Y, plan, lr, plain)
@@ -288,16 +318,38 @@ class _Run:
             self._local(Round(shared, own), small, inside, lr)
             Y[at] = small
 
-        for name, value in method.aggregate(r, Y).items():
-            if name in method.client_state:
-                self.state[name][self._at_home(plan)] = value.to(self.home)
-            else:
+        seen, Z = self._whole_round(r, Y) if method.across == "rows" else (r, Y)
+        own = slice(None) if seen is r else np.flatnonzero(np.isin(seen.ids, mine))
+        for name, value in method.aggregate(seen, Z).items():
+            if name not in method.client_state:
                 self.state[name] = value
+            elif len(mine):
+                self.state[name][self._at_home(plan)] = value[own].to(self.home)
         self.history.cohorts.append(cohort)
-        self.visits[cohort] += 1
-        self.unchecked.append((t, plan.clients, *_size(Y)))
+        if len(mine):
+            self.unchecked.append((t, plan.clients, plan.steps, *_size(Y)))
         self.t = t + 1
         return r, Y
+
+    def _deal(self, cohort: np.ndarray) -> list[np.ndarray]:
+        """Each process's clients of the cohort: those whose states it keeps, or where there are none even shares."""
+        N = self.world.size
+        if self.method.client_state:
+            return [cohort[cohort % N == r] for r in range(N)]
+        if N == 1:
+            return [cohort]
+        order = cohort[np.argsort(-self.fed.sizes[cohort], kind="stable")]
+        return [np.sort(order[r::N]) for r in range(N)]
+
+    def _whole_round(self, r: Round, Y: Tensor) -> tuple[Round, Tensor]:
+        """The round at hand and its local iterates with the rows of all processes, in the order of one process."""
+        if self.world.size == 1:
+            return r, Y
+        plan = self.planned(np.sort(np.concatenate(self.dealt)))
+        places = [np.flatnonzero(np.isin(plan.clients, part)) for part in self.dealt]
+        shared = {k: v for k, v in r._shared.items() if k != "total"} | self._of(r.t, plan)
+        rows = {k: self.world.gather(v, places) for k, v in r._rows.items()}
+        return Round(shared, rows), self.world.gather(Y, places)
 
     def _local(self, r: Round, Y: Tensor, plan: Plan, lr: float, plain: bool = False) -> None:
         """The local steps of all rows of `Y [m, d]`, in place; plain: y <- y - lr g and nothing else."""
@@ -336,21 +388,27 @@ class _Run:
             "full_gradient": lambda Y: self._decayed(fed.full_gradient(Y, plan), Y),
         }
 
+    def _of(self, t: int, plan: Plan) -> dict[str, Any]:
+        """What all rows of a plan share and other rows do not."""
+        visits, share = self.visits[plan.clients], partial(self._share, t, plan.clients)
+        return {"m": len(plan.clients), "visits": visits, "share": share, **self._gradients(self.fed, plan)}
+
     def _view(self, t: int, lr: float, plan: Plan) -> Round:
-        fed, s = self.fed, self.s
-        sizes = fed.sizes[plan.clients] if s["weighting"] == "samples" else np.ones(len(plan.clients))
+        fed, s, cohort = self.fed, self.s, np.concatenate(self.dealt)
+        weight = (lambda i: fed.sizes[i]) if s["weighting"] == "samples" else (lambda i: np.ones(len(i)))
 
         def column(a: np.ndarray) -> Tensor:
             return torch.as_tensor(a, dtype=fed.dtype).to(fed.device)[:, None]
 
-        shared = {"seed": s["seed"], "t": t, "n": fed.n, "m": len(plan.clients), "lr": lr, "server_lr": s["server_lr"]}
+        shared = {"seed": s["seed"], "t": t, "n": fed.n, "lr": lr, "server_lr": s["server_lr"]}
         shared["layout"] = fed.engine.layout if isinstance(fed, Federation) else None
-        shared |= {"fed": fed, **self._gradients(fed, plan)}
+        shared |= {"fed": fed, **self._of(t, plan)}
         shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
-        rows = {"p": column(sizes / sizes.sum()), "K": column(plan.steps), "clients": plan.rows}
+        if self.world.size > 1:
+            counts = len(self.dealt[self.world.rank]) > 0
+            shared["total"] = lambda v: self.world.total(v if counts else torch.zeros_like(v))
+        rows = {"p": column(weight(plan.clients) / weight(cohort).sum()), "K": column(plan.steps), "clients": plan.rows}
         rows |= {k: self.state[k][self._at_home(plan)].to(fed.device) for k in self.method.client_state}
-        shared["share"] = partial(self._share, t, plan.clients)
-        shared["visits"] = self.visits[plan.clients]
         return Round(shared, rows)
 
     def _share(self, t: int, clients: np.ndarray, share: float, epoch: int) -> tuple[np.ndarray, Callable[..., Tensor]]:
@@ -359,56 +417,79 @@ class _Run:
         return plan.steps, lambda Y, k, **kept: self.fed.gradient(Y, plan, k, **kept)
 
     def _at_home(self, plan: Plan) -> Tensor:
-        """The cohort's rows where the clients' states live; the host knows them, so no device is asked."""
-        return plan.rows if self.home == self.fed.device else torch.as_tensor(plan.clients)
+        """The plan's rows where the clients' states live; the host knows them, so no device is asked."""
+        rows = plan.rows if self.home == self.fed.device else torch.as_tensor(plan.clients)
+        return rows if self.world.size == 1 else rows // self.world.size
 
     def _decayed(self, g: Tensor, y: Tensor) -> Tensor:
         return g + self.s["weight_decay"] * y if self.s["weight_decay"] else g
 
     def check_finite(self) -> None:
         """Look at the rounds since the last look; one synchronisation for all of them."""
-        for t, clients, finite, size in self.unchecked:
+        lost = None
+        for t, clients, steps, finite, size in self.unchecked:
             if not bool(finite.all()):
-                raise self._diverged(t, int(clients[int((~finite).int().argmax())]))
-            self.largest = (t, int(clients[int(size.argmax())]))
+                row = int((~finite).int().argmax())
+                lost = (t, -int(steps[row]), int(clients[row]))  # in the order of the whole plan's rows
+                break
+            row = int(size.argmax())
+            self.largest = (t, float(size[row]), int(steps[row]), -int(clients[row]))
         self.unchecked = []
+        told = self.world.objects((lost, self.largest))
+        losses = [lost for lost, _ in told if lost is not None]
+        if losses:
+            t, _, client = min(losses)
+            raise self._diverged(t, client)
+        self.largest = max(largest for _, largest in told if largest is not None)
 
     def _diverged(self, t: int, client: int) -> Diverged:
         self.history.cohorts = self.history.cohorts[: t + 1]
+        self.history.state |= {k: v for k, v in self.whole().items() if k in self.method.client_state}
         return Diverged(t, client, self.history)
 
     def evaluate(self, r: Round | None, y: Tensor | None) -> None:
-        metrics = {k: float(v) for k, v in self.fed.evaluate(self.state["x"]).items()}
+        measure = lambda: {k: float(v) for k, v in self.fed.evaluate(self.state["x"]).items()}  # noqa: E731
+        metrics = self.world.first(measure)
         if r is not None and not all(map(math.isfinite, metrics.values())):
-            raise self._diverged(*self.largest)
+            raise self._diverged(self.largest[0], -self.largest[3])
         h = self.history
         h.params, h.state = self.state["x"], dict(self.state)
         h.rows += [(self.t, name, None, value) for name, value in metrics.items()]
         if self.personal:
             self.evaluate_clients(r, y)
-        for probe in self.probes if r is not None else ():
+        if self.probes and r is not None:
+            whole = self._whole_round(r, y)
+            h.rows += self.world.first(lambda: self.probe(*whole))
+
+    def probe(self, r: Round, y: Tensor) -> list[Row]:
+        rows: list[Row] = []
+        for probe in self.probes:
             for name, value in probe(r, y).items():
                 value = torch.as_tensor(value).detach().cpu().double()
                 if value.ndim == 0:
-                    h.rows.append((self.t, name, None, float(value)))
+                    rows.append((self.t, name, None, float(value)))
                 else:
                     pairs = sorted(zip(r.clients.tolist(), value.tolist(), strict=True))
-                    h.rows += [(self.t, name, client, v) for client, v in pairs]
+                    rows += [(self.t, name, client, v) for client, v in pairs]
+        return rows
 
     def evaluate_clients(self, r: Round | None, y: Tensor | None) -> None:
         """The clients' models, one row of the history for each client and metric."""
-        fed, x = self.fed, self.state["x"]
-        if self.personal == "local":
-            X, clients = (x.expand(fed.n, -1), np.arange(fed.n)) if r is None else (y, r.clients.cpu().numpy())
+        fed, x, clients = self.fed, self.state["x"], self.own
+        if self.personal == "local" and r is not None:
+            mine = len(self.dealt[self.world.rank])
+            X, clients = y[:mine], r.ids[:mine]
         else:
-            own = self.method.personal(self.state, fed.engine.layout)
-            X, clients = x.expand(fed.n, -1) if own is None else own, np.arange(fed.n)
-        for name, values in fed.evaluate_clients(X, clients).items():
-            pairs = sorted(zip(clients.tolist(), values.tolist(), strict=True))
+            own = None if self.personal == "local" else self.method.personal(self.state, fed.engine.layout)
+            X = x.expand(len(clients), -1) if own is None else own
+        found = fed.evaluate_clients(X, clients)
+        told = self.world.objects({k: list(zip(clients.tolist(), v.tolist(), strict=True)) for k, v in found.items()})
+        for name in max(told, key=len):  # a process without clients has no metrics
+            pairs = sorted(pair for one in told for pair in one.get(name, ()))
             self.history.rows += [(self.t, name, client, value) for client, value in pairs]
         if fed.normalise == "client":
-            pooled = fed.evaluate(x, "pooled")["accuracy"]
-            self.history.rows.append((self.t, "accuracy_pooled", None, float(pooled)))
+            pooled = self.world.first(lambda: float(fed.evaluate(x, "pooled")["accuracy"]))
+            self.history.rows.append((self.t, "accuracy_pooled", None, pooled))
 
 
 def _size(Y: Tensor) -> tuple[Tensor, Tensor]:
@@ -417,15 +498,27 @@ def _size(Y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.isfinite(size), size
 
 
-def _home(method: Method, fed: Federation | Quadratic) -> torch.device:
-    """Where the clients' states live: with the federation, or in host memory when they would fill its device."""
-    size = len(method.client_state) * fed.n * fed.d * fed.x0.element_size()
+def _shareable(method: Method, fed: Federation | Quadratic, processes: int) -> None:
+    if processes > fed.n:
+        raise ValueError(f"{processes} processes but {fed.n} clients; use --nproc_per_node<={fed.n}")
+    for verb in ("prepare", "aggregate"):
+        owner = next(c for c in type(method).__mro__ if verb in vars(c))
+        if not (owner.__module__.startswith(f"{__package__}.") or "across" in vars(owner)):
+            raise ValueError(
+                f"{owner.__name__}.{verb} does not say how it sees the other clients; on several processes write "
+                "across = 'sums' in the class (it uses r.mean and r.sum alone) or across = 'rows' (it needs all rows)"
+            )
+
+
+def _home(method: Method, fed: Federation | Quadratic, n: int) -> torch.device:
+    """Where n clients' states live: with the federation, or in host memory when they would fill its device."""
+    size = len(method.client_state) * n * fed.d * fed.x0.element_size()
     free = _free(fed.device)
     if size <= free / 2:
         return fed.device
     warnings.warn(
         f"the client states {', '.join(method.client_state)} of {type(method).__name__} take {size / 1e9:.2f} GB "
-        f"({fed.n:,} clients x {fed.d:,} parameters) and {fed.device} has {free / 1e9:.2f} GB free: they are kept in "
+        f"({n:,} clients x {fed.d:,} parameters) and {fed.device} has {free / 1e9:.2f} GB free: they are kept in "
         "host memory, and each round copies the cohort's rows",
         stacklevel=4,
     )

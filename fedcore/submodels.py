@@ -348,13 +348,17 @@ def cost(module: nn.Module, shape: Sequence[int]) -> dict[str, int]:
 # --- what comes back ------------------------------------------------------------------------------------------------
 
 
-def combine(x: Tensor, Y: Tensor, mask: Tensor, p: Tensor, server_lr: float = 1.0) -> Tensor:
+def combine(
+    x: Tensor, Y: Tensor, mask: Tensor, p: Tensor, server_lr: float = 1.0, total: Callable = lambda v: v
+) -> Tensor:
     """Each entry: the weighted mean over the clients that trained it; unchanged where nobody did.  `[d]`.
 
-    x `[d]`, Y `[m, d]`, mask `[m, d]` bool, p `[m, 1]` weights.  where(count > 0, sum / count, old); the FedDSE study's
-    eq. (3-4) as printed sets entries that nobody trained to zero.  With full masks it is FedAvg's step, bit for bit.
+    x `[d]`, Y `[m, d]`, mask `[m, d]` bool, p `[m, 1]` weights, total: `Round.total`.  where(count > 0, sum / count,
+    old); the FedDSE study's eq. (3-4) as printed sets entries that nobody trained to zero.  With full masks it is
+    FedAvg's step, bit for bit.
     """
     delta = torch.mv(torch.where(mask, Y - x, 0).T, p[:, 0])
     share = torch.mv(mask.to(p.dtype).T, p[:, 0])
-    delta = torch.where(mask.all(0), delta, delta / share)
+    delta, share, missing = total(torch.stack([delta, share, (~mask).any(0).to(p.dtype)]))
+    delta = torch.where(missing == 0, delta, delta / share)
     return torch.where(share > 0, x + server_lr * delta, x)

@@ -20,7 +20,7 @@ MUTATIONS = [
     ("01_averaging", METHODS + "averaging.py", "r.x + r.server_lr * delta", "r.x - r.server_lr * delta"),
     ("01_averaging", "fedcore/simulate.py", "range(int(plan.steps[0]))", "range(int(plan.steps[0]) - 1)"),
     ("02_scaffold", METHODS + "variates.py", "G(y) - r.c_i + r.c", "G(y) + r.c_i - r.c"),
-    ("02_scaffold", METHODS + "variates.py", "(c_i - r.c_i).sum(0) / r.n", "(c_i - r.c_i).sum(0) / r.m"),
+    ("02_scaffold", METHODS + "variates.py", "r.sum(c_i - r.c_i) / r.n", "r.sum(c_i - r.c_i) / r.m"),
     ("03_fedup", METHODS + "proximal.py", " * (r.x_prev - r.x)", " * (r.x - r.x_prev)"),
     ("03_fedup", METHODS + "proximal.py", "G(y) + self.mu * (y - r.x)", "G(y)"),
     ("04_mime", METHODS + "momentum.py", "G(r.x.expand_as(y)) + r.C", "G(r.x.expand_as(y)) - r.C"),

@@ -403,9 +403,7 @@ def test_methods_see_the_same_graphs():
     fed, draws = h.network(), []
 
     def record(r, y):
-        W = torch.zeros(5, 5, dtype=torch.float64)
-        W[r.clients[:, None], r.clients] = r.W.dense()  # rows of the round are in the order of the plan
-        draws.append(W)
+        draws.append(r.W.dense())
         return {}
 
     for method in (fc.DPSGD, fc.DFedAvg, fc.DFedSAM, fc.DFedGAM):

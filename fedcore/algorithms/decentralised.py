@@ -25,6 +25,7 @@ class Gossip(Method):
     mixing: Topology = Ring()  # noqa: RUF009  (a frozen value)
     full_participation = True
     client_state = ("X",)
+    across = "rows"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mixing", topology.topology(self.mixing))
@@ -44,13 +45,13 @@ class Gossip(Method):
         if r.server_lr != 1:
             raise ValueError(f"server_lr={r.server_lr:g} but {type(self).__name__} has no server; use server_lr=1.0")
         W = topology.mixing(self.mixing, r.n, r.seed, r.t, device=r.X.device, dtype=r.X.dtype)
-        return r.extended({"W": W.ordered(r.clients)}, {})
+        return r.extended({"W": W}, {})
 
     def broadcast(self, r: Round) -> Tensor:
         return r.X
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
-        X = self.mixed(r, y)
+        X = self.mixed(r.extended({"W": r.W.ordered(r.clients)}, {}), y)
         return {"x": X.mean(0), "X": X}
 
     def mixed(self, r: Round, y: Tensor) -> Tensor:

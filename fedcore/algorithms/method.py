@@ -33,7 +33,7 @@ class Part:
 class Round:
     """What a method can see in one round; the letters are those of the equations.
 
-    Shared: `seed`, `t` (round, from 0), `n` (clients), `m` (cohort), `lr` (local learning rate of this round),
+    Shared: `seed`, `t` (round, from 0), `n` (clients), `m` (rows), `lr` (local learning rate of this round),
     `server_lr`, and the server's vectors by their state name, such as `x [d]`.  Per client of the cohort, one row each:
     `K [m, 1]` (local steps), `p [m, 1]` (aggregation weights, sum 1), and the clients' states, such as `c_i [m, d]`.
     `full_gradient(Y)`: gradients `[m, d]` of the whole local objectives (with weight decay) at the rows of Y;
@@ -43,7 +43,13 @@ class Round:
     client took part (a NumPy array).
     For sub-models: `ids` (the clients' numbers, on the host), `fed` for its neurons and activations, and
     `within(rows, to, k)`, the gradient of some rows on a smaller network.
+
+    The rows are the cohort, or this process's share of it (`fedcore.distributed`).  `mean` and `sum` are over the whole
+    cohort, in `prepare` and `aggregate`; in a local step every row is on its own.  `total(v)` adds a tensor up over
+    the processes.
     """
+
+    total: Callable[[Tensor], Tensor] = staticmethod(lambda v: v)
 
     def __init__(self, shared: Mapping[str, Any], rows: Mapping[str, Tensor]) -> None:
         self._shared, self._rows = dict(shared), dict(rows)
@@ -62,7 +68,11 @@ class Round:
 
     def mean(self, rows: Tensor) -> Tensor:
         """sum_i p_i rows_i: `[m, d]` -> `[d]`."""
-        return torch.mv(rows.T, self.p[:, 0])
+        return self.total(torch.mv(rows.T, self.p[:, 0]))
+
+    def sum(self, rows: Tensor) -> Tensor:
+        """sum_i rows_i: `[m, d]` -> `[d]`."""
+        return self.total(rows.sum(0))
 
 
 class Method:
@@ -70,12 +80,16 @@ class Method:
 
     client_state: names of per-client states, matrices `[n, d]`.  uplink, downlink: numbers sent per client of the
     cohort and round, in units of d.  full_participation: whether the rule needs all clients in every round.
+    across: how clients see each other when several processes share a round: "sums", in `prepare` and `aggregate` by
+    `Round.mean` and `Round.sum` alone; "rows", `aggregate` gets the rows of the whole cohort.  There, a class of yours
+    that has one of the two verbs must say which.
     """
 
     full_participation: bool = False
     client_state: tuple[str, ...] = ()
     uplink: float = 1
     downlink: float = 1
+    across: str = "sums"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"

@@ -179,12 +179,12 @@ class DepthFL(Submodel):
         return loss
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
-        x = combine(r.x, y, r.mask, r.p, r.server_lr)
+        x = combine(r.x, y, r.mask, r.p, r.server_lr, r.total)
         if not self.alpha:
             return {"x": x}
         delta = torch.where(r.mask, y - r.x, 0)
-        h = r.h + delta.sum(0) / r.n
-        return {"x": torch.where(r.mask.any(0), x + h, x), "h": h, "h_i": r.h_i + delta}
+        h = r.h + r.sum(delta) / r.n
+        return {"x": torch.where(r.sum(r.mask.to(x.dtype)) > 0, x + h, x), "h": h, "h_i": r.h_i + delta}
 
 
 def _compact(method: Submodel) -> None:

@@ -67,6 +67,6 @@ class FedSMOO(Method):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         delta = y - r.x
-        h = r.h + delta.sum(0) / r.n
+        h = r.h + r.sum(delta) / r.n
         x = r.x + r.server_lr * r.mean(delta) + h
         return {"x": x, "h": h, "s": ascent(r.mean(r.mu), self.rho), "h_i": r.h_i + delta, "mu_i": r.mu}

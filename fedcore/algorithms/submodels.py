@@ -142,7 +142,7 @@ class Submodel(Method):
         return G(y, **more)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
-        return {"x": combine(r.x, y, r.mask, r.p, r.server_lr)}
+        return {"x": combine(r.x, y, r.mask, r.p, r.server_lr, r.total)}
 
 
 @dataclass(frozen=True)

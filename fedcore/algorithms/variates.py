@@ -42,7 +42,7 @@ class SCAFFOLD(Method):
             c_i = r.full_gradient(r.x.expand_as(y))
         else:
             c_i = r.c_i - r.c + (r.x - y) / (r.K * r.lr)
-        return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + (c_i - r.c_i).sum(0) / r.n, "c_i": c_i}
+        return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + r.sum(c_i - r.c_i) / r.n, "c_i": c_i}
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class FedDyn(Method):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         delta = y - r.x
-        h = r.h + delta.sum(0) / r.n
+        h = r.h + r.sum(delta) / r.n
         return {"x": r.x + r.server_lr * r.mean(delta) + h, "h": h, "h_i": r.h_i + delta}
 
 
@@ -100,7 +100,7 @@ class FedDC(Method):
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         delta = y - r.x
         c_i = r.c_i - r.c - delta / (r.K * r.lr)
-        h, c = r.h + delta.sum(0) / r.n, r.c + (c_i - r.c_i).sum(0) / r.n
+        h, c = r.h + r.sum(delta) / r.n, r.c + r.sum(c_i - r.c_i) / r.n
         return {"x": r.x + r.server_lr * r.mean(delta) + h, "h": h, "c": c, "h_i": r.h_i + delta, "c_i": c_i}
 
 
@@ -151,4 +151,4 @@ class FedPVR(Method):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         c_i = r.mask * (r.c_i - r.c + (r.x - y) / (r.K * r.lr))
-        return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + (c_i - r.c_i).sum(0) / r.n, "c_i": c_i}
+        return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + r.sum(c_i - r.c_i) / r.n, "c_i": c_i}

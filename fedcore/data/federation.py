@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import checks, models, rng
+from .. import checks, distributed, models, rng
 from ..engine import PATHS, Batch, Engine
 from ..submodels import Neurons
 from .augment import RandAugment
@@ -568,7 +568,7 @@ class Federation:
 
 
 def _device(device: str | torch.device | None) -> torch.device:
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or distributed.device()
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as e:

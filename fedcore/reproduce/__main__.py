@@ -4,6 +4,8 @@
     fedup-table4 --seeds 3     run what is missing of a table (or of `all`), as notebooks on a local Dask cluster
     report                     rebuild the tidy tables from the results, and print a verdict on each
 
+    torchrun --nproc_per_node=2 -m fedcore.reproduce fedup-table4 --plain      every run shared by two processes
+
 Started again, a batch does only what is missing.  Exit status: 0, or 1 when a cell failed, or 2 for a wrong call.
 """
 
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from .. import distributed
 from . import batch, estimate, table
 from .batch import Place
 from .cells import Cell, CorruptResult, Result, yardstick
@@ -36,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _list(root, given.profile, seeds, given.workers)
         if given.names == ["report"]:
             return _report(root, seeds)
+        if distributed.world().size > 1 and not given.plain:
+            raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
         chosen = list(tables().values()) if given.names == ["all"] else [table.get(name) for name in given.names]
     except ValueError as e:
         print(e, file=sys.stderr)
@@ -79,6 +84,8 @@ def _run(one: Table, place: Place, seeds: list[int], given: argparse.Namespace) 
         place, cells, seeds,
         notebooks=not given.plain, scheduler=given.scheduler, workers=given.workers, device=given.device,
     )  # fmt: skip
+    if distributed.world().rank:  # the first process speaks for all
+        return len(outcome.failed)
     for message in outcome.damaged:
         print(message, file=sys.stderr)
     for name, notebook, error in outcome.failed:

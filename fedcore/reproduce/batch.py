@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import distributed
 from ..notebooks import NotebookFailed, execute
 from .cells import Cell, CorruptResult, Result, load, run_cell
 
@@ -114,11 +115,13 @@ def run(
     """Run the cells that are missing; a failing cell does not stop the others.
 
     notebooks: each cell is a papermill run, kept under `notebooks/`; else plain calls, one after another, in this
-    process.  scheduler: the address of a Dask scheduler; None starts a local cluster with `workers` workers (default:
-    one per GPU, else one per core).  Ctrl-C leaves what is finished, and checkpoints of what is not.
+    process, or shared by the processes of torchrun.  scheduler: the address of a Dask scheduler; None starts a local
+    cluster with `workers` workers (default: one per GPU, else one per core).  Ctrl-C leaves what is finished, and
+    checkpoints of what is not.
     """
-    todo, outcome = missing(place, cells, seeds)
-    bar = _Bar(place.table, len(cells), len(outcome.stood), progress)
+    world = distributed.world()
+    todo, outcome = world.first(lambda: missing(place, cells, seeds))
+    bar = _Bar(place.table, len(cells), len(outcome.stood), progress and world.rank == 0)
     if notebooks:
         _on_cluster(place, todo, seeds, outcome, bar, scheduler, workers, device)
     else:

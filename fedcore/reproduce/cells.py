@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import checks, pages
+from .. import checks, distributed, pages
 from ..checkpoint import atomic
 from . import studies
 
@@ -133,7 +133,7 @@ def run_cell(
 
     file: the result's JSON; None keeps nothing.  workshop: a folder for checkpoints, removed when the cell is done;
     with it a stopped cell goes on where it stood, bit-identically.  Two processes on one file take turns, and the
-    second finds the work done.
+    second finds the work done.  Under torchrun the processes share every run, and the first of them keeps the file.
 
     Raises ValueError for a specification that is not one, OSError when a file cannot be written, and whatever the
     study raises; a run that diverges is a result (`final` None, `diverged` the round).
@@ -141,14 +141,14 @@ def run_cell(
     spec = json.loads(json.dumps(spec, allow_nan=False))
     study = studies.find(spec)
     seeds = [checks.integer("seed", seed, 0) for seed in seeds]
-    file = None if file is None else Path(file)
-    with _alone(file):
-        result = Result(spec) if file is None else _mended(file, spec)
+    file, world = None if file is None else Path(file), distributed.world()
+    with world.together(), _alone(file if world.rank == 0 else None):
+        result = world.first(lambda: Result(spec) if file is None else _mended(file, spec))
         missing = [seed for seed in seeds if seed not in result.runs]
         folder = None if workshop is None else Path(workshop) / identity(spec)
         if missing and "tune" in spec and result.tuned is None:
             result.tuned = _tune(study, spec, folder, device)
-            if file is not None:
+            if file is not None and world.rank == 0:
                 _store(file, result)
         for seed in missing:
             chosen = merged(spec, result.tuned["setting"] if result.tuned else {})
@@ -159,11 +159,12 @@ def run_cell(
                 "id": identity(spec, seed),
                 **found,
                 **provenance(device),
+                **({"processes": world.size} if world.size > 1 else {}),
                 "seconds": round(seconds, 2),
             }
-            if file is not None:
+            if file is not None and world.rank == 0:
                 _store(file, result)
-        if folder is not None:
+        if folder is not None and world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
     return result
 

@@ -1,0 +1,168 @@
+"""One run on several processes: `torchrun --standalone --nproc_per_node=4 script.py`, with `fc.simulate` as ever.
+
+The cohort of a round is dealt to the processes; each takes the local steps of its rows, and `Round.mean` and
+`Round.sum` each end in an all-reduce of one flat vector `[d]`: one a round for FedAvg, two for SCAFFOLD.  Draws are
+hashes of (seed, round, client), so a result does not depend on the number of processes but for the rounding of these
+sums (which may turn a choice between near-equal scores, as in FedDSE).  Gloo carries tensors of the CPU, NCCL those of
+GPUs where each process of a machine has its own, else gloo.
+
+Per-client state is split: client c lives on process c mod N, which also takes its local steps, so shares of a small
+cohort are uneven.  Methods without such state deal the cohort evenly by data size.  A method whose aggregation needs
+more than sums (`Method.across` = "rows": the decentralised ones) gets all rows of the cohort on every process, by an
+all-gather of `[m, d]`.  Data and server vectors are on every process.  Process 0 evaluates the server's model, calls
+the probes, shows the bar and writes files; clients' own models are evaluated where they live.  The History is the same
+on all, with client states whole and in host memory; a checkpoint holds them whole too, so any number of processes can
+go on from it.  On several machines (torchrun --nnodes) `checkpoint_dir` must be one folder for all.
+
+`simulate` shards whenever torch.distributed has a process group of more than one process, and makes one itself under
+torchrun.  Every process must then make the same calls in the same order.  An error on one of them ends the call on all:
+the others raise `Stopped` with its message.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Stopped(RuntimeError):
+    """Another process raised an error; the message is its."""
+
+
+class World:
+    """The processes of a run: `rank` of `size`.  With one process, every operation is the identity."""
+
+    rank, size = 0, 1
+
+    def __init__(self, root: Any = None) -> None:
+        self.root, self.inside = root, False
+        if root is None:
+            return
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.host = self.gpu = dist.new_group(backend="gloo")
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+        if all(self.objects(dist.is_nccl_available() and here <= torch.cuda.device_count())):
+            self.gpu = dist.new_group(backend="nccl")
+
+    def agree(self, failure: str | None = None) -> None:
+        """Before every collective: nobody has failed.  On the host, so that no accelerator is waited for."""
+        if self.size == 1:
+            return
+        failures = torch.tensor([failure is not None], dtype=torch.int32)
+        dist.all_reduce(failures, group=self.host)
+        if int(failures):
+            told: list[Any] = [None] * self.size
+            dist.all_gather_object(told, failure, group=self.host)
+            if failure is None:
+                rank = next(r for r, message in enumerate(told) if message is not None)
+                raise Stopped(f"process {rank} of {self.size} stopped: {told[rank]}")
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """A block that all processes leave in the same way: an Exception in one of them is raised in all."""
+        if self.inside or self.size == 1:
+            yield
+            return
+        self.inside = True
+        try:
+            yield
+            self.agree()
+        except Stopped:
+            raise
+        except Exception as e:
+            self.agree(f"{type(e).__name__}: {e}")
+            raise
+        finally:
+            self.inside = False
+
+    def total(self, v: Tensor) -> Tensor:
+        """The sum of v over the processes, in its place; the same bits on all of them."""
+        if self.size > 1:
+            self.agree()
+            dist.all_reduce(v, group=self._group(v))
+        return v
+
+    def gather(self, rows: Tensor, places: Sequence[np.ndarray], to: int | None = None) -> Tensor | None:
+        """The matrix whose rows `places[r]` are the first rows of process r; on process `to` alone, else on all."""
+        if self.size == 1:
+            return rows
+        self.agree()
+        mine = len(places[self.rank])
+        own = rows.new_zeros(max(map(len, places)), *rows.shape[1:])
+        own[:mine] = rows[:mine]
+        parts = [torch.empty_like(own) for _ in places] if to in (None, self.rank) else None
+        if to is None:
+            dist.all_gather(parts, own, group=self._group(own))
+        else:
+            dist.gather(own, parts, to, group=self._group(own))
+        if parts is None:
+            return None
+        whole = rows.new_empty(sum(map(len, places)), *rows.shape[1:])
+        for place, part in zip(places, parts, strict=True):
+            whole[torch.as_tensor(place).to(rows.device)] = part[: len(place)]
+        return whole
+
+    def first(self, make: Callable[[], Any]) -> Any:
+        """What `make()` gives on process 0, on all."""
+        told = [make() if self.rank == 0 else None]
+        if self.size > 1:
+            self.agree()
+            dist.broadcast_object_list(told, 0, group=self.host)
+        return told[0]
+
+    def objects(self, value: Any) -> list[Any]:
+        """The values of all processes."""
+        told = [value] * self.size
+        if self.size > 1:
+            self.agree()
+            dist.all_gather_object(told, value, group=self.host)
+        return told
+
+    def _group(self, v: Tensor) -> Any:
+        return self.gpu if v.is_cuda else self.host
+
+
+_ALONE = _world = World()
+
+
+def world() -> World:
+    """The processes at hand; under torchrun the first call meets the others."""
+    global _world
+    if not dist.is_available():
+        return _ALONE
+    if _launched() and not dist.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(device())
+        dist.init_process_group("gloo")
+        atexit.register(_part)
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return _ALONE
+    if _world.root is not dist.group.WORLD:
+        _world = World(dist.group.WORLD)
+    return _world
+
+
+def _part() -> None:
+    """Leave the group that `world` made; its threads must not outlive Python."""
+    _world.root = _world.host = _world.gpu = None
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def device() -> str:
+    """The default device: CUDA where there is one, under torchrun a GPU of the process's own."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}" if _launched() else "cuda"
+
+
+def _launched() -> bool:
+    return dist.is_available() and dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1

@@ -1,0 +1,347 @@
+"""Several processes give the run of one, to rounding; and what goes wrong in one of them ends all.
+
+Run by torchrun, this file is also the script that the processes execute.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import helpers as h
+import numpy as np
+import pytest
+import test_contract
+import test_reproduce
+import torch
+
+import fedcore as fc
+from fedcore import distributed
+from fedcore.algorithms.platform import PlatformSCAFFOLD
+from fedcore.reproduce import __main__ as command
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "seed": 3}  # of 5 clients: one of 4 processes is idle
+SIZES, FULL = {"weighting": "samples", "momentum": 0.5}, {"cohort": None}
+CASES = {
+    "server momentum": (fc.FedAvg(server_momentum=0.7), SIZES),
+    "gradient before the round": (fc.Mime(0.6), {"clip": 0.5, "weight_decay": 0.01}),
+    "client states": (fc.SCAFFOLD(), {"probes": [fc.probes.drift, fc.probes.control_error], "eval_every": 2}),
+    "client states of four kinds": (fc.FedSMOO(0.3, rho=0.05), {}),
+    "last model": (fc.FedUp(alpha=0.2), {"personal": "local"}),
+    "personal models": (fc.FedALA(1, 0.8, 0.5), {"personal": True}),
+    "sub-models": (fc.HeteroFL({1: 0.5, 0.5: 0.5}, labels="zero", mode="dynamic"), SIZES),
+    "nobody deep": (fc.DepthFL(1.0, alpha=0.2), {}),
+    "no server": (fc.DFedSAM(fc.RandomRegular(2), 0.05), {**FULL, "probes": [fc.probes.consensus]}),
+    "the last client's sum": (PlatformSCAFFOLD(), {}),
+    "float32": (fc.FedAvg(), {"dtype": torch.float32}),
+}  # fmt: skip
+if torch.cuda.is_available():
+    CASES |= {
+        f"cuda {name}": (CASES[name][0], CASES[name][1] | {"device": "cuda"}) for name in ("client states", "no server")
+    }
+RESUMED = {"vectors": fc.FedAvg(server_momentum=0.7), "rows": fc.SCAFFOLD(), "visits": fc.FedALA(1, 0.8, 0.5)}
+CHAIN = {1: 1, 2: 3, 4: 5}  # processes -> rounds after which they stop
+SPEC = test_reproduce.SPEC
+TABLE = """
+import torch
+from fedcore import distributed
+from fedcore.reproduce import Cell, Table, studies
+
+
+def flaky(spec, seed, folder, device):
+    if distributed.world().rank == 1:
+        raise RuntimeError("no luck here")
+    return {{"final": float(distributed.world().total(torch.ones(1))), "mean": 0.0, "history": []}}
+
+
+studies.STUDIES["flaky"] = flaky
+CELLS = [Cell("bad", {{"study": "flaky"}}), Cell("good", {spec!r})]
+TABLES = [Table("trial", "a trial", "S000", lambda profile: CELLS, {{"quick": "tiny", "paper": "tiny"}})]
+"""
+
+
+def federation() -> fc.Federation:
+    return h.network(model=test_contract.contrastive)
+
+
+def left(history: fc.History) -> dict:
+    tensors = {"params": history.params, **history.state}
+    return {
+        "tensors": {k: v.cpu().numpy() for k, v in tensors.items()},
+        "cohorts": history.cohorts,
+        "rows": history.rows,
+    }
+
+
+def run(name: str) -> dict:
+    method, options = CASES[name]
+    return left(fc.simulate(method, federation(), **RUN | options))
+
+
+def battery(kind: str, method: fc.Method) -> dict:
+    return left(test_contract.run(method, test_contract.make(kind), rounds=2))
+
+
+def suits(kind: str, method: fc.Method) -> bool:
+    return kind == "network" or not (isinstance(method, fc.MOON) or getattr(method, "smallest", 1) < 1)
+
+
+BATTERY = [(kind, m) for kind in ("quadratic", "network") for m in test_contract.METHODS if suits(kind, m)]
+
+
+# --- in each process ----------------------------------------------------------------------------------------------
+
+
+class Silent(fc.FedAvg):
+    def aggregate(self, r, y):
+        return {"x": y.mean(0)}
+
+
+class Loud(Silent):
+    across = "rows"
+
+    def aggregate(self, r, y):
+        return {"x": y.mean(0)}
+
+
+class Falls(fc.FedAvg):
+    """One process fails in its local steps of round 1."""
+
+    def direction(self, G, y, r):
+        if r.t == 1 and distributed.world().rank == distributed.world().size - 1:
+            raise ZeroDivisionError("my own mistake")
+        return G(y)
+
+
+def failing_probe(r, y):
+    raise ValueError("only the first process asks")
+
+
+WRONG = {
+    "a method": (Falls(), {"cohort": None}),
+    "a probe": (fc.FedAvg(), {"probes": [failing_probe]}),
+    "divergence": (fc.SCAFFOLD(), {"lr": 1e60, "eval_every": 4}),
+    "silence": (Silent(), {}),
+}
+
+
+def caught(call) -> tuple:
+    try:
+        call()
+    except Exception as e:
+        told = {"round": e.round, "client": e.client, **left(e.history)} if isinstance(e, fc.Diverged) else None
+        return type(e).__name__, str(e), told
+    return None, "nothing was raised", None
+
+
+def counted(method: fc.Method) -> list[int]:
+    """The lengths of the vectors that one round adds up over the processes."""
+    lengths, total = [], distributed.World.total
+    distributed.World.total = lambda self, v: lengths.append(v.numel()) or total(self, v)
+    fc.simulate(method, federation(), **RUN | {"rounds": 1})
+    distributed.World.total = total
+    return lengths
+
+
+def kept() -> list[int]:
+    """How many clients' rows this process holds in a run with 5 clients."""
+    module, seen = sys.modules["fedcore.simulate"], []
+    go = module._Run.go
+    module._Run.go = lambda self, *given: seen.append(len(self.state["c_i"])) or go(self, *given)
+    fc.simulate(fc.SCAFFOLD(), federation(), **RUN)
+    module._Run.go = go
+    return seen
+
+
+def process(folder: Path) -> None:
+    torch.set_num_threads(1)
+    N, fed = distributed.world().size, federation()
+    found = {"wrong": {k: caught(lambda: fc.simulate(m, fed, **RUN | o)) for k, (m, o) in WRONG.items()}}  # noqa: B023
+    found["crowd"] = caught(lambda: fc.simulate(fc.FedAvg(), h.golden() if N > 2 else one_client(), rounds=1))
+    found["loud"] = left(fc.simulate(Loud(), fed, **RUN))  # the processes are still in step
+    found["cases"] = {name: run(name) for name in CASES}
+    found["resumed"] = {k: left(resumed(m, folder / k, CHAIN[N])) for k, m in RESUMED.items()}
+    if N == 2:
+        found["battery"] = [battery(*each) for each in BATTERY]
+        found["counted"] = [counted(fc.FedAvg()), counted(fc.SCAFFOLD()), counted(fc.FedUp())]
+        table = ["--definitions", str(folder / "trial.py"), "--results", str(folder / "results")]
+        found["command"] = command.main(["trial", "--plain", "--seeds", "1", *table])
+        found["notebooks"] = command.main(["trial", *table])
+    found["kept"] = kept()
+    (folder / f"{N}-{distributed.world().rank}.pkl").write_bytes(pickle.dumps(found))
+
+
+def one_client() -> fc.Quadratic:
+    return fc.quadratic([[[1.0]]], [[1.0]])
+
+
+def resumed(method: fc.Method, folder: Path, rounds: int) -> fc.History:
+    return fc.simulate(method, federation(), checkpoint_dir=folder, **RUN | {"rounds": rounds})
+
+
+# --- and outside ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict:
+    """What 2 and then 4 processes found, `found[N][rank]`, and their printed words; 1 is this process."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "trial.py").write_text(TABLE.format(spec=SPEC))
+    for name, method in RESUMED.items():
+        resumed(method, folder / name, CHAIN[1])
+    out = {"folder": folder, "said": {}}
+    for N in (2, 4):
+        call = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={N}", __file__]
+        done = subprocess.run(
+            [*call, str(folder)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=300,
+            env=test_reproduce.environment(),
+        )
+        assert done.returncode == 0, done.stderr
+        out[N] = [pickle.loads((folder / f"{N}-{rank}.pkl").read_bytes()) for rank in range(N)]
+        out["said"][N] = done.stdout + done.stderr
+    return out
+
+
+def same_run(got: dict, expected: dict, tolerance: float = 1e-12) -> None:
+    assert got["cohorts"] == expected["cohorts"]
+    assert got["tensors"].keys() == expected["tensors"].keys()
+    for name, tensor in expected["tensors"].items():
+        assert got["tensors"][name].dtype == tensor.dtype
+        h.close(got["tensors"][name], tensor, tolerance)
+    assert [row[:3] for row in got["rows"]] == [row[:3] for row in expected["rows"]]
+    h.close([row[3] for row in got["rows"]], [row[3] for row in expected["rows"]], tolerance)
+
+
+def equal(a, b) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    return np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
+
+
+several = pytest.mark.parametrize("N", [2, 4])
+
+
+@several
+@pytest.mark.parametrize("name", CASES)
+def test_several_processes_give_the_run_of_one(name, N, found):
+    same_run(found[N][0]["cases"][name], run(name), 1e-5 if name == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("i", range(len(BATTERY)), ids=lambda i: f"{BATTERY[i][0]}-{BATTERY[i][1]!r}")
+def test_two_processes_give_the_run_of_one_for_every_method(i, found):
+    same_run(found[2][0]["battery"][i], battery(*BATTERY[i]))
+
+
+@several
+def test_all_processes_leave_the_same_history_to_the_bit(N, found):
+    for other in found[N][1:]:
+        assert equal(other["cases"], found[N][0]["cases"])
+        assert equal(other["resumed"], found[N][0]["resumed"])
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_run_goes_on_with_another_number_of_processes(name, found):
+    method = RESUMED[name]
+    for N in (2, 4):
+        expected = left(fc.simulate(method, federation(), **RUN | {"rounds": CHAIN[N]}))
+        same_run(found[N][0]["resumed"][name], expected)
+    last = left(resumed(method, found["folder"] / name, 6))  # 1, 2, 4 and again 1
+    same_run(last, left(fc.simulate(method, federation(), **RUN | {"rounds": 6})))
+
+
+def test_each_process_keeps_the_states_of_its_own_clients_only(found):
+    assert [one["kept"] for one in found[2]] == [[3], [2]]
+    assert [one["kept"] for one in found[4]] == [[2], [1], [1], [1]]
+
+
+def test_a_round_adds_up_one_flat_vector_for_each_that_a_client_sends_and_no_matrix(found):
+    d = federation().d
+    for one in found[2]:
+        assert one["counted"] == [[d], [d, d], [d]]
+
+
+@several
+def test_divergence_is_the_same_error_on_all_processes(N, found):
+    method, options = WRONG["divergence"]
+    with pytest.raises(fc.Diverged) as e:
+        fc.simulate(method, federation(), **RUN | options)
+    for one in found[N]:
+        name, message, told = one["wrong"]["divergence"]
+        assert (name, message) == ("Diverged", str(e.value))
+        assert (told["round"], told["client"]) == (e.value.round, e.value.client)
+        assert told["cohorts"] == e.value.history.cohorts
+        assert told["tensors"]["c_i"].shape == e.value.history.state["c_i"].shape
+
+
+@several
+@pytest.mark.parametrize("what", ["a method", "a probe"])
+def test_an_error_on_one_process_ends_all_of_them_with_its_message(what, N, found):
+    first, last = found[N][0]["wrong"][what], found[N][-1]["wrong"][what]
+    own, others = (last, found[N][:-1]) if what == "a method" else (first, found[N][1:])
+    kind, text, rank = (
+        ("ZeroDivisionError", "my own mistake", N - 1)
+        if what == "a method"
+        else ("ValueError", "only the first process asks", 0)
+    )
+    assert own[:2] == (kind, text)
+    for one in others:
+        assert one["wrong"][what][:2] == ("Stopped", f"process {rank} of {N} stopped: {kind}: {text}")
+
+
+@several
+def test_a_rule_that_does_not_say_how_it_sees_other_clients_is_refused(N, found):
+    for one in found[N]:
+        kind, text, _ = one["wrong"]["silence"]
+        assert kind == "ValueError"
+        assert "Silent.aggregate" in text
+        assert "across = 'rows'" in text
+    same_run(found[N][0]["loud"], left(fc.simulate(Loud(), federation(), **RUN)))
+
+
+@several
+def test_more_processes_than_clients_are_refused(N, found):
+    for one in found[N]:
+        clients = 2 if N > 2 else 1
+        assert one["crowd"][:2] == (
+            "ValueError",
+            f"{N} processes but {clients} clients; use --nproc_per_node<={clients}",
+        )
+
+
+def test_a_table_runs_on_two_processes_and_a_cell_that_fails_on_one_does_not_stop_the_others(found):
+    assert [one["command"] for one in found[2]] == [1, 1]
+    assert found["said"][2].count("1 cells run, 0 stood already, 1 failed") == 1
+    assert found["said"][2].count("process 1 of 2 stopped: RuntimeError: no luck here") == 1
+    folder = found["folder"] / "results" / "quick" / "trial"
+    assert sorted(file.name for file in folder.glob("*.json")) == ["good.json"]
+    stored = fc.reproduce.cells.load(folder / "good.json", SPEC).runs[0]
+    alone = fc.reproduce.run_cell(SPEC, [0]).runs[0]
+    assert stored["processes"] == 2
+    assert "processes" not in alone
+    h.close(stored["history"], alone["history"], 0.01)  # float32: a test picture on the boundary may change sides
+
+
+def test_notebooks_under_torchrun_are_refused(found):
+    assert [one["notebooks"] for one in found[2]] == [2, 2]
+    assert "torchrun shares plain runs and no notebooks; add --plain" in found["said"][2]
+
+
+def test_one_process_is_no_group():
+    world = distributed.world()
+    assert (world.rank, world.size) == (0, 1)
+    v = torch.ones(2)
+    assert world.total(v) is v
+    assert world.objects(3) == [3]
+    with pytest.raises(KeyError), world.together():
+        raise KeyError
+
+
+if __name__ == "__main__":
+    process(Path(sys.argv[1]))
