@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,13 +216,16 @@ class Engine:
         """The clients that are computed together: as many as `ROOM` holds activations and gradients of."""
         rows = self.block
         if rows is None:
-            shape = batch.x.shape[2:]
-            if shape not in self.numbers:
-                self.numbers[shape] = _numbers(self.module, batch.x[0, :2])
-            each = 2 * Y.element_size() * (batch.x.shape[1] * self.numbers[shape] + self.layout.d)
+            each = 2 * Y.element_size() * (batch.x.shape[1] * self.width(batch.x[0, :2]) + self.layout.d)
             alone = Y.device.type == "cpu" and self.layout.d >= SEQUENTIAL_FROM
             rows = 1 if alone else max(1, ROOM.get(Y.device.type, ROOM["cuda"]) // each)
         return [slice(a, a + rows) for a in range(0, len(Y), rows)]
+
+    def width(self, x: Tensor) -> int:
+        """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""
+        if x.shape[1:] not in self.numbers:
+            self.numbers[x.shape[1:]] = _numbers(self.module.eval(), x)
+        return self.numbers[x.shape[1:]]
 
     def features(self, Y: Tensor, batch: Batch) -> Tensor:
         """Representations `[m, B, f]` of the batch under each row of Y, without gradient."""
@@ -308,25 +311,25 @@ class Engine:
             each = each + extra(scope["z"].to(Y.dtype), slice(None))
         if losses is not None:
             losses.append((each.detach() * batch.w).sum(1))
-        G = torch.empty_like(Y)
-        for place, g in self._derivatives((each * batch.w).sum(), leaves, along):
-            G[:, place] = 0 if g is None else g.reshape(m, -1)
+        G, grads = torch.empty_like(Y), self._derivatives((each * batch.w).sum(), leaves, along)
+        for place, g in zip(self.layout.views(G).values(), grads, strict=True):
+            place.zero_() if g is None else place.copy_(g)
         return G
 
     def _autocast(self, Y: Tensor) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext() if self.compute is None else torch.autocast(Y.device.type, self.compute)
 
-    def _derivatives(
-        self, loss: Tensor, leaves: dict[str, Tensor], along: Tensor | None
-    ) -> Iterable[tuple[slice, Tensor | None]]:
-        """Places and gradients of a scalar, or the derivative of its gradients along a direction; None: zero."""
+    def _derivatives(self, loss: Tensor, leaves: dict[str, Tensor], along: Tensor | None) -> Iterator[Tensor | None]:
+        """Gradients of a scalar, or their derivatives along a direction, let go one by one; None: zero."""
         wrt = list(leaves.values())
         grads = torch.autograd.grad(loss, wrt, create_graph=along is not None, allow_unused=True)
         if along is not None:
             pairs = zip(grads, self.layout.views(along.detach()).values(), strict=True)
             slope = sum((g * v).sum() for g, v in pairs if g is not None)
             grads = torch.autograd.grad(slope, wrt, allow_unused=True)
-        return zip(self.layout.slices, grads, strict=True)
+        grads = list(grads)[::-1]
+        while grads:
+            yield grads.pop()
 
     def _sequential(
         self,
@@ -366,8 +369,9 @@ class Engine:
                 each = each + extra(self.module.z.to(Y.dtype), (i, slice(count)))
             total = (each * batch.w[i, :count]).sum()
             totals[i] = total.detach()
-            for place, g in self._derivatives(total, leaves, None if along is None else along[i]):
-                G[i, place] = 0 if g is None else g.reshape(-1)
+            grads = self._derivatives(total, leaves, None if along is None else along[i])
+            for place, g in zip(self.layout.views(G[i]).values(), grads, strict=True):
+                place.zero_() if g is None else place.copy_(g)
         for scaler, mine in zip(self.scalers, own, strict=True):
             scaler.rate = mine
         if losses is not None:

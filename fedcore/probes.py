@@ -185,6 +185,7 @@ def mime_ablation(
                 values |= {"A, g": _cosine(A, g), "A-B+C, g": _cosine(A - B + C, g), "g, C": _cosine(g, C)}
             for name, value in values.items():
                 found.setdefault(name, []).append(value)
+        r.step = k
         Y -= r.lr * method.direction(lambda Z, k=k: r.gradient(Z, k), Y, r)
     return {name: torch.stack(value).cpu().numpy() for name, value in found.items()}
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import checkpoint, checks, distributed, rng
-from .algorithms.method import Method, Round
+from . import checkpoint, checks, distributed, rng, travel
+from .algorithms.method import Method, Part, Round, moved
 from .data.federation import Federation, Plan, Quadratic
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
@@ -115,6 +116,7 @@ def simulate(
     progress: bool | None = None,
     probes: Sequence[Probe] = (),
     personal: bool | str = False,
+    chunk: int | None = None,
 ) -> History:
     """Run a method on a federation for `rounds` rounds and return its `History`.
 
@@ -131,6 +133,10 @@ def simulate(
     personal: also evaluate the clients' models, with their numbers in the history (`Federation.evaluate_clients`).
     True: after the round, every client the model it uses (`Method.personal`, else the server's).  "local": the
     cohort's models at the end of their local training, before they are averaged.
+
+    chunk: clients of a cohort that take their local steps together at most; None: all of them, or as many as there is
+    memory for (asked once, with a warning).  On an accelerator the cohort's rows then live in host memory and travel.
+    Results are equal to rounding; to the bit where clients are computed one by one or in blocks that chunks hold whole.
 
     checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at
     evaluations); with `resume` a run continues from it and ends bit-identical to one that was never stopped.
@@ -189,13 +195,27 @@ def simulate(
         raise ValueError(
             f"{type(method).__name__} needs all {fed.n} clients in every round, cohort={cohort}; use cohort=None"
         )
+    if chunk is None:
+        chunk = _chunk(method, fed, settings)
+    else:
+        chunk = checks.integer("chunk", chunk, 1, hint="or None for as many as there is memory for")
     world = distributed.world()
     with world.together():
-        run = _Run(method, fed, settings, list(probes), rounds, personal, world)
+        run = _Run(method, fed, settings, list(probes), rounds, personal, world, chunk)
         store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
         if store and resume:
             run.restore(store.load(rounds))
         return run.go(store, checkpoint_every or eval_every, False if world.rank else progress)
+
+
+class Drawn(NamedTuple):
+    """A round before it begins: its cohort, each process's share of it, how plans are made, our plan and states."""
+
+    cohort: list[int]
+    dealt: list[np.ndarray]
+    planned: Callable[..., Plan]
+    plan: Plan
+    states: Callable[[], dict[str, Tensor]]
 
 
 class _Run:
@@ -210,6 +230,7 @@ class _Run:
         rounds: int,
         personal: bool | str,
         world: distributed.World,
+        chunk: int | None,
     ) -> None:
         self.method, self.fed, self.s, self.probes, self.rounds = method, fed, settings, probes, rounds
         self.personal, self.visits, self.world = personal, np.zeros(fed.n, int), world
@@ -218,12 +239,16 @@ class _Run:
         self.owned = [np.arange(r, fed.n, world.size) for r in range(world.size)]  # whose states each process keeps
         self.own = self.owned[world.rank]
         self.spare = self.own[[fed.sizes[self.own].argmin()]]
+        self.chunk = chunk if chunk is not None and chunk < settings["cohort"] else None
         self.state = {k: v.clone() for k, v in method.start(fed.x0).items()}
         rows = method.client_start(fed.x0)
-        self.home = _home(method, fed, len(self.own))
+        self.travels = self.chunk is not None and travel.apart(fed.device)  # the cohort's rows live in host memory
+        self.away = self.travels or _away(method, fed, len(self.own))  # the clients' states do
+        self.carrier = travel.Carrier(fed.device) if self.away else None
+        self.home, self.base = (torch.device("cpu") if far else fed.device for far in (self.away, self.travels))
+        self.ahead: Drawn | None = None  # the next round's, sent for
         for name in method.client_state:
-            pinned = self.home != fed.device
-            self.state[name] = torch.zeros(len(self.own), fed.d, dtype=fed.dtype, device=self.home, pin_memory=pinned)
+            self.state[name] = torch.zeros(len(self.own), fed.d, dtype=fed.dtype, device=self.home)
             if name in rows:
                 self.state[name] += rows[name].to(self.home)
         self.history = History(self.state["x"], self.state, method, settings)
@@ -290,41 +315,47 @@ class _Run:
     def round(self, t: int) -> tuple[Round, Tensor]:
         """One federated round: broadcast, local steps, aggregate.  Returns what it saw and the last local iterates."""
         s, fed, method = self.s, self.fed, self.method
-        cohort = rng.cohort(s["seed"], t, fed.n, s["cohort"])
-        work = {"epochs": s["local_epochs"], "steps": s["local_steps"], "batch_size": s["batch_size"]}
-        self.dealt = self._deal(np.array(cohort))
+        (cohort, self.dealt, self.planned, plan, states), self.ahead = self.ahead or self._draw(t), None
         mine = self.dealt[self.world.rank]
-        self.planned = partial(fed.plan, s["seed"], t, **method.local_work(work))
-        # a process without clients in this round works on one of its own that does not count
-        plan = self.planned(mine if len(mine) else self.spare)
         lr = method.learning_rate(t, s["lr"] * s["lr_decay"] ** t)
-        view = self._view(t, lr, plan)
+        view = self._view(t, lr, plan, states())
         r = method.prepare(view)
         # on the written path a step of SGD and nothing else goes to the engine whole
         plain = isinstance(fed, Federation) and fed.engine.chosen(fed.device) == "written"
         plain = plain and type(method).direction is Method.direction and r.gradient is view.gradient
         plain = plain and not (s["clip"] or s["weight_decay"] or method.local_momentum(s["momentum"]))
         y = method.broadcast(r)
-        Y = y.expand(len(plan.clients), fed.d).clone()
+        Y = y.expand(len(plan.clients), fed.d)
+        Y = self.carrier.empty(*Y.shape, dtype=Y.dtype).copy_(Y) if self.travels else Y.clone()
         parts = method.parts(r)
-        if parts is None:
+        if parts is None and self.chunk is None:
             self._local(r, Y, plan, lr, plain)
-        for part in parts or ():  # rows on smaller networks: out of the matrix, local steps, back to their places
-            rows = torch.as_tensor(part.rows).to(fed.device)
+        elif parts is None:
+            self._chunks(r, Y, plan, lr, plain)
+        for part in self._pieces(parts or ()):  # rows on smaller networks: out of the matrix, local steps, back
+            rows = torch.as_tensor(part.rows).to(self.base)
             at = rows if part.places is None else (rows[:, None], part.places)
-            small, inside = Y[at], plan.of(part.rows)
-            own = {"p": r.p[rows], "K": r.K[rows], "clients": inside.rows, "x": small.clone(), **part.more}
+            small, inside = Y[at].to(fed.device), plan.of(part.rows)
+            own = {"p": r.p[rows], "K": r.K[rows], "clients": inside.rows, "ids": inside.clients}
+            own |= {"x": small.clone(), **part.more}
             shared = {**r._shared, **self._gradients(self._smaller(part.to), inside)}
-            self._local(Round(shared, own), small, inside, lr)
-            Y[at] = small
+            self._local(Round(shared, own).to(fed.device), small, inside, lr)
+            Y[at] = small.to(self.base)
+        if self.away and not self.travels and t + 1 < self.rounds:
+            self.ahead = self._draw(t + 1)  # the device is still at this round's work
 
         seen, Z = self._whole_round(r, Y) if method.across == "rows" else (r, Y)
         own = slice(None) if seen is r else np.flatnonzero(np.isin(seen.ids, mine))
         for name, value in method.aggregate(seen, Z).items():
             if name not in method.client_state:
-                self.state[name] = value
+                self.state[name] = value.to(fed.device)
             elif len(mine):
-                self.state[name][self._at_home(plan)] = value[own].to(self.home)
+                value = value[own]
+                self.state[name][self._at_home(plan)] = value.to(self.home)
+                if self.ahead:  # what this round changes of the rows that were sent for
+                    _, now, then = np.intersect1d(plan.clients, self.ahead.plan.clients, return_indices=True)
+                    now, then = (torch.as_tensor(rows).to(fed.device) for rows in (now, then))
+                    self.ahead.states()[name][then] = value[now]
         self.history.cohorts.append(cohort)
         if len(mine):
             self.unchecked.append((t, plan.clients, plan.steps, *_size(Y)))
@@ -348,8 +379,72 @@ class _Run:
         plan = self.planned(np.sort(np.concatenate(self.dealt)))
         places = [np.flatnonzero(np.isin(plan.clients, part)) for part in self.dealt]
         shared = {k: v for k, v in r._shared.items() if k != "total"} | self._of(r.t, plan)
-        rows = {k: self.world.gather(v, places) for k, v in r._rows.items()}
-        return Round(shared, rows), self.world.gather(Y, places)
+        rows = {k: self.world.gather(v, places) for k, v in r._rows.items() if k != "ids"}
+        return Round(shared, {**rows, "ids": plan.clients}), self.world.gather(Y, places)
+
+    def _draw(self, t: int) -> Drawn:
+        """Cohort, shares and plan of round t, and the clients' states on their way to where the round needs them."""
+        s, fed = self.s, self.fed
+        cohort = rng.cohort(s["seed"], t, fed.n, s["cohort"])
+        work = {"epochs": s["local_epochs"], "steps": s["local_steps"], "batch_size": s["batch_size"]}
+        dealt = self._deal(np.array(cohort))
+        mine = dealt[self.world.rank]
+        planned = partial(fed.plan, s["seed"], t, **self.method.local_work(work))
+        # a process without clients in this round works on one of its own that does not count
+        plan = planned(mine if len(mine) else self.spare)
+        names, at = self.method.client_state, self._at_home(plan)
+        if not self.away:
+            return Drawn(cohort, dealt, planned, plan, lambda: {k: self.state[k][at] for k in names})
+        rows = {k: self.carrier.gather(self.state[k], at) for k in names}
+        return Drawn(cohort, dealt, planned, plan, (lambda: rows) if self.travels else self.carrier.send(rows))
+
+    def _pieces(self, parts: Sequence[Part]) -> Iterator[Part]:
+        """The parts, none of more than `chunk` rows."""
+        for part in parts:
+            size = self.chunk or len(part.rows)
+            for a in range(0, len(part.rows), size):
+                cut = slice(a, a + size)
+                places, more = part.places, {k: v[cut] for k, v in part.more.items()}
+                yield Part(part.rows[cut], part.to, None if places is None else places[cut], more)
+
+    def _chunks(self, r: Round, Y: Tensor, plan: Plan, lr: float, plain: bool) -> None:
+        """The local steps, neighbouring rows at a time (sorted by steps, they have much in common).
+
+        Rows in host memory travel: the next chunk's while the device is at this one's, and back what was written to.
+        """
+        cuts = [slice(a, a + self.chunk) for a in range(0, len(Y), self.chunk)]
+        shared, send = moved(r._shared, self.fed.device), self.carrier.send if self.travels else _stay
+        whole = {"": Y, **r._rows}
+        coming = send({k: v[cuts[0]] for k, v in whole.items()})
+        for cut, then in itertools.zip_longest(cuts, cuts[1:]):
+            rows = coming()
+            if then:
+                coming = send({k: v[then] for k, v in whole.items()})
+            tensors = {k: v for k, v in rows.items() if isinstance(v, Tensor)}
+            written, inside = {k: v._version for k, v in tensors.items()}, plan.of(np.arange(len(Y))[cut])
+            seen = Round({**shared, **self._gradients(self.fed, inside)}, {k: v for k, v in rows.items() if k})
+            self._local(seen, rows[""], inside, lr, plain)
+            for k in tensors if self.travels else ():
+                if tensors[k]._version != written[k]:
+                    whole[k][cut].copy_(tensors[k], non_blocking=True)
+            del rows, tensors, seen  # before the next but one is sent for
+        if self.travels:
+            self.carrier.wait()
+
+    def _over(self, gradient: Callable[..., Tensor], Y: Tensor, plan: Plan, *k: int, **more: Any) -> Tensor:
+        """`gradient(Y, plan, *k, **more)`, `chunk` rows at a time, `along` and `losses` too; back to where Y is."""
+        if self.chunk is None or (len(Y) <= self.chunk and Y.device == self.fed.device):
+            return gradient(Y, plan, *k, **more)
+        G, losses = torch.empty_like(Y, memory_format=torch.contiguous_format), []
+        for a in range(0, len(Y), self.chunk):
+            cut = slice(a, a + self.chunk)
+            own = {name: v[cut].to(self.fed.device) if isinstance(v, Tensor) else v for name, v in more.items()}
+            own |= {"losses": losses} if "losses" in more else {}
+            inside = plan.of(np.arange(len(Y))[cut], *k)  # of step k alone, when given: there it is step 0
+            G[cut] = gradient(Y[cut].to(self.fed.device), inside, *[0 for _ in k], **own)
+        if "losses" in more:
+            more["losses"].append(torch.cat(losses).to(Y.device))
+        return G
 
     def _local(self, r: Round, Y: Tensor, plan: Plan, lr: float, plain: bool = False) -> None:
         """The local steps of all rows of `Y [m, d]`, in place; plain: y <- y - lr g and nothing else."""
@@ -370,6 +465,7 @@ class _Run:
             if velocity is not None:
                 v = velocity[:a].mul_(momentum).add_(v)
             Y[:a].sub_(v, alpha=lr)
+            del v  # or it would take its room while the next gradient is computed
 
     def _smaller(self, to: Callable | None) -> Federation | Quadratic:
         return self.fed if to is None else self.fed.shrink(to)
@@ -382,10 +478,11 @@ class _Run:
             return (lambda Y, **more: self._decayed(plain(Y, **more), Y)) if decay else plain
 
         return {
-            "ids": plan.clients,
             "within": within,
-            "gradient": lambda Y, k, **more: self._decayed(fed.gradient(Y, plan, k, **more), more.get("along", Y)),
-            "full_gradient": lambda Y: self._decayed(fed.full_gradient(Y, plan), Y),
+            "gradient": lambda Y, k, **more: self._decayed(
+                self._over(fed.gradient, Y, plan, k, **more), more.get("along", Y)
+            ),
+            "full_gradient": lambda Y: self._decayed(self._over(fed.full_gradient, Y, plan), Y),
         }
 
     def _of(self, t: int, plan: Plan) -> dict[str, Any]:
@@ -393,32 +490,33 @@ class _Run:
         visits, share = self.visits[plan.clients], partial(self._share, t, plan.clients)
         return {"m": len(plan.clients), "visits": visits, "share": share, **self._gradients(self.fed, plan)}
 
-    def _view(self, t: int, lr: float, plan: Plan) -> Round:
+    def _view(self, t: int, lr: float, plan: Plan, states: dict[str, Tensor]) -> Round:
         fed, s, cohort = self.fed, self.s, np.concatenate(self.dealt)
         weight = (lambda i: fed.sizes[i]) if s["weighting"] == "samples" else (lambda i: np.ones(len(i)))
 
         def column(a: np.ndarray) -> Tensor:
-            return torch.as_tensor(a, dtype=fed.dtype).to(fed.device)[:, None]
+            return torch.as_tensor(a, dtype=fed.dtype).to(self.base)[:, None]
 
         shared = {"seed": s["seed"], "t": t, "n": fed.n, "lr": lr, "server_lr": s["server_lr"]}
         shared["layout"] = fed.engine.layout if isinstance(fed, Federation) else None
         shared |= {"fed": fed, **self._of(t, plan)}
-        shared |= {k: v for k, v in self.state.items() if k not in self.method.client_state}
+        server = {k: v for k, v in self.state.items() if k not in self.method.client_state}
+        shared |= moved(server, self.base)
         if self.world.size > 1:
             counts = len(self.dealt[self.world.rank]) > 0
             shared["total"] = lambda v: self.world.total(v if counts else torch.zeros_like(v))
-        rows = {"p": column(weight(plan.clients) / weight(cohort).sum()), "K": column(plan.steps), "clients": plan.rows}
-        rows |= {k: self.state[k][self._at_home(plan)].to(fed.device) for k in self.method.client_state}
+        rows = {"p": column(weight(plan.clients) / weight(cohort).sum()), "K": column(plan.steps)}
+        rows |= {"clients": plan.rows.to(self.base), "ids": plan.clients, **states}
         return Round(shared, rows)
 
     def _share(self, t: int, clients: np.ndarray, share: float, epoch: int) -> tuple[np.ndarray, Callable[..., Tensor]]:
         more = {"batch_size": self.s["batch_size"], "share": share, "epoch": epoch}
         plan = self.fed.plan(self.s["seed"], t, clients, **more)
-        return plan.steps, lambda Y, k, **kept: self.fed.gradient(Y, plan, k, **kept)
+        return plan.steps, lambda Y, k, **kept: self._over(self.fed.gradient, Y, plan, k, **kept)
 
     def _at_home(self, plan: Plan) -> Tensor:
         """The plan's rows where the clients' states live; the host knows them, so no device is asked."""
-        rows = plan.rows if self.home == self.fed.device else torch.as_tensor(plan.clients)
+        rows = torch.as_tensor(plan.clients) if self.away else plan.rows
         return rows if self.world.size == 1 else rows // self.world.size
 
     def _decayed(self, g: Tensor, y: Tensor) -> Tensor:
@@ -510,24 +608,62 @@ def _shareable(method: Method, fed: Federation | Quadratic, processes: int) -> N
             )
 
 
-def _home(method: Method, fed: Federation | Quadratic, n: int) -> torch.device:
-    """Where n clients' states live: with the federation, or in host memory when they would fill its device."""
+def _away(method: Method, fed: Federation | Quadratic, n: int) -> bool:
+    """Whether n clients' states live in host memory, because they would fill the federation's device."""
     size = len(method.client_state) * n * fed.d * fed.x0.element_size()
     free = _free(fed.device)
     if size <= free / 2:
-        return fed.device
+        return False
     warnings.warn(
         f"the client states {', '.join(method.client_state)} of {type(method).__name__} take {size / 1e9:.2f} GB "
         f"({n:,} clients x {fed.d:,} parameters) and {fed.device} has {free / 1e9:.2f} GB free: they are kept in "
         "host memory, and each round copies the cohort's rows",
         stacklevel=4,
     )
-    return torch.device("cpu")
+    return True
 
 
 def _free(device: torch.device) -> float:
     """Free bytes of an accelerator; a CPU has nowhere to move its states to."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+    return travel.free(device) if travel.apart(device) else math.inf
+
+
+def _chunk(method: Method, fed: Federation | Quadratic, s: dict[str, Any]) -> int | None:
+    """How many clients may take their local steps together: None for all, fewer where memory is short.
+
+    Vectors of a client: through the round its parameters, their update, and its states, old and new; in its local steps
+    a gradient, a direction, what a direction is made of, and a velocity; activations, unless they come in blocks.
+    """
+    m, vector, states = s["cohort"], fed.d * fed.x0.element_size(), len(method.client_state)
+    kept, steps = (2 + 2 * states) * vector, (3 + bool(method.local_momentum(s["momentum"]))) * vector
+    steps += _activations(fed, s["batch_size"])
+    room = 0.8 * travel.free(fed.device)
+    if m * (kept + steps) <= room:
+        return None
+    if travel.apart(fed.device):  # two chunks at a time, one computed and one on its way
+        most = room // (steps + 2 * (1 + states) * vector)
+    else:
+        most = (room - m * kept) // steps
+    chunk = max(1, min(m, int(most)))
+    block = fed.engine.block or 1 if isinstance(fed, Federation) else 1
+    chunk = max(chunk // block * block, min(chunk, block))  # whole blocks, so that the result is the same to the bit
+    if chunk == m:
+        return None
+    warnings.warn(
+        f"a round of {m:,} clients with {fed.d:,} parameters takes about {m * (kept + steps) / 1e9:.2f} GB and "
+        f"{fed.device} has {room / 0.8e9:.2f} GB free: local steps are taken by {chunk:,} clients at a time",
+        stacklevel=3,
+    )
+    return chunk
+
+
+def _activations(fed: Federation | Quadratic, batch_size: int | None) -> float:
+    """Bytes of activations and their gradients for one client's mini-batch; 0 where the engine bounds them itself."""
+    if not isinstance(fed, Federation) or batch_size is None:
+        return 0
+    if fed.engine.chosen(fed.device) != "batched" or fed.engine.block is not None:
+        return 0
+    return 2 * min(batch_size, int(fed.sizes.max())) * fed.engine.width(fed._inputs(fed.x[:2])) * fed.x0.element_size()
 
 
 def _cohort_size(cohort: int | float | None, n: int) -> int:
@@ -539,6 +675,10 @@ def _cohort_size(cohort: int | float | None, n: int) -> int:
     if isinstance(cohort, int | np.integer) and cohort > n:
         raise ValueError(f"cohort={cohort} but the federation has {n} clients; use cohort<={n}, a fraction, or None")
     return checks.integer("cohort", cohort, 1, n, hint="or a fraction in (0, 1], or None for all")
+
+
+def _stay(rows: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    return lambda: rows
 
 
 class _NoBar:

@@ -41,7 +41,7 @@ class Round:
     For personal models: `share(s, e)`, epoch e over a random share s of each client's samples, drawn for this round:
     steps `[m]` and a `gradient(Y, k, losses=None)` without weight decay; `visits [m]`, in how many earlier rounds each
     client took part (a NumPy array).
-    For sub-models: `ids` (the clients' numbers, on the host), `fed` for its neurons and activations, and
+    For sub-models: `ids [m]` (the clients' numbers, on the host), `fed` for its neurons and activations, and
     `within(rows, to, k)`, the gradient of some rows on a smaller network.
 
     The rows are the cohort, or this process's share of it (`fedcore.distributed`).  `mean` and `sum` are over the whole
@@ -60,7 +60,15 @@ class Round:
 
         Rows are views: what a method writes to them in place is seen by the whole cohort's round.
         """
-        return Round(self._shared, {k: v[:a] for k, v in self._rows.items()})
+        return self.cut(slice(a))
+
+    def cut(self, part: slice) -> Round:
+        """The same round seen by some neighbouring clients only; rows are views, as in `head`."""
+        return Round(self._shared, {k: v[part] for k, v in self._rows.items()})
+
+    def to(self, device: torch.device) -> Round:
+        """The same round with its tensors on a device."""
+        return Round(moved(self._shared, device), moved(self._rows, device))
 
     def extended(self, shared: Mapping[str, Any], rows: Mapping[str, Tensor]) -> Round:
         """The same round with more to see."""
@@ -73,6 +81,11 @@ class Round:
     def sum(self, rows: Tensor) -> Tensor:
         """sum_i rows_i: `[m, d]` -> `[d]`."""
         return self.total(rows.sum(0))
+
+
+def moved(values: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """The same values with tensors on a device."""
+    return {k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()}
 
 
 class Method:

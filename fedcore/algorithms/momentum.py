@@ -106,13 +106,12 @@ class STEM(Method):
     def prepare(self, r: Round) -> Round:
         d = r.mean(r.full_gradient(r.x.expand(r.m, -1))) if r.t == 0 else r.d
         x = r.x.expand(r.m, -1)
-        return r.extended({"k": [0]}, {"d_i": d.expand_as(x).clone(), "y_prev": x.clone()})
+        return r.extended({}, {"d_i": d.expand_as(x).clone(), "y_prev": x.clone()})
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        if r.k[0]:
+        if r.step:
             r.d_i.copy_(G(y) + (1 - self._a(r.t)) * (r.d_i - G(r.y_prev)))
         r.y_prev.copy_(y)
-        r.k[0] += 1
         return r.d_i
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:

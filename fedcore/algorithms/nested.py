@@ -45,7 +45,7 @@ class FjORD(Submodel):
         if levels[0] < 1:
             neurons = r.fed.neurons()
             nested |= {c: neurons.places(neurons.prefix(c, r.x.device))[0] for c in levels if c < 1}
-        return r.extended({"cap": cap, "levels": np.array(levels), "nested": nested}, {})
+        return r.extended({"levels": np.array(levels), "nested": nested}, {"cap": cap})
 
     def parts(self, r: Round) -> None:
         """None: the width changes from batch to batch."""

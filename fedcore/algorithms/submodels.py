@@ -116,7 +116,7 @@ class Submodel(Method):
             kept[at if part.places is None else (at[:, None], part.places)] = True
             parts.append(part)
         if self.labels != "all":
-            owned = r.fed.owned(r.ids)
+            owned = r.fed.owned(r.ids).to(r.x.device)
             mask = r.fed.neurons(self.aligned).only_owned(kept, owned)
             rows = {"owned": owned}
             more = [torch.as_tensor(part.rows).to(kept.device) for part in parts]
@@ -125,7 +125,7 @@ class Submodel(Method):
                 for part, at in zip(parts, more, strict=True)
             ]
         rates = (ratio if self.scaled else np.ones_like(ratio)).tolist()
-        return r.extended({"split": parts, "rates": rates}, {"kept": kept, "mask": mask, **rows})
+        return r.extended({"split": parts}, {"kept": kept, "mask": mask, "rates": rates, **rows})
 
     def parts(self, r: Round) -> list[Part] | None:
         return None if self.training == "masked" else r.split
@@ -288,7 +288,8 @@ class FedGSE(Submodel):
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         last = torch.where((r.last != 0).any(1, keepdim=True), r.last, r.x)
-        picked, labels, w = self.similar_samples(r, r.fed.public_logits(last).argmax(-1), r.fed.public[1])
+        truth = r.fed.public[1].to(last.device)
+        picked, labels, w = self.similar_samples(r, r.fed.public_logits(last).argmax(-1), truth)
         sites = neurons.before if self.before else neurons.sites
         D = r.fed.public_sensitivities(r.x, picked, labels, w, sites)
         return [(h.sum(1).abs() if self.cancel else h.abs().sum(1)).sum(2) for h in D]

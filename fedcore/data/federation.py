@@ -234,7 +234,8 @@ class Federation:
         # with batch norm, a client's chunks must not depend on who else is in the cohort
         width = NORM_CHUNK if self.engine.norms else max(1, SAMPLE_CHUNK // len(clients))
         chunks = [np.array_split(part, -(-len(part) // width)) for part in mine]
-        Y, total, rows = x.expand(len(clients), -1), None, torch.as_tensor(np.asarray(clients)).to(self.device)
+        back, total, rows = x.device, None, torch.as_tensor(np.asarray(clients)).to(self.device)
+        Y = x.to(self.device).expand(len(clients), -1)
         for c in range(max(map(len, chunks))):
             sizes = np.array([len(parts[c]) if c < len(parts) else 0 for parts in chunks])
             order = np.stack([np.resize(parts[min(c, len(parts) - 1)], sizes.max()) for parts in chunks])
@@ -246,13 +247,14 @@ class Federation:
             seen = self.engine.observe(Y, batch, self.neurons().sites)
             means = [torch.einsum("mb,mbcs->mc", weight, h) / h.shape[3] for h in seen]
             total = means if total is None else [a + b for a, b in zip(total, means, strict=True)]
-        return total
+        return [h.to(back) for h in total]
 
     def public_logits(self, Y: Tensor) -> Tensor:
         """Logits `[m, P, classes]` of the public samples under each row of `Y [m, d]`, batch norm on all of them."""
         x, y = self._inputs(self.public[0])[None], self.public[1][None]
         batch = Batch(x, y, torch.ones_like(y, dtype=self.dtype), [y.shape[1]], [])
-        return torch.cat([self.engine.observe(row[None], batch, [""])[0][..., 0] for row in Y])
+        rows = (row[None].to(self.device) for row in Y)
+        return torch.cat([self.engine.observe(row, batch, [""])[0][..., 0].to(Y.device) for row in rows])
 
     def public_sensitivities(
         self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str]
@@ -261,8 +263,9 @@ class Federation:
 
         picked `[m, S]` among the public samples, labels `[m, S]`, weights w `[m, S]` (0: not used).
         """
-        batch = Batch(self._inputs(self.public[0][picked]), labels, w, [0] * len(w), [])
-        return self.engine.observe(x.expand(len(w), -1), batch, sites, loss=True)
+        batch = Batch(*(t.to(self.device) for t in (self._inputs(self.public[0][picked]), labels, w)), [0] * len(w), [])
+        D = self.engine.observe(x.to(self.device).expand(len(w), -1), batch, sites, loss=True)
+        return [h.to(x.device) for h in D]
 
     def with_public(self, x: Any, y: Any) -> Federation:
         """The same clients with public data of the caller's; ValueError where a sample is a client's or a test sample,
@@ -454,7 +457,7 @@ class Federation:
             rows = self._order[np.where(valid, start[:, None] + j, start[:, None])]
             picked = torch.as_tensor(rows).to(self.device)
             weight = torch.as_tensor(valid / sizes[:, None], dtype=Y.dtype).to(self.device)
-            counts, words = valid.sum(1).tolist(), self._keys(keys, k, low)
+            counts, words = valid.sum(1).tolist(), self._keys(keys, plan.first + k, low)
             batch = Batch(self._seen(picked, rows, plan, plan.first + k), self.y[picked], weight, counts, words)
             G += self._engine_gradient(Y, batch, contrast, **more)
         return G

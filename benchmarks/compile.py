@@ -1,0 +1,82 @@
+"""Whether `torch.compile` makes the batched gradient of a cohort faster: CPU time of a step, and the time it compiles.
+
+    python benchmarks/compile.py results/benchmarks/compile.json [--repeats 20] [--device cpu]
+
+The same layers and loss, differentiated by `torch.func.grad`, compiled; against the engine's batched and written paths.
+One thread; runs in turns, medians of processor time (on CUDA: elapsed).  Another shape is compiled again.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from common import arguments, record
+
+import fedcore as fc
+from fedcore.engine import _enter, _run
+
+COHORT, BATCH = 10, 20
+MODELS = {"mlp": 10, "femnist_cnn": 62}
+
+
+def case(model: str, classes: int, repeats: int, device: torch.device) -> dict:
+    """One model's line."""
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 256, (1000, 1, 28, 28), np.uint8), np.arange(1000) % classes
+    feds = {
+        path: fc.federation(((x, y), (x[:9], y[:9])), clients=COHORT, model=model, path=path, device=device)
+        for path in ("batched", "written")
+    }
+    fed = feds["batched"]
+    Y, plan = fed.x0.repeat(COHORT, 1), fed.plan(0, 0, np.arange(COHORT), steps=1, batch_size=BATCH)
+    batch, scope = fed._batch(plan, 0, COHORT), {"valid": None, "single": False, "rate": None}
+
+    def loss(leaves: dict, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        logits = _run(fed.engine.module, "", _enter(x), {**leaves, **scope}, COHORT)
+        each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
+        return (each * w).sum()
+
+    compiled = torch.compile(torch.func.grad(loss))
+
+    def together() -> torch.Tensor:
+        g = compiled({k: v.contiguous() for k, v in fed.engine.layout.views(Y).items()}, batch.x, batch.y, batch.w)
+        return torch.cat([g[k].flatten(1) for k in fed.engine.layout.names], 1)
+
+    works = {"compiled": together} | {path: lambda f=f: f.engine.gradient(Y, batch) for path, f in feds.items()}
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    times: dict[str, list[float]] = {name: [] for name in works}
+    start = time.perf_counter()
+    error = float((together() - works["batched"]()).abs().max())
+    first = time.perf_counter() - start
+    for _ in range(repeats + 3):
+        for name, work in works.items():
+            begin = clock()
+            work()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            times[name].append(clock() - begin)
+    medians = {f"{name}_seconds": statistics.median(t[3:]) for name, t in times.items()}
+    return {
+        "model": model,
+        "cohort": COHORT,
+        "batch": BATCH,
+        "compiling_seconds": first,
+        "difference": error,
+        **medians,
+    }
+
+
+def main() -> None:
+    args = arguments(__doc__, 20)
+    lines = [case(model, classes, args.repeats, torch.device(args.device)) for model, classes in MODELS.items()]
+    for line in lines:
+        print(line)
+    record(args, "one gradient of a cohort, in seconds", lines)
+
+
+if __name__ == "__main__":
+    main()

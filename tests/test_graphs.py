@@ -1,0 +1,52 @@
+"""Replayed gradients are the gradients; what surrounds the capture is tested on any machine with a stand-in for it."""
+
+from __future__ import annotations
+
+import helpers as h
+import pytest
+import torch
+
+import fedcore as fc
+from fedcore import graphs
+
+METHODS = [fc.FedAvg(), fc.SCAFFOLD("I"), fc.Mime(0.6), fc.FedSAM(0.05), fc.DFedGAM(fc.Ring(), 0.05), fc.HeteroFL(0.5)]
+SIZES = (13, 7, 20, 4, 9, 3, 8)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request, monkeypatch):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    if request.param == "cpu":
+
+        def stand_in(work, device):
+            out = work()
+            return lambda: out.copy_(work()), out
+
+        monkeypatch.setattr(graphs, "capture", stand_in)
+        monkeypatch.setattr(graphs, "_here", lambda Y: True)
+    return request.param
+
+
+@pytest.mark.parametrize("path", ["batched", "written"])
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_replayed_gradients_give_the_same_run(method, path, device):
+    options = {"rounds": 3, "lr": 0.1, "lr_decay": 0.9, "batch_size": 4, "momentum": 0.5, "device": device}
+    for model in ("mlp", "digit_cnn"):
+        fed = h.network(SIZES, model, (1, 8, 8), path=path)
+        want, got = (fc.simulate(method, f, **options).params.cpu() for f in (fed, graphs.graphed(fed)))
+        h.close(got, want, 1e-11)
+
+
+def test_a_graph_is_captured_for_a_few_numbers_of_clients_only(device):
+    fed = graphs.graphed(h.network(SIZES)).to(device)
+    fc.simulate(fc.FedSAM(0.05), fed, rounds=2, batch_size=2, device=device)
+    assert {size for size, *_ in fed.engine.graphs} == {7, 3, 1}  # of prefixes of 7, 6, 5, 4, 3, 2 and 1
+
+
+def test_without_cuda_the_engine_runs_as_before():
+    fed = h.network(SIZES)
+    again = graphs.graphed(fed)
+    a, b = (fc.simulate(fc.FedAvg(), f, rounds=2, batch_size=4, device="cpu") for f in (fed, again))
+    assert torch.equal(a.params, b.params)
+    assert not again.engine.graphs

@@ -1,0 +1,176 @@
+"""Chunks of a cohort, clients' states in host memory, memory that does not grow, and devices that do not mix."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import tracemalloc
+from contextlib import nullcontext
+
+import helpers as h
+import pytest
+import torch
+from test_contract import METHODS, both_federations, every_method, make, run, same
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import fedcore as fc
+from fedcore import travel
+from fedcore.engine import Engine
+from fedcore.submodels import Width
+
+LOCAL = {"weight_decay": 0.01, "clip": 1.0, "momentum": 0.5, "weighting": "samples"}
+ROOM = fc.simulate.__globals__  # fc.simulate is the function, not the room
+REMEMBERING = [m for m in METHODS if m.client_state]
+
+
+def close(a: fc.History, b: fc.History, tolerance: float) -> None:
+    assert a.cohorts == b.cohorts
+    for x, y in zip((a.params, *a.state.values()), (b.params, *b.state.values()), strict=True):
+        h.close(x, y, tolerance)
+
+
+# --- chunks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("travels", [False, True], ids=["in place", "from host memory"])
+@both_federations
+@every_method
+def test_a_cohort_in_chunks_gives_what_the_whole_cohort_gives(method, kind, travels, monkeypatch):
+    fed = make(kind)
+    options = {"rounds": 3, **LOCAL}
+    whole = run(method, fed, **options)
+    monkeypatch.setattr(travel, "apart", lambda device: travels)  # as if the device had memory of its own
+    for chunk in (1, 2):
+        close(run(method, fed, chunk=chunk, **options), whole, 1e-11)
+
+
+@pytest.mark.parametrize(("path", "block", "chunk"), [("sequential", None, 2), ("written", 1, 2), ("written", 2, 4)])
+@every_method
+def test_chunks_of_whole_blocks_give_the_same_to_the_bit(method, path, block, chunk, monkeypatch):
+    if isinstance(method, fc.MOON):
+        pytest.skip("needs a model with a representation layer")
+    monkeypatch.setattr(travel, "apart", lambda device: True)
+    fed = h.network(sizes=(13, 7, 20, 4, 9, 11, 5), dtype=torch.float32, path=path, block=block)
+    assert same(run(method, fed, cohort=7), run(method, fed, cohort=7, chunk=chunk))
+
+
+@both_federations
+def test_no_more_clients_than_a_chunk_are_computed_together(kind, monkeypatch):
+    fed, seen = make(kind), []
+    kind = Engine if kind == "network" else fc.Quadratic
+    plain = kind.gradient
+    monkeypatch.setattr(kind, "gradient", lambda self, Y, *a, **k: seen.append(len(Y)) or plain(self, Y, *a, **k))
+    for method in (fc.FedAvg(), fc.SCAFFOLD("I"), fc.STEM(0.4), fc.FedALA()):  # with gradients beside local steps, too
+        run(method, fed, cohort=5)
+        assert max(seen) == 5
+        seen.clear()
+        run(method, fed, cohort=5, chunk=2)
+        assert max(seen) == 2
+        seen.clear()
+
+
+@pytest.mark.parametrize("block", [None, 2])
+def test_a_cohort_too_large_for_memory_is_split_by_itself(block, monkeypatch):
+    sizes = (13, 7, 20, 4, 9, 11, 5, 8)
+    fed = h.network(sizes=sizes, block=block)
+    whole = run(fc.FedAvg(), fed, cohort=8)  # there is room, and no warning
+    steps = 3 * 8 * fed.d + (0 if block else 2 * 8 * 4 * fed.engine.width(fed._inputs(fed.x[:2])))
+    monkeypatch.setattr(travel, "free", lambda device: (2 * 8 * 8 * fed.d + 5.5 * steps) / 0.8)
+    with pytest.warns(UserWarning, match=rf"8 clients with {fed.d} parameters .* by {4 if block else 5} clients"):
+        split = run(fc.FedAvg(), fed, cohort=8)
+    close(split, whole, 1e-12)
+    monkeypatch.setattr(travel, "free", lambda device: 0)
+    with pytest.warns(UserWarning, match="by 1 clients at a time"):
+        close(run(fc.FedAvg(), fed, cohort=8), whole, 1e-12)
+
+
+def test_a_machine_tells_how_much_memory_is_free():
+    assert 1e7 < travel.free(torch.device("cpu")) < 1e15
+
+
+def test_a_chunk_has_at_least_one_client():
+    with pytest.raises(ValueError, match="chunk=0 is out of range"):
+        run(fc.FedAvg(), make("quadratic"), chunk=0)
+
+
+# --- states of clients in host memory -----------------------------------------------------------------------------
+
+
+@both_federations
+@pytest.mark.parametrize("method", REMEMBERING, ids=repr)
+def test_client_states_in_host_memory_are_sent_for_a_round_ahead_and_are_the_same(method, kind, monkeypatch):
+    fed, sent, send = make(kind), [], travel.Carrier.send
+    usual = run(method, fed, rounds=6)
+    monkeypatch.setitem(ROOM, "_free", lambda device: 0)
+    monkeypatch.setattr(travel.Carrier, "send", lambda self, rows: sent.append(set(rows)) or send(self, rows))
+    with pytest.warns(UserWarning, match="host memory"):
+        moved = run(method, fed, rounds=6)
+    assert same(usual, moved)  # cohorts of three of five clients: what a round changes is asked for by the next
+    assert sent == [set(method.client_state)] * 6
+
+
+# --- growth -------------------------------------------------------------------------------------------------------
+
+
+def live() -> tuple[int, int]:
+    """Number and bytes of all tensors there are."""
+    gc.collect()
+    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return len(tensors), sum(storages.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "chunk"), [(fc.FedAvg(), None), (fc.FedDC(0.3), 2), (fc.FedALA(), None), (fc.FedRolex(0.5), 2)], ids=str
+)
+def test_memory_does_not_grow_over_200_rounds(method, chunk):
+    tensors, blocks = [], []
+
+    def count(r, y):
+        if r.t in (19, 219):
+            tensors.append(live())
+            blocks.append(tracemalloc.get_traced_memory()[0])
+        return {}
+
+    tracemalloc.start()
+    try:
+        run(method, h.network(), rounds=220, local_epochs=1, eval_every=20, probes=[count], chunk=chunk)
+    finally:
+        tracemalloc.stop()
+    assert tensors[0] == tensors[1], "tensors after 20 and after 220 rounds"
+    assert blocks[1] - blocks[0] < 200 * 500, "bytes, where a round leaves its cohort and a few numbers"
+
+
+# --- devices ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["on the device", "states in host memory", "cohort in host memory"])
+@every_method
+def test_a_round_on_an_accelerator_mixes_no_devices_and_asks_it_for_nothing(method, where, monkeypatch):
+    """Tensors without numbers stand in for a GPU's: to mix devices, or to read a number of one, raises an error."""
+    if isinstance(method, fc.FedALA):
+        pytest.skip("its second rounds end when the losses say so: one look of the host per epoch")
+    if where == "states in host memory" and not method.client_state:
+        pytest.skip("has no client states")
+    fed = method.on(make("network", torch.float32))
+    for scaled in (True, False) if isinstance(method, fc.algorithms.Submodel) else ():
+        fed.shrink(Width(0.5, scaled))
+    monkeypatch.setattr(type(method), "on", lambda self, fed: fed)
+    monkeypatch.setattr(travel.Carrier, "__init__", lambda self, device: self.__dict__.update(device=device, side=None))
+    monkeypatch.setattr(travel, "free", lambda device: 0 if where == "states in host memory" else 1e12)
+    monkeypatch.setattr(ROOM["_Run"], "check_finite", lambda self: None)  # the look at evaluations
+    # autograd wants a true device
+    monkeypatch.setattr(torch.autograd, "grad", lambda _, inputs, **more: [torch.zeros_like(v) for v in inputs])
+    warns = pytest.warns(UserWarning, match="host memory") if where == "states in host memory" else nullcontext()
+    with warns, FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fed = copy.copy(fed)
+        fed.device = torch.device("cuda", 0)
+        for name in ("x", "y", "x0", "_norm", "_rows"):
+            setattr(fed, name, mode.from_tensor(getattr(fed, name)).to("cuda"))
+        fed.public = None if fed.public is None else tuple(mode.from_tensor(t).to("cuda") for t in fed.public)
+        fed.to, fed.evaluate = lambda *_: fed, lambda x: {}
+        chunk = 2 if where == "cohort in host memory" else 100
+        history = run(method, fed, rounds=2, local_epochs=1, chunk=chunk)
+    assert history.params.device.type == "cuda"
+    home = "cuda" if where == "on the device" else "cpu"
+    assert all(history.state[k].device.type == (home if k in method.client_state else "cuda") for k in history.state)
