@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,18 +15,24 @@ import torch
 from fedcore.reproduce.cells import provenance
 
 
-def arguments(doc: str, repeats: int) -> argparse.Namespace:
-    """`out`, `--repeats`, `--device`; one thread from here on."""
+def arguments(doc: str, repeats: int, **more: dict[str, Any]) -> argparse.Namespace:
+    """`out`, `--repeats`, `--device`, `--threads` (fixed from here on), and `more`: name -> argparse's settings."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--device", default="cpu")
-    torch.set_num_threads(1)
-    return parser.parse_args()
+    parser.add_argument("--threads", type=int, default=1)
+    for name, how in more.items():
+        parser.add_argument(f"--{name}", **how)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    return args
 
 
-def record(args: argparse.Namespace, what: str, cases: Iterable[dict[str, Any]]) -> None:
-    """Write the cases with their provenance to `args.out`."""
-    told = {"what": what, "repeats": args.repeats, **provenance(args.device), "cases": list(cases)}
+def record(args: argparse.Namespace, what: str, cases: Iterable[dict[str, Any]], **more: Any) -> None:
+    """Write the cases with their provenance, and `more`, to `args.out`."""
+    told = {"what": what, "repeats": args.repeats, **provenance(args.device)}
+    told |= {"cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
+    told |= {"load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d"), **more, "cases": list(cases)}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(told, indent=1) + "\n")

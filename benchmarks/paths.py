@@ -1,6 +1,6 @@
 """The engine's paths against one another and against two floors, in samples per second of CPU time.
 
-    python benchmarks/paths.py [--quick] [--threads 1] [--models mlp lenet] [--out results/benchmarks/paths.json]
+    python benchmarks/paths.py results/benchmarks/paths.json [--quick] [--threads 1] [--repeats 5] [--models mlp lenet]
 
 Floors: plain SGD of one model on as many samples, and the bare matrix products and convolutions of the same networks.
 A path is timed as whole rounds of FedAvg (`simulate` without evaluation).  Runs are interleaved, and a ratio is the
@@ -9,18 +9,14 @@ median over the repeats of pairs.  Wall time is noted beside CPU time where ther
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from common import arguments, record
 from torch import nn
 
 import fedcore as fc
@@ -151,41 +147,20 @@ def measure(model: str, cohort: int, batch: int, repeats: int) -> dict:
     return row
 
 
-def machine(threads: int) -> dict:
-    """What the numbers depend on."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        cpu = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), cpu)
-    return {
-        "cpu": cpu, "cores": os.cpu_count(), "threads": threads, "capability": torch.backends.cpu.get_cpu_capability(),
-        "load": os.getloadavg()[0], "python": platform.python_version(), "torch": torch.__version__,
-        "numpy": np.__version__, "system": platform.system(), "date": time.strftime("%Y-%m-%d"),
-    }  # fmt: skip
-
-
 def main() -> None:
     """Measure, print a table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="only cohort 10 and batch 20")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--models", nargs="*", default=[m for m in SETTINGS if m in fc.models.MODELS])
-    parser.add_argument("--out", default="results/benchmarks/paths.json")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    result = {"machine": machine(options.threads), "rows": []}
-    cells = [(10, 20)] if options.quick else [*((m, 20) for m in COHORTS), *((10, B) for B in BATCHES if B != 20)]
-    out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    for model in options.models:
+    models = {"nargs": "*", "default": [m for m in SETTINGS if m in fc.models.MODELS]}
+    quick = {"action": "store_true", "help": "only cohort 10 and batch 20"}
+    args, rows = arguments(__doc__, 5, models=models, quick=quick), []
+    cells = [(10, 20)] if args.quick else [*((m, 20) for m in COHORTS), *((10, B) for B in BATCHES if B != 20)]
+    for model in args.models:
         largest = SETTINGS[model][3]
         for cohort, batch in dict.fromkeys((min(m, largest), B) for m, B in cells):
-            row = measure(model, cohort, batch, options.repeats)
-            result["rows"].append(row)
+            row = measure(model, cohort, batch, args.repeats)
+            rows.append(row)
             ratios = "  ".join(f"{k} {v:.2f}" for k, v in row["ratio_to_plain"].items())
             print(f"{model:16} m={cohort:<4} B={batch:<3} {ratios}", flush=True)
-            out.write_text(json.dumps(result, indent=1) + "\n")
+            record(args, "whole rounds of FedAvg against plain SGD of one model", rows)  # a long run keeps what it has
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class FjORD(Submodel):
 
     def prepare(self, r: Round) -> Round:
         r = super().prepare(r)
-        cap = self.ratios(r.seed, r.n, r.t)[r.ids]
+        cap = self.ratios(r.seed, r.n, r.t, r.ids)
         levels = sorted(ratio for ratio, _ in self.capacities)
         nested: dict[float, Tensor | None] = {c: None for c in levels if c == 1}
         if levels[0] < 1:

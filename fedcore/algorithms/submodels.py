@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -77,16 +78,13 @@ class Submodel(Method):
             raise ValueError(f"labels={self.labels!r}, but a quadratic has no labels; use labels='all'")
         return fed
 
-    def ratios(self, seed: int, n: int, t: int = 0) -> np.ndarray:
-        """Capacities of all n clients in round t, `[n]`, a function of the seed (and, if dynamic, of the round)."""
+    def ratios(self, seed: int, n: int, t: int = 0, ids: np.ndarray | None = None) -> np.ndarray:
+        """Capacities in round t of the clients `ids [m]` or of all n, a function of the seed (if dynamic, of t too)."""
+        if self.mode != "dynamic":
+            return _dealt(self.capacities, seed, n)[slice(None) if ids is None else ids]
         levels, shares = (np.array(column) for column in zip(*self.capacities, strict=True))
-        if self.mode == "dynamic":
-            u = rng.words(seed, rng.CAPACITY, t, np.arange(n)) / 2.0**64
-            return levels[np.minimum(np.searchsorted(np.cumsum(shares), u, side="right"), len(levels) - 1)]
-        exact = shares * n
-        counts = np.floor(exact + 1e-9).astype(int)
-        counts[np.argsort(counts - exact, kind="stable")[: n - counts.sum()]] += 1  # the largest remainders
-        return np.repeat(levels, counts)[np.argsort(np.argsort(rng.words(seed, rng.CAPACITY, np.arange(n))))]
+        u = rng.words(seed, rng.CAPACITY, t, np.arange(n) if ids is None else ids) / 2.0**64
+        return levels[np.minimum(np.searchsorted(np.cumsum(shares), u, side="right"), len(levels) - 1)]
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         """Scores `[m, width]` of the units of each stream; the highest are kept."""
@@ -108,7 +106,7 @@ class Submodel(Method):
         return parts
 
     def prepare(self, r: Round) -> Round:
-        ratio = self.ratios(r.seed, r.n, r.t)[r.ids]
+        ratio = self.ratios(r.seed, r.n, r.t, r.ids)
         kept, parts = torch.zeros(r.m, len(r.x), dtype=torch.bool, device=r.x.device), []
         mask, rows = kept, {}
         for part in self.split(r, ratio):
@@ -371,3 +369,15 @@ def _capacities(given: Any) -> tuple[tuple[float, float], ...]:
     if abs(total - 1) > 1e-6 or len({float(ratio) for ratio, _ in pairs}) < len(pairs):
         raise ValueError(f"capacities: the shares sum to {total:g}; use different ratios whose shares sum to 1")
     return tuple(sorted(((float(ratio), float(share)) for ratio, share in pairs), reverse=True))
+
+
+@lru_cache(maxsize=8)  # drawn once a run, not once a round
+def _dealt(capacities: tuple[tuple[float, float], ...], seed: int, n: int) -> np.ndarray:
+    """Each capacity for its share of n clients, to the largest remainder, dealt at random: `[n]`, read-only."""
+    levels, shares = (np.array(column) for column in zip(*capacities, strict=True))
+    exact = shares * n
+    counts = np.floor(exact + 1e-9).astype(int)
+    counts[np.argsort(counts - exact, kind="stable")[: n - counts.sum()]] += 1  # the largest remainders
+    ratios = np.repeat(levels, counts)[np.argsort(np.argsort(rng.words(seed, rng.CAPACITY, np.arange(n))))]
+    ratios.setflags(write=False)
+    return ratios

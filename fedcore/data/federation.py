@@ -344,14 +344,15 @@ class Federation:
         share: instead, epoch number `epoch` over a random share of each client's samples, at least one, drawn for the
         round from (seed, t, client); the rows stay in the order of `clients`.
         """
-        counts = self.sizes if share is None else np.maximum(1, (share * self.sizes + 1e-9).astype(int))
-        if share is not None and batch_size is None:
-            batch_size = int(counts.max())
-        per_epoch = np.ones(self.n, int) if batch_size is None else -(-counts // batch_size)
-        K = np.full(self.n, steps) if steps is not None else epochs * per_epoch
+        sizes = self.sizes[clients]  # of these clients alone: a round must not cost more where more are registered
+        if share is not None:
+            sizes = np.maximum(1, (share * sizes + 1e-9).astype(int))
+            batch_size = int(sizes.max()) if batch_size is None else batch_size
+        per_epoch = np.ones_like(sizes) if batch_size is None else -(-sizes // batch_size)
+        K = np.full_like(sizes, steps) if steps is not None else epochs * per_epoch
         if share is None:
-            clients = clients[np.argsort(-K[clients], kind="stable")]
-        sizes, per_epoch, K = counts[clients], per_epoch[clients], K[clients]
+            order = np.argsort(-K, kind="stable")
+            clients, sizes, per_epoch, K = (a[order] for a in (clients, sizes, per_epoch, K))
         keys = rng.words(seed, rng.BATCH, t, clients)
         if share is not None:
             subset = self._shares(clients, rng.words(seed, rng.RESAMPLE, t, clients), sizes)

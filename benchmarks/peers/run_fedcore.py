@@ -1,0 +1,48 @@
+"""fedcore: `--variant auto`, `written` or `bfloat16` (written, with convolutions in that type)."""
+
+import numpy as np
+import torch
+from task import BATCH, LR, Clock, report, start
+
+import fedcore as fc
+from fedcore import models
+
+args, task = start()
+clock = Clock()
+
+
+class Timed(fc.FedAvg):
+    """FedAvg that looks at the clock when a round has been averaged."""
+
+    def aggregate(self, r, y):
+        out = super().aggregate(r, y)
+        clock()
+        return out
+
+
+owner = np.zeros(len(task.y), int)
+for client, part in enumerate(task.parts):
+    owner[part] = client
+arrays = {"train_images": task.x, "train_labels": task.y, "test_images": task.test_x, "test_labels": task.test_y}
+options = {"path": "auto"} if args.variant == "auto" else {"path": "written"}
+if args.variant == "bfloat16":
+    options["compute"] = torch.bfloat16
+model = {"mlp": "mlp", "cnn": "femnist_cnn"}[args.model]
+fed = fc.federation({**arrays, "train_owner": owner}, partition=fc.ByOwner(), model=model, device="cpu", **options)
+fed.x0 = models.flatten(task.net())
+rounds = args.rounds + args.warmup
+fed.evaluate(fed.x0)
+clock.ends.clear(), clock()
+history = fc.simulate(
+    Timed(),
+    fed,
+    rounds=rounds,
+    cohort=task.cohorts.shape[1],
+    lr=LR,
+    batch_size=BATCH,
+    eval_every=rounds,
+    progress=False,
+)
+assert np.array_equal(history.cohorts, task.cohorts[:rounds]), "other clients took part"
+
+report(args, task, clock, history.final())
