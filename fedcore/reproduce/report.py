@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import pages
 from .batch import Place, standing
-from .cells import CorruptResult, Result
+from .cells import Cell, CorruptResult, Result
 from .table import Table, get
 
 RULE = (
@@ -30,6 +30,17 @@ KINDS = ("same sign", "opposite sign", "not told apart")
 MARKS = dict(zip(KINDS, ("\u2713", "\u2717", "~"), strict=True))
 
 
+def held(table: Table, place: Place) -> dict[tuple[str, str], tuple[Cell, Result | None]]:
+    """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged."""
+    found: dict[tuple[str, str], tuple[Cell, Result | None]] = {}
+    for cell in table.cells(place.profile):
+        try:
+            found[cell.row, cell.column] = cell, standing(place, cell)
+        except CorruptResult:
+            found[cell.row, cell.column] = cell, None
+    return found
+
+
 def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
     """Tidy pandas.DataFrame of a table: one line per cell and what it says beside the source.
 
@@ -37,13 +48,7 @@ def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
     """
     import pandas as pd
 
-    results: dict[tuple[str, str], tuple[Any, Result | None]] = {}
-    for cell in table.cells(place.profile):
-        try:
-            found = standing(place, cell)
-        except CorruptResult:
-            found = None
-        results[cell.row, cell.column] = (cell, found)
+    results = held(table, place)
     lines = []
     for (row, column), (cell, result) in results.items():
         finals = np.array(result.finals(seeds) if result else [])
