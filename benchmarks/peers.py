@@ -53,7 +53,7 @@ def pictures(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     x = patterns[y, which]
     rows, columns = ((np.arange(28) + d[:, None]) % 28 for d in (dy, dx))
     x = x[np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]]
-    x = 128 + 40 * x + 60 ** g.standard_normal(x.shape, np.float32)
+    x = 128 + 40 * x + 60 * g.standard_normal(x.shape, np.float32)
     return np.clip(x, 0, 255).astype(np.uint8)[:, None], y
 
 
