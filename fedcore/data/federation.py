@@ -475,7 +475,7 @@ class Federation:
         if x.dtype != torch.uint8 and self.normalise == "pooled":
             return x.to(self.dtype)
         mean, std = self._norm[:, -1 if rows is None or self.normalise != "client" else rows]
-        return x.to(self.dtype, copy=True).sub_(mean).div_(std)
+        return (x.to(self.dtype) - mean).div_(std)
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 
