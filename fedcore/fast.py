@@ -232,47 +232,48 @@ class _Conv2d(_Rule):
         return _enter(z.view(b, B, *out, O).permute(0, 1, 4, 2, 3), x.dtype), back
 
 
-class _GroupNorm(_Rule):
-    owned = True
-
-    def __call__(self, x, s, need):
-        n, (B, C, H, W) = self.module, x.shape
-        names = (self.prefix + "weight", self.prefix + "bias")
-        w, b = (s.P[k].reshape(-1) if n.affine else None for k in names)
-        groups = s.b * n.num_groups
-        out, mean, rstd = aten.native_group_norm(x, w, b, B, C, H * W, groups, n.eps)
-
-        def back(e):
-            mask = (need, n.affine, n.affine)
-            e = e.contiguous(memory_format=torch.channels_last)
-            dx, dw, db = aten.native_group_norm_backward(e, x, mean, rstd, w, B, C, H * W, groups, mask)
-            if n.affine:
-                s.put(names[0], dw.view(s.b, -1))
-                s.put(names[1], db.view(s.b, -1))
-            return dx
-
-        return out, back
-
-
-class _BatchNorm2d(_Rule):
-    """On the statistics of the batch; the caller sees to it that all samples of a block are real."""
+class _Norm(_Rule):
+    """A normalisation, then scale and shift; `_normal` gives the output and `(e, mask) -> (dx, d scale, d shift)`."""
 
     owned = True
 
     def __call__(self, x, s, need):
         n, names = self.module, (self.prefix + "weight", self.prefix + "bias")
         w, b = (s.P[k].reshape(-1) if n.affine else None for k in names)
-        out, mean, scale = aten.native_batch_norm(x, w, b, None, None, True, 0.0, n.eps)
+        out, backward = self._normal(x, s.b, w, b)
 
         def back(e):
-            mask = (need, n.affine, n.affine)
-            dx, dw, db = aten.native_batch_norm_backward(e, x, w, None, None, mean, scale, True, n.eps, mask)
-            if n.affine:
-                s.put(names[0], dw.view(s.b, -1))
-                s.put(names[1], db.view(s.b, -1))
+            dx, *scale_and_shift = backward(e, (need, n.affine, n.affine))
+            for name, g in zip(names, scale_and_shift if n.affine else (), strict=False):
+                s.put(name, g.view(s.b, -1))
             return dx
 
         return out, back
+
+
+class _GroupNorm(_Norm):
+    def _normal(self, x, clients, w, b):
+        n, (B, C, H, W) = self.module, x.shape
+        sizes = (B, C, H * W, clients * n.num_groups)
+        out, mean, rstd = aten.native_group_norm(x, w, b, *sizes, n.eps)
+
+        def backward(e, mask):
+            e = e.contiguous(memory_format=torch.channels_last)
+            return aten.native_group_norm_backward(e, x, mean, rstd, w, *sizes, mask)
+
+        return out, backward
+
+
+class _BatchNorm2d(_Norm):
+    """On the statistics of the batch; the caller sees to it that all samples of a block are real."""
+
+    def _normal(self, x, clients, w, b):
+        out, mean, scale = aten.native_batch_norm(x, w, b, None, None, True, 0.0, self.module.eps)
+
+        def backward(e, mask):
+            return aten.native_batch_norm_backward(e, x, w, None, None, mean, scale, True, self.module.eps, mask)
+
+        return out, backward
 
 
 class _ReLU(_Rule):

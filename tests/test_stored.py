@@ -41,7 +41,7 @@ def table(tmp_path, monkeypatch):
         runs = {}
         for seed, final in enumerate(FINALS.get((cell.row, cell.column), [])):
             history = [[0, 10.0], [1, 20.0 + seed], [2, final]][: 3 if final is not None else 2]
-            provenance = {"device": "a processor", "version": "0", "commit": "abc"}
+            provenance = {"device": "a processor", "version": "0", "commit": "abc", "seconds": 2.0}
             runs[seed] = {"id": cells.identity(cell.spec, seed), "final": final, "history": history, **provenance}
         if runs:
             cells._store(place.file(cell), cells.Result(cell.spec, runs))
@@ -129,7 +129,10 @@ def test_a_damaged_or_absent_result_is_missing_and_nothing_breaks(table, tmp_pat
 
 
 def test_the_origin_names_what_stands_in_how_much_is_there_and_where_it_was_computed(table):
-    text = stored.origin(table).text
+    shown = stored.origin(table)
+    text = shown.text
+    runs = sum(len(result.runs) for _, result in table.cells.values() if result)
+    assert f"{2.0 * runs:.1f} s" in shown.html
     for told in ("4 of 6 computed", "digits, thesis mlp", "rounds: 2", "seeds: 0, 1, 2", "a processor", "commit abc"):
         assert told in text
     domains = json.loads(json.dumps(spec(("x", "y"))))

@@ -41,6 +41,11 @@ class Place:
         return self.folder / "unfinished"
 
 
+def results() -> Path:
+    """The project's results folder, seen from the book's folder or from above it."""
+    return next((p for p in (Path("../results"), Path("results")) if p.is_dir()), Path("results"))
+
+
 def slug(name: str) -> str:
     """A file name from a cell's name: letters and digits of any script stay, all else becomes a hyphen."""
     return "-".join(filter(None, "".join(c if c.isalnum() or c in "._=" else "-" for c in name).split("-")))

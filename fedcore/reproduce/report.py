@@ -202,13 +202,10 @@ def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | Non
 
     panels: dict[str, dict[str, dict[Any, list[float]]]] = {}  # panel -> row -> tick -> a value for each seed
     finals: dict[tuple[str, str], list[float]] = {}
-    for cell in table.cells(place.profile):
-        try:
-            runs = standing(place, cell).runs
-        except CorruptResult:
+    for cell, result in held(table, place).values():
+        if result is None or any(seed not in result.runs for seed in seeds):
             continue
-        if any(seed not in runs for seed in seeds):
-            continue
+        runs = result.runs
         panel, _, tick = (cell.column, "", "") if table.axis == "round" else cell.column.rpartition(", ")
         tick = tick.removeprefix("rho=")
         points = panels.setdefault(panel, {}).setdefault(cell.row, {})

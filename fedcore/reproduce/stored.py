@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import pages, plots
-from .batch import Place
+from .batch import Place, results
 from .cells import Cell
 from .report import held, paired
 from .table import get
@@ -31,8 +31,7 @@ class Stored:
 
     def __init__(self, name: str, profile: str, seeds: Sequence[int], root: Path | None = None) -> None:
         self.table, self.seeds = get(name), list(seeds)
-        places = (p for p in (Path("../results"), Path("results")) if p.is_dir())
-        place = Place(root or next(places, Path("results")), profile, self.table.drawn_from or name)
+        place = Place(root or results(), profile, self.table.drawn_from or name)
         self.cells = held(self.table, place)
         self.rows, self.columns = (list(dict.fromkeys(names)) for names in zip(*self.cells, strict=True))
 
@@ -205,4 +204,6 @@ def origin(*parts: Stored) -> pages.Html:
         seeds=each(s for part in parts for s in part.seeds),
         device=each(run["device"] for run in runs),
         computed_at=f"version {each(run['version'] for run in runs)}, commit {each(run['commit'] for run in runs)}",
+        timed="the runs, without tuning",
+        seconds=sum(run["seconds"] for run in runs),
     )
