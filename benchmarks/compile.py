@@ -33,7 +33,7 @@ def case(model: str, classes: int, repeats: int, device: torch.device) -> dict:
     }
     fed = feds["batched"]
     Y, plan = fed.x0.repeat(COHORT, 1), fed.plan(0, 0, np.arange(COHORT), steps=1, batch_size=BATCH)
-    batch, scope = fed._batch(plan, 0, COHORT), {"valid": None, "single": False, "rate": None}
+    batch, scope = fed._batch(plan, 0, slice(COHORT)), {"valid": None, "single": False, "rate": None}
 
     def loss(leaves: dict, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         logits = _run(fed.engine.module, "", _enter(x), {**leaves, **scope}, COHORT)

@@ -67,7 +67,7 @@ def child(model: str, cohort: int, path: str, chunk: int | None) -> dict:
     run |= {"cohort": cohort, "local_steps": STEPS, "batch_size": BATCH, "chunk": chunk}
     taken = rise(lambda: fc.simulate(fc.FedAvg(), fed, **run))
     plan = fed.plan(0, 0, np.arange(cohort), steps=1, batch_size=BATCH)
-    batch = fed._batch(plan, 0, cohort)
+    batch = fed._batch(plan, 0, slice(cohort))
     together, number = min(cohort, chunk or cohort), fed.x0.element_size()
     fixed = sum(t.numel() * t.element_size() for t in (fed.x, fed.y, *fed._test)) + fed.d * number
     parts = {

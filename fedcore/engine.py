@@ -2,18 +2,23 @@
 
 Three paths, equal to rounding.  *batched* stacks the clients: linear layers become one batched product, convolutions
 one grouped convolution whose groups are the clients.  *sequential* takes one client after another and runs any
-`torch.nn.Module`; it is the oracle for the others.  *written*, on request, is batched without autograd, for fewer
-layers (`fast.py`).
+`torch.nn.Module`; it is the oracle for the others.  *written* is batched without autograd, for fewer layers
+(`fast.py`), and what a CPU takes where it can.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,7 +35,7 @@ ONE_SAMPLE = (
     "None for full batches, or GroupNorm"
 )
 SEQUENTIAL_FROM = 300_000  # on a CPU, larger models are faster one client after another (caches, no weight copies)
-ROOM = {"cpu": 1 << 26, "cuda": 1 << 33}  # bytes of activations and gradients that the clients of one block may take
+ROOM = {"cpu": 1 << 25, "cuda": 1 << 33}  # bytes of activations and gradients that the clients of one block may take
 
 
 @dataclass(frozen=True)
@@ -51,13 +56,21 @@ class Batch:
         """The mini-batches of some of the clients."""
         return Batch(self.x[part], self.y[part], self.w[part], self.count[part], self.key[part])
 
+    def trimmed(self) -> Batch:
+        """Without the places that no client has a sample for."""
+        width = max(self.count)
+        if width == self.y.shape[1]:
+            return self
+        return Batch(self.x[:, :width], self.y[:, :width], self.w[:, :width], self.count, self.key)
+
 
 class Engine:
     """Losses and gradients of one architecture at many parameter vectors.
 
     module: any `torch.nn.Module` that maps `[B, ...]` to logits `[B, classes]`.
-    path: "auto" (batched or sequential), "written", "batched" or "sequential"; ValueError where a path has no rule for
-    the module.  "written" is for the gradient of the cross-entropy alone: calls that ask for more go the automatic way.
+    path: "auto", "written", "batched" or "sequential"; ValueError where a path has no rule for the module.  "auto" is
+    written on a CPU where it has rules, else batched or sequential (a GPU's written path is not measured yet).
+    "written" is for the gradient of the cross-entropy alone: calls that ask for more go batched or sequential.
     compute: torch.bfloat16 for convolutions (on paths with autograd: for what autocast takes) in that type, with
     parameters, gradients and evaluation as they were.  block: clients that are computed together at most; by default
     the whole cohort, and on the written path a rule of sizes alone, so that equal runs are equal to the bit on any
@@ -97,7 +110,7 @@ class Engine:
         # a module outside the rules may draw random numbers or mix samples, in its layers or in its own forward
         self.random = bool(self.unsupported)
         self.written, self.numbers = None, {}
-        if path == "written" and loss is F.cross_entropy and not (self.unsupported or self.frozen):
+        if path in ("auto", "written") and loss is F.cross_entropy and not (self.unsupported or self.frozen):
             with contextlib.suppress(LookupError):
                 self.written = fast.Written(self.module, self.layout, compute)
         if path == "written" and self.written is None:
@@ -111,13 +124,12 @@ class Engine:
         """The path that runs on this device when nothing is forced."""
         if self.path != "auto":
             return self.path
-        return self._automatic(device)
+        return "written" if self.written is not None and device.type == "cpu" else self.general(device)
 
-    def _general(self, device: torch.device) -> str:
-        """The path with autograd: for modules and arguments that the written one has no rule for."""
-        return self._automatic(device) if self.path == "written" else self.chosen(device)
-
-    def _automatic(self, device: torch.device) -> str:
+    def general(self, device: torch.device) -> str:
+        """The path with autograd, for modules and arguments that the written one has no rule for."""
+        if self.path in ("batched", "sequential"):
+            return self.path
         large = self.layout.d >= SEQUENTIAL_FROM and device.type == "cpu"
         return "sequential" if self.unsupported or large else "batched"
 
@@ -161,7 +173,7 @@ class Engine:
         general = extra is not None or loss is not None or rate is not None or along is not None or losses is not None
         if not general and self._writes(Y, batch):
             return self._write(Y, batch, torch.empty_like(Y))
-        if self._general(Y.device) == "sequential":
+        if self.general(Y.device) == "sequential":
             G = self._sequential(Y, batch, extra, loss, rate, along, losses)
         elif self.block is None or self.block >= len(Y):
             G = self._batched(Y, batch, extra, loss, rate, along, losses)
@@ -188,12 +200,32 @@ class Engine:
             losses.append(torch.cat(totals))
         return G
 
-    def descend(self, Y: Tensor, batch: Batch, lr: float) -> None:
-        """`Y <- Y - lr * gradient(Y, batch)` in place, to rounding; where it can, without room for gradients."""
-        if self._writes(Y, batch):
-            self._write(Y, batch, None, lr)
-        else:
-            Y.sub_(self.gradient(Y, batch), alpha=lr)
+    def descend(self, Y: Tensor, steps: np.ndarray, batch: Callable[[int, slice], Batch], lr: float) -> None:
+        """Local SGD in place, to rounding: `Y <- Y - lr * gradient(Y, batch(k, rows))` for k = 0, 1, ...
+
+        steps: of each row, largest first; rows that have taken theirs stay.  Written, it needs no room for gradients.
+        """
+        first = batch(0, slice(1)) if self.chosen(Y.device) == "written" and not self.norms else None
+        if first is None or first.x.dim() - 2 not in self.written.ranks:
+            self._descend_by_gradients(Y, steps, batch, lr)
+            return
+
+        def walk(part: slice) -> None:
+            P = own = self.written.load(Y[part])
+            active = (steps[part] > np.arange(steps[part][0])[:, None]).sum(1)
+            for k, a in enumerate(active.tolist()):
+                if a < len(own[next(iter(own))]):
+                    own = {name: v[:a] for name, v in own.items()}
+                b = batch(k, slice(part.start, part.start + a)).trimmed()
+                self.written.step(own, b.x, b.y, b.w, lr)
+            self.written.store(P, Y[part])
+
+        _shared_out(walk, self._blocks(Y, first), Y.device)
+
+    def _descend_by_gradients(self, Y: Tensor, steps: np.ndarray, batch: Callable, lr: float) -> None:
+        for k in range(int(steps[0])):
+            a = int((steps > k).sum())
+            Y[:a].sub_(self.gradient(Y[:a], batch(k, slice(a))), alpha=lr)
 
     def _writes(self, Y: Tensor, batch: Batch) -> bool:
         if self.chosen(Y.device) != "written" or batch.x.dim() - 2 not in self.written.ranks:
@@ -201,25 +233,33 @@ class Engine:
         parts = (set(batch.count[part]) for part in self._blocks(Y, batch)) if self.norms else ()
         return all(len(part) == 1 and part != {1} for part in parts)  # batch norm: no padding, no single sample
 
-    def _write(self, Y: Tensor, batch: Batch, G: Tensor | None, lr: float = 0.0) -> Tensor | None:
-        """The written-out gradients into G, or without G a step of Y."""
-        for part in self._blocks(Y, batch):
-            width = max(batch.count[part])
-            if width:
-                x, y, w = (t[part, :width] for t in (batch.x, batch.y, batch.w))
-                self.written.run(Y[part], x, y, w, None if G is None else G[part], lr)
-            elif G is not None:
+    def _write(self, Y: Tensor, batch: Batch, G: Tensor) -> Tensor:
+        """The written-out gradients into G."""
+
+        def work(part: slice) -> None:
+            b = batch.rows(part).trimmed()
+            if b.y.shape[1]:
+                self.written.gradient(Y[part], b.x, b.y, b.w, G[part])
+            else:
                 G[part] = 0
+
+        _shared_out(work, self._blocks(Y, batch), Y.device)
         return G
 
     def _blocks(self, Y: Tensor, batch: Batch) -> list[slice]:
-        """The clients that are computed together: as many as `ROOM` holds activations and gradients of."""
-        rows = self.block
-        if rows is None:
-            each = 2 * Y.element_size() * (batch.x.shape[1] * self.width(batch.x[0, :2]) + self.layout.d)
-            alone = Y.device.type == "cpu" and self.layout.d >= SEQUENTIAL_FROM
-            rows = 1 if alone else max(1, ROOM.get(Y.device.type, ROOM["cuda"]) // each)
-        return [slice(a, a + rows) for a in range(0, len(Y), rows)]
+        """The clients that are computed together: as many as `ROOM` holds activations and gradients of.
+
+        Of sizes alone, so that results do not depend on the number of threads; a power of two of them, for threads.
+        """
+        m, rows = len(Y), self.block
+        if rows is not None:
+            return [slice(a, min(a + rows, m)) for a in range(0, m, rows)]
+        each = 2 * Y.element_size() * (batch.x.shape[1] * self.width(batch.x[0, :2]) + self.layout.d)
+        fill = m * each / ROOM.get(Y.device.type, ROOM["cuda"])
+        alone = Y.device.type == "cpu" and self.layout.d >= SEQUENTIAL_FROM
+        parts = m if alone else min(m, 1 << math.ceil(math.log2(max(1, fill))))
+        ends = [m * i // parts for i in range(parts + 1)]
+        return [slice(a, b) for a, b in itertools.pairwise(ends)]
 
     def width(self, x: Tensor) -> int:
         """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""
@@ -258,7 +298,7 @@ class Engine:
 
         loss: the derivatives of the clients' losses by these activations instead.  Needs a rule for every layer.
         """
-        rows = [slice(None)] if self.chosen(Y.device) != "sequential" else [slice(i, i + 1) for i in range(len(Y))]
+        rows = [slice(None)] if self.general(Y.device) != "sequential" else [slice(i, i + 1) for i in range(len(Y))]
         parts = [self._observe(Y[row], batch, row, sites, loss) for row in rows]
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
@@ -423,6 +463,25 @@ class Engine:
             functional_call(self.module, params, (inputs,))
 
 
+def _shared_out(work: Callable[[slice], None], parts: list[slice], device: torch.device) -> None:
+    """`work(part)` for all parts; on a CPU the threads share the parts, each part with its own share of the threads.
+
+    The kernels let go of Python's lock, so that this scales better than threads inside each kernel.
+    """
+    threads = torch.get_num_threads()
+    workers = min(threads, len(parts)) if device.type == "cpu" else 1
+    if workers == 1:
+        for part in parts:
+            work(part)
+        return
+    try:
+        # a new thread's number of threads is its own, but what it sets is what later ones start with
+        with ThreadPoolExecutor(workers, initializer=partial(torch.set_num_threads, threads // workers)) as pool:
+            list(pool.map(work, parts))
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _numbers(module: nn.Module, x: Tensor) -> int:
     """Numbers in the outputs of all layers for one sample of `x [B, ...]`."""
     sizes = [x.numel()]
@@ -527,7 +586,7 @@ def _conv(module, prefix, x, p, m):
 
 
 def _group_norm(module, prefix, x, p, m):
-    w, b = (p[prefix + k].reshape(-1) if module.affine else None for k in ("weight", "bias"))
+    w, b = (p[prefix + k].reshape(-1).contiguous() if module.affine else None for k in ("weight", "bias"))
     if x.dim() == 3:  # vectors: channels are features
         flat = x.transpose(0, 1).flatten(1)
         return F.group_norm(flat, m * module.num_groups, w, b, module.eps).view(-1, m, x.shape[2]).transpose(0, 1)
@@ -541,7 +600,7 @@ def _batch_norm(module, prefix, x, p, m):
     if p["single"] and (x.dim() == 3 or x.shape[2:].numel() == 1):
         raise ValueError(ONE_SAMPLE)
     if x.dim() == 4 and valid is None:
-        w, b = (None if part is None else part.reshape(-1) for part in (w, b))
+        w, b = (None if part is None else part.reshape(-1).contiguous() for part in (w, b))
         return F.batch_norm(x, None, None, w, b, training=True, eps=module.eps)
     rows = x.unflatten(1, (m, -1)).transpose(0, 1).flatten(3) if x.dim() == 4 else x.unsqueeze(3)  # [m, B, C, H*W]
     real = torch.ones_like(rows[..., :1]) if valid is None else valid[..., None, None].to(x.dtype)

@@ -1,8 +1,9 @@
 """Gradients written out: forward and backward of plain layers for a block of clients, without autograd.
 
 What the engine's batched path leaves to autograd stands here as the chain rule, layer by layer, so that a gradient is
-computed into its place: a row of G, or, in a plain step of SGD, taken off Y at once.  Images of
-a block of b clients travel as `[B, b*C, H, W]` in channels_last (client-major channels), vectors as `[b, B, F]`.
+computed into its place: a row of G, or, in plain SGD, taken off a copy of the parameters that is laid out for the
+products and lives through all local steps.  Images of a block of b clients travel as `[B, b*C, H, W]` in channels_last
+(client-major channels), vectors as `[b, B, F]`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from torch import Tensor, nn
 from .models import Layout, Residual, Scaler
 
 aten = torch.ops.aten
+LAST, FIRST = (0, 1, 3, 4, 2), (0, 1, 4, 2, 3)  # a convolution's weights with channels last, and back
 ALONE = 1 << 15  # from this size on, a weight's gradient is computed for one client at a time: it stays in the cache
 
 
 class Sink:
-    """Where the gradients of a block go: `Q` are the places of the parameters in G, or None to step on `P` at once."""
+    """Where the gradients of a block go: `Q` are the places of the parameters in G, or None to step on `P` at once.
+
+    To step, `P` is a copy that `Written.load` has made.
+    """
 
     def __init__(self, P: dict[str, Tensor], Q: dict[str, Tensor] | None, lr: float) -> None:
         self.P, self.Q, self.lr = P, Q, lr
@@ -41,11 +46,11 @@ class Sink:
     def product(self, name: str, e: Tensor, h: Tensor) -> None:
         """The gradient e h of a weight matrix, `[b, out, B]` times `[b, B, in]`; a step subtracts while it sums."""
         if self.Q is None:
-            self.P[name].flatten(2).baddbmm_(e, h, alpha=-self.lr)
+            self.P[name].baddbmm_(e, h, alpha=-self.lr)
         elif self.P[name][0].numel() < ALONE:
-            self.Q[name].copy_(torch.bmm(e, h).view_as(self.P[name]))
+            self.Q[name].copy_(torch.bmm(e, h))
         else:
-            for q, left, right in zip(self.Q[name].flatten(2).unbind(), e.unbind(), h.unbind(), strict=True):
+            for q, left, right in zip(self.Q[name].unbind(), e.unbind(), h.unbind(), strict=True):
                 torch.mm(left, right, out=q)
 
 
@@ -65,13 +70,36 @@ class Written:
             raise LookupError("no shape of inputs goes through to logits")
 
     @torch.no_grad()
-    def run(self, Y: Tensor, x: Tensor, y: Tensor, w: Tensor, G: Tensor | None, lr: float = 0.0) -> None:
-        """Gradients of `sum_j w_j * cross_entropy_j` of a block of clients into `G [b, d]`, or off Y when G is None."""
-        s = Sink(self.layout.views(Y), None if G is None else self.layout.views(G), lr)
-        s.b, s.compute = len(Y), self.compute or Y.dtype
+    def gradient(self, Y: Tensor, x: Tensor, y: Tensor, w: Tensor, G: Tensor) -> None:
+        """Gradients of `sum_j w_j * cross_entropy_j` of a block of clients at `Y [b, d]` into `G [b, d]`."""
+        self._run(Sink(self.layout.views(Y), self.layout.views(G), 0.0), x, y, w)
+
+    def load(self, Y: Tensor) -> dict[str, Tensor]:
+        """A copy of `layout.views(Y)`, each of them contiguous, the weights of convolutions with channels last."""
+
+        def copy(v: Tensor) -> Tensor:
+            if v.dim() == 5:
+                return v.permute(LAST).clone(memory_format=torch.contiguous_format).permute(FIRST)
+            return v.clone(memory_format=torch.contiguous_format)
+
+        return {k: copy(v) for k, v in self.layout.views(Y).items()}
+
+    @torch.no_grad()
+    def step(self, P: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor, lr: float) -> None:
+        """`P <- P - lr * gradient` in place, for what `load` has given, or the first clients of it."""
+        self._run(Sink(P, None, lr), x, y, w)
+
+    def store(self, P: dict[str, Tensor], Y: Tensor) -> None:
+        """`Y <- P`."""
+        for k, v in self.layout.views(Y).items():
+            v.copy_(P[k])
+
+    def _run(self, s: Sink, x: Tensor, y: Tensor, w: Tensor) -> None:
+        s.b, s.compute = len(x), self.compute or w.dtype
         z, back = self.net(x.flatten(2) if self.flat or x.dim() < 5 else _enter(x, s.compute), s, False)
-        e = torch.softmax(z, 2)  # d/dz of the cross-entropy: softmax minus one-hot
-        e.scatter_add_(2, y.unsqueeze(2), torch.full_like(e[..., :1], -1.0))
+        # d/dz of the cross-entropy: softmax minus one-hot; over the first axis, where its loop runs along the memory
+        e = torch.softmax(z.permute(2, 0, 1).contiguous(), 0).permute(1, 2, 0)
+        e.scatter_(2, y.unsqueeze(2), -1.0, reduce="add")
         back(e.mul_(w.unsqueeze(2)))
 
 
@@ -180,8 +208,7 @@ class _Conv2d(_Rule):
         if len(x) * out[0] * out[1] <= O and c.dilation == (1, 1):  # more weights than columns: touch each but once
             return self._columns(x, s, need, out)
         bias = None if c.bias is None else s.P[self.prefix + "bias"].reshape(-1).to(x.dtype)
-        w = torch.empty(b, O, kh, kw, C, dtype=x.dtype, device=x.device).copy_(W.permute(0, 1, 3, 4, 2))
-        w = w.view(b * O, kh, kw, C).permute(0, 3, 1, 2)
+        w = _last(W, x.dtype).view(b * O, kh, kw, C).permute(0, 3, 1, 2)
         out = F.conv2d(x, w, bias, c.stride, c.padding, c.dilation, groups=b)
 
         def back(e):
@@ -205,8 +232,8 @@ class _Conv2d(_Rule):
             W = W[..., tap[0], tap[1]]
         _, O, C, kh, kw = W.shape
         whole = F.pad(x, (pw, pw, ph, ph)).unfold(2, kh, sh).unfold(3, kw, sw)  # [B, b*C, oh, ow, kh, kw]
-        whole = whole.unflatten(1, (b, C)).permute(1, 0, 3, 4, 2, 5, 6)
-        h, M = whole.reshape(b, -1, C * kh * kw), W.reshape(b, O, -1).to(x.dtype).contiguous()
+        whole = whole.unflatten(1, (b, C)).permute(1, 0, 3, 4, 5, 6, 2)
+        h, M = whole.reshape(b, -1, kh * kw * C), W.permute(LAST).flatten(2).to(x.dtype)
         z = torch.bmm(h, M.transpose(1, 2))
         if self.module.bias is not None:
             z += s.P[self.prefix + "bias"].unsqueeze(1)
@@ -214,10 +241,11 @@ class _Conv2d(_Rule):
         def back(e):
             e = e.unflatten(1, (b, O)).permute(1, 0, 3, 4, 2).reshape(b, -1, O)
             down = torch.bmm(e, M) if need else None  # before the weights may move
-            if tap or x.dtype != W.dtype:
-                s.put(self.prefix + "weight", torch.bmm(e.transpose(1, 2), h).view_as(W), tap)
+            if s.Q is None and x.dtype == W.dtype:  # M are the parameters themselves
+                M.baddbmm_(e.transpose(1, 2), h, alpha=-s.lr)
             else:
-                s.product(self.prefix + "weight", e.transpose(1, 2), h)
+                dw = torch.bmm(e.transpose(1, 2), h).view(b, O, kh, kw, C)
+                s.put(self.prefix + "weight", dw.permute(FIRST), tap)
             if self.module.bias is not None:
                 s.put(self.prefix + "bias", e.sum(1))
             if not need:
@@ -225,7 +253,7 @@ class _Conv2d(_Rule):
             down, dx = down.view(whole.shape), x.new_zeros(b, B, H + 2 * ph, Wd + 2 * pw, C)
             for i in range(kh):
                 for j in range(kw):
-                    dx[:, :, i : i + sh * out[0] : sh, j : j + sw * out[1] : sw] += down[..., i, j]
+                    dx[:, :, i : i + sh * out[0] : sh, j : j + sw * out[1] : sw] += down[:, :, :, :, i, j]
             dx = dx[:, :, ph : ph + H, pw : pw + Wd]
             return _enter(dx.permute(0, 1, 4, 2, 3), x.dtype)
 
@@ -239,7 +267,8 @@ class _Norm(_Rule):
 
     def __call__(self, x, s, need):
         n, names = self.module, (self.prefix + "weight", self.prefix + "bias")
-        w, b = (s.P[k].reshape(-1) if n.affine else None for k in names)
+        # kernels read scales and shifts as if contiguous; those of one channel a client are far apart in the rows
+        w, b = (s.P[k].reshape(-1).contiguous() if n.affine else None for k in names)
         out, backward = self._normal(x, s.b, w, b)
 
         def back(e):
@@ -347,6 +376,14 @@ def _enter(x: Tensor, dtype: torch.dtype) -> Tensor:
     b, B, C, H, W = x.shape
     out = torch.empty(B, H, W, b, C, dtype=dtype, device=x.device).copy_(x.permute(1, 3, 4, 0, 2))
     return out.view(B, H, W, b * C).permute(0, 3, 1, 2)
+
+
+def _last(W: Tensor, dtype: torch.dtype) -> Tensor:
+    """`[b, O, C, kh, kw]` as a contiguous `[b, O, kh, kw, C]`; no copy where it lies and is so already."""
+    W = W.permute(LAST)
+    if W.dtype == dtype and W.is_contiguous():
+        return W
+    return torch.empty(W.shape, dtype=dtype, device=W.device).copy_(W)
 
 
 _RULES: dict[type, Any] = {

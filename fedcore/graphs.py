@@ -14,6 +14,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,9 +75,9 @@ class Graphed(Engine):
         replay()
         return out[:a].clone()  # the next replay writes here
 
-    def descend(self, Y: Tensor, batch: Batch, lr: float) -> None:
-        """`Y <- Y - lr * gradient(Y, batch)` in place."""
-        Y.sub_(self.gradient(Y, batch), alpha=lr)
+    def descend(self, Y: Tensor, steps: np.ndarray, batch: Callable[[int, slice], Batch], lr: float) -> None:
+        """Local SGD in place, by replayed gradients."""
+        (self._descend_by_gradients if _here(Y) else super().descend)(Y, steps, batch, lr)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
         return Graphed(self.module, self.path, self.loss, self.compute, self.block)  # graphs cannot be copied

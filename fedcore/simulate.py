@@ -320,16 +320,15 @@ class _Run:
         lr = method.learning_rate(t, s["lr"] * s["lr_decay"] ** t)
         view = self._view(t, lr, plan, states())
         r = method.prepare(view)
-        # on the written path a step of SGD and nothing else goes to the engine whole
-        plain = isinstance(fed, Federation) and fed.engine.chosen(fed.device) == "written"
-        plain = plain and type(method).direction is Method.direction and r.gradient is view.gradient
+        # local SGD and nothing else is the engine's
+        plain = isinstance(fed, Federation) and method.descends() and r.gradient is view.gradient
         plain = plain and not (s["clip"] or s["weight_decay"] or method.local_momentum(s["momentum"]))
         y = method.broadcast(r)
         Y = y.expand(len(plan.clients), fed.d)
         Y = self.carrier.empty(*Y.shape, dtype=Y.dtype).copy_(Y) if self.travels else Y.clone()
         parts = method.parts(r)
         if parts is None and self.chunk is None:
-            self._local(r, Y, plan, lr, plain)
+            self._local(r, Y, plan, lr, plain)  # or whole, where it is local SGD and nothing else
         elif parts is None:
             self._chunks(r, Y, plan, lr, plain)
         for part in self._pieces(parts or ()):  # rows on smaller networks: out of the matrix, local steps, back
@@ -338,8 +337,12 @@ class _Run:
             small, inside = Y[at].to(fed.device), plan.of(part.rows)
             own = {"p": r.p[rows], "K": r.K[rows], "clients": inside.rows, "ids": inside.clients}
             own |= {"x": small.clone(), **part.more}
-            shared = {**r._shared, **self._gradients(self._smaller(part.to), inside)}
-            self._local(Round(shared, own).to(fed.device), small, inside, lr)
+            smaller = self._smaller(part.to)
+            if plain:
+                smaller.descend(small, inside, lr)
+            else:
+                shared = {**r._shared, **self._gradients(smaller, inside)}
+                self._local(Round(shared, own).to(fed.device), small, inside, lr)
             Y[at] = small.to(self.base)
         if self.away and not self.travels and t + 1 < self.rounds:
             self.ahead = self._draw(t + 1)  # the device is still at this round's work
@@ -448,6 +451,9 @@ class _Run:
 
     def _local(self, r: Round, Y: Tensor, plan: Plan, lr: float, plain: bool = False) -> None:
         """The local steps of all rows of `Y [m, d]`, in place; plain: y <- y - lr g and nothing else."""
+        if plain:
+            self.fed.descend(Y, plan, lr)
+            return
         s, seen = self.s, r
         momentum = self.method.local_momentum(s["momentum"])
         velocity = torch.zeros_like(Y) if momentum else None
@@ -455,9 +461,6 @@ class _Run:
             a = int((plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
             if a < len(seen.p):
                 seen = r.head(a)
-            if plain:
-                self.fed.descend(Y[:a], plan, k, lr)
-                continue
             seen.step = k
             v = self.method.direction(partial(r.gradient, k=k), Y[:a], seen)
             if s["clip"] is not None:
@@ -661,7 +664,7 @@ def _activations(fed: Federation | Quadratic, batch_size: int | None) -> float:
     """Bytes of activations and their gradients for one client's mini-batch; 0 where the engine bounds them itself."""
     if not isinstance(fed, Federation) or batch_size is None:
         return 0
-    if fed.engine.chosen(fed.device) != "batched" or fed.engine.block is not None:
+    if fed.engine.general(fed.device) != "batched" or fed.engine.block is not None:
         return 0
     return 2 * min(batch_size, int(fed.sizes.max())) * fed.engine.width(fed._inputs(fed.x[:2])) * fed.x0.element_size()
 

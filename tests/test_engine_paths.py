@@ -67,25 +67,81 @@ def test_unusual_layers_have_autograds_gradient_too(kind, block):
         assert relative(engine.gradient(Y, full), by_autograd(module, Y, full)) < 1e-12
 
 
+@pytest.mark.parametrize("path", ["written", "batched"])
+def test_layers_of_one_channel_keep_their_clients_apart(path):
+    def norms() -> list[nn.Module]:
+        return [nn.Conv2d(1, 1, 3, padding=1), nn.BatchNorm2d(1), nn.ReLU(), nn.Conv2d(1, 1, 3), nn.GroupNorm(1, 1)]
+
+    module = nn.Sequential(*norms(), nn.ReLU(), nn.Flatten(), nn.Linear(36, 5)).double()
+    Y, b = rows(module, 3), batch(3, 4, (1, 8, 8), 5)
+    b = engines.Batch(b.x, b.y, torch.full_like(b.w, 1 / 4), [4] * 3, b.key)
+    Y += torch.arange(3)[:, None]  # scales and shifts that no other client's stand in for
+    assert relative(Engine(module, path).gradient(Y, b), by_autograd(module, Y, b)) < 1e-12
+
+
 @pytest.mark.parametrize(("name", "shape", "classes", "d"), [n for n in WRITTEN if n[3] < 1e6], ids=lambda v: str(v))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_step_in_place_is_the_gradient_then_the_step(name, shape, classes, d, dtype):
-    module = models.build(name, shape, classes, seed=0).to(dtype)
-    Y, b = rows(module, 3, dtype), batch(3, 4, shape, classes, dtype)
+@pytest.mark.parametrize("block", [None, 2])
+def test_local_sgd_in_place_is_gradients_then_steps(name, shape, classes, d, dtype, block):
+    module, steps = models.build(name, shape, classes, seed=0).to(dtype), np.array([3, 2, 2, 1])
+    Y, batches = rows(module, 4, dtype), [batch(4, 4, shape, classes, dtype, seed=k) for k in range(3)]
+    want, exact = Y.clone(), Engine(module, "sequential")
+    for k in range(3):
+        a = (steps > k).sum()
+        want[:a] -= 0.1 * exact.gradient(want[:a], batches[k].rows(slice(a)))
     for path in ("written", "batched", "sequential"):
-        engine, Z = Engine(module, path), Y.clone()
-        engine.descend(Z, b, 0.3)
-        moved = relative(Z - Y, engine.gradient(Y, b).mul(-0.3))
-        assert moved < (1e-5 if dtype == torch.float32 else 1e-13)  # the written one subtracts while it sums
+        Z = Y.clone()
+        Engine(module, path, block=block).descend(Z, steps, lambda k, part: batches[k].rows(part), 0.1)
+        assert relative(Z - Y, want - Y) < (2e-4 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_unusual_layers_take_the_same_steps(kind):
+    torch.manual_seed(0)
+    module, steps = OTHERS[kind]((2, 8, 8), 5).double(), np.array([3, 3, 1])
+    Y, batches = rows(module, 3), [batch(3, 4, (2, 8, 8), 5, seed=k) for k in range(3)]
+    Z, W = Y.clone(), Y.clone()
+    for path, X in (("written", Z), ("sequential", W)):
+        Engine(module, path).descend(X, steps, lambda k, part: batches[k].rows(part), 0.1)
+    assert relative(Z - Y, W - Y) < 1e-12
+
+
+@pytest.mark.parametrize("method", [fc.FedAvg(), fc.SCAFFOLD()], ids=repr)
+@pytest.mark.parametrize("model", ["digit_cnn", "lenet"])
+def test_threads_that_share_the_blocks_change_no_bit(method, model):
+    shape = (1, 8, 8) if model == "digit_cnn" else (3, 32, 32)
+    fed = fc.federation(h.images(70, shape), clients=7, partition=fc.Dirichlet(0.5), model=model, block=2)
+    before, runs = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            runs.append(fc.simulate(method, fed, rounds=2, lr=0.05, batch_size=8, local_steps=2).params)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(runs[0], runs[1])  # two threads, four blocks: each block has one, as it has alone
+    assert torch.equal(runs[0], runs[2])
 
 
 @pytest.mark.parametrize("model", ["mlp", "digit_cnn", "resnet18_gn"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_fedprox_without_its_term_is_fedavg_where_steps_are_fused(model, dtype):
+def test_fedprox_without_its_term_is_fedavg_to_the_bit_where_the_engine_takes_the_steps(model, dtype):
     fed = fc.federation(h.images(80), clients=4, partition=fc.Dirichlet(0.5), model=model, dtype=dtype, path="written")
     options = {"rounds": 2, "cohort": 3, "lr": 0.05, "batch_size": 8, "local_steps": 2 if fed.d > 1e6 else None}
     a, b = (fc.simulate(method, fed, **options) for method in (fc.FedAvg(), fc.FedProx(mu=0)))
-    assert relative(a.params - fed.x0, b.params - fed.x0) < (1e-4 if dtype == torch.float32 else 1e-12)
+    assert torch.equal(a.params, b.params)
+
+
+def test_a_direction_of_your_own_is_never_taken_for_the_gradient():
+    class Doubled(fc.FedProx):
+        def direction(self, G, y, r):
+            return 2 * G(y)
+
+    fed = fc.federation(h.images(80), clients=4, model="mlp", dtype=torch.float64)
+    a = fc.simulate(Doubled(mu=0), fed, rounds=2, lr=0.1, batch_size=8)
+    b = fc.simulate(fc.FedAvg(), fed, rounds=2, lr=0.2, batch_size=8)
+    h.close(a.params, b.params, 1e-13)
+    assert relative(a.params - fed.x0, b.params - fed.x0) < 1e-12
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if not isinstance(m, fc.MOON)], ids=repr)

@@ -27,6 +27,7 @@ class MOON(Method):
     mu: float = 1.0
     tau: float = 0.5
     client_state = ("prev",)
+    zero = ("mu",)
 
     def __post_init__(self) -> None:
         checks.number("mu", self.mu, 0)

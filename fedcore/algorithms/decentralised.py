@@ -120,6 +120,7 @@ class DFedSAM(Gossip):
 
     rho: float = 0.1
     gossip_steps: int = 1
+    zero = ("rho",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,6 +177,10 @@ class DFedGAM(Gossip):
             checks.number(name, getattr(self, name), 0)
         for name in ("beta0", "beta1", "gamma"):
             checks.number(name, getattr(self, name), 0, 1)
+
+    def descends(self) -> bool:
+        still = not self.rho or (self.form == "gam" and not self.alpha)
+        return type(self).direction is DFedGAM.direction and self.form != "accelerated" and still
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         g = G(y)

@@ -93,6 +93,8 @@ class Method:
 
     client_state: names of per-client states, matrices `[n, d]`.  uplink, downlink: numbers sent per client of the
     cohort and round, in units of d.  full_participation: whether the rule needs all clients in every round.
+    zero: in a class with a `direction` of its own, names of hyper-parameters; where all are 0, v is the gradient alone
+    (`descends`).
     across: how clients see each other when several processes share a round: "sums", in `prepare` and `aggregate` by
     `Round.mean` and `Round.sum` alone; "rows", `aggregate` gets the rows of the whole cohort.  There, a class of yours
     that has one of the two verbs must say which.
@@ -103,6 +105,7 @@ class Method:
     uplink: float = 1
     downlink: float = 1
     across: str = "sums"
+    zero: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
@@ -145,6 +148,12 @@ class Method:
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         """v in the local step y <- y - lr * v, `[m, d]`."""
         return G(y)
+
+    def descends(self) -> bool:
+        """Whether v is the client's gradient and nothing else, so that the engine may take the local steps itself."""
+        owner = next(c for c in type(self).__mro__ if "direction" in vars(c))
+        zero = vars(owner).get("zero")
+        return owner is Method or (zero is not None and not any(getattr(self, name) for name in zero))
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         """The new state from the last local iterates `y [m, d]`: server vectors `[d]`, client states `[m, d]`."""

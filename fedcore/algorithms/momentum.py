@@ -24,6 +24,7 @@ class MimeLite(Method):
 
     beta: float = 0.9
     uplink, downlink = 2, 2
+    zero = ("beta",)
 
     def __post_init__(self) -> None:
         checks.number("beta", self.beta, 0, 0.999999)

@@ -35,6 +35,8 @@ class PlatformFedDyn(FedDyn):
     line with 1 / alpha is commented out.  The paper's h is -alpha times ours.
     """
 
+    zero = ()
+
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         return G(y)
 

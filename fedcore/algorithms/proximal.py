@@ -20,6 +20,7 @@ class FedProx(Method):
     """
 
     mu: float = 0.01
+    zero = ("mu",)
 
     def __post_init__(self) -> None:
         checks.number("mu", self.mu, 0)
@@ -42,6 +43,7 @@ class FedUp(Method):
 
     alpha: float = 0.05
     downlink = 2
+    zero = ("alpha",)
 
     def __post_init__(self) -> None:
         checks.number("alpha", self.alpha, 0)

@@ -26,6 +26,7 @@ class FedSAM(Method):
     """
 
     rho: float = 0.1
+    zero = ("rho",)
 
     def __post_init__(self) -> None:
         checks.number("rho", self.rho, 0)

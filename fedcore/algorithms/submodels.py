@@ -131,6 +131,9 @@ class Submodel(Method):
     def broadcast(self, r: Round) -> Tensor:
         return r.x * r.kept if self.training == "masked" else r.x
 
+    def descends(self) -> bool:
+        return type(self).direction is Submodel.direction and (self.labels, self.training) == ("all", "compact")
+
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         more = {} if self.labels == "all" else {"loss": own_labels(r.owned, self.labels)}
         if self.training == "masked":

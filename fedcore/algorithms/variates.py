@@ -146,6 +146,9 @@ class FedPVR(Method):
                 mask[place] = 1
         return mask
 
+    def descends(self) -> bool:
+        return type(self).direction is FedPVR.direction and self.layers == ()
+
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         return G(y) - r.c_i + r.c
 

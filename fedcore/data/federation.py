@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ Contrast = tuple[Sequence[Tensor], Callable[..., Tensor]]
 EVAL_CHUNK = 2048  # test samples per forward pass
 NORM_CHUNK = 256  # samples of one client whose statistics batch norm uses where no batch size says so
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
+READY = 1 << 28  # bytes of training inputs that are kept as the model sees them
 NORMALISE = ("pooled", "client", "half")
 READINGS = ("own", "target", "pooled")
 
@@ -115,6 +117,7 @@ class Federation:
         self._start = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         self._order = np.concatenate(self.index)
         self._owned: np.ndarray | None = None
+        self._inputs_ready: Tensor | None = None
         self.public = None if public is None else tuple(self._put(part) for part in public)
         self.engine = Engine(module, path, compute=compute, block=block)
         self.engine.module.to(device, dtype)
@@ -165,7 +168,7 @@ class Federation:
         fed._test, fed._norm = tuple(part.to(device) for part in self._test), self._norm.to(device, fed.dtype)
         fed._rows, fed._test_rows = self._rows.to(device), self._test_rows.to(device)
         fed.public = None if self.public is None else tuple(part.to(device) for part in self.public)
-        fed.engine.shrunk = {}  # they hold parameters of the other device or type
+        fed._inputs_ready, fed.engine.shrunk = None, {}  # they hold parameters of the other device or type
         return fed
 
     def forced(self, path: str) -> Federation:
@@ -182,7 +185,7 @@ class Federation:
         """
         clients = np.arange(min(checks.integer("cohort", cohort, 1), self.n))
         plan = self.plan(self.seed, 0, clients, steps=1, batch_size=checks.integer("batch_size", batch_size, 1))
-        Y, batch = self.x0.repeat(len(clients), 1), self._batch(plan, 0, len(clients))
+        Y, batch = self.x0.repeat(len(clients), 1), self._batch(plan, 0, slice(len(clients)))
         times: dict[str, float] = {}
         for path in PATHS:
             try:
@@ -191,7 +194,7 @@ class Federation:
                 continue
             for _ in range(3):  # the first is a rehearsal
                 begin = time.perf_counter()
-                engine.descend(Y, batch, 0.0)
+                engine.descend(Y, plan.steps, lambda _k, rows: batch.rows(rows), 0.0)
                 if Y.is_cuda:
                     torch.cuda.synchronize(Y.device)
                 times[path] = time.perf_counter() - begin
@@ -405,30 +408,46 @@ class Federation:
         """
         if plan.indices is None:
             return self.full_gradient(Y, plan, k, contrast, **more)
-        return self._engine_gradient(Y, self._batch(plan, k, len(Y)), contrast, **more)
+        return self._engine_gradient(Y, self._batch(plan, k, slice(len(Y))), contrast, **more)
 
-    def descend(self, Y: Tensor, plan: Plan, k: int, lr: float) -> None:
-        """`Y <- Y - lr * gradient(Y, plan, k)` in place, to rounding; written, without room for gradients."""
-        if plan.indices is None:
-            Y.sub_(self.full_gradient(Y, plan, k), alpha=lr)
-        else:
-            self.engine.descend(Y, self._batch(plan, k, len(Y)), lr)
+    def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
+        """All local steps of the plan in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding."""
+        if plan.indices is not None:
+            self.engine.descend(Y, plan.steps, partial(self._batch, plan), lr)
+            return
+        for k in range(int(plan.steps[0])):
+            a = int((plan.steps > k).sum())
+            Y[:a].sub_(self.full_gradient(Y[:a], plan, k), alpha=lr)
 
-    def _batch(self, plan: Plan, k: int, a: int) -> Batch:
-        """The mini-batches of local step k for the first a clients of the plan."""
-        picked, step = plan.indices[k, :a], plan.first + k
-        x = self._seen(picked, plan.samples[k, :a], plan, step)
-        keys = self._keys(plan.keys[:a], step)
-        return Batch(x, self.y[picked], plan.weights[k, :a], plan.counts[k, :a].tolist(), keys)
+    def _batch(self, plan: Plan, k: int, rows: slice) -> Batch:
+        """The mini-batches of local step k for some neighbouring clients of the plan."""
+        picked, step = plan.indices[k, rows], plan.first + k
+        x = self._seen(picked, plan.samples[k, rows], plan, step, rows)
+        keys = self._keys(plan.keys[rows], step)
+        return Batch(x, self.y[picked], plan.weights[k, rows], plan.counts[k, rows].tolist(), keys)
 
-    def _seen(self, picked: Tensor, samples: np.ndarray, plan: Plan, step: int) -> Tensor:
-        """The training samples `[a, B]` as a local step of the round sees them: augmented and normalised."""
+    def _seen(self, picked: Tensor, samples: np.ndarray, plan: Plan, step: int, rows: slice | None = None) -> Tensor:
+        """The training samples `[a, B]` as a local step of the round sees them: augmented and normalised.
+
+        rows: whose of the plan; the first a unless given.
+        """
+        rows = slice(len(picked)) if rows is None else rows
+        ready = self._ready()
         # whole rows, faster than x[picked]
-        x, a = self.x.index_select(0, picked.flatten()).unflatten(0, picked.shape), len(picked)
+        x = (self.x if ready is None else ready).index_select(0, picked.flatten()).unflatten(0, picked.shape)
+        if ready is not None:
+            return x
         if self.augment is not None and not self.augment.once:
-            words = rng.words(plan.keys[:a, None], rng.AUGMENT, step, samples)
+            words = rng.words(plan.keys[rows, None], rng.AUGMENT, step, samples)
             x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
-        return self._inputs(x, plan.rows[:a, None])
+        return self._inputs(x, plan.rows[rows, None])
+
+    def _ready(self) -> Tensor | None:
+        """All training inputs as the model sees them, made once; None where they depend on more or take much room."""
+        steady = self.normalise == "pooled" and (self.augment is None or self.augment.once)
+        if self._inputs_ready is None and steady and self.x.numel() * self.x0.element_size() <= READY:
+            self._inputs_ready = self._inputs(self.x)
+        return self._inputs_ready
 
     def _engine_gradient(
         self, Y: Tensor, batch: Batch, contrast: Contrast | None, teacher: tuple | None = None, **more: Any
