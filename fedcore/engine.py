@@ -12,6 +12,7 @@ import contextlib
 import copy
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -205,19 +206,30 @@ class Engine:
 
         steps: of each row, largest first; rows that have taken theirs stay.  Written, it needs no room for gradients.
         """
-        first = batch(0, slice(1)) if self.chosen(Y.device) == "written" and not self.norms else None
+        first = batch(0, slice(1)) if self.chosen(Y.device) == "written" else None
         if first is None or first.x.dim() - 2 not in self.written.ranks:
             self._descend_by_gradients(Y, steps, batch, lr)
             return
 
+        kept = threading.local()  # the copy that a thread has loaded last: memory that is new is slow to touch
+
         def walk(part: slice) -> None:
-            P = own = self.written.load(Y[part])
+            m = part.stop - part.start
+            P = kept.P if getattr(kept, "m", None) == m else None
+            P = own = kept.P = self.written.load(Y[part], P)
+            kept.m = m
             active = (steps[part] > np.arange(steps[part][0])[:, None]).sum(1)
             for k, a in enumerate(active.tolist()):
-                if a < len(own[next(iter(own))]):
-                    own = {name: v[:a] for name, v in own.items()}
-                b = batch(k, slice(part.start, part.start + a)).trimmed()
-                self.written.step(own, b.x, b.y, b.w, lr)
+                if a < m:
+                    m, own = a, {name: v[:a] for name, v in own.items()}
+                rows = slice(part.start, part.start + a)
+                b = batch(k, rows).trimmed()
+                if not self.norms or _even(b.count):
+                    self.written.step(own, b.x, b.y, b.w, lr)
+                else:
+                    self.written.store(own, Y[rows])
+                    for name, v in self.layout.views(Y[rows] - lr * self.gradient(Y[rows], b)).items():
+                        own[name].copy_(v)
             self.written.store(P, Y[part])
 
         _shared_out(walk, self._blocks(Y, first), Y.device)
@@ -230,8 +242,7 @@ class Engine:
     def _writes(self, Y: Tensor, batch: Batch) -> bool:
         if self.chosen(Y.device) != "written" or batch.x.dim() - 2 not in self.written.ranks:
             return False
-        parts = (set(batch.count[part]) for part in self._blocks(Y, batch)) if self.norms else ()
-        return all(len(part) == 1 and part != {1} for part in parts)  # batch norm: no padding, no single sample
+        return not self.norms or all(_even(batch.count[part]) for part in self._blocks(Y, batch))
 
     def _write(self, Y: Tensor, batch: Batch, G: Tensor) -> Tensor:
         """The written-out gradients into G."""
@@ -461,6 +472,11 @@ class Engine:
             norm.train()
         for inputs, _ in chunks:
             functional_call(self.module, params, (inputs,))
+
+
+def _even(counts: list[int]) -> bool:
+    """Whether batch norm can be written out: no padding, no single sample."""
+    return len(set(counts)) == 1 and counts[0] != 1
 
 
 def _shared_out(work: Callable[[slice], None], parts: list[slice], device: torch.device) -> None:

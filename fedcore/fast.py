@@ -74,15 +74,19 @@ class Written:
         """Gradients of `sum_j w_j * cross_entropy_j` of a block of clients at `Y [b, d]` into `G [b, d]`."""
         self._run(Sink(self.layout.views(Y), self.layout.views(G), 0.0), x, y, w)
 
-    def load(self, Y: Tensor) -> dict[str, Tensor]:
-        """A copy of `layout.views(Y)`, each of them contiguous, the weights of convolutions with channels last."""
+    def load(self, Y: Tensor, P: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """A copy of `layout.views(Y)`, each of them contiguous, the weights of convolutions with channels last.
 
-        def copy(v: Tensor) -> Tensor:
-            if v.dim() == 5:
-                return v.permute(LAST).clone(memory_format=torch.contiguous_format).permute(FIRST)
-            return v.clone(memory_format=torch.contiguous_format)
-
-        return {k: copy(v) for k, v in self.layout.views(Y).items()}
+        P: an earlier copy of as many clients, to be written over.
+        """
+        views = self.layout.views(Y)
+        if P is None:
+            like = {k: v.permute(LAST) if v.dim() == 5 else v for k, v in views.items()}
+            P = {k: torch.empty(v.shape, dtype=v.dtype, device=v.device) for k, v in like.items()}
+            P = {k: v.permute(FIRST) if v.dim() == 5 else v for k, v in P.items()}
+        for k, v in views.items():
+            P[k].copy_(v)
+        return P
 
     @torch.no_grad()
     def step(self, P: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor, lr: float) -> None:
