@@ -38,7 +38,7 @@ import environments  # noqa: E402
 
 CLIENTS, COHORT, WARMUP = 100, 10, 2
 TOLERANCE = 0.02  # of accuracy, between any runner and fedcore's float32; orders of samples differ
-OURS = {"mlp": ("auto", "written"), "cnn": ("auto", "written", "bfloat16")}
+OURS = {"mlp": ("auto", "batched"), "cnn": ("auto", "batched", "bfloat16")}
 # the goals: model, variant -> times the fastest peer
 GOALS = {("mlp", "float32"): 2.0, ("cnn", "float32"): 2.5, ("cnn", "bfloat16"): 3.5}
 TIMEOUT = 600
@@ -143,15 +143,14 @@ def summary(model: str, lines: dict[str, list[dict]]) -> list[dict]:
 
 
 def reached(cases: list[dict]) -> list[dict]:
-    """The goals, and the figure that answers each: in float32 the better of our two paths."""
+    """The goals, and the figure that answers each: in float32 that of the path which nobody has to choose."""
     out = []
     for (model, kind), goal in GOALS.items():
-        names = ["fedcore bfloat16"] if kind == "bfloat16" else ["fedcore auto", "fedcore written"]
-        found = [
-            case["ratio"] for case in cases if case["model"] == model and case["runner"] in names and "ratio" in case
-        ]
-        if found:
-            out.append({"model": model, "kind": kind, "goal": goal, "ratio": max(found), "reached": max(found) >= goal})
+        name = f"fedcore {'auto' if kind == 'float32' else kind}"
+        for case in cases:
+            if (case["model"], case["runner"]) == (model, name) and "ratio" in case:
+                told = {"model": model, "kind": kind, "goal": goal}
+                out.append(told | {"ratio": case["ratio"], "reached": case["ratio"] >= goal})
     return out
 
 

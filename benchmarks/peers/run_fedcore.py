@@ -1,4 +1,4 @@
-"""fedcore: `--variant auto`, `written` or `bfloat16` (written, with convolutions in that type)."""
+"""fedcore: `--variant auto`, `batched` (through autograd) or `bfloat16` (auto, with convolutions in that type)."""
 
 import numpy as np
 import torch
@@ -24,9 +24,7 @@ owner = np.zeros(len(task.y), int)
 for client, part in enumerate(task.parts):
     owner[part] = client
 arrays = {"train_images": task.x, "train_labels": task.y, "test_images": task.test_x, "test_labels": task.test_y}
-options = {"path": "auto"} if args.variant == "auto" else {"path": "written"}
-if args.variant == "bfloat16":
-    options["compute"] = torch.bfloat16
+options = {"compute": torch.bfloat16} if args.variant == "bfloat16" else {"path": args.variant}
 model = {"mlp": "mlp", "cnn": "femnist_cnn"}[args.model]
 fed = fc.federation({**arrays, "train_owner": owner}, partition=fc.ByOwner(), model=model, device="cpu", **options)
 fed.x0 = models.flatten(task.net())
