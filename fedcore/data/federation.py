@@ -25,7 +25,6 @@ Contrast = tuple[Sequence[Tensor], Callable[..., Tensor]]
 EVAL_CHUNK = 2048  # test samples per forward pass
 NORM_CHUNK = 256  # samples of one client whose statistics batch norm uses where no batch size says so
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
-READY = 1 << 28  # bytes of training inputs that are kept as the model sees them
 NORMALISE = ("pooled", "client", "half")
 READINGS = ("own", "target", "pooled")
 
@@ -117,7 +116,6 @@ class Federation:
         self._start = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         self._order = np.concatenate(self.index)
         self._owned: np.ndarray | None = None
-        self._inputs_ready: Tensor | None = None
         self.public = None if public is None else tuple(self._put(part) for part in public)
         self.engine = Engine(module, path, compute=compute, block=block)
         self.engine.module.to(device, dtype)
@@ -168,7 +166,7 @@ class Federation:
         fed._test, fed._norm = tuple(part.to(device) for part in self._test), self._norm.to(device, fed.dtype)
         fed._rows, fed._test_rows = self._rows.to(device), self._test_rows.to(device)
         fed.public = None if self.public is None else tuple(part.to(device) for part in self.public)
-        fed._inputs_ready, fed.engine.shrunk = None, {}  # they hold parameters of the other device or type
+        fed.engine.shrunk = {}  # they hold parameters of the other device or type
         return fed
 
     def forced(self, path: str) -> Federation:
@@ -432,22 +430,12 @@ class Federation:
         rows: whose of the plan; the first a unless given.
         """
         rows = slice(len(picked)) if rows is None else rows
-        ready = self._ready()
         # whole rows, faster than x[picked]
-        x = (self.x if ready is None else ready).index_select(0, picked.flatten()).unflatten(0, picked.shape)
-        if ready is not None:
-            return x
+        x = self.x.index_select(0, picked.flatten()).unflatten(0, picked.shape)
         if self.augment is not None and not self.augment.once:
             words = rng.words(plan.keys[rows, None], rng.AUGMENT, step, samples)
             x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
         return self._inputs(x, plan.rows[rows, None])
-
-    def _ready(self) -> Tensor | None:
-        """All training inputs as the model sees them, made once; None where they depend on more or take much room."""
-        steady = self.normalise == "pooled" and (self.augment is None or self.augment.once)
-        if self._inputs_ready is None and steady and self.x.numel() * self.x0.element_size() <= READY:
-            self._inputs_ready = self._inputs(self.x)
-        return self._inputs_ready
 
     def _engine_gradient(
         self, Y: Tensor, batch: Batch, contrast: Contrast | None, teacher: tuple | None = None, **more: Any
@@ -494,7 +482,7 @@ class Federation:
         if x.dtype != torch.uint8 and self.normalise == "pooled":
             return x.to(self.dtype)
         mean, std = self._norm[:, -1 if rows is None or self.normalise != "client" else rows]
-        return (x.to(self.dtype) - mean).div_(std)
+        return x.to(self.dtype, copy=True).sub_(mean).div_(std)
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 
