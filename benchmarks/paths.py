@@ -32,6 +32,7 @@ SETTINGS = {
     "resnet18_gn_3x3": ((3, 32, 32), 10, 5, 5),
 }
 COHORTS, BATCHES = (5, 10, 50, 100), (10, 20, 32, 50)
+LARGE = ("thesis_cnn", "resnet18_gn", "resnet18_gn_3x3")  # minutes a cell: one cell only
 
 
 def federation(model: str, clients: int, **options) -> fc.data.federation.Federation:
@@ -153,9 +154,10 @@ def main() -> None:
     models = {"nargs": "*", "default": [m for m in SETTINGS if m in fc.models.MODELS]}
     quick = {"action": "store_true", "help": "only cohort 10 and batch 20"}
     args, rows = arguments(__doc__, 5, models=models, quick=quick), []
-    cells = [(10, 20)] if args.quick else [*((m, 20) for m in COHORTS), *((10, B) for B in BATCHES if B != 20)]
+    swept = [*((m, 20) for m in COHORTS), *((10, B) for B in BATCHES if B != 20)]
     for model in args.models:
         largest = SETTINGS[model][3]
+        cells = [(10, 20)] if args.quick or model in LARGE else swept
         for cohort, batch in dict.fromkeys((min(m, largest), B) for m, B in cells):
             row = measure(model, cohort, batch, args.repeats)
             rows.append(row)
