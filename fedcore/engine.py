@@ -201,14 +201,17 @@ class Engine:
             losses.append(torch.cat(totals))
         return G
 
-    def descend(self, Y: Tensor, steps: np.ndarray, batch: Callable[[int, slice], Batch], lr: float) -> None:
+    def descend(self, Y: Tensor, counts: np.ndarray, batch: Callable[[int, slice], Batch], lr: float) -> None:
         """Local SGD in place, to rounding: `Y <- Y - lr * gradient(Y, batch(k, rows))` for k = 0, 1, ...
 
-        steps: of each row, largest first; rows that have taken theirs stay.  Written, it needs no room for gradients.
+        counts: samples of each row in each step, `[K, m]`; rows that have taken all their steps have 0 and stay, and no
+        row takes more steps than the one before it.  Written, it needs no room for gradients.
         """
         first = batch(0, slice(1)) if self.chosen(Y.device) == "written" else None
-        if first is None or first.x.dim() - 2 not in self.written.ranks:
-            self._descend_by_gradients(Y, steps, batch, lr)
+        parts = self._blocks(Y, first) if first and first.x.dim() - 2 in self.written.ranks else []
+        rows = [row[part] for row in counts for part in parts] if self.norms else []
+        if not parts or not all(_even(row[row > 0]) for row in rows):
+            self._descend_by_gradients(Y, counts, batch, lr)
             return
 
         kept = threading.local()  # the copy that a thread has loaded last: memory that is new is slow to touch
@@ -218,25 +221,19 @@ class Engine:
             P = kept.P if getattr(kept, "m", None) == m else None
             P = own = kept.P = self.written.load(Y[part], P)
             kept.m = m
-            active = (steps[part] > np.arange(steps[part][0])[:, None]).sum(1)
-            for k, a in enumerate(active.tolist()):
+            for k, a in enumerate((counts[:, part] > 0).sum(1).tolist()):
+                if not a:
+                    break
                 if a < m:
                     m, own = a, {name: v[:a] for name, v in own.items()}
-                rows = slice(part.start, part.start + a)
-                b = batch(k, rows).trimmed()
-                if not self.norms or _even(b.count):
-                    self.written.step(own, b.x, b.y, b.w, lr)
-                else:
-                    self.written.store(own, Y[rows])
-                    for name, v in self.layout.views(Y[rows] - lr * self.gradient(Y[rows], b)).items():
-                        own[name].copy_(v)
+                b = batch(k, slice(part.start, part.start + a)).trimmed()
+                self.written.step(own, b.x, b.y, b.w, lr)
             self.written.store(P, Y[part])
 
-        _shared_out(walk, self._blocks(Y, first), Y.device)
+        _shared_out(walk, parts, Y.device)
 
-    def _descend_by_gradients(self, Y: Tensor, steps: np.ndarray, batch: Callable, lr: float) -> None:
-        for k in range(int(steps[0])):
-            a = int((steps > k).sum())
+    def _descend_by_gradients(self, Y: Tensor, counts: np.ndarray, batch: Callable, lr: float) -> None:
+        for k, a in enumerate((counts > 0).sum(1).tolist()):
             Y[:a].sub_(self.gradient(Y[:a], batch(k, slice(a))), alpha=lr)
 
     def _writes(self, Y: Tensor, batch: Batch) -> bool:
@@ -474,9 +471,9 @@ class Engine:
             functional_call(self.module, params, (inputs,))
 
 
-def _even(counts: list[int]) -> bool:
+def _even(counts: Iterable[int]) -> bool:
     """Whether batch norm can be written out: no padding, no single sample."""
-    return len(set(counts)) == 1 and counts[0] != 1
+    return set(counts) != {1} and len(set(counts)) < 2
 
 
 def _shared_out(work: Callable[[slice], None], parts: list[slice], device: torch.device) -> None:

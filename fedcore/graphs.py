@@ -75,9 +75,9 @@ class Graphed(Engine):
         replay()
         return out[:a].clone()  # the next replay writes here
 
-    def descend(self, Y: Tensor, steps: np.ndarray, batch: Callable[[int, slice], Batch], lr: float) -> None:
+    def descend(self, Y: Tensor, counts: np.ndarray, batch: Callable[[int, slice], Batch], lr: float) -> None:
         """Local SGD in place, by replayed gradients."""
-        (self._descend_by_gradients if _here(Y) else super().descend)(Y, steps, batch, lr)
+        (self._descend_by_gradients if _here(Y) else super().descend)(Y, counts, batch, lr)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
         return Graphed(self.module, self.path, self.loss, self.compute, self.block)  # graphs cannot be copied

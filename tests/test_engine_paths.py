@@ -83,26 +83,30 @@ def test_layers_of_one_channel_keep_their_clients_apart(path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("block", [None, 2])
 def test_local_sgd_in_place_is_gradients_then_steps(name, shape, classes, d, dtype, block):
-    module, steps = models.build(name, shape, classes, seed=0).to(dtype), np.array([3, 2, 2, 1])
+    module = models.build(name, shape, classes, seed=0).to(dtype)
     Y, batches = rows(module, 4, dtype), [batch(4, 4, shape, classes, dtype, seed=k) for k in range(3)]
+    counts = np.array([batches[0].count] * 3) * (np.array([3, 2, 2, 1]) > np.arange(3)[:, None])
     want, exact = Y.clone(), Engine(module, "sequential")
-    for k in range(3):
-        a = (steps > k).sum()
+    for k, a in enumerate((4, 3, 1)):
         want[:a] -= 0.1 * exact.gradient(want[:a], batches[k].rows(slice(a)))
     for path in ("written", "batched", "sequential"):
         Z = Y.clone()
-        Engine(module, path, block=block).descend(Z, steps, lambda k, part: batches[k].rows(part), 0.1)
+        Engine(module, path, block=block).descend(Z, counts, lambda k, part: batches[k].rows(part), 0.1)
         assert relative(Z - Y, want - Y) < (2e-4 if dtype == torch.float32 else 1e-12)
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_unusual_layers_take_the_same_steps(kind):
+@pytest.mark.parametrize("even", [False, True])
+def test_unusual_layers_take_the_same_steps(kind, even):
     torch.manual_seed(0)
-    module, steps = OTHERS[kind]((2, 8, 8), 5).double(), np.array([3, 3, 1])
+    module = OTHERS[kind]((2, 8, 8), 5).double()
     Y, batches = rows(module, 3), [batch(3, 4, (2, 8, 8), 5, seed=k) for k in range(3)]
+    if even:
+        batches = [engines.Batch(b.x, b.y, torch.full_like(b.w, 1 / 4), [4] * 3, b.key) for b in batches]
+    counts = np.array([batches[0].count] * 3) * (np.array([3, 3, 1]) > np.arange(3)[:, None])
     Z, W = Y.clone(), Y.clone()
     for path, X in (("written", Z), ("sequential", W)):
-        Engine(module, path).descend(X, steps, lambda k, part: batches[k].rows(part), 0.1)
+        Engine(module, path).descend(X, counts, lambda k, part: batches[k].rows(part), 0.1)
     assert relative(Z - Y, W - Y) < 1e-12
 
 

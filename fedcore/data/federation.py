@@ -192,7 +192,7 @@ class Federation:
                 continue
             for _ in range(3):  # the first is a rehearsal
                 begin = time.perf_counter()
-                engine.descend(Y, plan.steps, lambda _k, rows: batch.rows(rows), 0.0)
+                engine.descend(Y, plan.counts, lambda _k, rows: batch.rows(rows), 0.0)
                 if Y.is_cuda:
                     torch.cuda.synchronize(Y.device)
                 times[path] = time.perf_counter() - begin
@@ -411,7 +411,7 @@ class Federation:
     def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
         """All local steps of the plan in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding."""
         if plan.indices is not None:
-            self.engine.descend(Y, plan.steps, partial(self._batch, plan), lr)
+            self.engine.descend(Y, plan.counts, partial(self._batch, plan), lr)
             return
         for k in range(int(plan.steps[0])):
             a = int((plan.steps > k).sum())
