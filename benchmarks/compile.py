@@ -2,8 +2,8 @@
 
     python benchmarks/compile.py results/benchmarks/compile.json [--repeats 20] [--device cpu]
 
-The same layers and loss, differentiated by `torch.func.grad`, compiled; against the engine's batched and written paths.
-One thread; runs in turns, medians of processor time (on CUDA: elapsed).  Another shape is compiled again.
+`fedcore.graphs.compiled` against the engine's batched and written paths.  One thread; runs in turns, medians of
+processor time (on CUDA: elapsed).  Another shape is compiled again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import time
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from common import arguments, record
 
 import fedcore as fc
-from fedcore.engine import _enter, _run
+from fedcore import graphs
 
 COHORT, BATCH = 10, 20
 MODELS = {"mlp": 10, "femnist_cnn": 62}
@@ -31,26 +30,15 @@ def case(model: str, classes: int, repeats: int, device: torch.device) -> dict:
         path: fc.federation(((x, y), (x[:9], y[:9])), clients=COHORT, model=model, path=path, device=device)
         for path in ("batched", "written")
     }
+    feds["compiled"] = graphs.compiled(feds["batched"])
     fed = feds["batched"]
     Y, plan = fed.x0.repeat(COHORT, 1), fed.plan(0, 0, np.arange(COHORT), steps=1, batch_size=BATCH)
-    batch, scope = fed._batch(plan, 0, slice(COHORT)), {"valid": None, "single": False, "rate": None}
-
-    def loss(leaves: dict, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        logits = _run(fed.engine.module, "", _enter(x), {**leaves, **scope}, COHORT)
-        each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
-        return (each * w).sum()
-
-    compiled = torch.compile(torch.func.grad(loss))
-
-    def together() -> torch.Tensor:
-        g = compiled({k: v.contiguous() for k, v in fed.engine.layout.views(Y).items()}, batch.x, batch.y, batch.w)
-        return torch.cat([g[k].flatten(1) for k in fed.engine.layout.names], 1)
-
-    works = {"compiled": together} | {path: lambda f=f: f.engine.gradient(Y, batch) for path, f in feds.items()}
+    batch = fed._batch(plan, 0, slice(COHORT))
+    works = {path: lambda f=f: f.engine.gradient(Y, batch) for path, f in feds.items()}
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     times: dict[str, list[float]] = {name: [] for name in works}
     start = time.perf_counter()
-    error = float((together() - works["batched"]()).abs().max())
+    error = float((works["compiled"]() - works["batched"]()).abs().max())
     first = time.perf_counter() - start
     for _ in range(repeats + 3):
         for name, work in works.items():

@@ -110,6 +110,7 @@ class Engine:
             self.unsupported.append("shared parameters")
         # a module outside the rules may draw random numbers or mix samples, in its layers or in its own forward
         self.random = bool(self.unsupported)
+        self.layers, self.call = _run, _call  # how the paths through autograd go forward
         self.written, self.numbers = None, {}
         if path in ("auto", "written") and loss is F.cross_entropy and not (self.unsupported or self.frozen):
             with contextlib.suppress(LookupError):
@@ -350,8 +351,9 @@ class Engine:
         scope["valid"] = None if min(batch.count) == batch.y.shape[1] else batch.w > 0
         scope["single"] = 1 in batch.count
         scope["rate"] = None if rate is None else torch.tensor(rate, dtype=Y.dtype).to(Y.device)
+        forward = self.layers if extra is None and along is None else _run
         with self._autocast(Y):
-            logits = _run(self.module, "", _enter(batch.x), scope, m)
+            logits = forward(self.module, "", _enter(batch.x), scope, m)
         if self.compute is not None:
             logits = logits.to(Y.dtype)
         each = self._per_sample(logits, batch.y, loss, slice(None))
@@ -405,7 +407,8 @@ class Engine:
                     torch.manual_seed(key)
                 try:
                     with self._autocast(Y):
-                        logits = functional_call(self.module, {**leaves, **buffers}, (batch.x[i, :count],))
+                        forward = self.call if extra is None and along is None else _call
+                        logits = forward(self.module, {**leaves, **buffers}, (batch.x[i, :count],))
                 except ValueError as e:
                     if count > 1 or not self.norms:
                         raise
@@ -469,6 +472,10 @@ class Engine:
             norm.train()
         for inputs, _ in chunks:
             functional_call(self.module, params, (inputs,))
+
+
+def _call(module: nn.Module, params: dict[str, Tensor], inputs: tuple[Tensor, ...]) -> Tensor:
+    return functional_call(module, params, inputs)
 
 
 def _even(counts: Iterable[int]) -> bool:

@@ -1,8 +1,8 @@
-"""Gradients replayed as CUDA graphs: a local step of many small kernels costs one launch.
+"""On request: gradients replayed as CUDA graphs, or compiled by `torch.compile`.
 
-Off by default: `import fedcore.graphs`, then `fed = fedcore.graphs.graphed(fed)`.  Needs CUDA, a module with rules for
-all its layers, and room for a step's inputs, activations and gradients for each number of clients that is captured.
-What cannot be replayed runs as before: batch norm, which looks at how many samples a client has, gradients that ask for
+`import fedcore.graphs`, then `fed = fedcore.graphs.compiled(fed)`, or `graphed(fed)`: a local step of many small
+kernels costs one launch.  The latter needs CUDA, a module with rules for all its layers, and room for a step's inputs,
+activations and gradients for each number of clients that is captured.  What cannot be replayed runs as before: batch norm, which looks at how many samples a client has, gradients that ask for
 more than the cross-entropy, and the smaller networks of sub-model methods.
 No GPU was at hand when this was written: what surrounds the capture is tested with a stand-in, the capture itself by
 the same test on a machine that has one.
@@ -43,6 +43,29 @@ def capture(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[
     with torch.cuda.graph(graph):
         out = work()
     return graph.replay, out
+
+
+def compiled(fed: Federation) -> Federation:
+    """The same federation with the paths through autograd compiled by `torch.compile`, instead of the written one.
+
+    On a CPU that needs a C++ compiler.  Each number of clients and each size of batch is compiled anew, in seconds to
+    minutes, and after some of them PyTorch goes on uncompiled.  Smaller networks, Hessian-vector products and
+    representations are never compiled.
+    """
+    fed = copy.copy(fed)
+    fed.engine = Compiled(fed.engine.module, fed.engine.path, fed.engine.loss, fed.engine.compute, fed.engine.block)
+    return fed
+
+
+class Compiled(Engine):
+    """An engine whose forward and backward passes are compiled."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.layers, self.call = torch.compile(self.layers), torch.compile(self.call)
+
+    def chosen(self, device: torch.device) -> str:
+        return self.general(device)
 
 
 class Graphed(Engine):
