@@ -258,7 +258,7 @@ class Engine:
     def _blocks(self, Y: Tensor, batch: Batch) -> list[slice]:
         """The clients that are computed together: as many as `ROOM` holds activations and gradients of.
 
-        Of sizes alone, so that results do not depend on the number of threads; a power of two of them, for threads.
+        A rule of sizes alone, whatever the number of threads; a power of two of blocks, which threads can share.
         """
         m, rows = len(Y), self.block
         if rows is not None:
