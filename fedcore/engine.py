@@ -475,6 +475,7 @@ class Engine:
 
 
 def _call(module: nn.Module, params: dict[str, Tensor], inputs: tuple[Tensor, ...]) -> Tensor:
+    """`functional_call` as a function of this package, which `torch.compile` follows; PyTorch's own it would skip."""
     return functional_call(module, params, inputs)
 
 

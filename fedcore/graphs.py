@@ -2,10 +2,10 @@
 
 `import fedcore.graphs`, then `fed = fedcore.graphs.compiled(fed)`, or `graphed(fed)`: a local step of many small
 kernels costs one launch.  The latter needs CUDA, a module with rules for all its layers, and room for a step's inputs,
-activations and gradients for each number of clients that is captured.  What cannot be replayed runs as before: batch norm, which looks at how many samples a client has, gradients that ask for
-more than the cross-entropy, and the smaller networks of sub-model methods.
-No GPU was at hand when this was written: what surrounds the capture is tested with a stand-in, the capture itself by
-the same test on a machine that has one.
+activations and gradients for each number of clients that is captured.  What cannot be replayed runs as before: batch
+norm, which looks at how many samples a client has, gradients that ask for more than the cross-entropy, and the smaller
+networks of sub-model methods.  No GPU was at hand when this was written: what surrounds the capture is tested with a
+stand-in, the capture itself by the same test on a machine that has one.
 """
 
 from __future__ import annotations

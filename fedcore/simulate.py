@@ -320,15 +320,15 @@ class _Run:
         lr = method.learning_rate(t, s["lr"] * s["lr_decay"] ** t)
         view = self._view(t, lr, plan, states())
         r = method.prepare(view)
-        # local SGD and nothing else is the engine's
-        plain = isinstance(fed, Federation) and method.descends() and r.gradient is view.gradient
+        # local SGD on mini-batches and nothing else is the engine's
+        plain = plan.indices is not None and method.descends() and r.gradient is view.gradient
         plain = plain and not (s["clip"] or s["weight_decay"] or method.local_momentum(s["momentum"]))
         y = method.broadcast(r)
         Y = y.expand(len(plan.clients), fed.d)
         Y = self.carrier.empty(*Y.shape, dtype=Y.dtype).copy_(Y) if self.travels else Y.clone()
         parts = method.parts(r)
         if parts is None and self.chunk is None:
-            self._local(r, Y, plan, lr, plain)  # or whole, where it is local SGD and nothing else
+            self._local(r, Y, plan, lr, plain)
         elif parts is None:
             self._chunks(r, Y, plan, lr, plain)
         for part in self._pieces(parts or ()):  # rows on smaller networks: out of the matrix, local steps, back
@@ -338,11 +338,8 @@ class _Run:
             own = {"p": r.p[rows], "K": r.K[rows], "clients": inside.rows, "ids": inside.clients}
             own |= {"x": small.clone(), **part.more}
             smaller = self._smaller(part.to)
-            if plain:
-                smaller.descend(small, inside, lr)
-            else:
-                shared = {**r._shared, **self._gradients(smaller, inside)}
-                self._local(Round(shared, own).to(fed.device), small, inside, lr)
+            shared = {**r._shared, **self._gradients(smaller, inside)}
+            self._local(Round(shared, own).to(fed.device), small, inside, lr, plain, smaller)
             Y[at] = small.to(self.base)
         if self.away and not self.travels and t + 1 < self.rounds:
             self.ahead = self._draw(t + 1)  # the device is still at this round's work
@@ -449,10 +446,12 @@ class _Run:
             more["losses"].append(torch.cat(losses).to(Y.device))
         return G
 
-    def _local(self, r: Round, Y: Tensor, plan: Plan, lr: float, plain: bool = False) -> None:
-        """The local steps of all rows of `Y [m, d]`, in place; plain: y <- y - lr g and nothing else."""
+    def _local(
+        self, r: Round, Y: Tensor, plan: Plan, lr: float, plain: bool = False, fed: Federation | None = None
+    ) -> None:
+        """The local steps of all rows of `Y [m, d]`, in place; plain: y <- y - lr g on `fed` and nothing else."""
         if plain:
-            self.fed.descend(Y, plan, lr)
+            (fed or self.fed).descend(Y, plan, lr)
             return
         s, seen = self.s, r
         momentum = self.method.local_momentum(s["momentum"])

@@ -114,6 +114,14 @@ def test_compact_and_masked_runs_are_equal_to_rounding(method, model):
         h.close(a.state[name], b.state[name], 1e-11)
 
 
+@methods([fc.HeteroFL(LEVELS), fc.FedRolex(LEVELS), fc.FedDSE(LEVELS)])
+def test_compact_and_masked_runs_of_plain_sgd_are_equal_too(method):
+    """The engine takes the compact ones' steps itself, the masked ones go by gradients."""
+    fed, plain = federation("thesis_cnn_small"), {"rounds": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 2}
+    a, b = (fc.simulate(dataclasses.replace(method, training=kind), fed, **plain) for kind in ("compact", "masked"))
+    h.close(a.params, b.params, 1e-11)
+
+
 @methods(PARTS)
 def test_runs_are_equal_on_both_paths(method):
     fed = federation("heads" if isinstance(method, DepthFL) else "thesis_cnn_small")

@@ -409,13 +409,8 @@ class Federation:
         return self._engine_gradient(Y, self._batch(plan, k, slice(len(Y))), contrast, **more)
 
     def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
-        """All local steps of the plan in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding."""
-        if plan.indices is not None:
-            self.engine.descend(Y, plan.counts, partial(self._batch, plan), lr)
-            return
-        for k in range(int(plan.steps[0])):
-            a = int((plan.steps > k).sum())
-            Y[:a].sub_(self.full_gradient(Y[:a], plan, k), alpha=lr)
+        """All local steps of a plan with mini-batches in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding."""
+        self.engine.descend(Y, plan.counts, partial(self._batch, plan), lr)
 
     def _batch(self, plan: Plan, k: int, rows: slice) -> Batch:
         """The mini-batches of local step k for some neighbouring clients of the plan."""
@@ -482,7 +477,7 @@ class Federation:
         if x.dtype != torch.uint8 and self.normalise == "pooled":
             return x.to(self.dtype)
         mean, std = self._norm[:, -1 if rows is None or self.normalise != "client" else rows]
-        return x.to(self.dtype, copy=True).sub_(mean).div_(std)
+        return (x.to(self.dtype) - mean).div_(std)
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 
