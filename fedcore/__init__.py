@@ -57,7 +57,7 @@ from .data import (
     federation,
     quadratic,
 )
-from .simulate import Diverged, History, simulate
+from .run import simulate
 from .topology import Complete, DirectedRandom, Exponential, Graph, Matrix, RandomRegular, Ring, Torus
 from .widgets import explore, show
 

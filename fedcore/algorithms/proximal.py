@@ -20,13 +20,12 @@ class FedProx(Method):
     """
 
     mu: float = 0.01
-    zero = ("mu",)
 
     def __post_init__(self) -> None:
         checks.number("mu", self.mu, 0)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y) + self.mu * (y - r.x)
+        return G(y) + self.mu * (y - r.x) if self.mu else G
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,7 @@ class FedUp(Method):
     """
 
     alpha: float = 0.05
-    downlink = 2
-    zero = ("alpha",)
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("alpha", self.alpha, 0)
@@ -52,7 +50,7 @@ class FedUp(Method):
         return {"x": x, "x_prev": x}
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y) + self.alpha / r.lr * (r.x_prev - r.x) + self.alpha * (y - r.x)
+        return G(y) + self.alpha / r.lr * (r.x_prev - r.x) + self.alpha * (y - r.x) if self.alpha else G
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "x_prev": r.x}
@@ -72,6 +70,7 @@ class FedSplit(Method):
     s: float = 1.0
     client_state = ("z_i",)
     full_participation = True
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("s", self.s, 0, open_low=True)

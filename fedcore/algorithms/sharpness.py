@@ -26,13 +26,12 @@ class FedSAM(Method):
     """
 
     rho: float = 0.1
-    zero = ("rho",)
 
     def __post_init__(self) -> None:
         checks.number("rho", self.rho, 0)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y + ascent(G(y), self.rho)) if self.rho else G(y)
+        return G(y + ascent(G(y), self.rho)) if self.rho else G
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class FedSMOO(Method):
     alpha: float = 0.1
     rho: float = 0.1
     client_state = ("h_i", "mu_i")
-    uplink, downlink = 2, 2
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("alpha", self.alpha, 0, open_low=True)
@@ -59,7 +58,7 @@ class FedSMOO(Method):
         return {"x": x, "h": torch.zeros_like(x), "s": torch.zeros_like(x)}
 
     def prepare(self, r: Round) -> Round:
-        return r.extended({}, {"mu": r.mu_i.clone()})
+        return r.extended(memory={"mu": r.mu_i.clone()})
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         e = ascent(G(y) - r.mu - r.s, self.rho)
