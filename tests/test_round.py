@@ -1,4 +1,4 @@
-"""One round is a function: pure, equal to `simulate`, and its mistakes have names; methods of a user's own fit in it."""
+"""One round is a function: pure, equal to `simulate`, mistakes have names, and a user's methods fit in it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks, rng
-from ..engine import Loss
+from ..engine import PLAIN, Loss
 from ..engine.units import Neurons
 from ..submodels import Width, combine
 from .method import Cost, Gradient, Method, Part, Round
@@ -283,18 +283,17 @@ class FedGSE(Submodel):
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         last = torch.where((r.last != 0).any(1, keepdim=True), r.last, r.x)
-        logits, truth = r.fed.public_logits(last), r.fed.public[1].to(last.device)
+        logits, truth, loss = r.public_logits(last), r.public_labels, PLAIN
         place, cancel = SCORINGS[self.scoring]
+        guess = logits.argmax(-1)
+        alike = guess == truth
         if self.scoring == "public-code":
-            owned = r.fed.owned(r.ids).to(last.device)
+            owned = r.owned()
             owned = F.pad(owned, (0, logits.shape[-1] - owned.shape[1]))  # a model may have more logits than labels
             guess, alike = logits.masked_fill(~owned[:, None], -math.inf).argmax(-1), owned[:, truth]
-            loss = own_labels(owned, "zero")
-        else:
-            guess = logits.argmax(-1)
-            alike, loss = guess == truth, True
+            loss = Loss(partial(own_labels, reading="zero"), rows={"owned": owned})
         picked, labels, w = self.similar_samples(r, guess, truth, alike)
-        D = r.fed.public_sensitivities(r.x, picked, labels, w, getattr(neurons, place), loss)
+        D = r.public_sensitivities(picked, labels, w, getattr(neurons, place), loss)
         return [(cancelled(h) if cancel else h.abs().sum(1)).sum(2) for h in D]
 
     def similar_samples(self, r: Round, guess: Tensor, truth: Tensor, alike: Tensor) -> tuple[Tensor, Tensor, Tensor]:
