@@ -50,13 +50,11 @@ from .data import (
     ByOwner,
     DataNotFound,
     Dirichlet,
-    Federation,
-    Quadratic,
     RandAugment,
     Shards,
-    federation,
-    quadratic,
 )
+from .objective.network import Federation, federation
+from .objective.quadratic import Quadratic, quadratic
 from .simulate import Diverged, History, simulate
 from .topology import Complete, DirectedRandom, Exponential, Graph, Matrix, RandomRegular, Ring, Torus
 from .widgets import explore, show

@@ -14,7 +14,8 @@ from torch import Tensor
 from . import checks, rng
 from .algorithms.method import Method, Round
 from .algorithms.submodels import HeteroFL
-from .data.federation import Federation, Quadratic
+from .objective.network import Federation
+from .objective.quadratic import Quadratic
 
 
 def drift(r: Round, y: Tensor) -> dict[str, Tensor]:

@@ -19,7 +19,10 @@ from torch import Tensor
 
 from . import checkpoint, checks, distributed, rng, travel
 from .algorithms.method import Method, Part, Round, moved
-from .data.federation import Federation, Plan, Quadratic
+from .data.batches import Plan
+from .engine.loss import PLAIN, Loss
+from .objective.network import Federation
+from .objective.quadratic import Quadratic
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 Row = tuple[int, str, int | None, float]
@@ -431,20 +434,28 @@ class _Run:
         if self.travels:
             self.carrier.wait()
 
-    def _over(self, gradient: Callable[..., Tensor], Y: Tensor, plan: Plan, *k: int, **more: Any) -> Tensor:
-        """`gradient(Y, plan, *k, **more)`, `chunk` rows at a time, `along` and `losses` too; back to where Y is."""
+    def _over(
+        self,
+        gradient: Callable[..., Any],
+        Y: Tensor,
+        plan: Plan,
+        *k: int,
+        loss: Loss = PLAIN,
+        along: Tensor | None = None,
+    ) -> Any:
+        """`gradient(Y, plan, *k, loss, along)`, `chunk` rows at a time; back to where Y is."""
         if self.chunk is None or (len(Y) <= self.chunk and Y.device == self.fed.device):
-            return gradient(Y, plan, *k, **more)
-        G, losses = torch.empty_like(Y, memory_format=torch.contiguous_format), []
+            return gradient(Y, plan, *k, loss=loss, along=along)
+        found = []
         for a in range(0, len(Y), self.chunk):
             cut = slice(a, a + self.chunk)
-            own = {name: v[cut].to(self.fed.device) if isinstance(v, Tensor) else v for name, v in more.items()}
-            own |= {"losses": losses} if "losses" in more else {}
             inside = plan.of(np.arange(len(Y))[cut], *k)  # of step k alone, when given: there it is step 0
-            G[cut] = gradient(Y[cut].to(self.fed.device), inside, *[0 for _ in k], **own)
-        if "losses" in more:
-            more["losses"].append(torch.cat(losses).to(Y.device))
-        return G
+            own = {"loss": loss.cut(cut).to(self.fed.device)}
+            own["along"] = None if along is None else along[cut].to(self.fed.device)
+            found.append(gradient(Y[cut].to(self.fed.device), inside, *[0 for _ in k], **own))
+        if isinstance(found[0], tuple):
+            return tuple(torch.cat([v.to(Y.device) for v in part]) for part in zip(*found, strict=True))
+        return torch.cat([v.to(Y.device) for v in found])
 
     def _local(
         self, r: Round, Y: Tensor, plan: Plan, lr: float, plain: bool = False, fed: Federation | None = None
@@ -477,14 +488,20 @@ class _Run:
             """The gradient of local step k for some rows on a smaller network, as a function of their parameters."""
             smaller, step = self._smaller(to), plan.of(rows, k)
             plain = lambda Y, **more: smaller.gradient(Y, step, 0, **more)  # noqa: E731
-            return (lambda Y, **more: self._decayed(plain(Y, **more), Y)) if decay else plain
+            return (lambda Y, **more: self._decayed(plain(Y, **more), Y, smaller)) if decay else plain
+
+        def outputs(rows: np.ndarray, to: Callable | None, k: int) -> Callable:
+            """The logits of local step k's batch for some rows on a smaller network, of their parameters."""
+            smaller, step = self._smaller(to), plan.of(rows, k)
+            return lambda Y: smaller.logits(Y, step, 0)
 
         return {
             "within": within,
+            "outputs": outputs,
             "gradient": lambda Y, k, **more: self._decayed(
-                self._over(fed.gradient, Y, plan, k, **more), more.get("along", Y)
+                self._over(fed.gradient, Y, plan, k, **more), more.get("along", Y), fed
             ),
-            "full_gradient": lambda Y: self._decayed(self._over(fed.full_gradient, Y, plan), Y),
+            "full_gradient": lambda Y: self._decayed(self._over(fed.full_gradient, Y, plan), Y, fed),
         }
 
     def _of(self, t: int, plan: Plan) -> dict[str, Any]:
@@ -514,15 +531,17 @@ class _Run:
     def _share(self, t: int, clients: np.ndarray, share: float, epoch: int) -> tuple[np.ndarray, Callable[..., Tensor]]:
         more = {"batch_size": self.s["batch_size"], "share": share, "epoch": epoch}
         plan = self.fed.plan(self.s["seed"], t, clients, **more)
-        return plan.steps, lambda Y, k, **kept: self._over(self.fed.gradient, Y, plan, k, **kept)
+        return plan.steps, lambda Y, k, **kept: self._over(self.fed.gradient_and_losses, Y, plan, k, **kept)
 
     def _at_home(self, plan: Plan) -> Tensor:
         """The plan's rows where the clients' states live; the host knows them, so no device is asked."""
         rows = torch.as_tensor(plan.clients) if self.away else plan.rows
         return rows if self.world.size == 1 else rows // self.world.size
 
-    def _decayed(self, g: Tensor, y: Tensor) -> Tensor:
-        return g + self.s["weight_decay"] * y if self.s["weight_decay"] else g
+    def _decayed(self, g: Tensor, y: Tensor, fed: Federation | Quadratic) -> Tensor:
+        if not self.s["weight_decay"]:
+            return g
+        return g + self.s["weight_decay"] * (y if fed.trained is None else torch.where(fed.trained, y, 0))
 
     def check_finite(self) -> None:
         """Look at the rounds since the last look; one synchronisation for all of them."""
@@ -638,7 +657,7 @@ def _chunk(method: Method, fed: Federation | Quadratic, s: dict[str, Any]) -> in
     """
     m, vector, states = s["cohort"], fed.d * fed.x0.element_size(), len(method.client_state)
     kept, steps = (2 + 2 * states) * vector, (3 + bool(method.local_momentum(s["momentum"]))) * vector
-    steps += _activations(fed, s["batch_size"])
+    steps += fed.activation_bytes(s["batch_size"])
     room = 0.8 * travel.free(fed.device)
     if m * (kept + steps) <= room:
         return None
@@ -657,15 +676,6 @@ def _chunk(method: Method, fed: Federation | Quadratic, s: dict[str, Any]) -> in
         stacklevel=3,
     )
     return chunk
-
-
-def _activations(fed: Federation | Quadratic, batch_size: int | None) -> float:
-    """Bytes of activations and their gradients for one client's mini-batch; 0 where the engine bounds them itself."""
-    if not isinstance(fed, Federation) or batch_size is None:
-        return 0
-    if fed.engine.general(fed.device) != "batched" or fed.engine.block is not None:
-        return 0
-    return 2 * min(batch_size, int(fed.sizes.max())) * fed.engine.width(fed._inputs(fed.x[:2])) * fed.x0.element_size()
 
 
 def _cohort_size(cohort: int | float | None, n: int) -> int:

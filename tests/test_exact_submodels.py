@@ -503,7 +503,7 @@ def test_fedgses_score_is_its_formula_by_autograd():
     fed = federation(net, public=3)
     last = torch.zeros(2, fed.d, dtype=torch.float64)
     last[1] = fed.x0 + 0.1 * torch.randn(fed.d, generator=torch.Generator().manual_seed(1)).double()
-    inputs, net = fed._inputs(fed.public[0]), fed.engine.module
+    inputs, net = fed.inputs(fed.public[0]), fed.engine.module
     for cancel in (True, False):
         for before in (True, False):
             method, r = gse_round(fed, last, fed.x0, cancel=cancel, before=before)
