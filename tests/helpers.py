@@ -75,13 +75,13 @@ def batches(fed: fc.Federation, seed: int, t: int, i: int, **work) -> list[tuple
     """The mini-batches (inputs, labels) of client i in round t, one per local step."""
     plan = fed.plan(seed, t, np.array([i]), **work)
     picked = [plan.indices[k, 0, : plan.counts[k, 0]] for k in range(plan.steps[0])]
-    return [(fed._inputs(fed.x[rows]), fed.y[rows]) for rows in picked]
+    return [(fed.inputs(fed.x[rows]), fed.y[rows]) for rows in picked]
 
 
 def whole(fed: fc.Federation, i: int) -> tuple[torch.Tensor, torch.Tensor]:
     """All training data of client i, as the model sees it."""
     rows = torch.as_tensor(fed.index[i])
-    return fed._inputs(fed.x[rows]), fed.y[rows]
+    return fed.inputs(fed.x[rows]), fed.y[rows]
 
 
 def trajectory(method: fc.Method, fed, rounds: int, **options) -> np.ndarray:

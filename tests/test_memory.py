@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import gc
 import tracemalloc
 from contextlib import nullcontext
@@ -73,7 +73,7 @@ def test_a_cohort_too_large_for_memory_is_split_by_itself(block, monkeypatch):
     sizes = (13, 7, 20, 4, 9, 11, 5, 8)
     fed = h.network(sizes=sizes, block=block)
     whole = run(fc.FedAvg(), fed, cohort=8)  # there is room, and no warning
-    steps = 3 * 8 * fed.d + (0 if block else 2 * 8 * 4 * fed.engine.width(fed._inputs(fed.x[:2])))
+    steps = 3 * 8 * fed.d + (0 if block else 2 * 8 * 4 * fed.engine.width(fed.inputs(fed.x[:2])))
     monkeypatch.setattr(memory, "free", lambda device: (2 * 8 * 8 * fed.d + 5.5 * steps) / 0.8)
     with pytest.warns(UserWarning, match=rf"8 clients with {fed.d} parameters .* by {4 if block else 5} clients"):
         split = run(fc.FedAvg(), fed, cohort=8)
@@ -162,12 +162,13 @@ def test_a_round_on_an_accelerator_mixes_no_devices_and_asks_it_for_nothing(meth
     monkeypatch.setattr(torch.autograd, "grad", lambda _, inputs, **more: [torch.zeros_like(v) for v in inputs])
     warns = pytest.warns(UserWarning, match="host memory") if where == "states in host memory" else nullcontext()
     with warns, FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fed = copy.copy(fed)
-        fed.device = torch.device("cuda", 0)
-        for name in ("x", "y", "x0", "_norm", "_rows"):
-            setattr(fed, name, mode.from_tensor(getattr(fed, name)).to("cuda"))
-        fed.public = None if fed.public is None else tuple(mode.from_tensor(t).to("cuda") for t in fed.public)
-        fed.to, fed.evaluate = lambda *_: fed, lambda x: {}
+        data = dataclasses.replace(
+            fed.data, **{k: mode.from_tensor(v) for k, v in vars(fed.data).items() if isinstance(v, torch.Tensor)}
+        )
+        data = data.to(torch.device("cuda", 0), fed.dtype)
+        fed = dataclasses.replace(fed, data=data, x0=mode.from_tensor(fed.x0).to("cuda"))
+        monkeypatch.setattr(fc.Federation, "to", lambda self, *_: self)
+        monkeypatch.setattr(fc.Federation, "evaluate", lambda self, x: {})
         chunk = 2 if where == "cohort in host memory" else 100
         history = run(method, fed, rounds=2, local_epochs=1, chunk=chunk)
     assert history.params.device.type == "cuda"

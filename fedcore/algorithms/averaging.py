@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from .method import Cost, Method, Round, Work
+from .method import Method, Round, Work
 
 
 @dataclass(frozen=True)

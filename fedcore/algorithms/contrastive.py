@@ -9,7 +9,8 @@ from torch import Tensor
 
 from .. import checks
 from ..engine import Loss
-from .method import Gradient, Method, Round
+from ..models import Layout
+from .method import Cost, Gradient, Method, Round
 
 
 @dataclass(frozen=True)
@@ -47,3 +48,6 @@ class MOON(Method):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "prev": y}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(forwards=2 if self.mu else 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from .. import checks, topology
+from ..models import Layout
 from ..topology import Mixing, Ring, Topology
 from .method import Cost, Gradient, Method, Round, Work
 from .sharpness import EPS, FedSAM, ascent
@@ -46,6 +47,9 @@ class Gossip(Method):
     def mixed(self, W: Mixing, X: Tensor, y: Tensor) -> Tensor:
         """The clients' next models from those before the round `X [n, d]` and their local iterates `y [n, d]`."""
         return W @ y
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=self.mixing.degree, up=self.mixing.degree, note="models of and to all neighbours")
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,10 @@ class DFedSAM(Gossip):
             y = W @ y
         return y
 
+    def cost(self, layout: Layout | None = None) -> Cost:
+        models = self.mixing.degree and self.gossip_steps * self.mixing.degree
+        return replace(super().cost(layout), down=models, up=models, gradients=2 if self.rho else 1)
+
 
 @dataclass(frozen=True)
 class DFedGAM(Gossip):
@@ -183,6 +191,12 @@ class DFedGAM(Gossip):
         g = g0 + (1 - self.beta0) * g2
         along = (g * w).sum(1, keepdim=True) / (w.square().sum(1, keepdim=True) + EPS)
         return w - self.gamma * (g - along * w)
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        gradients, products = {"literal": (2, 1), "gam": (2, 2), "accelerated": (4, 0)}[self.form]
+        if self.form != "accelerated" and (not self.rho or (self.form == "gam" and not self.alpha)):
+            gradients, products = 1, 0
+        return replace(super().cost(layout), gradients=gradients, products=products)
 
 
 __all__ = ["DPSGD", "DFedAvg", "DFedAvgM", "DFedGAM", "DFedSAM"]

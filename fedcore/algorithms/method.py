@@ -48,20 +48,27 @@ class Work:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a method costs: vectors of d numbers per client and round, and passes over data.
+    """What a round costs a client of the cohort, in numbers sent and in passes over data.
 
-    down, up: numbers received and sent by a client of the cohort in a round, in units of d.
-    gradients: mini-batch gradients in a local step; products: Hessian-vector products in it (each twice a gradient's
-    work); full_gradients: gradients of the whole local objective in a round.
-    once: what is left out of these because it is paid in a single round or by few clients.
+    down, up: numbers received and sent in a round, in units of d; None where that depends on the number of clients.
+    `up` is what the server must be sent to apply the rule, not what it can compute itself.
+    gradients: mini-batch gradients in a local step.  products: Hessian-vector products in it, each the work of two
+    gradients.  forwards: forward passes in it beside those.  full_gradients: gradients of the whole local objective in
+    a round.  note: what these numbers leave out.
     """
 
     down: float | None = 1
     up: float | None = 1
     gradients: float = 1
     products: float = 0
+    forwards: float = 0
     full_gradients: float = 0
-    once: str = ""
+    note: str = ""
+
+
+def and_one(layout: Layout | None) -> float:
+    """d + 1 numbers, in units of d: a vector and a number of steps."""
+    return 1 + (1 / layout.d if layout else 0)
 
 
 def on_host(v: Tensor) -> bool:

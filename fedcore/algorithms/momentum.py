@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
+from ..models import Layout
 from .method import Cost, Gradient, Method, Round, Work
 
 
@@ -38,6 +39,9 @@ class MimeLite(Method):
         C = r.mean(r.full_gradient(r.x.expand_as(y)))
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "s": (1 - self.beta) * C + self.beta * r.s}
 
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=2, up=2, full_gradients=1)
+
 
 @dataclass(frozen=True)
 class Mime(Method):
@@ -66,6 +70,9 @@ class Mime(Method):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "s": (1 - self.beta) * r.C + self.beta * r.s}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=3, up=2, gradients=2, full_gradients=1, note="two exchanges a round")
 
 
 @dataclass(frozen=True)
@@ -123,3 +130,6 @@ class STEM(Method):
         # the batch of step 0 was not used there: the direction at the last iterate takes it
         d_i = r.gradient(y, 0) + (1 - self.a_of(r.t)) * (r.d_i - r.gradient(r.y_prev, 0))
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "d": r.mean(d_i)}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=2, up=2, gradients=2, note="and a full local gradient in round 0")

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from .. import checks, rng
 from ..engine import Loss
+from ..models import Layout
 from ..submodels import Depth, Width, combine, with_heads
-from .method import Gradient, Part, Round
+from .method import Cost, Gradient, Part, Round
 from .submodels import Submodel, own_labels
 
 
@@ -76,6 +77,10 @@ class FjORD(Submodel):
         to = None if places is None else Width(float(width), scaled=False)
         part = Part(rows, to, None if places is None else places.expand(len(rows), -1))
         return r.within(part), part.entries(r.p.device)
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        taught = self.distil and len(self.capacities) > 1
+        return replace(super().cost(layout), gradients=2 if taught else 1, note="the second at width p < p_max")
 
 
 def _soft(logits: Tensor, y: Tensor, teacher: Tensor, **_: Tensor) -> Tensor:

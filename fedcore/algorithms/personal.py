@@ -141,3 +141,9 @@ class FedALA(Method):
 
     def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
         return state["theta_i"]
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        if not self.layers:
+            return Cost()
+        note = f"0 in a client's first round, {LOOK_BACK + 1} to {EPOCHS} epochs over the share in its second"
+        return Cost(full_gradients=self.sample, note=note)

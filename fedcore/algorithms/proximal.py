@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .. import checks
-from .method import Gradient, Method, Round
+from ..models import Layout
+from .method import Cost, Gradient, Method, Round
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,9 @@ class FedUp(Method):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "x_prev": r.x}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=2 if self.alpha else 1, note="a client of the last cohort has x_prev: d down")
 
 
 @dataclass(frozen=True)

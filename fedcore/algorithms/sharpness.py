@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from .method import Gradient, Method, Round
+from ..models import Layout
+from .method import Cost, Gradient, Method, Round
 
 EPS = 1e-12  # added to norms (DP-FedSAM has 1e-12, FL-Simulator 1e-7, which would bend the exact tests)
 
@@ -32,6 +33,9 @@ class FedSAM(Method):
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         return G(y + ascent(G(y), self.rho)) if self.rho else G
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(gradients=2 if self.rho else 1)
 
 
 @dataclass(frozen=True)
@@ -70,3 +74,6 @@ class FedSMOO(Method):
         h = r.h + r.sum(delta) / r.n
         x = r.x + r.server_lr * r.mean(delta) + h
         return {"x": x, "h": h, "s": ascent(r.mean(r.mu), self.rho), "h_i": r.h_i + delta, "mu_i": r.mu}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=2, up=2, gradients=2)

@@ -18,6 +18,7 @@ from torch import Tensor
 from .. import checks, rng
 from ..engine import PLAIN, Loss
 from ..engine.units import Neurons
+from ..models import Layout
 from ..submodels import Width, combine
 from .method import Cost, Gradient, Method, Part, Round
 
@@ -123,6 +124,11 @@ class Submodel(Method):
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": combine(r.x, y, r.mask, r.p, r.server_lr, r.total)}
 
+    def cost(self, layout: Layout | None = None) -> Cost:
+        """About r^2 of a client of capacity r: inner layers shrink on both sides.  `submodels.cost` counts exactly."""
+        size = sum(share * r * r for r, share in self.capacities)
+        return Cost(down=size, up=size)
+
 
 @dataclass(frozen=True)
 class HeteroFL(Submodel):
@@ -207,6 +213,9 @@ class FedDSE(Submodel):
         if T == 0:
             return H
         return [h / T - torch.log(-torch.log(u)) for h, u in zip(H, noise(r, neurons), strict=True)]
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return replace(super().cost(layout), down=1, note="the client chooses; one forward pass over its data a round")
 
 
 @dataclass(frozen=True)
@@ -311,6 +320,9 @@ class FedGSE(Submodel):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {**super().aggregate(r, y), "last": torch.where(r.kept, y, 0)}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return replace(super().cost(layout), note="scores at the server, by passes over public data")
 
 
 SCORINGS = {  # where the derivatives are taken, and whether samples may cancel

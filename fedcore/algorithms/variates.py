@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import checks
 from ..models import Layout
-from .method import Gradient, Method, Round
+from .method import Cost, Gradient, Method, Round, and_one
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class SCAFFOLD(Method):
         else:
             c_i = r.c_i - r.c + (r.x - y) / (r.K * r.lr)
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + r.sum(c_i - r.c_i) / r.n, "c_i": c_i}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        if self.option == "I":
+            return Cost(down=2, up=2, full_gradients=1)
+        return Cost(down=2, up=and_one(layout), note="from y_i and K_i the server computes c_i+; as written 2 d up")
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,11 @@ class FedDC(Method):
         h, c = r.h + r.sum(delta) / r.n, r.c + r.sum(c_i - r.c_i) / r.n
         return {"x": r.x + r.server_lr * r.mean(delta) + h, "h": h, "c": c, "h_i": r.h_i + delta, "c_i": c_i}
 
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(
+            down=2, up=and_one(layout), note="from y_i and K_i the server computes the others; as written 3 d up"
+        )
+
 
 @dataclass(frozen=True)
 class FedPVR(Method):
@@ -144,3 +154,7 @@ class FedPVR(Method):
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         c_i = torch.where(r.mask, r.c_i - r.c + (r.x - y) / (r.K * r.lr), 0)
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + r.sum(c_i - r.c_i) / r.n, "c_i": c_i}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        share = self.mask(layout, torch.zeros(layout.d if layout else 1)).double().mean().item()
+        return Cost(down=1 + share, up=and_one(layout) if share else 1, note="as written, up as down")
