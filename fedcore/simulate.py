@@ -20,6 +20,7 @@ from torch import Tensor
 from . import checkpoint, checks, distributed, rng, travel
 from .algorithms.method import Method, Part, Round, moved
 from .data.federation import Federation, Plan, Quadratic
+from .engine import PLAIN, Loss
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 Row = tuple[int, str, int | None, float]
@@ -431,19 +432,28 @@ class _Run:
         if self.travels:
             self.carrier.wait()
 
-    def _over(self, gradient: Callable[..., Tensor], Y: Tensor, plan: Plan, *k: int, **more: Any) -> Tensor:
-        """`gradient(Y, plan, *k, **more)`, `chunk` rows at a time, `along` and `losses` too; back to where Y is."""
+    def _over(self, fed: Any, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None) -> Any:
+        """`fed.gradient_and_losses(Y, plan, k, loss, along)`, `chunk` rows at a time; back to where Y is."""
         if self.chunk is None or (len(Y) <= self.chunk and Y.device == self.fed.device):
-            return gradient(Y, plan, *k, **more)
-        G, losses = torch.empty_like(Y, memory_format=torch.contiguous_format), []
+            return fed.gradient_and_losses(Y, plan, k, loss, along)
+        G, losses, device = torch.empty_like(Y, memory_format=torch.contiguous_format), [], self.fed.device
         for a in range(0, len(Y), self.chunk):
             cut = slice(a, a + self.chunk)
-            own = {name: v[cut].to(self.fed.device) if isinstance(v, Tensor) else v for name, v in more.items()}
-            own |= {"losses": losses} if "losses" in more else {}
-            inside = plan.of(np.arange(len(Y))[cut], *k)  # of step k alone, when given: there it is step 0
-            G[cut] = gradient(Y[cut].to(self.fed.device), inside, *[0 for _ in k], **own)
-        if "losses" in more:
-            more["losses"].append(torch.cat(losses).to(Y.device))
+            inside = plan.of(np.arange(len(Y))[cut], k)  # of step k alone: there it is step 0
+            some = None if along is None else along[cut].to(device)
+            part = fed.gradient_and_losses(Y[cut].to(device), inside, 0, loss.cut(cut).to(device), some)
+            G[cut] = part[0]
+            losses.append(part[1])
+        return G, torch.cat(losses).to(Y.device)
+
+    def _over_full(self, fed: Any, Y: Tensor, plan: Plan) -> Tensor:
+        """`fed.full_gradient(Y, plan)`, `chunk` rows at a time; back to where Y is."""
+        if self.chunk is None or (len(Y) <= self.chunk and Y.device == self.fed.device):
+            return fed.full_gradient(Y, plan)
+        G = torch.empty_like(Y, memory_format=torch.contiguous_format)
+        for a in range(0, len(Y), self.chunk):
+            cut = slice(a, a + self.chunk)
+            G[cut] = fed.full_gradient(Y[cut].to(self.fed.device), plan.of(np.arange(len(Y))[cut]))
         return G
 
     def _local(
@@ -479,12 +489,16 @@ class _Run:
             plain = lambda Y, **more: smaller.gradient(Y, step, 0, **more)  # noqa: E731
             return (lambda Y, **more: self._decayed(plain(Y, **more), Y)) if decay else plain
 
+        def logits_within(rows: np.ndarray, to: Callable | None, k: int) -> Callable:
+            return lambda Y: self._smaller(to).logits(Y, plan.of(rows, k), 0)
+
         return {
             "within": within,
+            "logits_within": logits_within,
             "gradient": lambda Y, k, **more: self._decayed(
-                self._over(fed.gradient, Y, plan, k, **more), more.get("along", Y)
+                self._over(fed, Y, plan, k, **more)[0], more.get("along", Y)
             ),
-            "full_gradient": lambda Y: self._decayed(self._over(fed.full_gradient, Y, plan), Y),
+            "full_gradient": lambda Y: self._decayed(self._over_full(fed, Y, plan), Y),
         }
 
     def _of(self, t: int, plan: Plan) -> dict[str, Any]:
@@ -514,7 +528,7 @@ class _Run:
     def _share(self, t: int, clients: np.ndarray, share: float, epoch: int) -> tuple[np.ndarray, Callable[..., Tensor]]:
         more = {"batch_size": self.s["batch_size"], "share": share, "epoch": epoch}
         plan = self.fed.plan(self.s["seed"], t, clients, **more)
-        return plan.steps, lambda Y, k, **kept: self._over(self.fed.gradient, Y, plan, k, **kept)
+        return plan.steps, lambda Y, k: self._over(self.fed, Y, plan, k)
 
     def _at_home(self, plan: Plan) -> Tensor:
         """The plan's rows where the clients' states live; the host knows them, so no device is asked."""

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks
+from ..engine import Loss
 from .method import Gradient, Method, Round
 
 
@@ -42,7 +43,7 @@ class MOON(Method):
         return self.mu * F.softplus(far - near)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y, contrast=((r.x.expand_as(y), r.prev), self.contrast)) if self.mu else G(y)
+        return G(y, loss=Loss(penalty=self.contrast, references=(r.x.expand_as(y), r.prev))) if self.mu else G(y)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "prev": y}

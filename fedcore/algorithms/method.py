@@ -39,10 +39,10 @@ class Round:
     `full_gradient(Y)`: gradients `[m, d]` of the whole local objectives (with weight decay) at the rows of Y;
     `gradient(Y, k)`: those of the mini-batch of local step k; `step` is the k of the step at hand.
     For personal models: `share(s, e)`, epoch e over a random share s of each client's samples, drawn for this round:
-    steps `[m]` and a `gradient(Y, k, losses=None)` without weight decay; `visits [m]`, in how many earlier rounds each
-    client took part (a NumPy array).
+    steps `[m]` and a `gradient(Y, k)` that gives gradients without weight decay, and losses `[m]`; `visits [m]`, in
+    how many earlier rounds each client took part (a NumPy array).
     For sub-models: `ids [m]` (the clients' numbers, on the host), `fed` for its neurons and activations, and
-    `within(rows, to, k)`, the gradient of some rows on a smaller network.
+    `within(rows, to, k)`, the gradient of some rows on a smaller network, `logits_within` their logits.
 
     The rows are the cohort, or this process's share of it (`fedcore.distributed`).  `mean` and `sum` are over the whole
     cohort, in `prepare` and `aggregate`; in a local step every row is on its own.  `total(v)` adds a tensor up over

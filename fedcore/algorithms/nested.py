@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import checks, rng
+from ..engine import PLAIN, Loss
 from ..submodels import Depth, Width, combine, stages, with_heads
 from .method import Gradient, Part, Round
 from .submodels import Submodel, own_labels, per_head
@@ -72,18 +72,19 @@ class FjORD(Submodel):
         def entries(c: float) -> Any:
             return at if r.nested[c] is None else (at[:, None], r.nested[c])
 
-        more: dict[str, Any] = {}
+        def width(c: float) -> Width | None:
+            return None if r.nested[c] is None else Width(float(c), False)
+
+        loss = PLAIN
         if teacher is not None:
-            whole = r.fed if teacher == 1 else r.fed.shrink(Width(float(teacher), False))
-            more = {"teacher": (whole, y[entries(teacher)]), "loss": _soft}
+            logits = r.logits_within(rows, width(teacher), r.step)(y[entries(teacher)])
+            loss = Loss(_soft, samples={"teacher": logits})
         elif self.labels != "all":
-            more = {"loss": own_labels(r.owned[at], self.labels)}
-        to = None if r.nested[c] is None else Width(float(c), False)
-        g = r.within(rows, to, r.step, decay=teacher is None)(y[entries(c)], **more)
-        v[entries(c)] += g
+            loss = own_labels(r.owned[at], self.labels)
+        v[entries(c)] += r.within(rows, width(c), r.step, decay=teacher is None)(y[entries(c)], loss=loss)
 
 
-def _soft(logits: Tensor, teacher: Tensor) -> Tensor:
+def _soft(logits: Tensor, y: Tensor, teacher: Tensor) -> Tensor:
     """Cross-entropy against softmax(teacher), `[..., B]`."""
     return -(teacher.softmax(-1) * logits.log_softmax(-1)).sum(-1)
 
@@ -153,16 +154,16 @@ class DepthFL(Submodel):
         return stages(r.fed.engine.module) if hasattr(r.fed, "engine") else 1
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        loss = own_labels(r.owned, self.labels) if self.labels != "all" else None
+        loss = own_labels(r.owned, self.labels) if self.labels != "all" else PLAIN
         if self.distil and self._stages(r) > 1:
             loss = self._teach(math.exp(-5 * (1 - min(r.t, self.ramp) / self.ramp) ** 2), loss)
-        v = G(y) if loss is None else G(y, loss=loss)
+        v = G(y, loss=loss)
         return v + self.alpha * (y - r.x + r.h_i) if self.alpha else v
 
-    def _teach(self, strength: float, plain: Callable | None) -> Callable:
-        def loss(logits: Tensor, y: Tensor, row: Any) -> Tensor:
-            if plain is not None:
-                each = plain(logits, y, row)
+    def _teach(self, strength: float, first: Loss) -> Loss:
+        def loss(logits: Tensor, y: Tensor, **rows: Tensor) -> Tensor:
+            if first.per_sample is not None:
+                each = first.per_sample(logits, y, **rows)
             else:
                 each = -logits.log_softmax(-1).gather(-1, per_head(logits, y)).squeeze(-1)
                 each = each.flatten(y.dim()).sum(-1) if each.dim() > y.dim() else each
@@ -176,7 +177,7 @@ class DepthFL(Submodel):
             cross = torch.einsum("...kc,...jc->...", log_p.exp(), log_q)
             return each + strength * (D * own - cross) / (D - 1)
 
-        return loss
+        return Loss(loss, rows=first.rows)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         x = combine(r.x, y, r.mask, r.p, r.server_lr, r.total)

@@ -116,12 +116,11 @@ class FedALA(Method):
             losses.append(W.new_zeros(len(W)))
             for k in range(int(steps.max())):
                 hat[:, top] = theta_i + D * W[:, top]
-                loss: list[Tensor] = []
-                g = gradient(hat, k, losses=loss)[:, top]
-                W[:, top] -= active * (self.lr * g * D)
+                g, loss = gradient(hat, k)
+                W[:, top] -= active * (self.lr * g[:, top] * D)
                 if self.clip:
                     W[:, top].clamp_(0, 1)
-                losses[-1] = torch.where(torch.as_tensor(steps > k, device=W.device), loss[0], losses[-1])
+                losses[-1] = torch.where(torch.as_tensor(steps > k, device=W.device), loss, losses[-1])
             if second.any():
                 going = torch.as_tensor(second, device=W.device)
                 if len(losses) > LOOK_BACK:

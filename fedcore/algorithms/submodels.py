@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import checks, rng
+from ..engine import PLAIN, Loss
 from ..submodels import Neurons, Width, combine
 from .method import Gradient, Method, Part, Round
 
@@ -135,12 +136,12 @@ class Submodel(Method):
         return type(self).direction is Submodel.direction and (self.labels, self.training) == ("all", "compact")
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        more = {} if self.labels == "all" else {"loss": own_labels(r.owned, self.labels)}
+        loss = PLAIN if self.labels == "all" else own_labels(r.owned, self.labels)
         if self.training == "masked":
             if min(r.rates) < 1:
-                more["rate"] = r.rates[: len(y)]
-            return r.kept * G(y, **more)
-        return G(y, **more)
+                loss = replace(loss, rate=r.rates[: len(y)])
+            return r.kept * G(y, loss=loss)
+        return G(y, loss=loss)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": combine(r.x, y, r.mask, r.p, r.server_lr, r.total)}
@@ -336,18 +337,17 @@ def noise(r: Round, neurons: Neurons) -> list[Tensor]:
     return list(torch.as_tensor((flat + 0.5) / 2.0**53).to(r.p.device).split(neurons.widths, 1))
 
 
-def own_labels(owned: Tensor, reading: str) -> Any:
+def own_labels(owned: Tensor, reading: str) -> Loss:
     """Cross-entropy with the logits of labels that a client does not hold replaced; `owned [m, classes]`."""
     fill = 0.0 if reading == "zero" else -math.inf
 
-    def loss(logits: Tensor, y: Tensor, row: Any) -> Tensor:
-        mine = owned[row if isinstance(row, slice) else row[0]]
-        mine = mine.view(*y.shape[:-1], *[1] * (logits.dim() - y.dim()), -1)
+    def loss(logits: Tensor, y: Tensor, owned: Tensor) -> Tensor:
+        mine = owned.view(*y.shape[:-1], *[1] * (logits.dim() - y.dim()), -1)
         logits = torch.where(mine, logits, fill)
         each = logits.logsumexp(-1) - logits.gather(-1, per_head(logits, y)).squeeze(-1)
         return each.flatten(y.dim()).sum(-1) if each.dim() > y.dim() else each
 
-    return loss
+    return Loss(loss, rows={"owned": owned})
 
 
 def per_head(logits: Tensor, y: Tensor) -> Tensor:

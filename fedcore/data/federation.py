@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from .. import checks, distributed, models, rng
-from ..engine import PATHS, Batch, Engine
-from ..submodels import Neurons
+from ..engine import PATHS, PLAIN, Batch, Engine, Loss
+from ..engine.units import Neurons
 from .augment import RandAugment
 from .partitions import IID, ByOwner, Partition
 from .sources import Source, from_arrays, load
 
-Contrast = tuple[Sequence[Tensor], Callable[..., Tensor]]
 EVAL_CHUNK = 2048  # test samples per forward pass
 NORM_CHUNK = 256  # samples of one client whose statistics batch norm uses where no batch size says so
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
@@ -117,8 +116,7 @@ class Federation:
         self._order = np.concatenate(self.index)
         self._owned: np.ndarray | None = None
         self.public = None if public is None else tuple(self._put(part) for part in public)
-        self.engine = Engine(module, path, compute=compute, block=block)
-        self.engine.module.to(device, dtype)
+        self.engine = Engine(module, path, compute=compute, block=block).to(device, dtype)
         self.x0 = models.flatten(module).to(device, dtype)
         if not torch.isfinite(self.x0).all():
             raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
@@ -160,19 +158,17 @@ class Federation:
             return self
         fed = copy.copy(self)
         fed.device, fed.dtype = device, dtype or self.dtype
-        fed.engine = copy.deepcopy(self.engine)
-        fed.engine.module.to(device, fed.dtype)
+        fed.engine = self.engine.to(device, fed.dtype)
         fed.x, fed.y, fed.x0 = self.x.to(device), self.y.to(device), self.x0.to(device, fed.dtype)
         fed._test, fed._norm = tuple(part.to(device) for part in self._test), self._norm.to(device, fed.dtype)
         fed._rows, fed._test_rows = self._rows.to(device), self._test_rows.to(device)
         fed.public = None if self.public is None else tuple(part.to(device) for part in self.public)
-        fed.engine.shrunk = {}  # they hold parameters of the other device or type
         return fed
 
     def forced(self, path: str) -> Federation:
         """The same federation with the engine's path forced ("written", "batched" or "sequential")."""
         fed = copy.copy(self)
-        fed.engine = Engine(self.engine.module, path, self.engine.loss, self.engine.compute, self.engine.block)
+        fed.engine = self.engine.forced(path)
         return fed
 
     def fastest(self, cohort: int = 10, batch_size: int = 20) -> Federation:
@@ -255,7 +251,7 @@ class Federation:
         x, y = self._inputs(self.public[0])[None], self.public[1][None]
         batch = Batch(x, y, torch.ones_like(y, dtype=self.dtype), [y.shape[1]], [])
         rows = (row[None].to(self.device) for row in Y)
-        return torch.cat([self.engine.observe(row, batch, [""])[0][..., 0].to(Y.device) for row in rows])
+        return torch.cat([self.engine.logits(row, batch).to(Y.device) for row in rows])
 
     def public_sensitivities(
         self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str]
@@ -396,17 +392,23 @@ class Federation:
         hashes = ((part, rng.words(key, -1, np.arange(len(part))), size) for part, key, size in parts)
         return np.concatenate([part[np.argsort(h, kind="stable")[:size]] for part, h, size in hashes])
 
-    def gradient(self, Y: Tensor, plan: Plan, k: int, contrast: Contrast | None = None, **more: Any) -> Tensor:
-        """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan.
+    def gradient(self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
+        """Gradients `[a, d]` of local step k for the first len(Y) clients of the plan; loss, along: the engine's."""
+        return self.gradient_and_losses(Y, plan, k, loss, along)[0]
 
-        contrast: `(references, penalty)`: a further loss per sample, `penalty(z, z_1, z_2, ...)` of the
-        representations under Y and under each reference `[a, d]` (which are not differentiated).
-        more: `along`, `losses`, `loss` and `rate` as the engine's gradient has them; teacher: `(federation, Z)`, a
-        network whose logits on the same batch are the loss's second argument.
-        """
+    def gradient_and_losses(
+        self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `gradient`, and the clients' losses `[a]`."""
         if plan.indices is None:
-            return self.full_gradient(Y, plan, k, contrast, **more)
-        return self._engine_gradient(Y, self._batch(plan, k, slice(len(Y))), contrast, **more)
+            return self._full_gradient(Y, plan, k, loss, along)
+        return self.engine.gradient(Y, self._batch(plan, k, slice(len(Y))), loss, along)
+
+    def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
+        """Logits `[a, B, ...]` on the batch of local step k, without gradient."""
+        if plan.indices is not None:
+            return self.engine.logits(Y, self._batch(plan, k, slice(len(Y))))
+        return torch.cat([self.engine.logits(Y, batch) for _, batch in self._whole(Y, plan, k)], 1)
 
     def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
         """All local steps of a plan with mini-batches in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding."""
@@ -432,26 +434,24 @@ class Federation:
             x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
         return self._inputs(x, plan.rows[rows, None])
 
-    def _engine_gradient(
-        self, Y: Tensor, batch: Batch, contrast: Contrast | None, teacher: tuple | None = None, **more: Any
-    ) -> Tensor:
-        if teacher is not None:  # loss(logits, teacher's logits of the same batch, without gradient)
-            other, Z = teacher
-            soft, T = more["loss"], other.engine.observe(Z, batch, [""])[0][..., 0]
-            more["loss"] = lambda logits, y, row: soft(logits, T[row])
-        if contrast is None:
-            return self.engine.gradient(Y, batch, **more)
-        references, penalty = contrast
-        others = [self.engine.features(reference, batch) for reference in references]
-        return self.engine.gradient(Y, batch, lambda z, row: penalty(z, *(other[row] for other in others)), **more)
-
     def full_gradient(
-        self, Y: Tensor, plan: Plan, k: int = -1, contrast: Contrast | None = None, **more: Any
+        self, Y: Tensor, plan: Plan, k: int = -1, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> Tensor:
         """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them."""
+        return self._full_gradient(Y, plan, k, loss, along)[0]
+
+    def _full_gradient(self, Y: Tensor, plan: Plan, k: int, loss: Loss, along: Tensor | None) -> tuple[Tensor, Tensor]:
+        G, losses = torch.zeros_like(Y), Y.new_zeros(len(Y))
+        for places, batch in self._whole(Y, plan, k):
+            some, part = self.engine.gradient(Y, batch, loss.cut(slice(None), places), along)
+            G += some
+            losses += part
+        return G, losses
+
+    def _whole(self, Y: Tensor, plan: Plan, k: int) -> Iterator[tuple[slice, Batch]]:
+        """The clients' whole data in chunks, and which of the samples these are."""
         clients, keys = plan.clients[: len(Y)], plan.keys[: len(Y)]
         sizes, start = self.sizes[clients], self._start[clients]
-        G = torch.zeros_like(Y)
         # with dropout and batch norm, a client's chunks must not depend on who else is in the cohort
         width = NORM_CHUNK if self.engine.random or self.engine.norms else max(1, SAMPLE_CHUNK // len(Y))
         for low in range(0, int(sizes.max()), width):
@@ -461,9 +461,8 @@ class Federation:
             picked = torch.as_tensor(rows).to(self.device)
             weight = torch.as_tensor(valid / sizes[:, None], dtype=Y.dtype).to(self.device)
             counts, words = valid.sum(1).tolist(), self._keys(keys, plan.first + k, low)
-            batch = Batch(self._seen(picked, rows, plan, plan.first + k), self.y[picked], weight, counts, words)
-            G += self._engine_gradient(Y, batch, contrast, **more)
-        return G
+            x = self._seen(picked, rows, plan, plan.first + k)
+            yield slice(low, low + width), Batch(x, self.y[picked], weight, counts, words)
 
     def _keys(self, keys: np.ndarray, *parts: int) -> list[int]:
         if not self.engine.random:
@@ -748,24 +747,20 @@ class Quadratic:
         K = np.full(len(clients), epochs if steps is None else steps)
         return Plan(clients, torch.as_tensor(clients, device=self.device), K, rng.words(seed, rng.BATCH, t, clients))
 
-    def gradient(
-        self,
-        Y: Tensor,
-        plan: Plan,
-        k: int = 0,
-        contrast: Contrast | None = None,
-        along: Tensor | None = None,
-        losses: list[Tensor] | None = None,
-    ) -> Tensor:
+    def gradient(self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
         """A_i (y_i - b_i) for the first len(Y) clients of the plan; with directions `along [a, d]`, A_i along_i."""
-        if contrast is not None:
-            raise ValueError("a quadratic has no representation to contrast; use a federation with a network")
-        i = plan.rows[: len(Y)]
-        e = Y - self.b[i] if along is None else along
-        G = torch.bmm(self.A[i], e.unsqueeze(2)).squeeze(2)
-        if losses is not None:
-            losses.append(0.5 * (G * e).sum(1))
-        return G
+        return self.gradient_and_losses(Y, plan, k, loss, along)[0]
+
+    def gradient_and_losses(
+        self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `gradient`, and the clients' losses `[a]`."""
+        if not loss.plain:
+            raise ValueError("a quadratic has no logits or representations to judge; use a federation with a network")
+        A, e = self.A[plan.rows[: len(Y)]], Y - self.b[plan.rows[: len(Y)]]
+        G = torch.bmm(A, e.unsqueeze(2)).squeeze(2)
+        losses = 0.5 * (G * e).sum(1)
+        return (G if along is None else torch.bmm(A, along.unsqueeze(2)).squeeze(2)), losses
 
     full_gradient = gradient
 
