@@ -54,7 +54,7 @@ class Batched:
         return p.z.to(Y.dtype)
 
     def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None) -> list[Tensor]:
-        """Activations `[m, B, channels, positions]` at the named layers, no scaling, or a loss's derivatives by them."""
+        """Activations `[m, B, channels, positions]` at some layers, no scaling, or a loss's derivatives by them."""
         backward = loss is not None
         with torch.set_grad_enabled(backward):
             leaves = {k: v.requires_grad_(backward) for k, v in self.layout.views(Y.detach()).items()}
