@@ -329,7 +329,7 @@ class STEM(Loop):
     def before(self, cohort):
         if self.t == 0:
             self.d = self.mean({i: self.full(i, self.x) for i in cohort})
-        self.d_i = {i: self.d for i in cohort}
+        self.d_i = dict.fromkeys(cohort, self.d)
         self.y_prev = {}
 
     def correct(self, i, y, batch):
@@ -513,7 +513,7 @@ class FedALA(Loop):
                 W = W - self.hp.lr * gradient(self.net, start(), loss)[self.top :] * apart
                 if self.hp.clip:
                     W = W.clamp(0, 1)
-            last_losses.append(float(seen[0]))
+            last_losses.append(seen[0].item())
             settled = len(last_losses) > 10 and np.std(last_losses[-10:]) < 0.1
             if self.visits[i] > 1 or settled:  # the second visit until it has settled, later ones for one epoch
                 break
@@ -532,7 +532,7 @@ class FedALA(Loop):
             self.visits[i] += 1
 
 
-# --- section 6: sub-models as lists of kept units -----------------------------------------------------------------------
+# --- section 6: sub-models as lists of kept units -------------------------------------------------------------------
 
 
 class Divide(nn.Module):
@@ -716,7 +716,8 @@ class FedDSE(HeteroFL):
         if self.hp.budget is None:
             return h.whole(self.fed, i)[0]
         rows, key = np.asarray(self.fed.index[i]), rng.word(self.run.seed, rng.RESAMPLE, self.t)
-        return h.samples(self.fed, rows[np.argsort(rng.words(key, i, rows))[: self.hp.budget]])[0]
+        order = np.argsort(rng.words(key, i, np.arange(len(rows))))
+        return h.samples(self.fed, rows[order[: self.hp.budget]])[0]
 
 
 class FedGSE(HeteroFL):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import helpers as h
 import pytest
 import reference
-import torch
 from torch import nn
 
 import fedcore as fc
@@ -63,8 +62,6 @@ def case(method, *, model=mlp, rounds=4, cohort=3, name="", public=None, **optio
     """One comparison; decentralised methods and FedSplit have all clients in every round."""
     if method.full_participation:
         cohort = None
-    if isinstance(method, fc.FedSplit) or not method.full_participation:
-        pass
     label = f"{method!r} {name}".strip().replace(" ", "")
     return pytest.param(method, model, rounds, public, {"cohort": cohort, **options}, id=label)
 
@@ -146,9 +143,3 @@ def test_rounds_are_those_of_the_independent_loop(method, model, rounds, public,
 
 def test_every_method_is_compared():
     assert {type(c.values[0]) for c in CASES} == set(fc.ALL) == set(reference.LOOPS)
-
-
-def test_the_comparison_tells_a_method_from_another():
-    """FedProx's loop against FedAvg's run: what the comparison says where a rule differs."""
-    torch.manual_seed(0)
-    assert max(reference.deviation(fc.FedProx(0.5), federation(mlp, None), mlp, 2, **PLAIN)) < 1e-9
