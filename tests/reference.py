@@ -687,13 +687,12 @@ class FedRolex(HeteroFL):
         return [sorted((self.t + j) % w for j in range(k)) for w, k in zip(self.widths, self.k(ratio), strict=True)]
 
 
-def outputs(net: nn.Sequential, inputs: Tensor, kinds: tuple[type, ...]) -> tuple[Tensor, list[Tensor]]:
-    """Logits, and the outputs of the layers of these types."""
+def trace(net: nn.Sequential, inputs: Tensor) -> tuple[Tensor, list[tuple[nn.Module, Tensor, Tensor]]]:
+    """Logits, and every layer with what enters and what leaves it."""
     z, seen = inputs, []
     for layer in net:
-        z = layer(z)
-        if isinstance(layer, kinds):
-            seen.append(z)
+        before, z = z, layer(z)
+        seen.append((layer, before, z))
     return z, seen
 
 
@@ -704,7 +703,8 @@ class FedDSE(HeteroFL):
             return self.best(noise, ratio)
         nn.utils.vector_to_parameters(self.x, self.net.parameters())
         with torch.no_grad():
-            _, active = outputs(self.net, self.sample(i), (nn.ReLU,))
+            _, seen = trace(self.net, self.sample(i))
+        active = [after for layer, _, after in seen if isinstance(layer, nn.ReLU)]
         scores = [a.transpose(0, 1).flatten(1).mean(1).numpy() for a in active]
         if self.hp.standardise:
             scores = [(s - s.mean()) / s.std(ddof=1) for s in scores]
@@ -721,7 +721,7 @@ class FedDSE(HeteroFL):
 
 
 class FedGSE(HeteroFL):
-    """The printed score, eq. (4-3), and its two variants.  The default score of the authors' public code: `DEFAULT`."""
+    """The default score of the authors' public code (section 0), and the printed one, eq. (4-3), with its variants."""
 
     def start(self):
         super().start()
@@ -729,6 +729,7 @@ class FedGSE(HeteroFL):
 
     def keep(self, i, ratio):
         inputs, truth = h.public(self.fed)
+        owned, code = self.labels_of[i], self.hp.scoring == "public-code"
         if i in self.last:
             units, values = self.last[i]
             net = narrow(self.net, units)[0]
@@ -737,23 +738,30 @@ class FedGSE(HeteroFL):
             net = self.net
             nn.utils.vector_to_parameters(self.x, net.parameters())
         with torch.no_grad():
-            guess = net(inputs).argmax(1)
+            logits = net(inputs)
+        guess = torch.tensor(owned)[logits[:, owned].argmax(1)] if code else logits.argmax(1)
         usable, labels = list(range(len(truth))), guess
-        if self.hp.variant == "SPL":
-            usable = [s for s in usable if guess[s] == truth[s]] or usable
-            labels = truth
+        if self.hp.variant == "SPL":  # the public code chooses classes, the study samples
+            alike = [int(truth[s]) in owned if code else bool(guess[s] == truth[s]) for s in usable]
+            usable, labels = [s for s in usable if alike[s]] or usable, truth
         draw = rng.words(self.run.seed, rng.RESAMPLE, self.t, i, np.arange(len(truth)))
         picked = sorted(usable, key=lambda s: draw[s])[: self.hp.similar]
-        return self.best(self.scores(inputs[picked], labels[picked]), ratio)
+        return self.best(self.scores(inputs[picked], labels[picked], owned), ratio)
 
-    def scores(self, inputs, labels):
+    def scores(self, inputs, labels, owned):
         nn.utils.vector_to_parameters(self.x, self.net.parameters())
-        kinds = (nn.Linear, nn.Conv2d) if self.hp.before else (nn.ReLU,)
-        logits, seen = outputs(self.net, inputs, kinds)
-        D = torch.autograd.grad(F.cross_entropy(logits, labels), seen[: len(self.widths)])
-        if self.hp.cancel:
-            return [d.sum(0).abs().flatten(1).sum(1) if d.dim() > 2 else d.sum(0).abs() for d in D]
-        return [d.abs().transpose(0, 1).flatten(1).sum(1) for d in D]
+        logits, seen = trace(self.net, inputs)
+        if self.hp.scoring == "public-code":
+            values = [after for layer, _, after in seen if isinstance(layer, nn.Linear | nn.Conv2d)][:-1]
+            loss = masked_cross_entropy(logits, labels, owned, "zero")
+        else:
+            before = self.hp.scoring.endswith("-before")
+            values = [into if before else out for layer, into, out in seen if isinstance(layer, nn.ReLU)]
+            loss = F.cross_entropy(logits, labels)
+        D = [d.flatten(2) if d.dim() > 2 else d[:, :, None] for d in torch.autograd.grad(loss, values)]
+        if self.hp.scoring.startswith("printed"):
+            return [d.sum(0).abs().sum(1) for d in D]  # samples may cancel
+        return [d.abs().sum((0, 2)) for d in D]
 
     def server(self, cohort, Y):
         super().server(cohort, Y)

@@ -126,8 +126,12 @@ CASES = [
     case(fc.DepthFL({1: 0.4, 0.5: 0.6}, alpha=0.0, labels="zero"), model=heads, name="zero", **PLAIN),
     case(fc.DepthFL({1: 0.4, 0.3: 0.6}, ramp=2, alpha=0.2), model=heads, name="rich", **RICH),
     case(fc.FedGSE(LEVELS, similar=7), model=plain_cnn, public=4, **PLAIN),
-    case(fc.FedGSE(LEVELS, "SPL", similar=5), model=plain_cnn, public=4, **RICH),
-    case(fc.FedGSE(LEVELS, "SPL", cancel=False, before=True), model=deep, public=4, **PLAIN),
+    case(fc.FedGSE(LEVELS, "SPL", similar=5), model=normed, public=4, **RICH),
+    case(fc.FedGSE(LEVELS, similar=9, labels="zero"), model=normed, public=4, name="zero", **PLAIN),
+    case(fc.FedGSE(LEVELS, similar=7, scoring="printed"), model=plain_cnn, public=4, **PLAIN),
+    case(fc.FedGSE(LEVELS, "SPL", similar=5, scoring="printed-before"), model=plain_cnn, public=4, **RICH),
+    case(fc.FedGSE(LEVELS, "SPL", scoring="absolute"), model=normed, public=4, **PLAIN),
+    case(fc.FedGSE(LEVELS, scoring="absolute-before"), model=normed, public=4, **RICH),
 ]
 
 
