@@ -231,7 +231,7 @@ def test_hyper_parameters_have_the_contracts_names_and_working_defaults():
         fc.FederatedDropout: [*submodel, "aligned"], fc.FedRolex: submodel,
         fc.DepthFL: [*submodel, "alpha", "distil", "ramp"],
         fc.FedDSE: [*submodel, "temperature", "budget", "standardise"],
-        fc.FedGSE: [*submodel, "variant", "public", "similar", "cancel", "before"],
+        fc.FedGSE: [*submodel, "variant", "public", "similar", "scoring"],
     }  # fmt: skip
     assert (fc.FedAvg().server_momentum, fc.SCAFFOLD().option) == (0.0, "II")
     assert all(isinstance(m(), fc.Method) for m in fc.ALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks, rng
@@ -238,33 +240,42 @@ class FedDSE(Submodel):
 
 @dataclass(frozen=True)
 class FedGSE(Submodel):
-    """The units by whose activations the global loss changes most on public data like the client's (FedGSE study 2024).
+    """The units to which the global loss is most sensitive on public data like the client's (FedGSE study 2024).
 
-    The server labels its public data with the model that client i last uploaded (before the first time: its own):
-    "SPL" keeps the samples which that model gets right, with their labels; "CSL" keeps all, with its predictions as
-    labels.  On `similar` random ones of them, cross-entropy is sent back through the global model, and (eq. 4-3)
-    g = sum_positions |sum_samples dF/dh|; the ceil(r width) highest units of each layer are sent.  Where SPL keeps
-    nothing, all public data are used.  Batch norm uses the statistics of the samples at hand, scalers are off.
-    `last [n, d]` holds the uploads.
+    The server picks `similar` random public samples that are like the data of client i, sends their cross-entropy back
+    through the global model, and scores each unit by the derivatives; the ceil(r width) highest units of each layer
+    are sent.  Batch norm uses the statistics of the samples at hand, scalers are off.  Where no public sample is like
+    the client's data, all are used.  `last [n, d]` holds the uploads.
+
+    scoring: "public-code", as the code attributed to the authors (repository GradFL) has it:
+    g = sum over samples and positions of |dF/dz|, z the output of the layer before any normalisation, with the logits
+    of labels that the client lacks replaced by 0.  variant "SPL" takes the samples of the labels that the client
+    holds; "CSL", which that code lacks, all of them, labelled by the model that the client last uploaded (before the
+    first time: the server's own) with one of these labels.
+    "printed", as the study prints it: g = sum over positions of |sum over samples of dF/dh| (eq. 4-3), h the
+    activation, plain logits; "SPL" takes the samples that the client's last model gets right, "CSL" all with its
+    predictions as labels.  In a layer whose activations reach the loss through a linear layer and batch norm alone,
+    this score is zero (chapter 9, proposition "Batch norm cancels"); then there is a UserWarning, and the first units
+    are kept.  "printed-before": the same with the derivative by what enters the nonlinearity (Lemma 1 needs that).
+    "absolute" and "absolute-before": as these two, but the sum over samples and positions of absolute values.
 
     variant: "CSL" or "SPL".  public: None takes the federation's (`fc.federation(..., public=k)`: out of the training
     pool before it is dealt out), or else 10 samples per class; a number: that many samples per class, taken from the
     clients where the federation set none aside; or a pair `(x, y)`.  similar: samples a client is judged by, 128 in
-    Table 4.1.  cancel: False takes sum_samples |dF/dh| instead.  before: True takes the derivative by what enters
-    the nonlinearity (Lemma 1 needs that).  capacities, labels, mode, training: as HeteroFL.  Raises ValueError as
-    HeteroFL, for another variant, and for public data that are too few or overlap the clients' or the test data.
+    Table 4.1.  capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL, for another variant or
+    scoring, and for public data that are too few or overlap the clients' or the test data.
     """
 
     variant: str = "CSL"
     public: Any = None
     similar: int = 128
-    cancel: bool = True
-    before: bool = False
+    scoring: str = "public-code"
     client_state = ("last",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.choice("variant", self.variant, ("CSL", "SPL"))
+        checks.choice("scoring", self.scoring, tuple(SCORINGS))
         checks.integer("similar", self.similar, 1)
         if isinstance(self.public, tuple | list):
             object.__setattr__(self, "public", Samples(*self.public))
@@ -272,10 +283,22 @@ class FedGSE(Submodel):
             checks.integer("public", self.public, 1, hint="samples per class, a pair (x, y), or None")
 
     def on(self, fed: Any) -> Any:
-        """The federation with public data."""
+        """The federation with public data; a UserWarning where the score vanishes."""
         fed = super().on(fed)
         if self.smallest == 1:  # nothing to choose
             return fed
+        fed = self._supplied(fed)
+        if self.scoring == "printed" and (layers := vanishing(fed, self.similar)):
+            warnings.warn(
+                f"FedGSE(scoring='printed'): the score of eq. 4-3 is zero up to rounding in {', '.join(layers)}, whose "
+                "activations reach the loss through a linear layer and batch norm on batch statistics alone; the first "
+                "units are kept there.  Use scoring='public-code', or a model without batch norm behind these layers",
+                UserWarning,
+                stacklevel=2,
+            )
+        return fed
+
+    def _supplied(self, fed: Any) -> Any:
         if isinstance(self.public, Samples):
             return fed.with_public(self.public.x, self.public.y)
         if fed.public is None:
@@ -289,18 +312,28 @@ class FedGSE(Submodel):
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         last = torch.where((r.last != 0).any(1, keepdim=True), r.last, r.x)
-        truth = r.fed.public[1].to(last.device)
-        picked, labels, w = self.similar_samples(r, r.fed.public_logits(last).argmax(-1), truth)
-        sites = neurons.before if self.before else neurons.sites
-        D = r.fed.public_sensitivities(r.x, picked, labels, w, sites)
-        return [(h.sum(1).abs() if self.cancel else h.abs().sum(1)).sum(2) for h in D]
+        logits, truth = r.fed.public_logits(last), r.fed.public[1].to(last.device)
+        place, cancel = SCORINGS[self.scoring]
+        if self.scoring == "public-code":
+            owned = r.fed.owned(r.ids).to(last.device)
+            owned = F.pad(owned, (0, logits.shape[-1] - owned.shape[1]))  # a model may have more logits than labels
+            guess, alike = logits.masked_fill(~owned[:, None], -math.inf).argmax(-1), owned[:, truth]
+            loss = own_labels(owned, "zero")
+        else:
+            guess = logits.argmax(-1)
+            alike, loss = guess == truth, True
+        picked, labels, w = self.similar_samples(r, guess, truth, alike)
+        D = r.fed.public_sensitivities(r.x, picked, labels, w, getattr(neurons, place), loss)
+        return [(cancelled(h) if cancel else h.abs().sum(1)).sum(2) for h in D]
 
-    def similar_samples(self, r: Round, guess: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Public samples per client from the predictions `[m, P]` of its model: picked, labels, weights `[m, S]`."""
-        usable, labels = torch.ones_like(guess, dtype=torch.bool), guess
+    def similar_samples(self, r: Round, guess: Tensor, truth: Tensor, alike: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Public samples per client: picked, labels, weights `[m, S]`.
+
+        guess: the labels `[m, P]` that its model gives them; alike: whether SPL takes them, `[m, P]` bool.
+        """
+        usable, labels = torch.ones_like(alike), guess
         if self.variant == "SPL":
-            usable, labels = guess == truth, truth.expand_as(guess)
-            usable = usable | ~usable.any(1, keepdim=True)
+            usable, labels = alike | ~alike.any(1, keepdim=True), truth.expand_as(guess)
         u = rng.words(r.seed, rng.RESAMPLE, r.t, np.asarray(r.ids)[:, None], np.arange(guess.shape[1])) / 2.0**64
         order = (torch.as_tensor(u).to(guess.device) + ~usable).argsort(1)[:, : self.similar]
         w = usable.gather(1, order).to(r.p.dtype)
@@ -308,6 +341,31 @@ class FedGSE(Submodel):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {**super().aggregate(r, y), "last": torch.where(r.kept, y, 0)}
+
+
+SCORINGS = {  # where the derivatives are taken, and whether samples may cancel
+    "public-code": ("outputs", False),
+    "printed": ("sites", True),
+    "printed-before": ("before", True),
+    "absolute": ("sites", False),
+    "absolute-before": ("before", False),
+}
+
+
+def cancelled(D: Tensor) -> Tensor:
+    """|Sum over samples| of derivatives `[m, S, ...]`; 0 where nothing but rounding is left of the absolute values."""
+    total = D.sum(1).abs()
+    return torch.where(total > torch.finfo(D.dtype).eps ** 0.5 * D.abs().sum(1), total, 0)
+
+
+def vanishing(fed: Any, samples: int) -> list[str]:
+    """The layers (by their names in the module) in which eq. 4-3 is zero for every unit though the loss depends on
+    them, judged at the initial model on so many of the public samples."""
+    y, sites = fed.public[1], fed.neurons().sites
+    picked = torch.arange(len(y), device=y.device)[:: -(-len(y) // samples)][None]
+    w = torch.full(picked.shape, 1 / picked.shape[1], dtype=fed.dtype, device=y.device)
+    D = fed.public_sensitivities(fed.x0, picked, y[picked], w, sites)
+    return [site for site, h in zip(sites, D, strict=True) if bool(h.any()) and not bool(cancelled(h).any())]
 
 
 class Samples:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import checks, distributed, models, rng
-from ..engine import PATHS, Batch, Engine
+from ..engine import PATHS, Batch, Engine, Loss
 from ..submodels import Neurons
 from .augment import RandAugment
 from .partitions import IID, ByOwner, Partition
@@ -258,14 +258,15 @@ class Federation:
         return torch.cat([self.engine.observe(row, batch, [""])[0][..., 0].to(Y.device) for row in rows])
 
     def public_sensitivities(
-        self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str]
+        self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str], loss: bool | Loss = True
     ) -> list[Tensor]:
         """Derivatives `[m, S, width, positions]` of the loss of the model `x [d]` by its activations at `sites`.
 
-        picked `[m, S]` among the public samples, labels `[m, S]`, weights w `[m, S]` (0: not used).
+        picked `[m, S]` among the public samples, labels `[m, S]`, weights w `[m, S]` (0: not used).  loss: True is the
+        cross-entropy, a function replaces it as in the engine's gradient.
         """
         batch = Batch(*(t.to(self.device) for t in (self._inputs(self.public[0][picked]), labels, w)), [0] * len(w), [])
-        D = self.engine.observe(x.to(self.device).expand(len(w), -1), batch, sites, loss=True)
+        D = self.engine.observe(x.to(self.device).expand(len(w), -1), batch, sites, loss)
         return [h.to(x.device) for h in D]
 
     def with_public(self, x: Any, y: Any) -> Federation:
