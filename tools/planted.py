@@ -5,8 +5,8 @@
 
 An error is a place in the package, a text that stands there exactly once, what replaces it, and the quickest tests that
 must fail for it.  A place is a dotted name, such as `FedAvg.aggregate` or `topology.gap`, found in the source wherever
-its file is.  An entry whose place or text no longer fits is refused, all of them by name, before anything runs; so is a
-selection of tests that is empty or fails without any error.  The exit status is 0 when every error is caught.
+its file is.  Entries whose place or text no longer fits are refused by name before anything runs; a selection of tests
+that is empty or fails without the error has a verdict of its own.  The exit status is 0 when all errors are caught.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("fedcore", "tests", "tools", "pyproject.toml", "requirements.txt", "README.md")
 REF = "test_reference.py"
+NO_TEST = "these tests are empty or fail without the error"
 
 
 class Planted(NamedTuple):
-    """An error: in the definition `place`, `text` (once) becomes `error`; `tests` are a file and a `-k` expression."""
+    """An error: in the class, function or module `place`, `text` becomes `error`; `tests`: a file and a `-k` word."""
 
     place: str
     text: str
@@ -49,16 +50,8 @@ METHODS = [
         ("FedAvg.aggregate", "self.server_momentum * r.v + delta", "self.server_momentum * (r.v + delta)"),
         ("FedAvg.aggregate", "r.server_lr * v", "v"),
     ),
-    *errors(
-        REF,
-        "FedSGD",
-        ("FedSGD.local_work", '"batch_size": None', '"batch_size": 20'),
-    ),
-    *errors(
-        REF,
-        "FedSMB",
-        ("FedSMB.local_work", '"walk": True', '"walk": False'),
-    ),
+    *errors(REF, "FedSGD", ("FedSGD.local_work", '"batch_size": None', '"batch_size": 20')),
+    *errors(REF, "FedSMB", ("FedSMB.local_work", '"walk": True', '"walk": False')),
     *errors(
         REF,
         "FedProx",
@@ -101,16 +94,8 @@ METHODS = [
         ("FedDC.aggregate", "c_i = r.c_i - r.c -", "c_i = r.c_i + r.c -"),
         ("FedDC.aggregate", "r.mean(delta) + h", "r.mean(delta) + r.h"),
     ),
-    *errors(
-        REF,
-        "FedPVR",
-        ("FedPVR.aggregate", "r.mask * (r.c_i", "(r.c_i"),
-    ),
-    *errors(
-        "test_exact_corrections.py",
-        "pvr or PVR",
-        ("FedPVR.mask", 'f"{layer}."', 'f"{layer}"'),
-    ),
+    *errors(REF, "FedPVR", ("FedPVR.aggregate", "r.mask * (r.c_i", "(r.c_i")),
+    *errors("test_exact_corrections.py", "pvr or PVR", ("FedPVR.mask", 'f"{layer}."', 'f"{layer}"')),
     *errors(
         REF,
         "MimeLite",
@@ -172,16 +157,8 @@ METHODS = [
         ("DPSGD.mixed", "r.W @ r.X + (y - r.X)", "r.W @ y"),
         ("DPSGD.local_work", '"walk": True', '"walk": False'),
     ),
-    *errors(
-        REF,
-        "DFedAvgM",
-        ("DFedAvgM.local_momentum", "self.momentum", "momentum"),
-    ),
-    *errors(
-        REF,
-        "DFedSAM",
-        ("DFedSAM.mixed", "range(self.gossip_steps)", "range(1)"),
-    ),
+    *errors(REF, "DFedAvgM", ("DFedAvgM.local_momentum", "self.momentum", "momentum")),
+    *errors(REF, "DFedSAM", ("DFedSAM.mixed", "range(self.gossip_steps)", "range(1)")),
     *errors(
         REF,
         "DFedGAM",
@@ -227,7 +204,7 @@ SUBMODELS = [
         "FedRolex",
         ("FedRolex.score", "r.t) % w", "2 * r.t) % w"),
         ("FedRolex.score", "- r.t) % w", "+ r.t) % w"),
-        ("Neurons.top", "descending=True", "descending=False"),
+        ("_ranks", "descending=True", "descending=False"),
     ),
     *errors(
         REF,
@@ -247,8 +224,12 @@ SUBMODELS = [
         "FedGSE",
         ("FedGSE.score", "torch.where((r.last != 0).any(1, keepdim=True), r.last, r.x)", "r.last[0].expand_as(r.last)"),
         ("FedGSE.score", "torch.where((r.last != 0).any(1, keepdim=True), r.last, r.x)", "r.x.expand_as(r.last)"),
-        ("FedGSE.score", "h.sum(1).abs()", "h.abs().sum(1)"),
-        ("FedGSE.similar_samples", "guess == truth", "guess != truth"),
+        ("FedGSE.score", "cancelled(h) if cancel else h.abs().sum(1)", "h.abs().sum(1)"),
+        ("FedGSE.score", "owned[:, truth]", "~owned[:, truth]"),
+        ("FedGSE.score", 'own_labels(owned, "zero")', "True"),
+        ("FedGSE.score", "logits.masked_fill(~owned[:, None], -math.inf).argmax(-1)", "logits.argmax(-1)"),
+        ("algorithms.submodels", '("outputs", False)', '("sites", False)'),
+        ("FedGSE.score", "guess == truth", "guess != truth"),
         ("FedGSE.similar_samples", "+ ~usable", ""),
         ("FedGSE.aggregate", "torch.where(r.kept, y, 0)", "y"),
     ),
@@ -271,46 +252,22 @@ SUBMODELS = [
         ("DepthFL.aggregate", "torch.where(r.mask, y - r.x, 0)", "0.99 * torch.where(r.mask, y - r.x, 0)"),
         ("DepthFL.split", "np.ceil(", "np.floor(0.5 + "),
     ),
+    *errors("test_submodels.py", "capacities_are_dealt", ("_dealt", "counts - exact", "exact - counts")),
     *errors(
-        "test_submodels.py",
-        "capacities_are_dealt",
-        ("_dealt", "counts - exact", "exact - counts"),
+        "test_submodels.py", "rounded_up", ("kept", "math.ceil(round(ratio * width, 9))", "max(1, int(ratio * width))")
     ),
+    *errors("test_submodels.py", "combine", ("combine", "delta / share", "delta")),
     *errors(
-        "test_submodels.py",
-        "rounded_up",
-        ("kept", "math.ceil(round(ratio * width, 9))", "max(1, int(ratio * width))"),
-    ),
-    *errors(
-        "test_submodels.py",
-        "combine",
-        ("combine", "delta / share", "delta"),
-    ),
-    *errors(
-        "test_submodels.py",
-        "combine or toy",
-        ("combine", "share > 0, x + server_lr", "share >= 0, x + server_lr"),
+        "test_submodels.py", "combine or toy", ("combine", "share > 0, x + server_lr", "share >= 0, x + server_lr")
     ),
     *errors(
         "test_submodels.py",
         "columns",
         ("Neurons.places", "keep[stream][:, :, None] * block + inside", "keep[stream][:, :, None] + inside"),
     ),
-    *errors(
-        "test_submodels.py",
-        "residual_stream",
-        ("_Walk.join", "if self.aligned and a != b", "if False"),
-    ),
-    *errors(
-        "test_submodels.py",
-        "stage",
-        ("with_heads", "widths[-1] != inside[-1][0]", "widths[-1] < inside[-1][0]"),
-    ),
-    *errors(
-        "test_submodels.py",
-        "first_stages",
-        ("Depth.places", "< self.stages", "<= self.stages"),
-    ),
+    *errors("test_submodels.py", "residual_stream", ("_Walk.join", "if self.aligned and a != b", "if False")),
+    *errors("test_submodels.py", "stage", ("with_heads", "widths[-1] != inside[-1][0]", "widths[-1] < inside[-1][0]")),
+    *errors("test_submodels.py", "first_stages", ("Depth.places", "< self.stages", "<= self.stages")),
 ]
 
 ROUND = [
@@ -324,82 +281,40 @@ ROUND = [
         ("_Run._view", 's["weighting"] == "samples"', 's["weighting"] != "samples"'),
         ("Round.mean", "self.p[:, 0]", "self.p[:, 0].flip(0)"),
     ),
-    *errors(
-        REF,
-        "DFedAvgM",
-        ("Gossip.prepare", "r.seed, r.t", "r.seed, 0"),
-    ),
+    *errors(REF, "DFedAvgM", ("Gossip.prepare", "r.seed, r.t", "r.seed, 0")),
 ]
 
 TOPOLOGY = [
-    *errors(
-        "test_topology.py",
-        "ring or symmetric or drawing",
-        ("Ring.lists", "[0, 1, -1]", "[0, 1, 2]"),
-    ),
-    *errors(
-        "test_topology.py",
-        "torus or symmetric",
-        ("Torus.lists", "[0, 0, 0, 1, -1]", "[0, 0, 0, 1, -2]"),
-    ),
-    *errors(
-        "test_topology.py",
-        "exponential",
-        ("Exponential.lists", "2**j", "3**j"),
-    ),
+    *errors("test_topology.py", "ring or symmetric or drawing", ("Ring.lists", "[0, 1, -1]", "[0, 1, 2]")),
+    *errors("test_topology.py", "torus or symmetric", ("Torus.lists", "[0, 0, 0, 1, -1]", "[0, 0, 0, 1, -2]")),
+    *errors("test_topology.py", "exponential", ("Exponential.lists", "2**j", "3**j")),
     *errors(
         "test_topology.py",
         "every_degree or symmetric",
         ("RandomRegular.lists", "np.triu(~missing, 1)", "np.triu(~missing, 2)"),
     ),
+    *errors("test_topology.py", "directed", ("DirectedRandom.lists", "chosen >= own", "chosen > own")),
     *errors(
-        "test_topology.py",
-        "directed",
-        ("DirectedRandom.lists", "chosen >= own", "chosen > own"),
-    ),
-    *errors(
-        "test_topology.py",
-        "another_order",
-        ("Mixing.ordered", "place[self.indices[clients]]", "self.indices[clients]"),
+        "test_topology.py", "another_order", ("Mixing.ordered", "place[self.indices[clients]]", "self.indices[clients]")
     ),
     *errors(
         "test_topology.py",
         "path or symmetric",
         ("_metropolis", "np.maximum(degree[a], degree[b])", "np.minimum(degree[a], degree[b])"),
     ),
-    *errors(
-        "test_topology.py",
-        "gap",
-        ("topology.gap", "[1:2]", "[2:3]"),
-    ),
+    *errors("test_topology.py", "gap", ("topology.gap", "[1:2]", "[2:3]")),
     *errors(
         "test_topology.py",
         "every_degree or symmetric or 100_client",
         ("_regular", "(pairs[:, 0] != pairs[:, 1]) &", ""),
     ),
-    *errors(
-        "test_topology.py",
-        "ring or symmetric",
-        ("_circle", "1 / len(offsets)", "1.01 / len(offsets)"),
-    ),
-    *errors(
-        "test_topology.py",
-        "refused",
-        ("topology.check", "W.sum(axis) - 1", "W.sum(1) - 1"),
-    ),
-    *errors(
-        "test_topology.py",
-        "100_client",
-        ("_mixing", "seed, t)", "seed, 0)"),
-    ),
+    *errors("test_topology.py", "ring or symmetric", ("_circle", "1 / len(offsets)", "1.01 / len(offsets)")),
+    *errors("test_topology.py", "refused", ("topology.check", "W.sum(axis) - 1", "W.sum(1) - 1")),
+    *errors("test_topology.py", "100_client", ("_mixing", "seed, t)", "seed, 0)")),
 ]
 
 DATA = [
-    *errors(
-        "test_partitions.py",
-        "same_seed",
-        ("IID.split", "rng.permutation(len(labels))", "np.arange(len(labels))"),
-    ),
+    *errors("test_partitions.py", "same_seed", ("IID.split", "rng.permutation(len(labels))", "np.arange(len(labels))")),
     *errors(
         "test_partitions.py",
         "dirichlet",
@@ -407,11 +322,7 @@ DATA = [
         ("Dirichlet.split", "np.full(clients, self.q)", "np.full(clients, 2 * self.q)"),
         ("Dirichlet.split", ">= least", ">= 1"),
     ),
-    *errors(
-        "test_partitions.py",
-        "skewed or dirichlet",
-        ("Dirichlet._equal", "self.q)", "1.0)"),
-    ),
+    *errors("test_partitions.py", "skewed or dirichlet", ("Dirichlet._equal", "self.q)", "1.0)")),
     *errors(
         "test_partitions.py",
         "owner",
@@ -423,11 +334,7 @@ DATA = [
         ("rng.word", "h >> 27", "h >> 26"),
         ("rng.words", "np.uint64(30)", "np.uint64(31)"),
     ),
-    *errors(
-        "test_randomness.py",
-        "cohort",
-        ("rng.cohort", "% (j + 1)", "% n"),
-    ),
+    *errors("test_randomness.py", "cohort", ("rng.cohort", "% (j + 1)", "% n")),
     *errors(
         REF,
         "FedAvg and not DFed",
@@ -443,45 +350,21 @@ DATA = [
         "batches",
         ("Federation.plan", "rng.words(seed, rng.BATCH, t, clients)", "rng.words(seed, rng.BATCH, 0, clients)"),
     ),
-    *errors(
-        REF,
-        "FedSMB",
-        ("Federation.plan", "np.full_like(K, t if walk else 0)", "np.full_like(K, 0)"),
-    ),
-    *errors(
-        REF,
-        "FedSGD",
-        ("Federation.full_gradient", "valid / sizes[:, None]", "valid / sizes.max()"),
-    ),
+    *errors(REF, "FedSMB", ("Federation.plan", "np.full_like(K, t if walk else 0)", "np.full_like(K, 0)")),
+    *errors(REF, "FedSGD", ("Federation.full_gradient", "valid / sizes[:, None]", "valid / sizes.max()")),
     *errors(
         "test_data.py",
         "bytes or normalised",
         ("Federation._inputs", "- mean).div_(std)", "- mean)"),
         ("_statistics", "x.mean((0, 2, 3))", "x.mean((0, 2, 3)) + 1"),
     ),
-    *errors(
-        "test_contract.py",
-        "objective",
-        ("Federation.objective", "/ self.n", "/ self.sizes.sum()"),
-    ),
-    *errors(
-        "test_submodels.py",
-        "public",
-        ("_set_aside", "[:k]", "[:k + 1]"),
-    ),
-    *errors(
-        "test_exact.py",
-        "fedavg or FedAvg",
-        ("Quadratic.gradient", "self.A[i]", "self.A[i.flip(0)]"),
-    ),
+    *errors("test_contract.py", "objective", ("Federation.objective", "/ self.n", "/ self.sizes.sum()")),
+    *errors("test_submodels.py", "public", ("_set_aside", "[:k]", "[:k + 1]")),
+    *errors("test_exact.py", "fedavg or FedAvg", ("Quadratic.gradient", "self.A[i]", "self.A[i.flip(0)]")),
 ]
 
 ENGINE = [
-    *errors(
-        "test_engine_paths.py",
-        "written_gradient or Written",
-        ("Written._run", "-1.0, reduce", "-1.01, reduce"),
-    ),
+    *errors("test_engine_paths.py", "is_autograds and digit_cnn", ("Written._run", "-1.0, reduce", "-1.01, reduce")),
     *errors(
         REF,
         "FedAvg and not DFed",
@@ -495,11 +378,7 @@ ENGINE = [
         ("fast._Mean.__call__", "e / size", "e"),
         ("fast._ReLU.__call__", "threshold_backward(e, out, 0)", "threshold_backward(e, out, 0.01)"),
     ),
-    *errors(
-        REF,
-        "HeteroFL",
-        ("fast._Scaler.__call__", "e / rate", "e"),
-    ),
+    *errors(REF, "HeteroFL", ("fast._Scaler.__call__", "e / rate", "e")),
     *errors(
         "test_engine.py",
         "batch_norm",
@@ -507,26 +386,14 @@ ENGINE = [
     ),
     *errors(
         "test_engine.py",
-        "both_paths",
+        "on_the_module and digit_cnn",
         ("engine._linear", 'p[prefix + "bias"].unsqueeze(1)', '0 * p[prefix + "bias"].unsqueeze(1)'),
         ("engine._conv", "groups=m", "groups=1"),
         ("engine._residual", "torch.relu(body +", "(body +"),
     ),
-    *errors(
-        REF,
-        "MOON",
-        ("engine._projected", 'encoder.", x', 'encoder.", 1.01 * x'),
-    ),
-    *errors(
-        "test_engine.py",
-        "padding or both_paths",
-        ("Engine._sequential", "x[i, :count]", "x[i, :]"),
-    ),
-    *errors(
-        REF,
-        "DFedGAM",
-        ("Engine._derivatives", "slope = sum((g * v)", "slope = sum((g + v)"),
-    ),
+    *errors(REF, "MOON", ("engine._projected", 'encoder.", x', 'encoder.", 1.01 * x')),
+    *errors("test_engine.py", "padding_has", ("Engine._sequential", "x[i, :count]", "x[i, :]")),
+    *errors(REF, "DFedGAM", ("Engine._derivatives", "slope = sum((g * v)", "slope = sum((g + v)")),
     *errors(
         "test_engine.py",
         "evaluat or statistics",
@@ -546,7 +413,7 @@ ERRORS = [*METHODS, *SUBMODELS, *ROUND, *TOPOLOGY, *DATA, *ENGINE]
 
 
 def definitions(package: Path) -> list[tuple[str, Path, int, int]]:
-    """Every function and class: dotted name from the package on, file, first and last line."""
+    """Every module, class and function: dotted name from the package on, file, first and last line."""
     found: list[tuple[str, Path, int, int]] = []
 
     def walk(node: ast.AST, name: str, file: Path) -> None:
@@ -556,7 +423,10 @@ def definitions(package: Path) -> list[tuple[str, Path, int, int]]:
                 walk(child, f"{name}.{child.name}", file)
 
     for file in sorted(package.rglob("*.py")):
-        walk(ast.parse(file.read_text()), ".".join(file.relative_to(package.parent).with_suffix("").parts), file)
+        text = file.read_text()
+        name = ".".join(file.relative_to(package.parent).with_suffix("").parts)
+        found.append((name, file, 1, len(text.splitlines())))
+        walk(ast.parse(text), name, file)
     return found
 
 
@@ -616,22 +486,21 @@ def main(words: list[str]) -> int:
         if misfits:
             print("these entries no longer fit the source:", *misfits, sep="\n  ")
             return 2
-        for tests in sorted({e.tests for e in errors}):
-            if status := run(folder, tests):
-                misfits.append(f"tests/{tests[0]} -k {tests[1]!r}: exit status {status}")
-        if misfits:
-            print("these selections are empty or fail without any error:", *misfits, sep="\n  ")
-            return 2
         verdicts: Counter[str] = Counter()
+        without: dict[tuple[str, str], int] = {}
         for error, (file, text) in zip(errors, texts, strict=True):
             sound, begin = file.read_text(), time.perf_counter()
+            if error.tests not in without:
+                without[error.tests] = run(folder, error.tests)
             file.write_text(text)
             status = run(folder, error.tests)
             file.write_text(sound)
-            verdict = {0: "MISSED", 1: "caught"}.get(status, f"status {status}")
+            verdict = {0: "MISSED", 1: "caught"}.get(status, f"exit {status}")
+            if without[error.tests]:
+                verdict = f"{NO_TEST} ({without[error.tests]})"
             verdicts[verdict] += 1
             change = f"{error.text.strip()!r} -> {error.error.strip()!r}"
-            print(f"{verdict:8} {time.perf_counter() - begin:5.1f} s  {error.place:28} {change}", flush=True)
+            print(f"{verdict:7} {time.perf_counter() - begin:5.1f} s  {error.place:28} {change}", flush=True)
         print(*(f"{verdict}: {n}" for verdict, n in verdicts.items()), sep=", ")
     return 0 if set(verdicts) == {"caught"} else 1
 
