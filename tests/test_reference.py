@@ -136,7 +136,7 @@ CASES = [
 
 
 def federation(model, public):
-    return h.network((13, 7, 20, 9, 12), model=model, shape=SHAPE, classes=CLASSES, public=public)
+    return h.network((13, 7, 23, 9, 12), model=model, shape=SHAPE, classes=CLASSES, public=public)
 
 
 @pytest.mark.parametrize(("method", "model", "rounds", "public", "options"), CASES)
