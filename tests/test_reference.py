@@ -52,6 +52,13 @@ def plain_cnn(shape, classes):
     )  # fmt: skip
 
 
+def eleven(shape, classes):
+    """Layers named 1 and 10."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), *(nn.Identity() for _ in range(7)), nn.Linear(6, classes)
+    )
+
+
 projected = fc.models.projected(mlp, dim=4)
 heads = fc.submodels.multihead(lambda shape, classes: fc.models.mlp(shape, classes, hidden=(8, 6, 5)))
 LEVELS = {1.0: 0.4, 0.5: 0.4, 0.2: 0.2}
@@ -98,6 +105,7 @@ CASES = [
     *both(fc.FedSMOO(0.3, 0.2), rounds=5),
     *both(fc.FedPVR()),
     case(fc.FedPVR(("1.weight", "3")), model=deep, name="named", **PLAIN),
+    case(fc.FedPVR(("1",)), model=eleven, name="1 and 10", **PLAIN),
     case(fc.FedPVR("all"), model=deep, name="all", **PLAIN),
     *both(fc.FedUp(0.1)),
     *both(fc.FedSAM(0.2)),
