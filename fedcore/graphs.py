@@ -10,25 +10,24 @@ stand-in, the capture itself by the same test on a machine that has one.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .data.federation import Federation
 from .engine import Batch, Engine
+from .objective.network import Federation
 
 Shape = tuple[Any, ...]
 
 
 def graphed(fed: Federation) -> Federation:
     """The same federation with gradients that are captured once per shape and then replayed."""
-    fed = copy.copy(fed)
-    fed.engine = Graphed(fed.engine.module, fed.engine.path, fed.engine.loss, fed.engine.compute, fed.engine.block)
-    return fed
+    e = fed.engine
+    return replace(fed, engine=Graphed(e.module, e.path, e.loss, e.compute, e.block))
 
 
 def capture(work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
@@ -52,9 +51,8 @@ def compiled(fed: Federation) -> Federation:
     minutes, and after some of them PyTorch goes on uncompiled.  Smaller networks, Hessian-vector products and
     representations are never compiled.
     """
-    fed = copy.copy(fed)
-    fed.engine = Compiled(fed.engine.module, fed.engine.path, fed.engine.loss, fed.engine.compute, fed.engine.block)
-    return fed
+    e = fed.engine
+    return replace(fed, engine=Compiled(e.module, e.path, e.loss, e.compute, e.block))
 
 
 class Compiled(Engine):

@@ -94,7 +94,7 @@ def test_one_seed_gives_one_result_and_another_seed_another(method, kind):
 @every_method
 def test_a_run_changes_neither_its_inputs_nor_the_global_random_state(method, kind):
     fed = make(kind)
-    tensors = [fed.A, fed.b, fed.x0] if kind == "quadratic" else [fed.x, fed.y, fed.x0, *fed._test]
+    tensors = [fed.A, fed.b, fed.x0] if kind == "quadratic" else [fed.x, fed.y, fed.x0, *fed.test]
     before = [t.clone() for t in tensors]
     word, numpy_word = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     method_before = repr(method)
@@ -378,7 +378,7 @@ def test_curve_and_final_give_the_numbers_of_the_frame():
 def test_evaluation_is_that_of_the_server_model_after_the_round():
     fed = make("network")
     history = run(fc.FedAvg(), fed)
-    inputs, labels = fed._inputs(fed._test[0]), fed._test[1]
+    inputs, labels = fed.inputs(fed.test[0]), fed.test[1]
     net = fed.engine.module
     nn.utils.vector_to_parameters(history.params, net.parameters())
     logits = net(inputs)
@@ -441,7 +441,8 @@ def test_the_installed_package_has_every_room():
 def test_client_states_too_large_for_the_device_live_in_host_memory_and_give_the_same(monkeypatch):
     fed, method = make("network"), fc.FedDC(0.3)
     usual = run(method, fed)
-    monkeypatch.setitem(fc.simulate.__globals__, "_free", lambda device: 0)  # fc.simulate is the function, not the room
+    monkeypatch.setattr(memory, "apart", lambda device: True)
+    monkeypatch.setattr(memory, "free", lambda device: 0 if sys._getframe(1).f_code.co_name == "_too_large" else 1e12)
     with pytest.warns(UserWarning, match=r"h_i, c_i of FedDC take .* GB \(5 clients x .* parameters\).*host memory"):
         moved = run(method, fed)
     assert same(usual, moved)

@@ -16,7 +16,7 @@ import torch
 
 from .. import algorithms, checks, models, probes, submodels, topology
 from ..data import RandAugment, domains, partitions
-from ..data.federation import Federation, federation
+from ..objective.network import Federation, federation
 from ..simulate import Diverged
 from ..simulate import simulate as _simulate
 

@@ -25,10 +25,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from . import checks, fast, models, submodels
+from .. import checks, fast, models, submodels
+from .loss import PLAIN as PLAIN
+from .loss import Loss as Loss
 
 Extra = Callable[[Tensor, Any], Tensor]
-Loss = Callable[[Tensor, Tensor, Any], Tensor]
+PerSample = Callable[[Tensor, Tensor, Any], Tensor]
 Chunks = Iterable[tuple[Tensor, Tensor]]
 PATHS = ("written", "batched", "sequential")
 ONE_SAMPLE = (
@@ -153,7 +155,7 @@ class Engine:
         Y: Tensor,
         batch: Batch,
         extra: Extra | None = None,
-        loss: Loss | None = None,
+        loss: PerSample | None = None,
         rate: Sequence[float] | None = None,
         along: Tensor | None = None,
         losses: list[Tensor] | None = None,
@@ -325,7 +327,7 @@ class Engine:
         views = (h.unflatten(1, (len(Y), -1)).transpose(0, 1) if h.dim() == 4 else h for h in seen.values())
         return [h.flatten(3) if h.dim() > 3 else h.unsqueeze(3) for h in views]
 
-    def _per_sample(self, logits: Tensor, y: Tensor, loss: Loss | None, row: Any) -> Tensor:
+    def _per_sample(self, logits: Tensor, y: Tensor, loss: PerSample | None, row: Any) -> Tensor:
         """Losses `[..., B]` of logits `[..., B, classes]`, or the sum over heads of `[..., B, heads, classes]`."""
         if loss is not None:
             return loss(logits, y, row)
@@ -339,7 +341,7 @@ class Engine:
         Y: Tensor,
         batch: Batch,
         extra: Extra | None,
-        loss: Loss | None,
+        loss: PerSample | None,
         rate: Sequence[float] | None,
         along: Tensor | None,
         losses: list[Tensor] | None,
@@ -387,7 +389,7 @@ class Engine:
         Y: Tensor,
         batch: Batch,
         extra: Extra | None,
-        loss: Loss | None,
+        loss: PerSample | None,
         rate: Sequence[float] | None,
         along: Tensor | None,
         losses: list[Tensor] | None,
