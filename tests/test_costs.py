@@ -30,9 +30,7 @@ COSTS = [
     (fc.SCAFFOLD("II"), 2 * d, d + 1, 1, 0, 0),
     (fc.FedDC(), 2 * d, d + 1, 1, 0, 0),
     (fc.Mime(), 3 * d, 2 * d, 2, 0, 1),
-    (fc.Mime(beta=0.0), 2 * d, 2 * d, 2, 0, 1),  # s is not used
     (fc.MimeLite(), 2 * d, 2 * d, 1, 0, 1),
-    (fc.MimeLite(beta=0.0), d, d, 1, 0, 0),  # FedAvg
     (fc.FedDyn(), d, d, 1, 0, 0),
     (fc.MOON(), d, d, 1, 0, 0),  # and two forward passes
     (fc.FedSplit(), d, d, 1, 0, 0),
