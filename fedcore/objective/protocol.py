@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batches import Plan
-from ..engine.loss import PLAIN, Loss
+from ..engine import PLAIN, Loss
+from ..engine.units import Neurons
 from ..models import Layout
-from ..submodels import Neurons
 
 
 @runtime_checkable

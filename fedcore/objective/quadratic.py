@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..data import batches
 from ..data.batches import Plan
-from ..engine.loss import PLAIN, Loss
+from ..engine import PLAIN, Loss
+from ..engine.units import Neurons
 from ..models import Layout
-from ..submodels import Neurons
 from .devices import available
 
 
