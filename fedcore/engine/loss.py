@@ -38,14 +38,16 @@ class Loss:
         """Whether it is the cross-entropy alone."""
         return self.per_sample is None and self.penalty is None and self.rate is None
 
-    def cut(self, part: slice | Tensor) -> Loss:
-        """The same for some of the clients; part: a slice or a tensor of row numbers."""
+    def cut(self, part: slice | Tensor, among: slice | None = None) -> Loss:
+        """The same for some of the clients, a slice or row numbers, and for some samples of their batches."""
         if self.plain:
             return self
         rate = self.rate
         if rate is not None and not isinstance(rate, Tensor) and isinstance(part, Tensor):
             rate = torch.as_tensor(rate, dtype=torch.float64)
-        return replace(self._changed(lambda v: v[part]), rate=None if rate is None else rate[part])
+        cut = self._changed(lambda v: v[part])
+        samples = cut.samples if among is None else {name: v[:, among] for name, v in cut.samples.items()}
+        return replace(cut, samples=samples, rate=None if rate is None else rate[part])
 
     def client(self, i: int, count: int) -> Loss:
         """That of client i alone, without the leading m, for the `count` real samples of its batch."""

@@ -109,6 +109,11 @@ class Federation:
         return self.data.augment
 
     @property
+    def block(self) -> int | None:
+        """How many clients are computed together at most; None: the engine decides."""
+        return self.engine.block
+
+    @property
     def source(self) -> Source:
         """Where the data come from."""
         return self.data.source
@@ -311,10 +316,8 @@ class Federation:
         """Gradients and losses of the whole local objectives, sums over parts of the clients' samples."""
         G, losses = torch.zeros_like(Y), Y.new_zeros(len(Y))
         for rows, columns, batch in self._full_batches(plan, k, len(Y)):
-            part = loss.cut(rows)
-            part = replace(part, samples={name: v[:, columns] for name, v in part.samples.items()})
             direction = None if along is None else along[rows]
-            g, each = _engine_gradient(self.engine, Y[rows], batch, part, direction)
+            g, each = _engine_gradient(self.engine, Y[rows], batch, loss.cut(rows, columns), direction)
             G[rows] += g
             losses[rows] += each
         return G, losses
@@ -420,14 +423,15 @@ class Federation:
         return torch.cat([self.engine.observe(row, batch, [""])[0][..., 0].to(Y.device) for row in rows])
 
     def public_sensitivities(
-        self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str]
+        self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str], loss: Loss = PLAIN
     ) -> list[Tensor]:
         """Derivatives `[m, S, width, positions]` of the loss of the model `x [d]` by its activations at `sites`.
 
-        picked `[m, S]` among the public samples, labels `[m, S]`, weights w `[m, S]` (0: not used).
+        picked `[m, S]` among the public samples, labels `[m, S]`, weights w `[m, S]` (0: not used).  loss: what is
+        differentiated, with tensors for these m rows.
         """
         batch = Batch(*(t.to(self.device) for t in (self.inputs(self.public[0][picked]), labels, w)), [0] * len(w), [])
-        D = self.engine.observe(x.to(self.device).expand(len(w), -1), batch, sites, loss=True)
+        D = _observe(self.engine, x.to(self.device).expand(len(w), -1), batch, sites, loss.to(self.device))
         return [h.to(x.device) for h in D]
 
     # --- evaluation -------------------------------------------------------------------------------------------------
@@ -623,3 +627,15 @@ def _engine_gradient(
     if len(more) == 2 and along is None and engine._writes(Y, batch):  # no losses on the written path yet
         return engine.gradient(Y, batch), Y.new_zeros(len(Y))
     return engine.gradient(Y, batch, **more), more["losses"][0]
+
+
+def _observe(engine: Engine, Y: Tensor, batch: Batch, sites: Sequence[str], loss: Loss) -> list[Tensor]:
+    """Derivatives by activations; here until `Engine.observe` takes a Loss."""
+    if loss.per_sample is None:
+        return engine.observe(Y, batch, sites, loss=True)
+    rows = loss.rows
+
+    def per_sample(logits: Tensor, y: Tensor, row: slice) -> Tensor:
+        return loss.per_sample(logits, y, **{name: v[row] for name, v in rows.items()})
+
+    return engine.observe(Y, batch, sites, loss=per_sample)

@@ -69,6 +69,11 @@ class Objective(Protocol):
         ...
 
     @property
+    def block(self) -> int | None:
+        """How many clients are computed together at most; None: no bound of the user's."""
+        ...
+
+    @property
     def has_test(self) -> bool:
         """Whether there is a test set, so that clients' models can be evaluated."""
         ...

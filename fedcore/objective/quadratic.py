@@ -30,6 +30,7 @@ class Quadratic:
     trained: Tensor | None = None
     has_test = False
     normalise = "pooled"
+    block: int | None = None
     partition = public = None
 
     def __init__(self, A: Tensor, b: Tensor, x0: Tensor) -> None:
