@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,6 +55,25 @@ class Layout:
             if k == 0 or (owners[k] != owners[k - 1] and not issubclass(kind, NORMS))
         ]
         return [slice(a, b) for a, b in itertools.pairwise([*starts, self.d])]
+
+    def named(self, layers: Iterable[str]) -> list[slice]:
+        """The places of parameters by their names or the beginnings of these: "13" is the module 13 of a Sequential,
+        "13.weight" its weight.  Raises ValueError for one that is not in the model."""
+        places = []
+        for layer in layers:
+            named = zip(self.names, self.slices, strict=True)
+            hits = [place for name, place in named if f"{name}.".startswith(f"{layer}.")]
+            if not hits:
+                raise ValueError(f"layer {layer!r} is not in the model; use names among {', '.join(self.names)}")
+            places += hits
+        return places
+
+    def mask(self, places: Iterable[slice]) -> Tensor:
+        """True at these places of the flat vector, `[d]`."""
+        mask = torch.zeros(self.d, dtype=torch.bool)
+        for place in places:
+            mask[place] = True
+        return mask
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Parameters as views of `flat` `[..., d]`: name -> `[..., *shape]`."""

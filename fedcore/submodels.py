@@ -20,6 +20,7 @@ from .models import MODELS, Heads, Layout, PreAct, Projected, Residual, Scaler
 
 Axis = tuple[int, int]  # (stream, entries per unit); stream -1 is kept whole
 WHOLE = -1
+TIE = 64  # units of rounding of the largest score within which scores count as equal
 _POINTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid)
 _PASS = (*_POINTWISE, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, Scaler)
 
@@ -34,7 +35,8 @@ class Neurons:
     """The hidden units of a network and the entries they own in its flat vector.
 
     Per stream: `names` (its first layer), `widths`, `sites` (the layer whose output is its activation; of a residual
-    stream the last one) and `before` (the layer before that activation).  Per parameter tensor: `axes`, the stream and
+    stream the last one), `before` (the layer before that activation) and `outputs` (the linear layer or convolution
+    that writes it, before any normalisation; the last one, too).  Per parameter tensor: `axes`, the stream and
     the entries per unit of its leading axes (H*W columns a channel after a Flatten), and `classes`, whether its first
     axis are the classes.
     """
@@ -44,6 +46,7 @@ class Neurons:
     widths: tuple[int, ...]
     sites: tuple[str, ...]
     before: tuple[str, ...]
+    outputs: tuple[str, ...]
     axes: tuple[tuple[Axis, ...], ...]
     classes: tuple[bool, ...]
 
@@ -59,7 +62,7 @@ class Neurons:
     def none(d: int) -> Neurons:
         """No hidden units: d entries that are all kept."""
         layout = Layout(("x",), (torch.Size([d]),), (slice(0, d),), d)
-        return Neurons(layout, (), (), (), (), (((WHOLE, 1),),), (False,))
+        return Neurons(layout, (), (), (), (), (), (((WHOLE, 1),),), (False,))
 
     def places(self, keep: Sequence[Tensor]) -> Tensor:
         """Flat indices `[m, d_r]` of the entries kept by the keep-sets `[m, k]`, in the order of the smaller module."""
@@ -79,8 +82,11 @@ class Neurons:
         return torch.cat(pieces, 1)
 
     def top(self, scores: Sequence[Tensor], ratio: float) -> list[Tensor]:
-        """Keep-sets: the ceil(ratio * width) units of highest score `[m, width]` per stream; ties to lower indices."""
-        first = [s.sort(dim=1, descending=True, stable=True).indices[:, : kept(ratio, s.shape[1])] for s in scores]
+        """Keep-sets: the ceil(ratio * width) units of highest score `[m, width]` per stream; ties to lower indices.
+
+        Neighbours in the order that differ by rounding alone (`TIE` of the largest score) are tied as well.
+        """
+        first = [_ranks(s).sort(dim=1, stable=True).indices[:, : kept(ratio, s.shape[1])] for s in scores]
         return [k.sort(1).values for k in first]
 
     def prefix(self, ratio: float, device: torch.device | str = "cpu") -> list[Tensor]:
@@ -96,6 +102,14 @@ class Neurons:
         return mask
 
 
+def _ranks(scores: Tensor) -> Tensor:
+    """Ranks `[m, width]` of scores, 0 the highest; equal ones have equal ranks."""
+    ordered, units = scores.sort(dim=1, descending=True)
+    room = TIE * torch.finfo(scores.dtype).eps * scores.abs().amax(1, keepdim=True) if scores.is_floating_point() else 0
+    below = (ordered[:, :-1] - ordered[:, 1:] > room).cumsum(1)
+    return torch.zeros_like(units).scatter_(1, units[:, 1:], below)
+
+
 class _Walk:
     """One pass through a module: streams, who owns what, and where activations are read."""
 
@@ -105,6 +119,7 @@ class _Walk:
         self.name, self.parent, self.fixed = [""], [0], {0}
         self.axes: dict[str, tuple[Axis, ...]] = {}
         self.events: list[tuple[int, str, str]] = []
+        self.writes: list[tuple[int, str]] = []
         self.outputs: set[int] = set()
         self.last = ""
         if len(list(module.named_parameters(remove_duplicate=False))) > len(self.layout.names):
@@ -134,6 +149,7 @@ class _Walk:
         self.width.append(width)
         self.name.append(name)
         self.parent.append(len(self.parent))
+        self.writes.append((len(self.parent) - 1, name))
         return len(self.parent) - 1
 
     def walk(self, module: nn.Module, name: str, s: int, picture: bool) -> tuple[int, bool]:
@@ -205,6 +221,7 @@ class _Walk:
         site = {s: (self.name[s], self.name[s]) for s in streams}
         for s, at, before in self.events:  # the last one on a stream stands
             site[self.root(s)] = (at, before)
+        output = {self.root(s): name for s, name in self.writes}  # here, too
 
         def axis(a: Axis) -> Axis:
             return (number.get(self.root(a[0]), WHOLE), a[1])
@@ -215,6 +232,7 @@ class _Walk:
             tuple(self.width[s] for s in streams),
             tuple(site[s][0] for s in streams),
             tuple(site[s][1] for s in streams),
+            tuple(output[s] for s in streams),
             tuple(tuple(axis(a) for a in self.axes[name]) for name in self.layout.names),
             tuple(self.axes[name][0][0] in self.outputs for name in self.layout.names),
         )

@@ -231,7 +231,7 @@ def test_hyper_parameters_have_the_contracts_names_and_working_defaults():
         fc.FederatedDropout: [*submodel, "aligned"], fc.FedRolex: submodel,
         fc.DepthFL: [*submodel, "alpha", "distil", "ramp"],
         fc.FedDSE: [*submodel, "temperature", "budget", "standardise"],
-        fc.FedGSE: [*submodel, "variant", "public", "similar", "cancel", "before"],
+        fc.FedGSE: [*submodel, "variant", "public", "similar", "scoring"],
     }  # fmt: skip
     assert (fc.FedAvg().server_momentum, fc.SCAFFOLD().option) == (0.0, "II")
     assert all(isinstance(m(), fc.Method) for m in fc.ALL)
@@ -441,7 +441,8 @@ def test_the_installed_package_has_every_room():
 def test_client_states_too_large_for_the_device_live_in_host_memory_and_give_the_same(monkeypatch):
     fed, method = make("network"), fc.FedDC(0.3)
     usual = run(method, fed)
-    monkeypatch.setitem(fc.simulate.__globals__, "_free", lambda device: 0)  # fc.simulate is the function, not the room
+    monkeypatch.setattr(memory, "apart", lambda device: True)
+    monkeypatch.setattr(memory, "free", lambda device: 0 if sys._getframe(1).f_code.co_name == "_too_large" else 1e12)
     with pytest.warns(UserWarning, match=r"h_i, c_i of FedDC take .* GB \(5 clients x .* parameters\).*host memory"):
         moved = run(method, fed)
     assert same(usual, moved)

@@ -423,7 +423,7 @@ def test_methods_see_the_same_graphs():
     ],
 )  # fmt: skip
 def test_a_client_sends_its_model_to_each_neighbour_in_each_gossip_step(method, cost):
-    assert (method.uplink, method.downlink) == cost
+    assert (method.cost().up, method.cost().down) == cost
 
 
 # --- Hessian-vector products --------------------------------------------------------------------------------------

@@ -470,26 +470,23 @@ def test_w_follows_autograd_through_theta_i_plus_w_times_the_difference(clip, pa
         h.close(r.W[row], W, 1e-10)
 
 
-class Line:
-    """F(theta) = a/2 (theta - b)^2 as FedALA sees it: one batch, an epoch a call."""
+class Line(fc.Quadratic):
+    """F(theta) = a/2 (theta - b)^2 of one client, from a state of FedALA; counts the epochs that learn W."""
 
     def __init__(self, a=1.0, b=2.0, theta=1.0, theta_i=0.0, visits=1):
-        self.epochs = 0
         one = lambda v: torch.tensor([v], dtype=torch.float64)  # noqa: E731
-        rows = {"theta_i": one(theta_i)[None], "W_i": torch.ones(1, 1, dtype=torch.float64)}
-        shared = {"x": one(theta), "layout": None, "visits": np.array([visits]), "share": self.share}
-        self.a, self.b, self.round = a, b, fc.algorithms.Round(shared, rows)
+        super().__init__(one(a)[None, :, None], one(b)[None], one(theta))
+        self.epochs, self.theta_i, self.visits = 0, one(theta_i)[None], np.array([visits])
 
-    def share(self, share, epoch):
-        self.epochs += 1
-        return np.array([1]), self.gradient
-
-    def gradient(self, Y, k):
-        return self.a * (Y - self.b), (self.a / 2 * (Y - self.b) ** 2)[:, 0]
+    def plan(self, *given, share=None, **work):
+        self.epochs += share is not None
+        return super().plan(*given, share=share, **work)
 
     def learnt(self, **options) -> tuple[float, float]:
-        r = fc.FedALA(1, **options).prepare(self.round)
-        return float(r.W), float(r.hat)
+        method = fc.FedALA(1, **options)
+        state = dataclasses.replace(fc.start(method, self).updated(theta_i=self.theta_i), visits=self.visits)
+        _, seen = fc.one_round(method, self, state, 0)
+        return float(seen.round.W), float(seen.round.hat)
 
 
 def test_on_a_line_the_unclipped_optimum_is_beyond_1_and_the_clipped_one_is_1():
@@ -530,14 +527,11 @@ def test_the_rule_of_one_client_does_not_depend_on_the_others_in_the_cohort():
     rows = torch.randn(5, fed.d, generator=generator, dtype=torch.float64) * 0.3
 
     def learnt(clients, visits):
-        shared = {"x": fed.x0, "layout": fed.engine.layout, "visits": np.array(visits)}
-
-        def share(s, epoch):
-            plan = fed.plan(0, 4, np.array(clients), batch_size=4, share=s, epoch=epoch)
-            return plan.steps, lambda Y, k: fed.gradient_and_losses(Y, plan, k)
-
-        state = {"theta_i": fed.x0 + rows[clients], "W_i": torch.ones(len(clients), fed.d, dtype=torch.float64)}
-        return method.prepare(fc.algorithms.Round({**shared, "share": share}, state)).W
+        start = fc.start(method, fed)
+        start.visits[clients] = visits
+        state = start.updated(theta_i=fed.x0 + rows)
+        _, seen = fc.one_round(method, fed, state, 4, cohort=clients, batch_size=4)
+        return seen.round.W[np.argsort(seen.round.ids)]
 
     together = learnt([0, 1, 2, 3], [1, 5, 0, 1])
     for row, visits in enumerate((1, 5, 0, 1)):

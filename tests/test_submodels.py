@@ -121,6 +121,29 @@ def test_a_residual_stream_has_one_keep_set_and_inner_convolutions_their_own():
     assert axes["0.weight"][0] != axes["1.conv2.weight"][0]
 
 
+def test_a_stream_is_written_by_its_last_linear_layer_or_convolution():
+    assert Neurons.of(module("thesis_cnn_small")).outputs == ("0", "5", "10")
+    assert Neurons.of(module("preact")).outputs == ("1.conv2", "1.conv1", "2.conv2", "2.conv1")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rounding_noise_ranks_no_unit(dtype):
+    """Scores that differ in their last bits are tied, and ties go to the lower index; a difference is a difference."""
+    score = torch.tensor([[3.0, 1.0, 2.0, 1.0, 2.0, 3.0], [0.0, 0.0, 5.0, 0.0, 0.0, 0.0]], dtype=dtype)
+    neurons = Neurons.of(module("thesis_mlp"))
+    for seed in range(5):
+        noise = torch.randn(score.shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        noisy = score + 2 * torch.finfo(dtype).eps * noise
+        for ratio, kept_units in (
+            (0.5, [[0, 2, 5], [0, 1, 2]]),
+            (1 / 6, [[0], [2]]),
+            (2 / 3, [[0, 2, 4, 5], [0, 1, 2, 3]]),
+        ):
+            assert neurons.top([noisy], ratio)[0].tolist() == kept_units
+    apart = torch.tensor([[1.0, 1.0 + 1e-4, 1.0 + 2e-4]], dtype=dtype)
+    assert neurons.top([apart], 1 / 3)[0].tolist() == [[2]]
+
+
 def test_the_thesis_resnets_have_a_stream_per_stage_and_one_per_block():
     for name, blocks in (("preact_resnet18", (2, 2, 2, 2)), ("preact_resnet34", (3, 4, 6, 3))):
         widths = Neurons.of(models.MODELS[name]((3, 8, 8), 10)).widths

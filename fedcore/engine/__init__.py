@@ -304,24 +304,25 @@ class Engine:
         self.gradient(Y, batch, loss=keep)
         return out[0]
 
-    def observe(self, Y: Tensor, batch: Batch, sites: Sequence[str], loss: bool = False) -> list[Tensor]:
+    def observe(self, Y: Tensor, batch: Batch, sites: Sequence[str], loss: bool | Loss = False) -> list[Tensor]:
         """Activations at the named layers, `[m, B, channels, positions]` each, scalers off, batch norm on the batch.
 
-        loss: the derivatives of the clients' losses by these activations instead.  Needs a rule for every layer.
+        loss: the derivatives of the clients' losses by these activations instead; True is the cross-entropy, a function
+        replaces it as in `gradient`.  Needs a rule for every layer.
         """
         rows = [slice(None)] if self.general(Y.device) != "sequential" else [slice(i, i + 1) for i in range(len(Y))]
         parts = [self._observe(Y[row], batch, row, sites, loss) for row in rows]
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
-    def _observe(self, Y: Tensor, batch: Batch, row: slice, sites: Sequence[str], loss: bool) -> list[Tensor]:
-        with torch.set_grad_enabled(loss):
-            scope: dict[str, Any] = {k: v.requires_grad_(loss) for k, v in self.layout.views(Y.detach()).items()}
+    def _observe(self, Y: Tensor, batch: Batch, row: slice, sites: Sequence[str], loss: bool | Loss) -> list[Tensor]:
+        with torch.set_grad_enabled(bool(loss)):
+            scope: dict[str, Any] = {k: v.requires_grad_(bool(loss)) for k, v in self.layout.views(Y.detach()).items()}
             full = min(batch.count[row]) == batch.y.shape[1]
             scope |= {"valid": None if full else batch.w[row] > 0, "single": 1 in batch.count[row], "rate": 1.0}
             seen = scope["sites"] = dict.fromkeys(f"{site}." if site else "" for site in sites)
             logits = _run(self.module, "", _enter(batch.x[row]), scope, len(Y))
             if loss:
-                each = self._per_sample(logits, batch.y[row], None, slice(None))
+                each = self._per_sample(logits, batch.y[row], None if loss is True else loss, row)
                 seen = dict(zip(seen, torch.autograd.grad((each * batch.w[row]).sum(), seen.values()), strict=True))
         views = (h.unflatten(1, (len(Y), -1)).transpose(0, 1) if h.dim() == 4 else h for h in seen.values())
         return [h.flatten(3) if h.dim() > 3 else h.unsqueeze(3) for h in views]
@@ -545,6 +546,7 @@ def _run(module: nn.Module, prefix: str, x: Tensor, p: dict[str, Tensor], m: int
     out = _RULES[type(module)](module, prefix, x, p, m)
     if prefix in p.get("sites", ()):
         p["sites"][prefix] = out
+        return out.clone()  # a layer that works in place would overwrite what is observed
     return out
 
 

@@ -84,6 +84,16 @@ class Federation:
         return submodels.stages(self.engine.module)
 
     @property
+    def classes(self) -> int:
+        """How many labels there are."""
+        return self.source.classes
+
+    @property
+    def block(self) -> int | None:
+        """Clients that are computed together at most, where that was asked for."""
+        return self.engine.block
+
+    @property
     def sizes(self) -> np.ndarray:
         """Training samples per client, `[n]`."""
         return self.data.sizes
@@ -107,11 +117,6 @@ class Federation:
     def augment(self) -> RandAugment | None:
         """How training images are augmented, or None."""
         return self.data.augment
-
-    @property
-    def block(self) -> int | None:
-        """How many clients are computed together at most; None: the engine decides."""
-        return self.engine.block
 
     @property
     def source(self) -> Source:
@@ -425,13 +430,12 @@ class Federation:
     def public_sensitivities(
         self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str], loss: Loss = PLAIN
     ) -> list[Tensor]:
-        """Derivatives `[m, S, width, positions]` of the loss of the model `x [d]` by its activations at `sites`.
+        """Derivatives `[m, S, width, positions]` of a loss of the model `x [d]` by its activations at `sites`.
 
-        picked `[m, S]` among the public samples, labels `[m, S]`, weights w `[m, S]` (0: not used).  loss: what is
-        differentiated, with tensors for these m rows.
+        picked `[m, S]` among the public samples, labels `[m, S]`, weights w `[m, S]` (0: not used); loss for m clients.
         """
         batch = Batch(*(t.to(self.device) for t in (self.inputs(self.public[0][picked]), labels, w)), [0] * len(w), [])
-        D = _observe(self.engine, x.to(self.device).expand(len(w), -1), batch, sites, loss.to(self.device))
+        D = self.engine.observe(x.to(self.device).expand(len(w), -1), batch, sites, loss.to(self.device))
         return [h.to(x.device) for h in D]
 
     # --- evaluation -------------------------------------------------------------------------------------------------
@@ -627,15 +631,3 @@ def _engine_gradient(
     if len(more) == 2 and along is None and engine._writes(Y, batch):  # no losses on the written path yet
         return engine.gradient(Y, batch), Y.new_zeros(len(Y))
     return engine.gradient(Y, batch, **more), more["losses"][0]
-
-
-def _observe(engine: Engine, Y: Tensor, batch: Batch, sites: Sequence[str], loss: Loss) -> list[Tensor]:
-    """Derivatives by activations; here until `Engine.observe` takes a Loss."""
-    if loss.per_sample is None:
-        return engine.observe(Y, batch, sites, loss=True)
-    rows = loss.rows
-
-    def per_sample(logits: Tensor, y: Tensor, row: slice) -> Tensor:
-        return loss.per_sample(logits, y, **{name: v[row] for name, v in rows.items()})
-
-    return engine.observe(Y, batch, sites, loss=per_sample)

@@ -59,6 +59,11 @@ class Objective(Protocol):
         ...
 
     @property
+    def classes(self) -> int:
+        """How many labels the data have; 0 of a quadratic."""
+        ...
+
+    @property
     def stages(self) -> int:
         """Heads of a network with heads, else 1."""
         ...

@@ -26,7 +26,7 @@ class Quadratic:
     """
 
     layout: Layout | None = None
-    stages = 1
+    classes, stages = 0, 1
     trained: Tensor | None = None
     has_test = False
     normalise = "pooled"
