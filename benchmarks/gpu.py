@@ -31,7 +31,8 @@ from common import record, unevaluated
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedcore as fc
-from fedcore import graphs, rng
+from fedcore import rng
+from fedcore.engine import replay
 
 CIFAR, FEMNIST = ((3, 32, 32), 10), ((1, 28, 28), 62)
 # data, model, clients, samples a client, cohort, batch, epochs, methods, partition, goal over the loop
@@ -119,7 +120,7 @@ def agrees(make: Callable[..., fc.Federation], way: tuple[dict, bool], device: t
     fed = make(dtype=torch.float64, device="cpu", **options)
     run = {"rounds": 1, "cohort": 2, "local_steps": 2, "batch_size": 4, "lr": 0.01, "progress": False}
     want = fc.simulate(fc.FedAvg(), fed.forced("sequential"), **run).params
-    got = fc.simulate(fc.FedAvg(), graphs.graphed(fed) if replayed else fed, device=device, **run).params.cpu()
+    got = fc.simulate(fc.FedAvg(), replay.graphed(fed) if replayed else fed, device=device, **run).params.cpu()
     error = float((got - want).abs().max() / (want - fed.x0).abs().max())
     if not error < 1e-6:
         raise AssertionError(f"{way}: {error:.2g} from the CPU's round")
@@ -153,7 +154,7 @@ def setting(name: str, args: argparse.Namespace, rate: dict[str, float]) -> list
             lines.append({"setting": name, "way": way, "left_out": str(e)})
             continue
         error = agrees(make, (options, replayed), device)
-        fed = unevaluated(graphs.graphed(fed) if replayed else fed)
+        fed = unevaluated(replay.graphed(fed) if replayed else fed)
         for method in methods:
             run = {"rounds": 1, "cohort": cohort, "lr": 0.01, "local_epochs": epochs, "batch_size": batch}
             took = seconds(lambda m=method, f=fed, r=run: fc.simulate(m, f, progress=False, **r), device, args.repeats)

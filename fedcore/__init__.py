@@ -69,6 +69,6 @@ __all__ = [
     "FedAvg", "FedBN", "FedDC", "FedDSE", "FedDyn", "FedGSE", "FedPVR", "FedProx", "FedRolex", "FedSAM", "FedSGD",
     "FedSMB", "FedSMOO", "FedSplit", "FedUp", "FederatedDropout", "Federation", "FjORD", "Graph", "HeteroFL", "History",
     "Matrix", "Method", "Mime", "MimeLite", "Quadratic", "RandAugment", "RandomRegular", "Ring", "Shards", "Torus",
-    "cite", "distributed", "explore", "federation", "models", "one_round", "probes", "quadratic", "show", "simulate", "start",
-    "submodels", "topology",
+    "cite", "distributed", "explore", "federation", "models", "one_round", "probes", "quadratic", "show", "simulate",
+    "start", "submodels", "topology",
 ]  # fmt: skip

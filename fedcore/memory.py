@@ -377,7 +377,7 @@ class Chunked:
 def _too_large(method: Method, fed: Objective, n: int) -> bool:
     """Whether n clients' states live in host memory, because they would fill the federation's device."""
     size = len(method.client_state) * n * fed.d * fed.x0.element_size()
-    room = free(fed.device) if apart(fed.device) else math.inf  # a CPU has nowhere to move its states to
+    room = room_for_states(fed.device)
     if size <= room / 2:
         return False
     warnings.warn(
@@ -387,6 +387,11 @@ def _too_large(method: Method, fed: Objective, n: int) -> bool:
         stacklevel=4,
     )
     return True
+
+
+def room_for_states(device: torch.device) -> float:
+    """Free bytes of an accelerator; a CPU has nowhere to move its states to."""
+    return free(device) if apart(device) else math.inf
 
 
 def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:

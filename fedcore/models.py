@@ -109,7 +109,9 @@ class Scaler(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        return x / self.rate if self.training and self.rate != 1 else x
+        if not self.training or (isinstance(self.rate, float | int) and self.rate == 1):
+            return x
+        return x / self.rate
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"

@@ -36,8 +36,8 @@ MUTATIONS = [
     ("09_fedgse", "fedcore/pruning.py", "(a - c, b - d) for (a, b)", "(a + c, b + d) for (a, b)"),
     ("09_fedgse", METHODS + "submodels.py", "if cancel else h.abs().sum(1)", "if cancel else h.sum(1)"),
     ("10_report", METHODS + "proximal.py", " * (r.x_prev - r.x)", " * (r.x - r.x_prev)"),
-    ("11_engine", "fedcore/fast.py", "s.put(bias, e.sum(1))", "s.put(bias, -e.sum(1))"),
-    ("11_engine", "fedcore/fast.py", "s.put(weight, dw.unflatten", "s.put(weight, -dw.unflatten"),
+    ("11_engine", "fedcore/engine/rules.py", "s.product(self.weight, e.transp", "s.product(self.weight, -e.transp"),
+    ("11_engine", "fedcore/engine/rules.py", "s.put(self.weight, dw.unflatten", "s.put(self.weight, -dw.unflatten"),
 ]
 
 

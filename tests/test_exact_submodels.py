@@ -228,8 +228,13 @@ def test_heterofl_never_moves_what_lies_beyond_its_largest_capacity():
 def round_of(widths, t=0, m=1, seed=0, fed=None, **more):
     """What a score sees of a round."""
     return SimpleNamespace(
-        t=t, m=m, seed=seed, ids=np.arange(m), p=torch.full((m, 1), 1 / m, dtype=torch.float64),
-        activations=fed and (lambda budget: fed.activations(None, np.arange(m), budget)), **more
+        t=t,
+        m=m,
+        seed=seed,
+        ids=np.arange(m),
+        p=torch.full((m, 1), 1 / m, dtype=torch.float64),
+        activations=fed and (lambda budget: fed.activations(None, np.arange(m), budget)),
+        **more,
     ), SimpleNamespace(widths=widths, sites=(), before=())
 
 

@@ -14,7 +14,8 @@ from test_contract import METHODS, both_federations, every_method, make, run, sa
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fedcore as fc
-from fedcore import memory, run as runs
+from fedcore import memory
+from fedcore import run as runs
 from fedcore.engine import Engine
 from fedcore.submodels import Width
 
@@ -100,7 +101,7 @@ def test_a_chunk_has_at_least_one_client():
 def test_client_states_in_host_memory_are_sent_for_a_round_ahead_and_are_the_same(method, kind, monkeypatch):
     fed, sent, send = make(kind), [], memory.Carrier.send
     usual = run(method, fed, rounds=6)
-    monkeypatch.setitem(ROOM, "_free", lambda device: 0)
+    monkeypatch.setattr(memory, "room_for_states", lambda device: 0)
     monkeypatch.setattr(memory.Carrier, "send", lambda self, rows: sent.append(set(rows)) or send(self, rows))
     with pytest.warns(UserWarning, match="host memory"):
         moved = run(method, fed, rounds=6)

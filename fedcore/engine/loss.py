@@ -39,7 +39,7 @@ class Loss:
         return self.per_sample is None and self.penalty is None and self.rate is None
 
     def cut(self, part: slice | Tensor, among: slice | None = None) -> Loss:
-        """The same for some of the clients, a slice or row numbers, and for some samples of their batches."""
+        """The same for some clients, a slice or a tensor of row numbers, and for some samples of their batches."""
         if self.plain:
             return self
         rate = self.rate
@@ -67,7 +67,7 @@ class Loss:
         return replace(self, references=tuple(change(v) for v in self.references), **named)
 
     def of_samples(self, logits: Tensor, y: Tensor, criterion: Callable[..., Tensor]) -> Tensor:
-        """Losses `[..., B]` of logits `[..., B, C]`, or summed over the heads of `[..., B, heads, C]`."""
+        """Losses `[..., B]` of logits `[..., B, C]`, or of `[..., B, heads, C]`, then summed over the heads."""
         if self.per_sample is not None:
             return self.per_sample(logits, y, **self.rows, **self.samples)
         heads = logits.shape[y.dim() : -1]

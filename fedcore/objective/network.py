@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,10 +22,9 @@ from ..data.clients import READINGS, Clients, set_aside
 from ..data.normalisation import NORMALISE
 from ..data.partitions import IID, ByOwner, Partition
 from ..data.sources import Source, load
-from ..engine import PATHS, Batch, Engine
-from ..engine.loss import PLAIN, Loss
+from ..engine import PATHS, PLAIN, Batch, Engine, Loss
+from ..engine.units import Neurons
 from ..models import Layout
-from ..submodels import Neurons
 from .devices import available, first_line
 
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
@@ -148,15 +147,10 @@ class Federation:
         """Inputs and labels of samples that no client has, or None."""
         return self.data.public
 
-    @cached_property
+    @property
     def trained(self) -> Tensor | None:
         """Which parameters are trained, `[d]` bool; None where all are (`requires_grad=False` freezes one)."""
-        if not self.engine.frozen:
-            return None
-        trained = torch.ones(self.d, dtype=torch.bool)
-        for place in self.engine.frozen:
-            trained[place] = False
-        return trained.to(self.device)
+        return self.engine.trained
 
     def inputs(self, x: Tensor, client: Tensor | int | None = None) -> Tensor:
         """Samples `x [B, ...]` as the model sees them: images normalised.
@@ -173,15 +167,12 @@ class Federation:
         device, dtype = available(device or self.device), dtype or self.dtype
         if device == self.device and dtype == self.dtype:
             return self
-        engine = copy.deepcopy(self.engine)
-        engine.module.to(device, dtype)
-        engine.shrunk = {}  # they hold parameters of the other device or type
+        engine = self.engine.to(device, dtype)
         return replace(self, data=self.data.to(device, dtype), engine=engine, x0=self.x0.to(device, dtype))
 
     def forced(self, path: str) -> Federation:
         """The same federation with the engine's path forced ("written", "batched" or "sequential")."""
-        e = self.engine
-        return replace(self, engine=Engine(e.module, path, e.loss, e.compute, e.block))
+        return replace(self, engine=self.engine.forced(path))
 
     def fastest(self, cohort: int = 10, batch_size: int = 20) -> Federation:
         """The same federation with the path forced that took the least time here for one step of such a cohort.
@@ -290,7 +281,7 @@ class Federation:
         """`gradient`, and the clients' losses `[a]` on the same batches."""
         if plan.indices is None:
             return self._full(Y, plan, k, loss, along)
-        return _engine_gradient(self.engine, Y, self.batch(plan, k, slice(len(Y))), loss, along)
+        return self.engine.gradient(Y, self.batch(plan, k, slice(len(Y))), loss, along)
 
     def full_gradient(
         self, Y: Tensor, plan: Plan, k: int = -1, loss: Loss = PLAIN, along: Tensor | None = None
@@ -303,9 +294,9 @@ class Federation:
         self.engine.descend(Y, plan.counts, partial(self.batch, plan), lr)
 
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
-        """Logits `[a, B, ...]` under the rows of `Y [a, d]` on local step k's batches, forward only; 0 where padded.
+        """Logits `[a, B, ...]` under the rows of `Y [a, d]` on local step k's batches, forward only.
 
-        As in training: batch norm on the batch.
+        As in training: batch norm on the batch.  What stands where samples are padded means nothing.
         """
         if plan.indices is not None:
             return self.engine.logits(Y, self.batch(plan, k, slice(len(Y))))
@@ -322,7 +313,7 @@ class Federation:
         G, losses = torch.zeros_like(Y), Y.new_zeros(len(Y))
         for rows, columns, batch in self._full_batches(plan, k, len(Y)):
             direction = None if along is None else along[rows]
-            g, each = _engine_gradient(self.engine, Y[rows], batch, loss.cut(rows, columns), direction)
+            g, each = self.engine.gradient(Y[rows], batch, loss.cut(rows, columns), direction)
             G[rows] += g
             losses[rows] += each
         return G, losses
@@ -423,9 +414,9 @@ class Federation:
     def public_logits(self, Y: Tensor) -> Tensor:
         """Logits `[m, P, classes]` of the public samples under each row of `Y [m, d]`, batch norm on all of them."""
         x, y = self.inputs(self.public[0])[None], self.public[1][None]
-        batch = Batch(x, y, torch.ones_like(y, dtype=self.dtype), [y.shape[1]], [])
+        batch = Batch(x, y, torch.ones_like(y, dtype=self.dtype), [y.shape[1]], [0])
         rows = (row[None].to(self.device) for row in Y)
-        return torch.cat([self.engine.observe(row, batch, [""])[0][..., 0].to(Y.device) for row in rows])
+        return torch.cat([self.engine.logits(row, batch).to(Y.device) for row in rows])
 
     def public_sensitivities(
         self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str], loss: Loss = PLAIN
@@ -574,8 +565,7 @@ def on_network(
 
     Raises ValueError for parameters that are not finite and for a module that does not suit the data.
     """
-    engine = Engine(module, path, compute=compute, block=block)
-    engine.module.to(data.device, data.dtype)
+    engine = Engine(module, path, compute=compute, block=block).to(data.device, data.dtype)
     x0 = models.flatten(module).to(data.device, data.dtype)
     if not torch.isfinite(x0).all():
         raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
@@ -609,25 +599,3 @@ def _augmentable(augment: RandAugment, source: Source) -> None:
             f"augment={augment!r} needs uint8 images with 1 or 3 channels, the data is {x.dtype} of shape "
             f"{x.shape[1:]}; use augment=None"
         )
-
-
-def _engine_gradient(
-    engine: Engine, Y: Tensor, batch: Batch, loss: Loss, along: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Gradients and losses by the engine; here until `Engine.gradient` takes a Loss and returns both."""
-    references = [engine.features(reference, batch) for reference in loss.references]
-
-    def of(row: Any) -> dict[str, Tensor]:
-        at = row[0] if isinstance(row, tuple) else row
-        return {k: v[at] for k, v in loss.rows.items()} | {k: v[row] for k, v in loss.samples.items()}
-
-    more: dict[str, Any] = {"losses": [], "along": along}
-    if loss.penalty is not None:
-        more["extra"] = lambda z, row: loss.penalty(z, *(z_[row] for z_ in references), **of(row))
-    if loss.per_sample is not None:
-        more["loss"] = lambda logits, y, row: loss.per_sample(logits, y, **of(row))
-    if loss.rate is not None:
-        more["rate"] = loss.rate.tolist() if isinstance(loss.rate, Tensor) else list(loss.rate)
-    if len(more) == 2 and along is None and engine._writes(Y, batch):  # no losses on the written path yet
-        return engine.gradient(Y, batch), Y.new_zeros(len(Y))
-    return engine.gradient(Y, batch, **more), more["losses"][0]

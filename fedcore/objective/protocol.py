@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batches import Plan
-from ..engine.loss import PLAIN, Loss
+from ..engine import PLAIN, Loss
+from ..engine.units import Neurons
 from ..models import Layout
-from ..submodels import Neurons
 
 
 @runtime_checkable
@@ -137,7 +137,7 @@ class Objective(Protocol):
         ...
 
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
-        """Logits `[a, B, ...]` under each row of Y on local step k's batch, as in training; 0 where padded."""
+        """Logits `[a, B, ...]` under each row of Y on local step k's batch as in training; padded ones mean nothing."""
         ...
 
     def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Objective:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..data import batches
 from ..data.batches import Plan
-from ..engine.loss import PLAIN, Loss
+from ..engine import PLAIN, Loss
+from ..engine.units import Neurons
 from ..models import Layout
-from ..submodels import Neurons
 from .devices import available
 
 
@@ -80,7 +80,7 @@ class Quadratic:
         self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """`gradient`, and F_i(y_i) `[a]`; raises ValueError for another loss than the objective itself."""
-        if loss.per_sample is not None or loss.penalty is not None:
+        if not loss.plain:
             raise ValueError("a quadratic has no logits and no representation; use a federation with a network")
         i = plan.rows[: len(Y)]
         e = Y - self.b[i]
