@@ -294,9 +294,9 @@ class Federation:
         self.engine.descend(Y, plan.counts, partial(self.batch, plan), lr)
 
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
-        """Logits `[a, B, ...]` under the rows of `Y [a, d]` on local step k's batches, forward only; 0 where padded.
+        """Logits `[a, B, ...]` under the rows of `Y [a, d]` on local step k's batches, forward only.
 
-        As in training: batch norm on the batch.
+        As in training: batch norm on the batch.  What stands where samples are padded means nothing.
         """
         if plan.indices is not None:
             return self.engine.logits(Y, self.batch(plan, k, slice(len(Y))))
@@ -414,7 +414,7 @@ class Federation:
     def public_logits(self, Y: Tensor) -> Tensor:
         """Logits `[m, P, classes]` of the public samples under each row of `Y [m, d]`, batch norm on all of them."""
         x, y = self.inputs(self.public[0])[None], self.public[1][None]
-        batch = Batch(x, y, torch.ones_like(y, dtype=self.dtype), [y.shape[1]], [])
+        batch = Batch(x, y, torch.ones_like(y, dtype=self.dtype), [y.shape[1]], [0])
         rows = (row[None].to(self.device) for row in Y)
         return torch.cat([self.engine.logits(row, batch).to(Y.device) for row in rows])
 

@@ -59,6 +59,11 @@ class Objective(Protocol):
         ...
 
     @property
+    def classes(self) -> int:
+        """How many labels the data have; 0 of a quadratic."""
+        ...
+
+    @property
     def stages(self) -> int:
         """Heads of a network with heads, else 1."""
         ...
@@ -66,6 +71,11 @@ class Objective(Protocol):
     @property
     def trained(self) -> Tensor | None:
         """Which parameters local steps may change, `[d]` bool; None for all."""
+        ...
+
+    @property
+    def block(self) -> int | None:
+        """How many clients are computed together at most; None: no bound of the user's."""
         ...
 
     @property
@@ -127,7 +137,7 @@ class Objective(Protocol):
         ...
 
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
-        """Logits `[a, B, ...]` under each row of Y on local step k's batch, as in training; 0 where padded."""
+        """Logits `[a, B, ...]` under each row of Y on local step k's batch as in training; padded ones mean nothing."""
         ...
 
     def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Objective:

@@ -26,11 +26,11 @@ class Quadratic:
     """
 
     layout: Layout | None = None
-    block: int | None = None
-    stages = 1
+    classes, stages = 0, 1
     trained: Tensor | None = None
     has_test = False
     normalise = "pooled"
+    block: int | None = None
     partition = public = None
 
     def __init__(self, A: Tensor, b: Tensor, x0: Tensor) -> None:
@@ -80,7 +80,7 @@ class Quadratic:
         self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """`gradient`, and F_i(y_i) `[a]`; raises ValueError for another loss than the objective itself."""
-        if loss.per_sample is not None or loss.penalty is not None:
+        if not loss.plain:
             raise ValueError("a quadratic has no logits and no representation; use a federation with a network")
         i = plan.rows[: len(Y)]
         e = Y - self.b[i]
