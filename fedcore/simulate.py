@@ -20,6 +20,7 @@ from torch import Tensor
 from . import checkpoint, checks, distributed, rng, travel
 from .algorithms.method import Method, Part, Round, moved
 from .data.federation import Federation, Plan, Quadratic
+from .progress import bar as progress_bar
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 Row = tuple[int, str, int | None, float]
@@ -683,19 +684,8 @@ def _stay(rows: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     return lambda: rows
 
 
-class _NoBar:
-    def update(self) -> None: ...
-    def close(self) -> None: ...
-
-
 def _bar(method: Method, start: int, rounds: int, progress: bool | None) -> Any:
     if progress is None:
         live = "ipykernel" in sys.modules or sys.stderr.isatty()
         progress = live and not os.environ.get("FEDCORE_BATCH")
-    if not progress:
-        return _NoBar()
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:  # a machine with torch and numpy only
-        return _NoBar()
-    return tqdm(total=rounds, initial=start, desc=type(method).__name__, unit="round", delay=1, leave=False)
+    return progress_bar(type(method).__name__, rounds, start, "round", progress, delay=1, leave=False)
