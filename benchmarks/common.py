@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import fedcore as fc
-from fedcore.reproduce.cells import provenance
+from fedcore.experiments import provenance
 
 
 class Unevaluated(fc.Federation):
@@ -44,7 +44,7 @@ def arguments(doc: str, repeats: int, **more: dict[str, Any]) -> argparse.Namesp
 
 def record(args: argparse.Namespace, what: str, cases: Iterable[dict[str, Any]], **more: Any) -> None:
     """Write the cases with their provenance, and `more`, to `args.out`."""
-    told = {"what": what, "repeats": args.repeats, **provenance(args.device)}
+    told = {"what": what, "repeats": args.repeats, **provenance.machine(args.device)}
     told |= {"cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
     told |= {"load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d"), **more, "cases": list(cases)}
     args.out.parent.mkdir(parents=True, exist_ok=True)

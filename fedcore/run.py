@@ -21,6 +21,7 @@ from .memory import Place, chunk_size
 from .objective.network import Federation
 from .objective.protocol import Objective
 from .objective.quadratic import Quadratic
+from .progress import bar as progress_bar
 from .round import Seen, play
 from .settings import Settings, check_method
 
@@ -273,19 +274,8 @@ def _size(Y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.isfinite(size), size
 
 
-class _NoBar:
-    def update(self) -> None: ...
-    def close(self) -> None: ...
-
-
 def _bar(method: Method, start: int, rounds: int, progress: bool | None) -> Any:
     if progress is None:
         live = "ipykernel" in sys.modules or sys.stderr.isatty()
         progress = live and not os.environ.get("FEDCORE_BATCH")
-    if not progress:
-        return _NoBar()
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:  # a machine with torch and numpy only
-        return _NoBar()
-    return tqdm(total=rounds, initial=start, desc=type(method).__name__, unit="round", delay=1, leave=False)
+    return progress_bar(type(method).__name__, rounds, start, "round", progress, delay=1, leave=False)

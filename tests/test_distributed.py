@@ -19,8 +19,8 @@ import torch
 
 import fedcore as fc
 from fedcore import distributed, memory
+from fedcore import reproduce as command
 from fedcore.algorithms.platform import PlatformSCAFFOLD
-from fedcore.reproduce import __main__ as command
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "seed": 3}  # of 5 clients: one of 4 processes is idle
@@ -48,7 +48,7 @@ SPEC = test_reproduce.SPEC
 TABLE = """
 import torch
 from fedcore import distributed
-from fedcore.reproduce import Cell, Table, studies
+from fedcore.experiments import Cell, Table, studies
 
 
 def flaky(spec, seed, folder, device):
@@ -325,8 +325,8 @@ def test_a_table_runs_on_two_processes_and_a_cell_that_fails_on_one_does_not_sto
     assert found["said"][2].count("process 1 of 2 stopped: RuntimeError: no luck here") == 1
     folder = found["folder"] / "results" / "quick" / "trial"
     assert sorted(file.name for file in folder.glob("*.json")) == ["good.json"]
-    stored = fc.reproduce.cells.load(folder / "good.json", SPEC).runs[0]
-    alone = fc.reproduce.run_cell(SPEC, [0]).runs[0]
+    stored = command.load(folder / "good.json", SPEC).runs[0]
+    alone = command.run_cell(SPEC, [0]).runs[0]
     assert stored["processes"] == 2
     assert "processes" not in alone
     h.close(stored["history"], alone["history"], 0.01)  # float32: a test picture on the boundary may change sides

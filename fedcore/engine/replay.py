@@ -23,7 +23,7 @@ from .loss import PLAIN, Loss
 from .shapes import Parameters, PerClient
 
 if TYPE_CHECKING:
-    from ..data.federation import Federation
+    from ..objective.network import Federation
 
 Shape = tuple[Any, ...]
 Gradients = tuple[Parameters, PerClient]

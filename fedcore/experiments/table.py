@@ -47,7 +47,7 @@ _added: list[Table] = []
 
 
 def tables() -> dict[str, Table]:
-    """Every definition of the folder `definitions` and of `add`, by name, in the order of the documents."""
+    """Every definition of the folder `documents` and of `add`, by name, in the order of the documents."""
     found = [*_shipped(), *_added]
     names = [table.name for table in found]
     if len(set(names)) < len(names):
@@ -57,7 +57,7 @@ def tables() -> dict[str, Table]:
 
 @cache
 def _shipped() -> tuple[Table, ...]:
-    from . import definitions as folder
+    from . import documents as folder
 
     modules = sorted(m.name for m in pkgutil.iter_modules(folder.__path__) if m.name[0] != "_")
     return tuple(t for m in modules for t in importlib.import_module(f"{folder.__name__}.{m}").TABLES)

@@ -1,6 +1,6 @@
 """An environment for each peer: a venv and what pip finds, under one folder.
 
-    python benchmarks/peers/environments.py ~/.cache/fedcore/peers [fedjax pfl fedlab fluke flower]
+    python benchmarks/runners/environments.py ~/.cache/fedcore/peers [fedjax pfl fedlab fluke flower]
 
 Peers on PyTorch see this interpreter's packages too (one line in a .pth file), so that all of them run the same torch
 as fedcore; what pip installs for a peer comes before it.  FedJAX needs the versions of its last release's time.

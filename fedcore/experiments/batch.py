@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import distributed
 from ..notebooks import NotebookFailed, execute
+from ..progress import bar
 from .cells import Cell, CorruptResult, Result, load, run_cell
 
 NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
@@ -66,12 +68,15 @@ def standing(place: Place, cell: Cell) -> Result:
     return load(place.file(cell), cell.spec)
 
 
-def missing(place: Place, cells: Iterable[Cell], seeds: Sequence[int]) -> tuple[list[Cell], Outcome]:
-    """The cells that lack a seed, and what stands already."""
+def missing(
+    place: Place, cells: Iterable[Cell], seeds: Sequence[int], outdated: bool = False
+) -> tuple[list[Cell], Outcome]:
+    """The cells that lack a seed (or, with `outdated`, have one older than the code), and what stands already."""
     todo, outcome = [], Outcome()
     for cell in cells:
         try:
-            complete = not set(seeds) - set(standing(place, cell).runs)
+            result = standing(place, cell)
+            complete = not set(seeds) - set(result.runs) and not (outdated and result.outdated(seeds))
         except CorruptResult as e:
             outcome.damaged.append(str(e))
             complete = False
@@ -82,11 +87,19 @@ def missing(place: Place, cells: Iterable[Cell], seeds: Sequence[int]) -> tuple[
     return todo, outcome
 
 
-def one(place: Place, cell: Cell, seeds: Sequence[int], *, notebook: bool = True, device: str | None = None) -> str:
+def one(
+    place: Place,
+    cell: Cell,
+    seeds: Sequence[int],
+    *,
+    notebook: bool = True,
+    device: str | None = None,
+    outdated: bool = False,
+) -> str:
     """Run one cell, as a notebook or plainly; returns its name.  Raises NotebookFailed naming the notebook."""
     file, workshop = place.file(cell), place.workshop
     if not notebook:
-        run_cell(cell.spec, seeds, file=file, workshop=workshop, device=device)
+        run_cell(cell.spec, seeds, file=file, workshop=workshop, device=device, outdated=outdated)
         return cell.name
     output = place.notebook(cell)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +110,7 @@ def one(place: Place, cell: Cell, seeds: Sequence[int], *, notebook: bool = True
         "file": str(file.resolve()),
         "workshop": str(workshop.resolve()),
         "device": device,
+        "outdated": outdated,
     }
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(dict.fromkeys([package, *filter(None, sys.path)]))
@@ -115,56 +129,51 @@ def run(
     scheduler: str | None = None,
     workers: int | None = None,
     device: str | None = None,
+    outdated: bool = False,
     progress: bool = True,
 ) -> Outcome:
     """Run the cells that are missing; a failing cell does not stop the others.
 
     notebooks: each cell is a papermill run, kept under `notebooks/`; else plain calls, one after another, in this
     process, or shared by the processes of torchrun.  scheduler: the address of a Dask scheduler; None starts a local
-    cluster with `workers` workers (default: one per GPU, else one per core).  Ctrl-C leaves what is finished, and
-    checkpoints of what is not.
+    cluster with `workers` workers (default: one per GPU, else one per core).  outdated: also run again what is older
+    than the code.  Ctrl-C leaves what is finished, and checkpoints of what is not.
     """
     world = distributed.world()
-    todo, outcome = world.first(lambda: missing(place, cells, seeds))
-    bar = _Bar(place.table, len(cells), len(outcome.stood), progress and world.rank == 0)
-    if notebooks:
-        _on_cluster(place, todo, seeds, outcome, bar, scheduler, workers, device)
+    todo, outcome = world.first(lambda: missing(place, cells, seeds, outdated))
+    shown = bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0)
+    call = partial(one, place, seeds=list(seeds), device=device, outdated=outdated)
+
+    def collect(cell: Cell, result: Callable[[], Any]) -> None:
+        try:
+            result()
+            outcome.done.append(cell.name)
+        except Exception as e:  # whatever a study, a notebook or a worker raises: the others go on
+            kind = "" if isinstance(e, NotebookFailed) else f"{type(e).__name__}: "
+            outcome.failed.append((cell.name, str(place.notebook(cell)), f"{kind}{e}"))
+        shown.update()
+
+    if notebooks and todo:
+        _on_cluster(call, todo, collect, shown.set_postfix_str, scheduler, workers)
     else:
         for cell in todo:
-            bar.running([cell.name])
-            _collect(
-                outcome, bar, place, cell, lambda cell=cell: one(place, cell, seeds, notebook=False, device=device)
-            )
-    bar.close()
+            shown.set_postfix_str(cell.name)
+            collect(cell, partial(call, cell=cell, notebook=False))
+    shown.close()
     return outcome
 
 
-def _collect(outcome: Outcome, bar: _Bar, place: Place, cell: Cell, result: Any) -> None:
-    try:
-        result()
-        outcome.done.append(cell.name)
-    except Exception as e:  # whatever a study, a notebook or a worker raises: the others go on
-        kind = "" if isinstance(e, NotebookFailed) else f"{type(e).__name__}: "
-        outcome.failed.append((cell.name, str(place.notebook(cell)), f"{kind}{e}"))
-    bar.update()
-
-
 def _on_cluster(
-    place: Place,
+    call: Callable[..., str],
     todo: Sequence[Cell],
-    seeds: Sequence[int],
-    outcome: Outcome,
-    bar: _Bar,
+    collect: Callable[[Cell, Callable[[], Any]], None],
+    name_running: Callable[[str], None],
     scheduler: str | None,
     workers: int | None,
-    device: str | None,
 ) -> None:
-    if not todo:
-        return
     try:
         import dask
-        from distributed import Client, LocalCluster
-        from distributed import wait as wait_for
+        from distributed import Client, LocalCluster, as_completed
     except ImportError as e:
         raise ImportError(
             "running cells as notebooks needs dask.distributed and papermill; pip install 'dask[distributed]' "
@@ -186,21 +195,14 @@ def _on_cluster(
     try:
         futures = {}
         for k, cell in enumerate(todo):
-            on = device or (f"cuda:{k % gpus}" if gpus > 1 and cluster is not None else None)
-            future = client.submit(
-                one, place, cell, list(seeds), device=on, key=f"{cell.name}-{k}", pure=False, retries=RETRIES
-            )
-            futures[future] = cell
-        waiting = set(futures)
-        while waiting:
-            bar.running(key.rpartition("-")[0] for keys in client.processing().values() for key in keys)
-            try:
-                finished = wait_for(list(waiting), timeout=0.5, return_when="FIRST_COMPLETED").done
-            except TimeoutError:
-                continue
-            for future in finished:
-                _collect(outcome, bar, place, futures[future], future.result)
-            waiting -= finished
+            on = call.keywords["device"] or (f"cuda:{k % gpus}" if gpus > 1 and cluster is not None else None)
+            key = f"{cell.name}-{k}"
+            futures[client.submit(call, cell=cell, device=on, key=key, pure=False, retries=RETRIES)] = cell
+        name_running(", ".join(cell.name for cell in todo[: sum(client.nthreads().values())]))
+        for future in as_completed(futures):
+            collect(futures[future], future.result)
+            at_work = (key.rpartition("-")[0] for keys in client.processing().values() for key in keys)
+            name_running(", ".join(at_work))
     finally:
         client.close()
         if cluster is not None:
@@ -209,29 +211,3 @@ def _on_cluster(
 
 def _cores() -> Sequence[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-
-
-class _Bar:
-    """One bar over all cells, with the running ones named."""
-
-    def __init__(self, title: str, total: int, initial: int, show: bool) -> None:
-        self.bar = None
-        if show:
-            try:
-                from tqdm import tqdm
-
-                self.bar = tqdm(total=total, initial=initial, desc=title, unit="cell")
-            except ImportError:  # a machine with torch and numpy only
-                print(f"{title}: {initial} of {total} cells stand", flush=True)
-
-    def running(self, names: Iterable[str]) -> None:
-        if self.bar is not None:
-            self.bar.set_postfix_str(", ".join(names), refresh=True)
-
-    def update(self) -> None:
-        if self.bar is not None:
-            self.bar.update()
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
