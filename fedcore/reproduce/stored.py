@@ -5,8 +5,10 @@ Whatever is missing is called so, and nothing breaks: a page can be built before
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from .. import pages, plots
+from ..checkpoint import atomic
 from .batch import Place, results
-from .cells import Cell
+from .cells import Cell, provenance
 from .report import held, paired
 from .table import get
 
@@ -207,3 +210,36 @@ def origin(*parts: Stored) -> pages.Html:
         timed="the runs, without tuning",
         seconds=sum(run["seconds"] for run in runs),
     )
+
+
+def computed(
+    name: str,
+    profile: str,
+    plan: Mapping[str, Any],
+    compute: Callable[[], Any],
+    *,
+    again: bool = False,
+    root: Path | None = None,
+) -> tuple[Any, str]:
+    """What `compute()` gives for `plan`, read where it is stored, and a few words on where it comes from.
+
+    For training that a page rests on but does not repeat: searches over learning rates, and unstable settings, where a
+    run is one draw on its processor. `results/PROFILE/NAME.json` is read if it was made for the same `plan`; otherwise
+    `compute` is called, and with `again` its result is stored there, with the plan and its provenance. Plan and result
+    consist of numbers, texts, lists and mappings with texts as keys. root: the results folder, by default the
+    project's.
+    """
+    file = (root or results()) / profile / f"{name}.json"
+    plan = json.loads(json.dumps(plan))  # tuples become lists, as they are read
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if not again and found.get("plan") == plan:
+        made = found["provenance"]
+        return found["result"], f"stored runs ({made['device']}, torch {made['torch']}, fedcore {made['version']})"
+    began = time.perf_counter()
+    result = json.loads(json.dumps(compute()))
+    if again:
+        made = {"seconds": round(time.perf_counter() - began, 1), **provenance(None)}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(file) as f:
+            f.write((json.dumps({"plan": plan, "provenance": made, "result": result}, indent=1) + "\n").encode())
+    return result, "computed with this page"
