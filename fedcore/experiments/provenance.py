@@ -167,9 +167,11 @@ def _file(defined: Any) -> str | None:
 def check_committed(file: Path, spec: Mapping[str, Any] | None = None) -> None:
     """Refuse to compute what `file` would keep while the code of the result differs from the last commit.
 
-    spec: None for a result of `library()`.  A file is kept when it lies in the package's own git repository and git does not ignore it.  Raises UncommittedCode.
+    spec: None for a result of `library()`.  A file is kept when it lies in the package's own git repository and git
+    does not ignore it.  Raises UncommittedCode.
     """
-    if (changed := uncommitted(*SOURCES.reached(LIBRARY if spec is None else roots(spec)))) and _is_kept(file.resolve()):
+    names = LIBRARY if spec is None else roots(spec)
+    if (changed := uncommitted(*SOURCES.reached(names))) and _is_kept(file.resolve()):
         raise UncommittedCode(
             f"{file} would keep a result of code that no commit holds: {', '.join(changed)} changed. Commit first; or "
             "use a results folder that git ignores, which `--uncommitted` does"
