@@ -423,6 +423,16 @@ def test_gaps_are_paired_by_seed():
     assert half == pytest.approx(2.1604 * (3.5 / 13) ** 0.5 / 14**0.5, rel=1e-4)
 
 
+def test_rounding_noise_gives_no_sign():
+    def with_finals(*values):
+        return cells.Result({}, {seed: {"final": v} for seed, v in enumerate(values)})
+
+    base, tie, above = with_finals(0.3, 0.7, 0.9), with_finals(0.1 + 0.2, 0.7, 0.9), with_finals(1.3, 1.7, 1.9)
+    assert judge.paired(tie, base, range(3)) == (0.0, 0.0)
+    assert judge.sign(0.0, 0.0) == "not told apart"
+    assert judge.sign(*judge.paired(above, tie, range(3))) == "higher"  # all differences equal: the interval is a point
+
+
 def test_the_order_of_rows_is_compared_by_kendalls_tau():
     import pandas as pd
 

@@ -337,6 +337,14 @@ def _text(notebook: Any) -> str:
     return nbformat.writes(notebook, indent=1).rstrip() + "\n"
 
 
+def age(results: Path = ROOT / "results") -> str:
+    """A line on whether the code is still the one that computed the stored results."""
+    from fedcore.experiments import judge
+
+    older, runs = judge.age(results)
+    return f"{older} of {runs} stored runs are older than the code: python -m fedcore.reproduce list names them"
+
+
 # ---- rendering
 
 
@@ -419,6 +427,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             done = run_all(chapters(), timeout=given.timeout)
             executed = {source: run.notebook for source, run in done.items()}
             index = _timed("rendering", lambda: render(ROOT / "_build" / "html", executed=executed))
+            print(age())
             print(f"the book is ready, open\n{index}")
         elif given.command == "refresh":
             refresh(_chosen(given.chapters), timeout=given.timeout)

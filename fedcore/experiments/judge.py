@@ -17,7 +17,7 @@ import numpy as np
 
 from .batch import Place, results, standing
 from .cells import Cell, CorruptResult, Result
-from .table import Table, get
+from .table import PROFILES, Table, get, tables
 
 Key = tuple[str, str]  # row, column
 MISSING = "not computed yet"
@@ -136,7 +136,7 @@ def paired(result: Result | None, base: Result | None, seeds: Sequence[int]) -> 
     with warnings.catch_warnings():  # of the statistic, where all differences are equal: their interval is a point
         warnings.simplefilter("ignore", RuntimeWarning)
         low, high = ttest_rel(ours, theirs).confidence_interval(0.95)
-    return float((ours - theirs).mean()), float(high - low) / 2
+    return round(float((ours - theirs).mean()), 9), round(float(high - low) / 2, 9)  # no sign from rounding noise
 
 
 def verdict(n: int, source_gap: float, gap: float, half: float, baseline: bool = False) -> str:
@@ -264,3 +264,14 @@ def reservations(frames: Mapping[str, Any]) -> list[str]:
         for reason, part in tidy[tidy["superseded"] != ""].groupby("superseded"):
             out.append(f"{name}: {len(part)} of {len(tidy)} cells are superseded: {reason}.")
     return out
+
+
+def age(root: Path) -> tuple[int, int]:
+    """How many of the stored runs under a results folder are older than the code, and how many there are."""
+    found = [
+        result
+        for profile in PROFILES
+        for table in tables().values() if not table.drawn_from
+        for _, result in stored(table, Place(root, profile, table.name)).values() if result
+    ]  # fmt: skip
+    return sum(len(result.outdated()) for result in found), sum(len(result.runs) for result in found)

@@ -153,7 +153,7 @@ def roots(spec: Mapping[str, Any]) -> tuple[str, ...]:
     methods = {method.__name__: method for method in algorithms.ALL}
     named = [studies.find(spec), methods.get(spec.get("method", [""])[0])]
     found = [one.__module__ if one.__module__ in FILES else _file(one) for one in named if one is not None]
-    return (*filter(None, found), *(["fedcore.experiments.tuning"] if "tune" in spec else []))
+    return (*filter(None, found), "fedcore.experiments.tuning")
 
 
 def _file(defined: Any) -> str | None:
