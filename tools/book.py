@@ -207,14 +207,14 @@ def check(sources: Sequence[Path], isa: str, *, root: Path = ROOT, timeout: floa
 
     Raises ChapterFailed with a line for every cell and number that differs.
     """
-    from tools import expect
+    from tools import expect, small
 
     done = run_all(sources, root=root, timeout=timeout, env=ISAS[isa])
+    records = small.records([small.Job(source.stem) for source in sources], ISAS[isa])
     failures = []
-    for source in sources:
-        shown = differences(done[source].notebook, normalise(_read(source), source.stem))
-        recorded = expect.deviations(source.stem, expect.small(source, ISAS[isa]))
-        failures += [f"{source.stem}, {line}" for line in shown + recorded]
+    for source, numbers in zip(sources, records, strict=True):
+        lines = differences(done[source].notebook, normalise(_read(source), source.stem))
+        failures += [f"{source.stem}, {line}" for line in [*lines, *expect.deviations(source.stem, numbers)]]
     if failures:
         raise ChapterFailed(f"on instruction set {isa!r}:\n" + "\n".join(failures))
     print(f"{len(sources)} chapters show and record on instruction set {isa!r} what is stored")

@@ -9,38 +9,26 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import book  # noqa: E402
+from tools import book, small  # noqa: E402
 
 RELATIVE, NOISE = 1e-4, 1e-9
-PARAMETERS = {"profile": "test", "seed": 0}
 
 
-def flat(value: Any, name: str = "") -> dict[str, float]:
-    """A record's numbers under one name each: lists and mappings are opened, texts left out."""
-    if isinstance(value, dict | list):
-        parts = value.items() if isinstance(value, dict) else enumerate(value)
-        return {k: v for key, part in parts for k, v in flat(part, f"{name}/{key}".lstrip("/")).items()}
-    return {} if isinstance(value, str) else {name: float(value)}
+def deviations(chapter: str, numbers: Mapping[str, float] | str, only: str | None = None) -> list[str]:
+    """A line for every recorded number that is not the stored one, and for every name that only one side has.
 
-
-def small(source: Path, env: Mapping[str, str] | None = None, *, root: Path = ROOT) -> dict[str, float]:
-    """The numbers that a chapter records in its small run, in a kernel with `env` added to its environment."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / source.name
-        return flat(book.run_chapter(source, PARAMETERS, root=root, output=output, env=env).numbers)
-
-
-def deviations(chapter: str, numbers: Mapping[str, float], root: Path = ROOT) -> list[str]:
-    """A line for every recorded number that is not the stored one, and for every name that only one side has."""
-    stored = json.loads((root / "tests" / "expected" / f"{chapter}.json").read_text(encoding="utf-8"))
+    numbers: a chapter's record, or the traceback of a run that failed.  only: compare what begins with this alone.
+    """
+    if isinstance(numbers, str):
+        return [f"the run failed: {numbers}"]
+    stored = json.loads((ROOT / "tests" / "expected" / f"{chapter}.json").read_text(encoding="utf-8"))
+    stored = {name: value for name, value in stored.items() if name.startswith(only or "")}
     lines = [f"{name} is recorded, but not stored: run tools/expect.py" for name in sorted(set(numbers) - set(stored))]
     for name, expected in stored.items():
         if name not in numbers:
@@ -51,13 +39,13 @@ def deviations(chapter: str, numbers: Mapping[str, float], root: Path = ROOT) ->
 
 
 def main() -> None:
-    for source in book.chapters():
-        if sys.argv[1:] and source.stem not in sys.argv[1:]:
-            continue
-        numbers = dict(sorted(small(source).items()))
-        path = ROOT / "tests" / "expected" / f"{source.stem}.json"
-        path.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
-        print(f"{source.stem}: {len(numbers)} numbers", flush=True)
+    names = [source.stem for source in book.chapters() if not sys.argv[1:] or source.stem in sys.argv[1:]]
+    for name, numbers in zip(names, small.records([small.Job(name) for name in names]), strict=True):
+        if isinstance(numbers, str):
+            sys.exit(f"{name}: {numbers}")
+        path = ROOT / "tests" / "expected" / f"{name}.json"
+        path.write_text(json.dumps(dict(sorted(numbers.items())), indent=1) + "\n", encoding="utf-8")
+        print(f"{name}: {len(numbers)} numbers", flush=True)
 
 
 if __name__ == "__main__":

@@ -31,13 +31,14 @@ SETTINGS |= {"MPLBACKEND": "Agg", "TQDM_DISABLE": "1"}
 
 @dataclass(frozen=True)
 class Job:
-    """A small run of a chapter, with the package as it is or with an error planted; `only`: tags of the cells to run.
+    """A small run of a chapter, with the package as it is or with errors planted in it.
 
-    With `only`, the cells tagged `parameters` and `setup` run too, and what they define as `fingerprint` is recorded.
+    only: a tag: just its cell runs, after those tagged `parameters` and `setup`, and what it defines under the name of
+    the tag is recorded.
     """
 
     chapter: str
-    error: tuple[str, str, str] | None = None
+    errors: tuple[tuple[str, str, str], ...] = ()
     only: str | None = None
 
 
@@ -57,7 +58,7 @@ def records(jobs: Sequence[Job], env: Mapping[str, str] | None = None) -> list[d
     with tempfile.TemporaryDirectory() as folder:
         orders = []
         for number, job in enumerate(jobs):
-            root = ROOT if job.error is None else plant(Path(folder) / f"package{number}", *job.error)
+            root = plant(Path(folder) / f"package{number}", job.errors) if job.errors else ROOT
             order = {"chapter": job.chapter, "only": job.only, "root": str(root)}
             orders.append(order | {"record": str(Path(folder) / f"{number}.json")})
         subprocess.run(
@@ -78,20 +79,27 @@ def _result(record: Path) -> dict[str, float] | str:
     return flat(json.loads(record.read_text(encoding="utf-8")))
 
 
-def plant(folder: Path, name: str, right: str, wrong: str) -> Path:
-    """A copy of the package under `folder`, with an error in the definition of `name`."""
+def plant(folder: Path, errors: Sequence[tuple[str, str, str]]) -> Path:
+    """A copy of the package under `folder`, with these errors in it; ValueError for one whose text is not there."""
     shutil.copytree(ROOT / "fedcore", folder / "fedcore", ignore=shutil.ignore_patterns("__pycache__"))
-    for path in sorted(folder.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-                lines = text.splitlines(keepends=True)
-                before, within = "".join(lines[: node.lineno - 1]), "".join(lines[node.lineno - 1 : node.end_lineno])
-                if right in within:
-                    after = "".join(lines[node.end_lineno :])
-                    path.write_text(before + within.replace(right, wrong, 1) + after, encoding="utf-8")
-                    return folder
-    raise ValueError(f"{name} with {right!r} is nowhere in the package: the planted error no longer fits its source")
+    for error in errors:
+        if not any(_planted(path, *error) for path in sorted(folder.rglob("*.py"))):
+            name, right, _ = error
+            raise ValueError(f"{name} with {right!r} is nowhere in the package: the error no longer fits its source")
+    return folder
+
+
+def _planted(path: Path, name: str, right: str, wrong: str) -> bool:
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    for node in ast.parse(text).body if name in text else ():
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            before, after = "".join(lines[: node.lineno - 1]), "".join(lines[node.end_lineno :])
+            within = "".join(lines[node.lineno - 1 : node.end_lineno])
+            if right in within:
+                path.write_text(before + within.replace(right, wrong, 1) + after, encoding="utf-8")
+                return True
+    return False
 
 
 # ---- the process that runs them

@@ -28,7 +28,8 @@ def size(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
 
 
 def cost(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """What a method's rule costs, read from its class: `state` (vectors a client keeps) or `traffic` (d a round)."""
+    """What a method's rule costs, as the method states it: `state` (vectors a client keeps) or `traffic` (d a round)."""
     method = {m.__name__: m for m in algorithms.ALL}[spec["method"][0]]
-    value = len(method.client_state) if spec["cost"] == "state" else method.uplink + method.downlink
+    cost = method().cost()
+    value = len(method().client_state) if spec["cost"] == "state" else cost.up + cost.down
     return {"final": float(value), "mean": float(value), "history": []}
