@@ -12,7 +12,20 @@ from typing import Any
 
 import torch
 
+import fedcore as fc
 from fedcore.experiments import provenance
+
+
+class Unevaluated(fc.Federation):
+    """A federation whose evaluation takes no time, so that rounds alone are measured."""
+
+    def evaluate(self, x: torch.Tensor, reading: str | None = None) -> dict[str, torch.Tensor]:
+        return {}
+
+
+def unevaluated(fed: fc.Federation) -> Unevaluated:
+    """The same federation without evaluation."""
+    return Unevaluated(fed.data, fed.engine, fed.x0, fed.partition, fed.seed)
 
 
 def arguments(doc: str, repeats: int, **more: dict[str, Any]) -> argparse.Namespace:

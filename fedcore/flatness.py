@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from . import checks, rng
-from .data.federation import Federation, Quadratic
+from .objective.network import Federation
+from .objective.quadratic import Quadratic
 
 Objective = Federation | Quadratic | Callable[[Tensor], Tensor]
 """A federation, whose F is the mean of its clients' training losses, or any differentiable function `x [d] -> F(x)`."""

@@ -5,6 +5,7 @@ round from a given model (`mime_ablation`, `neuron_gradients`).  The shape of an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,8 +15,12 @@ from torch import Tensor
 from . import checks
 from .algorithms.method import Method, Round
 from .algorithms.submodels import HeteroFL
-from .data.federation import Federation, Quadratic
+from .engine import PLAIN
 from .flatness import first_order_flatness, loss_along, loss_slice, zeroth_order_flatness
+from .memory import State
+from .objective.network import Federation
+from .objective.quadratic import Quadratic
+from .round import local_steps, one_round, start
 
 __all__ = [
     "consensus", "control_error", "drift", "first_order_flatness", "gradient_estimate", "loss_along", "loss_slice",
@@ -79,15 +84,11 @@ def submodel_gap(labels: str = "zero", momentum: float = 0.0):
     method = HeteroFL(1.0, labels=labels, training="masked")
 
     def probe(r: Round, y: Tensor) -> dict[str, Tensor]:
-        whole = method.prepare(r)
+        whole = method.prepare(replace(r, loss=PLAIN, parts=None, momentum=momentum, clip=None))
         Y = whole.x.expand_as(y).clone()
-        velocity = torch.zeros_like(Y)
-        for k in range(int(whole.K.max())):
-            a = int(whole.K.gt(k).sum())
-            v = method.direction(lambda Z, k=k, **more: whole.gradient(Z, k, **more), Y[:a], whole.head(a))
-            Y[:a] -= r.lr * velocity[:a].mul_(momentum).add_(v)
+        local_steps(method, whole, Y)
         gap = torch.where(whole.mask, Y - r.x, 0) - torch.where(r.mask, y - r.x, 0)
-        return {"gap": gap.norm(dim=1), "sum_gap": gap.sum(1).abs(), "capacity": torch.as_tensor(r.rates)}
+        return {"gap": gap.norm(dim=1), "sum_gap": gap.sum(1).abs(), "capacity": r.capacity}
 
     return probe
 
@@ -157,43 +158,32 @@ def mime_ablation(
     if not set(targets) <= set(range(1, steps + 1)):
         raise ValueError(f"targets={list(targets)}; use steps from 1 to {steps}")
 
-    plan = fed.plan(seed, t, clients, steps=steps + 1, batch_size=batch_size)
-    m = len(clients)  # all have equally many steps, so the plan leaves them in their order
-    first = method.client_start(x)
-    memory = {name: first.get(name, torch.zeros_like(x)).expand(m, -1).clone() for name in method.client_state}
-    r = Round(
-        {
-            **method.start(x), **(state or {}), "x": x, "seed": seed, "t": t, "n": fed.n, "m": m,
-            "lr": method.learning_rate(t, lr), "server_lr": 1.0,
-            "layout": getattr(getattr(fed, "engine", None), "layout", None),
-            "gradient": lambda Y, k, **more: fed.gradient(Y, plan, k, **more),
-            "full_gradient": lambda Y: fed.full_gradient(Y, plan),
-        },
-        {
-            "p": torch.full((m, 1), 1 / m, dtype=x.dtype, device=x.device), "clients": plan.rows,
-            "K": torch.full((m, 1), steps + 1, dtype=x.dtype, device=x.device),
-            **memory,
-        },
-    )  # fmt: skip
-    X = x.expand(m, -1)
-    C = r.mean(r.full_gradient(X))
-    r = method.prepare(r)
-    Y = method.broadcast(r).expand(m, -1).clone()
-    found: dict[str, list[Tensor]] = {}
-    for k in range(steps + 1):
-        if k:
-            A, B = r.gradient(Y, k), r.gradient(X, k)
-            values = {"A, C": _cosine(A, C), "A-B+C, C": _cosine(A - B + C, C), "A-B, C": _cosine(A - B, C)}
-            values["A, B"] = _cosine(A, B)
-            if k in targets:
-                g = torch.stack([r.mean(r.full_gradient(y.expand(m, -1))) for y in Y])
-                values |= {"A error": (A - g).norm(dim=1), "A-B+C error": (A - B + C - g).norm(dim=1)}
-                values |= {"A, g": _cosine(A, g), "A-B+C, g": _cosine(A - B + C, g), "g, C": _cosine(g, C)}
-            for name, value in values.items():
-                found.setdefault(name, []).append(value)
-        r.step = k
-        Y -= r.lr * method.direction(lambda Z, k=k: r.gradient(Z, k), Y, r)
-    return {name: torch.stack(value).cpu().numpy() for name, value in found.items()}
+    first = start(method, fed)
+    server = {**first.server, **(state or {}), "x": x}
+    rows = {name: method.client_start(x).get(name, torch.zeros_like(x)) for name in first.clients}
+    rows = {name: row.expand(fed.n, -1) for name, row in rows.items()}
+    columns: dict[str, list[Tensor]] = {}
+
+    def look(r: Round, Y: Tensor) -> None:
+        """The cosines at step k; the path itself is the method's."""
+        X, k = r.x.expand_as(Y), r.step
+        if k == 0:
+            columns["C"] = [r.mean(r.full_gradient(X))]
+            return
+        A, B, C = r.gradient(Y), r.gradient(X), columns["C"][0]
+        values = {"A, C": _cosine(A, C), "A-B+C, C": _cosine(A - B + C, C), "A-B, C": _cosine(A - B, C)}
+        values["A, B"] = _cosine(A, B)
+        if k in targets:
+            g = torch.stack([r.mean(r.full_gradient(y.expand_as(Y))) for y in Y])
+            values |= {"A error": (A - g).norm(dim=1), "A-B+C error": (A - B + C - g).norm(dim=1)}
+            values |= {"A, g": _cosine(A, g), "A-B+C, g": _cosine(A - B + C, g), "g, C": _cosine(g, C)}
+        for name, value in values.items():
+            columns.setdefault(name, []).append(value)
+
+    work = {"local_steps": steps + 1, "batch_size": batch_size, "lr": lr, "seed": seed}
+    one_round(method, fed, State(server, rows, first.visits), t, cohort=clients.tolist(), watch=look, **work)
+    order = np.argsort(np.argsort(clients))  # rows are in the order of the clients' numbers
+    return {name: torch.stack(v)[:, order].cpu().numpy() for name, v in columns.items() if name != "C"}
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -34,10 +34,10 @@ MUTATIONS = [
     ("08_feddse", "fedcore/submodels.py", "server_lr * delta, x)", "server_lr * delta, 0 * x)"),
     ("09_fedgse", "fedcore/masks.py", "dz.insert(0, dh[0] * (before > 0))", "dz.insert(0, dh[0])"),
     ("09_fedgse", "fedcore/masks.py", "(a - c, b - d) for (a, b)", "(a + c, b + d) for (a, b)"),
-    ("09_fedgse", METHODS + "submodels.py", "h.sum(1).abs() if self.cancel", "h.sum(1) if self.cancel"),
+    ("09_fedgse", METHODS + "submodels.py", "if cancel else h.abs().sum(1)", "if cancel else h.sum(1)"),
     ("10_report", METHODS + "proximal.py", " * (r.x_prev - r.x)", " * (r.x - r.x_prev)"),
-    ("11_engine", "fedcore/fast.py", "s.put(bias, e.sum(1))", "s.put(bias, -e.sum(1))"),
-    ("11_engine", "fedcore/fast.py", "s.put(weight, dw.unflatten", "s.put(weight, -dw.unflatten"),
+    ("11_engine", "fedcore/engine/rules.py", "s.product(self.weight, e.transp", "s.product(self.weight, -e.transp"),
+    ("11_engine", "fedcore/engine/rules.py", "s.put(self.weight, dw.unflatten", "s.put(self.weight, -dw.unflatten"),
 ]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
+from functools import cache
 from types import SimpleNamespace
 
 import helpers as h
@@ -29,7 +31,7 @@ WHOLE = [
 PARTS = [
     fc.HeteroFL(LEVELS), fc.FjORD(LEVELS), fc.FjORD(LEVELS, distil=False, labels="zero"), fc.FederatedDropout(LEVELS),
     fc.FedRolex(LEVELS, labels="-inf"), fc.FedDSE(LEVELS), fc.FedDSE(LEVELS, 1.0, 6, labels="zero"),
-    fc.FedGSE(LEVELS, public=1), fc.FedGSE(LEVELS, "SPL", 1, 4, before=True, cancel=False), fc.DepthFL(LEVELS),
+    fc.FedGSE(LEVELS, public=1), fc.FedGSE(LEVELS, "SPL", 1, 4, scoring="absolute-before"), fc.DepthFL(LEVELS),
     fc.DepthFL({1: 0.5, 0.3: 0.5}, labels="zero", alpha=0), fc.HeteroFL(LEVELS, mode="dynamic"),
 ]  # fmt: skip
 methods = lambda given: pytest.mark.parametrize("method", given, ids=lambda m: repr(m).replace(" ", ""))  # noqa: E731
@@ -226,7 +228,13 @@ def test_heterofl_never_moves_what_lies_beyond_its_largest_capacity():
 def round_of(widths, t=0, m=1, seed=0, fed=None, **more):
     """What a score sees of a round."""
     return SimpleNamespace(
-        t=t, m=m, seed=seed, ids=np.arange(m), p=torch.full((m, 1), 1 / m, dtype=torch.float64), fed=fed, **more
+        t=t,
+        m=m,
+        seed=seed,
+        ids=np.arange(m),
+        p=torch.full((m, 1), 1 / m, dtype=torch.float64),
+        activations=fed and (lambda budget: fed.activations(None, np.arange(m), budget)),
+        **more,
     ), SimpleNamespace(widths=widths, sites=(), before=())
 
 
@@ -491,34 +499,132 @@ def test_depthfl_gives_a_model_without_heads_its_heads():
 # --- FedGSE -------------------------------------------------------------------------------------------------------
 
 
-def gse_round(fed, last, x, variant="CSL", similar=128, **more):
-    method = fc.FedGSE(0.5, variant, similar=similar, **more)
-    r, _ = round_of((), m=len(last), fed=fed, last=last, x=x)
-    return method, r
+def gse_round(fed, last, x, variant="CSL", similar=128, scoring="public-code"):
+    method = fc.FedGSE(0.5, variant, similar=similar, scoring=scoring)
+    state = fc.start(method, fed)
+    rows = state["last"].clone()
+    rows[: len(last)] = last
+    settings = {"cohort": range(len(last)), "local_steps": 1, "batch_size": 1, "lr": 1e-3}
+    return method, fc.one_round(method, fed, state.updated(x=x, last=rows), 0, **settings)[1].round
 
 
-def test_fedgses_score_is_its_formula_by_autograd():
-    """g_i = sum over positions of |sum over samples of dF / dh_i|, here on a small convolutional network."""
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5))
-    fed = federation(net, public=3)
-    last = torch.zeros(2, fed.d, dtype=torch.float64)
-    last[1] = fed.x0 + 0.1 * torch.randn(fed.d, generator=torch.Generator().manual_seed(1)).double()
-    inputs, net = fed._inputs(fed.public[0]), fed.engine.module
-    for cancel in (True, False):
-        for before in (True, False):
-            method, r = gse_round(fed, last, fed.x0, cancel=cancel, before=before)
-            got = method.score(r, fed.neurons())
-            for i, w in enumerate((fed.x0, last[1])):  # client 0 was never here: the global model labels for it
-                labels = torch.func.functional_call(net, fed.engine.layout.views(w), (inputs,)).argmax(1)
-                z, values = inputs, []
-                for k, layer in enumerate(net):
-                    z = layer(z)
-                    if k in ((0, 2) if before else (1, 3)):
-                        values.append(z)
-                grads = torch.autograd.grad(F.cross_entropy(z, labels), values)
-                for s, D in enumerate(grads):
-                    want = D.sum(0).abs().sum((1, 2)) if cancel else D.abs().sum((0, 2, 3))
-                    h.close(got[s][i], want, 1e-10)
+def normed_net(inplace=False):
+    """Convolutions and a linear layer, each with scaler, batch norm and ReLU: (0, 2, 3), (4, 6, 7) and (9, 11, 12)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), models.Scaler(), nn.BatchNorm2d(4), nn.ReLU(inplace),
+        nn.Conv2d(4, 3, 3), models.Scaler(), nn.BatchNorm2d(3), nn.ReLU(inplace), nn.Flatten(),
+        nn.Linear(48, 6), models.Scaler(), nn.BatchNorm1d(6), nn.ReLU(inplace), nn.Linear(6, 5),
+    )  # fmt: skip
+
+
+OUTPUTS, BEFORE, BEHIND = (0, 4, 9), (2, 6, 11), (3, 7, 12)
+
+
+@cache
+def skewed(inplace=False):
+    """Five clients of two labels each, and uploads `[5, d]`: client 0 was never here, the others differ."""
+    x, y = h.images(100, (1, 8, 8), 5)
+    arrays = {"train_images": x, "train_labels": y, "test_images": x[:10], "test_labels": y[:10]}
+    net = normed_net(inplace)
+    fed = fc.federation(arrays, 5, fc.Shards(2), model=net, public=3, dtype=torch.float64, device="cpu")
+    last = fed.x0 + 0.3 * torch.randn(5, fed.d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    last[0] = 0
+    return fed, last
+
+
+def run_through(net, fed, w, inputs):
+    """The outputs of all layers, batch norm on the batch."""
+    z, outputs = inputs, []
+    with torch.no_grad():
+        nn.utils.vector_to_parameters(w, net.parameters())
+    for layer in net.train():
+        z = layer(z)
+        outputs.append(z)
+    return outputs
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("variant", ["CSL", "SPL"])
+@pytest.mark.parametrize("scoring", ["public-code", "printed", "printed-before", "absolute", "absolute-before"])
+def test_fedgses_score_is_its_formula_by_autograd(scoring, variant, inplace):
+    fed, last = skewed(inplace)
+    method, r = gse_round(fed, last, fed.x0, variant, scoring=scoring)
+    got = method.score(r, fed.neurons())
+    net, public = normed_net().double(), (fed.inputs(fed.public[0]), fed.public[1])
+    for i in range(5):
+        held = torch.zeros(5, dtype=torch.bool)
+        held[fed.y[torch.as_tensor(fed.index[i])]] = True
+        assert held.sum() == 2
+        guess = run_through(net, fed, fed.x0 if i == 0 else last[i], public[0])[-1].detach()
+        if scoring == "public-code":
+            labels = torch.where(held, guess, -math.inf).argmax(1)
+            like = held[public[1]]
+        else:
+            labels = guess.argmax(1)
+            like = labels == public[1]
+        if variant == "SPL":
+            assert 0 < like.sum() < len(like)
+        inputs, labels = (public[0][like], public[1][like]) if variant == "SPL" else (public[0], labels)
+        outputs = run_through(net, fed, fed.x0, inputs)
+        logits = torch.where(held, outputs[-1], 0) if scoring == "public-code" else outputs[-1]
+        at = OUTPUTS if scoring == "public-code" else BEFORE if "before" in scoring else BEHIND
+        grads = torch.autograd.grad(F.cross_entropy(logits, labels), [outputs[k] for k in at])
+        for s, D in enumerate(grads):
+            D = D.reshape(*D.shape[:2], -1)
+            h.close(got[s][i], D.sum(0).abs().sum(1) if "printed" in scoring else D.abs().sum((0, 2)), 1e-10)
+    assert not torch.allclose(got[0][1], got[0][2])  # clients differ
+
+
+@pytest.mark.parametrize("scoring", ["public-code", "printed-before"])
+def test_a_nonlinearity_that_works_in_place_changes_no_score(scoring):
+    (plain, last), (inplace, _) = skewed(), skewed(True)
+    a, b = (gse_round(fed, last, plain.x0, scoring=scoring) for fed in (plain, inplace))
+    for g, G in zip(*(method.score(r, r.neurons()) for method, r in (a, b)), strict=True):
+        assert torch.equal(g, G)
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+def test_the_score_does_not_depend_on_the_path_nor_on_who_else_is_there(path):
+    fed, last = skewed()
+    fed = fed.forced(path)
+    method, r = gse_round(fed, last, fed.x0)
+    together = method.score(r, fed.neurons())
+    method, r = gse_round(fed, last[:2], fed.x0)
+    for a, b in zip(together, method.score(r, fed.neurons()), strict=True):
+        h.close(a[:2], b, 1e-12)
+
+
+def test_the_printed_score_warns_by_name_where_it_vanishes_and_the_first_units_are_kept_there():
+    fed, last = skewed()
+    method, r = gse_round(fed, last, fed.x0, scoring="printed")
+    with pytest.warns(UserWarning, match="eq. 4-3 is zero up to rounding in 7, whose .*public-code"):
+        method.on(fed)
+    score = method.score(r, fed.neurons())
+    assert (score[1] == 0).all()
+    assert torch.equal(fed.neurons().top(score, 0.5)[1], torch.arange(2).expand(5, 2))
+    assert (score[0] > 0).all()  # convolutions: batch norm sums over positions as well, the score does not
+    assert (score[2] > 0).all()
+
+
+@pytest.mark.parametrize("scoring", ["public-code", "printed-before", "absolute", "absolute-before"])
+def test_no_other_score_vanishes_or_warns(scoring):
+    fed, last = skewed()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fc.FedGSE(0.5, scoring=scoring).on(fed)
+    method, r = gse_round(fed, last, fed.x0, scoring=scoring)
+    assert all((s > 0).sum(1).gt(s.shape[1] / 2).all() for s in method.score(r, fed.neurons()))
+
+
+def test_without_batch_norm_the_printed_score_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fc.FedGSE(0.5, public=2, scoring="printed").on(federation())
+
+
+def test_a_model_with_more_logits_than_labels_can_be_scored():
+    fed = federation(lambda shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 7)))
+    assert torch.isfinite(fc.simulate(fc.FedGSE(0.5, public=2), fed, **RUN).params).all()
 
 
 def test_a_unit_without_outgoing_weights_has_score_zero():
@@ -536,7 +642,7 @@ def test_spl_keeps_what_the_clients_model_gets_right_and_csl_all_with_its_labels
     guess = torch.stack([truth, torch.zeros(6, dtype=int), torch.tensor([1, 1, 2, 2, 0, 0])])  # right, constant, wrong
     for variant in ("SPL", "CSL"):
         method, r = gse_round(None, guess, None, variant)
-        picked, labels, w = method.similar_samples(r, guess, truth)
+        picked, labels, w = method.similar_samples(r, guess, truth, guess == truth)
         assert (picked.sort(1).values == torch.arange(6)).all()
         h.close(w.sum(1), torch.ones(3), 1e-12)
         used = [set(picked[i][w[i] > 0].tolist()) for i in range(3)]
@@ -552,7 +658,7 @@ def test_spl_keeps_what_the_clients_model_gets_right_and_csl_all_with_its_labels
 def test_similar_samples_are_a_random_subset_of_the_given_size():
     guess = torch.zeros(4000, 20, dtype=int)
     method, r = gse_round(None, guess, None, similar=5)
-    picked, _, w = method.similar_samples(r, guess, guess[0])
+    picked, _, w = method.similar_samples(r, guess, guess[0], guess == 0)
     assert picked.shape == w.shape == (4000, 5)
     assert (picked.sort(1).values.diff() > 0).all()
     share = picked.flatten().bincount(minlength=20) / 4000

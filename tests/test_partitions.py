@@ -87,6 +87,59 @@ def test_shards_gives_exactly_c_labels_to_each_client_in_equal_shares(c, clients
         assert np.ptp(shares) <= 1
 
 
+def label_sets(parts, y):
+    return [frozenset(y[p].tolist()) for p in parts]
+
+
+TEN = np.repeat(np.arange(10), 200)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shards_are_dealt_at_random_so_that_clients_share_labels_in_many_ways(seed):
+    sets = label_sets(split(fc.Shards(2), TEN, 100, seed), TEN)
+    # 100 free draws of the 45 pairs would give 40.2 distinct ones; equally many shards of each label give 42
+    assert 33 <= len(set(sets)) <= 45
+    together = np.zeros((10, 10), bool)
+    for pair in sets:
+        a, b = sorted(pair)
+        together[a, b] = True
+    assert together.sum() == len(set(sets))  # nobody holds a label twice
+    assert together[np.triu_indices(10, 1)].mean() > 0.7  # nearly every pair of labels meets in some client
+
+
+def test_every_pair_of_labels_is_dealt_equally_often():
+    counts = np.zeros((10, 10))
+    for seed in range(200):
+        for held in label_sets(split(fc.Shards(3), TEN, 10, seed), TEN):
+            counts[np.ix_(sorted(held), sorted(held))] += 1
+    pairs = counts[np.triu_indices(10, 1)]  # 200 * 10 clients * 3 pairs over 45 pairs
+    assert abs(pairs - 6000 / 45).max() < 5 * np.sqrt(6000 / 45)
+
+
+def test_no_client_number_is_special_in_the_deal_of_shards():
+    """The chance that clients a and b hold the same two labels does not depend on who they are."""
+    same = np.zeros((6, 6))
+    for seed in range(400):
+        sets = label_sets(split(fc.Shards(2), np.repeat(np.arange(4), 30), 6, seed), np.repeat(np.arange(4), 30))
+        same += [[a == b for b in sets] for a in sets]
+    off = same[np.triu_indices(6, 1)] / 400
+    assert abs(off - off.mean()).max() < 5 * np.sqrt(off.mean() * (1 - off.mean()) / 400)
+
+
+@pytest.mark.parametrize(("classes", "clients"), [(10, 1), (10, 4), (5, 2), (9, 3), (1, 10), (3, 4)])
+def test_shards_at_the_edges_give_each_client_different_labels(classes, clients):
+    for seed in range(20):
+        parts = split(fc.Shards(classes), TEN, clients, seed)
+        assert_complete(parts, len(TEN), clients)
+        assert {len(held) for held in label_sets(parts, TEN)} == {classes}
+
+
+def test_shards_follow_the_seed_alone():
+    first, again, other = (split(fc.Shards(2), TEN, 20, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert label_sets(first, TEN) != label_sets(other, TEN)
+
+
 @claim
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=80).map(np.array), seeds)
 def test_by_owner_gives_each_owner_its_own_samples(owner, seed):

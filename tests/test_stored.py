@@ -8,7 +8,7 @@ import math
 import pytest
 
 from fedcore import plots
-from fedcore.experiments import Cell, Stored, Table, cells, judge, show
+from fedcore.experiments import Cell, Stored, Table, cells, judge, show, stored
 from fedcore.experiments import table as definitions
 from fedcore.experiments.batch import Place
 
@@ -138,3 +138,26 @@ def test_the_origin_names_what_stands_in_how_much_is_there_and_where_it_was_comp
     domains = json.loads(json.dumps(spec(("x", "y"))))
     domains["federation"]["source"] = ["digit_domains", {"train_on": ["plain", "patches"]}]
     assert show.stand_in(Cell("n", domains)) == "plain + patches digits, thesis mlp"
+
+
+def test_runs_that_are_not_repeated_are_read_for_the_same_plan_only(tmp_path):
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return {"FedAvg": [91.5, 0.1 + 0.2]}
+
+    def asked(plan, again=False):
+        return stored.computed("01_tuning", "quick", plan, compute, again=again, root=tmp_path)
+
+    plan = {"rates": (0.1, 0.2), "seeds": [1000]}
+    assert asked(plan) == ({"FedAvg": [91.5, 0.1 + 0.2]}, "computed with this page")
+    assert not (tmp_path / "quick").exists(), "a page that is built stores nothing"
+    asked(plan, again=True)
+    assert len(calls) == 2
+    result, origin = asked(plan)
+    assert (result["FedAvg"][1], len(calls)) == (0.1 + 0.2, 2)
+    assert origin.startswith("stored runs (")
+    assert asked(plan | {"seeds": [1001]})[1] == "computed with this page"
+    written = json.loads((tmp_path / "quick" / "01_tuning.json").read_text())
+    assert {"code", "device", "torch", "commit", "seconds"} <= set(written["provenance"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 
 import helpers as h
 import numpy as np
@@ -120,6 +119,29 @@ def test_a_residual_stream_has_one_keep_set_and_inner_convolutions_their_own():
     axes = dict(zip(loose.layout.names, loose.axes, strict=True))
     assert len(loose.widths) == 6
     assert axes["0.weight"][0] != axes["1.conv2.weight"][0]
+
+
+def test_a_stream_is_written_by_its_last_linear_layer_or_convolution():
+    assert Neurons.of(module("thesis_cnn_small")).outputs == ("0", "5", "10")
+    assert Neurons.of(module("preact")).outputs == ("1.conv2", "1.conv1", "2.conv2", "2.conv1")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rounding_noise_ranks_no_unit(dtype):
+    """Scores that differ in their last bits are tied, and ties go to the lower index; a difference is a difference."""
+    score = torch.tensor([[3.0, 1.0, 2.0, 1.0, 2.0, 3.0], [0.0, 0.0, 5.0, 0.0, 0.0, 0.0]], dtype=dtype)
+    neurons = Neurons.of(module("thesis_mlp"))
+    for seed in range(5):
+        noise = torch.randn(score.shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        noisy = score + 2 * torch.finfo(dtype).eps * noise
+        for ratio, kept_units in (
+            (0.5, [[0, 2, 5], [0, 1, 2]]),
+            (1 / 6, [[0], [2]]),
+            (2 / 3, [[0, 2, 4, 5], [0, 1, 2, 3]]),
+        ):
+            assert neurons.top([noisy], ratio)[0].tolist() == kept_units
+    apart = torch.tensor([[1.0, 1.0 + 1e-4, 1.0 + 2e-4]], dtype=dtype)
+    assert neurons.top([apart], 1 / 3)[0].tolist() == [[2]]
 
 
 def test_the_thesis_resnets_have_a_stream_per_stage_and_one_per_block():
@@ -391,7 +413,7 @@ def test_a_budget_scores_with_that_many_samples_drawn_per_client():
 
 
 def test_activations_under_batch_norm_do_not_depend_on_the_other_clients(monkeypatch):
-    monkeypatch.setattr(sys.modules["fedcore.data.federation"], "NORM_CHUNK", 6)
+    monkeypatch.setattr(fc.objective.network, "CLIENT_CHUNK", 6)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
     fed = h.network(sizes=(13, 7, 19), shape=(1, 8, 8), classes=5, model=net)  # 13 = 2 * 6 + 1: none stands alone
     together = fed.activations(fed.x0, np.arange(3))[0]
@@ -408,7 +430,7 @@ def test_public_samples_are_of_every_class_and_of_no_client():
     mine = {row.tobytes() for row in fed.public[0].numpy()}
     assert len(mine) == 15
     assert not mine & {row.tobytes() for row in fed.x.numpy()}
-    assert not mine & {row.tobytes() for row in fed._test[0].numpy()}
+    assert not mine & {row.tobytes() for row in fed.test[0].numpy()}
     assert fed.sizes.sum() == 160 - 15
     later = fc.federation((x, y), clients=4, model="logistic", device="cpu").set_aside(3)
     assert torch.equal(later.public[0], fed.public[0])  # the same samples, taken after the partition

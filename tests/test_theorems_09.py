@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from fedcore import masks
 
@@ -109,6 +111,45 @@ def test_thm_masked_optimum_needs_both_norms(score):
     net, x, y = masks.random_networks(1000, SIZES, 16)
     chosen = masks.find(masks.top(masks.scores(net, x, y)[score], [3]), MASKS)
     assert masks.standing(masks.gaps(net, x, y, MASKS)["masked"], chosen)[0].double().mean() < 0.5
+
+
+def derivatives(layer, shape, seed, statistics="batch"):
+    """dF/dh `[samples, units, positions]` where h goes through `layer`, batch norm, ReLU and a classifier."""
+    torch.manual_seed(seed)
+    h = torch.randn(24, *shape, dtype=torch.float64).relu().requires_grad_()
+    layer = layer.double()
+    norm = (nn.BatchNorm1d if len(shape) == 1 else nn.BatchNorm2d)(len(layer.weight)).double()
+    norm.train(statistics == "batch")
+    nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
+    z = norm(layer(h)).relu().flatten(1)
+    logits = z @ torch.randn(z.shape[1], 4, dtype=torch.float64)
+    loss = F.cross_entropy(logits, torch.randint(4, (24,)))
+    return torch.autograd.grad(loss, h)[0].flatten(2) if len(shape) > 1 else torch.autograd.grad(loss, h)[0][..., None]
+
+
+def eq_4_3(D):
+    return D.sum(0).abs().sum(-1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_thm_batch_norm_cancels(seed):
+    """A linear layer and batch norm on batch statistics: eq. 4-3 is 0 for every unit, the absolute values are not."""
+    D = derivatives(nn.Linear(5, 7), (5,), seed)
+    assert eq_4_3(D).max() < 1e-14 < 1e-3 < D.abs().sum((0, 2)).min()
+    # a convolution without padding: the sum over samples and positions is 0, as in the study's text, eq. 4-3 is not
+    D = derivatives(nn.Conv2d(5, 7, 3), (5, 6, 6), seed)
+    assert D.sum((0, 2)).abs().max() < 1e-14 < 1e-3 < eq_4_3(D).min()
+    # maps of one pixel: both
+    D = derivatives(nn.Conv2d(5, 7, 3, padding=1), (5, 1, 1), seed)
+    assert eq_4_3(D).max() < 1e-14 < 1e-3 < D.abs().sum((0, 2)).min()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_thm_batch_norm_cancels_needs_batch_statistics_and_no_padding(seed):
+    fixed = derivatives(nn.Linear(5, 7), (5,), seed, "fixed")
+    assert eq_4_3(fixed).min() > 1e-3
+    padded = derivatives(nn.Conv2d(5, 7, 3, padding=1), (5, 6, 6), seed)
+    assert padded.sum((0, 2)).abs().min() > 1e-6
 
 
 def test_eq_4_3_violates_theorem_1_of_the_source_on_a_stored_seed():

@@ -132,11 +132,17 @@ SOURCES = Sources(
     {name: file.read_text(encoding="utf-8") for name, file in FILES.items()},
     {name for name, file in FILES.items() if file.name == "__init__.py"},
 )
+LIBRARY = ("fedcore.run", *(name for name in FILES if name.startswith("fedcore.algorithms.")))
 
 
 def code(spec: Mapping[str, Any]) -> str:
     """The hash of the source that can change a result of this specification."""
     return SOURCES.digest(roots(spec))
+
+
+def library() -> str:
+    """The hash of the source that can change a run of any method, for results that no specification describes."""
+    return SOURCES.digest(LIBRARY)
 
 
 def roots(spec: Mapping[str, Any]) -> tuple[str, ...]:
@@ -158,12 +164,14 @@ def _file(defined: Any) -> str | None:
 # --- what may be kept ---------------------------------------------------------------------------------------------
 
 
-def check_committed(file: Path, spec: Mapping[str, Any]) -> None:
+def check_committed(file: Path, spec: Mapping[str, Any] | None = None) -> None:
     """Refuse to compute what `file` would keep while the code of the result differs from the last commit.
 
-    A file is kept when it lies in the package's own git repository and git does not ignore it.  Raises UncommittedCode.
+    spec: None for a result of `library()`.  A file is kept when it lies in the package's own git repository and git
+    does not ignore it.  Raises UncommittedCode.
     """
-    if (changed := uncommitted(*SOURCES.reached(roots(spec)))) and _is_kept(file.resolve()):
+    names = LIBRARY if spec is None else roots(spec)
+    if (changed := uncommitted(*SOURCES.reached(names))) and _is_kept(file.resolve()):
         raise UncommittedCode(
             f"{file} would keep a result of code that no commit holds: {', '.join(changed)} changed. Commit first; or "
             "use a results folder that git ignores, which `--uncommitted` does"
