@@ -12,7 +12,20 @@ from typing import Any
 
 import torch
 
-from fedcore.reproduce.cells import provenance
+import fedcore as fc
+from fedcore.experiments import provenance
+
+
+class Unevaluated(fc.Federation):
+    """A federation whose evaluation takes no time, so that rounds alone are measured."""
+
+    def evaluate(self, x: torch.Tensor, reading: str | None = None) -> dict[str, torch.Tensor]:
+        return {}
+
+
+def unevaluated(fed: fc.Federation) -> Unevaluated:
+    """The same federation without evaluation."""
+    return Unevaluated(fed.data, fed.engine, fed.x0, fed.partition, fed.seed)
 
 
 def arguments(doc: str, repeats: int, **more: dict[str, Any]) -> argparse.Namespace:
@@ -31,7 +44,7 @@ def arguments(doc: str, repeats: int, **more: dict[str, Any]) -> argparse.Namesp
 
 def record(args: argparse.Namespace, what: str, cases: Iterable[dict[str, Any]], **more: Any) -> None:
     """Write the cases with their provenance, and `more`, to `args.out`."""
-    told = {"what": what, "repeats": args.repeats, **provenance(args.device)}
+    told = {"what": what, "repeats": args.repeats, **provenance.machine(args.device)}
     told |= {"cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
     told |= {"load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d"), **more, "cases": list(cases)}
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
     python benchmarks/compile.py results/benchmarks/compile.json [--repeats 20] [--device cpu]
 
-`fedcore.graphs.compiled` against the engine's batched and written paths.  One thread; runs in turns, medians of
+`fedcore.engine.replay.compiled` against the engine's batched and written paths.  One thread; runs in turns, medians of
 processor time (on CUDA: elapsed).  Another shape is compiled again.
 """
 
@@ -16,7 +16,7 @@ import torch
 from common import arguments, record
 
 import fedcore as fc
-from fedcore import graphs
+from fedcore.engine import replay
 
 COHORT, BATCH = 10, 20
 MODELS = {"mlp": 10, "femnist_cnn": 62}
@@ -30,10 +30,10 @@ def case(model: str, classes: int, repeats: int, device: torch.device) -> dict:
         path: fc.federation(((x, y), (x[:9], y[:9])), clients=COHORT, model=model, path=path, device=device)
         for path in ("batched", "written")
     }
-    feds["compiled"] = graphs.compiled(feds["batched"])
+    feds["compiled"] = replay.compiled(feds["batched"])
     fed = feds["batched"]
     Y, plan = fed.x0.repeat(COHORT, 1), fed.plan(0, 0, np.arange(COHORT), steps=1, batch_size=BATCH)
-    batch = fed._batch(plan, 0, slice(COHORT))
+    batch = fed.batch(plan, 0, slice(COHORT))
     works = {path: lambda f=f: f.engine.gradient(Y, batch) for path, f in feds.items()}
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     times: dict[str, list[float]] = {name: [] for name in works}

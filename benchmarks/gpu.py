@@ -27,11 +27,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import record
+from common import record, unevaluated
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedcore as fc
-from fedcore import graphs, rng
+from fedcore import rng
+from fedcore.engine import replay
 
 CIFAR, FEMNIST = ((3, 32, 32), 10), ((1, 28, 28), 62)
 # data, model, clients, samples a client, cohort, batch, epochs, methods, partition, goal over the loop
@@ -96,7 +97,7 @@ def loop(fed: fc.Federation, plan, lr: float, most: int) -> tuple[Callable[[], N
                         p.copy_(s)
             rows = plan.indices[k, i, : plan.counts[k, i]]
             opt.zero_grad(set_to_none=True)
-            F.cross_entropy(net(fed._inputs(fed.x[rows])), fed.y[rows]).backward()
+            F.cross_entropy(net(fed.inputs(fed.x[rows])), fed.y[rows]).backward()
             opt.step()
 
     return go, len(steps) / int(plan.steps.sum())
@@ -104,11 +105,11 @@ def loop(fed: fc.Federation, plan, lr: float, most: int) -> tuple[Callable[[], N
 
 def bound(fed: fc.Federation, plan, rate: dict[str, float], dtype: str) -> dict[str, float]:
     """Counted work of a round, and the least time that it takes at these rates."""
-    net, samples, one = fed.engine.module, int(plan.counts.sum()), fed._inputs(fed.x[:1])
+    net, samples, one = fed.engine.module, int(plan.counts.sum()), fed.inputs(fed.x[:1])
     with FlopCounterMode(display=False) as counter:
         net(one).sum().backward()
     operations, size = samples * counter.get_total_flops(), 2 if dtype == "bfloat16" else 4
-    moved = 4 * size * samples * fed.engine.width(fed._inputs(fed.x[:2])) + 5 * 4 * fed.d * int(plan.steps.sum())
+    moved = 4 * size * samples * fed.engine.width(fed.inputs(fed.x[:2])) + 5 * 4 * fed.d * int(plan.steps.sum())
     times = {"operations_seconds": operations / rate[dtype], "bytes_seconds": moved / rate["bytes"]}
     return {"operations": operations, "bytes": moved, **times, "bound_seconds": max(times.values())}
 
@@ -119,7 +120,7 @@ def agrees(make: Callable[..., fc.Federation], way: tuple[dict, bool], device: t
     fed = make(dtype=torch.float64, device="cpu", **options)
     run = {"rounds": 1, "cohort": 2, "local_steps": 2, "batch_size": 4, "lr": 0.01, "progress": False}
     want = fc.simulate(fc.FedAvg(), fed.forced("sequential"), **run).params
-    got = fc.simulate(fc.FedAvg(), graphs.graphed(fed) if replayed else fed, device=device, **run).params.cpu()
+    got = fc.simulate(fc.FedAvg(), replay.graphed(fed) if replayed else fed, device=device, **run).params.cpu()
     error = float((got - want).abs().max() / (want - fed.x0).abs().max())
     if not error < 1e-6:
         raise AssertionError(f"{way}: {error:.2g} from the CPU's round")
@@ -153,8 +154,7 @@ def setting(name: str, args: argparse.Namespace, rate: dict[str, float]) -> list
             lines.append({"setting": name, "way": way, "left_out": str(e)})
             continue
         error = agrees(make, (options, replayed), device)
-        fed = graphs.graphed(fed) if replayed else fed
-        fed.evaluate = lambda x: {}
+        fed = unevaluated(replay.graphed(fed) if replayed else fed)
         for method in methods:
             run = {"rounds": 1, "cohort": cohort, "lr": 0.01, "local_epochs": epochs, "batch_size": batch}
             took = seconds(lambda m=method, f=fed, r=run: fc.simulate(m, f, progress=False, **r), device, args.repeats)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import arguments, record
+from common import arguments, record, unevaluated
 
 import fedcore as fc
 
@@ -62,20 +62,20 @@ def child(model: str, cohort: int, path: str, chunk: int | None) -> dict:
     y = draw.integers(0, MODELS[model], len(x))
     fed = fc.federation(((x, y), (x[:2000], y[:2000])), clients=CLIENTS, model=model, device="cpu", path=path)
     run = {"rounds": 1, "lr": 0.01, "progress": False}
-    plain, fed.evaluate = fed.evaluate, lambda x: {}
-    fc.simulate(fc.FedAvg(), fed, cohort=1, local_steps=1, batch_size=1, **run)
+    rounds_alone = unevaluated(fed)
+    fc.simulate(fc.FedAvg(), rounds_alone, cohort=1, local_steps=1, batch_size=1, **run)
     run |= {"cohort": cohort, "local_steps": STEPS, "batch_size": BATCH, "chunk": chunk}
-    taken = rise(lambda: fc.simulate(fc.FedAvg(), fed, **run))
+    taken = rise(lambda: fc.simulate(fc.FedAvg(), rounds_alone, **run))
     plan = fed.plan(0, 0, np.arange(cohort), steps=1, batch_size=BATCH)
-    batch = fed._batch(plan, 0, slice(cohort))
+    batch = fed.batch(plan, 0, slice(cohort))
     together, number = min(cohort, chunk or cohort), fed.x0.element_size()
-    fixed = sum(t.numel() * t.element_size() for t in (fed.x, fed.y, *fed._test)) + fed.d * number
+    fixed = sum(t.numel() * t.element_size() for t in (fed.x, fed.y, *fed.test)) + fed.d * number
     parts = {
         "parameters": cohort * fed.d * number,
         "gradients": together * fed.d * number,
         "activations": together * BATCH * fed.engine.width(batch.x[0, :2]) * number,
     }
-    return {"fixed": fixed, **parts, "rise": taken, "evaluation": rise(lambda: plain(fed.x0))}
+    return {"fixed": fixed, **parts, "rise": taken, "evaluation": rise(lambda: fed.evaluate(fed.x0))}
 
 
 def main() -> None:

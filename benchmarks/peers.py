@@ -9,7 +9,7 @@ parameters and cohorts come from one file (Flower draws its cohorts itself).  Ev
 samples, so nobody pads.  Images are synthetic unless a source is named: each class has three blocky patterns, shifted
 and noisy.
 
-Each repeat starts each runner of `peers/` once in a process of its own, pinned to as many cores as threads where the
+Each repeat starts each runner of `runners/` once in a process of its own, pinned to as many cores as threads where the
 system can; the order turns from repeat to repeat.  A runner gives the median time of its rounds after the warm-up; the
 figures are medians over the repeats, ratios medians of the repeats' ratios to the fastest peer.  A peer that cannot
 be installed or run stands under `missing` with the reason.
@@ -33,7 +33,7 @@ from fedcore import models, rng
 from fedcore.data import sources
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "peers"))
+sys.path.insert(0, str(HERE / "runners"))
 import environments  # noqa: E402
 
 CLIENTS, COHORT, WARMUP = 100, 10, 2
@@ -79,7 +79,7 @@ def write(file: Path, source: str, root: str | None, rounds: int, per_client: in
 
 def run(python: Path | str, runner: str, variant: str, model: str, file: Path, args) -> dict:
     """One runner's line; {"failed": reason} where it gives none."""
-    words = [str(python), str(HERE / "peers" / f"run_{runner}.py"), str(file), "--model", model]
+    words = [str(python), str(HERE / "runners" / f"run_{runner}.py"), str(file), "--model", model]
     words += [
         "--rounds",
         str(args.rounds),
@@ -92,7 +92,7 @@ def run(python: Path | str, runner: str, variant: str, model: str, file: Path, a
     ]
     quiet = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "FLWR_TELEMETRY_ENABLED": "0"}
     quiet |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "OMP_NUM_THREADS": str(args.threads)}
-    paths = [str(HERE / "peers"), *([str(HERE.parent)] if runner == "fedcore" else [])]
+    paths = [str(HERE / "runners"), *([str(HERE.parent)] if runner == "fedcore" else [])]
     try:
         done = subprocess.run(
             words, env={**os.environ, **quiet, "PYTHONPATH": os.pathsep.join(paths)}, capture_output=True, text=True,

@@ -50,14 +50,14 @@ from .data import (
     ByOwner,
     DataNotFound,
     Dirichlet,
-    Federation,
-    Quadratic,
     RandAugment,
     Shards,
-    federation,
-    quadratic,
 )
-from .simulate import Diverged, History, simulate
+from .history import Diverged, History
+from .objective.network import Federation, federation
+from .objective.quadratic import Quadratic, quadratic
+from .round import one_round, start
+from .run import simulate
 from .topology import Complete, DirectedRandom, Exponential, Graph, Matrix, RandomRegular, Ring, Torus
 from .widgets import explore, show
 
@@ -69,6 +69,6 @@ __all__ = [
     "FedAvg", "FedBN", "FedDC", "FedDSE", "FedDyn", "FedGSE", "FedPVR", "FedProx", "FedRolex", "FedSAM", "FedSGD",
     "FedSMB", "FedSMOO", "FedSplit", "FedUp", "FederatedDropout", "Federation", "FjORD", "Graph", "HeteroFL", "History",
     "Matrix", "Method", "Mime", "MimeLite", "Quadratic", "RandAugment", "RandomRegular", "Ring", "Shards", "Torus",
-    "cite", "distributed", "explore", "federation", "models", "probes", "quadratic", "show", "simulate", "submodels",
-    "topology",
+    "cite", "distributed", "explore", "federation", "models", "one_round", "probes", "quadratic", "show", "simulate",
+    "start", "submodels", "topology",
 ]  # fmt: skip

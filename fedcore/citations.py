@@ -74,34 +74,14 @@ WORKS: dict[str, tuple[str, ...]] = {
 }
 
 
-def entries(text: str) -> dict[str, str]:
-    """The entries of a BibTeX text, key -> the entry as written, in order of appearance.
-
-    Entries are found by counting braces, so titles with `{Nested}` braces and `@` signs in values are safe.
-
-    Raises ValueError for an entry that is never closed and for a key used twice.
-    """
-    found: dict[str, str] = {}
-    position = 0
-    while match := re.compile(r"^[ \t]*@(\w+)\s*\{", re.MULTILINE).search(text, position):
-        depth, end = 1, match.end()
-        while depth and end < len(text):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            end += 1
-        key = text[match.end() :].split(",", 1)[0].strip()
-        if depth:
-            raise ValueError(f"BibTeX entry {key!r} is never closed; add the missing '}}'")
-        if match[1].lower() not in ("comment", "string", "preamble"):
-            if key in found:
-                raise ValueError(f"BibTeX key {key!r} is used twice; rename one of the two entries")
-            found[key] = text[match.start() : end].strip()
-        position = end
-    return found
-
-
 @cache
 def _bibliography() -> dict[str, str]:
-    return entries(BIBLIOGRAPHY.read_text(encoding="utf-8"))
+    """The entries of the bibliography as BibTeX, by key."""
+    try:
+        from pybtex.database import parse_file
+    except ImportError as e:
+        raise ImportError("fc.cite reads the bibliography with pybtex; pip install pybtex") from e
+    return {key: entry.to_string("bibtex").strip() for key, entry in parse_file(BIBLIOGRAPHY).entries.items()}
 
 
 def cite(*names: object) -> BibTeX:

@@ -130,21 +130,21 @@ class World:
         return self.gpu if v.is_cuda else self.host
 
 
-_ALONE = _world = World()
+ALONE = _world = World()
 
 
 def world() -> World:
     """The processes at hand; under torchrun the first call meets the others."""
     global _world
     if not dist.is_available():
-        return _ALONE
+        return ALONE
     if _launched() and not dist.is_initialized():
         if torch.cuda.is_available():
             torch.cuda.set_device(device())
         dist.init_process_group("gloo")
         atexit.register(_part)
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return _ALONE
+        return ALONE
     if _world.root is not dist.group.WORLD:
         _world = World(dist.group.WORLD)
     return _world

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +56,25 @@ class Layout:
         ]
         return [slice(a, b) for a, b in itertools.pairwise([*starts, self.d])]
 
+    def named(self, layers: Iterable[str]) -> list[slice]:
+        """The places of parameters by their names or the beginnings of these: "13" is the module 13 of a Sequential,
+        "13.weight" its weight.  Raises ValueError for one that is not in the model."""
+        places = []
+        for layer in layers:
+            named = zip(self.names, self.slices, strict=True)
+            hits = [place for name, place in named if f"{name}.".startswith(f"{layer}.")]
+            if not hits:
+                raise ValueError(f"layer {layer!r} is not in the model; use names among {', '.join(self.names)}")
+            places += hits
+        return places
+
+    def mask(self, places: Iterable[slice]) -> Tensor:
+        """True at these places of the flat vector, `[d]`."""
+        mask = torch.zeros(self.d, dtype=torch.bool)
+        for place in places:
+            mask[place] = True
+        return mask
+
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Parameters as views of `flat` `[..., d]`: name -> `[..., *shape]`."""
         lead = flat.shape[:-1]
@@ -90,7 +109,9 @@ class Scaler(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        return x / self.rate if self.training and self.rate != 1 else x
+        if not self.training or (isinstance(self.rate, float | int) and self.rate == 1):
+            return x
+        return x / self.rate
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"

@@ -13,11 +13,9 @@ import json
 import math
 import os
 import platform
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from .checkpoint import atomic
@@ -145,16 +143,17 @@ def claims(items: Sequence[Claim], *, seeds: int, seconds: float | None = None, 
     )
 
 
-def setting(*, seconds: float | None = None, **facts: Any) -> Html:
+def setting(*, seconds: float | None = None, today: str = "", **facts: Any) -> Html:
     """One line under a result: how it was obtained.
 
     `facts` are shown in the order given, `setting(data="digits", clients=20, partition="Dirichlet(0.3)",
-    rounds=50, seeds=3, device="cpu")`; those that are None are left out. `seconds` goes into the part that
-    tests leave out.
+    rounds=50, seeds=3, device="cpu")`; those that are None are left out. `seconds`, and `today` (what is true of
+    a result only until the code changes), go into the part that tests leave out.
     """
     line = " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items() if value is not None)
-    time = "" if seconds is None else f' <span class="fc-machine">· {seconds:.1f} s</span>'
-    return Html(f'<p class="fc-how tex2jax_process">{escape(line)}{time}</p>', line)
+    parts = [*([] if seconds is None else [f"{seconds:.1f} s"]), *filter(None, [today])]
+    apart = f' <span class="fc-machine">· {escape(" · ".join(parts))}</span>' if parts else ""
+    return Html(f'<p class="fc-how tex2jax_process">{escape(line)}{apart}</p>', line)
 
 
 def departures(items: Sequence[tuple[str, str, str]]) -> Html:
@@ -183,7 +182,7 @@ def table(frame: Any, caption: str, digits: int = 4) -> Html:
         return f"{value:.{digits}g}"
 
     html = frame.to_html(index=not plain_index, border=0, classes="fc-table", float_format=number, na_rep="–")
-    html = re.sub(r"(<table[^>]*>)", lambda m: f"{m[1]}<caption>{escape(caption)}</caption>", html, count=1)
+    html = html.replace(">", f"><caption>{escape(caption)}</caption>", 1)  # after the opening tag
     text = frame.to_string(index=not plain_index, float_format=number, na_rep="–")
     region = f'role="region" tabindex="0" aria-label="{escape(caption)}"'
     return Html(f'<div class="fc-scroll tex2jax_process" {region}>{html}</div>', f"{caption}\n{text}")
@@ -231,6 +230,8 @@ def machine(seconds: float | None = None) -> str:
     """Hardware and versions in words, with the time taken when it is given in seconds."""
     import torch
 
+    from .experiments.provenance import processor
+
     if torch.cuda.is_available():
         device = torch.cuda.get_device_name()
     else:
@@ -238,12 +239,3 @@ def machine(seconds: float | None = None) -> str:
         device = f"{processor()}, {threads} thread{'s' * (threads != 1)}"
     took = "" if seconds is None else f"{seconds:.1f} s on "
     return f"{took}{device}; torch {torch.__version__}, Python {platform.python_version()}"
-
-
-def processor() -> str:
-    """The name of the CPU."""
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()

@@ -116,6 +116,24 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
     return ax
 
 
+def cumulative(ax: Any, groups: Mapping[str, Any]) -> Any:
+    """The share of a group's values that are at most x, a step line for each group; returns `ax`.
+
+    `groups` maps a label to finite numbers, at least one.  Raises ValueError for an empty group and for values that are
+    not finite.
+    """
+    import seaborn
+
+    for k, (label, values) in enumerate(groups.items()):
+        values = np.asarray(values, dtype=float)
+        if not len(values) or not np.isfinite(values).all():
+            raise ValueError(f"group {label!r} is empty or not finite; give at least one finite number a group")
+        style = {"color": COLOURS[k % len(COLOURS)], "linestyle": LINES[k % len(LINES)]}
+        seaborn.ecdfplot(x=values, ax=ax, label=f"{label} ({len(values)})", **style)
+    ax.legend(**LEGEND)
+    return ax
+
+
 def partition(counts: Any, ax: Any = None) -> Any:
     """Who holds what: a heat map of `counts` [clients, labels], one column per client; returns the axes.
 

@@ -1,20 +1,31 @@
-"""What chapters measure: functions `(round, y [m, d]) -> {name: value}` for `simulate(probes=...)`, studies of one
-round from a given model (`mime_ablation`, `neuron_gradients`), and the shape of an objective around a point (flatness,
-slices)."""
+"""What chapters measure: functions `(round, y [m, d]) -> {name: value}` for `simulate(probes=...)`, and studies of one
+round from a given model (`mime_ablation`, `neuron_gradients`).  The shape of an objective around a point is measured in
+`flatness`; its functions are probes too, and can be had from here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import checks, rng
+from . import checks
 from .algorithms.method import Method, Round
 from .algorithms.submodels import HeteroFL
-from .data.federation import Federation, Quadratic
+from .engine import PLAIN
+from .flatness import first_order_flatness, loss_along, loss_slice, zeroth_order_flatness
+from .memory import State
+from .objective.network import Federation
+from .objective.quadratic import Quadratic
+from .round import local_steps, one_round, start
+
+__all__ = [
+    "consensus", "control_error", "drift", "first_order_flatness", "gradient_estimate", "loss_along", "loss_slice",
+    "mime_ablation", "neuron_gradients", "quadratic_bound", "submodel_gap", "zeroth_order_flatness",
+]  # fmt: skip
 
 
 def drift(r: Round, y: Tensor) -> dict[str, Tensor]:
@@ -73,15 +84,11 @@ def submodel_gap(labels: str = "zero", momentum: float = 0.0):
     method = HeteroFL(1.0, labels=labels, training="masked")
 
     def probe(r: Round, y: Tensor) -> dict[str, Tensor]:
-        whole = method.prepare(r)
+        whole = method.prepare(replace(r, loss=PLAIN, parts=None, momentum=momentum, clip=None))
         Y = whole.x.expand_as(y).clone()
-        velocity = torch.zeros_like(Y)
-        for k in range(int(whole.K.max())):
-            a = int(whole.K.gt(k).sum())
-            v = method.direction(lambda Z, k=k, **more: whole.gradient(Z, k, **more), Y[:a], whole.head(a))
-            Y[:a] -= r.lr * velocity[:a].mul_(momentum).add_(v)
+        local_steps(method, whole, Y)
         gap = torch.where(whole.mask, Y - r.x, 0) - torch.where(r.mask, y - r.x, 0)
-        return {"gap": gap.norm(dim=1), "sum_gap": gap.sum(1).abs(), "capacity": torch.as_tensor(r.rates)}
+        return {"gap": gap.norm(dim=1), "sum_gap": gap.sum(1).abs(), "capacity": r.capacity}
 
     return probe
 
@@ -151,148 +158,32 @@ def mime_ablation(
     if not set(targets) <= set(range(1, steps + 1)):
         raise ValueError(f"targets={list(targets)}; use steps from 1 to {steps}")
 
-    plan = fed.plan(seed, t, clients, steps=steps + 1, batch_size=batch_size)
-    m = len(clients)  # all have equally many steps, so the plan leaves them in their order
-    first = method.client_start(x)
-    memory = {name: first.get(name, torch.zeros_like(x)).expand(m, -1).clone() for name in method.client_state}
-    r = Round(
-        {
-            **method.start(x), **(state or {}), "x": x, "seed": seed, "t": t, "n": fed.n, "m": m,
-            "lr": method.learning_rate(t, lr), "server_lr": 1.0,
-            "layout": getattr(getattr(fed, "engine", None), "layout", None),
-            "gradient": lambda Y, k, **more: fed.gradient(Y, plan, k, **more),
-            "full_gradient": lambda Y: fed.full_gradient(Y, plan),
-        },
-        {
-            "p": torch.full((m, 1), 1 / m, dtype=x.dtype, device=x.device), "clients": plan.rows,
-            "K": torch.full((m, 1), steps + 1, dtype=x.dtype, device=x.device),
-            **memory,
-        },
-    )  # fmt: skip
-    X = x.expand(m, -1)
-    C = r.mean(r.full_gradient(X))
-    r = method.prepare(r)
-    Y = method.broadcast(r).expand(m, -1).clone()
-    found: dict[str, list[Tensor]] = {}
-    for k in range(steps + 1):
-        if k:
-            A, B = r.gradient(Y, k), r.gradient(X, k)
-            values = {"A, C": _cosine(A, C), "A-B+C, C": _cosine(A - B + C, C), "A-B, C": _cosine(A - B, C)}
-            values["A, B"] = _cosine(A, B)
-            if k in targets:
-                g = torch.stack([r.mean(r.full_gradient(y.expand(m, -1))) for y in Y])
-                values |= {"A error": (A - g).norm(dim=1), "A-B+C error": (A - B + C - g).norm(dim=1)}
-                values |= {"A, g": _cosine(A, g), "A-B+C, g": _cosine(A - B + C, g), "g, C": _cosine(g, C)}
-            for name, value in values.items():
-                found.setdefault(name, []).append(value)
-        r.step = k
-        Y -= r.lr * method.direction(lambda Z, k=k: r.gradient(Z, k), Y, r)
-    return {name: torch.stack(value).cpu().numpy() for name, value in found.items()}
+    first = start(method, fed)
+    server = {**first.server, **(state or {}), "x": x}
+    rows = {name: method.client_start(x).get(name, torch.zeros_like(x)) for name in first.clients}
+    rows = {name: row.expand(fed.n, -1) for name, row in rows.items()}
+    columns: dict[str, list[Tensor]] = {}
 
+    def look(r: Round, Y: Tensor) -> None:
+        """The cosines at step k; the path itself is the method's."""
+        X, k = r.x.expand_as(Y), r.step
+        if k == 0:
+            columns["C"] = [r.mean(r.full_gradient(X))]
+            return
+        A, B, C = r.gradient(Y), r.gradient(X), columns["C"][0]
+        values = {"A, C": _cosine(A, C), "A-B+C, C": _cosine(A - B + C, C), "A-B, C": _cosine(A - B, C)}
+        values["A, B"] = _cosine(A, B)
+        if k in targets:
+            g = torch.stack([r.mean(r.full_gradient(y.expand_as(Y))) for y in Y])
+            values |= {"A error": (A - g).norm(dim=1), "A-B+C error": (A - B + C - g).norm(dim=1)}
+            values |= {"A, g": _cosine(A, g), "A-B+C, g": _cosine(A - B + C, g), "g, C": _cosine(g, C)}
+        for name, value in values.items():
+            columns.setdefault(name, []).append(value)
 
-# --- the shape of an objective around a point -----------------------------------------------------------------------
-
-Objective = Federation | Quadratic | Callable[[Tensor], Tensor]
-"""A federation, whose F is the mean of its clients' training losses, or any differentiable function `x [d] -> F(x)`."""
-
-
-def zeroth_order_flatness(
-    fed: Objective, x: Tensor, rho: float, *, samples: int = 32, steps: int = 10, seed: int = 0
-) -> dict[str, float]:
-    """How much F rises on the sphere of radius rho around `x [d]`: F(x + e) - F(x), the flatness that SAM lowers.
-
-    `mean` and `sampled`: mean and largest over `samples` random directions.  `ascent`: the largest along `steps` steps
-    e <- rho grad F(x + e) / ||grad F(x + e)|| from the gradient at x and from the best random direction, a lower bound
-    of the maximum that SAM's objective names (Foret et al. 2021) and at least `sampled`.  SAM itself takes one step.
-    Raises ValueError for rho <= 0, samples < 1 and steps < 0.
-    """
-    F_, slope = _objective(fed)
-    base = F_(x)
-    return _on_sphere(lambda e: F_(x + e) - base, lambda e: slope(x + e), x, rho, samples, steps, seed)
-
-
-def first_order_flatness(
-    fed: Objective, x: Tensor, rho: float, *, samples: int = 32, steps: int = 10, seed: int = 0
-) -> dict[str, float]:
-    """How steep F gets on the sphere of radius rho around `x [d]`: rho ||grad F(x + e)||, the flatness that GAM lowers.
-
-    `mean`, `sampled` and `ascent` as in `zeroth_order_flatness`; an ascent step goes along the gradient's norm,
-    H(x + e) grad F(x + e), a Hessian-vector product (Zhang et al. 2023, eq. of R^(1)).  Raises ValueError likewise.
-    """
-    _, slope = _objective(fed)
-
-    def uphill(e: Tensor) -> Tensor:
-        return slope(x + e, along=slope(x + e))
-
-    return _on_sphere(lambda e: rho * slope(x + e).norm(), uphill, x, rho, samples, steps, seed)
-
-
-def loss_along(fed: Objective, a: Tensor, b: Tensor, points: int = 21) -> tuple[np.ndarray, np.ndarray]:
-    """F on the segment a + s (b - a): s in [0, 1] and F, `[points]` each.  `a`, `b`: `[d]`."""
-    checks.integer("points", points, 2)
-    F_, s = _objective(fed)[0], np.linspace(0, 1, points)
-    return s, np.array([float(F_(torch.lerp(a, b, float(v)))) for v in s])
-
-
-def loss_slice(
-    fed: Objective, x: Tensor, u: Tensor, v: Tensor, radius: float = 1.0, points: int = 21
-) -> tuple[np.ndarray, np.ndarray]:
-    """F on the square x + s u + t v: s (and t) in [-radius, radius] `[points]`, and F `[points (t), points (s)]`.
-
-    `x`, `u`, `v`: `[d]`; u and v are used as they are, so unit vectors make the radius a distance.
-    """
-    checks.integer("points", points, 2)
-    F_, s = _objective(fed)[0], np.linspace(-radius, radius, points)
-    return s, np.array([[float(F_(x + a * u + b * v)) for a in s.tolist()] for b in s.tolist()])
-
-
-def _objective(fed: Objective) -> tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]:
-    """F and its gradient; `slope(x, along=v)` is a Hessian-vector product."""
-    if not isinstance(fed, Federation | Quadratic):
-        return fed, lambda x, along=None: _slope(fed, x, along)
-    plan = fed.plan(0, 0, np.arange(fed.n), steps=1, batch_size=None)
-
-    def slope(x: Tensor, along: Tensor | None = None) -> Tensor:
-        along = None if along is None else along.expand(fed.n, -1)
-        return fed.full_gradient(x.expand(fed.n, -1), plan, along=along).mean(0)
-
-    return fed.objective, slope
-
-
-def _slope(F_: Callable[[Tensor], Tensor], x: Tensor, along: Tensor | None) -> Tensor:
-    x = x.detach().clone().requires_grad_()
-    (g,) = torch.autograd.grad(F_(x), x, create_graph=along is not None)
-    return g if along is None else torch.autograd.grad((g * along).sum(), x)[0]
-
-
-def _on_sphere(
-    height: Callable[[Tensor], Tensor],
-    uphill: Callable[[Tensor], Tensor],
-    x: Tensor,
-    rho: float,
-    samples: int,
-    steps: int,
-    seed: int,
-) -> dict[str, float]:
-    checks.number("rho", rho, 0, open_low=True)
-    checks.integer("samples", samples, 1)
-    checks.integer("steps", steps, 0)
-    noise = rng.numpy_generator(seed, rng.DATA)
-
-    def scaled(direction: Tensor) -> Tensor:
-        return rho * direction / direction.norm().clamp_min(1e-30)
-
-    found, best = [], x
-    for _ in range(samples):
-        e = scaled(torch.as_tensor(noise.standard_normal(len(x)), dtype=x.dtype, device=x.device))
-        found.append(float(height(e)))
-        best = e if found[-1] == max(found) else best
-    top = max(found)
-    for e in (best, torch.zeros_like(x)):
-        for _ in range(steps):
-            e = scaled(uphill(e))
-            top = max(top, float(height(e)))
-    return {"mean": float(np.mean(found)), "sampled": max(found), "ascent": top}
+    work = {"local_steps": steps + 1, "batch_size": batch_size, "lr": lr, "seed": seed}
+    one_round(method, fed, State(server, rows, first.visits), t, cohort=clients.tolist(), watch=look, **work)
+    order = np.argsort(np.argsort(clients))  # rows are in the order of the clients' numbers
+    return {name: torch.stack(v)[:, order].cpu().numpy() for name, v in columns.items() if name != "C"}
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:

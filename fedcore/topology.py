@@ -407,19 +407,14 @@ def _regular(n: int, degree: int, seed: int, t: int) -> np.ndarray:
 
 
 def _connected(n: int, edges: Iterable[Iterable[int]], what: str) -> None:
-    near: list[list[int]] = [[] for _ in range(n)]
-    for a, b in edges:
-        near[a].append(b)
-        near[b].append(a)
-    if not any(near):
+    import networkx
+
+    graph = networkx.Graph(edges)
+    graph.add_nodes_from(range(n))
+    if not graph.edges:
         raise ValueError(f"{what} has no edges but self-loops: no client hears of another; add edges, such as a ring's")
-    seen, todo = {0}, [0]
-    while todo:
-        fresh = set(near[todo.pop()]) - seen
-        seen |= fresh
-        todo += fresh
-    if len(seen) < n:
-        missing = sorted(set(range(n)) - seen)
+    if not networkx.is_connected(graph):
+        missing = sorted(set(graph) - networkx.node_connected_component(graph, 0))
         raise ValueError(
             f"{what} is disconnected: no path leads from client 0 to {missing[:5]} ({len(missing)} of {n}); add edges, "
             "or use a graph that is drawn anew each round, fc.RandomRegular(degree)"

@@ -75,13 +75,23 @@ def batches(fed: fc.Federation, seed: int, t: int, i: int, **work) -> list[tuple
     """The mini-batches (inputs, labels) of client i in round t, one per local step."""
     plan = fed.plan(seed, t, np.array([i]), **work)
     picked = [plan.indices[k, 0, : plan.counts[k, 0]] for k in range(plan.steps[0])]
-    return [(fed._inputs(fed.x[rows]), fed.y[rows]) for rows in picked]
+    return [(fed.inputs(fed.x[rows]), fed.y[rows]) for rows in picked]
 
 
 def whole(fed: fc.Federation, i: int) -> tuple[torch.Tensor, torch.Tensor]:
     """All training data of client i, as the model sees it."""
-    rows = torch.as_tensor(fed.index[i])
-    return fed._inputs(fed.x[rows]), fed.y[rows]
+    return samples(fed, fed.index[i])
+
+
+def samples(fed: fc.Federation, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """These training samples (inputs, labels), as the model sees them."""
+    rows = torch.as_tensor(rows)
+    return fed.inputs(fed.x[rows]), fed.y[rows]
+
+
+def public(fed: fc.Federation) -> tuple[torch.Tensor, torch.Tensor]:
+    """The federation's public samples (inputs, labels), as the model sees them."""
+    return fed.inputs(fed.public[0]), fed.public[1]
 
 
 def trajectory(method: fc.Method, fed, rounds: int, **options) -> np.ndarray:

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore.data import sources
+from fedcore.data import readers, sources
 
 RNG = np.random.default_rng(0)
 
@@ -85,7 +85,7 @@ def test_the_label_of_a_role_is_the_character_after_its_window():
 
 def test_roles_speak_differently_and_no_test_window_was_trained_on():
     a = fc.data.load("roles")
-    texts = ["".join(sources.ALPHABET[c] for c in a.train_x[a.train_owner == i][::7].ravel()) for i in range(40)]
+    texts = ["".join(readers.ALPHABET[c] for c in a.train_x[a.train_owner == i][::7].ravel()) for i in range(40)]
     words = [{w for w in t.replace(".", " ").split() if w.islower()} for t in texts]
     shared = [len(p & q) / len(p | q) for i, p in enumerate(words) for q in words[:i]]
     assert max(shared) < 0.6
@@ -204,7 +204,7 @@ def test_features_stay_vectors_and_float64_stays_float64():
     fed = fc.federation((x, np.arange(20) % 2), clients=2, model="logistic", dtype=torch.float64)
     assert fed.x.shape == (16, 7)
     assert fed.x.dtype == torch.float64
-    assert np.array_equal(fed._inputs(fed.x[:1]).numpy(), x[:1])
+    assert np.array_equal(fed.inputs(fed.x[:1]).numpy(), x[:1])
 
 
 def test_bytes_stay_bytes_until_a_batch_is_used_and_then_have_mean_0_and_deviation_1():
@@ -212,7 +212,7 @@ def test_bytes_stay_bytes_until_a_batch_is_used_and_then_have_mean_0_and_deviati
     x[:, 2] //= 4  # channels of unequal brightness
     fed = fc.federation((x, np.arange(200) % 4), clients=4, model="mlp", dtype=torch.float64)
     assert fed.x.dtype == torch.uint8
-    inputs = fed._inputs(fed.x)
+    inputs = fed.inputs(fed.x)
     assert inputs.dtype == torch.float64
     h.close(inputs.mean((0, 2, 3)), np.zeros(3), 1e-12)
     h.close(inputs.std((0, 2, 3), unbiased=False), np.ones(3), 1e-12)
@@ -221,13 +221,13 @@ def test_bytes_stay_bytes_until_a_batch_is_used_and_then_have_mean_0_and_deviati
 def test_a_constant_channel_is_centred_and_not_divided_by_zero():
     x = np.full((20, 1, 3, 3), 9, np.uint8)
     fed = fc.federation((x, np.arange(20) % 2), clients=2, model="logistic")
-    assert (fed._inputs(fed.x) == 0).all()
+    assert (fed.inputs(fed.x) == 0).all()
 
 
 def test_test_pictures_are_normalised_by_the_statistics_of_the_training_pictures():
     x = RNG.integers(0, 100, (40, 1, 4, 4)).astype(np.uint8)
     fed = fc.federation(((x, np.arange(40) % 2), (x + 100, np.arange(40) % 2)), clients=2, model="logistic")
-    assert float(fed._inputs(fed._test[0]).mean()) > 2
+    assert float(fed.inputs(fed.test[0]).mean()) > 2
 
 
 def test_a_federation_is_two_tensors_and_an_index():
@@ -241,8 +241,8 @@ def test_a_federation_is_two_tensors_and_an_index():
 def test_a_federation_moves_and_leaves_the_old_one_as_it_was():
     fed = h.network(dtype=torch.float32)
     other = fed.to("cpu", torch.float64)
-    assert (fed.dtype, fed.x0.dtype, fed._norm.dtype) == (torch.float32,) * 3
-    assert (other.dtype, other.x0.dtype, other._norm.dtype) == (torch.float64,) * 3
+    assert (fed.dtype, fed.x0.dtype, fed.data.statistics.dtype) == (torch.float32,) * 3
+    assert (other.dtype, other.x0.dtype, other.data.statistics.dtype) == (torch.float64,) * 3
     assert fed.to("cpu") is fed
 
 
@@ -413,9 +413,9 @@ def test_shakespeare_of_leaf_becomes_numbers_of_the_alphabet(tmp_path):
     leaf(tmp_path / "shakespeare", "train", [{"HAMLET": {"x": [line, line[1:] + "x"], "y": ["x", "~"]}}])
     leaf(tmp_path / "shakespeare", "test", [{"HAMLET": {"x": [line], "y": ["}"]}}])
     source = fc.data.load("shakespeare", tmp_path)
-    assert len(sources.ALPHABET) == len(set(sources.ALPHABET)) == source.classes == 80
-    assert "".join(sources.ALPHABET[k] for k in source.train_x[0]) == line
-    assert source.train_y.tolist() == [sources.ALPHABET.index("x"), sources.ALPHABET.index(" ")]  # unknown: a space
+    assert len(readers.ALPHABET) == len(set(readers.ALPHABET)) == source.classes == 80
+    assert "".join(readers.ALPHABET[k] for k in source.train_x[0]) == line
+    assert source.train_y.tolist() == [readers.ALPHABET.index("x"), readers.ALPHABET.index(" ")]  # unknown: a space
     assert source.test_y.tolist() == [79]
     assert source.text
 
@@ -430,7 +430,7 @@ def test_text_reaches_a_model_as_whole_numbers(tmp_path):
     leaf(tmp_path / "shakespeare", "test", [{"A": {"x": [line], "y": ["a"]}}])
     model = torch.nn.Sequential(torch.nn.Embedding(80, 2), torch.nn.Flatten(), torch.nn.Linear(160, 80))
     fed = fc.federation("shakespeare", partition=fc.ByOwner(), model=model, root=tmp_path)
-    assert fed._inputs(fed.x).dtype == torch.int64
+    assert fed.inputs(fed.x).dtype == torch.int64
     assert fc.simulate(fc.FedAvg(), fed, rounds=2, batch_size=2).final("loss") > 0
 
 
@@ -498,11 +498,11 @@ def test_real_packs_train():
     for name in names:
         s = fc.data.load(name, PACKS)
         if s.text:
-            few = sources.Source(name, s.train_x[:600], s.train_y[:600], s.test_x[:200], s.test_y[:200], 80, text=True)
+            few = fc.data.Source(name, s.train_x[:600], s.train_y[:600], s.test_x[:200], s.test_y[:200], 80, text=True)
             model = torch.nn.Sequential(torch.nn.Embedding(80, 4), torch.nn.Flatten(), torch.nn.Linear(320, 80))
         else:
             assert s.train_x.dtype == np.uint8, name
-            few = sources.Source(name, s.train_x[:600], s.train_y[:600], s.test_x[:200], s.test_y[:200], s.classes)
+            few = fc.data.Source(name, s.train_x[:600], s.train_y[:600], s.test_x[:200], s.test_y[:200], s.classes)
             model = "mlp"
         fed = fc.federation(few, clients=4, model=model)
         _, loss = fc.simulate(fc.FedAvg(), fed, rounds=5, lr=0.05, local_epochs=2).curve("loss")

@@ -376,17 +376,15 @@ def test_batch_norm_is_evaluated_with_the_statistics_of_the_training_data():
     net = normed((1, 4, 4), 3).double()
     nn.utils.vector_to_parameters(history.params, net.parameters())
     conv, norm = net[0], net[1]
-    z = conv(fed._inputs(fed.x))
+    z = conv(fed.inputs(fed.x))
     norm.running_mean, norm.running_var = z.mean((0, 2, 3)).detach(), z.var((0, 2, 3), unbiased=True).detach()
     net.eval()
-    loss = F.cross_entropy(net(fed._inputs(fed._test[0])), fed._test[1])
+    loss = F.cross_entropy(net(fed.inputs(fed.test[0])), fed.test[1])
     h.close(history.final("loss"), loss, 1e-12)
 
 
 def test_statistics_are_collected_over_chunks_of_equal_size_and_without_dropout(monkeypatch):
-    monkeypatch.setattr(
-        sys.modules["fedcore.data.federation"], "EVAL_CHUNK", 7
-    )  # 50 = 7 * 7 + 1: one sample must not stand alone
+    monkeypatch.setattr(fc.data.clients, "EVAL_CHUNK", 7)  # 50 = 7 * 7 + 1: one sample must not stand alone
     vectors = lambda shape, classes: nn.Sequential(  # noqa: E731
         nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, classes)
     )
@@ -401,7 +399,7 @@ def test_the_objective_of_a_batch_norm_model_uses_collected_statistics_too():
     fed = h.network(sizes=(30, 20), model=normed)
     net = normed((1, 4, 4), 3).double()
     nn.utils.vector_to_parameters(fed.x0, net.parameters())
-    z = net[0](fed._inputs(fed.x))
+    z = net[0](fed.inputs(fed.x))
     net[1].running_mean, net[1].running_var = z.mean((0, 2, 3)).detach(), z.var((0, 2, 3), unbiased=True).detach()
     net.eval()
     losses = [F.cross_entropy(net(x), y) for x, y in (h.whole(fed, 0), h.whole(fed, 1))]
@@ -437,7 +435,7 @@ def test_dropout_drops_and_is_deterministic_by_seed(module, batch_size):
 @pytest.mark.parametrize("path", ["batched", "sequential"])
 @pytest.mark.parametrize("chunk", [5, 12, 4096])
 def test_the_full_gradient_is_the_mean_of_per_sample_gradients_whatever_the_chunk(monkeypatch, path, chunk):
-    monkeypatch.setattr(sys.modules["fedcore.data.federation"], "SAMPLE_CHUNK", chunk)
+    monkeypatch.setattr(fc.objective.network, "SAMPLE_CHUNK", chunk)
     fed = h.network(sizes=(13, 7, 20)).forced(path)
     Y = rows(fed.engine.module, 3)
     plan = fed.plan(0, 0, np.array([0, 1, 2]), batch_size=None)

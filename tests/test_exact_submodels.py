@@ -228,7 +228,13 @@ def test_heterofl_never_moves_what_lies_beyond_its_largest_capacity():
 def round_of(widths, t=0, m=1, seed=0, fed=None, **more):
     """What a score sees of a round."""
     return SimpleNamespace(
-        t=t, m=m, seed=seed, ids=np.arange(m), p=torch.full((m, 1), 1 / m, dtype=torch.float64), fed=fed, **more
+        t=t,
+        m=m,
+        seed=seed,
+        ids=np.arange(m),
+        p=torch.full((m, 1), 1 / m, dtype=torch.float64),
+        activations=fed and (lambda budget: fed.activations(None, np.arange(m), budget)),
+        **more,
     ), SimpleNamespace(widths=widths, sites=(), before=())
 
 
@@ -495,8 +501,11 @@ def test_depthfl_gives_a_model_without_heads_its_heads():
 
 def gse_round(fed, last, x, variant="CSL", similar=128, scoring="public-code"):
     method = fc.FedGSE(0.5, variant, similar=similar, scoring=scoring)
-    r, _ = round_of((), m=len(last), fed=fed, last=last, x=x)
-    return method, r
+    state = fc.start(method, fed)
+    rows = state["last"].clone()
+    rows[: len(last)] = last
+    settings = {"cohort": range(len(last)), "local_steps": 1, "batch_size": 1, "lr": 1e-3}
+    return method, fc.one_round(method, fed, state.updated(x=x, last=rows), 0, **settings)[1].round
 
 
 def normed_net(inplace=False):
@@ -543,7 +552,7 @@ def test_fedgses_score_is_its_formula_by_autograd(scoring, variant, inplace):
     fed, last = skewed(inplace)
     method, r = gse_round(fed, last, fed.x0, variant, scoring=scoring)
     got = method.score(r, fed.neurons())
-    net, public = normed_net().double(), (fed._inputs(fed.public[0]), fed.public[1])
+    net, public = normed_net().double(), (fed.inputs(fed.public[0]), fed.public[1])
     for i in range(5):
         held = torch.zeros(5, dtype=torch.bool)
         held[fed.y[torch.as_tensor(fed.index[i])]] = True
@@ -572,7 +581,7 @@ def test_fedgses_score_is_its_formula_by_autograd(scoring, variant, inplace):
 def test_a_nonlinearity_that_works_in_place_changes_no_score(scoring):
     (plain, last), (inplace, _) = skewed(), skewed(True)
     a, b = (gse_round(fed, last, plain.x0, scoring=scoring) for fed in (plain, inplace))
-    for g, G in zip(*(method.score(r, r.fed.neurons()) for method, r in (a, b)), strict=True):
+    for g, G in zip(*(method.score(r, r.neurons()) for method, r in (a, b)), strict=True):
         assert torch.equal(g, G)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import helpers as h
@@ -59,7 +60,7 @@ def seen_by(monkeypatch, action) -> list:
 
 
 def own_inputs(fed, i):
-    return fed._inputs(fed.x[torch.as_tensor(fed.index[i])], i)
+    return fed.inputs(fed.x[torch.as_tensor(fed.index[i])], i)
 
 
 def test_each_clients_normalised_training_set_has_mean_0_and_std_1_in_every_channel():
@@ -107,7 +108,7 @@ def test_a_constant_channel_has_std_0_which_counts_as_1():
 
 def test_half_maps_the_pixel_range_to_minus_one_and_one():
     fed = shifted(normalise="half")
-    h.close(fed._inputs(torch.tensor([0, 255], dtype=torch.uint8)).flatten(), [-1, 1], 1e-15)
+    h.close(fed.inputs(torch.tensor([0, 255], dtype=torch.uint8)).flatten(), [-1, 1], 1e-15)
 
 
 @pytest.mark.parametrize("path", ["batched", "sequential"])
@@ -136,7 +137,7 @@ def test_the_three_readings_of_a_foreign_image_are_own_target_and_pooled():
         "pooled": [stats(x)] * len(tested),
     }
     for reading, rows in expected.items():
-        inputs = torch.cat([x for x, _ in fed._test_chunks(reading, 2)])
+        inputs = torch.cat([x for x, _ in fed.data.test_chunks(reading, 2)])
         truth = np.stack([(t - m) / s for t, (m, s) in zip(tested, rows, strict=True)])
         h.close(inputs, truth, 1e-12)
 
@@ -150,7 +151,7 @@ def test_a_domain_without_training_images_is_read_by_its_test_images_and_the_ser
          "test_labels": s.test_y, "train_owner": s.train_owner[keep], "test_owner": s.test_owner},
         partition=fc.ByOwner(), model=normed, normalise="client", dtype=torch.float64,
     )  # fmt: skip
-    inputs = torch.cat([x for x, _ in fed._test_chunks("target")])[torch.as_tensor(s.test_owner == 4)]
+    inputs = torch.cat([x for x, _ in fed.data.test_chunks("target")])[torch.as_tensor(s.test_owner == 4)]
     h.close(inputs.mean((0, 2, 3)), torch.zeros(3), 1e-12)
     assert float(fed.evaluate(fed.x0)["loss"]) == float(fed.evaluate(fed.x0, "target")["loss"])
     assert float(fed.evaluate(fed.x0)["loss"]) != float(fed.evaluate(fed.x0, "pooled")["loss"])
@@ -162,8 +163,8 @@ def test_statistics_are_those_before_augmentation():
     plain, once, often = (
         shifted(normalise="client", augment=a) for a in (None, fc.RandAugment(once=True), fc.RandAugment())
     )
-    assert torch.equal(plain._norm, once._norm)
-    assert torch.equal(plain._norm, often._norm)
+    assert torch.equal(plain.data.statistics, once.data.statistics)
+    assert torch.equal(plain.data.statistics, often.data.statistics)
 
 
 def test_clients_models_are_evaluated_with_their_own_statistics_of_pixels_and_of_batch_norm():
@@ -179,10 +180,10 @@ def test_clients_models_are_evaluated_with_their_own_statistics_of_pixels_and_of
         net.train()
         net(own_inputs(fed, i))  # one chunk: the statistics of its own training data
         net.eval()
-        logits = net(fed._inputs(fed._test[0], i))
-        hits = (logits.argmax(1) == fed._test[1]).double()
+        logits = net(fed.inputs(fed.test[0], i))
+        hits = (logits.argmax(1) == fed.test[1]).double()
         h.close(got["accuracy"][i], hits.mean(), 0)
-        h.close(got["loss"][i], nn.functional.cross_entropy(logits, fed._test[1]), 1e-10)
+        h.close(got["loss"][i], nn.functional.cross_entropy(logits, fed.test[1]), 1e-10)
         h.close(got["own_accuracy"][i], hits[torch.as_tensor(fed.source.test_owner == i)].mean(), 0)
     assert {"accuracy_target", "accuracy_pooled"} < got.keys()
 
@@ -291,8 +292,11 @@ def test_a_clients_augmentation_depends_on_seed_round_client_and_step_and_on_nob
     def batch(seed, t, cohort, client, k=0):
         plan = fed.plan(seed, t, np.array(cohort), batch_size=None)
         row = plan.clients.tolist().index(client)
-        rows = torch.as_tensor(fed.index[2])[None].repeat(len(cohort), 1)  # one set of images for all
-        return fed._seen(rows, rows.numpy(), plan, k)[row]
+        rows = torch.as_tensor(fed.index[2]).repeat(k + 1, len(cohort), 1)  # one set of images for all
+        plan = dataclasses.replace(
+            plan, indices=rows, samples=rows.numpy(), weights=torch.ones(rows.shape), counts=np.ones(rows.shape[:2])
+        )
+        return fed.batch(plan, k).x[row]
 
     one = batch(0, 0, [2], 2)
     assert torch.equal(batch(0, 0, [0, 1, 2, 3], 2), one)
@@ -459,34 +463,30 @@ def test_w_follows_autograd_through_theta_i_plus_w_times_the_difference(clip, pa
             W.requires_grad_()
             hat = torch.cat([r.x[:low], (r.theta_i[row] + (r.x - r.theta_i[row]) * W)[low:]])
             params = fed.engine.layout.views(hat)
-            logits = torch.func.functional_call(fed.engine.module.train(), params, (fed._inputs(fed.x[rows]),))
+            logits = torch.func.functional_call(fed.engine.module.train(), params, (fed.inputs(fed.x[rows]),))
             (g,) = torch.autograd.grad(nn.functional.cross_entropy(logits, fed.y[rows]), W)
             W = (W - 3.0 * g).detach()
             W = W.clamp(0, 1) if clip else W
         h.close(r.W[row], W, 1e-10)
 
 
-class Line:
-    """F(theta) = a/2 (theta - b)^2 as FedALA sees it: one batch, an epoch a call."""
+class Line(fc.Quadratic):
+    """F(theta) = a/2 (theta - b)^2 of one client, from a state of FedALA; counts the epochs that learn W."""
 
     def __init__(self, a=1.0, b=2.0, theta=1.0, theta_i=0.0, visits=1):
-        self.epochs = 0
         one = lambda v: torch.tensor([v], dtype=torch.float64)  # noqa: E731
-        rows = {"theta_i": one(theta_i)[None], "W_i": torch.ones(1, 1, dtype=torch.float64)}
-        shared = {"x": one(theta), "layout": None, "visits": np.array([visits]), "share": self.share}
-        self.a, self.b, self.round = a, b, fc.algorithms.Round(shared, rows)
+        super().__init__(one(a)[None, :, None], one(b)[None], one(theta))
+        self.epochs, self.theta_i, self.visits = 0, one(theta_i)[None], np.array([visits])
 
-    def share(self, share, epoch):
-        self.epochs += 1
-        return np.array([1]), self.gradient
-
-    def gradient(self, Y, k, losses):
-        losses.append((self.a / 2 * (Y - self.b) ** 2)[:, 0])
-        return self.a * (Y - self.b)
+    def plan(self, *given, share=None, **work):
+        self.epochs += share is not None
+        return super().plan(*given, share=share, **work)
 
     def learnt(self, **options) -> tuple[float, float]:
-        r = fc.FedALA(1, **options).prepare(self.round)
-        return float(r.W), float(r.hat)
+        method = fc.FedALA(1, **options)
+        state = dataclasses.replace(fc.start(method, self).updated(theta_i=self.theta_i), visits=self.visits)
+        _, seen = fc.one_round(method, self, state, 0)
+        return float(seen.round.W), float(seen.round.hat)
 
 
 def test_on_a_line_the_unclipped_optimum_is_beyond_1_and_the_clipped_one_is_1():
@@ -527,14 +527,11 @@ def test_the_rule_of_one_client_does_not_depend_on_the_others_in_the_cohort():
     rows = torch.randn(5, fed.d, generator=generator, dtype=torch.float64) * 0.3
 
     def learnt(clients, visits):
-        shared = {"x": fed.x0, "layout": fed.engine.layout, "visits": np.array(visits)}
-
-        def share(s, epoch):
-            plan = fed.plan(0, 4, np.array(clients), batch_size=4, share=s, epoch=epoch)
-            return plan.steps, lambda Y, k, **more: fed.gradient(Y, plan, k, **more)
-
-        state = {"theta_i": fed.x0 + rows[clients], "W_i": torch.ones(len(clients), fed.d, dtype=torch.float64)}
-        return method.prepare(fc.algorithms.Round({**shared, "share": share}, state)).W
+        start = fc.start(method, fed)
+        start.visits[clients] = visits
+        state = start.updated(theta_i=fed.x0 + rows)
+        _, seen = fc.one_round(method, fed, state, 4, cohort=clients, batch_size=4)
+        return seen.round.W[np.argsort(seen.round.ids)]
 
     together = learnt([0, 1, 2, 3], [1, 5, 0, 1])
     for row, visits in enumerate((1, 5, 0, 1)):

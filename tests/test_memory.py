@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import gc
 import tracemalloc
 from contextlib import nullcontext
@@ -14,12 +14,12 @@ from test_contract import METHODS, both_federations, every_method, make, run, sa
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fedcore as fc
-from fedcore import travel
+from fedcore import memory
+from fedcore import run as runs
 from fedcore.engine import Engine
 from fedcore.submodels import Width
 
 LOCAL = {"weight_decay": 0.01, "clip": 1.0, "momentum": 0.5, "weighting": "samples"}
-ROOM = fc.simulate.__globals__  # fc.simulate is the function, not the room
 REMEMBERING = [m for m in METHODS if m.client_state]
 
 
@@ -39,7 +39,7 @@ def test_a_cohort_in_chunks_gives_what_the_whole_cohort_gives(method, kind, trav
     fed = make(kind)
     options = {"rounds": 3, **LOCAL}
     whole = run(method, fed, **options)
-    monkeypatch.setattr(travel, "apart", lambda device: travels)  # as if the device had memory of its own
+    monkeypatch.setattr(memory, "apart", lambda device: travels)  # as if the device had memory of its own
     for chunk in (1, 2):
         close(run(method, fed, chunk=chunk, **options), whole, 1e-11)
 
@@ -49,7 +49,7 @@ def test_a_cohort_in_chunks_gives_what_the_whole_cohort_gives(method, kind, trav
 def test_chunks_of_whole_blocks_give_the_same_to_the_bit(method, path, block, chunk, monkeypatch):
     if isinstance(method, fc.MOON):
         pytest.skip("needs a model with a representation layer")
-    monkeypatch.setattr(travel, "apart", lambda device: True)
+    monkeypatch.setattr(memory, "apart", lambda device: True)
     fed = h.network(sizes=(13, 7, 20, 4, 9, 11, 5), dtype=torch.float32, path=path, block=block)
     assert same(run(method, fed, cohort=7), run(method, fed, cohort=7, chunk=chunk))
 
@@ -74,18 +74,18 @@ def test_a_cohort_too_large_for_memory_is_split_by_itself(block, monkeypatch):
     sizes = (13, 7, 20, 4, 9, 11, 5, 8)
     fed = h.network(sizes=sizes, block=block)
     whole = run(fc.FedAvg(), fed, cohort=8)  # there is room, and no warning
-    steps = 3 * 8 * fed.d + (0 if block else 2 * 8 * 4 * fed.engine.width(fed._inputs(fed.x[:2])))
-    monkeypatch.setattr(travel, "free", lambda device: (2 * 8 * 8 * fed.d + 5.5 * steps) / 0.8)
+    steps = 3 * 8 * fed.d + (0 if block else 2 * 8 * 4 * fed.engine.width(fed.inputs(fed.x[:2])))
+    monkeypatch.setattr(memory, "free", lambda device: (2 * 8 * 8 * fed.d + 5.5 * steps) / 0.8)
     with pytest.warns(UserWarning, match=rf"8 clients with {fed.d} parameters .* by {4 if block else 5} clients"):
         split = run(fc.FedAvg(), fed, cohort=8)
     close(split, whole, 1e-12)
-    monkeypatch.setattr(travel, "free", lambda device: 0)
+    monkeypatch.setattr(memory, "free", lambda device: 0)
     with pytest.warns(UserWarning, match="by 1 clients at a time"):
         close(run(fc.FedAvg(), fed, cohort=8), whole, 1e-12)
 
 
 def test_a_machine_tells_how_much_memory_is_free():
-    assert 1e7 < travel.free(torch.device("cpu")) < 1e15
+    assert 1e7 < memory.free(torch.device("cpu")) < 1e15
 
 
 def test_a_chunk_has_at_least_one_client():
@@ -99,10 +99,10 @@ def test_a_chunk_has_at_least_one_client():
 @both_federations
 @pytest.mark.parametrize("method", REMEMBERING, ids=repr)
 def test_client_states_in_host_memory_are_sent_for_a_round_ahead_and_are_the_same(method, kind, monkeypatch):
-    fed, sent, send = make(kind), [], travel.Carrier.send
+    fed, sent, send = make(kind), [], memory.Carrier.send
     usual = run(method, fed, rounds=6)
-    monkeypatch.setitem(ROOM, "_free", lambda device: 0)
-    monkeypatch.setattr(travel.Carrier, "send", lambda self, rows: sent.append(set(rows)) or send(self, rows))
+    monkeypatch.setattr(memory, "room_for_states", lambda device: 0)
+    monkeypatch.setattr(memory.Carrier, "send", lambda self, rows: sent.append(set(rows)) or send(self, rows))
     with pytest.warns(UserWarning, match="host memory"):
         moved = run(method, fed, rounds=6)
     assert same(usual, moved)  # cohorts of three of five clients: what a round changes is asked for by the next
@@ -156,19 +156,20 @@ def test_a_round_on_an_accelerator_mixes_no_devices_and_asks_it_for_nothing(meth
     for scaled in (True, False) if isinstance(method, fc.algorithms.Submodel) else ():
         fed.shrink(Width(0.5, scaled))
     monkeypatch.setattr(type(method), "on", lambda self, fed: fed)
-    monkeypatch.setattr(travel.Carrier, "__init__", lambda self, device: self.__dict__.update(device=device, side=None))
-    monkeypatch.setattr(travel, "free", lambda device: 0 if where == "states in host memory" else 1e12)
-    monkeypatch.setattr(ROOM["_Run"], "check_finite", lambda self: None)  # the look at evaluations
+    monkeypatch.setattr(memory.Carrier, "__init__", lambda self, device: self.__dict__.update(device=device, side=None))
+    monkeypatch.setattr(memory, "free", lambda device: 0 if where == "states in host memory" else 1e12)
+    monkeypatch.setattr(runs.Run, "check_finite", lambda self: None)  # the look at evaluations
     # autograd wants a true device
     monkeypatch.setattr(torch.autograd, "grad", lambda _, inputs, **more: [torch.zeros_like(v) for v in inputs])
     warns = pytest.warns(UserWarning, match="host memory") if where == "states in host memory" else nullcontext()
     with warns, FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fed = copy.copy(fed)
-        fed.device = torch.device("cuda", 0)
-        for name in ("x", "y", "x0", "_norm", "_rows"):
-            setattr(fed, name, mode.from_tensor(getattr(fed, name)).to("cuda"))
-        fed.public = None if fed.public is None else tuple(mode.from_tensor(t).to("cuda") for t in fed.public)
-        fed.to, fed.evaluate = lambda *_: fed, lambda x: {}
+        data = dataclasses.replace(
+            fed.data, **{k: mode.from_tensor(v) for k, v in vars(fed.data).items() if isinstance(v, torch.Tensor)}
+        )
+        data = data.to(torch.device("cuda", 0), fed.dtype)
+        fed = dataclasses.replace(fed, data=data, x0=mode.from_tensor(fed.x0).to("cuda"))
+        monkeypatch.setattr(fc.Federation, "to", lambda self, *_: self)
+        monkeypatch.setattr(fc.Federation, "evaluate", lambda self, x: {})
         chunk = 2 if where == "cohort in host memory" else 100
         history = run(method, fed, rounds=2, local_epochs=1, chunk=chunk)
     assert history.params.device.type == "cuda"

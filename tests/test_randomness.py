@@ -5,8 +5,6 @@ Statistical tolerances are derived: 6 sigma of the law under test.
 
 from __future__ import annotations
 
-import sys
-
 import helpers as h
 import numpy as np
 import pytest
@@ -239,7 +237,7 @@ def local_gradient(
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_dropout_of_a_client_depends_on_seed_round_client_and_step_alone(batch_size, monkeypatch):
     # several chunks per client, so that chunks too would show a dependence on the others
-    monkeypatch.setattr(sys.modules["fedcore.data.federation"], "SAMPLE_CHUNK", 6)
+    monkeypatch.setattr(fc.objective.network, "SAMPLE_CHUNK", 6)
     fed = h.network(sizes=(20, 20, 20, 20), model=dropping)
     one = local_gradient(fed, [1], 1, batch_size=batch_size)
     torch.manual_seed(7)
@@ -263,5 +261,5 @@ def test_evaluation_drops_nothing():
     assert fed.evaluate(fed.x0) == fed.evaluate(fed.x0)
     net = fed.engine.module.eval()
     nn.utils.vector_to_parameters(fed.x0, net.parameters())
-    loss = nn.functional.cross_entropy(net(fed._inputs(fed._test[0])), fed._test[1])
+    loss = nn.functional.cross_entropy(net(fed.inputs(fed.test[0])), fed.test[1])
     h.close(fed.evaluate(fed.x0)["loss"], loss, 1e-12)

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from fedcore import reproduce
-from fedcore.reproduce import __main__ as command_line
-from fedcore.reproduce import batch, cells, estimate, report, studies
-from fedcore.reproduce import table as definitions
-from fedcore.reproduce.batch import Place, slug
-from fedcore.reproduce.cells import identity
+from fedcore.experiments import batch, cells, estimate, judge, show, studies
+from fedcore.experiments import table as definitions
+from fedcore.experiments.batch import Place, slug
+from fedcore.experiments.cells import identity
+from fedcore.experiments.tuning import merged
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = {
@@ -28,7 +28,7 @@ SPEC = {
     "run": {"rounds": 4, "cohort": 3, "lr": 0.1, "eval_every": 2},
 }
 TRIAL = """
-from fedcore.reproduce import Cell, Table, studies
+from fedcore.experiments import Cell, Table, studies
 
 SPEC = {spec!r}
 LOG = {log!r}
@@ -117,16 +117,9 @@ def test_a_cell_is_computed_once_and_a_further_seed_adds_to_it(tmp_path, monkeyp
 def test_a_changed_parameter_is_another_cell(change, tmp_path):
     file = tmp_path / "cell.json"
     reproduce.run_cell(SPEC, [0], file=file)
-    changed = cells.merged(SPEC, change)
+    changed = merged(SPEC, change)
     assert not reproduce.load(file, changed).runs
     assert reproduce.load(file, SPEC).runs
-
-
-def test_a_new_revision_makes_every_result_stale(tmp_path, monkeypatch):
-    file = tmp_path / "cell.json"
-    reproduce.run_cell(SPEC, [0], file=file)
-    monkeypatch.setattr(cells, "REVISION", cells.REVISION + 1)
-    assert not reproduce.load(file, SPEC).runs
 
 
 def test_the_order_of_keys_does_not_make_another_cell():
@@ -161,7 +154,7 @@ def test_a_setting_that_diverges_is_never_chosen_and_a_run_that_diverges_is_a_re
     wild = {"run": {"lr": 1e38, "rounds": 3}}
     spec = {**SPEC, "tune": {"grid": [wild, {"run": {"lr": 0.1}}]}}
     assert reproduce.run_cell(spec, [0]).tuned["setting"] == {"run": {"lr": 0.1}}
-    run = reproduce.run_cell(cells.merged(SPEC, wild), [0]).runs[0]
+    run = reproduce.run_cell(merged(SPEC, wild), [0]).runs[0]
     assert run["final"] is None
     assert run["diverged"] >= 0
 
@@ -367,49 +360,34 @@ def test_the_estimate_counts_the_grid_until_the_cell_is_tuned():
     assert estimate.runs_left(SPEC, cells.Result(SPEC), [0, 1]) == 2
 
 
-def test_the_counted_work_grows_with_rounds_cohort_and_model():
-    def work(**change):
-        return estimate.counted(cells.merged(SPEC, change)) - estimate.CALL
-
-    assert work(run={"rounds": 8}) == pytest.approx(2 * work())
-    assert work(run={"cohort": 6}) > work()
-    assert work(federation={"model": "mlp"}) > work()
-    assert work(method={"capacities": {"1": 0.5, "0.5": 0.5}}) > work()
-    steps = 4 * 8  # rounds, and 144 samples a client, 20 at a time
-    expected = estimate.STEP * steps + estimate.WORK * steps * 3 * 20 * 3 * 640 / 1e9  # 64 x 10 weights, 3 clients
-    assert work() == pytest.approx(expected)
-
-
-def test_the_pace_is_that_of_the_nearest_finished_cells_and_scales_with_the_machine():
-    other = cells.merged(SPEC, {"federation": {"model": "mlp"}})
+def test_the_pace_is_that_of_the_nearest_finished_cells_and_scales_with_rounds_and_the_machine():
+    other = merged(SPEC, {"federation": {"model": "mlp"}})
     up = {**SPEC, "method": ["FedUp", {}]}
     pace = estimate.Pace([finished(SPEC, 2.0), finished(up, 6.0), finished(SPEC, 99.0, device="NVIDIA H200")])
-    twice = cells.merged(SPEC, {"run": {"rounds": 8}})
-    ratio = estimate.counted(twice) / estimate.counted(SPEC)
-    assert pace.seconds(twice, 0.02) == (pytest.approx(2.0 * 2 * ratio), True)  # a machine half as fast
-    assert pace.seconds(up, 0.01) == (pytest.approx(6.0), True)
-    assert pace.seconds({**SPEC, "method": ["MOON", {}]}, 0.01) == (pytest.approx(4.0), True)
-    assert pace.seconds(other, 0.01) == (pytest.approx(0.01 * estimate.counted(other)), False)
+    twice = merged(SPEC, {"run": {"rounds": 8}})
+    assert pace.seconds(twice, 0.02) == pytest.approx(2.0 * 2 * 2)  # twice the rounds on a machine half as fast
+    assert pace.seconds(up, 0.01) == pytest.approx(6.0)
+    assert pace.seconds({**SPEC, "method": ["MOON", {}]}, 0.01) == pytest.approx(4.0)  # the mean of its siblings
+    assert pace.seconds(other, 0.01) is None
 
 
-def test_every_shipped_cell_has_an_estimate_before_any_was_run():
-    for table in reproduce.tables().values():
-        for profile in definitions.PROFILES:
-            assert all(0 < estimate.counted(cell.spec) < float("inf") for cell in table.cells(profile))
-
-
-def test_list_gives_a_time_before_the_first_cell(tmp_path, capsys):
-    assert command_line.main(["list", "--results", str(tmp_path)]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "cells done" in line]
-    assert len(told) == len(reproduce.tables())
-    assert all("very roughly" in line and "counted work" in line for line in told)
+def test_list_says_that_it_knows_no_time_before_the_first_cell(tmp_path, capsys):
+    assert reproduce.main(["list", "--results", str(tmp_path)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "cells done" in line]
+    assert len(lines) == len(reproduce.tables())
+    assert all("time not known before the first cell" in line for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(99, "99 s"), (600, "10 min"), (7200, "2 h"), (864_000, "10 days"), (864e6, "10,000 days")]
-)
-def test_durations_are_short(seconds, words):
-    assert command_line._duration(seconds) == words
+    ("seconds", "unknown", "words"),
+    [
+        (99, 0, "about 99 s left"), (600, 0, "about 10 min left"), (7200, 0, "about 2 h left"),
+        (864_000, 0, "about 10 days left"), (864e6, 0, "about 10,000 days left"),
+        (99, 2, "about 99 s left, and 2 cells that cannot be estimated yet"),
+    ],
+)  # fmt: skip
+def test_times_are_short_and_say_what_they_leave_out(seconds, unknown, words):
+    assert reproduce._time(seconds, unknown) == words
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------------
@@ -430,19 +408,29 @@ def test_durations_are_short(seconds, words):
     ],
 )
 def test_a_verdict_follows_the_printed_rule(n, source, gap, half, words):
-    assert report.verdict(n, source, gap, half) == words
+    assert judge.verdict(n, source, gap, half) == words
 
 
 def test_gaps_are_paired_by_seed():
     def with_finals(values):
         return cells.Result({}, {seed: {"final": v} for seed, v in enumerate(values)})
 
-    gap, half = report.paired(with_finals([11.0, 22.0, 33.0]), with_finals([10.0, 20.0, 30.0]), [0, 1, 2])
+    gap, half = judge.paired(with_finals([11.0, 22.0, 33.0]), with_finals([10.0, 20.0, 30.0]), [0, 1, 2])
     assert gap == pytest.approx(2.0)
     assert half == pytest.approx(4.303 * 1.0 / 3**0.5, rel=1e-3)
     many = with_finals([float(k % 2) for k in range(14)])  # 13 degrees of freedom: t = 2.160, not the normal's 1.960
-    _, half = report.paired(many, with_finals([0.0] * 14), range(14))
+    _, half = judge.paired(many, with_finals([0.0] * 14), range(14))
     assert half == pytest.approx(2.1604 * (3.5 / 13) ** 0.5 / 14**0.5, rel=1e-4)
+
+
+def test_rounding_noise_gives_no_sign():
+    def with_finals(*values):
+        return cells.Result({}, {seed: {"final": v} for seed, v in enumerate(values)})
+
+    base, tie, above = with_finals(0.3, 0.7, 0.9), with_finals(0.1 + 0.2, 0.7, 0.9), with_finals(1.3, 1.7, 1.9)
+    assert judge.paired(tie, base, range(3)) == (0.0, 0.0)
+    assert judge.sign(0.0, 0.0) == "not told apart"
+    assert judge.sign(*judge.paired(above, tie, range(3))) == "higher"  # all differences equal: the interval is a point
 
 
 def test_the_order_of_rows_is_compared_by_kendalls_tau():
@@ -451,7 +439,7 @@ def test_the_order_of_rows_is_compared_by_kendalls_tau():
     tidy = pd.DataFrame(
         {"column": ["q"] * 4, "row": list("abcd"), "source": [1.0, 2.0, 3.0, 4.0], "mean": [1.0, 2.0, 4.0, 3.0]}
     )
-    (line,) = report.orderings(definitions.Table("t", "", "S000", list, {}), tidy).to_dict("records")
+    (line,) = judge.orderings(definitions.Table("t", "", "S000", list, {}), tidy).to_dict("records")
     assert line["rank agreement (tau)"] == pytest.approx(4 / 6)  # five pairs agree, one does not
     assert (line["source's best"], line["our best"]) == ("d", "c")
 
@@ -464,7 +452,7 @@ def lines(verdicts, gaps=None, values=None):
     source, mean = zip(*values, strict=True)
     return pd.DataFrame(
         {"row": [f"r{i}" for i in range(n)], "column": "q", "source": source, "mean": mean, "sd": 0.5, "n": 3,
-         "source_gap": gaps, "verdict": verdicts}
+         "source_gap": gaps, "verdict": verdicts, "older": 0, "superseded": ""}
     )  # fmt: skip
 
 
@@ -479,7 +467,7 @@ def lines(verdicts, gaps=None, values=None):
     ],
 )
 def test_a_document_is_judged_when_most_of_its_gaps_are_decided(verdicts, words):
-    assert report.together(lines(verdicts))[1] == words
+    assert judge.together(lines(verdicts))[1] == words
 
 
 def test_the_table_of_verdicts_says_what_was_asked_of_each_table():
@@ -493,7 +481,7 @@ def test_the_table_of_verdicts_says_what_was_asked_of_each_table():
         "fedup-figure2": lines(none, [nan] * 2, [(nan, 5.0), (nan, 6.0)]),
         "dfedgam-table1": lines(["not run yet"] * 2).assign(n=0, mean=nan),
     }
-    told = report.verdicts(frames, 3).set_index("table")
+    told = judge.verdicts(frames, 3).set_index("table")
     assert told["verdict"].to_dict() == {
         "fedup-table4": "holds",
         "fedup-table2": "order holds",
@@ -507,7 +495,7 @@ def test_the_table_of_verdicts_says_what_was_asked_of_each_table():
 def test_columns_are_ordered_where_a_table_has_one_row():
     tidy = lines(["no source value"] * 3, None, [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0)])
     tidy = tidy.rename(columns={"row": "column", "column": "row"})
-    (line,) = report.orderings(definitions.get("fedgse-table4.5"), tidy).to_dict("records")
+    (line,) = judge.orderings(definitions.get("fedgse-table4.5"), tidy).to_dict("records")
     assert (line["source's best"], line["our best"]) == ("r2", "r1")
     assert line["rank agreement (tau)"] == pytest.approx(1 / 3)
 
@@ -515,7 +503,7 @@ def test_columns_are_ordered_where_a_table_has_one_row():
 def test_a_grid_shows_ours_the_sources_value_and_the_mark():
     tidy = lines(["same sign", "opposite sign, within the source's margin", "not run yet"], None, [(1.0, 2.0)] * 3)
     tidy.loc[2, "n"] = 0
-    shown = report.grid(definitions.get("fedup-table4"), tidy)["q"].tolist()
+    shown = show.grid(definitions.get("fedup-table4"), tidy)["q"].tolist()
     assert shown == ["2.0 ± 0.5 (1.0) ✓", "2.0 ± 0.5 (1.0) ✗", "not run yet"]
 
 
@@ -526,7 +514,7 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
     drawn = [reproduce.Cell(c, {**SPEC, "name": c}, "FedAvg", c) for c in ("HIGH, 5%", "HIGH, 10%")]
     table = definitions.Table("t", "a figure", "S004", lambda profile: drawn, {}, figure=True, axis=axis)
     place = Place(tmp_path, "quick", "t")
-    assert report.drawing(table, place, [0, 1]) is None
+    assert show.drawing(table, place, [0, 1]) is None
     place.folder.mkdir(parents=True)
     for k, cell in enumerate(drawn):
         runs = {
@@ -537,7 +525,7 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
     seen = []
     real = fedcore.widgets.show
     monkeypatch.setattr(fedcore.widgets, "show", lambda figure, *a, **b: seen.append(figure) or real(figure, *a, **b))
-    picture = report.drawing(table, place, [0, 1])
+    picture = show.drawing(table, place, [0, 1])
     axes = [ax for ax in seen[0].axes if ax.get_visible()]
     assert [ax.get_title(loc="left") for ax in axes] == panels
     curves = [list(ax.lines[0].get_ydata()) for ax in axes]

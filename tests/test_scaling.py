@@ -13,7 +13,7 @@ from test_contract import METHODS, contrastive
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedcore as fc
-from fedcore.simulate import _Run
+from fedcore import run
 
 RUN = {"rounds": 4, "cohort": 3, "batch_size": 2, "eval_every": 4}
 
@@ -43,20 +43,20 @@ def costs(method: fc.Method, n: int, monkeypatch, **options) -> tuple[int, int]:
     """Bytes that NumPy and Python allocate in a round, and the numbers of its largest new tensor."""
     x, y = h.images(300, (1, 4, 4), 3)
     fed = fc.federation(((x, y), (x[:10], y[:10])), clients=n, partition=Shared(), model=contrastive, device="cpu")
-    seen, plain = [], _Run.round
+    seen, plain = [], run.play
 
-    def spy(self, t):
+    def spy(*given):
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         with Largest() as largest:
-            out = plain(self, t)
+            out = plain(*given)
         seen.append((tracemalloc.get_traced_memory()[1] - before, largest.numel))
         return out
 
     tracemalloc.start()
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(_Run, "round", spy)
+            patch.setattr(run, "play", spy)
             fc.simulate(method, fed, **{**RUN, **options})
     finally:
         tracemalloc.stop()

@@ -8,9 +8,9 @@ import math
 import pytest
 
 from fedcore import plots
-from fedcore.reproduce import Cell, Table, cells, stored
-from fedcore.reproduce import table as definitions
-from fedcore.reproduce.batch import Place
+from fedcore.experiments import Cell, Stored, Table, cells, judge, show, stored
+from fedcore.experiments import table as definitions
+from fedcore.experiments.batch import Place
 
 FINALS = {  # (row, column): by seed; None: diverged
     ("ours", "a"): [50.0, 60.0, 70.0],
@@ -45,41 +45,41 @@ def table(tmp_path, monkeypatch):
             runs[seed] = {"id": cells.identity(cell.spec, seed), "final": final, "history": history, **provenance}
         if runs:
             cells._store(place.file(cell), cells.Result(cell.spec, runs))
-    return stored.Stored("whole", "quick", range(3), tmp_path)
+    return Stored("whole", "quick", range(3), tmp_path)
 
 
 def test_a_cell_is_told_with_its_spread_and_with_what_it_lacks(table):
-    assert table.words(("ours", "a")) == "60.0 ± 10.0"
-    assert table.words(("ours", "b")) == "51.0 ± 1.4, 1 diverged"
-    assert table.words(("first", "b")) == "70.5 ± 0.7 (n=2)"
-    assert table.words(("second", "b")) == "–"
+    assert show.words(table, ("ours", "a")) == "60.0 ± 10.0"
+    assert show.words(table, ("ours", "b")) == "51.0 ± 1.4, 1 diverged"
+    assert show.words(table, ("first", "b")) == "70.5 ± 0.7 (n=2)"
+    assert show.words(table, ("second", "b")) == "–"
 
 
 def test_a_table_has_the_source_beside_ours_and_names_what_stands_in(table):
-    text = " ".join(stored.beside(table, "Whole").text.split())
+    text = " ".join(show.beside(table, "Whole").text.split())
     assert "ours 95.00 | 60.0 ± 10.0 – | 51.0 ± 1.4, 1 diverged first 90.00 | 55.0 ± 10.1 – | 70.5 ± 0.7 (n=2)" in text
     assert "Stand-ins for the source's data: digits, thesis mlp. 1 of 6 cells are not computed yet" in text
-    by_row = " ".join(stored.beside(table, "Whole", "row").text.split())
+    by_row = " ".join(show.beside(table, "Whole", "row").text.split())
     assert "b – | 51.0 ± 1.4, 1 diverged – | 70.5 ± 0.7 (n=2) – | –" in by_row
 
 
 def test_a_lead_is_paired_by_seed_and_taken_from_the_best_rival(table):
-    shown = stored.leads([("here", table, ["a", "b"], "ours", ("first", "second"))], "Leads")
+    shown = show.leads([("here", table, ["a", "b"], "ours", ("first", "second"))], "Leads")
     # the differences from `first` are 5.0, 5.1, 4.9; unpaired, seeds differ by ten
     assert "first +5.0 ± 0.2" in " ".join(shown.text.split())
     assert "higher second +1.50" in " ".join(shown.text.split())  # the source's best rival is another one
-    assert stored.MISSING in shown.text  # column b lacks a rival, and is not counted
+    assert judge.MISSING in shown.text  # column b lacks a rival, and is not counted
     counted = (
         "here: the highest mean in 1 of 1 columns; its lead over the best rival is told apart from 0 in 1, its lag"
     )
     assert counted in shown.text
     assert "<table" in shown.html
-    assert "<table" not in stored.leads([("here", table, ["a"], "ours", ("first", "second"))], None).html
+    assert "<table" not in show.leads([("here", table, ["a"], "ours", ("first", "second"))], None).html
 
 
 def test_a_step_says_whether_it_can_be_told_and_what_the_source_prints(table):
     items = [("Figure 1", "up", table, ("first", "a"), ("ours", "a")), ("Figure 1", "far", table, KEYS[0], KEYS[5])]
-    text = " ".join(stored.steps(items, "Steps").text.split())
+    text = " ".join(show.steps(items, "Steps").text.split())
     assert "+5.0 ± 0.2 higher +5.00" in text
     assert "1 of 1 steps that are computed are told apart from zero: Figure 1, up: +5.0 ± 0.2." in text
 
@@ -89,7 +89,7 @@ def test_a_step_says_whether_it_can_be_told_and_what_the_source_prints(table):
     [(1.0, 0.5, "higher"), (-1.0, 0.5, "lower"), (0.0, 0.0, "not told apart"), (1.0, math.nan, "too few seeds")],
 )
 def test_an_interval_is_put_into_words(gap, half, words):
-    assert stored.told(gap, half) == words
+    assert judge.sign(gap, half) == words
 
 
 def test_curves_end_where_the_shortest_seed_ends(table):
@@ -101,35 +101,35 @@ def test_curves_end_where_the_shortest_seed_ends(table):
 
 def test_a_sweep_is_drawn_with_its_gaps_and_says_when_it_is_empty(table):
     _, axes = plots.figure(ncols=2)
-    table.draw(axes[0], {"ours": [("ours", "a"), ("second", "b")]}, [0, 1], xlabel="x")
+    show.sweep(table, axes[0], {"ours": [("ours", "a"), ("second", "b")]}, [0, 1], xlabel="x")
     (line,) = axes[0].lines
     assert line.get_ydata()[0] == 60
     assert math.isnan(line.get_ydata()[1])
-    table.draw(axes[1], {"second": [("second", "b")]}, [0], xlabel="x")
-    assert [text.get_text() for text in axes[1].texts] == [stored.MISSING]
+    show.sweep(table, axes[1], {"second": [("second", "b")]}, [0], xlabel="x")
+    assert [text.get_text() for text in axes[1].texts] == [judge.MISSING]
 
 
 def test_a_figure_drawn_from_a_table_reads_the_tables_files(table, tmp_path):
-    drawn = stored.Stored("drawn", "quick", range(3), tmp_path)
-    assert drawn.words(("ours", "a")) == table.words(("ours", "a"))
+    drawn = Stored("drawn", "quick", range(3), tmp_path)
+    assert show.words(drawn, ("ours", "a")) == show.words(table, ("ours", "a"))
 
 
 def test_a_damaged_or_absent_result_is_missing_and_nothing_breaks(table, tmp_path):
     file = next((tmp_path / "quick" / "whole").glob("ours-a.json"))
     file.write_text(file.read_text().replace("60.0", "99.0"))
     for read in (
-        stored.Stored("whole", "quick", range(3), tmp_path),
-        stored.Stored("whole", "quick", [0], tmp_path / "no"),
+        Stored("whole", "quick", range(3), tmp_path),
+        Stored("whole", "quick", [0], tmp_path / "no"),
     ):
-        assert read.words(("ours", "a")) == "–"
-        stored.beside(read, "Table")
-        stored.leads([("here", read, read.columns, "ours", ("first", "second"))], "Leads")
-        stored.steps([("Figure 1", "up", read, ("first", "a"), ("ours", "a"))], "Steps")
-        stored.origin(read)
+        assert show.words(read, ("ours", "a")) == "–"
+        show.beside(read, "Table")
+        show.leads([("here", read, read.columns, "ours", ("first", "second"))], "Leads")
+        show.steps([("Figure 1", "up", read, ("first", "a"), ("ours", "a"))], "Steps")
+        show.origin(read)
 
 
 def test_the_origin_names_what_stands_in_how_much_is_there_and_where_it_was_computed(table):
-    shown = stored.origin(table)
+    shown = show.origin(table)
     text = shown.text
     runs = sum(len(result.runs) for _, result in table.cells.values() if result)
     assert f"{2.0 * runs:.1f} s" in shown.html
@@ -137,4 +137,27 @@ def test_the_origin_names_what_stands_in_how_much_is_there_and_where_it_was_comp
         assert told in text
     domains = json.loads(json.dumps(spec(("x", "y"))))
     domains["federation"]["source"] = ["digit_domains", {"train_on": ["plain", "patches"]}]
-    assert stored.stand_in(Cell("n", domains)) == "plain + patches digits, thesis mlp"
+    assert show.stand_in(Cell("n", domains)) == "plain + patches digits, thesis mlp"
+
+
+def test_runs_that_are_not_repeated_are_read_for_the_same_plan_only(tmp_path):
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return {"FedAvg": [91.5, 0.1 + 0.2]}
+
+    def asked(plan, again=False):
+        return stored.computed("01_tuning", "quick", plan, compute, again=again, root=tmp_path)
+
+    plan = {"rates": (0.1, 0.2), "seeds": [1000]}
+    assert asked(plan) == ({"FedAvg": [91.5, 0.1 + 0.2]}, "computed with this page")
+    assert not (tmp_path / "quick").exists(), "a page that is built stores nothing"
+    asked(plan, again=True)
+    assert len(calls) == 2
+    result, origin = asked(plan)
+    assert (result["FedAvg"][1], len(calls)) == (0.1 + 0.2, 2)
+    assert origin.startswith("stored runs (")
+    assert asked(plan | {"seeds": [1001]})[1] == "computed with this page"
+    written = json.loads((tmp_path / "quick" / "01_tuning.json").read_text())
+    assert {"code", "device", "torch", "commit", "seconds"} <= set(written["provenance"])

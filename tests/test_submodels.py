@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 
 import helpers as h
 import numpy as np
@@ -414,7 +413,7 @@ def test_a_budget_scores_with_that_many_samples_drawn_per_client():
 
 
 def test_activations_under_batch_norm_do_not_depend_on_the_other_clients(monkeypatch):
-    monkeypatch.setattr(sys.modules["fedcore.data.federation"], "NORM_CHUNK", 6)
+    monkeypatch.setattr(fc.objective.network, "CLIENT_CHUNK", 6)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
     fed = h.network(sizes=(13, 7, 19), shape=(1, 8, 8), classes=5, model=net)  # 13 = 2 * 6 + 1: none stands alone
     together = fed.activations(fed.x0, np.arange(3))[0]
@@ -431,7 +430,7 @@ def test_public_samples_are_of_every_class_and_of_no_client():
     mine = {row.tobytes() for row in fed.public[0].numpy()}
     assert len(mine) == 15
     assert not mine & {row.tobytes() for row in fed.x.numpy()}
-    assert not mine & {row.tobytes() for row in fed._test[0].numpy()}
+    assert not mine & {row.tobytes() for row in fed.test[0].numpy()}
     assert fed.sizes.sum() == 160 - 15
     later = fc.federation((x, y), clients=4, model="logistic", device="cpu").set_aside(3)
     assert torch.equal(later.public[0], fed.public[0])  # the same samples, taken after the partition

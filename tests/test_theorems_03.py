@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fedcore as fc
+from fedcore.engine import PLAIN
 
 
 class Linear(fc.Quadratic):
@@ -20,13 +21,14 @@ class Linear(fc.Quadratic):
     def objective(self, x):
         return (self.c @ x).mean()
 
-    def full_gradient(self, Y, plan):
+    def full_gradient(self, Y, plan, k=-1, loss=PLAIN, along=None):
         return self.c[plan.rows[: len(Y)]]
 
-    def gradient(self, Y, plan, k=0):
+    def gradient_and_losses(self, Y, plan, k=0, loss=PLAIN, along=None):
         draw = torch.Generator().manual_seed((int(plan.keys[0]) + k) % 2**63)
         noise = torch.randn(Y.shape, dtype=Y.dtype, generator=draw)
-        return self.full_gradient(Y, plan) + self.sigma / Y.shape[1] ** 0.5 * noise
+        G = self.full_gradient(Y, plan)
+        return G + self.sigma / Y.shape[1] ** 0.5 * noise, (G * Y).sum(1)
 
 
 def momentum(alpha, lr, K):

@@ -24,7 +24,7 @@ def test_thm_standardised(scale):
     fed, rng = digits(model="digit_model_small", normalise="client"), np.random.default_rng(0)
     for i in range(fed.n):
         x = fed.source.train_x[fed.index[i]]
-        z = fed._inputs(torch.as_tensor(x), i).numpy()
+        z = fed.inputs(torch.as_tensor(x), i).numpy()
         for c in range(3):
             v, w = x[:, c].astype(float).ravel(), z[:, c].ravel()
             assert abs(w.mean()) < 1e-12
@@ -36,7 +36,7 @@ def test_thm_standardised(scale):
     seen = []
     for raw in (x, scale * x + 0.3):
         made = fc.federation((raw, y), clients=2, model="mlp", normalise="client", dtype=torch.float64)
-        seen.append(made._inputs(made.x[made.index[1]], 1))
+        seen.append(made.inputs(made.x[made.index[1]], 1))
     assert torch.allclose(*seen, atol=1e-12)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from types import SimpleNamespace
@@ -111,7 +112,7 @@ def test_thm_product():
     parts = torch.zeros(3, C, alpha.shape[1], dtype=torch.float64)  # alpha_ijc, by hand
     v = fed.engine.layout.views(fed.x0)
     for i, part in enumerate(fed.index):
-        h = fed._inputs(fed.x[part]).flatten(1)
+        h = fed.inputs(fed.x[part]).flatten(1)
         for name in ("1", "3"):
             h = torch.relu(h @ v[f"{name}.weight"].T + v[f"{name}.bias"])
         for c in range(C):
@@ -128,7 +129,7 @@ def test_thm_product():
 def test_thm_product_gives_the_angle_when_classes_count_equally():
     """Blank images wake a neuron equally for every class: s = 2 of C = 5, cosine -2/3."""
     fed = classified(([0, 1], [2, 3]))
-    fed.x = torch.full_like(fed.x, 7)
+    fed = dataclasses.replace(fed, data=dataclasses.replace(fed.data, x=torch.full_like(fed.x, 7)))
     last = fc.probes.neuron_gradients(fed, fed.x0)[-1]
     awake = last["activation"].min(0).values > 0
     assert awake.any()

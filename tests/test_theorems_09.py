@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedcore import pruning
+from fedcore import masks
 
-SIZES, MASKS = (3, 6, 3), pruning.all_masks([6], [3])
+SIZES, MASKS = (3, 6, 3), masks.all_masks([6], [3])
 
 
 def row_norms(p, layer):
@@ -21,16 +21,16 @@ def row_norms(p, layer):
 @pytest.mark.parametrize("sizes", [SIZES, (4, 7, 5, 3)])
 def test_thm_one_factor(sizes):
     """One sample: row norm = |df/dz| times a factor that all units of the layer share."""
-    net, x, y = pruning.random_networks(200, sizes, 1)
-    p = pruning.backward(net, x, y)
+    net, x, y = masks.random_networks(200, sizes, 1)
+    p = masks.backward(net, x, y)
     for layer in range(len(sizes) - 2):
         factor = (p.h[layer].square().sum(-1) + 1).sqrt()  # the 1 is the bias
         torch.testing.assert_close(row_norms(p, layer), p.dz[layer][..., 0, :].abs() * factor, rtol=1e-12, atol=1e-15)
 
 
 def test_thm_one_factor_fails_behind_the_relu_of_a_dead_unit():
-    net, x, y = pruning.random_networks(200, SIZES, 1)
-    p = pruning.backward(net, x, y)
+    net, x, y = masks.random_networks(200, SIZES, 1)
+    p = masks.backward(net, x, y)
     dead = p.h[1][..., 0, :] == 0
     assert dead.sum() > 400
     assert (row_norms(p, 0)[dead] == 0).all()
@@ -38,8 +38,8 @@ def test_thm_one_factor_fails_behind_the_relu_of_a_dead_unit():
 
 
 def test_thm_one_factor_fails_for_a_sum_over_samples():
-    net, x, y = pruning.random_networks(2000, SIZES, 16)
-    p = pruning.backward(net, x, y)
+    net, x, y = masks.random_networks(2000, SIZES, 16)
+    p = masks.backward(net, x, y)
     order = lambda score: score.argsort(-1)  # noqa: E731
     other = (order(p.dh[0].sum(-2).abs()) != order(row_norms(p, 0))).any(-1).double().mean()
     assert other > 0.9
@@ -48,12 +48,12 @@ def test_thm_one_factor_fails_for_a_sum_over_samples():
 def test_thm_dead_unit():
     """Eq. 4-3 keeps a dead unit: the other mask has gap 0, its own one a gap larger than the gradient itself."""
     net, x, y = two_units()
-    p, score = pruning.backward(net, x, y), pruning.scores(net, x, y)["eq. 4-3"][0]
+    p, score = masks.backward(net, x, y), masks.scores(net, x, y)["eq. 4-3"][0]
     share = 1 / (1 + torch.tensor(2.0, dtype=torch.float64).exp())  # probability of the wrong label
     torch.testing.assert_close(score, torch.stack([2 * share, 4 * share])[None])
-    keep = pruning.top([score], [1])
+    keep = masks.top([score], [1])
     assert keep[0].tolist() == [[False, True]]
-    gap = pruning.gaps(net, x, y, pruning.all_masks([2], [1]))["sub-model"][0]
+    gap = masks.gaps(net, x, y, masks.all_masks([2], [1]))["sub-model"][0]
     assert gap[0] == 0
     whole = sum(dW.square().sum() + db.square().sum() for dW, db in p.gradient).sqrt()
     torch.testing.assert_close(gap[1] ** 2, 10 * share**2 + 2 * (0.5 - share) ** 2)
@@ -70,16 +70,16 @@ def two_units():
 @pytest.mark.parametrize(("sizes", "k"), [(SIZES, [3]), ((3, 5, 4, 3), [2, 3])])
 def test_thm_two_parts(sizes, k):
     """The gradient of the sub-model is 0 off the mask, so the squared gap splits; the masked gap is the smaller one."""
-    net, x, y = pruning.random_networks(100, sizes, 8)
-    masks = pruning.all_masks(sizes[1:-1], k)
-    g = pruning.gaps(net, x, y, masks)
+    net, x, y = masks.random_networks(100, sizes, 8)
+    every = masks.all_masks(sizes[1:-1], k)
+    g = masks.gaps(net, x, y, every)
     torch.testing.assert_close(g["sub-model"] ** 2, g["masked"] ** 2 + g["kept"] ** 2, rtol=1e-10, atol=1e-14)
     assert (g["sub-model"] >= g["masked"] * (1 - 1e-12)).all()
     assert (g["kept"] > 0.01 * g["masked"]).double().mean() > 0.9
-    for c in (0, len(masks[0]) - 1):
-        keeps = [m[c].expand(100, -1) for m in masks]
-        sub = pruning.backward(pruning.prune(net, keeps), x, y).gradient
-        for (dW, db), (M, B) in zip(sub, pruning.entries(keeps, net), strict=True):
+    for c in (0, len(every[0]) - 1):
+        keeps = [m[c].expand(100, -1) for m in every]
+        sub = masks.backward(masks.prune(net, keeps), x, y).gradient
+        for (dW, db), (M, B) in zip(sub, masks.entries(keeps, net), strict=True):
             assert (dW[~M] == 0).all()
             assert (db[~B.expand_as(db)] == 0).all()
 
@@ -87,10 +87,10 @@ def test_thm_two_parts(sizes, k):
 @pytest.mark.parametrize("seed", range(3))
 def test_thm_masked_optimum(seed):
     """Unit masks, one hidden layer: of all 20, the one of largest row and column norms has the smallest masked gap."""
-    net, x, y = pruning.random_networks(1000, SIZES, 16, seed=seed)
-    gap = pruning.gaps(net, x, y, MASKS)["masked"]
-    score = pruning.scores(net, x, y)["row and column norm"]
-    hit, ratio = pruning.standing(gap, pruning.find(pruning.top(score, [3]), MASKS))
+    net, x, y = masks.random_networks(1000, SIZES, 16, seed=seed)
+    gap = masks.gaps(net, x, y, MASKS)["masked"]
+    score = masks.scores(net, x, y)["row and column norm"]
+    hit, ratio = masks.standing(gap, masks.find(masks.top(score, [3]), MASKS))
     assert hit.all()
     assert (ratio == 1).all()
     dropped = torch.where(MASKS[0], 0, score[0].unsqueeze(-2).square()).sum(-1).sqrt()  # every mask, not the best alone
@@ -99,18 +99,18 @@ def test_thm_masked_optimum(seed):
 
 def test_thm_masked_optimum_by_rows_at_any_depth():
     sizes, k = (3, 5, 4, 3), [2, 2]
-    net, x, y = pruning.random_networks(300, sizes, 16)
-    masks = pruning.all_masks(sizes[1:-1], k)
-    gap = pruning.gaps(net, x, y, masks, columns=False)["masked"]
-    rows = pruning.scores(net, x, y)["row norm"]
-    assert pruning.standing(gap, pruning.find(pruning.top(rows, k), masks))[0].all()
+    net, x, y = masks.random_networks(300, sizes, 16)
+    every = masks.all_masks(sizes[1:-1], k)
+    gap = masks.gaps(net, x, y, every, columns=False)["masked"]
+    rows = masks.scores(net, x, y)["row norm"]
+    assert masks.standing(gap, masks.find(masks.top(rows, k), every))[0].all()
 
 
 @pytest.mark.parametrize("score", ["eq. 4-3", "eq. 4-3 before ReLU", "sum |df/dz|", "mean activation", "row norm"])
 def test_thm_masked_optimum_needs_both_norms(score):
-    net, x, y = pruning.random_networks(1000, SIZES, 16)
-    chosen = pruning.find(pruning.top(pruning.scores(net, x, y)[score], [3]), MASKS)
-    assert pruning.standing(pruning.gaps(net, x, y, MASKS)["masked"], chosen)[0].double().mean() < 0.5
+    net, x, y = masks.random_networks(1000, SIZES, 16)
+    chosen = masks.find(masks.top(masks.scores(net, x, y)[score], [3]), MASKS)
+    assert masks.standing(masks.gaps(net, x, y, MASKS)["masked"], chosen)[0].double().mean() < 0.5
 
 
 def derivatives(layer, shape, seed, statistics="batch"):
@@ -153,9 +153,9 @@ def test_thm_batch_norm_cancels_needs_batch_statistics_and_no_padding(seed):
 
 
 def test_eq_4_3_violates_theorem_1_of_the_source_on_a_stored_seed():
-    net, x, y = pruning.random_networks(2000, SIZES, 16, seed=0)
-    gap = pruning.gaps(net, x, y, MASKS)["sub-model"]
-    hit, ratio = pruning.standing(gap, pruning.find(pruning.top(pruning.scores(net, x, y)["eq. 4-3"], [3]), MASKS))
+    net, x, y = masks.random_networks(2000, SIZES, 16, seed=0)
+    gap = masks.gaps(net, x, y, MASKS)["sub-model"]
+    hit, ratio = masks.standing(gap, masks.find(masks.top(masks.scores(net, x, y)["eq. 4-3"], [3]), MASKS))
     assert 0.11 < hit.double().mean() < 0.18  # 14.5 % +- 4 binomial standard errors; Theorem 1 says 100 %
     assert not hit[0]
     assert ratio[0] > 1.05
@@ -163,22 +163,22 @@ def test_eq_4_3_violates_theorem_1_of_the_source_on_a_stored_seed():
 
 
 def test_the_masked_optimum_need_not_be_the_best_sub_model():
-    net, x, y = pruning.random_networks(2000, SIZES, 16)
-    chosen = pruning.find(pruning.top(pruning.scores(net, x, y)["row and column norm"], [3]), MASKS)
-    hit, ratio = pruning.standing(pruning.gaps(net, x, y, MASKS)["sub-model"], chosen)
+    net, x, y = masks.random_networks(2000, SIZES, 16)
+    chosen = masks.find(masks.top(masks.scores(net, x, y)["row and column norm"], [3]), MASKS)
+    hit, ratio = masks.standing(masks.gaps(net, x, y, MASKS)["sub-model"], chosen)
     assert 0.72 < hit.double().mean() < 0.80
     assert ratio.mean() < 1.06
 
 
 def test_two_hidden_layers_couple_so_greedy_top_k_is_no_longer_optimal():
     sizes, k = (3, 5, 5, 3), [2, 2]
-    net, x, y = pruning.random_networks(300, sizes, 16)
-    masks = pruning.all_masks(sizes[1:-1], k)
-    gap = pruning.gaps(net, x, y, masks)["masked"]
-    greedy = pruning.top(pruning.scores(net, x, y)["row and column norm"], k)
-    better = pruning.alternate(pruning.backward(net, x, y).gradient, greedy)
-    before, after = (gap.gather(-1, pruning.find(m, masks)[:, None])[:, 0] for m in (greedy, better))
+    net, x, y = masks.random_networks(300, sizes, 16)
+    every = masks.all_masks(sizes[1:-1], k)
+    gap = masks.gaps(net, x, y, every)["masked"]
+    greedy = masks.top(masks.scores(net, x, y)["row and column norm"], k)
+    better = masks.alternate(masks.backward(net, x, y).gradient, greedy)
+    before, after = (gap.gather(-1, masks.find(m, every)[:, None])[:, 0] for m in (greedy, better))
     assert (after <= before * (1 + 1e-12)).all()
     assert (after < before * (1 - 1e-6)).any()
-    hits = [pruning.standing(gap, pruning.find(m, masks))[0].double().mean() for m in (greedy, better)]
+    hits = [masks.standing(gap, masks.find(m, every))[0].double().mean() for m in (greedy, better)]
     assert 0.5 < hits[0] < 0.95 < hits[1]

@@ -319,6 +319,8 @@ def test_a_kernel_gets_both_faces_in_one_output_and_the_switch_leaves_the_live_o
         (lambda: plots.figure(width=0), r"width=0.*use numbers > 0"),
         (lambda: plots.curves(line().axes[0], {"a": np.zeros((2, 3, 4))}), r"shape \(2, 3, 4\); give \[seeds"),
         (lambda: plots.curves(line().axes[0], {"a": np.zeros(3)}, x=[1, 2]), r"x has shape \(2,\).*shape \(3,\)"),
+        (lambda: plots.cumulative(line().axes[0], {"a": []}), r"group 'a' is empty or not finite"),
+        (lambda: plots.cumulative(line().axes[0], {"a": [1, np.inf]}), r"give at least one finite number a group"),
         (lambda: plots.partition([1, 2]), r"counts has shape \(2,\); give finite numbers >= 0 as \[clients, labels\]"),
         (lambda: plots.partition([[1, -2]]), r"give finite numbers >= 0"),
         (lambda: plots.arrows(line().axes[0], {"p": [1, 2, 3]}), r"path 'p' has shape \(3,\); give points as \[k, 2\]"),
@@ -347,6 +349,13 @@ def test_curves_draw_the_mean_and_one_standard_deviation_of_the_seeds():
     np.testing.assert_allclose(band[:, 1].max(), 5 + np.sqrt(8))
     assert len(ax.collections) == 1  # one seed has no band
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["FedAvg", "one seed"]
+
+
+def test_a_cumulative_plot_steps_by_the_share_of_each_value():
+    ax = plots.cumulative(plots.figure()[1], {"a": [3.0, 1.0, 2.0, 2.0], "b": [5.0]})
+    np.testing.assert_allclose(ax.lines[0].get_xydata()[1:], [[1, 0.25], [2, 0.5], [2, 0.75], [3, 1.0]])
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["a (4)", "b (1)"]
+    assert ax.lines[0]._unscaled_dash_pattern != ax.lines[1]._unscaled_dash_pattern
 
 
 def test_curves_differ_without_colour():

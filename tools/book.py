@@ -3,6 +3,8 @@
     python tools/book.py build                        run every chapter, render the book into _build/html
     python tools/book.py run 02_scaffold -p seed 1    run one chapter with parameters, into _build/runs
     python tools/book.py refresh [02_scaffold ...]    run chapters and store their outputs in book/*.ipynb
+    python tools/book.py check --isa default [...]    run chapters and compare with what is stored, and their
+                                                      small runs with tests/expected, on other instructions
 
 Sphinx never executes a notebook: its caches show old numbers after a change in the package. Here every
 chapter runs in a fresh kernel of this interpreter, and has succeeded only when papermill says so *and* the
@@ -34,7 +36,25 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from fedcore.notebooks import NotebookFailed, execute  # noqa: E402
+from tools import outputs  # noqa: E402
 
+# Instruction sets by name: what tells torch, its libraries and numpy's not to use the best that this processor has.
+# A number that hangs on the last bit differs between them, as it would on another make of processor.
+ISAS = {
+    "native": {},
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "DNNL_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "OPENBLAS_CORETYPE": "HASWELL",
+    },
+    "default": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "DNNL_MAX_CPU_ISA": "SSE41",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "OPENBLAS_CORETYPE": "NEHALEM",
+    },
+}
 CELL_TIMEOUT = 300  # seconds, for one cell in the quick profile
 PARALLEL = 2  # chapters at once, in threads: separate processes race for the kernels' ports
 
@@ -138,14 +158,20 @@ def run_chapter(
     return Run(notebook, json.loads(record.read_text(encoding="utf-8")), seconds)
 
 
-def run_all(sources: Sequence[Path], *, root: Path = ROOT, timeout: float = CELL_TIMEOUT) -> dict[Path, Run]:
+def run_all(
+    sources: Sequence[Path],
+    *,
+    root: Path = ROOT,
+    timeout: float = CELL_TIMEOUT,
+    env: Mapping[str, str] | None = None,
+) -> dict[Path, Run]:
     """Run chapters, `PARALLEL` at once, with a line for each; all are tried before a failure is raised."""
     width = max((len(s.stem) for s in sources), default=0)
     print(f"running {len(sources)} chapters, {PARALLEL} at once", flush=True)
     done: dict[Path, Run] = {}
     failures: list[str] = []
     with ThreadPoolExecutor(PARALLEL) as pool:
-        jobs = {pool.submit(run_chapter, s, root=root, timeout=timeout): s for s in sources}
+        jobs = {pool.submit(run_chapter, s, root=root, timeout=timeout, env=env): s for s in sources}
         for job in as_completed(jobs):
             source = jobs[job]
             try:
@@ -157,6 +183,41 @@ def run_all(sources: Sequence[Path], *, root: Path = ROOT, timeout: float = CELL
     if failures:
         raise ChapterFailed("\n\n".join(failures))
     return done
+
+
+# ---- comparing
+
+
+def differences(new: Any, stored: Any, rules: Path = ROOT / "tests" / "nbval_sanitize.cfg") -> list[str]:
+    """What an executed notebook shows otherwise than the stored one: a line for each cell, by tools/outputs.py."""
+    patterns = _patterns(rules)
+    if [c.source for c in new.cells] != [c.source for c in stored.cells]:
+        return ["the cells are not those that are stored"]
+    lines = []
+    for number, (fresh, old) in enumerate(zip(new.cells, stored.cells, strict=True)):
+        if fresh.cell_type == "code":
+            values = "chaotic" not in old.metadata.get("tags", [])
+            found = outputs.compare(old.outputs, fresh.outputs, clean=lambda t: _replaced(t, patterns), values=values)
+            lines += [f"cell {number}: {found}"] if found else []
+    return lines
+
+
+def check(sources: Sequence[Path], isa: str, *, root: Path = ROOT, timeout: float = CELL_TIMEOUT) -> None:
+    """Run chapters on the instruction set `isa` of ISAS, and compare what they show and record with what is stored.
+
+    Raises ChapterFailed with a line for every cell and number that differs.
+    """
+    from tools import expect, small
+
+    done = run_all(sources, root=root, timeout=timeout, env=ISAS[isa])
+    records = small.records([small.Job(source.stem) for source in sources], ISAS[isa])
+    failures = []
+    for source, numbers in zip(sources, records, strict=True):
+        lines = differences(done[source].notebook, normalise(_read(source), source.stem))
+        failures += [f"{source.stem}, {line}" for line in [*lines, *expect.deviations(source.stem, numbers)]]
+    if failures:
+        raise ChapterFailed(f"on instruction set {isa!r}:\n" + "\n".join(failures))
+    print(f"{len(sources)} chapters show and record on instruction set {isa!r} what is stored")
 
 
 # ---- normalising
@@ -228,16 +289,25 @@ def keep_timings(new: Any, old: Any, rules: Path = ROOT / "tests" / "nbval_sanit
     return new
 
 
-def _timeless(value: Any, rules: Path) -> Any:
+def _patterns(rules: Path, names: Sequence[str] | None = None) -> list[tuple[str, str]]:
+    """The (pattern, replacement) pairs of the sanitiser, all or those of the given sections."""
     parser = configparser.ConfigParser(delimiters=(":",), interpolation=None)
     parser.read(rules, encoding="utf-8")
-    patterns = [(parser[name]["regex"], parser[name]["replace"]) for name in ("machine", "seconds")]
+    return [(parser[name]["regex"], parser[name]["replace"]) for name in names or parser.sections()]
+
+
+def _replaced(text: str, patterns: Sequence[tuple[str, str]]) -> str:
+    for pattern, replacement in patterns:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def _timeless(value: Any, rules: Path) -> Any:
+    patterns = _patterns(rules, ("machine", "seconds"))
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
-            for pattern, replacement in patterns:
-                value = re.sub(pattern, replacement, value)
-            return value
+            return _replaced(value, patterns)
         if isinstance(value, Mapping):
             return {key: clean(item) for key, item in value.items()}
         return [clean(item) for item in value] if isinstance(value, list) else value
@@ -265,6 +335,14 @@ def _text(notebook: Any) -> str:
     import nbformat
 
     return nbformat.writes(notebook, indent=1).rstrip() + "\n"
+
+
+def age(results: Path = ROOT / "results") -> str:
+    """A line on whether the code is still the one that computed the stored results."""
+    from fedcore.experiments import judge
+
+    older, runs = judge.age(results)
+    return f"{older} of {runs} stored runs are older than the code: python -m fedcore.reproduce list names them"
 
 
 # ---- rendering
@@ -332,24 +410,29 @@ def _timed(label: str, work: Callable[[], Any]) -> Any:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("build", "run", "refresh"):
+    for name in ("build", "run", "refresh", "check"):
         command = commands.add_parser(name)
         command.add_argument("--timeout", type=float, default=CELL_TIMEOUT, help="seconds per cell")
         if name == "run":
             command.add_argument("chapter")
             pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
             command.add_argument("-p", "--parameter", **pair)
-        elif name == "refresh":
+        elif name != "build":
             command.add_argument("chapters", nargs="*")
+        if name == "check":
+            command.add_argument("--isa", choices=ISAS, default="default", help="instruction set")
     given = parser.parse_args(arguments)
     try:
         if given.command == "build":
             done = run_all(chapters(), timeout=given.timeout)
             executed = {source: run.notebook for source, run in done.items()}
             index = _timed("rendering", lambda: render(ROOT / "_build" / "html", executed=executed))
+            print(age())
             print(f"the book is ready, open\n{index}")
         elif given.command == "refresh":
             refresh(_chosen(given.chapters), timeout=given.timeout)
+        elif given.command == "check":
+            check(_chosen(given.chapters), given.isa, timeout=given.timeout)
         else:
             (source,) = _chosen([given.chapter])
             parameters = {name: _value(value) for name, value in given.parameter}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .. import checks
-from .method import Method, Round
+from .method import Method, Round, Work
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,7 @@ class FedAvg(Method):
     """
 
     server_momentum: float = 0.0
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("server_momentum", self.server_momentum, 0, 0.999999)
@@ -45,8 +45,8 @@ class FedSGD(Method):
     The amount of local work is part of the method: `local_steps`, `local_epochs` and `batch_size` are not used.
     """
 
-    def local_work(self, work: dict[str, Any]) -> dict[str, Any]:
-        return {**work, "epochs": 1, "steps": 1, "batch_size": None}
+    def local_work(self, work: Work) -> Work:
+        return replace(work, epochs=1, steps=1, batch_size=None)
 
 
 @dataclass(frozen=True)
@@ -57,5 +57,5 @@ class FedSMB(Method):
     shuffle each time the data is used up.  `local_steps` and `local_epochs` are not used.
     """
 
-    def local_work(self, work: dict[str, Any]) -> dict[str, Any]:
-        return {**work, "epochs": 1, "steps": 1, "walk": True}
+    def local_work(self, work: Work) -> Work:
+        return replace(work, epochs=1, steps=1, walk=True)

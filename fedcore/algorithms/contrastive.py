@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks
-from .method import Gradient, Method, Round
+from ..engine import Loss
+from ..models import Layout
+from .method import Cost, Gradient, Method, Round
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class MOON(Method):
     mu: float = 1.0
     tau: float = 0.5
     client_state = ("prev",)
-    zero = ("mu",)
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("mu", self.mu, 0)
@@ -42,7 +44,10 @@ class MOON(Method):
         return self.mu * F.softplus(far - near)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y, contrast=((r.x.expand_as(y), r.prev), self.contrast)) if self.mu else G(y)
+        return G(y, loss=Loss(penalty=self.contrast, references=(r.x.expand_as(y), r.prev))) if self.mu else G
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "prev": y}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(forwards=2 if self.mu else 0)

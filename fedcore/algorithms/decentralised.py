@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from .. import checks, topology
-from ..topology import Ring, Topology
-from .method import Gradient, Method, Round
+from ..models import Layout
+from ..topology import Mixing, Ring, Topology
+from .method import Cost, Gradient, Method, Round, Work
 from .sharpness import EPS, FedSAM, ascent
 
 
@@ -18,25 +18,15 @@ class Gossip(Method):
     """What the decentralised methods share: rows `X [n, d]`, one a client, and the round's mixing matrix `W`.
 
     The server's `x` is the plain mean of the rows, for evaluation only: `server_lr` must be 1 and `weighting` has
-    no effect.  uplink, downlink: models sent and received per client and round, which is the number of neighbours;
-    None where that depends on the number of clients (`topology.mixing(...).degree()` tells).
+    no effect.
     """
 
     mixing: Topology = Ring()  # noqa: RUF009  (a frozen value)
     full_participation = True
     client_state = ("X",)
-    across = "rows"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mixing", topology.topology(self.mixing))
-
-    @property
-    def uplink(self) -> float | None:
-        return self.mixing.degree
-
-    @property
-    def downlink(self) -> float | None:
-        return self.uplink
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"X": x}
@@ -45,18 +35,21 @@ class Gossip(Method):
         if r.server_lr != 1:
             raise ValueError(f"server_lr={r.server_lr:g} but {type(self).__name__} has no server; use server_lr=1.0")
         W = topology.mixing(self.mixing, r.n, r.seed, r.t, device=r.X.device, dtype=r.X.dtype)
-        return r.extended({"W": W}, {})
+        return r.extended(server={"W": W})
 
     def broadcast(self, r: Round) -> Tensor:
         return r.X
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
-        X = self.mixed(r.extended({"W": r.W.ordered(r.clients)}, {}), y)
+        X = self.mixed(r.W.ordered(r.clients), r.X, y)
         return {"x": X.mean(0), "X": X}
 
-    def mixed(self, r: Round, y: Tensor) -> Tensor:
-        """The clients' next models from their local iterates `y [n, d]`."""
-        return r.W @ y
+    def mixed(self, W: Mixing, X: Tensor, y: Tensor) -> Tensor:
+        """The clients' next models from those before the round `X [n, d]` and their local iterates `y [n, d]`."""
+        return W @ y
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=self.mixing.degree, up=self.mixing.degree, note="models of and to all neighbours")
 
 
 @dataclass(frozen=True)
@@ -70,11 +63,11 @@ class DPSGD(Gossip):
     not suit.
     """
 
-    def local_work(self, work: dict[str, Any]) -> dict[str, Any]:
-        return {**work, "epochs": 1, "steps": 1, "walk": True}
+    def local_work(self, work: Work) -> Work:
+        return replace(work, epochs=1, steps=1, walk=True)
 
-    def mixed(self, r: Round, y: Tensor) -> Tensor:
-        return r.W @ r.X + (y - r.X)  # y - X is the step, -lr g
+    def mixed(self, W: Mixing, X: Tensor, y: Tensor) -> Tensor:
+        return W @ X + (y - X)  # y - X is the step, -lr g
 
 
 @dataclass(frozen=True)
@@ -103,8 +96,8 @@ class DFedAvgM(Gossip):
         super().__post_init__()
         checks.number("momentum", self.momentum, 0, 0.999999)
 
-    def local_momentum(self, momentum: float) -> float:
-        return self.momentum
+    def local_work(self, work: Work) -> Work:
+        return replace(work, momentum=self.momentum)
 
 
 @dataclass(frozen=True)
@@ -120,23 +113,22 @@ class DFedSAM(Gossip):
 
     rho: float = 0.1
     gossip_steps: int = 1
-    zero = ("rho",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.number("rho", self.rho, 0)
         checks.integer("gossip_steps", self.gossip_steps, 1)
 
-    @property
-    def uplink(self) -> float | None:
-        return self.mixing.degree and self.gossip_steps * self.mixing.degree
-
     direction = FedSAM.direction
 
-    def mixed(self, r: Round, y: Tensor) -> Tensor:
+    def mixed(self, W: Mixing, X: Tensor, y: Tensor) -> Tensor:
         for _ in range(self.gossip_steps):
-            y = r.W @ y
+            y = W @ y
         return y
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        models = self.mixing.degree and self.gossip_steps * self.mixing.degree
+        return replace(super().cost(layout), down=models, up=models, gradients=2 if self.rho else 1)
 
 
 @dataclass(frozen=True)
@@ -178,16 +170,12 @@ class DFedGAM(Gossip):
         for name in ("beta0", "beta1", "gamma"):
             checks.number(name, getattr(self, name), 0, 1)
 
-    def descends(self) -> bool:
-        still = not self.rho or (self.form == "gam" and not self.alpha)
-        return type(self).direction is DFedGAM.direction and self.form != "accelerated" and still
-
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        g = G(y)
         if self.form == "accelerated":
-            return self._accelerated(G, y, g)
-        if not self.rho:
-            return g
+            return self._accelerated(G, y, G(y))
+        if not self.rho or (self.form == "gam" and not self.alpha):
+            return G
+        g = G(y)
         a = y + ascent(G(y, along=g), self.rho)  # only the direction of u counts, so ||g|| need not divide it
         if self.form == "literal":
             return G(a)
@@ -203,6 +191,12 @@ class DFedGAM(Gossip):
         g = g0 + (1 - self.beta0) * g2
         along = (g * w).sum(1, keepdim=True) / (w.square().sum(1, keepdim=True) + EPS)
         return w - self.gamma * (g - along * w)
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        gradients, products = {"literal": (2, 1), "gam": (2, 2), "accelerated": (4, 0)}[self.form]
+        if self.form != "accelerated" and (not self.rho or (self.form == "gam" and not self.alpha)):
+            gradients, products = 1, 0
+        return replace(super().cost(layout), gradients=gradients, products=products)
 
 
 __all__ = ["DPSGD", "DFedAvg", "DFedAvgM", "DFedGAM", "DFedSAM"]

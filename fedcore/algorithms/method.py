@@ -1,78 +1,180 @@
-"""What a method is: broadcast, local direction, aggregate, on matrices whose rows are clients."""
+"""What a method is: broadcast, local direction, aggregate, on matrices whose rows are clients; and what it sees."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..models import Layout
+from .. import rng
+from ..engine import PLAIN, Loss
 
-Gradient = Callable[..., Tensor]
-"""Mini-batch gradients with weight decay: `[m, d]` local parameters -> `[m, d]`; every call in a step has one batch.
-`G(y, along=v)` is their derivative at y in the directions `v [m, d]`: Hessian-vector products."""
+if TYPE_CHECKING:  # a method knows no data and no networks: these are the types of what the round hands it
+    from ..data.batches import Plan
+    from ..engine.units import Neurons
+    from ..models import Layout
+    from ..objective.protocol import Objective
+
+
+class Gradient(Protocol):
+    """The mini-batch gradient of a local step, with weight decay: `[m, d]` parameters -> `[m, d]`.
+
+    Every call in a step has one batch.  loss: what is differentiated instead of the round's own loss.
+    along: directions `[m, d]`; the result is then the gradient's derivative in them, Hessian-vector products.
+    """
+
+    def __call__(self, y: Tensor, *, loss: Loss | None = None, along: Tensor | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """The local work of round t: learning rate, momentum, and `steps`, or `epochs` over batches of `batch_size`.
+
+    batch_size None: full local batches.  walk: one pass over the data goes on from round to round (FedSMB).
+    """
+
+    t: int
+    lr: float
+    momentum: float = 0.0
+    epochs: int = 1
+    steps: int | None = None
+    batch_size: int | None = 20
+    walk: bool = False
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a round costs a client of the cohort, in numbers sent and in passes over data.
+
+    down, up: numbers received and sent in a round, in units of d; None where that depends on the number of clients.
+    `up` is what the server must be sent to apply the rule, not what it can compute itself.
+    gradients: mini-batch gradients in a local step.  products: Hessian-vector products in it, each the work of two
+    gradients.  forwards: forward passes in it beside those.  full_gradients: gradients of the whole local objective in
+    a round.  note: what these numbers leave out.
+    """
+
+    down: float | None = 1
+    up: float | None = 1
+    gradients: float = 1
+    products: float = 0
+    forwards: float = 0
+    full_gradients: float = 0
+    note: str = ""
+
+
+def and_one(layout: Layout | None) -> float:
+    """d + 1 numbers, in units of d: a vector and a number of steps."""
+    return 1 + (1 / layout.d if layout else 0)
+
+
+def on_host(v: Tensor) -> bool:
+    """A truth value of the device on the host, which waits for all the device's work.
+
+    The one place where a round may do so.  Who does: FedALA, once an epoch from the eleventh on, in rounds with a
+    client that takes part for the second time.
+    """
+    return bool(v)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a cohort whose local steps run on a smaller network: `rows` (ascending, on the host), `to` (its maker,
-    `submodels.Width` or `Depth`; None: the whole one), `places [m_g, d_g]` of its entries in the whole vector (None:
-    all of it), and what the direction needs of these clients beside, `more`: name -> `[m_g, ...]`.
+    """Rows of a cohort whose local steps run on a smaller network.
+
+    rows: which, ascending, on the host.  to: what makes the smaller network (`submodels.Width` or `Depth`; None: the
+    whole one).  places: flat indices `[m_g, d_g]` of its entries in the whole vector (None: all of it).
     """
 
     rows: np.ndarray
-    to: Callable[[Any], Any] | None
+    to: Callable[[Any], Any] | None = None
     places: Tensor | None = None
-    more: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def entries(self, device: torch.device) -> Any:
+        """The index of these rows and entries in a matrix `[m, d]` on a device."""
+        at = torch.as_tensor(self.rows).to(device)
+        return at if self.places is None else (at[:, None], self.places.to(device))
+
+    def among(self, rows: Tensor) -> Part:
+        """The part's share of some rows (ascending), numbered as in these."""
+        chosen = np.isin(self.rows, rows.cpu())
+        places = None if self.places is None else self.places[torch.as_tensor(np.flatnonzero(chosen))]
+        return Part(np.searchsorted(rows.cpu(), self.rows[chosen]), self.to, places)
+
+    def split(self, size: int) -> list[Part]:
+        """Parts of at most `size` rows each."""
+        cuts = [slice(a, a + size) for a in range(0, len(self.rows), size)]
+        return [Part(self.rows[cut], self.to, None if self.places is None else self.places[cut]) for cut in cuts]
 
 
+@dataclass
 class Round:
-    """What a method can see in one round; the letters are those of the equations.
+    """What a method sees in one round; the letters are those of the equations.
 
-    Shared: `seed`, `t` (round, from 0), `n` (clients), `m` (rows), `lr` (local learning rate of this round),
-    `server_lr`, and the server's vectors by their state name, such as `x [d]`.  Per client of the cohort, one row each:
-    `K [m, 1]` (local steps), `p [m, 1]` (aggregation weights, sum 1), and the clients' states, such as `c_i [m, d]`.
-    `full_gradient(Y)`: gradients `[m, d]` of the whole local objectives (with weight decay) at the rows of Y;
-    `gradient(Y, k)`: those of the mini-batch of local step k; `step` is the k of the step at hand.
-    For personal models: `share(s, e)`, epoch e over a random share s of each client's samples, drawn for this round:
-    steps `[m]` and a `gradient(Y, k, losses=None)` without weight decay; `visits [m]`, in how many earlier rounds each
-    client took part (a NumPy array).
-    For sub-models: `ids [m]` (the clients' numbers, on the host), `fed` for its neurons and activations, and
-    `within(rows, to, k)`, the gradient of some rows on a smaller network.
+    The whole round: `seed`, `t` (from 0), `n` clients, `lr` (local learning rate), `server_lr`, and the server's
+    vectors by their state name, such as `x [d]`.  One row per client of the cohort: `p [m, 1]` (aggregation weights,
+    sum 1), `K [m, 1]` (local steps), `clients [m]` (numbers; `ids` has them on the host), `visits [m]` (earlier rounds
+    with this client, on the host), and the clients' states, such as `c_i [m, d]`.  `step` is the k of the local step.
+    Rows with more local steps come first.
 
-    The rows are the cohort, or this process's share of it (`fedcore.distributed`).  `mean` and `sum` are over the whole
-    cohort, in `prepare` and `aggregate`; in a local step every row is on its own.  `total(v)` adds a tensor up over
-    the processes.
+    The rows are the cohort, or one process's share of it (`fedcore.distributed`); `mean` and `sum` are over the whole
+    cohort, in `prepare` and `aggregate`.  In a local step every row is on its own.
     """
 
-    total: Callable[[Tensor], Tensor] = staticmethod(lambda v: v)
+    objective: Objective
+    plan: Plan
+    seed: int
+    t: int
+    n: int
+    lr: float
+    server_lr: float
+    p: Tensor
+    K: Tensor
+    visits: np.ndarray
+    weight_decay: float = 0.0
+    clip: float | None = None
+    momentum: float = 0.0
+    batch_size: int | None = None
+    step: int = 0
+    loss: Loss = PLAIN
+    parts: Sequence[Part] | None = None
+    server: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    total: Callable[[Tensor], Tensor] = lambda v: v
 
-    def __init__(self, shared: Mapping[str, Any], rows: Mapping[str, Tensor]) -> None:
-        self._shared, self._rows = dict(shared), dict(rows)
-        self.__dict__.update(self._shared, **self._rows)
+    def __getattr__(self, name: str) -> Any:
+        """A server vector, a client state, or what `prepare` added, by its name."""
+        known = [self.__dict__.get(kind, {}) for kind in ("rows", "server", "memory")]
+        for values in known:
+            if name in values:
+                return values[name]
+        names = ", ".join(sorted({name for values in known for name in values}))
+        raise AttributeError(f"the round has no {name!r}; states and what prepare() added are: {names}")
 
-    def head(self, a: int) -> Round:
-        """The same round seen by the first a clients only (the others have finished their local steps).
+    @property
+    def m(self) -> int:
+        """Rows: clients of the cohort, or of this process's share of it."""
+        return len(self.p)
 
-        Rows are views: what a method writes to them in place is seen by the whole cohort's round.
-        """
-        return self.cut(slice(a))
+    @property
+    def ids(self) -> np.ndarray:
+        """The clients' numbers `[m]` on the host."""
+        return self.plan.clients[: self.m]
 
-    def cut(self, part: slice) -> Round:
-        """The same round seen by some neighbouring clients only; rows are views, as in `head`."""
-        return Round(self._shared, {k: v[part] for k, v in self._rows.items()})
+    @property
+    def clients(self) -> Tensor:
+        """The clients' numbers `[m]` on the round's device."""
+        return self.plan.rows[: self.m].to(self.p.device)
 
-    def to(self, device: torch.device) -> Round:
-        """The same round with its tensors on a device."""
-        return Round(moved(self._shared, device), moved(self._rows, device))
+    @property
+    def layout(self) -> Layout | None:
+        """Where each parameter tensor stands in the flat vector; None for a quadratic."""
+        return self.objective.layout
 
-    def extended(self, shared: Mapping[str, Any], rows: Mapping[str, Tensor]) -> Round:
-        """The same round with more to see."""
-        return Round({**self._shared, **shared}, {**self._rows, **rows})
+    # --- over the cohort ---------------------------------------------------------------------------------------------
 
     def mean(self, rows: Tensor) -> Tensor:
         """sum_i p_i rows_i: `[m, d]` -> `[d]`."""
@@ -82,30 +184,187 @@ class Round:
         """sum_i rows_i: `[m, d]` -> `[d]`."""
         return self.total(rows.sum(0))
 
+    # --- gradients ---------------------------------------------------------------------------------------------------
 
-def moved(values: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """The same values with tensors on a device."""
-    return {k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()}
+    def gradient(
+        self,
+        Y: Tensor,
+        k: int | None = None,
+        *,
+        loss: Loss | None = None,
+        along: Tensor | None = None,
+        decay: bool = True,
+    ) -> Tensor:
+        """Gradients `[a, d]` of the first a = len(Y) clients on the mini-batch of local step k (None: `step`).
+
+        loss: what is differentiated, None for the round's own.  along: directions `[a, d]`, for Hessian-vector
+        products.  decay: with weight decay.
+        """
+        loss = (self.loss if loss is None else loss).cut(slice(len(Y)))
+        G = self.objective.gradient(Y, self.plan, self.step if k is None else k, loss, along)
+        return self._decayed(G, Y if along is None else along) if decay else G
+
+    def full_gradient(self, Y: Tensor) -> Tensor:
+        """Gradients `[m, d]` of the whole local objectives at the rows of Y, with weight decay."""
+        return self._decayed(self.objective.full_gradient(Y, self.plan), Y)
+
+    def _decayed(self, G: Tensor, Y: Tensor) -> Tensor:
+        if not self.weight_decay:
+            return G
+        trained = self.objective.trained  # parameters with requires_grad=False stay what they are
+        return G + self.weight_decay * (Y if trained is None else torch.where(trained.to(Y.device), Y, 0))
+
+    def share(self, part: float, epoch: int) -> tuple[np.ndarray, Callable[[Tensor, int], tuple[Tensor, Tensor]]]:
+        """Epoch number `epoch` over a random part of each client's samples, drawn for this round.
+
+        Returns the steps `[m]`, and `(Y [m, d], k) -> gradients [m, d], losses [m]` without weight decay.
+        """
+        work = {"batch_size": self.batch_size, "share": part, "epoch": epoch}
+        plan = self.objective.plan(self.seed, self.t, self.ids, **work)
+        return plan.steps, lambda Y, k: self.objective.gradient_and_losses(Y, plan, k)
+
+    # --- the network -------------------------------------------------------------------------------------------------
+
+    @property
+    def stages(self) -> int:
+        """Classifiers of the network, one behind each stage; 1 for a network without."""
+        return self.objective.stages
+
+    def neurons(self, aligned: bool = True) -> Neurons:
+        """The network's hidden units and what they own in the flat vector."""
+        return self.objective.neurons(aligned)
+
+    def owned(self) -> Tensor:
+        """Which labels each client holds, `[m, classes]` bool."""
+        return self.objective.owned(self.ids).to(self.p.device)
+
+    def activations(self, budget: int | None = None) -> list[Tensor]:
+        """Mean activation `[m, width]` per stream of the server's model over each client's data, or `budget` of it."""
+        return self.objective.activations(self.x, self.ids, budget, rng.word(self.seed, rng.RESAMPLE, self.t))
+
+    def logits(self, Y: Tensor) -> Tensor:
+        """Logits of the local step's mini-batch under each row of Y, without gradient."""
+        return self.objective.logits(Y, self.plan, self.step)
+
+    # --- the server's public data ------------------------------------------------------------------------------------
+
+    @property
+    def public_labels(self) -> Tensor:
+        """The labels `[P]` of the server's public samples."""
+        return self.objective.public[1].to(self.p.device)
+
+    def public_logits(self, Y: Tensor) -> Tensor:
+        """Logits `[m, P, classes]` of the public samples under each row of `Y [m, d]`."""
+        return self.objective.public_logits(Y)
+
+    def public_sensitivities(
+        self, picked: Tensor, labels: Tensor, w: Tensor, layers: Sequence[str], loss: Loss = PLAIN
+    ) -> list[Tensor]:
+        """Derivatives `[m, S, width, positions]` of a loss of the server's model by the outputs of some layers, on
+        public samples `picked [m, S]` with `labels [m, S]` and weights `w [m, S]`."""
+        return self.objective.public_sensitivities(self.x, picked, labels, w, layers, loss)
+
+    # --- the same round, seen otherwise -------------------------------------------------------------------------------
+
+    def extended(
+        self,
+        server: Mapping[str, Any] | None = None,
+        rows: Mapping[str, Tensor] | None = None,
+        memory: Mapping[str, Tensor] | None = None,
+        **fields: Any,
+    ) -> Round:
+        """The same round with more to see.
+
+        server: what all clients share.  rows: what each client has, `[m, ...]`.  memory: rows that `direction` may
+        write to in place; nothing else may be written to.  loss: what G differentiates.  parts: the rows that train
+        smaller networks; in a part's round `y`, `x` and all rows are cut to the entries of its network.
+        """
+        added = {"server": server, "rows": rows, "memory": memory}
+        more = {kind: {**getattr(self, kind), **new} for kind, new in added.items() if new}
+        return replace(self, **more, **fields)
+
+    def head(self, a: int) -> Round:
+        """The same round seen by its first a clients (the others have taken their local steps); rows are views."""
+        return self if a == self.m else replace(self, **self._cut(slice(a)))
+
+    def some(self, part: slice) -> Round:
+        """The same round seen by some neighbouring clients; rows are views."""
+        return replace(self, plan=self.plan.of(np.arange(self.m)[part]), **self._cut(part))
+
+    def within(self, part: Part) -> Round:
+        """The same round seen by the clients of a part, on its network: `x` and matrices cut to its entries."""
+        at, entries = torch.as_tensor(part.rows).to(self.p.device), part.entries(self.p.device)
+        whole = (self.m, len(self.x))
+
+        def cut(v: Tensor) -> Tensor:
+            return v[entries] if v.shape[:2] == whole else v[at]
+
+        return replace(
+            self,
+            objective=self.objective if part.to is None else self.objective.shrink(part.to),
+            plan=self.plan.of(part.rows),
+            p=self.p[at],
+            K=self.K[at],
+            visits=self.visits[part.rows],
+            loss=self.loss.cut(at),
+            parts=None,
+            rows=Cut({**self.rows, "x": self.x.expand(whole)}, cut),
+        )
+
+    def to(self, device: torch.device) -> Round:
+        """The same round with its tensors on a device."""
+        moved = {kind: _each(getattr(self, kind), lambda v: v.to(device)) for kind in ("server", "rows", "memory")}
+        return replace(self, p=self.p.to(device), K=self.K.to(device), loss=self.loss.to(device), **moved)
+
+    def _cut(self, part: slice) -> dict[str, Any]:
+        cut = {kind: _each(getattr(self, kind), lambda v: v[part]) for kind in ("rows", "memory")}
+        fields = {name: getattr(self, name)[part] for name in ("p", "K", "visits")}
+        return {**cut, **fields, "loss": self.loss.cut(part)}
+
+
+class Cut(Mapping[str, Tensor]):
+    """Tensors that are cut when they are first looked at: a part reads few of a round's matrices."""
+
+    def __init__(self, whole: Mapping[str, Tensor], cut: Callable[[Tensor], Tensor]) -> None:
+        self.whole, self.cut, self.cached = whole, cut, {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.cached:
+            self.cached[name] = self.cut(self.whole[name])
+        return self.cached[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+
+def _each(values: Mapping[str, Any], change: Callable[[Tensor], Tensor]) -> Mapping[str, Any]:
+    """The same values with all tensors changed; lazily where they are cut lazily."""
+    if isinstance(values, Cut):
+        return Cut(values, change)
+    return {k: change(v) if isinstance(v, Tensor) else v for k, v in values.items()}
 
 
 class Method:
     """FedAvg's round; a method overrides the verbs in which it differs.
 
-    client_state: names of per-client states, matrices `[n, d]`.  uplink, downlink: numbers sent per client of the
-    cohort and round, in units of d.  full_participation: whether the rule needs all clients in every round.
-    zero: in a class with a `direction` of its own, names of hyper-parameters; where all are 0, v is the gradient alone
-    (`descends`).
-    across: how clients see each other when several processes share a round: "sums", in `prepare` and `aggregate` by
-    `Round.mean` and `Round.sum` alone; "rows", `aggregate` gets the rows of the whole cohort.  There, a class of yours
-    that has one of the two verbs must say which.
+    client_state: names of per-client states, matrices `[n, d]`.
+    full_participation: whether the rule needs all clients in every round.
+    across: what `prepare` and `aggregate` see where several processes share a round.  "rows": all rows of the cohort.
+    "sums": the process's own rows; what they take from other clients comes by `Round.mean` and `Round.sum` alone, which
+    then add up over the processes.  A class that writes one of the two verbs sees "rows" unless it says "sums".
     """
 
     full_participation: bool = False
     client_state: tuple[str, ...] = ()
-    uplink: float = 1
-    downlink: float = 1
     across: str = "sums"
-    zero: tuple[str, ...] | None = None
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "across" not in vars(cls) and ("prepare" in vars(cls) or "aggregate" in vars(cls)):
+            cls.across = "rows"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
@@ -119,41 +378,27 @@ class Method:
         return {"x": x}
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
-        """The row `[d]` that each client's state starts from; zero where none is given."""
+        """The row `[d]` that each client's state starts from; zero for a state that is not given."""
         return {}
 
-    def learning_rate(self, t: int, lr: float) -> float:
-        """The local learning rate of round t, when the method has a schedule of its own."""
-        return lr
-
-    def local_momentum(self, momentum: float) -> float:
-        """The momentum of the local steps, when the method has one of its own."""
-        return momentum
-
-    def broadcast(self, r: Round) -> Tensor:
-        """Where each client of the cohort starts from: `[d]` for all, or `[m, d]`."""
-        return r.x
+    def local_work(self, work: Work) -> Work:
+        """The local work of a round; a method whose rule fixes a part of it replaces that part."""
+        return work
 
     def prepare(self, r: Round) -> Round:
         """What the round needs before its first local step: another exchange with the server, or local memory."""
         return r
 
-    def parts(self, r: Round) -> Sequence[Part] | None:
-        """How the cohort splits into rows that train smaller networks; None: all rows train the whole one.
+    def broadcast(self, r: Round) -> Tensor:
+        """Where each client of the cohort starts from: `[d]` for all, or `[m, d]`."""
+        return r.x
 
-        In a part's round `y`, `x` (the start) and the rows of `Part.more` have one row a client of the part.
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor | Gradient:
+        """v in the local step y <- y - lr * v, `[m, d]`.
+
+        `G` itself instead of `G(y)` says: the gradient and nothing else, in all steps of this round.
         """
-        return None
-
-    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        """v in the local step y <- y - lr * v, `[m, d]`."""
-        return G(y)
-
-    def descends(self) -> bool:
-        """Whether v is the client's gradient and nothing else, so that the engine may take the local steps itself."""
-        owner = next(c for c in type(self).__mro__ if "direction" in vars(c))
-        zero = vars(owner).get("zero")
-        return owner is Method or (zero is not None and not any(getattr(self, name) for name in zero))
+        return G
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         """The new state from the last local iterates `y [m, d]`: server vectors `[d]`, client states `[m, d]`."""
@@ -163,6 +408,6 @@ class Method:
         """The models `[n, d]` that the clients use after a round; None where all use the server's `x`."""
         return None
 
-    def local_work(self, work: dict[str, Any]) -> dict[str, Any]:
-        """`epochs`, `steps`, `batch_size` of a round as the user asked; a method with a fixed amount replaces them."""
-        return work
+    def cost(self, layout: Layout | None = None) -> Cost:
+        """What a round costs; layout: the model's, for methods whose traffic depends on its layers."""
+        return Cost()

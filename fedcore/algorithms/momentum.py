@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .. import checks
-from .method import Gradient, Method, Round
+from ..models import Layout
+from .method import Cost, Gradient, Method, Round, Work
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,7 @@ class MimeLite(Method):
     """
 
     beta: float = 0.9
-    uplink, downlink = 2, 2
-    zero = ("beta",)
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("beta", self.beta, 0, 0.999999)
@@ -33,11 +33,14 @@ class MimeLite(Method):
         return {"x": x, "s": torch.zeros_like(x)}
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return (1 - self.beta) * G(y) + self.beta * r.s
+        return (1 - self.beta) * G(y) + self.beta * r.s if self.beta else G
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         C = r.mean(r.full_gradient(r.x.expand_as(y)))
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "s": (1 - self.beta) * C + self.beta * r.s}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=2, up=2, full_gradients=1)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Mime(Method):
     """
 
     beta: float = 0.9
-    uplink, downlink = 2, 3
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("beta", self.beta, 0, 0.999999)
@@ -60,13 +63,16 @@ class Mime(Method):
         return {"x": x, "s": torch.zeros_like(x)}
 
     def prepare(self, r: Round) -> Round:
-        return r.extended({"C": r.mean(r.full_gradient(r.x.expand(r.m, -1)))}, {})
+        return r.extended(server={"C": r.mean(r.full_gradient(r.x.expand(r.m, -1)))})
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         return (1 - self.beta) * (G(y) - G(r.x.expand_as(y)) + r.C) + self.beta * r.s
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "s": (1 - self.beta) * r.C + self.beta * r.s}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=3, up=2, gradients=2, full_gradients=1, note="two exchanges a round")
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ class STEM(Method):
     kappa: float | None = None
     w: float = 1.0
     c: float = 1.0
-    uplink, downlink = 2, 2
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("a", self.a, 0, 1)
@@ -98,24 +104,32 @@ class STEM(Method):
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "d": torch.zeros_like(x)}
 
-    def learning_rate(self, t: int, lr: float) -> float:
-        return lr if self.kappa is None else self.kappa / (self.w + t) ** (1 / 3)
+    def rate(self, t: int) -> float:
+        """lr_t of the decreasing steps."""
+        return self.kappa / (self.w + t) ** (1 / 3)
 
-    def _a(self, t: int) -> float:
-        return self.a if self.kappa is None or t == 0 else min(1.0, self.c * self.learning_rate(t - 1, 0.0) ** 2)
+    def a_of(self, t: int) -> float:
+        """a in round t: with decreasing steps from the rate of the round before."""
+        return self.a if self.kappa is None or t == 0 else min(1.0, self.c * self.rate(t - 1) ** 2)
+
+    def local_work(self, work: Work) -> Work:
+        return work if self.kappa is None else replace(work, lr=self.rate(work.t))
 
     def prepare(self, r: Round) -> Round:
         d = r.mean(r.full_gradient(r.x.expand(r.m, -1))) if r.t == 0 else r.d
         x = r.x.expand(r.m, -1)
-        return r.extended({}, {"d_i": d.expand_as(x).clone(), "y_prev": x.clone()})
+        return r.extended(memory={"d_i": d.expand_as(x).clone(), "y_prev": x.clone()})
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         if r.step:
-            r.d_i.copy_(G(y) + (1 - self._a(r.t)) * (r.d_i - G(r.y_prev)))
+            r.d_i.copy_(G(y) + (1 - self.a_of(r.t)) * (r.d_i - G(r.y_prev)))
         r.y_prev.copy_(y)
         return r.d_i
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         # the batch of step 0 was not used there: the direction at the last iterate takes it
-        d_i = r.gradient(y, 0) + (1 - self._a(r.t)) * (r.d_i - r.gradient(r.y_prev, 0))
+        d_i = r.gradient(y, 0) + (1 - self.a_of(r.t)) * (r.d_i - r.gradient(r.y_prev, 0))
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "d": r.mean(d_i)}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=2, up=2, gradients=2, note="and a full local gradient in round 0")

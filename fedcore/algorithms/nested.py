@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor
 
 from .. import checks, rng
-from ..submodels import Depth, Width, combine, stages, with_heads
-from .method import Gradient, Part, Round
-from .submodels import Submodel, own_labels, per_head
+from ..engine import Loss
+from ..models import Layout
+from ..submodels import Depth, Width, combine, with_heads
+from .method import Cost, Gradient, Part, Round
+from .submodels import Submodel, own_labels
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class FjORD(Submodel):
 
     distil: bool = True
     scaled = False
+    across = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,52 +43,48 @@ class FjORD(Submodel):
 
     def prepare(self, r: Round) -> Round:
         r = super().prepare(r)
-        cap = self.ratios(r.seed, r.n, r.t, r.ids)
+        return r.extended(server={"widths": self.widths(r)}, parts=None)
+
+    def widths(self, r: Round) -> dict[float, Tensor | None]:
+        """Every capacity, smallest first, and the places of its network in the whole vector (None: all of it)."""
         levels = sorted(ratio for ratio, _ in self.capacities)
-        nested: dict[float, Tensor | None] = {c: None for c in levels if c == 1}
-        if levels[0] < 1:
-            neurons = r.fed.neurons()
-            nested |= {c: neurons.places(neurons.prefix(c, r.x.device))[0] for c in levels if c < 1}
-        return r.extended({"levels": np.array(levels), "nested": nested}, {"cap": cap})
+        neurons = r.neurons() if levels[0] < 1 else None
+        return {c: None if c == 1 else neurons.places(neurons.prefix(c, r.x.device))[0] for c in levels}
 
-    def parts(self, r: Round) -> None:
-        """None: the width changes from batch to batch."""
-
-    def drawn(self, r: Round, a: int) -> np.ndarray:
-        """p of the first a clients in local step `r.step`, `[a]`."""
-        allowed = np.searchsorted(r.levels, r.cap[:a], side="right")
-        return r.levels[(rng.words(r.seed, rng.MASK, r.t, r.ids[:a], r.step) % allowed.astype(np.uint64)).astype(int)]
+    def drawn(self, r: Round, most: np.ndarray) -> np.ndarray:
+        """The width p of each client in local step `r.step`, none above its own p_max: `[m]`."""
+        levels = np.array(list(r.widths))
+        allowed = np.searchsorted(levels, most, side="right")
+        return levels[(rng.words(r.seed, rng.MASK, r.t, r.ids, r.step) % allowed.astype(np.uint64)).astype(int)]
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        p, cap, v = self.drawn(r, len(y)), r.cap[: len(y)], torch.zeros_like(y)
-        for c in np.unique(cap if self.distil else p):  # cross-entropy, at p_max when p learns from it
-            self._add(v, y, np.flatnonzero((cap if self.distil else p) == c), c, r)
-        if self.distil:
-            for c in np.unique(cap):
-                for q in np.unique(p[(cap == c) & (p < c)]):
-                    self._add(v, y, np.flatnonzero((cap == c) & (p == q)), q, r, teacher=c)
+        most, v = self.ratios(r.seed, r.n, r.t, r.ids), torch.zeros_like(y)
+        p = self.drawn(r, most)
+        taught = most if self.distil else p  # cross-entropy is at p_max where p learns from it
+        for c in np.unique(taught):
+            small, at = self.at(r, taught == c, c)
+            v[at] += small.gradient(y[at])
+        for c, q in sorted(set(zip(most, p, strict=True))) if self.distil else ():
+            if q < c:
+                (whole, wide), (small, narrow) = (self.at(r, (most == c) & (p == q), width) for width in (c, q))
+                teacher = Loss(_soft, samples={"teacher": whole.logits(y[wide])})
+                v[narrow] += small.gradient(y[narrow], loss=teacher, decay=False)
         return v
 
-    def _add(self, v: Tensor, y: Tensor, rows: np.ndarray, c: float, r: Round, teacher: float | None = None) -> None:
-        """v += the gradient of these rows at width c, of the distillation loss where a teacher's width is given."""
-        at = torch.as_tensor(rows).to(y.device)
+    def at(self, r: Round, rows: np.ndarray, width: float) -> tuple[Round, Any]:
+        """The round of some clients on the network of one width, and its entries in `y [m, d]`."""
+        rows, places = np.flatnonzero(rows), r.widths[width]
+        to = None if places is None else Width(float(width), scaled=False)
+        part = Part(rows, to, None if places is None else places.expand(len(rows), -1))
+        return r.within(part), part.entries(r.p.device)
 
-        def entries(c: float) -> Any:
-            return at if r.nested[c] is None else (at[:, None], r.nested[c])
-
-        more: dict[str, Any] = {}
-        if teacher is not None:
-            whole = r.fed if teacher == 1 else r.fed.shrink(Width(float(teacher), False))
-            more = {"teacher": (whole, y[entries(teacher)]), "loss": _soft}
-        elif self.labels != "all":
-            more = {"loss": own_labels(r.owned[at], self.labels)}
-        to = None if r.nested[c] is None else Width(float(c), False)
-        g = r.within(rows, to, r.step, decay=teacher is None)(y[entries(c)], **more)
-        v[entries(c)] += g
+    def cost(self, layout: Layout | None = None) -> Cost:
+        taught = self.distil and len(self.capacities) > 1
+        return replace(super().cost(layout), gradients=2 if taught else 1, note="the second at width p < p_max")
 
 
-def _soft(logits: Tensor, teacher: Tensor) -> Tensor:
-    """Cross-entropy against softmax(teacher), `[..., B]`."""
+def _soft(logits: Tensor, y: Tensor, teacher: Tensor, **_: Tensor) -> Tensor:
+    """Cross-entropy of logits `[..., B, classes]` against softmax(teacher), `[..., B]`."""
     return -(teacher.softmax(-1) * logits.log_softmax(-1)).sum(-1)
 
 
@@ -108,6 +108,7 @@ class DepthFL(Submodel):
     alpha: float = 0.1
     distil: bool = True
     ramp: int = 300
+    across = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,61 +123,34 @@ class DepthFL(Submodel):
 
     def on(self, fed: Any) -> Any:
         """The federation with heads on its model."""
-        if self.smallest == 1:
+        if self.smallest == 1 or fed.stages > 1:
             return fed
-        if not hasattr(fed, "engine"):
+        if fed.layout is None:
             raise ValueError(
                 f"DepthFL with capacity {self.smallest:g}, but a quadratic has no stages; use capacities=1"
             )
-        if stages(fed.engine.module) > 1:
-            return fed
-        return fed.with_model(lambda net: with_heads(net, fed.source.classes))
+        return fed.with_model(lambda net: with_heads(net, fed.classes))
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "h": torch.zeros_like(x)} if self.alpha else {"x": x}
 
+    def prepare(self, r: Round) -> Round:
+        r = super().prepare(r)
+        if not self.distil or r.stages == 1:
+            return r
+        strength = math.exp(-5 * (1 - min(r.t, self.ramp) / self.ramp) ** 2)
+        labels = r.loss.per_sample or partial(own_labels, reading="all")
+        return r.extended(loss=replace(r.loss, per_sample=partial(_teach, labels=labels, strength=strength)))
+
     def split(self, r: Round, ratio: np.ndarray) -> list[Part]:
-        S, parts = self._stages(r), []
-        depth = np.ceil(np.round(ratio * S, 9)).astype(int)
+        depth, parts = np.ceil(np.round(ratio * r.stages, 9)).astype(int), []
         for D in np.unique(depth)[::-1]:
-            rows = np.flatnonzero(depth == D)
-            at = torch.as_tensor(rows).to(r.p.device)
-            to, places = None, None
-            if D < S:
-                to = Depth(int(D))
-                places = to.places(r.layout).to(at.device)[None].expand(len(rows), -1)
-            entries = at if places is None else (at[:, None], places)
-            parts.append(Part(rows, to, places, {"h_i": r.h_i[entries]} if self.alpha else {}))
+            rows, to = np.flatnonzero(depth == D), Depth(int(D)) if r.stages > D else None
+            parts.append(Part(rows, to, None if to is None else to.places(r.layout).expand(len(rows), -1)))
         return parts
 
-    def _stages(self, r: Round) -> int:
-        return stages(r.fed.engine.module) if hasattr(r.fed, "engine") else 1
-
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        loss = own_labels(r.owned, self.labels) if self.labels != "all" else None
-        if self.distil and self._stages(r) > 1:
-            loss = self._teach(math.exp(-5 * (1 - min(r.t, self.ramp) / self.ramp) ** 2), loss)
-        v = G(y) if loss is None else G(y, loss=loss)
-        return v + self.alpha * (y - r.x + r.h_i) if self.alpha else v
-
-    def _teach(self, strength: float, plain: Callable | None) -> Callable:
-        def loss(logits: Tensor, y: Tensor, row: Any) -> Tensor:
-            if plain is not None:
-                each = plain(logits, y, row)
-            else:
-                each = -logits.log_softmax(-1).gather(-1, per_head(logits, y)).squeeze(-1)
-                each = each.flatten(y.dim()).sum(-1) if each.dim() > y.dim() else each
-            D = logits.shape[-2] if logits.dim() == y.dim() + 2 else 1
-            if D == 1:
-                return each
-            log_q = logits.log_softmax(-1)
-            log_p = log_q.detach()
-            # sum_{k, j} KL(p_k || q_j); k = j adds nothing, and its gradient is zero
-            own = (log_p.exp() * log_p).sum(-1).sum(-1)
-            cross = torch.einsum("...kc,...jc->...", log_p.exp(), log_q)
-            return each + strength * (D * own - cross) / (D - 1)
-
-        return loss
+        return G(y) + self.alpha * (y - r.x + r.h_i) if self.alpha else G
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         x = combine(r.x, y, r.mask, r.p, r.server_lr, r.total)
@@ -185,6 +159,20 @@ class DepthFL(Submodel):
         delta = torch.where(r.mask, y - r.x, 0)
         h = r.h + r.sum(delta) / r.n
         return {"x": torch.where(r.sum(r.mask.to(x.dtype)) > 0, x + h, x), "h": h, "h_i": r.h_i + delta}
+
+
+def _teach(logits: Tensor, y: Tensor, *, labels: Callable[..., Tensor], strength: float, **rows: Tensor) -> Tensor:
+    """Cross-entropy of every head, and strength times each head's mean KL divergence from the others, `[..., B]`."""
+    each = labels(logits, y, **rows)
+    D = logits.shape[-2] if logits.dim() == y.dim() + 2 else 1
+    if D == 1:
+        return each
+    log_q = logits.log_softmax(-1)
+    p = log_q.detach().exp()
+    # sum_{k, j} KL(p_k || q_j); k = j adds nothing, and its gradient is zero
+    own = (p * log_q.detach()).sum((-1, -2))
+    cross = torch.einsum("...kc,...jc->...", p, log_q)
+    return each + strength * (D * own - cross) / (D - 1)
 
 
 def _compact(method: Submodel) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import checks
 from ..models import Layout
-from .method import Method, Round
+from .method import Cost, Method, Round, on_host
 
 LOOK_BACK, SPREAD, EPOCHS = 10, 0.1, 100  # FedALA: converged once the last 10 epochs' losses have std < 0.1
 
@@ -20,7 +20,8 @@ class FedBN(Method):
     """Batch-norm parameters stay with their client, all others are averaged (Li et al. 2021).
 
     y_i starts from x, with the client's own batch-norm entries; which entries these are is read from the type of the
-    modules, not from names.  `bn_i [n, d]` holds them (the other entries are 0).  d - d_BN numbers travel each way.
+    modules, not from names.  `bn_i [n, d]` holds them (the other entries are 0 once a client has taken part, and
+    never read).  d - d_BN numbers are sent each way.
     A model without batch norm makes it FedAvg, bit for bit.
 
     Statistics are those of the client's own data in training and in evaluation, and never travel.  The method has no
@@ -29,19 +30,18 @@ class FedBN(Method):
     """
 
     client_state = ("bn_i",)
+    across = "sums"
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"bn_i": x}
 
     def prepare(self, r: Round) -> Round:
-        return r.extended({"bn": self.mask(r.layout, r.x)}, {})
+        return r.extended(server={"bn": self.mask(r.layout, r.x)})
 
     def mask(self, layout: Layout | None, x: Tensor) -> Tensor:
         """True where the flat vector `x [d]` holds batch-norm parameters."""
-        mask = torch.zeros_like(x, dtype=torch.bool)
-        for place in layout.batch_norm() if layout else ():
-            mask[place] = True
-        return mask
+        none = torch.zeros_like(x, dtype=torch.bool)
+        return none if layout is None else layout.mask(layout.batch_norm()).to(x.device)
 
     def broadcast(self, r: Round) -> Tensor:
         return torch.where(r.bn, r.bn_i, r.x)
@@ -50,9 +50,13 @@ class FedBN(Method):
         x = r.x + r.server_lr * r.mean(y - r.x)
         return {"x": torch.where(r.bn, r.mean(y), x), "bn_i": torch.where(r.bn, y, 0)}
 
-    def personal(self, state: dict[str, Tensor], layout: Layout | None) -> Tensor:
+    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
         x = state["x"].to(state["bn_i"].device)
         return torch.where(self.mask(layout, x), state["bn_i"], x)
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        sent = 1 - (layout.mask(layout.batch_norm()).float().mean().item() if layout else 0)
+        return Cost(down=sent, up=sent)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class FedALA(Method):
     lr: float = 1.0
     clip: bool = True
     client_state = ("theta_i", "W_i")
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.integer("layers", self.layers, 0)
@@ -87,6 +92,13 @@ class FedALA(Method):
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"theta_i": x, "W_i": torch.ones_like(x)}
+
+    def prepare(self, r: Round) -> Round:
+        W, hat = r.W_i.clone(), r.x.expand_as(r.W_i).clone()
+        top = slice(self.first(r.layout, len(r.x)), None)
+        if self.layers and r.visits.any():
+            self.learn(r, top, W, hat)
+        return r.extended(rows={"W": W, "hat": hat})
 
     def first(self, layout: Layout | None, d: int) -> int:
         """Where the top layers begin in the flat vector; a quadratic is one layer."""
@@ -97,37 +109,27 @@ class FedALA(Method):
             )
         return layers[-self.layers].start if self.layers else d
 
-    def prepare(self, r: Round) -> Round:
-        top = slice(self.first(r.layout, len(r.x)), None)
-        W, hat = r.W_i.clone(), r.x.expand_as(r.W_i).clone()
-        second = r.visits == 1  # known to the host
-        if self.layers and r.visits.any():
-            self.learn(r, top, W, hat, second)
-        return r.extended({}, {"W": W, "hat": hat})
-
-    def learn(self, r: Round, top: slice, W: Tensor, hat: Tensor, second: Any) -> None:
+    def learn(self, r: Round, top: slice, W: Tensor, hat: Tensor) -> None:
         """Learn the top columns of `W [m, d]` in place; `hat [m, d]` becomes where local training starts."""
-        old = torch.as_tensor(r.visits > 0, device=W.device)[:, None]
-        theta_i = torch.where(old, r.theta_i, r.x)[:, top]
+        known, second = (torch.as_tensor(v, device=W.device)[:, None] for v in (r.visits > 0, r.visits == 1))
+        theta_i = torch.where(known, r.theta_i, r.x)[:, top]
         D = r.x[top] - theta_i  # 0 in a client's first round
-        active, losses = W.new_ones(len(W), 1), []
-        for epoch in range(EPOCHS if second.any() else 1):
+        learning, losses = torch.ones_like(second), []
+        for epoch in range(EPOCHS if (r.visits == 1).any() else 1):
             steps, gradient = r.share(self.sample, epoch)
-            losses.append(W.new_zeros(len(W)))
+            last = W.new_zeros(len(W))
             for k in range(int(steps.max())):
                 hat[:, top] = theta_i + D * W[:, top]
-                loss: list[Tensor] = []
-                g = gradient(hat, k, losses=loss)[:, top]
-                W[:, top] -= active * (self.lr * g * D)
+                g, loss = gradient(hat, k)
+                W[:, top] -= learning * (self.lr * g[:, top] * D)
                 if self.clip:
                     W[:, top].clamp_(0, 1)
-                losses[-1] = torch.where(torch.as_tensor(steps > k, device=W.device), loss[0], losses[-1])
-            if second.any():
-                going = torch.as_tensor(second, device=W.device)
-                if len(losses) > LOOK_BACK:
-                    going &= torch.stack(losses[-LOOK_BACK:]).std(0, correction=0) >= SPREAD
-                active = active * going[:, None]
-                if not active.any():  # the one look of the host, once an epoch in second rounds only
+                last = torch.where(torch.as_tensor(steps > k, device=W.device), loss, last)
+            losses.append(last)
+            learning = learning & second  # the others take one epoch
+            if len(losses) > LOOK_BACK:
+                learning &= (torch.stack(losses[-LOOK_BACK:]).std(0, correction=0) >= SPREAD)[:, None]
+                if not on_host(learning.any()):
                     break
         hat[:, top] = torch.where(D == 0, r.x[top], theta_i + D * W[:, top])
 
@@ -137,5 +139,11 @@ class FedALA(Method):
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "theta_i": y, "W_i": r.W}
 
-    def personal(self, state: dict[str, Tensor], layout: Layout | None) -> Tensor:
+    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
         return state["theta_i"]
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        if not self.layers:
+            return Cost()
+        note = f"0 in a client's first round, {LOOK_BACK + 1} to {EPOCHS} epochs over the share in its second"
+        return Cost(full_gradients=self.sample, note=note)

@@ -19,8 +19,6 @@ class PlatformSCAFFOLD(SCAFFOLD):
     the last client.  `scaffold/client.py`: the new c_i is bound to a name and never stored, so c_i = 0 for ever.
     """
 
-    across = "rows"
-
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         last = r.clients.argmax()[None]  # cohorts are in ascending order, rows are sorted by their steps
         delta = (y[last] - r.x)[0]
@@ -35,10 +33,8 @@ class PlatformFedDyn(FedDyn):
     line with 1 / alpha is commented out.  The paper's h is -alpha times ours.
     """
 
-    zero = ()
-
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y)
+        return G
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         new = super().aggregate(r, y)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .. import checks
-from .method import Gradient, Method, Round
+from ..models import Layout
+from .method import Cost, Gradient, Method, Round
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,12 @@ class FedProx(Method):
     """
 
     mu: float = 0.01
-    zero = ("mu",)
 
     def __post_init__(self) -> None:
         checks.number("mu", self.mu, 0)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y) + self.mu * (y - r.x)
+        return G(y) + self.mu * (y - r.x) if self.mu else G
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class FedUp(Method):
     """
 
     alpha: float = 0.05
-    downlink = 2
-    zero = ("alpha",)
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("alpha", self.alpha, 0)
@@ -52,10 +51,13 @@ class FedUp(Method):
         return {"x": x, "x_prev": x}
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y) + self.alpha / r.lr * (r.x_prev - r.x) + self.alpha * (y - r.x)
+        return G(y) + self.alpha / r.lr * (r.x_prev - r.x) + self.alpha * (y - r.x) if self.alpha else G
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "x_prev": r.x}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=2 if self.alpha else 1, note="a client of the last cohort has x_prev: d down")
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class FedSplit(Method):
     s: float = 1.0
     client_state = ("z_i",)
     full_participation = True
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("s", self.s, 0, open_low=True)

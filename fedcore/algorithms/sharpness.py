@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from .method import Gradient, Method, Round
+from ..models import Layout
+from .method import Cost, Gradient, Method, Round
 
 EPS = 1e-12  # added to norms (DP-FedSAM has 1e-12, FL-Simulator 1e-7, which would bend the exact tests)
 
@@ -26,13 +27,15 @@ class FedSAM(Method):
     """
 
     rho: float = 0.1
-    zero = ("rho",)
 
     def __post_init__(self) -> None:
         checks.number("rho", self.rho, 0)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y + ascent(G(y), self.rho)) if self.rho else G(y)
+        return G(y + ascent(G(y), self.rho)) if self.rho else G
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(gradients=2 if self.rho else 1)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class FedSMOO(Method):
     alpha: float = 0.1
     rho: float = 0.1
     client_state = ("h_i", "mu_i")
-    uplink, downlink = 2, 2
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("alpha", self.alpha, 0, open_low=True)
@@ -59,7 +62,7 @@ class FedSMOO(Method):
         return {"x": x, "h": torch.zeros_like(x), "s": torch.zeros_like(x)}
 
     def prepare(self, r: Round) -> Round:
-        return r.extended({}, {"mu": r.mu_i.clone()})
+        return r.extended(memory={"mu": r.mu_i.clone()})
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         e = ascent(G(y) - r.mu - r.s, self.rho)
@@ -71,3 +74,6 @@ class FedSMOO(Method):
         h = r.h + r.sum(delta) / r.n
         x = r.x + r.server_lr * r.mean(delta) + h
         return {"x": x, "h": h, "s": ascent(r.mean(r.mu), self.rho), "h_i": r.h_i + delta, "mu_i": r.mu}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(down=2, up=2, gradients=2)

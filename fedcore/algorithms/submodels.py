@@ -6,8 +6,8 @@ import hashlib
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks, rng
-from ..submodels import Neurons, Width, combine
-from .method import Gradient, Method, Part, Round
+from ..engine import PLAIN, Loss
+from ..engine.units import Neurons
+from ..models import Layout
+from ..submodels import Width, combine
+from .method import Cost, Gradient, Method, Part, Round
 
 LEVELS = {1.0: 0.2, 0.5: 0.2, 0.25: 0.2, 0.125: 0.2, 0.0625: 0.2}  # HeteroFL's five levels, a fifth of clients each
 Capacities = float | Mapping[float, float] | tuple[tuple[float, float], ...]
@@ -47,22 +50,13 @@ class Submodel(Method):
     training: str = "compact"
     aligned = True
     scaled = True
+    across = "sums"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacities", _capacities(self.capacities))
         checks.choice("labels", self.labels, ("all", "zero", "-inf"))
         checks.choice("mode", self.mode, ("fix", "dynamic"))
         checks.choice("training", self.training, ("compact", "masked"))
-
-    @property
-    def uplink(self) -> float:
-        """About r^2 of a client of capacity r: inner layers shrink on both sides.  `submodels.cost` counts exactly."""
-        return sum(share * r * r for r, share in self.capacities)
-
-    @property
-    def downlink(self) -> float:
-        """As uplink: the server knows what a client will train."""
-        return self.uplink
 
     @property
     def smallest(self) -> float:
@@ -76,7 +70,7 @@ class Submodel(Method):
                 f"{type(self).__name__} with capacity {self.smallest:g}, but the model has no hidden neurons to drop; "
                 "use a network with hidden layers, or capacities=1"
             )
-        if self.labels != "all" and not hasattr(fed, "owned"):
+        if self.labels != "all" and fed.layout is None:
             raise ValueError(f"labels={self.labels!r}, but a quadratic has no labels; use labels='all'")
         return fed
 
@@ -94,58 +88,46 @@ class Submodel(Method):
 
     def split(self, r: Round, ratio: np.ndarray) -> list[Part]:
         """The cohort's parts, one per capacity in it; `ratio [m]`."""
-        neurons = r.fed.neurons(self.aligned) if (ratio < 1).any() else None
-        scores = None if neurons is None else self.score(r, neurons)
-        parts = []
+        neurons = r.neurons(self.aligned) if (ratio < 1).any() else None
+        scores, parts = None if neurons is None else self.score(r, neurons), []
         for c in np.unique(ratio)[::-1]:
             rows = np.flatnonzero(ratio == c)
             if c == 1:
-                parts.append(Part(rows, None))
-                continue
-            at = torch.as_tensor(rows).to(r.p.device)
-            keep = neurons.top([s[at] for s in scores], c)
-            parts.append(Part(rows, Width(float(c), self.scaled), neurons.places(keep)))
+                parts.append(Part(rows))
+            else:
+                keep = neurons.top([s[torch.as_tensor(rows).to(s.device)] for s in scores], c)
+                parts.append(Part(rows, Width(float(c), self.scaled), neurons.places(keep)))
         return parts
 
     def prepare(self, r: Round) -> Round:
         ratio = self.ratios(r.seed, r.n, r.t, r.ids)
-        kept, parts = torch.zeros(r.m, len(r.x), dtype=torch.bool, device=r.x.device), []
-        mask, rows = kept, {}
-        for part in self.split(r, ratio):
-            at = torch.as_tensor(part.rows).to(kept.device)
-            kept[at if part.places is None else (at[:, None], part.places)] = True
-            parts.append(part)
+        kept = torch.zeros(r.m, len(r.x), dtype=torch.bool, device=r.x.device)
+        parts, mask, loss = self.split(r, ratio), kept, r.loss
+        for part in parts:
+            kept[part.entries(kept.device)] = True
         if self.labels != "all":
-            owned = r.fed.owned(r.ids).to(r.x.device)
-            mask = r.fed.neurons(self.aligned).only_owned(kept, owned)
-            rows = {"owned": owned}
-            more = [torch.as_tensor(part.rows).to(kept.device) for part in parts]
-            parts = [
-                Part(part.rows, part.to, part.places, {**part.more, "owned": owned[at]})
-                for part, at in zip(parts, more, strict=True)
-            ]
-        rates = (ratio if self.scaled else np.ones_like(ratio)).tolist()
-        return r.extended({"split": parts}, {"kept": kept, "mask": mask, "rates": rates, **rows})
-
-    def parts(self, r: Round) -> list[Part] | None:
-        return None if self.training == "masked" else r.split
+            owned = r.owned()
+            mask = r.neurons(self.aligned).only_owned(kept, owned)
+            loss = Loss(partial(own_labels, reading=self.labels), rows={"owned": owned})
+        if self.training == "masked":
+            rate = torch.as_tensor(ratio if self.scaled else np.ones_like(ratio), dtype=r.p.dtype).to(r.p.device)
+            parts, loss = None, replace(loss, rate=rate)
+        capacity = torch.as_tensor(ratio, dtype=r.p.dtype).to(r.p.device)
+        return r.extended(rows={"kept": kept, "mask": mask, "capacity": capacity}, parts=parts, loss=loss)
 
     def broadcast(self, r: Round) -> Tensor:
-        return r.x * r.kept if self.training == "masked" else r.x
-
-    def descends(self) -> bool:
-        return type(self).direction is Submodel.direction and (self.labels, self.training) == ("all", "compact")
+        return r.x if self.training == "compact" else r.x * r.kept
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        more = {} if self.labels == "all" else {"loss": own_labels(r.owned, self.labels)}
-        if self.training == "masked":
-            if min(r.rates) < 1:
-                more["rate"] = r.rates[: len(y)]
-            return r.kept * G(y, **more)
-        return G(y, **more)
+        return G if self.training == "compact" else r.kept * G(y)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": combine(r.x, y, r.mask, r.p, r.server_lr, r.total)}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        """About r^2 of a client of capacity r: inner layers shrink on both sides.  `submodels.cost` counts exactly."""
+        size = sum(share * r * r for r, share in self.capacities)
+        return Cost(down=size, up=size)
 
 
 @dataclass(frozen=True)
@@ -221,21 +203,19 @@ class FedDSE(Submodel):
         if self.budget is not None:
             checks.integer("budget", self.budget, 1, hint="or None for all local samples")
 
-    @property
-    def downlink(self) -> float:
-        """The whole model: the client chooses."""
-        return 1
-
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
-        T, key = self.temperature, rng.word(r.seed, rng.RESAMPLE, r.t)
+        T = self.temperature
         if math.inf == T:
             return noise(r, neurons)
-        H = r.fed.activations(r.x, r.ids, self.budget, key)
+        H = r.activations(self.budget)
         if self.standardise:
             H = [(h - h.mean(1, keepdim=True)) / h.std(1, keepdim=True).clamp_min(1e-12) for h in H]
         if T == 0:
             return H
         return [h / T - torch.log(-torch.log(u)) for h, u in zip(H, noise(r, neurons), strict=True)]
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return replace(super().cost(layout), down=1, note="the client chooses; one forward pass over its data a round")
 
 
 @dataclass(frozen=True)
@@ -312,18 +292,17 @@ class FedGSE(Submodel):
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         last = torch.where((r.last != 0).any(1, keepdim=True), r.last, r.x)
-        logits, truth = r.fed.public_logits(last), r.fed.public[1].to(last.device)
+        logits, truth, loss = r.public_logits(last), r.public_labels, PLAIN
         place, cancel = SCORINGS[self.scoring]
+        guess = logits.argmax(-1)
+        alike = guess == truth
         if self.scoring == "public-code":
-            owned = r.fed.owned(r.ids).to(last.device)
+            owned = r.owned()
             owned = F.pad(owned, (0, logits.shape[-1] - owned.shape[1]))  # a model may have more logits than labels
             guess, alike = logits.masked_fill(~owned[:, None], -math.inf).argmax(-1), owned[:, truth]
-            loss = own_labels(owned, "zero")
-        else:
-            guess = logits.argmax(-1)
-            alike, loss = guess == truth, True
+            loss = Loss(partial(own_labels, reading="zero"), rows={"owned": owned})
         picked, labels, w = self.similar_samples(r, guess, truth, alike)
-        D = r.fed.public_sensitivities(r.x, picked, labels, w, getattr(neurons, place), loss)
+        D = r.public_sensitivities(picked, labels, w, getattr(neurons, place), loss)
         return [(cancelled(h) if cancel else h.abs().sum(1)).sum(2) for h in D]
 
     def similar_samples(self, r: Round, guess: Tensor, truth: Tensor, alike: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -341,6 +320,9 @@ class FedGSE(Submodel):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {**super().aggregate(r, y), "last": torch.where(r.kept, y, 0)}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return replace(super().cost(layout), note="scores at the server, by passes over public data")
 
 
 SCORINGS = {  # where the derivatives are taken, and whether samples may cancel
@@ -394,24 +376,16 @@ def noise(r: Round, neurons: Neurons) -> list[Tensor]:
     return list(torch.as_tensor((flat + 0.5) / 2.0**53).to(r.p.device).split(neurons.widths, 1))
 
 
-def own_labels(owned: Tensor, reading: str) -> Any:
-    """Cross-entropy with the logits of labels that a client does not hold replaced; `owned [m, classes]`."""
-    fill = 0.0 if reading == "zero" else -math.inf
-
-    def loss(logits: Tensor, y: Tensor, row: Any) -> Tensor:
-        mine = owned[row if isinstance(row, slice) else row[0]]
-        mine = mine.view(*y.shape[:-1], *[1] * (logits.dim() - y.dim()), -1)
-        logits = torch.where(mine, logits, fill)
-        each = logits.logsumexp(-1) - logits.gather(-1, per_head(logits, y)).squeeze(-1)
-        return each.flatten(y.dim()).sum(-1) if each.dim() > y.dim() else each
-
-    return loss
-
-
-def per_head(logits: Tensor, y: Tensor) -> Tensor:
-    """Labels `[..., B]` as indices into logits `[..., B, (heads,) classes]`."""
-    y = y.view(*y.shape, *[1] * (logits.dim() - y.dim()))
-    return y.expand(*logits.shape[:-1], 1)
+def own_labels(logits: Tensor, y: Tensor, *, reading: str, owned: Tensor | None = None) -> Tensor:
+    """Cross-entropy `[..., B]` of logits `[..., B, (heads,) classes]`, summed over heads; reading "zero" or "-inf":
+    with the logits of labels that a client does not hold replaced; `owned [..., classes]`."""
+    heads = logits.dim() - y.dim() - 1
+    if owned is not None:
+        owned = owned.view(*y.shape[:-1], *[1] * (1 + heads), -1)
+        logits = torch.where(owned, logits, 0.0 if reading == "zero" else -math.inf)
+    labels = y.view(*y.shape, *[1] * (heads + 1)).expand(*logits.shape[:-1], 1)
+    each = logits.logsumexp(-1) - logits.gather(-1, labels).squeeze(-1)
+    return each.sum(-1) if heads else each
 
 
 def _capacities(given: Any) -> tuple[tuple[float, float], ...]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import checks
 from ..models import Layout
-from .method import Gradient, Method, Round
+from .method import Cost, Gradient, Method, Round, and_one
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SCAFFOLD(Method):
 
     option: str = "II"
     client_state = ("c_i",)
-    uplink, downlink = 2, 2
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.choice("option", self.option, ("I", "II"))
@@ -44,6 +44,11 @@ class SCAFFOLD(Method):
             c_i = r.c_i - r.c + (r.x - y) / (r.K * r.lr)
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + r.sum(c_i - r.c_i) / r.n, "c_i": c_i}
 
+    def cost(self, layout: Layout | None = None) -> Cost:
+        if self.option == "I":
+            return Cost(down=2, up=2, full_gradients=1)
+        return Cost(down=2, up=and_one(layout), note="from y_i and K_i the server computes c_i+; as written 2 d up")
+
 
 @dataclass(frozen=True)
 class FedDyn(Method):
@@ -58,6 +63,7 @@ class FedDyn(Method):
 
     alpha: float = 0.01
     client_state = ("h_i",)
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("alpha", self.alpha, 0, open_low=True)
@@ -86,7 +92,7 @@ class FedDC(Method):
 
     alpha: float = 0.01
     client_state = ("h_i", "c_i")
-    uplink, downlink = 3, 2
+    across = "sums"
 
     def __post_init__(self) -> None:
         checks.number("alpha", self.alpha, 0)
@@ -103,6 +109,11 @@ class FedDC(Method):
         h, c = r.h + r.sum(delta) / r.n, r.c + r.sum(c_i - r.c_i) / r.n
         return {"x": r.x + r.server_lr * r.mean(delta) + h, "h": h, "c": c, "h_i": r.h_i + delta, "c_i": c_i}
 
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost(
+            down=2, up=and_one(layout), note="from y_i and K_i the server computes the others; as written 3 d up"
+        )
+
 
 @dataclass(frozen=True)
 class FedPVR(Method):
@@ -115,7 +126,7 @@ class FedPVR(Method):
 
     layers: tuple[str, ...] | str | None = None
     client_state = ("c_i",)
-    uplink, downlink = 2, 2
+    across = "sums"
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, list):
@@ -125,33 +136,25 @@ class FedPVR(Method):
         return {"x": x, "c": torch.zeros_like(x)}
 
     def prepare(self, r: Round) -> Round:
-        return r.extended({"mask": self.mask(r.layout, r.x)}, {})
+        return r.extended(server={"mask": self.mask(r.layout, r.x)})
 
     def mask(self, layout: Layout | None, x: Tensor) -> Tensor:
-        """1 where the flat vector `x [d]` is corrected, else 0."""
+        """True where the flat vector `x [d]` is corrected."""
         if self.layers == "all" or layout is None:
             if self.layers not in ("all", (), None):
                 raise ValueError(f"layers={self.layers!r}, but a quadratic has no layers; use 'all' or ()")
-            return torch.ones_like(x) if self.layers == "all" else torch.zeros_like(x)
+            return torch.full_like(x, self.layers == "all", dtype=torch.bool)
         last = layout.names[-1].rpartition(".")[0]
-        wanted = (last,) if self.layers is None else (self.layers,) if isinstance(self.layers, str) else self.layers
-        mask = torch.zeros_like(x)
-        for layer in wanted:
-            hits = [
-                s for name, s in zip(layout.names, layout.slices, strict=True) if f"{name}.".startswith(f"{layer}.")
-            ]
-            if not hits:
-                raise ValueError(f"layer {layer!r} is not in the model; use names among {', '.join(layout.names)}")
-            for place in hits:
-                mask[place] = 1
-        return mask
-
-    def descends(self) -> bool:
-        return type(self).direction is FedPVR.direction and self.layers == ()
+        layers = (last,) if self.layers is None else (self.layers,) if isinstance(self.layers, str) else self.layers
+        return layout.mask(layout.named(layers)).to(x.device)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y) - r.c_i + r.c
+        return G if self.layers == () else G(y) - r.c_i + r.c
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
-        c_i = r.mask * (r.c_i - r.c + (r.x - y) / (r.K * r.lr))
+        c_i = torch.where(r.mask, r.c_i - r.c + (r.x - y) / (r.K * r.lr), 0)
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + r.sum(c_i - r.c_i) / r.n, "c_i": c_i}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        share = self.mask(layout, torch.zeros(layout.d if layout else 1)).double().mean().item()
+        return Cost(down=1 + share, up=and_one(layout) if share else 1, note="as written, up as down")

@@ -1,12 +1,14 @@
-"""Sources, partitions and federations: the clients' data as two tensors on one device and an index per client."""
+"""Data: sources, partitions, the clients' samples as tensors on one device, and the batches of a round."""
 
+from .arrays import DataNotFound, Source, data_root
 from .augment import RandAugment
+from .batches import Plan
+from .clients import Clients
 from .domains import digit_domains, digits_five
-from .federation import Federation, Quadratic, federation, quadratic
 from .partitions import IID, ByOwner, Dirichlet, Shards
-from .sources import DataNotFound, Source, data_root, load
+from .sources import load
 
 __all__ = [
-    "IID", "ByOwner", "DataNotFound", "Dirichlet", "Federation", "Quadratic", "RandAugment", "Shards", "Source",
-    "data_root", "digit_domains", "digits_five", "federation", "load", "quadratic",
+    "IID", "ByOwner", "Clients", "DataNotFound", "Dirichlet", "Plan", "RandAugment", "Shards", "Source", "data_root",
+    "digit_domains", "digits_five", "load",
 ]  # fmt: skip

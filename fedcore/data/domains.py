@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from .. import checks, rng
-from .sources import DataNotFound, Source, data_root, from_arrays, load
+from .arrays import DataNotFound, Source, data_root, from_arrays
+from .readers import pack, read
 
 DIGIT_DOMAINS = ("plain", "patches", "inverted", "street", "fonts")
 DIGITS_FIVE = ("MNIST", "MNIST-M", "SVHN", "SynthDigits", "USPS")
@@ -88,9 +89,9 @@ def digits_five(
     @cache
     def found(domain: str) -> Split | None:
         split = _prepared(folder / "digits-five", domain)
-        if split or (domain in ("MNIST-M", "SynthDigits") and not (folder / f"{domain.lower()}.npz").is_file()):
+        if split or (domain in ("MNIST-M", "SynthDigits") and not pack(domain.lower(), folder).is_file()):
             return split
-        source = load(domain.lower(), root, download)
+        source = read(domain.lower(), folder, download)
         return source.train_x, source.train_y, source.test_x, source.test_y
 
     def make(domain: str) -> Split:

@@ -1,0 +1,106 @@
+"""Sources: arrays of one data set, checked and brought into one shape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "roles": 80, "tiny-imagenet": 200}
+TEXTS = ("shakespeare", "roles")
+PACK = "an .npz with train_images, train_labels, test_images, test_labels (optional train_owner, test_owner)"
+
+
+class DataNotFound(FileNotFoundError):
+    """The data is not on this machine and could not be downloaded."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Arrays of one data set.  Images are `[N, C, H, W]` (uint8 where the data is), features `[N, F]`, texts `[N, L]`.
+
+    owner: natural client of each sample, or None.  `text` marks token sequences, which are never normalised.
+    domains: the names of the owners by their number, where they have names.
+    """
+
+    name: str
+    train_x: np.ndarray
+    train_y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+    classes: int
+    train_owner: np.ndarray | None = None
+    test_owner: np.ndarray | None = None
+    text: bool = False
+    domains: tuple[str, ...] = ()
+
+
+def data_root(root: str | os.PathLike | None = None) -> Path:
+    """The data root: the argument, else the environment's FEDCORE_DATA, else `~/.cache/fedcore`."""
+    return Path(root or os.environ.get("FEDCORE_DATA") or Path.home() / ".cache" / "fedcore").expanduser()
+
+
+def from_arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any, **extra: Any) -> Source:
+    """Check and shape arrays or tensors; raises ValueError for NaN, wrong shapes and labels that are not 0..C-1."""
+    x, y, test_x, test_y = (as_array(part) for part in (x, y, test_x, test_y))
+    for what, inputs, labels in (("training", x, y), ("test", test_x, test_y)):
+        if not inputs.ndim or labels.ndim != 1 or len(inputs) != len(labels):
+            raise ValueError(
+                f"{what} inputs {inputs.shape} do not fit labels {labels.shape}; give one integer label per input"
+            )
+        if len(labels) == 0:
+            raise ValueError(f"the {what} set is empty; give at least one sample")
+        if inputs.dtype.kind not in "fiub":
+            raise ValueError(f"{what} inputs of type {inputs.dtype} are not numbers; use an array of real numbers")
+        if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
+            bad = int((~np.isfinite(inputs.reshape(len(inputs), -1)).all(1)).sum())
+            raise ValueError(f"{bad} {what} inputs hold NaN or infinity; clean or drop them first")
+        if labels.dtype.kind not in "iub" and not (labels.dtype.kind == "f" and (labels == np.rint(labels)).all()):
+            raise ValueError(f"{what} labels of type {labels.dtype} are not integers; use classes 0..C-1")
+    y, test_y = y.astype(np.int64), test_y.astype(np.int64)
+    low, high = min(y.min(), test_y.min()), max(y.max(), test_y.max())
+    classes = extra.pop("classes", None) or int(high) + 1
+    if low < 0 or high >= classes:
+        raise ValueError(f"labels run from {low} to {high}; allowed are 0..{classes - 1}")
+    text = extra.get("text", False)
+    x, test_x = (part if text else _pictures(part) for part in (x, test_x))
+    if x.shape[1:] != test_x.shape[1:]:
+        raise ValueError(f"training inputs {x.shape[1:]} and test inputs {test_x.shape[1:]} differ in shape")
+    for key, labels in (("train_owner", y), ("test_owner", test_y)):
+        owner = extra.get(key)
+        if owner is not None and owner.shape != labels.shape:
+            raise ValueError(f"{key} has shape {owner.shape}, the labels {labels.shape}; give one owner per sample")
+    return Source(name, x, y, test_x, test_y, classes, **extra)
+
+
+def as_array(part: Any) -> np.ndarray:
+    if hasattr(part, "detach"):
+        part = part.detach().cpu().numpy()
+    return np.asarray(part)
+
+
+def _pictures(x: np.ndarray) -> np.ndarray:
+    """uint8 and float64 stay; other numbers become float32; channels come first."""
+    x = x if x.dtype in (np.uint8, np.float64) else x.astype(np.float32)
+    if x.ndim == 1:
+        x = x[:, None]
+    if x.ndim == 3:
+        x = x[:, None]
+    if x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
+        x = x.transpose(0, 3, 1, 2)
+    if x.ndim not in (2, 4):
+        raise ValueError(f"inputs of shape {x.shape}; use [N, F], [N, H, W], [N, C, H, W] or [N, H, W, C]")
+    return np.ascontiguousarray(x)
+
+
+def from_mapping(name: str, z: Mapping[str, Any]) -> Source:
+    try:
+        arrays = [z[k] for k in ("train_images", "train_labels", "test_images", "test_labels")]
+    except KeyError as e:
+        raise ValueError(f"{e} is missing; a source of arrays is {PACK}") from e
+    extra = {k: np.asarray(z[k]) for k in ("train_owner", "test_owner") if k in z}
+    return from_arrays(name, *arrays, classes=CLASSES.get(name), text=name in TEXTS, **extra)

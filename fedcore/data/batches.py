@@ -1,0 +1,150 @@
+"""Which samples each client uses in which local step, as functions of (seed, round, client) alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import rng
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which samples each client of a cohort uses in which local step; made on the host, sent to the device once.
+
+    clients `[m]` are the clients' numbers on the host, rows `[m]` the same on the device, steps `[m]` their numbers of
+    local steps K_i, keys `[m]` a random word each.  indices `[K, m, B]` are rows of the training set on the device,
+    weights `[K, m, B]` 1/B_i (0 where padded), counts `[K, m]` the real samples, samples `[K, m, B]` the indices on the
+    host.  For full batches and quadratics these four are None: the step needs no choice.  first: the local step that
+    step 0 of this plan is (`of`).
+    """
+
+    clients: np.ndarray
+    rows: Tensor
+    steps: np.ndarray
+    keys: np.ndarray
+    indices: Tensor | None = None
+    weights: Tensor | None = None
+    counts: np.ndarray | None = None
+    samples: np.ndarray | None = None
+    first: int = 0
+
+    def of(self, rows: np.ndarray, step: int | None = None) -> Plan:
+        """The plan of some of its rows, given in ascending order; of one step only, when given."""
+        at, steps = torch.as_tensor(rows).to(self.rows.device), self.steps[rows]
+        ks = slice(int(steps.max())) if step is None else slice(step, step + 1)
+        on_device = (None if a is None else a[ks][:, at] for a in (self.indices, self.weights))
+        on_host = (None if a is None else a[ks][:, rows] for a in (self.counts, self.samples))
+        return Plan(self.clients[rows], self.rows[at], steps, self.keys[rows], *on_device, *on_host, first=step or 0)
+
+    def useful(self) -> dict[str, float]:
+        """The share of real samples among those computed: `prefix` as the rows are sorted, `padded` in lock-step."""
+        if self.counts is None:
+            return {"prefix": 1.0, "padded": 1.0}
+        width, active = self.weights.shape[2], (self.steps > np.arange(self.steps.max())[:, None]).sum()
+        return {k: float(self.counts.sum() / (width * n)) for k, n in
+                (("prefix", active), ("padded", self.steps.max() * len(self.steps)))}  # fmt: skip
+
+
+def full_batches(seed: int, t: int, clients: np.ndarray, steps: int, device: torch.device) -> Plan:
+    """The plan of round t for clients `[m]` that use all their data in each of `steps` local steps."""
+    keys = rng.words(seed, rng.BATCH, t, clients)
+    return Plan(clients, torch.as_tensor(clients, device=device), np.full(len(clients), steps), keys)
+
+
+def mini_batches(
+    seed: int,
+    t: int,
+    clients: np.ndarray,
+    samples: Sequence[np.ndarray],
+    *,
+    batch_size: int,
+    epochs: int = 1,
+    steps: int | None = None,
+    walk: bool = False,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Plan:
+    """The mini-batches of round t for clients `[m]` with these samples, rows of the training set `[N_i]` each.
+
+    Every epoch visits each sample once, in a fresh order; the last batch of an epoch may be smaller.  K_i is `steps`,
+    or `epochs * ceil(N_i / batch_size)`.  walk: the batches continue over rounds instead (FedSMB).  The plan's rows are
+    sorted by K_i, largest first, so that the clients still at work are always a prefix.
+    """
+    per_epoch = np.array([-(-len(s) // batch_size) for s in samples])
+    K = epochs * per_epoch if steps is None else np.full_like(per_epoch, steps)
+    order = np.argsort(-K, kind="stable")
+    clients, samples, K = clients[order], [samples[i] for i in order], K[order]
+    keys = rng.words(seed, rng.BATCH, t, clients)
+    streams = np.repeat(rng.words(seed, rng.BATCH, -1), len(clients)) if walk else keys
+    return _dealt(clients, samples, K, keys, streams, batch_size, t if walk else 0, device, dtype)
+
+
+def share_batches(
+    seed: int,
+    t: int,
+    clients: np.ndarray,
+    samples: Sequence[np.ndarray],
+    *,
+    share: float,
+    epoch: int,
+    batch_size: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Plan:
+    """Epoch number `epoch` over a random share of each client's samples, at least one, drawn for round t.
+
+    The rows stay in the order of `clients [m]`; batch_size None takes all of a client's share in one step.
+    """
+    sizes = [max(1, int(share * len(s) + 1e-9)) for s in samples]
+    draws = rng.words(seed, rng.RESAMPLE, t, clients)
+    subset = [
+        part[np.argsort(rng.words(word, -1, np.arange(len(part))), kind="stable")[:size]]
+        for part, word, size in zip(samples, draws, sizes, strict=True)
+    ]
+    batch_size = max(sizes) if batch_size is None else batch_size
+    keys = rng.words(seed, rng.RESAMPLE, t, clients, epoch)
+    K = np.array([-(-size // batch_size) for size in sizes])
+    return _dealt(clients, subset, K, keys, keys, batch_size, 0, device, dtype)
+
+
+def _dealt(
+    clients: np.ndarray,
+    samples: Sequence[np.ndarray],
+    K: np.ndarray,
+    keys: np.ndarray,
+    streams: np.ndarray,
+    batch_size: int,
+    first: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Plan:
+    """K_i batches of each client from its step number `first` on; epoch e's order is a hash of (stream, client, e)."""
+    sizes = np.array([len(s) for s in samples])
+    per_epoch = -(-sizes // batch_size)
+    # one entry per (row, epoch, sample) that the round may touch: hash, then sort within (row, epoch)
+    e0, e1 = first // per_epoch, (first + K - 1) // per_epoch + 1
+    groups = e1 - e0
+    g_row = np.repeat(np.arange(len(clients)), groups)
+    g_epoch = np.arange(groups.sum()) - np.repeat(np.cumsum(groups) - groups, groups) + e0[g_row]
+    length = sizes[g_row]
+    g = np.repeat(np.arange(len(g_row)), length)
+    position = np.arange(length.sum()) - (np.cumsum(length) - length)[g]
+    h = rng.words(streams[g_row][g], clients[g_row][g], g_epoch[g], position) >> np.uint64(24)
+    order = np.argsort((g.astype(np.uint64) << np.uint64(40)) | h, kind="stable")
+    # the k-th smallest hash of a group stands at place k
+    k = (g_epoch * per_epoch[g_row])[g] + position // batch_size - first
+    inside = (k >= 0) & (k < K[g_row][g])
+    drawn = np.concatenate(samples)[(np.cumsum(sizes) - sizes)[g_row][g] + position[order]]
+    shape = (int(K.max()), len(clients), int(min(batch_size, sizes.max())))
+    indices, valid = np.zeros(shape, np.int64), np.zeros(shape, np.float64)
+    place = (k[inside], g_row[g][inside], (position % batch_size)[inside])
+    indices[place], valid[place] = drawn[inside], 1.0
+    counts = valid.sum(2).astype(int)
+    weights = torch.as_tensor(valid / np.maximum(counts, 1)[..., None], dtype=dtype)
+    rows, on_device = torch.as_tensor(clients, device=device), torch.as_tensor(indices).to(device)
+    return Plan(clients, rows, K, keys, on_device, weights.to(device), counts, indices)

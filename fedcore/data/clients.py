@@ -1,0 +1,226 @@
+"""The data of n clients on one device, and how a model sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import checks, rng
+from .arrays import Source, from_arrays
+from .augment import RandAugment
+from .normalisation import normalisation
+
+EVAL_CHUNK = 2048  # samples per forward pass where nothing is trained
+READINGS = ("own", "target", "pooled")
+Chunks = Iterator[tuple[Tensor, Tensor]]
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """Training and test samples as tensors on one device, and which of them belong to which client.
+
+    x `[N, ...]`, y `[N]`, test_x, test_y: all samples; uint8 images stay uint8 until a batch is used.  index: each
+    client's rows of x; parts: the same without the copies that augmentation may have added.  statistics
+    `[2, r, C, 1, 1]`: means and standard deviations, pooled last; train_rows, test_rows: which of them a sample has.
+    normalise, augment: as `federation` says.  public: samples that no client has, or None.  dtype: of the inputs.
+    Made by `Clients.of`, changed by `dataclasses.replace`.
+    """
+
+    source: Source
+    parts: list[np.ndarray]
+    index: list[np.ndarray]
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    statistics: Tensor
+    train_rows: Tensor
+    test_rows: Tensor
+    normalise: str
+    augment: RandAugment | None
+    public: tuple[Tensor, Tensor] | None
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(
+        source: Source,
+        parts: Sequence[np.ndarray],
+        *,
+        normalise: str = "pooled",
+        augment: RandAugment | None = None,
+        public: Arrays | None = None,
+        seed: int = 0,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> Clients:
+        """The clients whose rows of the source's training set are `parts`.
+
+        seed: of what `augment.once` draws.  Raises ValueError for clients without data.
+        """
+        empty = [i for i, part in enumerate(parts) if not len(part)]
+        if empty:
+            raise ValueError(f"clients {empty[:10]} have no training data; use fewer clients or another partition")
+        parts = [np.asarray(part) for part in parts]
+        statistics, train_rows, test_rows = normalisation(source, parts, normalise)
+
+        def put(a: np.ndarray) -> Tensor:
+            return torch.as_tensor(np.ascontiguousarray(a)).to(device)
+
+        x, y, index = put(source.train_x), put(source.train_y), parts
+        if augment is not None and augment.once:
+            x = torch.cat([x, augment(x, rng.words(seed, rng.AUGMENT, np.arange(len(y))))])
+            index, train_rows = [np.concatenate([part, part + len(y)]) for part in parts], np.tile(train_rows, 2)
+            y = torch.cat([y, y])
+        return Clients(
+            source, parts, index, x, y, put(source.test_x), put(source.test_y), statistics.to(device, dtype),
+            put(train_rows), put(test_rows), normalise, augment,
+            None if public is None else (put(public[0]), put(public[1])), dtype,
+        )  # fmt: skip
+
+    @property
+    def n(self) -> int:
+        """How many clients."""
+        return len(self.index)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.x.device
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Training samples per client, `[n]`."""
+        return np.array([len(part) for part in self.index])
+
+    @cached_property
+    def label_counts(self) -> np.ndarray:
+        """Training samples per client and label, `[n, classes]`."""
+        y = self.source.train_y
+        return np.stack([np.bincount(y[part % len(y)], minlength=self.source.classes) for part in self.index])
+
+    @cached_property
+    def domains(self) -> np.ndarray | None:
+        """The owner of each client's samples `[n]`, or None where clients mix owners or the test set has not all."""
+        owner, tested = self.source.train_owner, self.source.test_owner
+        if owner is None or tested is None:
+            return None
+        known = [np.unique(owner[part]) for part in self.parts]
+        ok = all(len(o) == 1 for o in known) and np.isin(np.concatenate(known), tested).all()
+        return np.concatenate(known) if ok else None
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Clients:
+        """The same data on another device, with inputs of another type."""
+        moved = {k: getattr(self, k).to(device) for k in ("x", "y", "test_x", "test_y", "train_rows", "test_rows")}
+        public = None if self.public is None else tuple(part.to(device) for part in self.public)
+        return replace(self, **moved, public=public, statistics=self.statistics.to(device, dtype), dtype=dtype)
+
+    def inputs(self, x: Tensor, rows: Tensor | int | None = None) -> Tensor:
+        """Samples as the model sees them: texts as whole numbers, images normalised.
+
+        rows: with normalise="client", whose statistics, one for each leading index of x; None: those of all clients.
+        """
+        if self.source.text:
+            return x.long()
+        if x.dtype != torch.uint8 and self.normalise == "pooled":
+            return x.to(self.dtype)
+        mean, std = self.statistics[:, -1 if rows is None or self.normalise != "client" else rows]
+        return (x.to(self.dtype) - mean).div_(std)
+
+    def local_inputs(self, picked: Tensor, rows: Tensor, words: np.ndarray | None = None) -> Tensor:
+        """Training samples `picked [m, B]` as the clients `rows [m]` see them in a local step.
+
+        words `[m, B]`: what each sample's augmentation is drawn from, where it is drawn anew in each step.
+        """
+        # whole rows, faster than x[picked]
+        x = self.x.index_select(0, picked.flatten()).unflatten(0, picked.shape)
+        if words is not None and self.augment is not None and not self.augment.once:
+            x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
+        return self.inputs(x, rows[:, None])
+
+    # --- samples in chunks, to evaluate with ------------------------------------------------------------------------
+
+    def train_chunks(self, client: int | None = None) -> Chunks:
+        """Training inputs and labels of all samples, or of one client's."""
+        if client is None:
+            return self._chunks(self.x, self.y, self.train_rows)
+        own = torch.as_tensor(self.index[client], device=self.device)
+        return self._chunks(self.x[own], self.y[own], self.train_rows[own])
+
+    def test_chunks(self, reading: str, client: int | None = None) -> Chunks:
+        """Test inputs and labels: normalised like the `client`'s images ("own"), by domain ("target"), or "pooled"."""
+        rows = {"own": client, "target": self.test_rows, "pooled": None}[reading]
+        return self._chunks(self.test_x, self.test_y, rows)
+
+    def _chunks(self, x: Tensor, y: Tensor, rows: Tensor | int | None) -> Chunks:
+        parts = -(-len(y) // EVAL_CHUNK)  # of equal size, to one: a last chunk of one sample has no variance
+        of = rows.tensor_split(parts) if isinstance(rows, Tensor) else [rows] * parts
+        for a, b, r in zip(x.tensor_split(parts), y.tensor_split(parts), of, strict=True):
+            yield self.inputs(a, r), b
+
+    # --- public data ------------------------------------------------------------------------------------------------
+
+    def with_public(self, x: Any, y: Any) -> Clients:
+        """The same clients with public data of the caller's.
+
+        Raises ValueError where a sample is a client's or a test sample, or of another shape or type than the source's.
+        """
+        s = self.source
+        given = from_arrays("public", x, y, x, y, classes=s.classes)
+        if given.train_x.shape[1:] != s.train_x.shape[1:] or given.train_x.dtype != s.train_x.dtype:
+            raise ValueError(
+                f"public samples are {given.train_x.dtype} {given.train_x.shape[1:]}, the source's are "
+                f"{s.train_x.dtype} {s.train_x.shape[1:]}; use the same"
+            )
+        known = {row.tobytes() for row in given.train_x}
+        for what, theirs in (("clients'", s.train_x[np.concatenate(self.parts)]), ("test", s.test_x)):
+            both = sum(row.tobytes() in known for row in theirs)
+            if both:
+                raise ValueError(
+                    f"{both} public samples are {what} samples too; take public data out of the training pool with "
+                    "fc.federation(..., public=k), never from the test set"
+                )
+        x, y = (torch.as_tensor(np.ascontiguousarray(a)).to(self.device) for a in (given.train_x, given.train_y))
+        return replace(self, public=(x, y))
+
+    def set_aside(self, k: int, seed: int) -> Clients:
+        """Clients whose public data are k samples per class taken from them; normalised as before.
+
+        Raises ValueError where a client is left without data, a class has too few, or there are public data already.
+        """
+        if self.public is not None:
+            raise ValueError("this federation has public data already; use them, or make one without public=")
+        source, public, left = set_aside(self.source, k, seed)
+        new = np.full(len(self.source.train_y), -1)
+        new[left] = np.arange(len(left))
+        parts = [new[part][new[part] >= 0] for part in self.parts]
+        rest = Clients.of(
+            source, parts, normalise=self.normalise, augment=self.augment, public=public, seed=seed,
+            device=self.device, dtype=self.dtype,
+        )  # fmt: skip
+        return replace(rest, statistics=self.statistics)
+
+
+def set_aside(source: Source, k: int, seed: int) -> tuple[Source, Arrays, np.ndarray]:
+    """The source without k training samples of each class, these samples and labels, and the rows that are left.
+
+    Raises ValueError where a class has fewer than k.
+    """
+    checks.integer("public", k, 1)
+    order = np.argsort(rng.words(seed, rng.DATA, np.arange(len(source.train_y))), kind="stable")
+    by_class = [order[source.train_y[order] == c][:k] for c in np.unique(source.train_y)]
+    if min(map(len, by_class)) < k:
+        raise ValueError(
+            f"public={k} samples per class, but one class has {min(map(len, by_class))} training samples; use fewer"
+        )
+    taken = np.sort(np.concatenate(by_class))
+    left = np.setdiff1d(np.arange(len(source.train_y)), taken)
+    owner = None if source.train_owner is None else source.train_owner[left]
+    rest = replace(source, train_x=source.train_x[left], train_y=source.train_y[left], train_owner=owner)
+    return rest, (source.train_x[taken], source.train_y[taken]), left

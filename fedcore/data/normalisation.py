@@ -1,0 +1,72 @@
+"""Whose mean and standard deviation an image is normalised by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .arrays import Source
+
+NORMALISE = ("pooled", "client", "half")
+IMAGES_AT_A_TIME = 1024  # so that squares of a whole data set need no room
+
+
+def normalisation(source: Source, parts: Sequence[np.ndarray], kind: str) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """Rows of statistics `[2, r, C, 1, 1]`, pooled last, and the rows of the training and the test images.
+
+    parts: each client's rows of the training set.  kind: one of `NORMALISE`.  For "client" the rows are n clients; then
+    the domains of the test images, by their training images, or where the source has none of them by the test images;
+    last all clients' images.  Training images of no client are of the last row.  A constant channel has std 1.
+
+    Raises ValueError for "client" and "half" where the inputs are no images.
+    """
+    x, n = source.train_x, len(parts)
+    train_rows, test_rows = np.full(len(x), -1), np.full(len(source.test_x), -1)
+    images = x.ndim == 4 and not source.text
+    if kind == "pooled":  # bytes alone: numbers are used as they are given
+        pooled = channel_statistics(x) if images and x.dtype == np.uint8 else (np.zeros(1), np.ones(1))
+        return _stacked(*(part[None] for part in pooled)), train_rows, test_rows
+    if not images:
+        raise ValueError(f"normalise={kind!r} needs images [N, C, H, W], the data has {x.shape}; use 'pooled'")
+    if kind == "half":
+        half = np.full((1, 1), 127.5 if x.dtype == np.uint8 else 0.5)
+        return _stacked(half, half), train_rows, test_rows
+    groups = [x[part] for part in parts]
+    weights = np.array([len(part) for part in parts]) / sum(map(len, parts))
+    for i, part in enumerate(parts):
+        train_rows[part] = i
+    if source.test_owner is not None:
+        owners, test_rows = np.unique(source.test_owner, return_inverse=True)
+        test_rows = test_rows + n
+        for owner in owners:
+            same = np.zeros(len(x), bool) if source.train_owner is None else source.train_owner == owner
+            groups.append(x[same] if same.any() else source.test_x[source.test_owner == owner])
+    mean, std = (np.stack(column) for column in zip(*map(channel_statistics, groups), strict=True))
+    centre = weights @ mean[:n]
+    spread = np.sqrt(weights @ (std[:n] ** 2 + (mean[:n] - centre) ** 2))
+    return _stacked(np.vstack([mean, centre]), np.vstack([std, spread])), train_rows, test_rows
+
+
+def channel_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each channel of the images `x [N, C, H, W]`, over all of them: `[C]` each.
+
+    Of bytes from sums of whole numbers, which are the same on every machine.
+    """
+    if x.dtype != np.uint8:
+        return x.mean((0, 2, 3), dtype=np.float64), x.std((0, 2, 3), dtype=np.float64)
+    total = square = np.zeros(x.shape[1], np.int64)
+    for low in range(0, len(x), IMAGES_AT_A_TIME):
+        some = x[low : low + IMAGES_AT_A_TIME]
+        total = total + some.sum((0, 2, 3), dtype=np.int64)
+        square = square + np.square(some, dtype=np.uint16).sum((0, 2, 3), dtype=np.int64)  # 255^2 < 2^16
+    N = x.size // x.shape[1]
+    variance = [(N * int(q) - int(s) ** 2) / N**2 for s, q in zip(total, square, strict=True)]  # Python's integers
+    return total / N, np.sqrt(variance)
+
+
+def _stacked(mean: np.ndarray, std: np.ndarray) -> Tensor:
+    std = np.where(std > 1e-9 * np.abs(mean), std, 1.0)  # that of equal numbers may be off 0 by rounding
+    return torch.as_tensor(np.stack([mean, std]))[..., None, None]

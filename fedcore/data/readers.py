@@ -1,0 +1,175 @@
+"""Readers: one data set by its name, from a pack, scikit-learn, LEAF folders, an ImageFolder tree or torchvision."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from .. import rng
+from .arrays import CLASSES, PACK, DataNotFound, Source, from_arrays, from_mapping
+
+# The 80 symbols of the Shakespeare task, in the order of FedProx's `language_utils`.
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+EMNIST_SPLITS = ("byclass", "bymerge", "balanced", "letters", "digits", "mnist")
+
+
+def pack(name: str, root: Path) -> Path:
+    """Where a data pack of this name is looked for: `NAME.npz` in the data root."""
+    return root / f"{name}.npz"
+
+
+def read(name: str, root: Path, download: bool = True) -> Source:
+    """One data set by its name: its pack where there is one, else from where it usually is.
+
+    root: the data root.  download: whether torchvision may.  Raises DataNotFound where the data are not to be had, and
+    ValueError for files that are damaged.
+    """
+    file = pack(name, root)
+    if file.is_file():
+        try:
+            with np.load(file, allow_pickle=False) as z:
+                return from_mapping(name, z)
+        except Exception as e:  # damage shows in many ways: zip, npy header, or what the arrays hold
+            raise ValueError(f"{file} is not readable as a data pack ({e}); it should be {PACK}") from e
+    if name == "digits":
+        return _digits()
+    if name == "roles":
+        return _roles()
+    if name in ("femnist", "shakespeare"):
+        return _leaf(name, root)
+    if name == "tiny-imagenet":
+        return _image_folder(name, root)
+    return _torchvision(name, root, download)
+
+
+def _digits() -> Source:
+    from sklearn.datasets import load_digits
+
+    z = load_digits()
+    x, y = z.images.astype(np.uint8)[:, None], z.target.astype(np.int64)
+    test = np.arange(len(y)) % 5 == 4  # every fifth image: 1,438 to train on, 359 to test
+    return Source("digits", x[~test], y[~test], x[test], y[test], 10)
+
+
+@cache
+def _roles(roles: int = 40, train: int = 200, test: int = 40, length: int = 20) -> Source:
+    """A synthetic play: `roles` speakers, each with sentences of its own, cut into windows and the next character.
+
+    96 words of one to three syllables are shared.  A role says 16 of them, ranked by its own taste (Zipf's law), in an
+    order that the word before makes likely, 3 to 8 words a sentence, with its favourite mark at the end.  Windows of
+    `length` symbols start every third character; the test windows are the end of each role's text.
+    """
+    g = rng.numpy_generator(0, rng.DATA)
+    syllables = [c + v for c in "bdfghklmnprstvw" for v in "aeiou"]
+    lexicon = sorted({"".join(g.choice(syllables, g.integers(1, 4))) for _ in range(110)})[:96]
+    where = {symbol: k for k, symbol in enumerate(ALPHABET)}
+    windows, labels = [], []
+    for _ in range(roles):
+        words = g.choice(lexicon, 16, replace=False)
+        taste = 1 / np.arange(1, 17)
+        follow = np.stack([g.permutation(taste) + taste for _ in words])  # what is said after each word
+        follow /= follow.sum(1, keepdims=True)
+        mark, text, word = g.choice(list(".!?;")), "", 0
+        while len(text) < 3 * (train + test) + 2 * length:
+            said = []
+            for _ in range(g.integers(3, 9)):
+                word = g.choice(16, p=follow[word])
+                said.append(words[word])
+            text += " ".join(said).capitalize() + mark + " "
+        symbols = np.array([where[c] for c in text], np.uint8)
+        # a gap of one window: no character of a test window was seen in training
+        at = np.r_[3 * np.arange(train), 3 * train + length + 3 * np.arange(test)]
+        windows.append(symbols[at[:, None] + np.arange(length)])
+        labels.append(symbols[at + length].astype(np.int64))
+    x, y, owner = np.stack(windows), np.stack(labels), np.arange(roles)
+    parts = (part.reshape(-1, *part.shape[2:]) for part in (x[:, :train], y[:, :train], x[:, train:], y[:, train:]))
+    owners = {"train_owner": np.repeat(owner, train), "test_owner": np.repeat(owner, test)}
+    return from_arrays("roles", *parts, classes=80, text=True, **owners)
+
+
+def _missing(name: str, looked: Path, put: str, why: object = "not there") -> DataNotFound:
+    return DataNotFound(
+        f"{name}: no data at {looked} ({why}). Put {put} there, or {PACK} as {name}.npz into the data root; the "
+        "root is the argument root=..., else the environment's FEDCORE_DATA, else ~/.cache/fedcore"
+    )
+
+
+def _torchvision(name: str, root: Path, download: bool) -> Source:
+    import torchvision.datasets as tv
+
+    folder = root / "torchvision"
+    kinds: dict[str, tuple[type, list[dict]]] = {
+        "mnist": (tv.MNIST, [{"train": True}, {"train": False}]),
+        "fashionmnist": (tv.FashionMNIST, [{"train": True}, {"train": False}]),
+        "cifar10": (tv.CIFAR10, [{"train": True}, {"train": False}]),
+        "cifar100": (tv.CIFAR100, [{"train": True}, {"train": False}]),
+        "usps": (tv.USPS, [{"train": True}, {"train": False}]),
+        "svhn": (tv.SVHN, [{"split": "train"}, {"split": "test"}]),
+    }
+    if name.startswith("emnist-"):
+        split = name.removeprefix("emnist-")
+        kind, parts = tv.EMNIST, [{"split": split, "train": True}, {"split": split, "train": False}]
+    else:
+        kind, parts = kinds[name]
+    try:
+        sets = [kind(root=str(folder), download=download, **part) for part in parts]
+    except Exception as e:  # torchvision raises whatever the network raised
+        why = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'download failed'}"
+        raise _missing(name, folder, f"torchvision's {kind.__name__} files", why) from e
+    x = [np.asarray(s.data) for s in sets]
+    y = [np.asarray(s.labels if name == "svhn" else s.targets) for s in sets]
+    if name.startswith("emnist-"):  # the canonical files are transposed; "letters" counts from 1
+        x = [part.transpose(0, 2, 1) for part in x]
+        y = [part - 1 for part in y] if name == "emnist-letters" else y
+    return from_arrays(name, x[0], y[0], x[1], y[1], classes=CLASSES.get(name))
+
+
+def _leaf(name: str, root: Path) -> Source:
+    """LEAF's JSON: `NAME/{train,test}/*.json` with users and user_data[user] = {x, y}."""
+    folder, parts = root / name, {}
+    users: dict[str, int] = {}
+    for part in ("train", "test"):
+        xs, ys, owner = [], [], []
+        for file in sorted((folder / part).glob("*.json")):
+            try:
+                content = json.loads(file.read_text(encoding="utf-8"))
+                for user in content["users"]:
+                    x, y = (content["user_data"][user][k] for k in "xy")
+                    xs += x
+                    ys += y
+                    owner += [users.setdefault(user, len(users))] * len(y)
+            except (ValueError, KeyError, TypeError) as e:
+                raise ValueError(f"{file} is not LEAF JSON ({e!r}); make it again with LEAF's scripts") from e
+        if not xs:
+            raise _missing(name, folder / part, f"LEAF's {name} JSON files (train/*.json and test/*.json)")
+        parts[part] = (xs, ys, np.array(owner))
+    (x, y, owner), (tx, ty, t_owner) = parts["train"], parts["test"]
+    if name == "shakespeare":
+        where = {c: k for k, c in enumerate(ALPHABET)}
+        x, tx = (np.array([[where.get(c, 1) for c in line] for line in part], np.uint8) for part in (x, tx))
+        y, ty = (np.array([where.get(c, 1) for c in part]) for part in (y, ty))
+    else:  # floats in [0, 1]: back to the bytes they came from
+        x, tx = (np.rint(np.array(part, np.float32) * 255).astype(np.uint8).reshape(-1, 28, 28) for part in (x, tx))
+    text, classes = name == "shakespeare", CLASSES[name]
+    return from_arrays(name, x, y, tx, ty, classes=classes, text=text, train_owner=owner, test_owner=t_owner)
+
+
+def _image_folder(name: str, root: Path) -> Source:
+    from torchvision.datasets import ImageFolder
+
+    folder, parts, kinds = root / name, [], None
+    for part in ("train", "val"):
+        if not (folder / part).is_dir():
+            raise _missing(name, folder / part, "an ImageFolder tree (one folder per class)")
+        images = ImageFolder(str(folder / part))
+        if kinds not in (None, images.classes):
+            raise ValueError(f"{folder} has other classes in train than in val; use the same folder names in both")
+        kinds, sizes = images.classes, {im.size for im, _ in images}
+        if len(sizes) > 1:
+            raise ValueError(f"{folder / part} has images of sizes {sorted(sizes)[:4]}; resize them to one size")
+        parts.append((np.stack([np.asarray(im.convert("RGB")) for im, _ in images]), np.array(images.targets)))
+    (x, y), (tx, ty) = parts
+    return from_arrays(name, x, y, tx, ty)

@@ -1,0 +1,20 @@
+"""Gradients of a whole cohort: `[m, d]` in, `[m, d]` out.  The only room that knows how they are computed.
+
+Three paths, equal to rounding.  *batched* stacks the clients: linear layers become one batched product, convolutions
+one grouped convolution whose groups are the clients.  *sequential* takes one client after another and runs any
+`torch.nn.Module`; it is the oracle for the others.  *written* is batched without autograd, for fewer layers, and what a
+CPU takes where it can.
+
+To read it: `core` is what federations call; `rules` says what each layer is on the first and the last path and whose
+its neurons are; `batched`, `sequential` and `written` are the paths, `choose` decides between them; `loss` is what is
+differentiated, `passes` counts how often, `units` are the neurons, `replay` holds CUDA graphs and compiled paths.
+No function here reads a number from a device, so that none ever waits for one.
+"""
+
+from .batch import Batch
+from .choose import PATHS, SEQUENTIAL_FROM
+from .core import Engine
+from .loss import PLAIN, Loss
+from .passes import counting
+
+__all__ = ["PATHS", "PLAIN", "SEQUENTIAL_FROM", "Batch", "Engine", "Loss", "counting"]

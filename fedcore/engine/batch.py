@@ -1,0 +1,46 @@
+"""The mini-batches of a cohort."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .shapes import PerSample
+
+ONE_SAMPLE = (
+    "batch norm got a batch of 1 sample, which has no variance; use a batch_size that leaves no single sample over, "
+    "None for full batches, or GroupNorm"
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One mini-batch per client: `x [m, B, ...]`, `y [m, B]`, sample weights `w [m, B]` (0 where padded).
+
+    The loss of client i is `sum_j w[i, j] * loss(x[i, j], y[i, j])`: weights are 1/B_i for a mini-batch mean.  `count`
+    is the number of real samples of each client, which stand first, `key` one random word per client for dropout;
+    both are on the host, so that nothing here ever asks a device.
+    """
+
+    x: Tensor
+    y: PerSample
+    w: PerSample
+    count: list[int]
+    key: list[int]
+
+    def rows(self, part: slice) -> Batch:
+        """The mini-batches of some of the clients."""
+        return Batch(self.x[part], self.y[part], self.w[part], self.count[part], self.key[part])
+
+    def trimmed(self) -> Batch:
+        """Without the places that no client has a sample for."""
+        width = max(self.count)
+        if width == self.y.shape[1]:
+            return self
+        return Batch(self.x[:, :width], self.y[:, :width], self.w[:, :width], self.count, self.key)
+
+    def real(self) -> PerSample | None:
+        """Where samples are real, `[m, B]` bool; None where all are."""
+        return None if min(self.count) == self.y.shape[1] else torch.gt(self.w, 0)

@@ -1,0 +1,120 @@
+"""The batched path: one forward pass for all clients, by the layers' rules, and autograd back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..models import Layout
+from . import passes
+from .batch import Batch
+from .loss import PLAIN, Loss
+from .rules import Pass, Rule, entering
+from .shapes import Activations, Logits, Parameters, PerClient, Representations
+
+Criterion = Callable[..., Tensor]
+
+
+class Batched:
+    """Gradients, logits, representations and activations of a block of clients."""
+
+    def __init__(self, rule: Rule, layout: Layout, criterion: Criterion, compute: torch.dtype | None) -> None:
+        self.rule, self.layout, self.criterion, self.compute = rule, layout, criterion, compute
+        self.forward: Callable[[Rule, Tensor, Pass], Tensor] = forward  # what `replay.Compiled` compiles
+
+    def gradient(self, Y: Parameters, batch: Batch, loss: Loss, along: Parameters | None, G: Parameters) -> PerClient:
+        """Gradients at the rows of Y into G, or their derivatives in the directions `along`; the clients' losses."""
+        # one leaf per parameter, a strided view of the rows: differentiating with respect to the flat matrix
+        # would split and concatenate it once more
+        leaves = {k: v.requires_grad_() for k, v in self.layout.views(Y.detach()).items()}
+        p = self._pass(leaves, batch, loss.rate)
+        logits = self._logits(self.forward if loss.penalty is None and along is None else forward, batch, p)
+        each = loss.of_samples(logits, batch.y, self.criterion)
+        if loss.penalty is not None:
+            others = [self.features(reference, batch, loss) for reference in loss.references]
+            each = each + loss.of_representations(p.z.to(Y.dtype), others)
+        losses = each * batch.w
+        into(self.layout.views(G), derivatives(losses.sum(), leaves, directions(self.layout, along), len(Y)))
+        return losses.detach().sum(1)
+
+    @torch.no_grad()
+    def logits(self, Y: Parameters, batch: Batch) -> Logits:
+        """Logits of the batch as in training."""
+        return self._logits(forward, batch, self._pass(self.layout.views(Y), batch, None))
+
+    @torch.no_grad()
+    def features(self, Y: Parameters, batch: Batch, loss: Loss = PLAIN) -> Representations:
+        """Representations of the batch, with the loss's rate for scalers."""
+        p = self._pass(self.layout.views(Y), batch, loss.rate)
+        self._logits(forward, batch, p)
+        return p.z.to(Y.dtype)
+
+    def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None) -> list[Tensor]:
+        """Activations `[m, B, channels, positions]` at some layers, no scaling, or a loss's derivatives by them."""
+        backward = loss is not None
+        with torch.set_grad_enabled(backward):
+            leaves = {k: v.requires_grad_(backward) for k, v in self.layout.views(Y.detach()).items()}
+            p = self._pass(leaves, batch, 1.0)
+            p.sites = dict.fromkeys(sites)
+            logits = forward(self.rule, entering(batch.x), p)
+            seen = list(p.sites.values())
+            if loss is not None:
+                each = loss.of_samples(logits, batch.y, self.criterion)
+                passes.backward(len(Y))
+                seen = torch.autograd.grad((each * batch.w).sum(), seen)
+        views = (h.unflatten(1, (len(Y), -1)).transpose(0, 1) if h.dim() == 4 else h for h in seen)
+        return [h.flatten(3) if h.dim() > 3 else h.unsqueeze(3) for h in views]
+
+    def _pass(self, params: dict[str, Tensor], batch: Batch, rate: Any) -> Pass:
+        if rate is not None and not isinstance(rate, float):  # one a client
+            rate = torch.as_tensor(rate, dtype=batch.w.dtype).to(batch.w.device, batch.w.dtype)
+        return Pass(params, len(batch.y), batch.real(), 1 in batch.count, rate)
+
+    def _logits(self, forward: Callable[[Rule, Tensor, Pass], Tensor], batch: Batch, p: Pass) -> Logits:
+        with autocast(self.compute, batch.w.device):
+            logits = forward(self.rule, entering(batch.x), p)
+        return logits if self.compute is None else logits.to(batch.w.dtype)
+
+
+def forward(rule: Rule, x: Activations, p: Pass) -> Activations:
+    """One forward pass; a function, which `torch.compile` takes."""
+    return rule(x, p)
+
+
+# --- what both paths through autograd share -------------------------------------------------------------------------
+
+
+def autocast(compute: torch.dtype | None, device: torch.device) -> contextlib.AbstractContextManager:
+    """Layers that may compute in another type do, where one is given."""
+    return contextlib.nullcontext() if compute is None else torch.autocast(device.type, compute)
+
+
+def directions(layout: Layout, along: Tensor | None) -> list[Tensor] | None:
+    """Directions `[..., d]`, a view per parameter."""
+    return None if along is None else list(layout.views(along.detach()).values())
+
+
+def derivatives(
+    loss: Tensor, leaves: dict[str, Tensor], along: list[Tensor] | None, clients: int
+) -> Iterator[Tensor | None]:
+    """Gradients of a scalar by each leaf, or their derivatives along a direction, let go one by one; None: zero."""
+    wrt = list(leaves.values())
+    passes.backward(clients)
+    grads = torch.autograd.grad(loss, wrt, create_graph=along is not None, allow_unused=True)
+    if along is not None:
+        slope = sum((g * v).sum() for g, v in zip(grads, along, strict=True) if g is not None)
+        passes.backward(clients)
+        grads = torch.autograd.grad(slope, wrt, allow_unused=True)
+    grads = list(grads)[::-1]
+    while grads:
+        yield grads.pop()
+
+
+def into(places: dict[str, Tensor], grads: Iterator[Tensor | None]) -> None:
+    """Copy the gradients where they belong."""
+    for place, g in zip(places.values(), grads, strict=True):
+        place.zero_() if g is None else place.copy_(g)

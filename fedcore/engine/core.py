@@ -1,0 +1,344 @@
+"""The engine: what federations ask, handed to the path that computes it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .. import checks, models
+from .batch import Batch
+from .batched import Batched, Criterion
+from .choose import PATHS, blocks, even, is_large, share
+from .loss import PLAIN, Loss
+from .rules import rule_of
+from .sequential import Sequential
+from .shapes import Flat, Logits, Parameters, PerClient, Representations
+from .units import Neurons
+from .written import Written
+
+Chunks = Iterable[tuple[Tensor, Tensor]]
+Scores = Annotated[Tensor, "N"]
+
+
+class Engine:
+    """Losses and gradients of one architecture at many parameter vectors.
+
+    module: any `torch.nn.Module` that maps `[B, ...]` to logits `[B, classes]`.
+    path: "auto", "written", "batched" or "sequential"; ValueError where a path has no rule for the module.  "auto" is
+    written on a CPU where it has rules, else batched or sequential (a GPU's written path is not measured yet).
+    "written" is for the gradient of the cross-entropy alone: calls that ask for more go batched or sequential.
+    criterion: the loss, as `F.cross_entropy` is called; another than that is not written.
+    compute: torch.bfloat16 for convolutions (on paths with autograd: for what autocast takes) in that type, with
+    parameters, gradients and evaluation as they were.  block: clients that are computed together at most; by default
+    the whole cohort, and on the written path a rule of sizes alone, so that equal runs are equal to the bit on any
+    machine of a kind.
+    Batch-norm modules train on batch statistics; `evaluate` first collects statistics over the training data
+    (static batch norm), so no running buffer travels or is silently left at a client.
+
+    `trained`: which entries of the flat vector are trained, `[d]` bool; None: all.  Others have requires_grad=False:
+    their gradients are 0, and what else moves parameters (weight decay) is to leave them alone.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        path: str = "auto",
+        criterion: Criterion = F.cross_entropy,
+        compute: torch.dtype | None = None,
+        block: int | None = None,
+    ) -> None:
+        checks.choice("path", path, ("auto", *PATHS))
+        self.module = copy.deepcopy(module)
+        self.layout = models.Layout.of(module)
+        if not self.layout.d:
+            raise ValueError("the model has no parameters; use a torch.nn.Module with at least one")
+        if compute not in (None, torch.bfloat16):
+            raise ValueError(f"compute={compute!r}; use torch.bfloat16, or None for the type of the parameters")
+        self.block = block if block is None else checks.integer("block", block, 1)
+        self.criterion, self.path, self.compute = criterion, path, compute
+        places = zip(self.layout.slices, module.parameters(), strict=True)
+        self._frozen = [place for place, p in places if not p.requires_grad]
+        self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        for norm in self.norms:
+            norm.momentum = None  # statistics are a cumulative mean over the chunks of an evaluation
+        self._shrunk: dict[Any, Engine] = {}
+        self._neurons: dict[bool, Neurons] = {}
+        self._widths: dict[torch.Size, int] = {}
+        rule = rule_of(self.module)
+        self.unsupported = sorted(set(rule.problems()))
+        if not self.unsupported and sorted(rule.parameters()) != sorted(self.layout.names):
+            self.unsupported.append("parameters that are shared or outside its layers")
+        # a module outside the rules may draw random numbers or mix samples, in its layers or in its own forward
+        self.random = bool(self.unsupported)
+        self.batched = Batched(rule, self.layout, criterion, compute)
+        self.sequential = Sequential(self.module, self.layout, criterion, compute, self.random)
+        self.written = None
+        if path in ("auto", "written") and criterion is F.cross_entropy and not (self.unsupported or self._frozen):
+            with contextlib.suppress(LookupError):
+                self.written = Written(rule, self.layout, compute)
+        if path == "written" and self.written is None:
+            raise ValueError(f"path='written' has no rule for this {type(module).__name__}; use path='auto'")
+        if path == "batched" and self.unsupported:
+            raise ValueError(
+                f"path='batched' has no rule for {', '.join(self.unsupported)}; use path='auto' or 'sequential'"
+            )
+
+    @cached_property
+    def start(self) -> Flat:
+        """The module's own parameters."""
+        return models.flatten(self.module)
+
+    @cached_property
+    def trained(self) -> Annotated[Tensor, "d"] | None:
+        """Which entries are trained; None: all."""
+        if not self._frozen:
+            return None
+        trained = torch.ones(self.layout.d, dtype=torch.bool, device=next(self.module.parameters()).device)
+        for place in self._frozen:
+            trained[place] = False
+        return trained
+
+    # --- other engines ---
+
+    def settings(self) -> dict[str, Any]:
+        """What the engine was made with, beside its module."""
+        return {"path": self.path, "criterion": self.criterion, "compute": self.compute, "block": self.block}
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Engine:
+        """The same engine on a device, with parameters of a type; self is left as it is."""
+        engine = type(self)(self.module, **self.settings())
+        engine.module.to(device, dtype)
+        return engine
+
+    def forced(self, path: str) -> Engine:
+        """The engine of the same module with this path."""
+        return Engine(self.module, **self.settings() | {"path": path})
+
+    def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Engine:
+        """The engine of the smaller module `to(module)`, made once; `to` is hashable (`submodels.Width`, `Depth`)."""
+        if to not in self._shrunk:
+            self._shrunk[to] = Engine(to(self.module), **self.settings())
+        return self._shrunk[to]
+
+    def neurons(self, aligned: bool = True) -> Neurons:
+        """`Neurons.of` the module, walked once."""
+        if aligned not in self._neurons:
+            self._neurons[aligned] = Neurons.of(self.module, aligned)
+        return self._neurons[aligned]
+
+    # --- which path ---
+
+    def chosen(self, device: torch.device) -> str:
+        """The path that runs on this device when nothing is forced."""
+        if self.path != "auto":
+            return self.path
+        return "written" if self.written is not None and device.type == "cpu" else self.general(device)
+
+    def general(self, device: torch.device) -> str:
+        """The path with autograd, for modules and losses that the written one has no rule for."""
+        if self.path in ("batched", "sequential"):
+            return self.path
+        return "sequential" if self.unsupported or is_large(self.layout.d, device) else "batched"
+
+    def width(self, x: Tensor) -> int:
+        """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""
+        if x.shape[1:] not in self._widths:
+            self._widths[x.shape[1:]] = _numbers(self.module.eval(), x)
+        return self._widths[x.shape[1:]]
+
+    def _blocks(self, Y: Tensor, batch: Batch) -> list[slice]:
+        """The clients that the written path computes together."""
+        numbers = 0 if self.block else batch.x.shape[1] * self.width(batch.x[0, :2]) + self.layout.d
+        return blocks(len(Y), self.block, 2 * Y.element_size() * numbers, self.layout.d, Y.device)
+
+    def _writes(self, Y: Tensor, batch: Batch) -> bool:
+        """Whether the written path takes a plain gradient of this batch."""
+        if self.chosen(Y.device) != "written" or batch.x.dim() - 2 not in self.written.ranks:
+            return False
+        return not self.norms or all(even(batch.count[part]) for part in self._blocks(Y, batch))
+
+    # --- gradients ---
+
+    def gradient(
+        self, Y: Parameters, batch: Batch, loss: Loss = PLAIN, along: Parameters | None = None
+    ) -> tuple[Parameters, PerClient]:
+        """Gradients `[m, d]` of the clients' losses at their own rows of `Y [m, d]`, and the losses `[m]`.
+
+        loss: what is differentiated instead of the mean cross-entropy (`Loss`).  along: directions `[m, d]`; the result
+        is then the derivative of the gradients in them, the Hessian-vector products `[m, d]`, by double backward
+        (measured as fast as forward over reverse, which lacks group norm).
+
+        Raises ValueError for a penalty on a model without a representation, and for batch norm on one sample.
+        """
+        if loss.penalty is not None:
+            self._needs_representation()
+        G, losses = torch.empty_like(Y), Y.new_zeros(len(Y))
+        if loss.plain and along is None and self._writes(Y, batch):
+            self._write(Y, batch, G, losses)
+            return G, losses
+        if self.general(Y.device) == "sequential":
+            losses = self.sequential.gradient(Y, batch, loss, along, G)
+        else:
+            whole = [slice(0, len(Y))]
+            for part in whole if self.block is None else blocks(len(Y), self.block, 0, self.layout.d, Y.device):
+                some = None if along is None else along[part]
+                losses[part] = self.batched.gradient(Y[part], batch.rows(part), loss.cut(part), some, G[part])
+        for place in self._frozen:
+            G[:, place] = 0
+        return G, losses
+
+    def _write(self, Y: Parameters, batch: Batch, G: Parameters, losses: PerClient) -> None:
+        """The written gradients into G, and the losses."""
+
+        def work(part: slice) -> None:
+            b = batch.rows(part).trimmed()
+            if b.y.shape[1]:
+                losses[part] = self.written.gradient(Y[part], b, G[part])
+            else:
+                G[part] = 0
+
+        share(work, self._blocks(Y, batch), Y.device)
+
+    def descend(self, Y: Parameters, counts: np.ndarray, batch: Callable[[int, slice], Batch], lr: float) -> None:
+        """Local SGD in place, to rounding: `Y <- Y - lr * gradient(Y, batch(k, rows))` for k = 0, 1, ...
+
+        counts: samples of each row in each step, `[K, m]`; rows that have taken all their steps have 0 and stay, and no
+        row takes more steps than the one before it.  Written, it needs no room for gradients.
+        """
+        first = batch(0, slice(1)) if self.chosen(Y.device) == "written" else None
+        parts = self._blocks(Y, first) if first and first.x.dim() - 2 in self.written.ranks else []
+        rows = [row[part] for row in counts for part in parts] if self.norms else []
+        if not parts or not all(even(row[row > 0]) for row in rows):
+            self._descend_by_gradients(Y, counts, batch, lr)
+            return
+
+        last = threading.local()  # the copy that a thread has loaded last: memory that is new is slow to touch
+
+        def work(part: slice) -> None:
+            m = part.stop - part.start
+            again = last.params if getattr(last, "clients", None) == m else None
+            params = working = last.params = self.written.load(Y[part], again)
+            last.clients = m
+            for k, a in enumerate((counts[:, part] > 0).sum(1).tolist()):
+                if not a:
+                    break
+                if a < m:
+                    m, working = a, {name: v[:a] for name, v in working.items()}
+                self.written.step(working, batch(k, slice(part.start, part.start + a)).trimmed(), lr)
+            self.written.store(params, Y[part])
+
+        share(work, parts, Y.device)
+
+    def _descend_by_gradients(self, Y: Parameters, counts: np.ndarray, batch: Callable, lr: float) -> None:
+        for k, a in enumerate((counts > 0).sum(1).tolist()):
+            Y[:a].sub_(self.gradient(Y[:a], batch(k, slice(a)))[0], alpha=lr)
+
+    # --- what a network computes on a batch, without a backward pass ---
+
+    def logits(self, Y: Parameters, batch: Batch) -> Logits:
+        """Logits `[m, B, (heads,) C]` of the batch under each row of Y as in training (batch norm on the batch).
+
+        Where samples are padded they mean nothing.
+        """
+        return self._forward("logits", Y, batch)
+
+    def features(self, Y: Parameters, batch: Batch) -> Representations:
+        """Representations `[m, B, f]` of the batch under each row of Y as in training; ValueError without any."""
+        self._needs_representation()
+        return self._forward("features", Y, batch)
+
+    def _forward(self, what: str, Y: Tensor, batch: Batch) -> Tensor:
+        if self.general(Y.device) == "sequential":
+            return getattr(self.sequential, what)(Y, batch)
+        parts = [slice(0, len(Y))] if self.block is None else blocks(len(Y), self.block, 0, self.layout.d, Y.device)
+        return torch.cat([getattr(self.batched, what)(Y[part], batch.rows(part)) for part in parts])
+
+    def _needs_representation(self) -> None:
+        if not isinstance(self.module, models.Projected):
+            raise ValueError(
+                f"{type(self.module).__name__} has no representation layer; use model=fc.models.projected('cnn') or "
+                "a fc.models.Projected of your own"
+            )
+
+    def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None = None) -> list[Tensor]:
+        """Activations at the named layers, `[m, B, channels, positions]` each, scalers off, batch norm on the batch.
+
+        loss: the derivatives of this loss by these activations instead.  ValueError for a module with layers that the
+        engine has no rule for.
+        """
+        if self.unsupported:
+            raise ValueError(
+                f"activations cannot be read in a model with {', '.join(self.unsupported)}; use layers of "
+                "fedcore.engine.rules.RULES"
+            )
+        step = len(Y) if self.general(Y.device) != "sequential" else 1
+        parts = [slice(a, a + step) for a in range(0, len(Y), step)]
+        seen = [self.batched.observe(Y[part], batch.rows(part), sites, loss and loss.cut(part)) for part in parts]
+        return [torch.cat(part) for part in zip(*seen, strict=True)]
+
+    # --- evaluation ---
+
+    @torch.no_grad()
+    def evaluate(self, x: Flat, test: Chunks, train: Callable[[], Chunks]) -> dict[str, Tensor]:
+        """Mean loss and accuracy of the flat model `x [d]` over the chunks of `test`, as tensors on its device.
+
+        train: gives the chunks of the training inputs; only called when the module has batch norm.
+        """
+        params = self._for_evaluation(x, train)
+        loss = torch.zeros((), device=x.device, dtype=torch.float64)
+        hits, count = torch.zeros((), device=x.device, dtype=torch.int64), 0
+        for inputs, labels in test:
+            logits = functional_call(self.module, params, (inputs,))
+            loss += self.criterion(logits, labels, reduction="sum")
+            hits += (logits.argmax(-1) == labels).sum()
+            count += labels.numel()
+        return {"accuracy": hits.double() / count, "loss": loss / count}
+
+    @torch.no_grad()
+    def scores(self, x: Flat, test: Chunks, train: Callable[[], Chunks]) -> tuple[Scores, Scores]:
+        """Loss and hit (1 or 0) of each sample of `test`, two `[N]`, for the flat model `x [d]`; else as `evaluate`."""
+        params = self._for_evaluation(x, train)
+        loss, hits = [], []
+        for inputs, labels in test:
+            logits = functional_call(self.module, params, (inputs,))
+            loss.append(self.criterion(logits, labels, reduction="none").double())
+            hits.append((logits.argmax(-1) == labels).double())
+        return torch.cat(loss), torch.cat(hits)
+
+    def _for_evaluation(self, x: Flat, train: Callable[[], Chunks]) -> dict[str, Tensor]:
+        """The parameters by name; batch norm has collected its statistics over the training data, without dropout."""
+        params = self.layout.views(x)
+        self.module.eval()
+        if self.norms:
+            for norm in self.norms:
+                norm.reset_running_stats()
+                norm.train()
+            for inputs, _ in train():
+                functional_call(self.module, params, (inputs,))
+            self.module.eval()
+        return params
+
+
+def _numbers(module: nn.Module, x: Tensor) -> int:
+    """Numbers in the outputs of all layers for one sample of `x [B, ...]`."""
+    sizes = [x.numel()]
+    hooks = [
+        layer.register_forward_hook(lambda _m, _in, out: sizes.append(out.numel()))
+        for layer in module.modules()
+        if not list(layer.children())
+    ]
+    with torch.no_grad():
+        module(x)
+    for hook in hooks:
+        hook.remove()
+    return sum(sizes) // len(x)

@@ -1,0 +1,83 @@
+"""What a local step differentiates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .shapes import Parameters, PerClient
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """What a local step differentiates, where it is not the mean cross-entropy alone.
+
+    per_sample: replaces the cross-entropy, `(logits [..., B, (heads,) C], y [..., B], **rows, **samples) -> [..., B]`.
+    penalty: is added, `(z [..., B, f], z_1, z_2, ..., **rows, **samples) -> [..., B]`, from the representation of a
+    `models.Projected`; `references`, `[m, d]` each: the parameters whose representations of the same batch are z_1,
+    z_2, ..., which are not differentiated.  rows: name -> `[m, ...]`, what the functions need of each client; samples:
+    name -> `[m, B, ...]`, of each sample of the batch.  rate: one rate per client `[m]` for all `models.Scaler`.
+
+    The functions get many clients at once, with a leading m, or one client without it, so they count axes from the
+    end.  Whoever takes some of the clients takes the loss of these clients by `cut`.
+    """
+
+    per_sample: Callable[..., Tensor] | None = None
+    penalty: Callable[..., Tensor] | None = None
+    references: tuple[Parameters, ...] = ()
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
+    samples: Mapping[str, Tensor] = field(default_factory=dict)
+    rate: PerClient | Sequence[float] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the cross-entropy alone."""
+        return self.per_sample is None and self.penalty is None and self.rate is None
+
+    def cut(self, part: slice | Tensor, among: slice | None = None) -> Loss:
+        """The same for some clients, a slice or a tensor of row numbers, and for some samples of their batches."""
+        if self.plain:
+            return self
+        rate = self.rate
+        if rate is not None and not isinstance(rate, Tensor) and isinstance(part, Tensor):
+            rate = torch.as_tensor(rate, dtype=torch.float64)
+        cut = self._changed(lambda v: v[part])
+        samples = cut.samples if among is None else {name: v[:, among] for name, v in cut.samples.items()}
+        return replace(cut, samples=samples, rate=None if rate is None else rate[part])
+
+    def client(self, i: int, count: int) -> Loss:
+        """That of client i alone, without the leading m, for the `count` real samples of its batch."""
+        if self.plain:
+            return self
+        samples = {name: v[i, :count] for name, v in self.samples.items()}
+        rate = None if self.rate is None else self.rate[i]
+        return replace(self._changed(lambda v: v[i]), samples=samples, rate=rate)
+
+    def to(self, device: str | torch.device) -> Loss:
+        """The same with all tensors on a device."""
+        rate = self.rate.to(device) if isinstance(self.rate, Tensor) else self.rate
+        return replace(self._changed(lambda v: v.to(device)), rate=rate)
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> Loss:
+        named: dict[str, Any] = {k: {n: change(v) for n, v in getattr(self, k).items()} for k in ("rows", "samples")}
+        return replace(self, references=tuple(change(v) for v in self.references), **named)
+
+    def of_samples(self, logits: Tensor, y: Tensor, criterion: Callable[..., Tensor]) -> Tensor:
+        """Losses `[..., B]` of logits `[..., B, C]`, or of `[..., B, heads, C]`, then summed over the heads."""
+        if self.per_sample is not None:
+            return self.per_sample(logits, y, **self.rows, **self.samples)
+        heads = logits.shape[y.dim() : -1]
+        labels = y.view(*y.shape, *[1] * len(heads)).expand(*y.shape, *heads)
+        each = criterion(logits.flatten(0, -2), labels.flatten(), reduction="none")
+        return each.view(*y.shape, *heads).sum(-1) if heads else each.view(y.shape)
+
+    def of_representations(self, z: Tensor, others: Sequence[Tensor]) -> Tensor:
+        """The penalty `[..., B]` of representations `z [..., B, f]` beside those of the references."""
+        return self.penalty(z, *others, **self.rows, **self.samples)
+
+
+PLAIN = Loss()

@@ -1,0 +1,126 @@
+"""On request: gradients replayed as CUDA graphs, or compiled by `torch.compile`.
+
+`from fedcore.engine import replay`, then `fed = replay.compiled(fed)`, or `graphed(fed)`: a local step of many small
+kernels costs one launch.  The latter needs CUDA, a module with rules for all its layers, and room for a step's inputs,
+activations and gradients for each number of clients that is captured.  What cannot be replayed runs as before: batch
+norm, which looks at how many samples a client has, gradients that ask for more than the cross-entropy, and the smaller
+networks of sub-model methods.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .batch import Batch
+from .core import Engine
+from .loss import PLAIN, Loss
+from .shapes import Parameters, PerClient
+
+if TYPE_CHECKING:
+    from ..objective.network import Federation
+
+Shape = tuple[Any, ...]
+Gradients = tuple[Parameters, PerClient]
+
+
+def graphed(fed: Federation) -> Federation:
+    """The same federation with gradients that are captured once per shape and then replayed."""
+    fed = copy.copy(fed)
+    fed.engine = Graphed(fed.engine.module, **fed.engine.settings())
+    return fed
+
+
+def capture(work: Callable[[], Gradients], device: torch.device) -> tuple[Callable[[], None], Gradients]:
+    """What replays `work`, and the tensors that then hold its result (torch's notes on CUDA graphs)."""
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):  # the first calls choose algorithms and make workspaces: not to be captured
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = work()
+    return graph.replay, out
+
+
+def compiled(fed: Federation) -> Federation:
+    """The same federation with the paths through autograd compiled by `torch.compile`, instead of the written one.
+
+    On a CPU that needs a C++ compiler.  Each number of clients and each size of batch is compiled anew, in seconds to
+    minutes, and after some of them PyTorch goes on uncompiled.  Smaller networks, Hessian-vector products and
+    representations are never compiled.
+    """
+    fed = copy.copy(fed)
+    fed.engine = Compiled(fed.engine.module, **fed.engine.settings())
+    return fed
+
+
+class Compiled(Engine):
+    """An engine whose forward and backward passes are compiled."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        for path in (self.batched, self.sequential):
+            path.forward = torch.compile(path.forward)
+
+    def chosen(self, device: torch.device) -> str:
+        return self.general(device)
+
+
+class Graphed(Engine):
+    """An engine that replays the plain gradient for a few numbers of clients.
+
+    A step of fewer clients runs in the graph of the next number among m, m/2, m/4, ... of its first step; the rows
+    beyond are computed from what stands there, with weight 0, and left.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.graphs: dict[Shape, tuple[Tensor, Batch, Callable[[], None], Gradients]] = {}
+        self.largest: dict[Shape, int] = {}
+
+    def gradient(self, Y: Parameters, batch: Batch, loss: Loss = PLAIN, along: Parameters | None = None) -> Gradients:
+        """As `Engine.gradient`."""
+        path = self.chosen(Y.device)
+        if not loss.plain or along is not None or self.norms or path == "sequential" or not _on_cuda(Y):
+            return super().gradient(Y, batch, loss, along)
+        a, kind = len(Y), (batch.x.shape[1:], batch.x.dtype, batch.y.dtype, Y.dtype, Y.device)
+        size = self.largest[kind] = max(a, self.largest.get(kind, 0))
+        while size // 2 >= a:
+            size //= 2
+        if (size, *kind) not in self.graphs:
+            self.graphs[size, *kind] = self._captured(Y, batch, size)
+        rows, inputs, replay, out = self.graphs[size, *kind]
+        rows[:a].copy_(Y)
+        for name in ("x", "y", "w"):
+            getattr(inputs, name)[:a].copy_(getattr(batch, name))
+        inputs.w[a:].zero_()
+        replay()
+        G, losses = out
+        return G[:a].clone(), losses[:a].clone()  # the next replay writes here
+
+    def descend(self, Y: Parameters, counts: np.ndarray, batch: Callable[[int, slice], Batch], lr: float) -> None:
+        """Local SGD in place, by replayed gradients."""
+        (self._descend_by_gradients if _on_cuda(Y) else super().descend)(Y, counts, batch, lr)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
+        return Graphed(self.module, **self.settings())  # graphs cannot be copied
+
+    def _captured(self, Y: Parameters, batch: Batch, size: int) -> tuple[Tensor, Batch, Callable[[], None], Gradients]:
+        def like(t: Tensor) -> Tensor:
+            return t.new_zeros(size, *t.shape[1:])
+
+        full = [batch.y.shape[1]] * size  # padded samples have weight 0 and are computed like the others
+        rows, inputs = like(Y), Batch(like(batch.x), like(batch.y), like(batch.w), full, [0] * size)
+        return rows, inputs, *capture(lambda: Engine.gradient(self, rows, inputs), Y.device)
+
+
+def _on_cuda(Y: Tensor) -> bool:
+    return Y.is_cuda

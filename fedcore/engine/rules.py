@@ -1,0 +1,712 @@
+"""What the engine knows of layers: one class a layer, and one table of them.
+
+A class says up to three things of its layer: `batched`, the forward pass of many clients at once, for autograd to go
+back; `written`, that pass together with the function that goes back without autograd; `units`, which stream of neurons
+leaves the layer and which entries they own.  What a class leaves out is refused by name: gradients then take another
+path, sub-models raise.  To add a layer, write its class and enter it in `RULES`.
+
+Features of m clients are `[m, B, F]`; images are `[B, m*C, H, W]`, so that the channels of one client lie together and
+a convolution's or norm's groups are the clients.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import models
+from .batch import ONE_SAMPLE
+from .shapes import Activations, PerClient, PerSample, Pictures, Vectors
+
+if TYPE_CHECKING:
+    from .units import Streams
+    from .written import Sink
+
+aten = torch.ops.aten
+LAST, FIRST = (0, 1, 3, 4, 2), (0, 1, 4, 2, 3)  # a convolution's weights with channels last, and back
+Back = Callable[[Tensor], Tensor | None]
+Stream = tuple[int, bool]  # which stream of neurons, and whether it is pictures
+Weights = Annotated[Tensor, "m O C kh kw"]
+
+
+@dataclass
+class Pass:
+    """What the layers of one batched forward pass read besides their input, and what is noted on the way.
+
+    params: name -> `[m, *shape]`.  real: where samples are real, None where all are.  single: whether a client has one
+    sample.  rate: for all scalers, a number or one per client; None: their own.  sites: outputs of layers by name, for
+    the names that are in it.  z: the representation of a `models.Projected`.
+    """
+
+    params: dict[str, Tensor]
+    clients: int
+    real: PerSample | None = None
+    single: bool = False
+    rate: PerClient | float | None = None
+    sites: dict[str, Tensor | None] = field(default_factory=dict)
+    z: Tensor | None = None
+
+
+class Rule:
+    """What is known of one layer in its place; of a layer that is not in `RULES`: nothing.
+
+    takes: what the layer reads on the written path, samples of rank 1 (features), 3 (pictures), or None for both.
+    fresh: its output is new memory that its own way back does not read, so that an activation may write over it.
+    passes_on: its output may be its input itself.  overwrites: it writes over its input, as `nn.ReLU(inplace=True)`.
+    """
+
+    takes: int | None = 3
+    fresh = passes_on = overwrites = False
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        self.module, self.name = module, name
+        self.weight, self.bias = self.below("weight"), self.below("bias")
+        self.children: list[Rule] = []
+        self.trains = any(True for _ in module.parameters())
+
+    def below(self, name: str) -> str:
+        """The full name of something inside this layer."""
+        return f"{self.name}.{name}" if self.name else name
+
+    def rules_of(self, named: Iterable[tuple[str, nn.Module]]) -> list[Rule]:
+        """The rules of these parts of the layer, which become its children."""
+        rules = [rule_of(module, self.below(name)) for name, module in named]
+        self.children += rules
+        return rules
+
+    def parameters(self) -> Iterator[str]:
+        """Names of all parameters that the rules see, one by one."""
+        if not self.children:
+            yield from (self.below(name) for name, _ in self.module.named_parameters(recurse=False))
+        for child in self.children:
+            yield from child.parameters()
+
+    # --- batched ---
+
+    def problem(self) -> str | None:
+        """Why `batched` cannot stand for this layer; None where it can."""
+        return type(self.module).__name__
+
+    def problems(self) -> Iterator[str]:
+        """Why `batched` cannot stand for this layer and those in it."""
+        if self.module._forward_hooks or self.module._forward_pre_hooks:
+            yield type(self.module).__name__
+        elif (problem := self.problem()) is not None:
+            yield problem
+        for child in self.children:
+            yield from child.problems()
+
+    def __call__(self, x: Activations, p: Pass) -> Activations:
+        out = self.batched(x, p)
+        if self.name in p.sites:
+            p.sites[self.name] = out
+        return out
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        """The output, computed for all clients at once.  Never in place: others may read x."""
+        raise NotImplementedError
+
+    # --- written ---
+
+    def is_written(self) -> bool:
+        """Whether `written` stands for this layer."""
+        return type(self).written is not Rule.written and all(child.is_written() for child in self.children)
+
+    def leaves(self, rank: int) -> int:
+        """On the written path, the rank of samples that leave for those that enter; 0: these cannot enter."""
+        return rank if self.takes in (None, rank) else 0
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
+        """The output and the function from its gradient to that of x, which puts the parameters' into s on its way.
+
+        need: whether the gradient of x is asked for.
+        """
+        raise NotImplementedError
+
+    # --- units ---
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        """The stream of neurons that leaves when s enters; ValueError where none can be told."""
+        raise ValueError(
+            f"no rule says which neurons own what in {type(self.module).__name__} ({self.name or 'the model'}); "
+            "GroupNorm, LayerNorm, grouped convolutions and recurrent layers mix channels: use a model of Linear, "
+            "Conv2d, BatchNorm and pointwise layers, such as 'thesis_cnn', or capacities=1"
+        )
+
+
+# --- layers made of layers ------------------------------------------------------------------------------------------
+
+
+class Sequential(Rule):
+    """`nn.Sequential`: one after another."""
+
+    takes = None
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.rules_of(module._modules.items())  # named_children() would skip a layer that is used twice
+        self.passes_on, self.overwrites = all(part.passes_on for part in self.children), overwrites(self.children)
+        for before, part in itertools.pairwise(self.children):
+            if isinstance(part, ReLU):
+                part.spares = not before.fresh
+
+    def problem(self) -> None:
+        return None
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        for child in self.children:
+            x = child(x, p)
+        return x
+
+    def leaves(self, rank: int) -> int:
+        for child in self.children:
+            rank = child.leaves(rank)
+        return rank
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
+        backs = []
+        for child in self.children:
+            x, back = child.written(x, s, need)
+            backs.append(back)
+            need = need or child.trains
+
+        def back(e: Tensor) -> Tensor | None:
+            for b in reversed(backs):
+                if e is not None:
+                    e = b(e)
+            return e
+
+        return x, back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        for child in self.children:
+            s, picture = streams.through(child, s, picture)
+        return s, picture
+
+
+def overwrites(parts: Sequence[Rule]) -> bool:
+    """Whether layers, one after another, write over what enters the first: not what a layer before has made anew."""
+    for part in parts:
+        if part.overwrites:
+            return True
+        if not part.passes_on:
+            return False
+    return False
+
+
+READ_TWICE = "an in-place activation whose input is read elsewhere"
+
+
+class Residual(Rule):
+    """`models.Residual`: relu(body(x) + shortcut(x))."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.body, self.shortcut = self.rules_of([("body", module.body), ("shortcut", module.shortcut)])
+        self.overwrites = self.body.overwrites or self.shortcut.overwrites
+
+    def problem(self) -> str | None:
+        return READ_TWICE if self.overwrites else None
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        return torch.relu(self.body(x, p) + self.shortcut(x, p))
+
+    def leaves(self, rank: int) -> int:
+        return rank if self.body.leaves(rank) == self.shortcut.leaves(rank) == rank else 0
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
+        (a, back_a), (b, back_b) = self.body.written(x, s, need), self.shortcut.written(x, s, need)
+        out = torch.add(a, b).relu_()
+
+        def back(e: Tensor) -> Tensor | None:
+            e = aten.threshold_backward(e, out, 0)
+            over, under = back_b(e.sum_to_size(b.shape)), back_a(e.sum_to_size(a.shape))
+            return under + over if need else None
+
+        return out, back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        short, _ = streams.through(self.shortcut, s, picture)
+        body, picture = streams.through(self.body, s, picture)
+        s = streams.join(short, body)
+        streams.activation(s, self.name, self.name)
+        return s, picture
+
+
+class PreAct(Rule):
+    """`models.PreAct`: h = relu(norm1(x)); body(h) + (shortcut(h), or x)."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.enter, self.body = (
+            self.rules_of((part, getattr(module, part)) for part in parts) for parts in (module.ENTER, module.BODY)
+        )
+        self.shortcut = next(iter(self.rules_of((k, v) for k, v in module._modules.items() if k == "shortcut")), None)
+
+    def problem(self) -> str | None:
+        ways = (self.enter, self.body, [] if self.shortcut is None else [self.shortcut])
+        return READ_TWICE if any(overwrites(way) for way in ways) else None
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        h = x
+        for child in self.enter:
+            h = child(h, p)
+        short = x if self.shortcut is None else self.shortcut(h, p)
+        for child in self.body:
+            h = child(h, p)
+        return h + short
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        h = s
+        for child in self.enter:
+            h, _ = streams.through(child, h, True)
+        short = s if self.shortcut is None else streams.through(self.shortcut, h, True)[0]
+        for child in self.body:
+            h, _ = streams.through(child, h, True)
+        return streams.join(short, h), picture
+
+
+class Heads(Rule):
+    """`models.Heads`: a classifier after every stage."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        pairs = list(enumerate(zip(module.stages, module.heads, strict=True)))
+        self.stages = self.rules_of((f"stages.{i}", stage) for i, (stage, _) in pairs)
+        self.heads = self.rules_of((f"heads.{i}", head) for i, (_, head) in pairs)
+
+    def problem(self) -> str | None:
+        return READ_TWICE if any(part.overwrites for part in (*self.stages[1:], *self.heads)) else None
+
+    def batched(self, x: Activations, p: Pass) -> Annotated[Tensor, "m B heads C"]:
+        logits = []
+        for stage, head in zip(self.stages, self.heads, strict=True):
+            x = stage(x, p)
+            logits.append(head(x, p))
+        return torch.stack(logits, 2)
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        for stage, head in zip(self.stages, self.heads, strict=True):
+            s, picture = streams.through(stage, s, picture)
+            out, _ = streams.through(head, s, picture)
+            streams.output(out)
+        return out, False
+
+
+class Projected(Rule):
+    """`models.Projected`: classifier(encoder(x)), where the encoder's output is the representation."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.encoder, self.classifier = self.rules_of((k, getattr(module, k)) for k in ("encoder", "classifier"))
+
+    def problem(self) -> str | None:
+        return READ_TWICE if self.classifier.overwrites else None
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        p.z = self.encoder(x, p)
+        return self.classifier(p.z, p)
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        return streams.through(self.classifier, *streams.through(self.encoder, s, picture))
+
+
+# --- layers with parameters -----------------------------------------------------------------------------------------
+
+
+class Linear(Rule):
+    """`nn.Linear`: one product per client."""
+
+    takes, fresh = 1, True
+
+    def problem(self) -> None:
+        return None
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        if x.dim() == 4:  # along the last axis of pictures
+            rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1)
+            out = self.batched(rows.flatten(1, 3), p)
+            return out.view(*rows.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
+        weight = p.params[self.weight].transpose(1, 2)
+        if self.module.bias is None:
+            return torch.bmm(x, weight)
+        return torch.baddbmm(p.params[self.bias].unsqueeze(1), x, weight)
+
+    def written(self, x: Vectors, s: Sink, need: bool) -> tuple[Vectors, Back]:
+        W = s.params[self.weight]
+        if self.module.bias is None:
+            out = torch.bmm(x, W.transpose(1, 2))
+        else:
+            out = torch.baddbmm(s.params[self.bias].unsqueeze(1), x, W.transpose(1, 2))
+
+        def back(e: Tensor) -> Tensor | None:
+            down = torch.bmm(e, W) if need else None  # before W may move
+            s.product(self.weight, e.transpose(1, 2), x)
+            if self.module.bias is not None:
+                s.put(self.bias, e.sum(1))
+            return down
+
+        return out, back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        if picture:
+            return super().units(streams, s, picture)
+        new = streams.start(self.module.out_features, self.name)
+        streams.owns(self, ((new, 1), (s, streams.entries(s, self.module.in_features, self.name))))
+        return new, picture
+
+
+class Conv2d(Rule):
+    """`nn.Conv2d` without groups of its own: one convolution whose groups are the clients."""
+
+    fresh = True
+
+    def problem(self) -> str | None:
+        c = self.module
+        plain = c.groups == 1 and not isinstance(c.padding, str) and c.padding_mode == "zeros"
+        return None if plain else "Conv2d with groups, padding='same' or a padding_mode"
+
+    def batched(self, x: Pictures, p: Pass) -> Pictures:
+        c = self.module
+        bias = None if c.bias is None else p.params[self.bias].reshape(-1)
+        weight = p.params[self.weight].flatten(0, 1)
+        return F.conv2d(x, weight, bias, c.stride, c.padding, c.dilation, groups=p.clients)
+
+    def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
+        c, b, W = self.module, s.clients, s.params[self.weight]
+        _, O, C, kh, kw = W.shape
+        out = [
+            (n + 2 * p - g * (k - 1) - 1) // t + 1
+            for n, k, t, p, g in zip(x.shape[2:], c.kernel_size, c.stride, c.padding, c.dilation, strict=True)
+        ]
+        if len(x) * out[0] * out[1] <= O and c.dilation == (1, 1):  # more weights than columns: touch each but once
+            return self.by_columns(x, s, need, out)
+        bias = None if c.bias is None else s.params[self.bias].reshape(-1).to(x.dtype)
+        w = channels_last(W, x.dtype).view(b * O, kh, kw, C).permute(0, 3, 1, 2)
+        out = F.conv2d(x, w, bias, c.stride, c.padding, c.dilation, groups=b)
+
+        def back(e: Tensor) -> Tensor | None:
+            sizes = None if bias is None else [b * O]
+            dx, dw, db = aten.convolution_backward(
+                e, x, w, sizes, c.stride, c.padding, c.dilation, False, (0, 0), b, (need, True, bias is not None)
+            )
+            s.put(self.weight, dw.unflatten(0, (b, O)))
+            if bias is not None:
+                s.put(self.bias, db.view(b, O))
+            return dx
+
+        return out, back
+
+    def by_columns(self, x: Pictures, s: Sink, need: bool, out: list[int]) -> tuple[Pictures, Back]:
+        """The convolution as a product of its weights, as they lie, with the pictures' columns."""
+        b, (B, _, H, Wd), (ph, pw), (sh, sw) = s.clients, x.shape, self.module.padding, self.module.stride
+        W, tap = s.params[self.weight], None
+        if (H, Wd, *out) == (1, 1, 1, 1):  # one pixel: only one tap of the kernel ever sees it
+            tap, ph, pw = (slice(ph, ph + 1), slice(pw, pw + 1)), 0, 0
+            W = W[..., tap[0], tap[1]]
+        _, O, C, kh, kw = W.shape
+        whole = F.pad(x, (pw, pw, ph, ph)).unfold(2, kh, sh).unfold(3, kw, sw)  # [B, b*C, oh, ow, kh, kw]
+        whole = whole.unflatten(1, (b, C)).permute(1, 0, 3, 4, 5, 6, 2)
+        h, M = whole.reshape(b, -1, kh * kw * C), W.permute(LAST).flatten(2).to(x.dtype)
+        z = torch.bmm(h, M.transpose(1, 2))
+        if self.module.bias is not None:
+            z += s.params[self.bias].unsqueeze(1)
+
+        def back(e: Tensor) -> Tensor | None:
+            e = e.unflatten(1, (b, O)).permute(1, 0, 3, 4, 2).reshape(b, -1, O)
+            down = torch.bmm(e, M) if need else None  # before the weights may move
+            if s.steps and x.dtype == W.dtype:  # M are the parameters themselves
+                M.baddbmm_(e.transpose(1, 2), h, alpha=-s.lr)
+            else:
+                dw = torch.bmm(e.transpose(1, 2), h).view(b, O, kh, kw, C)
+                s.put(self.weight, dw.permute(FIRST), tap)
+            if self.module.bias is not None:
+                s.put(self.bias, e.sum(1))
+            if not need:
+                return None
+            down, dx = down.view(whole.shape), x.new_zeros(b, B, H + 2 * ph, Wd + 2 * pw, C)
+            for i in range(kh):
+                for j in range(kw):
+                    dx[:, :, i : i + sh * out[0] : sh, j : j + sw * out[1] : sw] += down[:, :, :, :, i, j]
+            dx = dx[:, :, ph : ph + H, pw : pw + Wd]
+            return side_by_side(dx.permute(0, 1, 4, 2, 3), x.dtype)
+
+        return side_by_side(z.view(b, B, *out, O).permute(0, 1, 4, 2, 3), x.dtype), back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        if self.module.groups != 1:
+            return super().units(streams, s, picture)
+        new = streams.start(self.module.out_channels, self.name)
+        streams.owns(self, ((new, 1), (s, 1)))
+        return new, True
+
+
+class GroupNorm(Rule):
+    """`nn.GroupNorm`: groups of one client never mix with another's, so one call serves all.  It mixes channels."""
+
+    fresh = True
+
+    def problem(self) -> None:
+        return None
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        n, groups = self.module, p.clients * self.module.num_groups
+        w, b = scale_and_shift(self, p.params)
+        if x.dim() == 3:  # features are channels
+            flat = x.transpose(0, 1).flatten(1)
+            return F.group_norm(flat, groups, w, b, n.eps).view(-1, p.clients, x.shape[2]).transpose(0, 1)
+        return F.group_norm(x, groups, w, b, n.eps)
+
+    def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
+        (B, C, H, W), (w, b) = x.shape, scale_and_shift(self, s.params)
+        sizes = (B, C, H * W, s.clients * self.module.num_groups)
+        out, mean, rstd = aten.native_group_norm(x, w, b, *sizes, self.module.eps)
+
+        def back(e: Tensor) -> Tensor | None:
+            e = e.contiguous(memory_format=torch.channels_last)
+            mask = (need, self.module.affine, self.module.affine)
+            return put_norm(self, s, *aten.native_group_norm_backward(e, x, mean, rstd, w, *sizes, mask))
+
+        return out, back
+
+
+class BatchNorm(Rule):
+    """`nn.BatchNorm1d` and `nn.BatchNorm2d`, on the statistics of each client's own batch."""
+
+    fresh = True
+
+    def problem(self) -> None:
+        return None
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        """Where clients have different numbers of samples: the statistics of the real ones alone."""
+        n, real = self.module, p.real
+        if p.single and (x.dim() == 3 or x.shape[2:].numel() == 1):
+            raise ValueError(ONE_SAMPLE)
+        if x.dim() == 4 and real is None:
+            return F.batch_norm(x, None, None, *scale_and_shift(self, p.params), training=True, eps=n.eps)
+        # [m, B, C, positions]
+        rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1).flatten(3) if x.dim() == 4 else x.unsqueeze(3)
+        real = torch.ones_like(rows[..., :1]) if real is None else real[..., None, None].to(x.dtype)
+        count = (real.sum(1, keepdim=True) * rows.shape[3]).clamp_min(1)
+        mean = (rows * real).sum((1, 3), keepdim=True) / count
+        rows = rows - mean
+        rows = rows * torch.rsqrt((rows.square() * real).sum((1, 3), keepdim=True) / count + n.eps)
+        if n.affine:
+            rows = rows * p.params[self.weight][:, None, :, None] + p.params[self.bias][:, None, :, None]
+        return rows.transpose(0, 1).flatten(1, 2).view_as(x) if x.dim() == 4 else rows.squeeze(3)
+
+    def is_written(self) -> bool:
+        return isinstance(self.module, nn.BatchNorm2d)
+
+    def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
+        """The caller sees to it that all samples are real."""
+        eps, (w, b) = self.module.eps, scale_and_shift(self, s.params)
+        out, mean, scale = aten.native_batch_norm(x, w, b, None, None, True, 0.0, eps)
+
+        def back(e: Tensor) -> Tensor | None:
+            mask = (need, self.module.affine, self.module.affine)
+            grads = aten.native_batch_norm_backward(e, x, w, None, None, mean, scale, True, eps, mask)
+            return put_norm(self, s, *grads)
+
+        return out, back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        streams.owns(self, ((s, streams.entries(s, self.module.num_features, self.name)),))
+        return s, picture
+
+
+def scale_and_shift(norm: Rule, params: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
+    """A norm's weights and biases, all clients' in a row.
+
+    Contiguous, as the kernels read them: those of a norm with one channel are far apart in the rows.
+    """
+    if not norm.module.affine:
+        return None, None
+    return params[norm.weight].reshape(-1).contiguous(), params[norm.bias].reshape(-1).contiguous()
+
+
+def put_norm(norm: Rule, s: Sink, dx: Tensor | None, dw: Tensor | None, db: Tensor | None) -> Tensor | None:
+    """Put the gradients of a norm's weights and biases where they go; that of its input goes on."""
+    if norm.module.affine:
+        s.put(norm.weight, dw.view(s.clients, -1))
+        s.put(norm.bias, db.view(s.clients, -1))
+    return dx
+
+
+# --- layers without parameters --------------------------------------------------------------------------------------
+
+
+class Each(Rule):
+    """Layers that treat every sample and channel alone, so that it does not matter whose they are."""
+
+    def problem(self) -> None:
+        return None
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        return self.module(x)
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        return s, picture
+
+
+class Pointwise(Each):
+    """Tanh and Sigmoid."""
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        streams.activation(s, self.name, streams.before)
+        return s, picture
+
+
+class ReLU(Pointwise):
+    """`nn.ReLU`.  spares: on the written path, it leaves its input as it is."""
+
+    takes, spares = None, True
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.overwrites = module.inplace
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        return torch.relu(x)
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
+        out = x.relu() if self.spares else x.relu_()
+        return out, lambda e: aten.threshold_backward(e, out, 0)
+
+
+class Identity(Each):
+    """`nn.Identity`."""
+
+    takes, passes_on = None, True
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
+        return x, lambda e: e
+
+
+class MaxPool2d(Each):
+    """`nn.MaxPool2d`."""
+
+    fresh = True
+
+    def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
+        pool = self.module
+        sizes = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+        options = (*((v, v) if isinstance(v, int) else tuple(v) for v in sizes), pool.ceil_mode)
+        out, where = aten.max_pool2d_with_indices(x, *options)
+        return out, lambda e: aten.max_pool2d_with_indices_backward(e, x, *options, where) if need else None
+
+
+class AdaptiveAvgPool2d(Each):
+    """`nn.AdaptiveAvgPool2d`; written where it averages to one pixel."""
+
+    fresh = True
+
+    def is_written(self) -> bool:
+        return self.module.output_size in (1, (1, 1))
+
+    def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
+        size = x.shape[2] * x.shape[3]
+        return x.mean((2, 3), keepdim=True), lambda e: (e / size).expand_as(x) if need else None
+
+
+class Flatten(Rule):
+    """`nn.Flatten` of all axes but the first: from pictures to features, a channel becoming a block of columns."""
+
+    passes_on = True
+
+    def problem(self) -> str | None:
+        return None if (self.module.start_dim, self.module.end_dim) == (1, -1) else "Flatten of some axes"
+
+    def batched(self, x: Activations, p: Pass) -> Vectors:
+        if x.dim() == 4:
+            return x.reshape(x.shape[0], p.clients, -1).transpose(0, 1)
+        return x.flatten(2)
+
+    def leaves(self, rank: int) -> int:
+        return min(rank, 1)
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Vectors, Back]:
+        if x.dim() == 3:
+            return x, lambda e: e
+        (B, _, H, W), b = x.shape, s.clients
+        out = x.view(B, b, -1, H, W).transpose(0, 1).reshape(b, B, -1)
+        return out.to(s.dtype), lambda e: side_by_side(e.view(b, B, -1, H, W), s.compute)
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        return super().units(streams, s, picture) if self.problem() else (s, False)
+
+
+class Scaler(Each):
+    """`models.Scaler`: x / rate."""
+
+    takes, passes_on = None, True
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        rate = self.module.rate if p.rate is None else p.rate
+        if isinstance(rate, Tensor):  # one a client
+            if x.dim() == 4:
+                return (x.unflatten(1, (p.clients, -1)) / rate.view(-1, 1, 1, 1)).flatten(1, 2)
+            return x / rate.view(-1, 1, 1)
+        return x if rate == 1 else x / rate
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
+        rate = self.module.rate
+        return (x, lambda e: e) if rate == 1 else (x / rate, lambda e: e / rate)
+
+
+RULES: dict[type[nn.Module], type[Rule]] = {
+    nn.Sequential: Sequential,
+    models.Residual: Residual,
+    models.PreAct: PreAct,
+    models.Heads: Heads,
+    models.Projected: Projected,
+    nn.Linear: Linear,
+    nn.Conv2d: Conv2d,
+    nn.GroupNorm: GroupNorm,
+    nn.BatchNorm1d: BatchNorm,
+    nn.BatchNorm2d: BatchNorm,
+    nn.ReLU: ReLU,
+    nn.Tanh: Pointwise,
+    nn.Sigmoid: Pointwise,
+    nn.Identity: Identity,
+    nn.MaxPool2d: MaxPool2d,
+    nn.AvgPool2d: Each,
+    nn.AdaptiveAvgPool2d: AdaptiveAvgPool2d,
+    nn.Flatten: Flatten,
+    models.Scaler: Scaler,
+}
+
+
+def rule_of(module: nn.Module, name: str = "") -> Rule:
+    """The rule of a module and of all that is in it; a subclass of a known layer is not that layer."""
+    return RULES.get(type(module), Rule)(module, name)
+
+
+def side_by_side(x: Annotated[Tensor, "m B C H W"], dtype: torch.dtype) -> Pictures:
+    """Images `[m, B, C, H, W]` as `[B, m*C, H, W]` in channels_last."""
+    m, B, C, H, W = x.shape
+    out = torch.empty(B, H, W, m, C, dtype=dtype, device=x.device).copy_(x.permute(1, 3, 4, 0, 2))
+    return out.view(B, H, W, m * C).permute(0, 3, 1, 2)
+
+
+def channels_last(W: Weights, dtype: torch.dtype) -> Annotated[Tensor, "m O kh kw C"]:
+    """`[m, O, C, kh, kw]` as a contiguous `[m, O, kh, kw, C]`; no copy where it lies so already."""
+    W = W.permute(LAST)
+    if W.dtype == dtype and W.is_contiguous():
+        return W
+    return torch.empty(W.shape, dtype=dtype, device=W.device).copy_(W)
+
+
+def entering(x: Tensor) -> Activations:
+    """A batch `x [m, B, ...]` as the batched rules take it."""
+    if x.dim() < 5:
+        return x
+    m, B, C, H, W = x.shape
+    return x.transpose(0, 1).reshape(B, m * C, H, W)

@@ -1,0 +1,126 @@
+"""The sequential path: one client after another through the module itself, whatever it is; the others' oracle."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .. import models
+from .batch import ONE_SAMPLE, Batch
+from .batched import Criterion, autocast, derivatives, directions, into
+from .loss import PLAIN, Loss
+from .shapes import Flat, Parameters, PerClient
+
+
+class Sequential:
+    """Gradients, logits and representations of clients, one after another.
+
+    random: whether forward passes may draw random numbers; each client then draws from its batch's key.
+    A client's parameters and samples are copied before use: products can differ in the last bit between operands that
+    begin at differently aligned addresses, and a client's result must not depend on its place in the cohort.  It also
+    keeps the samples what they are where a module writes over its input.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: models.Layout,
+        criterion: Criterion,
+        compute: torch.dtype | None,
+        random: bool,
+    ) -> None:
+        self.module, self.layout, self.criterion, self.compute = module, layout, criterion, compute
+        self.random = random
+        self.forward: Callable[..., Tensor] = forward  # what `replay.Compiled` compiles
+        self.norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
+        self.scalers = [m for m in module.modules() if isinstance(m, models.Scaler)]
+
+    def gradient(self, Y: Parameters, batch: Batch, loss: Loss, along: Parameters | None, G: Parameters) -> PerClient:
+        """Gradients at the rows of Y into G, or their derivatives in the directions `along`; the clients' losses."""
+        losses = Y.new_zeros(len(Y))
+        plain = self.forward if loss.penalty is None and along is None else forward
+        for i, count in enumerate(batch.count):
+            if not count:
+                G[i] = 0
+                continue
+            one = loss.client(i, count)
+            leaves = {k: v.requires_grad_() for k, v in self.layout.views(Y[i].detach().clone()).items()}
+            logits = self._logits(plain, leaves, batch, i, one.rate)
+            each = one.of_samples(logits, batch.y[i, :count], self.criterion)
+            if one.penalty is not None:
+                z = self.module.z.to(Y.dtype)
+                others = [self._features(reference, batch, i, one.rate) for reference in one.references]
+                each = each + one.of_representations(z, others)
+                self.module.z = None  # a module that holds a graph cannot be copied
+            total = (each * batch.w[i, :count]).sum()
+            losses[i] = total.detach()
+            direction = directions(self.layout, None if along is None else along[i])
+            into(self.layout.views(G[i]), derivatives(total, leaves, direction, 1))
+        return losses
+
+    @torch.no_grad()
+    def logits(self, Y: Parameters, batch: Batch) -> Tensor:
+        """Logits `[m, B, ...]` of the batch as in training; 0 where padded."""
+        return self._stacked(
+            batch, lambda i: self._logits(forward, self.layout.views(Y[i].clone()), batch, i, PLAIN.rate)
+        )
+
+    @torch.no_grad()
+    def features(self, Y: Parameters, batch: Batch) -> Tensor:
+        """Representations `[m, B, f]` of the batch; 0 where padded."""
+        return self._stacked(batch, lambda i: self._features(Y[i], batch, i, PLAIN.rate))
+
+    def _stacked(self, batch: Batch, one: Callable[[int], Tensor]) -> Tensor:
+        rows = {i: one(i) for i, count in enumerate(batch.count) if count}
+        first = next(iter(rows.values()))
+        out = first.new_zeros(*batch.y.shape, *first.shape[1:])
+        for i, row in rows.items():
+            out[i, : len(row)] = row
+        return out
+
+    @torch.no_grad()
+    def _features(self, row: Flat, batch: Batch, i: int, rate: Any) -> Annotated[Tensor, "_ f"]:
+        self._logits(forward, self.layout.views(row.clone()), batch, i, rate)
+        z, self.module.z = self.module.z, None
+        return z.to(row.dtype)
+
+    def _logits(
+        self, forward: Callable[..., Tensor], params: dict[str, Tensor], batch: Batch, i: int, rate: Any
+    ) -> Tensor:
+        """Logits of client i's real samples as in training."""
+        self.module.train()
+        count, device = batch.count[i], batch.w.device
+        buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], enabled=self.random):
+            if self.random:
+                torch.manual_seed(batch.key[i])
+            try:
+                with autocast(self.compute, device), self._rates(rate):
+                    logits = forward(self.module, {**params, **buffers}, (batch.x[i, :count].clone(),))
+            except ValueError as e:
+                if count > 1 or not self.norms:
+                    raise
+                raise ValueError(ONE_SAMPLE) from e
+        return logits if self.compute is None else logits.to(batch.w.dtype)
+
+    @contextlib.contextmanager
+    def _rates(self, rate: Any) -> Iterator[None]:
+        """All scalers with this rate; None: with their own."""
+        usual = [scaler.rate for scaler in self.scalers]
+        try:
+            for scaler in self.scalers if rate is not None else ():
+                scaler.rate = rate
+            yield
+        finally:
+            for scaler, before in zip(self.scalers, usual, strict=True):
+                scaler.rate = before
+
+
+def forward(module: nn.Module, params: dict[str, Tensor], inputs: tuple[Tensor, ...]) -> Tensor:
+    """`functional_call` as a function of this package, which `torch.compile` follows; PyTorch's own it would skip."""
+    return functional_call(module, params, inputs)

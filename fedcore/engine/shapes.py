@@ -1,0 +1,21 @@
+"""Shapes that annotations in this package speak of; the tests check them at every call, a run never does.
+
+m: clients, d: parameters, B: samples of a mini-batch, C: classes.  An underscore is any size.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from torch import Tensor
+
+Parameters = Annotated[Tensor, "m d"]  # a parameter vector per client, or as many gradients
+Flat = Annotated[Tensor, "d"]  # one parameter vector
+PerClient = Annotated[Tensor, "m"]
+PerSample = Annotated[Tensor, "m B"]
+Logits = Annotated[Tensor, "m B C"] | Annotated[Tensor, "m B heads C"]
+Representations = Annotated[Tensor, "m B _"]
+# inside the batched and the written path: features, or images with the clients' channels side by side
+Vectors = Annotated[Tensor, "m B _"]
+Pictures = Annotated[Tensor, "B _ _ _"]
+Activations = Vectors | Pictures

@@ -1,0 +1,209 @@
+"""Which neuron owns which entries of the flat vector.
+
+A *stream* is a group of hidden units that are kept or dropped together: the outputs of one layer, or all layers that
+add up in a residual stream (the sum needs one channel set).  Inputs and classes are always kept.  A keep-set is a
+sorted index tensor `[m, k]` per stream, one row a client; k = ceil(ratio * width), so no layer is ever empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from ..models import Layout
+from .rules import Rule, Stream, rule_of
+from .shapes import Parameters
+
+Axis = tuple[int, int]  # (stream, entries per unit)
+TIE = 64  # units of rounding of the largest score within which scores count as equal
+WHOLE = -1  # instead of a stream: inputs and classes, which are kept whole
+KeepSet = Annotated[Tensor, "_ _"]
+
+
+def kept(ratio: float, width: int) -> int:
+    """ceil(ratio * width), at least 1: 64/127/254/507 of 64/128/256/512 at 0.99 (HeteroFL's rounding)."""
+    return math.ceil(round(ratio * width, 9))  # 0.07 * 100 is 7.000000000000001
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """The hidden units of a network and the entries they own in its flat vector.
+
+    Per stream: `names` (its first layer), `widths`, `sites` (the layer whose output is its activation; of a residual
+    stream the last one), `before` (the layer before that activation) and `outputs` (the linear layer or convolution
+    that writes it, before any normalisation; the last one, too).  Per parameter tensor: `axes`, the stream and the
+    entries per unit of its leading axes (H*W columns a channel after a Flatten), and `classes`, whether its first axis
+    are the classes.  `norms`: the same axis of batch norms by name, with or without parameters.
+    """
+
+    layout: Layout
+    names: tuple[str, ...]
+    widths: tuple[int, ...]
+    sites: tuple[str, ...]
+    before: tuple[str, ...]
+    outputs: tuple[str, ...]
+    axes: tuple[tuple[Axis, ...], ...]
+    classes: tuple[bool, ...]
+    norms: Mapping[str, Axis]
+
+    @staticmethod
+    def of(module: nn.Module, aligned: bool = True) -> Neurons:
+        """Walk a module.  aligned=False gives every layer of a residual stream its own keep-set (a known mistake).
+
+        Raises ValueError for layers that mix channels or that no rule is known for.
+        """
+        layout = Layout.of(module)
+        if len(list(module.named_parameters(remove_duplicate=False))) > len(layout.names):
+            raise ValueError("the model shares parameters between layers; sub-models need a tensor per layer")
+        streams = Streams(aligned)
+        streams.output(streams.through(rule_of(module), 0, False)[0])
+        return streams.neurons(layout)
+
+    @staticmethod
+    def none(d: int) -> Neurons:
+        """No hidden units: d entries that are all kept."""
+        layout = Layout(("x",), (torch.Size([d]),), (slice(0, d),), d)
+        return Neurons(layout, (), (), (), (), (), (((WHOLE, 1),),), (False,), {})
+
+    def places(self, keep: Sequence[KeepSet]) -> Annotated[Tensor, "_ _"]:
+        """Flat indices `[m, d_r]` of the entries kept by the keep-sets `[m, k]`, in the order of the smaller module."""
+        device, pieces = keep[0].device, []
+        for shape, place, axes in zip(self.layout.shapes, self.layout.slices, self.axes, strict=True):
+            index = torch.zeros(1, 1, dtype=torch.int64, device=device)
+            for size, (stream, entries) in zip(shape, axes, strict=False):
+                if stream == WHOLE:
+                    along = torch.arange(size, device=device)[None]
+                else:
+                    inside = torch.arange(entries, device=device)
+                    along = (keep[stream][:, :, None] * entries + inside).flatten(1)
+                index = (index[:, :, None] * size + along[:, None, :]).flatten(1)
+            rest = math.prod(shape[len(axes) :])
+            index = (index[:, :, None] * rest + torch.arange(rest, device=device)).flatten(1)
+            pieces.append((index + place.start).expand(len(keep[0]), -1))
+        return torch.cat(pieces, 1)
+
+    def top(self, scores: Sequence[Annotated[Tensor, "m _"]], ratio: float) -> list[Annotated[Tensor, "m _"]]:
+        """Keep-sets: the ceil(ratio * width) units of highest score `[m, width]` per stream; ties to lower indices.
+
+        Neighbours in the order that differ by rounding alone (`TIE` of the largest score) are tied as well.
+        """
+        first = [_ranks(s).sort(dim=1, stable=True).indices[:, : kept(ratio, s.shape[1])] for s in scores]
+        return [k.sort(1).values for k in first]
+
+    def prefix(self, ratio: float, device: torch.device | str = "cpu") -> list[KeepSet]:
+        """The keep-sets `[1, k]` of the first units of each stream."""
+        return [torch.arange(kept(ratio, w), device=device)[None] for w in self.widths]
+
+    def only_owned(self, mask: Parameters, owned: Annotated[Tensor, "m C"]) -> Parameters:
+        """The mask `[m, d]` without the classifier's rows and biases of labels that a client does not own, `[m, C]`."""
+        mask = mask.clone()
+        for shape, place, ours in zip(self.layout.shapes, self.layout.slices, self.classes, strict=True):
+            if ours:
+                mask[:, place] &= owned.repeat_interleave(math.prod(shape[1:]), 1)
+        return mask
+
+
+def _ranks(scores: Annotated[Tensor, "m _"]) -> Annotated[Tensor, "m _"]:
+    """Ranks `[m, width]` of scores, 0 the highest; equal ones have equal ranks."""
+    ordered, units = scores.sort(dim=1, descending=True)
+    room = TIE * torch.finfo(scores.dtype).eps * scores.abs().amax(1, keepdim=True) if scores.is_floating_point() else 0
+    below = (ordered[:, :-1] - ordered[:, 1:] > room).cumsum(1)
+    return torch.zeros_like(units).scatter_(1, units[:, 1:], below)
+
+
+class Streams:
+    """What the layers' rules say on one walk through a module: streams, who owns what, where activations are read.
+
+    Stream 0 are the inputs.  `before` is the name of the layer that was walked through last.
+    """
+
+    def __init__(self, aligned: bool) -> None:
+        self.aligned, self.before = aligned, ""
+        self.width: list[int | None] = [None]
+        self.name, self.parent, self.fixed = [""], [0], {0}
+        self.axes: dict[str, tuple[Axis, ...]] = {}
+        self.activations: list[tuple[int, str, str]] = []
+        self.outputs: set[int] = set()
+        self.norms: dict[str, Axis] = {}
+
+    def through(self, rule: Rule, s: int, picture: bool) -> Stream:
+        """The stream that leaves a layer, and whether it is pictures."""
+        s, picture = rule.units(self, s, picture)
+        self.before = rule.name
+        return s, picture
+
+    def start(self, width: int, name: str) -> int:
+        """A new stream, of the outputs of a layer."""
+        self.width.append(width)
+        self.name.append(name)
+        self.parent.append(len(self.parent))
+        return len(self.parent) - 1
+
+    def join(self, a: int, b: int) -> int:
+        """A sum of two streams: one keep-set for both, that of the second where nothing is aligned."""
+        a, b = self.root(a), self.root(b)
+        if self.aligned and a != b:
+            first, second = min(a, b), max(a, b)
+            self.parent[second] = first
+            if second in self.fixed:
+                self.fixed.add(first)
+        return b
+
+    def root(self, s: int) -> int:
+        """The stream that s was joined to."""
+        while self.parent[s] != s:
+            s = self.parent[s]
+        return s
+
+    def entries(self, s: int, features: int, name: str) -> int:
+        """How many of a layer's input features one unit of the stream has: H*W of them after a Flatten."""
+        width = self.width[s]
+        if width is None:
+            return 1
+        if features % width:
+            raise ValueError(f"{name} takes {features} features, which is no multiple of {width} channels before it")
+        return features // width
+
+    def owns(self, rule: Rule, axes: tuple[Axis, ...]) -> None:
+        """Whose the axes of a layer's weight are; those of its bias are the first."""
+        self.axes[rule.weight], self.axes[rule.bias] = axes, axes[:1]
+        if isinstance(rule.module, nn.modules.batchnorm._BatchNorm):
+            self.norms[rule.name] = axes[0]
+
+    def activation(self, s: int, name: str, before: str) -> None:
+        """An activation of the stream: its name, and that of the layer before it."""
+        self.activations.append((s, name, before))
+
+    def output(self, s: int) -> None:
+        """These are the classes."""
+        self.fixed.add(self.root(s))
+        self.outputs.add(s)
+
+    def neurons(self, layout: Layout) -> Neurons:
+        """What the rules said, by stream and by parameter."""
+        streams = [s for s in range(len(self.parent)) if self.root(s) == s and s not in self.fixed]
+        number = {s: i for i, s in enumerate(streams)}
+        site = {s: (self.name[s], self.name[s]) for s in streams}
+        for s, at, before in self.activations:  # the last one on a stream stands
+            site[self.root(s)] = (at, before)
+        output = {self.root(s): self.name[s] for s in range(len(self.parent))}  # here, too
+
+        def axis(a: Axis) -> Axis:
+            return (number.get(self.root(a[0]), WHOLE), a[1])
+
+        return Neurons(
+            layout,
+            tuple(self.name[s] for s in streams),
+            tuple(self.width[s] for s in streams),
+            tuple(site[s][0] for s in streams),
+            tuple(site[s][1] for s in streams),
+            tuple(output[s] for s in streams),
+            tuple(tuple(axis(a) for a in self.axes[name]) for name in layout.names),
+            tuple(self.axes[name][0][0] in self.outputs for name in layout.names),
+            {name: axis(a) for name, a in self.norms.items()},
+        )

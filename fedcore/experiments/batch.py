@@ -1,0 +1,213 @@
+"""Batches: the missing cells of a table as papermill runs, on this machine or on a Dask cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .. import distributed
+from ..notebooks import NotebookFailed, execute
+from ..progress import bar
+from .cells import Cell, CorruptResult, Result, load, run_cell
+
+NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
+RETRIES = 2  # of a cell whose worker died
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the results of a table in a profile live: `root/profile/table/`."""
+
+    root: Path
+    profile: str
+    table: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.profile / self.table
+
+    def file(self, cell: Cell) -> Path:
+        return self.folder / f"{slug(cell.name)}.json"
+
+    def notebook(self, cell: Cell) -> Path:
+        return self.folder / "notebooks" / f"{slug(cell.name)}.ipynb"
+
+    @property
+    def workshop(self) -> Path:
+        return self.folder / "unfinished"
+
+
+def results() -> Path:
+    """The project's results folder, seen from the book's folder or from above it."""
+    return next((p for p in (Path("../results"), Path("results")) if p.is_dir()), Path("results"))
+
+
+def slug(name: str) -> str:
+    """A file name from a cell's name: letters and digits of any script stay, all else becomes a hyphen."""
+    return "-".join(filter(None, "".join(c if c.isalnum() or c in "._=" else "-" for c in name).split("-")))
+
+
+@dataclass
+class Outcome:
+    """What a batch did: cells computed, cells that stood already, failures `(cell, notebook, error)`, damaged files."""
+
+    done: list[str] = field(default_factory=list)
+    stood: list[str] = field(default_factory=list)
+    failed: list[tuple[str, str, str]] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+
+def standing(place: Place, cell: Cell) -> Result:
+    """The cell's current results; raises CorruptResult."""
+    return load(place.file(cell), cell.spec)
+
+
+def missing(
+    place: Place, cells: Iterable[Cell], seeds: Sequence[int], outdated: bool = False
+) -> tuple[list[Cell], Outcome]:
+    """The cells that lack a seed (or, with `outdated`, have one older than the code), and what stands already."""
+    todo, outcome = [], Outcome()
+    for cell in cells:
+        try:
+            result = standing(place, cell)
+            complete = not set(seeds) - set(result.runs) and not (outdated and result.outdated(seeds))
+        except CorruptResult as e:
+            outcome.damaged.append(str(e))
+            complete = False
+        if complete:
+            outcome.stood.append(cell.name)
+        else:
+            todo.append(cell)
+    return todo, outcome
+
+
+def one(
+    place: Place,
+    cell: Cell,
+    seeds: Sequence[int],
+    *,
+    notebook: bool = True,
+    device: str | None = None,
+    outdated: bool = False,
+) -> str:
+    """Run one cell, as a notebook or plainly; returns its name.  Raises NotebookFailed naming the notebook."""
+    file, workshop = place.file(cell), place.workshop
+    if not notebook:
+        run_cell(cell.spec, seeds, file=file, workshop=workshop, device=device, outdated=outdated)
+        return cell.name
+    output = place.notebook(cell)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    parameters = {
+        "name": f"{place.table}: {cell.name} ({place.profile})",
+        "spec": json.loads(json.dumps(cell.spec)),
+        "seeds": list(seeds),
+        "file": str(file.resolve()),
+        "workshop": str(workshop.resolve()),
+        "device": device,
+        "outdated": outdated,
+    }
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(dict.fromkeys([package, *filter(None, sys.path)]))
+    execute(NOTEBOOK, output, parameters, workshop=place.root / ".jupyter", env={"PYTHONPATH": path})
+    if set(seeds) - set(standing(place, cell).runs):
+        raise NotebookFailed(f"{output} ended without its result {file}")
+    return cell.name
+
+
+def run(
+    place: Place,
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    *,
+    notebooks: bool = True,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+    outdated: bool = False,
+    progress: bool = True,
+) -> Outcome:
+    """Run the cells that are missing; a failing cell does not stop the others.
+
+    notebooks: each cell is a papermill run, kept under `notebooks/`; else plain calls, one after another, in this
+    process, or shared by the processes of torchrun.  scheduler: the address of a Dask scheduler; None starts a local
+    cluster with `workers` workers (default: one per GPU, else one per core).  outdated: also run again what is older
+    than the code.  Ctrl-C leaves what is finished, and checkpoints of what is not.
+    """
+    world = distributed.world()
+    todo, outcome = world.first(lambda: missing(place, cells, seeds, outdated))
+    shown = bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0)
+    call = partial(one, place, seeds=list(seeds), device=device, outdated=outdated)
+
+    def collect(cell: Cell, result: Callable[[], Any]) -> None:
+        try:
+            result()
+            outcome.done.append(cell.name)
+        except Exception as e:  # whatever a study, a notebook or a worker raises: the others go on
+            kind = "" if isinstance(e, NotebookFailed) else f"{type(e).__name__}: "
+            outcome.failed.append((cell.name, str(place.notebook(cell)), f"{kind}{e}"))
+        shown.update()
+
+    if notebooks and todo:
+        _on_cluster(call, todo, collect, shown.set_postfix_str, scheduler, workers)
+    else:
+        for cell in todo:
+            shown.set_postfix_str(cell.name)
+            collect(cell, partial(call, cell=cell, notebook=False))
+    shown.close()
+    return outcome
+
+
+def _on_cluster(
+    call: Callable[..., str],
+    todo: Sequence[Cell],
+    collect: Callable[[Cell, Callable[[], Any]], None],
+    name_running: Callable[[str], None],
+    scheduler: str | None,
+    workers: int | None,
+) -> None:
+    try:
+        import dask
+        from distributed import Client, LocalCluster, as_completed
+    except ImportError as e:
+        raise ImportError(
+            "running cells as notebooks needs dask.distributed and papermill; pip install 'dask[distributed]' "
+            "papermill, or use --plain"
+        ) from e
+    import torch
+
+    gpus = torch.cuda.device_count()
+    # a worker gets its next cell when it is free, so that what "is running" is running
+    dask.config.set({"distributed.scheduler.worker-saturation": 1.0})
+    if scheduler is None:
+        count = workers or gpus or len(_cores())
+        cluster = LocalCluster(
+            n_workers=count, threads_per_worker=1, processes=False, dashboard_address=None, silence_logs=50
+        )
+    else:
+        cluster = None
+    client = Client(cluster or scheduler)
+    try:
+        futures = {}
+        for k, cell in enumerate(todo):
+            on = call.keywords["device"] or (f"cuda:{k % gpus}" if gpus > 1 and cluster is not None else None)
+            key = f"{cell.name}-{k}"
+            futures[client.submit(call, cell=cell, device=on, key=key, pure=False, retries=RETRIES)] = cell
+        name_running(", ".join(cell.name for cell in todo[: sum(client.nthreads().values())]))
+        for future in as_completed(futures):
+            collect(futures[future], future.result)
+            at_work = (key.rpartition("-")[0] for keys in client.processing().values() for key in keys)
+            name_running(", ".join(at_work))
+    finally:
+        client.close()
+        if cluster is not None:
+            cluster.close()
+
+
+def _cores() -> Sequence[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)

@@ -1,0 +1,224 @@
+"""Cells: the entries of tables and figures.  A cell is plain data; its result is one JSON file with provenance.
+
+A specification names a study (a function of `studies`) and everything that determines its outcome but for the seed:
+
+    {"study": "simulate", "method": ["FedUp", {"alpha": 0.05}],
+     "federation": {"source": "digits", "clients": 50, "partition": ["Dirichlet", {"q": 0.3}], "model": "mlp"},
+     "run": {"rounds": 40, "cohort": 5, "lr": 0.1, "local_steps": 10}}
+
+With `"tune": {"grid": [{"run": {"lr": 0.1}}, ...], "seeds": [1000]}` the settings of the grid are compared first, on
+seeds of their own, by the mean of the metric over the rounds; the best is used for all reporting seeds.
+
+Needs torch and what comes with it only: this is how a machine without notebooks runs an experiment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import checks, distributed
+from ..checkpoint import atomic
+from . import provenance, studies
+from .tuning import best, merged, scores
+
+FORMAT = 1  # of the files, raised when what they hold changes its meaning
+
+
+class CorruptResult(ValueError):
+    """A result file that is damaged: not the JSON that was written."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table: `name` (unique in its table), `spec`, and where the source prints its value.
+
+    row, column: where it stands in our table.  source: the value that the document prints (None where it prints none).
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    row: str = ""
+    column: str = ""
+    source: float | None = None
+
+
+@dataclass
+class Result:
+    """What is known of a cell: `runs`, seed -> {final, history, seconds, ...}, and the setting that tuning chose."""
+
+    spec: Mapping[str, Any]
+    runs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    tuned: dict[str, Any] | None = None
+
+    def finals(self, seeds: Sequence[int] | None = None) -> list[float]:
+        """Final values in the order of the seeds; a run that diverged is NaN."""
+        chosen = sorted(self.runs) if seeds is None else [s for s in seeds if s in self.runs]
+        return [math.nan if (v := self.runs[s]["final"]) is None else v for s in chosen]
+
+    def outdated(self, seeds: Sequence[int] | None = None) -> list[int]:
+        """Seeds of runs that are older than the code: today's would be other code, for the run or for its tuning.
+
+        A run that does not say which code computed it counts as older.
+        """
+        chosen = [s for s in (sorted(self.runs) if seeds is None else seeds) if s in self.runs]
+        today = provenance.code(self.spec) if chosen else ""
+        tuned = self.tuned is None or self.tuned.get("code") == today
+        return [s for s in chosen if not tuned or self.runs[s].get("code") != today]
+
+    def superseded(self, seeds: Sequence[int] | None = None) -> str:
+        """Why the runs must not be relied on (`provenance.SUPERSEDED`); "" where nothing is known against them."""
+        chosen = self.runs if seeds is None else [s for s in seeds if s in self.runs]
+        return "; ".join(dict.fromkeys(filter(None, (provenance.superseded(self.spec, self.runs[s]) for s in chosen))))
+
+
+def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
+    """A hash of what a run computes: the specification and the seed.  Which code computed it is `provenance.code`."""
+    content = json.dumps([FORMAT, spec, seed], sort_keys=True, allow_nan=False)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
+    """The results in `file`, whatever code they are of; those of another specification are left out.
+
+    Raises CorruptResult for a file that is not what was written.
+    """
+    file = Path(file)
+    if not file.exists():
+        return Result(spec)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        checksum = content.pop("checksum")
+        if checksum != _checksum(content):
+            raise ValueError("its checksum differs")
+        runs = {int(seed): run for seed, run in content["runs"].items() if run["id"] == identity(spec, int(seed))}
+        tuned = content["tuned"] if (content["tuned"] or {}).get("id") == identity(spec) else None
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise CorruptResult(f"{file} is damaged ({e}); it is left out, and run again by the next batch") from e
+    return Result(spec, runs, tuned)
+
+
+def _store(file: Path, result: Result) -> None:
+    content = {
+        "spec": result.spec,
+        "tuned": result.tuned,
+        "runs": {str(s): result.runs[s] for s in sorted(result.runs)},
+    }
+    content = json.loads(json.dumps(content, allow_nan=False))
+    content["checksum"] = _checksum(content)
+    try:
+        with atomic(file) as f:
+            f.write((json.dumps(content, indent=None, separators=(",", ":")) + "\n").encode())
+    except OSError as e:
+        raise OSError(
+            e.errno,
+            f"{file} cannot be written ({e.strerror or e}); results that were finished before are as they were: make "
+            "room, or use another results folder",
+        ) from e
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def run_cell(
+    spec: Mapping[str, Any],
+    seeds: Sequence[int] = (0,),
+    *,
+    file: str | os.PathLike | None = None,
+    workshop: str | os.PathLike | None = None,
+    device: str | None = None,
+    outdated: bool = False,
+) -> Result:
+    """Run a cell at each seed that `file` does not hold yet, and store every seed as it is done.
+
+    file: the result's JSON; None keeps nothing.  workshop: a folder for checkpoints, removed when the cell is done;
+    with it a stopped cell goes on where it stood, bit-identically.  outdated: run the seeds again that are older than
+    the code (`Result.outdated`), and their tuning.  Two processes on one file take turns, and the second finds the work
+    done.  Under torchrun the processes share every run, and the first of them keeps the file.
+
+    Raises ValueError for a specification that is not one, `provenance.UncommittedCode` before anything is computed
+    that the repository would keep, OSError when a file cannot be written, and whatever the study raises; a run that
+    diverges is a result (`final` None, `diverged` the round).
+    """
+    spec = json.loads(json.dumps(spec, allow_nan=False))
+    study = studies.find(spec)
+    seeds = [checks.integer("seed", seed, 0) for seed in seeds]
+    file, world = None if file is None else Path(file), distributed.world()
+    folder = None if workshop is None else Path(workshop) / f"{identity(spec)}-{provenance.code(spec)}"
+
+    def run(chosen: Mapping[str, Any], seed: int, name: str) -> dict[str, Any]:
+        return study(chosen, seed, None if folder is None else folder / name, device)
+
+    def store() -> None:
+        if file is not None and world.rank == 0:
+            _store(file, result)
+
+    with world.together(), _alone(file if world.rank == 0 else None):
+        result = world.first(lambda: Result(spec) if file is None else _usable(file, spec, seeds, outdated))
+        missing = [seed for seed in seeds if seed not in result.runs]
+        if missing and file is not None:
+            world.first(lambda: provenance.check_committed(file, spec))
+        begin = time.perf_counter()
+        if missing and "tune" in spec and result.tuned is None:
+            found = scores(spec, run)
+            result.tuned = {
+                "id": identity(spec),
+                "setting": spec["tune"]["grid"][best(found, spec.get("better") == "lower")],
+                "scores": found,
+                "code": provenance.code(spec),
+                "seconds": round(time.perf_counter() - begin, 2),  # those of the runs do not hold them
+            }
+            store()
+        for seed in missing:
+            begin = time.perf_counter()
+            found = run(merged(spec, result.tuned["setting"] if result.tuned else {}), seed, f"seed{seed}")
+            seconds = time.perf_counter() - begin
+            result.runs[seed] = {
+                "id": identity(spec, seed),
+                **found,
+                "code": provenance.code(spec),
+                **provenance.machine(device),
+                **({"processes": world.size} if world.size > 1 else {}),
+                "seconds": round(seconds, 2),
+            }
+            store()
+        if folder is not None and world.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated: bool) -> Result:
+    """What is stored and need not be run again."""
+    try:
+        result = load(file, spec)
+    except CorruptResult as e:
+        warnings.warn(f"{e}: it is run again", stacklevel=3)
+        return Result(spec)
+    again = result.outdated(seeds) if outdated else []
+    if again and result.tuned and result.tuned.get("code") != provenance.code(spec):
+        return Result(spec)  # other seeds must not stay with a setting that is chosen anew
+    return Result(spec, {seed: run for seed, run in result.runs.items() if seed not in again}, result.tuned)
+
+
+@contextlib.contextmanager
+def _alone(file: Path | None) -> Iterator[None]:
+    """A lock beside the file, which the system gives back when its holder dies, however it dies."""
+    if file is None:
+        yield
+        return
+    from filelock import FileLock
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_name(f".{file.stem}.lock")):
+        yield

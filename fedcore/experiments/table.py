@@ -1,0 +1,108 @@
+"""Tables and figures: what each is, its cells in every profile, and what the source leaves open."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import os
+import pkgutil
+import runpy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .cells import Cell
+
+PROFILES = ("quick", "paper")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of a source document.
+
+    name: what the command line calls it.  document: S000 to S004.  cells: profile -> its cells.  captions: profile ->
+    what was computed, honestly (data, size, seeds).  left_open: `(setting the source leaves open, our choice)`.
+    figure: a figure rather than a table.  drawn_from: the name of the table whose cells it shows.  against: the row
+    that gaps are measured from.  proposed: the row that the document proposes.  axis: what a figure has to the right:
+    "round", or what the columns count.
+    """
+
+    name: str
+    title: str
+    document: str
+    cells: Callable[[str], Sequence[Cell]]
+    captions: dict[str, str]
+    left_open: tuple[tuple[str, str], ...] = ()
+    figure: bool = False
+    drawn_from: str | None = None
+    against: str = "FedAvg"
+    proposed: str | None = None
+    unit: str = "%"
+    axis: str = ""
+
+
+_added: list[Table] = []
+
+
+def tables() -> dict[str, Table]:
+    """Every definition of the folder `documents` and of `add`, by name, in the order of the documents."""
+    found = [*_shipped(), *_added]
+    names = [table.name for table in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two definitions share a name: {sorted(n for n in set(names) if names.count(n) > 1)}")
+    return {table.name: table for table in found}
+
+
+@cache
+def _shipped() -> tuple[Table, ...]:
+    from . import documents as folder
+
+    modules = sorted(m.name for m in pkgutil.iter_modules(folder.__path__) if m.name[0] != "_")
+    return tuple(t for m in modules for t in importlib.import_module(f"{folder.__name__}.{m}").TABLES)
+
+
+def add(file: str | os.PathLike) -> None:
+    """Take in tables of your own: a Python file that defines `TABLES`; raises ValueError where it does not."""
+    try:
+        found = list(runpy.run_path(str(file))["TABLES"])
+    except (OSError, KeyError, TypeError) as e:
+        raise ValueError(f"{file} gives no definitions ({e!r}); use a Python file with TABLES = [Table(...)]") from e
+    _added.extend(found)
+
+
+def get(name: str) -> Table:
+    """The definition called `name`; raises ValueError with those that are nearest."""
+    import difflib
+
+    if name not in tables():
+        near = difflib.get_close_matches(name, tables(), 3, 0.3) or list(tables())
+        raise ValueError(f"no table or figure is called {name!r}; did you mean {', '.join(near)}? `list` shows all")
+    return tables()[name]
+
+
+def printed(file: str, **where: str) -> float | None:
+    """The value that a source prints: the one row of `book/paper_tables/FILE` whose columns are as `where` says.
+
+    "441.19k" is 441190.  None where there is no such row, or no number in it.
+    """
+    rows = [row for row in _rows(file) if all(row[key] == value for key, value in where.items())]
+    if len(rows) > 1:
+        raise ValueError(f"{len(rows)} rows of {file} have {where}; name more columns")
+    if not rows:
+        return None
+    value, unit = rows[0]["value"], {"k": 1e3, "M": 1e6}
+    try:
+        return float(value) if value[-1] not in unit else float(value[:-1]) * unit[value[-1]]
+    except (IndexError, ValueError):  # "-", "yes": no number
+        return None
+
+
+@cache
+def _rows(file: str) -> list[dict[str, Any]]:
+    path = Path(__file__).resolve().parents[2] / "book" / "paper_tables" / file
+    if not path.exists():
+        return []  # an installed package comes without the book: source values are then left blank
+    with open(path, encoding="utf-8", newline="") as f:
+        return list(csv.DictReader(f))

@@ -1,0 +1,78 @@
+"""What a run leaves: its history, and the error of one that left the finite numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from .algorithms.method import Method
+
+Row = tuple[int, str, int | None, float]
+
+
+class Diverged(FloatingPointError):
+    """A client's parameters are no longer finite.  `.round`, `.client`, and `.history` of everything before.
+
+    The history's `params` and server vectors are those of the last evaluation, its `cohorts` end with this round;
+    client states are as the failing round left them.
+    """
+
+    def __init__(self, round: int, client: int, history: History) -> None:
+        self.round, self.client, self.history = round, client, history
+        lr = history.settings["lr"]
+        super().__init__(
+            f"client {client} left the finite numbers in round {round} with lr={lr:g}; use a smaller lr, clip, or a "
+            "milder hyper-parameter. The history up to there is in this error's .history"
+        )
+
+
+@dataclass
+class History:
+    """What a run leaves: `params [d]`, `state`, `cohorts`, and metrics by round.
+
+    Row `round=r` of a metric is the model after r rounds; round 0 is the initial model.  `seconds` is the wall time
+    of this process and no part of `frame()`, which is the same to the bit when a run is repeated or resumed.
+    """
+
+    params: Tensor
+    state: dict[str, Tensor]
+    method: Method
+    settings: dict[str, Any]
+    cohorts: list[list[int]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def frame(self) -> Any:
+        """Tidy pandas.DataFrame: round, metric, client (None for the server), value."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.rows, columns=["round", "metric", "client", "value"])
+        return frame.astype({"round": int, "client": "Int64", "value": float})
+
+    def curve(self, metric: str = "accuracy", client: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Rounds and values of a metric of the server, or of one client; raises KeyError naming those there are."""
+        pairs = [(t, v) for t, name, i, v in self.rows if name == metric and i == client]
+        if not pairs:
+            known = sorted({name for _, name, i, _ in self.rows if i == client})
+            raise KeyError(f"metric={metric!r} was not recorded; use one of {known}")
+        t, v = zip(*pairs, strict=True)
+        return np.array(t), np.array(v)
+
+    def final(self, metric: str = "accuracy", client: int | None = None) -> float:
+        """The last value of a metric, of the server or of one client."""
+        return float(self.curve(metric, client)[1][-1])
+
+    def plot(self, metric: str | None = None, ax: Any = None) -> Any:
+        """A metric against rounds (a matplotlib Figure); the default is accuracy, or loss where there is none."""
+        from . import plots
+
+        if metric is None:
+            metric = "accuracy" if any(name == "accuracy" for _, name, _, _ in self.rows) else "loss"
+        t, v = self.curve(metric)
+        figure, axes = (ax.figure, ax) if ax is not None else plots.figure()
+        plots.curves(axes, {repr(self.method): v[None]}, x=t)
+        axes.set(xlabel="communication round", ylabel=metric)
+        return figure

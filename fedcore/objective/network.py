@@ -1,0 +1,601 @@
+"""Federations: the objectives of one network on the data of n clients."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import checks, models, rng, submodels
+from ..data import batches
+from ..data.augment import RandAugment
+from ..data.batches import Plan
+from ..data.clients import READINGS, Clients, set_aside
+from ..data.normalisation import NORMALISE
+from ..data.partitions import IID, ByOwner, Partition
+from ..data.sources import Source, load
+from ..engine import PATHS, PLAIN, Batch, Engine, Loss
+from ..engine.units import Neurons
+from ..models import Layout
+from .devices import available, first_line
+
+SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
+CLIENT_CHUNK = 256  # samples of one client per pass, where its result must not depend on who else is in the cohort
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Federation:
+    """n clients, each with a share of the data, whose objectives are the mean losses of one network on it.
+
+    data: the clients' samples (`data.Clients`); the attributes `x [N, ...]`, `y [N]`, `index`, `sizes [n]`, `source`,
+    `public`, `normalise` and `augment` are its own.  engine: computes losses and gradients (`engine.Engine`).
+    x0 `[d]`: the initial server parameters.  Make one with `fc.federation`; its methods are those of
+    `objective.Objective`, and others for evaluation and for sub-models.
+
+    normalise: uint8 images are used as (x - mean) / std per channel, with the statistics of the whole training set
+    ("pooled"), of each client's own training images before any augmentation ("client", also for float images), or
+    with mean and std 1/2 of the range ("half").  A constant channel has std 0, taken as 1.  For images of others a
+    client's model needs a reading of "client": its "own" statistics, those of the image's domain ("target"), or those
+    of all clients' data ("pooled").
+    """
+
+    data: Clients
+    engine: Engine
+    x0: Tensor
+    partition: Partition
+    seed: int
+    _smaller: dict[Any, Federation] = field(default_factory=dict, init=False)
+
+    has_test: ClassVar[bool] = True
+
+    def __repr__(self) -> str:
+        return (
+            f"Federation({self.source.name!r}, clients={self.n}, partition={self.partition}, d={self.d:,}, "
+            f"samples={self.sizes.sum()}, {self.sizes.min()} to {self.sizes.max()} a client, device={self.device})"
+        )
+
+    @property
+    def n(self) -> int:
+        """How many clients."""
+        return self.data.n
+
+    @property
+    def d(self) -> int:
+        """How many parameters."""
+        return self.engine.layout.d
+
+    @property
+    def layout(self) -> Layout:
+        """Names, shapes and places of the parameters in the flat vector."""
+        return self.engine.layout
+
+    @property
+    def stages(self) -> int:
+        """Heads of a network with heads, else 1."""
+        return submodels.stages(self.engine.module)
+
+    @property
+    def classes(self) -> int:
+        """How many labels there are."""
+        return self.source.classes
+
+    @property
+    def block(self) -> int | None:
+        """Clients that are computed together at most, where that was asked for."""
+        return self.engine.block
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Training samples per client, `[n]`."""
+        return self.data.sizes
+
+    @property
+    def device(self) -> torch.device:
+        """Where data and parameters are."""
+        return self.data.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of parameters and inputs."""
+        return self.data.dtype
+
+    @property
+    def normalise(self) -> str:
+        """How inputs are normalised: "pooled", "client" or "half"."""
+        return self.data.normalise
+
+    @property
+    def augment(self) -> RandAugment | None:
+        """How training images are augmented, or None."""
+        return self.data.augment
+
+    @property
+    def source(self) -> Source:
+        """Where the data come from."""
+        return self.data.source
+
+    @property
+    def x(self) -> Tensor:
+        """All training inputs as they are stored, `[N, ...]`."""
+        return self.data.x
+
+    @property
+    def y(self) -> Tensor:
+        """Their labels, `[N]`."""
+        return self.data.y
+
+    @property
+    def index(self) -> list[np.ndarray]:
+        """Each client's rows of x and y."""
+        return self.data.index
+
+    @property
+    def test(self) -> tuple[Tensor, Tensor]:
+        """The test set's inputs as they are stored, `[T, ...]`, and labels `[T]`."""
+        return self.data.test_x, self.data.test_y
+
+    @property
+    def public(self) -> tuple[Tensor, Tensor] | None:
+        """Inputs and labels of samples that no client has, or None."""
+        return self.data.public
+
+    @property
+    def trained(self) -> Tensor | None:
+        """Which parameters are trained, `[d]` bool; None where all are (`requires_grad=False` freezes one)."""
+        return self.engine.trained
+
+    def inputs(self, x: Tensor, client: Tensor | int | None = None) -> Tensor:
+        """Samples `x [B, ...]` as the model sees them: images normalised.
+
+        client: with normalise="client", by whose statistics, one for all or one for each leading index of x; None: by
+        those of all clients' images.
+        """
+        return self.data.inputs(x, client)
+
+    # --- the same federation, changed -------------------------------------------------------------------------------
+
+    def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Federation:
+        """The same federation on another device or with parameters of another type; self is left as it is."""
+        device, dtype = available(device or self.device), dtype or self.dtype
+        if device == self.device and dtype == self.dtype:
+            return self
+        engine = self.engine.to(device, dtype)
+        return replace(self, data=self.data.to(device, dtype), engine=engine, x0=self.x0.to(device, dtype))
+
+    def forced(self, path: str) -> Federation:
+        """The same federation with the engine's path forced ("written", "batched" or "sequential")."""
+        return replace(self, engine=self.engine.forced(path))
+
+    def fastest(self, cohort: int = 10, batch_size: int = 20) -> Federation:
+        """The same federation with the path forced that took the least time here for one step of such a cohort.
+
+        `fed.engine.times` has the seconds of each path.  Paths agree to rounding only: a run on another machine, which
+        may time them differently, is then equal to rounding and not to the bit.
+        """
+        clients = np.arange(min(checks.integer("cohort", cohort, 1), self.n))
+        plan = self.plan(self.seed, 0, clients, steps=1, batch_size=checks.integer("batch_size", batch_size, 1))
+        Y, batch = self.x0.repeat(len(clients), 1), self.batch(plan, 0)
+        times: dict[str, float] = {}
+        for path in PATHS:
+            try:
+                engine = self.forced(path).engine
+            except ValueError:  # no rule for this module
+                continue
+            for _ in range(3):  # the first is a rehearsal
+                begin = time.perf_counter()
+                engine.descend(Y, plan.counts, lambda _k, rows: batch.rows(rows), 0.0)
+                if Y.is_cuda:
+                    torch.cuda.synchronize(Y.device)
+                times[path] = time.perf_counter() - begin
+        fed = self.forced(min(times, key=times.get))
+        fed.engine.times = times
+        return fed
+
+    def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Federation:
+        """The same clients with the smaller model `to(module)` (`submodels.Width(0.5)`); made once for equal `to`.
+
+        `x0` is the smaller module's.  `fed.shrink(Width(r)).evaluate(x[places])` evaluates a sub-model of x.
+        """
+        if to not in self._smaller:
+            engine = self.engine.shrink(to)
+            self._smaller[to] = replace(self, engine=engine, x0=engine.start)
+        return self._smaller[to]
+
+    def with_model(self, change: Callable[[nn.Module], nn.Module]) -> Federation:
+        """The same clients and data with the model `change(module)`; what it draws comes from the federation's seed."""
+        module, e = copy.deepcopy(self.engine.module).cpu(), self.engine
+        nn.utils.vector_to_parameters(self.x0.cpu(), module.parameters())
+        module = models.build(lambda shape, classes: change(module), (), 0, self.seed)
+        return on_network(self.data, module, self.partition, self.seed, e.path, e.compute, e.block)
+
+    def with_public(self, x: Any, y: Any) -> Federation:
+        """The same clients with public data of the caller's; ValueError where a sample is a client's or a test sample,
+        or of another shape or type than the source's."""
+        return replace(self, data=self.data.with_public(x, y))
+
+    def set_aside(self, k: int) -> Federation:
+        """A federation whose `public` data are k samples per class taken from the clients (ValueError if one is left
+        without data).  `fc.federation(..., public=k)` takes them before the partition instead."""
+        return replace(self, data=self.data.set_aside(k, self.seed))
+
+    # --- batches and gradients --------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        seed: int,
+        t: int,
+        clients: np.ndarray,
+        *,
+        epochs: int = 1,
+        steps: int | None = None,
+        batch_size: int | None = 20,
+        walk: bool = False,
+        share: float | None = None,
+        epoch: int = 0,
+    ) -> Plan:
+        """The batches of round t for these clients, a function of (seed, t, client) alone.
+
+        Mini-batches of `epochs` passes over the data or of `steps` steps (`data.batches.mini_batches`); whole local
+        data in each step with batch_size=None; or epoch number `epoch` over a random share of each client's samples
+        (`data.batches.share_batches`).
+        """
+        where: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
+        if share is None and batch_size is None:
+            return batches.full_batches(seed, t, clients, epochs if steps is None else steps, self.device)
+        samples = [self.index[i] for i in clients]
+        if share is not None:
+            return batches.share_batches(
+                seed, t, clients, samples, share=share, epoch=epoch, batch_size=batch_size, **where
+            )
+        return batches.mini_batches(
+            seed, t, clients, samples, batch_size=batch_size, epochs=epochs, steps=steps, walk=walk, **where
+        )
+
+    def batch(self, plan: Plan, k: int, rows: slice = slice(None)) -> Batch:
+        """The mini-batches of local step k for some neighbouring clients of a plan with mini-batches."""
+        samples, step = plan.samples[k, rows], plan.first + k
+        picked = plan.indices[k, rows]
+        x = self.data.local_inputs(picked, plan.rows[rows], self._augmentation(plan.keys[rows], step, samples))
+        keys = self._dropout(plan.keys[rows], step)
+        return Batch(x, self.y[picked], plan.weights[k, rows], plan.counts[k, rows].tolist(), keys)
+
+    def gradient(self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
+        """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan.
+
+        loss: what is differentiated, with tensors for these a clients.  along: directions `[a, d]`, whose
+        Hessian-vector products are then the result.
+        """
+        return self.gradient_and_losses(Y, plan, k, loss, along)[0]
+
+    def gradient_and_losses(
+        self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`gradient`, and the clients' losses `[a]` on the same batches."""
+        if plan.indices is None:
+            return self._full(Y, plan, k, loss, along)
+        return self.engine.gradient(Y, self.batch(plan, k, slice(len(Y))), loss, along)
+
+    def full_gradient(
+        self, Y: Tensor, plan: Plan, k: int = -1, loss: Loss = PLAIN, along: Tensor | None = None
+    ) -> Tensor:
+        """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them."""
+        return self._full(Y, plan, k, loss, along)[0]
+
+    def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
+        """All local steps of a plan with mini-batches in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding."""
+        self.engine.descend(Y, plan.counts, partial(self.batch, plan), lr)
+
+    def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
+        """Logits `[a, B, ...]` under the rows of `Y [a, d]` on local step k's batches, forward only.
+
+        As in training: batch norm on the batch.  What stands where samples are padded means nothing.
+        """
+        if plan.indices is not None:
+            return self.engine.logits(Y, self.batch(plan, k, slice(len(Y))))
+        found, width = None, int(self.sizes[plan.clients[: len(Y)]].max())
+        for rows, columns, batch in self._full_batches(plan, k, len(Y)):
+            logits = self.engine.logits(Y[rows], batch)
+            if found is None:
+                found = logits.new_zeros(len(Y), width, *logits.shape[2:])
+            found[rows, columns] = logits
+        return found
+
+    def _full(self, Y: Tensor, plan: Plan, k: int, loss: Loss, along: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Gradients and losses of the whole local objectives, sums over parts of the clients' samples."""
+        G, losses = torch.zeros_like(Y), Y.new_zeros(len(Y))
+        for rows, columns, batch in self._full_batches(plan, k, len(Y)):
+            direction = None if along is None else along[rows]
+            g, each = self.engine.gradient(Y[rows], batch, loss.cut(rows, columns), direction)
+            G[rows] += g
+            losses[rows] += each
+        return G, losses
+
+    def _full_batches(self, plan: Plan, k: int, a: int) -> Iterator[tuple[slice | Tensor, slice, Batch]]:
+        """All samples of the plan's first a clients in parts: which clients, which of their samples, and these.
+
+        Batch norm needs all samples of a client at once: its statistics are those of the batch.  Then clients of equal
+        size go together, so that nothing is padded and nobody's result depends on who else is in the cohort.
+        """
+        clients, sizes, step = plan.clients[:a], self.sizes[plan.clients[:a]], plan.first + k
+        order, start = np.concatenate([self.index[i] for i in clients]), np.cumsum(sizes) - sizes
+
+        def batch(rows: np.ndarray, low: int, high: int) -> Batch:
+            j = np.arange(low, high)
+            valid = j < sizes[rows, None]
+            samples = order[start[rows, None] + np.where(valid, j, 0)]
+            picked = torch.as_tensor(samples).to(self.device)
+            words = self._augmentation(plan.keys[rows], step, samples)
+            x = self.data.local_inputs(picked, plan.rows[torch.as_tensor(rows).to(self.device)], words)
+            weight = torch.as_tensor(valid / sizes[rows, None], dtype=self.dtype).to(self.device)
+            keys = self._dropout(plan.keys[rows], step, low)
+            return Batch(x, self.y[picked], weight, valid.sum(1).tolist(), keys)
+
+        if self.engine.norms:
+            for size in np.unique(sizes)[::-1].tolist():
+                same = np.flatnonzero(sizes == size)
+                for rows in np.array_split(same, -(-len(same) // max(1, SAMPLE_CHUNK // size))):
+                    yield torch.as_tensor(rows).to(self.device), slice(0, size), batch(rows, 0, size)
+            return
+        # with dropout, what a chunk draws must not depend on who else is in the cohort
+        width, longest = CLIENT_CHUNK if self.engine.random else max(1, SAMPLE_CHUNK // a), int(sizes.max())
+        for low in range(0, longest, width):
+            high = min(low + width, longest)
+            yield slice(None), slice(low, high), batch(np.arange(a), low, high)
+
+    def _augmentation(self, keys: np.ndarray, step: int, samples: np.ndarray) -> np.ndarray | None:
+        """A random word per sample `[m, B]`, where images are augmented anew in each step."""
+        if self.augment is None or self.augment.once:
+            return None
+        return rng.words(keys[:, None], rng.AUGMENT, step, samples)
+
+    def _dropout(self, keys: np.ndarray, *parts: int) -> list[int]:
+        """A random word per client, where the network draws random numbers."""
+        if not self.engine.random:
+            return [0] * len(keys)
+        return [int(key) & 0x7FFFFFFFFFFFFFFF for key in rng.words(keys, rng.DROPOUT, *parts)]
+
+    def activation_bytes(self, batch_size: int | None) -> float:
+        """Bytes of activations and their gradients for one client's mini-batch.
+
+        0 where their number is bounded anyway: full batches come in parts, and so do clients but on the batched path.
+        """
+        e = self.engine
+        if batch_size is None or e.general(self.device) != "batched" or e.block is not None:
+            return 0.0
+        outputs = e.width(self.inputs(self.x[:2]))
+        return 2.0 * min(batch_size, int(self.sizes.max())) * outputs * self.x0.element_size()
+
+    # --- sub-models -------------------------------------------------------------------------------------------------
+
+    def neurons(self, aligned: bool = True) -> Neurons:
+        """The model's hidden units and what they own; ValueError for models that mix channels."""
+        return self.engine.neurons(aligned)
+
+    def owned(self, clients: np.ndarray) -> Tensor:
+        """Which labels each of these clients has samples of, `[a, classes]` bool."""
+        return torch.as_tensor(self.data.label_counts[clients] > 0).to(self.device)
+
+    def activations(self, x: Tensor, clients: np.ndarray, budget: int | None = None, key: int = 0) -> list[Tensor]:
+        """Mean activation `[a, width]` per stream of the model `x [d]` over the clients' samples and positions.
+
+        budget: samples per client, a subset drawn from (key, client); None = all.  Batch norm uses the statistics of
+        chunks of up to `CLIENT_CHUNK` samples of one client, scalers are off.
+        """
+        samples = [self.index[i] for i in clients]
+        if budget is not None:
+            hashes = (rng.words(key, int(i), np.arange(len(s))) for i, s in zip(clients, samples, strict=True))
+            samples = [s[np.argsort(h)[:budget]] for s, h in zip(samples, hashes, strict=True)]
+        # with batch norm, a client's chunks must not depend on who else is in the cohort
+        width = CLIENT_CHUNK if self.engine.norms else max(1, SAMPLE_CHUNK // len(clients))
+        chunks = [np.array_split(s, -(-len(s) // width)) for s in samples]
+        back, total, rows = x.device, None, torch.as_tensor(np.asarray(clients)).to(self.device)
+        Y = x.to(self.device).expand(len(clients), -1)
+        for c in range(max(map(len, chunks))):
+            sizes = np.array([len(parts[c]) if c < len(parts) else 0 for parts in chunks])
+            order = np.stack([np.resize(parts[min(c, len(parts) - 1)], sizes.max()) for parts in chunks])
+            valid = np.arange(sizes.max()) < sizes[:, None]
+            weight = torch.as_tensor(valid / [[len(s)] for s in samples], dtype=self.dtype).to(self.device)
+            picked = torch.as_tensor(order).to(self.device)
+            inputs = self.inputs(self.x[picked], rows[:, None])
+            batch = Batch(inputs, self.y[picked], weight, sizes.tolist(), [])
+            seen = self.engine.observe(Y, batch, self.neurons().sites)
+            means = [torch.einsum("mb,mbcs->mc", weight, h) / h.shape[3] for h in seen]
+            total = means if total is None else [a + b for a, b in zip(total, means, strict=True)]
+        return [h.to(back) for h in total]
+
+    def public_logits(self, Y: Tensor) -> Tensor:
+        """Logits `[m, P, classes]` of the public samples under each row of `Y [m, d]`, batch norm on all of them."""
+        x, y = self.inputs(self.public[0])[None], self.public[1][None]
+        batch = Batch(x, y, torch.ones_like(y, dtype=self.dtype), [y.shape[1]], [0])
+        rows = (row[None].to(self.device) for row in Y)
+        return torch.cat([self.engine.logits(row, batch).to(Y.device) for row in rows])
+
+    def public_sensitivities(
+        self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str], loss: Loss = PLAIN
+    ) -> list[Tensor]:
+        """Derivatives `[m, S, width, positions]` of a loss of the model `x [d]` by its activations at `sites`.
+
+        picked `[m, S]` among the public samples, labels `[m, S]`, weights w `[m, S]` (0: not used); loss for m clients.
+        """
+        batch = Batch(*(t.to(self.device) for t in (self.inputs(self.public[0][picked]), labels, w)), [0] * len(w), [])
+        D = self.engine.observe(x.to(self.device).expand(len(w), -1), batch, sites, loss.to(self.device))
+        return [h.to(x.device) for h in D]
+
+    # --- evaluation -------------------------------------------------------------------------------------------------
+
+    def evaluate(self, x: Tensor, reading: str | None = None) -> dict[str, Tensor]:
+        """`accuracy` and mean cross-entropy `loss` of the flat parameters `x [d]` on the whole test set.
+
+        reading: with normalise="client", whose statistics test images get; "target" where they have owners, else
+        "pooled".
+        """
+        reading = reading or ("pooled" if self.source.test_owner is None else "target")
+        checks.choice("reading", reading, READINGS[1:])
+        return self.engine.evaluate(x, self.data.test_chunks(reading), self.data.train_chunks)
+
+    def evaluate_clients(self, X: Tensor, clients: np.ndarray | None = None) -> dict[str, Tensor]:
+        """Metrics `[a]` of the models `X [a, d]` of these clients (default: all), each on the whole test set.
+
+        `accuracy` and `loss` with the client's own normalisation and batch-norm statistics of its own training data;
+        `own_accuracy` on the test images of its own domain alone, where the source has test owners and each client
+        one; with normalise="client" also `accuracy_target` and `accuracy_pooled`, the other two readings.
+        """
+        clients = np.arange(self.n) if clients is None else clients
+        data, domains, columns = self.data, self.data.domains, {}
+        for x, i in zip(X, clients.tolist(), strict=True):
+            x, train = x.to(self.device), partial(data.train_chunks, i)
+            loss, hits = self.engine.scores(x, data.test_chunks("own", i), train)
+            row = {"accuracy": hits.mean(), "loss": loss.mean()}
+            if domains is not None:
+                own = np.flatnonzero(self.source.test_owner == domains[i])
+                row["own_accuracy"] = hits[torch.as_tensor(own).to(hits.device)].mean()
+            for reading in READINGS[1:] if self.normalise == "client" else ():
+                row[f"accuracy_{reading}"] = self.engine.scores(x, data.test_chunks(reading), train)[1].mean()
+            for name, value in row.items():
+                columns.setdefault(name, []).append(value)
+        return {name: torch.stack(column) for name, column in columns.items()}
+
+    def objective(self, x: Tensor) -> Tensor:
+        """F(x): the mean over clients of their mean training losses, the function that federated learning minimises."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for i in range(self.n):
+            total += self.engine.evaluate(x, self.data.train_chunks(i), self.data.train_chunks)["loss"]
+        return total / self.n
+
+    def label_counts(self) -> np.ndarray:
+        """Samples per client and label, `[n, classes]`."""
+        return self.data.label_counts
+
+    def plot(self, ax: Any = None) -> Any:
+        """The partition as a picture: clients x labels (a matplotlib Figure)."""
+        from .. import plots
+
+        return plots.partition(self.label_counts(), ax=ax).figure
+
+    def fingerprint(self) -> str:
+        """A hash of what determines a run here: data, partition, model and initial parameters."""
+        parts = (self.source.name, self.n, str(self.dtype), repr(self.engine.module), self.normalise, self.augment)
+        h = hashlib.sha256(repr(parts).encode())
+        h.update(str(self.engine.compute or "").encode())
+        s, order = self.source, np.concatenate(self.index)
+        for a in (self.sizes, order, s.train_x, s.train_y, s.test_x, s.test_y, self.x0.cpu().numpy()):
+            h.update(repr((a.dtype.str, a.shape)).encode())
+            h.update(np.ascontiguousarray(a).reshape(-1).data)
+        for part in self.public or ():
+            h.update(part.cpu().numpy().tobytes())
+        return h.hexdigest()[:16]
+
+
+def federation(
+    source: Any = "digits",
+    clients: int | None = None,
+    partition: Partition | None = None,
+    model: str | nn.Module | Callable[..., nn.Module] = "cnn",
+    seed: int = 0,
+    *,
+    root: str | None = None,
+    download: bool = True,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    path: str = "auto",
+    compute: torch.dtype | None = None,
+    block: int | None = None,
+    normalise: str = "pooled",
+    augment: RandAugment | None = None,
+    public: int | None = None,
+) -> Federation:
+    """A federation of real data.
+
+    source: a name (`fc.data.sources.NAMES`), `(x, y)`, `((x, y), (test_x, test_y))`, or a mapping with npz keys.
+    clients: how many; None with `ByOwner()` means all owners.  partition: `IID()` (default), `Dirichlet(q)`,
+    `Shards(c)`, `ByOwner()`.  model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
+    seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
+    path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
+    convolutions with 8 bits of mantissa; clients computed together at most.
+    normalise: "pooled", "client" or "half", see `Federation`.  augment: `RandAugment()` for the training images.
+    public: training samples per class that no client gets, for methods with public data (`fed.public`).
+
+    Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data), TypeError.
+    """
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype={dtype}; use torch.float32 or torch.float64")
+    source = load(source, root, download)
+    seed = checks.integer("seed", seed, 0)
+    aside = None
+    if public is not None:
+        source, aside, _ = set_aside(source, public, seed)
+    partition = IID() if partition is None else partition
+    if not hasattr(partition, "split") or isinstance(partition, type | str):
+        raise TypeError(f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c) or fc.ByOwner()")
+    if clients is None:
+        if not isinstance(partition, ByOwner) or source.train_owner is None:
+            raise ValueError("clients=None works with partition=ByOwner() on a source with owners; use clients=n")
+        clients = len(np.unique(source.train_owner)) * partition.parts
+    clients = checks.integer("clients", clients, 1)
+    checks.choice("normalise", normalise, NORMALISE)
+    if augment is not None:
+        _augmentable(augment, source)
+    parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
+    module = models.build(model, source.train_x.shape[1:], source.classes, seed)
+    data = Clients.of(
+        source, parts, normalise=normalise, augment=augment, public=aside, seed=seed, device=available(device),
+        dtype=dtype,
+    )  # fmt: skip
+    return on_network(data, module, partition, seed, path, compute, block)
+
+
+def on_network(
+    data: Clients,
+    module: nn.Module,
+    partition: Partition,
+    seed: int,
+    path: str = "auto",
+    compute: torch.dtype | None = None,
+    block: int | None = None,
+) -> Federation:
+    """The federation of these clients on the network `module`, which starts from its parameters.
+
+    Raises ValueError for parameters that are not finite and for a module that does not suit the data.
+    """
+    engine = Engine(module, path, compute=compute, block=block).to(data.device, data.dtype)
+    x0 = models.flatten(module).to(data.device, data.dtype)
+    if not torch.isfinite(x0).all():
+        raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
+    try:
+        with torch.no_grad():
+            logits = engine.module.eval()(data.inputs(data.x[:2]))
+    except Exception as e:  # whatever a module of the user's raises
+        raise ValueError(
+            f"the model does not take inputs of shape {tuple(data.x.shape[1:])} ({first_line(e)}); "
+            "use a model made for this shape, or model='mlp'"
+        ) from e
+    if not isinstance(logits, Tensor):
+        raise ValueError(
+            f"the model returns a {type(logits).__name__}; use a model that returns logits [B, classes] alone"
+        )
+    classes = data.source.classes
+    if logits.ndim != 2 or logits.shape[1] < classes:
+        raise ValueError(
+            f"the model gives {tuple(logits.shape[1:])} logits a sample, the source has {classes} "
+            f"classes; make its last layer {classes} wide"
+        )
+    return Federation(data, engine, x0, partition, seed)
+
+
+def _augmentable(augment: RandAugment, source: Source) -> None:
+    if not isinstance(augment, RandAugment):
+        raise TypeError(f"augment={augment!r}; use fc.RandAugment() or None")
+    x = source.train_x
+    if source.text or x.dtype != np.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3):
+        raise ValueError(
+            f"augment={augment!r} needs uint8 images with 1 or 3 channels, the data is {x.dtype} of shape "
+            f"{x.shape[1:]}; use augment=None"
+        )

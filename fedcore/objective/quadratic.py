@@ -1,0 +1,174 @@
+"""Quadratic objectives with exact gradients."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data import batches
+from ..data.batches import Plan
+from ..engine import PLAIN, Loss
+from ..engine.units import Neurons
+from ..models import Layout
+from .devices import available
+
+
+class Quadratic:
+    """n clients with F_i(x) = 0.5 (x - b_i)' A_i (x - b_i) and exact gradients A_i (x - b_i).
+
+    `A [n, p, p]`, `b [n, p]`, `optimum [p]` = (sum A_i)^-1 sum A_i b_i.  `evaluate` gives `loss` = F(x) (mean over
+    clients) and `distance` = ||x - optimum||.  Its methods are those of `objective.Objective`.
+    """
+
+    layout: Layout | None = None
+    classes, stages = 0, 1
+    trained: Tensor | None = None
+    has_test = False
+    normalise = "pooled"
+    block: int | None = None
+    partition = public = None
+
+    def __init__(self, A: Tensor, b: Tensor, x0: Tensor) -> None:
+        self.A, self.b, self.x0 = A, b, x0
+        self.n, self.d = b.shape
+        self.sizes, self.device, self.dtype = np.ones(self.n, int), b.device, b.dtype
+        self.optimum = torch.linalg.lstsq(A.mean(0), torch.einsum("npq,nq->p", A, b)[:, None] / self.n).solution[:, 0]
+
+    def __repr__(self) -> str:
+        return f"Quadratic(clients={self.n}, d={self.d}, dtype={self.dtype}, device={self.device})"
+
+    def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Quadratic:
+        """The same problem on another device or in another type."""
+        device, dtype = available(device or self.device), dtype or self.dtype
+        if device == self.device and dtype == self.dtype:
+            return self
+        return Quadratic(*(part.to(device, dtype) for part in (self.A, self.b, self.x0)))
+
+    def fingerprint(self) -> str:
+        """A hash of A, b, x0 and the number type."""
+        parts = (t.detach().cpu().double().numpy().tobytes() for t in (self.A, self.b, self.x0))
+        return hashlib.sha256(str(self.dtype).encode() + b"".join(parts)).hexdigest()[:16]
+
+    # --- gradients --------------------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        seed: int,
+        t: int,
+        clients: np.ndarray,
+        *,
+        epochs: int = 1,
+        steps: int | None = None,
+        batch_size: int | None = 20,
+        walk: bool = False,
+        share: float | None = None,
+        epoch: int = 0,
+    ) -> Plan:
+        """Exact gradients need no batches: an epoch is one step, and only `epochs` and `steps` are used."""
+        return batches.full_batches(seed, t, clients, epochs if steps is None else steps, self.device)
+
+    def gradient(self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
+        """A_i (y_i - b_i) for the first len(Y) clients of the plan; with directions `along [a, d]`, A_i along_i."""
+        return self.gradient_and_losses(Y, plan, k, loss, along)[0]
+
+    def gradient_and_losses(
+        self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`gradient`, and F_i(y_i) `[a]`; raises ValueError for another loss than the objective itself."""
+        if not loss.plain:
+            raise ValueError("a quadratic has no logits and no representation; use a federation with a network")
+        i = plan.rows[: len(Y)]
+        e = Y - self.b[i]
+        G = _times(self.A[i], e)
+        return G if along is None else _times(self.A[i], along), 0.5 * (G * e).sum(1)
+
+    def full_gradient(
+        self, Y: Tensor, plan: Plan, k: int = -1, loss: Loss = PLAIN, along: Tensor | None = None
+    ) -> Tensor:
+        """The same gradients: exact, also where a class of your own adds noise in `gradient_and_losses`."""
+        return Quadratic.gradient_and_losses(self, Y, plan, k, loss, along)[0]
+
+    def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
+        """All local steps of a plan in place, `Y <- Y - lr * gradient(Y, plan, k)`; rows sorted by their steps."""
+        for k in range(int(plan.steps[0])):
+            a = int((plan.steps > k).sum())
+            Y[:a].sub_(self.gradient(Y[:a], plan, k), alpha=lr)
+
+    # --- what only a network has ------------------------------------------------------------------------------------
+
+    def neurons(self, aligned: bool = True) -> Neurons:
+        """A quadratic has no hidden units."""
+        return Neurons.none(self.d)
+
+    def activation_bytes(self, batch_size: int | None) -> float:
+        """A quadratic has no activations."""
+        return 0.0
+
+    def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
+        """Raises ValueError."""
+        raise _no("logits")
+
+    def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Quadratic:
+        """Raises ValueError."""
+        raise _no("sub-models")
+
+    def owned(self, clients: np.ndarray) -> Tensor:
+        """Raises ValueError."""
+        raise _no("labels")
+
+    def activations(self, x: Tensor, clients: np.ndarray, budget: int | None = None, key: int = 0) -> list[Tensor]:
+        """Raises ValueError."""
+        raise _no("activations")
+
+    # --- evaluation -------------------------------------------------------------------------------------------------
+
+    def objective(self, x: Tensor) -> Tensor:
+        """F(x) = (1/n) sum_i F_i(x)."""
+        e = x - self.b
+        return 0.5 * (_times(self.A, e) * e).sum() / self.n
+
+    def evaluate(self, x: Tensor) -> dict[str, Tensor]:
+        """`loss` = F(x) and `distance` to the optimum."""
+        return {"loss": self.objective(x), "distance": (x - self.optimum).norm()}
+
+
+def _times(A: Tensor, v: Tensor) -> Tensor:
+    """A_i v_i, `[a, p, p]` and `[a, p]` -> `[a, p]`."""
+    return torch.bmm(A, v.unsqueeze(2)).squeeze(2)
+
+
+def _no(what: str) -> ValueError:
+    return ValueError(f"a quadratic has no {what}; use a federation with a network (fc.federation)")
+
+
+def quadratic(A: Any, b: Any, x0: Any = None, *, device: str | torch.device | None = None) -> Quadratic:
+    """The quadratic federation: `A [n, p, p]`, `b [n, p]`, `x0 [p]` (default zeros); float64 unless given in float32.
+
+    Raises ValueError for shapes that do not fit, NaN, and A_i that are not symmetric.
+    """
+    device = None if device is None else available(device)
+    try:
+        A, b = (part if hasattr(part, "dtype") else np.asarray(part, np.float64) for part in (A, b))
+        A, b = (torch.as_tensor(part, device=device).detach().clone() for part in (A, b))
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"A or b is no array of numbers ({e}); use A [n, p, p] and b [n, p] with n, p >= 1") from e
+    dtype = torch.float32 if A.dtype == b.dtype == torch.float32 else torch.float64
+    A, b = A.to(dtype), b.to(dtype)
+    if b.ndim != 2 or A.shape != (*b.shape, b.shape[1]) or not len(b):
+        raise ValueError(
+            f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; use A [n, p, p] and b [n, p] with n, p >= 1"
+        )
+    x0 = torch.zeros_like(b[0]) if x0 is None else torch.as_tensor(x0, dtype=dtype, device=b.device).detach().clone()
+    if x0.shape != b[0].shape:
+        raise ValueError(f"x0 has shape {tuple(x0.shape)}; use [{b.shape[1]}], the p of b [n, p]")
+    for name, part in (("A", A), ("b", b), ("x0", x0)):
+        if not torch.isfinite(part).all():
+            raise ValueError(f"{name} holds NaN or infinity; give finite numbers")
+    if not torch.allclose(A, A.transpose(1, 2)):
+        raise ValueError("A_i must be symmetric; use (A + A') / 2")
+    return Quadratic(A, b, x0)

@@ -1,0 +1,185 @@
+"""Tables and figures of the source documents, run again: python -m fedcore.reproduce list | NAME ... | report
+
+    list                       every table and figure: cells, settings left open, estimated time, what is done
+    fedup-table4 --seeds 3     run what is missing of a table (or of `all`), as notebooks on a local Dask cluster
+    report                     rebuild the tidy tables from the results, and print a verdict on each
+
+    torchrun --nproc_per_node=2 -m fedcore.reproduce fedup-table4 --plain      every run shared by two processes
+
+Started again, a batch does only what is missing.  Exit status: 0, or 1 when a cell failed, or 2 for a wrong call.
+
+From Python: `run_cell(spec)` runs one cell, `load` reads a result file, `tables` and `get` give the definitions.  What
+they are made of is in `fedcore.experiments`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from . import distributed
+from .experiments import batch, estimate, provenance, table
+from .experiments.batch import Place
+from .experiments.cells import Cell, CorruptResult, Result, load, run_cell
+from .experiments.show import curves, summary
+from .experiments.table import PROFILES, Table, get, printed, tables
+
+__all__ = [
+    "Cell", "CorruptResult", "Result", "Table", "curves", "get", "load", "main", "printed", "run_cell", "summary",
+    "tables",
+]  # fmt: skip
+
+PER_NOTEBOOK = 4.0  # seconds that a cell's notebook adds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status.  arguments: instead of those of the command line."""
+    given = _parse(arguments)
+    root = Path(given.results)
+    root = root / "uncommitted" if given.uncommitted else root
+    seeds = list(range(given.seeds))
+    try:
+        if given.definitions:
+            table.add(given.definitions)
+        if given.names == ["list"]:
+            return _list(root, given.profile, seeds, given.workers)
+        if given.names == ["report"]:
+            return _report(root, seeds)
+        if distributed.world().size > 1 and not given.plain:
+            raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
+        chosen = list(tables().values()) if given.names == ["all"] else [get(name) for name in given.names]
+    except ValueError as e:
+        print(e, file=sys.stderr)
+        return 2
+    failures = 0
+    try:
+        for one in {t.name: t for t in (get(t.drawn_from) if t.drawn_from else t for t in chosen)}.values():
+            failures += _run(one, Place(root, given.profile, one.name), seeds, given)
+    except KeyboardInterrupt:
+        print("\nstopped; what is finished is kept, and the same command goes on from here", file=sys.stderr)
+        return 130
+    return 1 if failures else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m fedcore.reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help="list, report, all, or names of tables and figures")
+    parser.add_argument("--profile", choices=PROFILES, default="quick")
+    parser.add_argument("--seeds", type=_positive, default=3, help="how many seeds, from 0 on (default 3)")
+    parser.add_argument("--results", default="results", help="the results folder (default: results)")
+    parser.add_argument("--scheduler", help="address of a Dask scheduler, such as tcp://10.0.0.1:8786")
+    parser.add_argument("--workers", type=_positive, help="cells at once on this machine (default: GPUs, else cores)")
+    parser.add_argument("--plain", action="store_true", help="without notebooks and Dask: needs torch only")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: CUDA where there is one)")
+    parser.add_argument("--definitions", help="a Python file with tables of your own, TABLES = [...]")
+    parser.add_argument("--only", help="only cells whose name contains this")
+    parser.add_argument("--outdated", action="store_true", help="also run again what is older than the code")
+    parser.add_argument(
+        "--uncommitted", action="store_true",
+        help="use RESULTS/uncommitted, which git ignores: for trials of code that no commit holds",
+    )  # fmt: skip
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
+    return int(text)
+
+
+def _run(one: Table, place: Place, seeds: list[int], given: argparse.Namespace) -> int:
+    cells = [cell for cell in one.cells(given.profile) if not given.only or given.only in cell.name]
+    outcome = batch.run(
+        place, cells, seeds, notebooks=not given.plain, scheduler=given.scheduler, workers=given.workers,
+        device=given.device, outdated=given.outdated,
+    )  # fmt: skip
+    if distributed.world().rank:  # the first process speaks for all
+        return len(outcome.failed)
+    for message in outcome.damaged:
+        print(message, file=sys.stderr)
+    for name, notebook, error in outcome.failed:
+        print(f"\nFAILED {place.table}: {name}\n  notebook: {notebook}\n  {error.rstrip()}", file=sys.stderr)
+    print(
+        f"{place.table} ({given.profile}): {len(outcome.done)} cells run, {len(outcome.stood)} stood already, "
+        f"{len(outcome.failed)} failed; results in {place.folder}"
+    )
+    return len(outcome.failed)
+
+
+def _list(root: Path, profile: str, seeds: list[int], workers: int | None) -> int:
+    now, at_once = provenance.yardstick(), workers or torch.cuda.device_count() or len(batch._cores())
+    stored = {t.name: _stored(t, Place(root, profile, t.name)) for t in tables().values() if not t.drawn_from}
+    pace = estimate.Pace((cell.spec, result) for part in stored.values() for cell, result in part)
+    for t in tables().values():
+        results = stored[t.drawn_from or t.name]
+        left = [(cell.spec, estimate.runs_left(cell.spec, result, seeds)) for cell, result in results]
+        left = [(pace.seconds(spec, now), runs) for spec, runs in left if runs]
+        known = [PER_NOTEBOOK + each * runs for each, runs in left if each is not None]
+        print(f"{t.name}  [{'figure' if t.figure else 'table'} of {t.document}]  {t.title}")
+        time = _time(sum(known) / at_once, len(left) - len(known)) if left else "done"
+        print(f"    {profile}: {len(results) - len(left)} of {len(results)} cells done x {len(seeds)} seeds; {time}")
+        if older := sum(bool(result.outdated(seeds)) for _, result in results):
+            print(f"    {older} of {len(results)} cells are older than the code; --outdated runs them again")
+        for reason in dict.fromkeys(filter(None, (result.superseded(seeds) for _, result in results))):
+            print(f"    superseded: {reason}")
+        print(f"    {t.captions[profile]}" + (f" Drawn from the cells of {t.drawn_from}." if t.drawn_from else ""))
+        for what, choice in t.left_open:
+            print(f"    left open: {what}; ours: {choice}")
+    return 0
+
+
+def _stored(t: Table, place: Place) -> list[tuple[Cell, Result]]:
+    out = []
+    for cell in t.cells(place.profile):
+        try:
+            out.append((cell, batch.standing(place, cell)))
+        except CorruptResult as e:
+            print(e, file=sys.stderr)
+            out.append((cell, Result(cell.spec)))
+    return out
+
+
+def _time(seconds: float, unknown: int) -> str:
+    """In words; `unknown`: so many cells have none like them that is finished."""
+    if not seconds:
+        return "time not known before the first cell"
+    more = f", and {unknown} cell{'s' * (unknown > 1)} that cannot be estimated yet" if unknown else ""
+    return f"about {_duration(seconds)} left{more}"
+
+
+def _duration(seconds: float) -> str:
+    for size, unit, upto in ((1, "s", 100), (60, "min", 6000), (3600, "h", 360_000)):
+        if seconds < upto:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:,.0f} days"
+
+
+def _report(root: Path, seeds: list[int]) -> int:
+    from .experiments import judge
+
+    for profile in PROFILES:
+        frames = {}
+        for t in tables().values():
+            place = Place(root, profile, t.name)
+            if t.drawn_from or not place.folder.exists():
+                continue
+            frames[t.name] = judge.frame(t, place, seeds)
+            # whether a result is older than the code is a matter of today's code, not of the table
+            tidy = frames[t.name].drop(columns="older")
+            tidy.to_csv(place.folder / "table.csv", index=False, float_format="%.6g")
+        if frames:
+            words = judge.verdicts(frames, len(seeds)).drop(columns="what").to_string(index=False)
+            print(f"{profile}, {len(seeds)} seeds; tidy values in {root / profile}/*/table.csv\n{words}")
+            for sentence in judge.reservations(frames):
+                print(sentence)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

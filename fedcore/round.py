@@ -1,0 +1,144 @@
+"""One federated round as a function: broadcast, local steps, aggregate; state in, state out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .algorithms.method import Method, Round
+from .memory import Drawn, Place, State
+from .objective.protocol import Objective
+from .settings import Settings, check_method
+
+Watch = Callable[[Round, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a round saw: `round` (the server's vectors and the cohort's states before it), the last local iterates
+    `y [m, d]` with one row a client, and how it was `drawn`."""
+
+    round: Round
+    y: Tensor
+    drawn: Drawn
+
+    @property
+    def cohort(self) -> list[int]:
+        """The clients that took part, in ascending order."""
+        return self.drawn.cohort
+
+
+def start(method: Method, fed: Objective) -> State:
+    """The state before round 0: server vectors `[d]` and clients' rows `[n, d]` by name.
+
+    Raises TypeError for what is no method or whose hooks take other arguments, ValueError for a federation that does
+    not suit the method.
+    """
+    check_method(method)
+    return Place(method, method.on(fed)).start()
+
+
+def one_round(
+    method: Method,
+    fed: Objective,
+    state: State,
+    t: int,
+    *,
+    cohort: int | float | Sequence[int] | None = None,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> tuple[State, Seen]:
+    """Round t (from 0) of a method: the new state, and what the round saw.  `state` stays as it is.
+
+    cohort: as `simulate`'s, or the clients' numbers themselves.  settings: `lr`, `lr_decay`, `local_epochs`,
+    `local_steps`, `batch_size`, `server_lr`, `weight_decay`, `clip`, `momentum`, `weighting`, `seed`, as `simulate`'s.
+    watch: called with the round and the iterates `y [a, d]` before each local step.
+
+    `simulate` is a loop over this function, equal to it bit for bit:
+
+        state = fc.start(method, fed)
+        for t in range(rounds):
+            state, seen = fc.one_round(method, fed, state, t, lr=0.1)
+
+    Raises ValueError for a state of another method or federation and for settings out of range, TypeError as `start`.
+    """
+    check_method(method)
+    fed = method.on(fed)
+    s = Settings.checked(method, fed, cohort=cohort, rounds=t + 1, **settings)
+    place = Place(method, fed, s)
+    place.check(state)
+    return play(method, fed, state.copy(), t, s, place, watch)
+
+
+def play(
+    method: Method, fed: Objective, state: State, t: int, s: Settings, place: Place, watch: Watch | None = None
+) -> tuple[State, Seen]:
+    """The round itself, in memory and processes as `place` says; the state given is used up."""
+    drawn = place.draw(state, t)
+    plan, work = drawn.plan, s.work(method, t)
+    weight = fed.sizes if s.weighting == "samples" else np.ones(1)  # p_i = N_i / sum N, or 1 / m
+    p = weight[plan.clients % len(weight)] / weight[np.array(drawn.cohort) % len(weight)].sum()
+    r = Round(
+        objective=place.objective, plan=plan, seed=s.seed, t=t, n=fed.n, lr=work.lr, server_lr=s.server_lr,
+        p=place.column(p), K=place.column(plan.steps), visits=state.visits[plan.clients],
+        weight_decay=s.weight_decay, clip=s.clip, momentum=work.momentum, batch_size=work.batch_size,
+        server=place.vectors(state), rows=drawn.rows(), total=place.total(drawn),
+    )  # fmt: skip
+
+    r = place.prepare(method, r, drawn)
+    Y = place.iterates(method.broadcast(r), r.m)
+    for small, y in place.pieces(r, Y):
+        local_steps(method, small, y, watch)
+    new = place.aggregate(method, r, Y, drawn)
+    return place.put(state, new, drawn, t), Seen(r, Y, drawn)
+
+
+def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None) -> None:
+    """Y <- Y - lr v, K_i times for client i, in place; `Y [m, d]`.
+
+    A step is gradient, + weight decay, + the method's correction, then clip (each client's norm), then momentum (a
+    buffer that is new every round), then the step.  Raises ValueError for a direction that writes to what is no memory.
+    """
+    alone = r.loss.plain and not (r.weight_decay or r.clip or r.momentum or watch) and r.plan.indices is not None
+    velocity = torch.zeros_like(Y) if r.momentum else None
+    seen = replace(r)
+    for k in range(int(r.plan.steps[0])):
+        a = int((r.plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
+        seen = seen.head(a)
+        seen.step, y, G = k, Y[:a], seen.gradient
+        if watch is not None:
+            watch(seen, y)
+        with unwritten(method, {**seen.server, **_plain(seen.rows), "y": y}):
+            v = method.direction(G, y, seen)
+        if v is G and alone:  # nothing but gradients in this round: the engine takes all the steps at once
+            return r.objective.descend(Y, r.plan, r.lr)
+        v = G(y) if v is G else v
+        if r.clip is not None:
+            v = v * (r.clip / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
+        if velocity is not None:
+            v = velocity[:a].mul_(r.momentum).add_(v)
+        Y[:a].sub_(v, alpha=r.lr)
+        del v  # or it would take its room while the next gradient is computed
+
+
+@contextlib.contextmanager
+def unwritten(method: Method, tensors: Mapping[str, Any]) -> Iterator[None]:
+    """A direction may write to the round's memory alone."""
+    before = {k: (v, v._version) for k, v in tensors.items() if isinstance(v, Tensor)}
+    yield
+    for name, (v, version) in before.items():
+        if v._version != version:
+            raise ValueError(
+                f"{type(method).__name__}.direction wrote to {name!r}, which is no memory of the round; return v and "
+                f"leave {name!r} as it is, or declare a copy in prepare: return r.extended(memory={{...}})"
+            )
+
+
+def _plain(rows: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return rows if isinstance(rows, dict) else {}  # what a part cuts out is its own copy

@@ -1,0 +1,281 @@
+"""A run: validate, loop over rounds, evaluate, keep checkpoints."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import checkpoint, checks, distributed
+from .algorithms.method import Method, Round
+from .history import Diverged, History, Row
+from .memory import Place, chunk_size
+from .objective.network import Federation
+from .objective.protocol import Objective
+from .objective.quadratic import Quadratic
+from .progress import bar as progress_bar
+from .round import Seen, play
+from .settings import Settings, check_method
+
+Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
+
+
+def simulate(
+    method: Method,
+    fed: Objective,
+    *,
+    rounds: int,
+    cohort: int | float | None = None,
+    lr: float = 0.1,
+    lr_decay: float = 1.0,
+    local_epochs: int = 1,
+    local_steps: int | None = None,
+    batch_size: int | None = 20,
+    server_lr: float = 1.0,
+    weight_decay: float = 0.0,
+    clip: float | None = None,
+    momentum: float = 0.0,
+    weighting: str = "uniform",
+    seed: int = 0,
+    eval_every: int = 1,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    checkpoint_dir: str | os.PathLike | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = True,
+    progress: bool | None = None,
+    probes: Sequence[Probe] = (),
+    personal: bool | str = False,
+    chunk: int | None = None,
+) -> History:
+    """Run a method on a federation for `rounds` rounds and return its `History`.
+
+    cohort: clients per round, an int, a fraction (float), or None for all.  lr: local learning rate, times `lr_decay`
+    after every round.  local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of
+    different size; `local_steps`, when given, is K for all.  batch_size: None is the full local batch.  A local step
+    is gradient, + weight_decay * y, + the method's correction, then `clip` (each client's norm), then `momentum` (a
+    buffer that is new every round), then the step.  weighting: p_i = 1/m ("uniform") or N_i / sum N ("samples").
+
+    seed: decides cohorts and batches, each a function of (seed, round, client) alone.  eval_every: rounds between
+    evaluations of the server model; the last round is always evaluated.  dtype, device: default the federation's.
+    probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  What round t (from 0)
+    shows stands under t + 1, although its `x` is the model before it.
+    personal: also evaluate the clients' models, with their numbers in the history (`Federation.evaluate_clients`).
+    True: after the round, every client the model it uses (`Method.personal`, else the server's).  "local": the
+    cohort's models at the end of their local training, before they are averaged.
+
+    chunk: clients of a cohort that take their local steps together at most; None: all of them, or as many as there is
+    memory for (asked once, with a warning).  On an accelerator the cohort's rows then live in host memory and travel.
+    Results are equal to rounding; to the bit where clients are computed one by one or in blocks that chunks hold whole.
+
+    checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at
+    evaluations); with `resume` a run continues from it and ends bit-identical to one that was never stopped.
+    progress: a bar; None shows one for runs over a second on a terminal or in a live notebook.
+
+    In a process group of torch.distributed, as under torchrun, the processes share the run: `fedcore.distributed`.
+
+    Raises ValueError and TypeError for arguments out of range, Diverged when a client leaves the finite numbers,
+    CheckpointError for a damaged or foreign checkpoint, OSError for a folder that cannot be written.
+    """
+    check_method(method)
+    if not isinstance(fed, Federation | Quadratic):
+        raise TypeError(f"fed={type(fed).__name__}; make one with fc.federation(...) or fc.quadratic(A, b)")
+    if dtype not in (None, torch.float32, torch.float64):
+        raise ValueError(f"dtype={dtype}; use torch.float32, torch.float64, or None for the federation's own")
+    rounds = checks.integer("rounds", rounds, 0)
+    eval_every = checks.integer("eval_every", eval_every, 1)
+    if checkpoint_every is not None:
+        checkpoint_every = checks.integer("checkpoint_every", checkpoint_every, 1)
+    if callable(probes):
+        raise TypeError(f"probes={probes!r} is one probe; use a list of them, probes=[...]")
+    if not isinstance(personal, bool):
+        checks.choice("personal", personal, ("local",))
+    if personal and not isinstance(fed, Federation):
+        raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
+    fed = method.on(fed.to(device, dtype))
+    s = Settings.checked(
+        method, fed, rounds=rounds, cohort=cohort, lr=lr, lr_decay=lr_decay, local_epochs=local_epochs,
+        local_steps=local_steps, batch_size=batch_size, server_lr=server_lr, weight_decay=weight_decay, clip=clip,
+        momentum=momentum, weighting=weighting, seed=seed,
+    )  # fmt: skip
+    if chunk is None:
+        chunk = chunk_size(method, fed, s)
+    else:
+        chunk = checks.integer("chunk", chunk, 1, hint="or None for as many as there is memory for")
+    world = distributed.world()
+    with world.together():
+        place = Place(method, fed, s, world, chunk, rounds)
+        run = Run(method, fed, s, place, list(probes), personal, {**s.dict(), "eval_every": eval_every})
+        store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
+        if store and resume:
+            run.restore(store.load(rounds))
+        return run.go(rounds, store, checkpoint_every or eval_every, False if world.rank else progress)
+
+
+@dataclass
+class Run:
+    """A loop over rounds, and what is kept beside the state: the history, and the size of each round's iterates."""
+
+    method: Method
+    fed: Objective
+    s: Settings
+    place: Place
+    probes: list[Probe]
+    personal: bool | str
+    settings: dict[str, Any]
+    t: int = 0
+    unchecked: list[tuple[int, np.ndarray, np.ndarray, Tensor, Tensor]] = field(default_factory=list)
+    largest: tuple[int, float, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self.state = self.place.start()
+        self.history = History(self.state["x"], dict(self.state), self.method, self.settings)
+
+    def identity(self) -> dict[str, Any]:
+        """All that determines the result, but for the number of rounds."""
+        more = {"personal": self.personal} if self.personal else {}
+        return {"method": repr(self.method), "federation": self.fed.fingerprint(), **self.settings, **more}
+
+    def restore(self, saved: checkpoint.Saved | None) -> None:
+        """Go on after the rounds of a checkpoint; raises CheckpointError where the processes read different ones."""
+        world = self.place.world
+        rounds = world.objects(saved and saved.t)
+        if len(set(rounds)) > 1:
+            raise checkpoint.CheckpointError(
+                f"the processes read checkpoints of {rounds} rounds; use a checkpoint_dir that is one folder for all"
+            )
+        if saved is None:
+            return
+        self.t, server = saved.t, dict(self.state.server)
+        for k, v in saved.state.items():
+            if k in self.state.clients:
+                self.state.clients[k].copy_(v[world.rank :: world.size])
+            else:
+                server[k] = v.to(self.fed.device)
+        for cohort in saved.cohorts:
+            self.state.visits[cohort] += 1
+        self.state = replace(self.state, server=server)
+        self.history.cohorts, self.history.rows = saved.cohorts, saved.rows
+        self.history.params, self.history.state = self.state["x"], dict(self.state)
+
+    def go(self, rounds: int, store: checkpoint.Store | None, save_every: int, progress: bool | None) -> History:
+        """The rounds from here to the last."""
+        begin, h = time.perf_counter(), self.history
+        bar = _bar(self.method, self.t, rounds, progress)
+        if self.t == 0:
+            self.evaluate(None)
+        for t in range(self.t, rounds):
+            self.state, seen = play(self.method, self.fed, self.state, t, self.s, self.place)
+            self.t = t + 1
+            h.cohorts.append(seen.cohort)
+            if len(self.place.dealt(seen.drawn)):
+                self.unchecked.append((t, seen.round.ids, seen.round.plan.steps, *_size(seen.y)))
+            last = self.t == rounds
+            saving = store is not None and (self.t % save_every == 0 or last)
+            evaluating = self.t % self.settings["eval_every"] == 0 or last
+            if saving or evaluating:
+                self.check_finite()
+            if evaluating:
+                self.evaluate(seen)
+            if saving:
+                state = self.place.everyone(self.state, to=0)
+                if self.place.world.rank == 0:
+                    store.save(self.t, state, h.cohorts, h.rows)
+            bar.update()
+        bar.close()
+        h.params, h.state = self.state["x"], self.place.everyone(self.state)
+        h.seconds = time.perf_counter() - begin
+        return h
+
+    def check_finite(self) -> None:
+        """Look at the rounds since the last look; one synchronisation for all of them."""
+        lost = None
+        for t, clients, steps, finite, size in self.unchecked:
+            if not bool(finite.all()):
+                row = int((~finite).int().argmax())
+                lost = (t, -int(steps[row]), int(clients[row]))  # in the order of the whole plan's rows
+                break
+            row = int(size.argmax())
+            self.largest = (t, float(size[row]), int(steps[row]), -int(clients[row]))
+        self.unchecked = []
+        reports = self.place.world.objects((lost, self.largest))
+        losses = [lost for lost, _ in reports if lost is not None]
+        if losses:
+            t, _, client = min(losses)
+            raise self._diverged(t, client)
+        self.largest = max(largest for _, largest in reports if largest is not None)
+
+    def _diverged(self, t: int, client: int) -> Diverged:
+        self.history.cohorts = self.history.cohorts[: t + 1]
+        everyone = self.place.everyone(self.state)
+        self.history.state |= {k: v for k, v in everyone.items() if k in self.state.clients}
+        return Diverged(t, client, self.history)
+
+    def evaluate(self, seen: Seen | None) -> None:
+        """The server's model, the clients' where asked for, and the probes, as rows of the history."""
+        world, h = self.place.world, self.history
+        metrics = world.first(lambda: {k: float(v) for k, v in self.fed.evaluate(self.state["x"]).items()})
+        if seen is not None and not all(map(math.isfinite, metrics.values())):
+            raise self._diverged(self.largest[0], -self.largest[3])
+        h.params, h.state = self.state["x"], dict(self.state)
+        h.rows += [(self.t, name, None, value) for name, value in metrics.items()]
+        if self.personal:
+            self.evaluate_clients(seen)
+        if self.probes and seen is not None:
+            r, y = seen.round, seen.y
+            if world.size > 1:
+                r, y = self.place.whole(r, seen.drawn), self.place.gather(y, seen.drawn)
+            h.rows += world.first(lambda: self.probe(r, y))
+
+    def probe(self, r: Round, y: Tensor) -> list[Row]:
+        """What the probes give, as rows of the history."""
+        rows: list[Row] = []
+        for probe in self.probes:
+            for name, value in probe(r, y).items():
+                value = torch.as_tensor(value).detach().cpu().double()
+                if value.ndim == 0:
+                    rows.append((self.t, name, None, float(value)))
+                else:
+                    pairs = sorted(zip(r.ids.tolist(), value.tolist(), strict=True))
+                    rows += [(self.t, name, client, v) for client, v in pairs]
+        return rows
+
+    def evaluate_clients(self, seen: Seen | None) -> None:
+        """The clients' models, one row of the history for each client and metric."""
+        fed, x, world, clients = self.fed, self.state["x"], self.place.world, self.place.clients
+        if self.personal == "local" and seen is not None:
+            m = len(self.place.dealt(seen.drawn))
+            X, clients = seen.y[:m], seen.round.ids[:m]
+        else:
+            own = None if self.personal == "local" else self.method.personal(self.state, fed.layout)
+            X = x.expand(len(clients), -1) if own is None else own
+        metrics = fed.evaluate_clients(X, clients)
+        columns = {k: list(zip(clients.tolist(), v.tolist(), strict=True)) for k, v in metrics.items()}
+        everyone = world.objects(columns)
+        for name in max(everyone, key=len):  # a process without clients has no metrics
+            pairs = sorted(pair for one in everyone for pair in one.get(name, ()))
+            self.history.rows += [(self.t, name, client, value) for client, value in pairs]
+        if fed.normalise == "client":
+            pooled = world.first(lambda: float(fed.evaluate(x, "pooled")["accuracy"]))
+            self.history.rows.append((self.t, "accuracy_pooled", None, pooled))
+
+
+def _size(Y: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether each row of Y is finite, and the largest size of its entries, without room for another Y."""
+    size = torch.maximum(Y.amax(1), -Y.amin(1))  # NaN stays NaN
+    return torch.isfinite(size), size
+
+
+def _bar(method: Method, start: int, rounds: int, progress: bool | None) -> Any:
+    if progress is None:
+        live = "ipykernel" in sys.modules or sys.stderr.isatty()
+        progress = live and not os.environ.get("FEDCORE_BATCH")
+    return progress_bar(type(method).__name__, rounds, start, "round", progress, delay=1, leave=False)

@@ -1,0 +1,89 @@
+"""What a round of each method costs, derived from its rule, against `Method.cost`.
+
+Traffic is counted in numbers per client of the cohort and round, for one network of d = 357 parameters; `up` is what
+the server must be sent to apply the rule, given what it has: where an update is a function of the client's last iterate
+(SCAFFOLD's option II, FedDC's drift and variate), it is not sent, only the number of local steps is.
+"""
+
+from __future__ import annotations
+
+import pytest
+from test_reference import CLASSES, SHAPE, deep, heads, normed
+
+import fedcore as fc
+from fedcore.submodels import Depth, Width
+
+stated = pytest.mark.skipif(not hasattr(fc.FedAvg(), "cost"), reason="methods do not state their costs yet")
+
+LAYOUT = fc.models.Layout.of(normed(SHAPE, CLASSES))
+d = 40 + 8 + 222 + 12 + 75  # convolution, batch norm, convolution, batch norm, linear
+NORM, HEAD = 8 + 12, 75
+
+# method: numbers down, numbers up, gradients and Hessian-vector products per local step, full local gradients per round
+COSTS = [
+    (fc.FedAvg(), d, d, 1, 0, 0),
+    (fc.FedAvg(server_momentum=0.9), d, d, 1, 0, 0),
+    (fc.FedSGD(), d, d, 1, 0, 0),  # its one step takes the whole local batch
+    (fc.FedSMB(), d, d, 1, 0, 0),
+    (fc.FedProx(), d, d, 1, 0, 0),
+    (fc.SCAFFOLD("I"), 2 * d, 2 * d, 1, 0, 1),
+    (fc.SCAFFOLD("II"), 2 * d, d + 1, 1, 0, 0),
+    (fc.FedDC(), 2 * d, d + 1, 1, 0, 0),
+    (fc.Mime(), 3 * d, 2 * d, 2, 0, 1),
+    (fc.MimeLite(), 2 * d, 2 * d, 1, 0, 1),
+    (fc.FedDyn(), d, d, 1, 0, 0),
+    (fc.MOON(), d, d, 1, 0, 0),  # and two forward passes
+    (fc.FedSplit(), d, d, 1, 0, 0),
+    (fc.STEM(), 2 * d, 2 * d, 2, 0, 0),  # and one full gradient in round 0
+    (fc.FedSMOO(), 2 * d, 2 * d, 2, 0, 0),
+    (fc.FedPVR(), d + HEAD, d + 1, 1, 0, 0),
+    (fc.FedPVR(("5", "10")), d + 222 + HEAD, d + 1, 1, 0, 0),
+    (fc.FedPVR("all"), 2 * d, d + 1, 1, 0, 0),
+    (fc.FedPVR(()), d, d, 1, 0, 0),
+    (fc.FedUp(), 2 * d, d, 1, 0, 0),  # a client of the last cohort has x_prev: d
+    (fc.FedUp(alpha=0.0), d, d, 1, 0, 0),
+    (fc.FedSAM(), d, d, 2, 0, 0),
+    (fc.FedSAM(rho=0.0), d, d, 1, 0, 0),
+    (fc.DPSGD(), 2 * d, 2 * d, 1, 0, 0),  # two neighbours on a ring
+    (fc.DFedAvg(), 2 * d, 2 * d, 1, 0, 0),
+    (fc.DFedAvg(fc.Torus()), 4 * d, 4 * d, 1, 0, 0),
+    (fc.DFedAvg(fc.RandomRegular(3)), 3 * d, 3 * d, 1, 0, 0),
+    (fc.DFedAvgM(), 2 * d, 2 * d, 1, 0, 0),
+    (fc.DFedSAM(), 2 * d, 2 * d, 2, 0, 0),
+    (fc.DFedSAM(gossip_steps=4), 8 * d, 8 * d, 2, 0, 0),
+    (fc.DFedGAM(), 2 * d, 2 * d, 2, 1, 0),
+    (fc.DFedGAM(form="gam"), 2 * d, 2 * d, 2, 2, 0),
+    (fc.DFedGAM(form="accelerated"), 2 * d, 2 * d, 4, 0, 0),
+    (fc.DFedGAM(rho=0.0), 2 * d, 2 * d, 1, 0, 0),
+    (fc.FedBN(), d - NORM, d - NORM, 1, 0, 0),
+    (fc.FedALA(sample=0.8), d, d, 1, 0, 0.8),  # from a client's third round on; 0 in its first, 8.8 to 80 in its second
+    (fc.FedALA(layers=0), d, d, 1, 0, 0),
+]
+
+
+@stated
+@pytest.mark.parametrize(("method", "down", "up", "gradients", "products", "full"), COSTS, ids=lambda v: repr(v))
+def test_a_method_costs_what_its_rule_says(method, down, up, gradients, products, full):
+    cost = method.cost(LAYOUT)
+    assert (cost.down * d, cost.up * d) == (pytest.approx(down), pytest.approx(up))
+    assert (cost.gradients, cost.products, cost.full_gradients) == pytest.approx((gradients, products, full))
+
+
+def test_every_method_whose_traffic_does_not_depend_on_capacities_is_in_the_table():
+    submodels = {m for m in fc.ALL if "capacities" in m.__dataclass_fields__}
+    assert {type(row[0]) for row in COSTS} == set(fc.ALL) - submodels
+
+
+@pytest.mark.parametrize(("ratio", "entries"), [(1.0, 136 + 54 + 21), (0.5, 68 + 15 + 12), (0.2, 34 + 6 + 9)])
+def test_a_sub_model_is_as_many_numbers_as_its_layers_have(ratio, entries):
+    """16-8-6-3: 8, 4, 2 and 6, 3, 2 hidden units, weights and biases."""
+    assert fc.submodels.cost(Width(ratio)(deep(SHAPE, CLASSES)), SHAPE)["parameters"] == entries
+
+
+@pytest.mark.parametrize(
+    ("depth", "entries"), [(1, 136 + 27), (2, 136 + 54 + 27 + 21), (3, 136 + 54 + 35 + 27 + 21 + 18)]
+)
+def test_a_client_of_some_depth_has_the_first_stages_and_their_heads(depth, entries):
+    """16-8-6-5-3 with a head of 3 behind each hidden layer."""
+    net = heads(SHAPE, CLASSES)
+    assert sum(p.numel() for p in Depth(depth)(net).parameters()) == entries

@@ -1,0 +1,161 @@
+"""Gradients, neuron masks and scores against autograd and counting."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedcore import masks
+
+
+def reference(net, x, y, at=()):
+    """Loss and autograd's gradients of one network (no leading dimensions), by weights and by values `at`."""
+    h, kept = x, []
+    for i, (W, b) in enumerate(net):
+        z = h @ W.T + b
+        h = z.relu() if i < len(net) - 1 else z
+        kept += [z, h]
+    loss = F.cross_entropy(h, y)
+    wanted = [p for layer in net for p in layer] + [kept[i] for i in at]
+    return loss, torch.autograd.grad(loss, wanted)
+
+
+def test_backward_is_autograds_for_every_network():
+    net, x, y = masks.random_networks(5, (4, 7, 6, 3), 9)
+    p = masks.backward(net, x, y)
+    for r in range(5):
+        one = [(W[r].clone().requires_grad_(), b[r].clone().requires_grad_()) for W, b in net]
+        loss, grads = reference(one, x[r], y[r], at=(0, 1, 2, 3, 4))
+        torch.testing.assert_close(p.loss[r], loss.detach())
+        for got, expected in zip([t[r] for layer in p.gradient for t in layer], grads[:6], strict=True):
+            torch.testing.assert_close(got, expected)
+        found = (p.dz[0], p.dh[0], p.dz[1], p.dh[1], p.dz[2])
+        for got, expected in zip(found, grads[6:], strict=True):
+            torch.testing.assert_close(got[r], expected)
+
+
+def test_scores_are_their_formulas_for_one_network():
+    net, x, y = masks.random_networks(1, (4, 7, 3), 9, seed=3)
+    one = [(W[0].requires_grad_(), b[0].requires_grad_()) for W, b in net]
+    _, (W1, b1, W2, _, dz, dh) = reference(one, x[0], y[0], at=(0, 1))
+    h = (x[0] @ one[0][0].T + one[0][1]).relu().detach()
+    expected = {
+        "eq. 4-3": [abs(sum(dh[s, i] for s in range(9))) for i in range(7)],
+        "eq. 4-3 before ReLU": [abs(sum(dz[s, i] for s in range(9))) for i in range(7)],
+        "sum |df/dh|": [sum(abs(dh[s, i]) for s in range(9)) for i in range(7)],
+        "sum |df/dz|": [sum(abs(dz[s, i]) for s in range(9)) for i in range(7)],
+        "mean activation": [h[:, i].mean() for i in range(7)],
+        "row norm": [torch.cat([W1[i], b1[i : i + 1]]).norm() for i in range(7)],
+        "row and column norm": [torch.cat([W1[i], b1[i : i + 1], W2[:, i]]).norm() for i in range(7)],
+    }
+    found = masks.scores([(W.detach(), b.detach()) for W, b in net], x, y)
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name][0][0], torch.stack(values).detach())
+
+
+def test_a_unit_without_outgoing_weights_has_no_gradient_score():
+    net, x, y = masks.random_networks(1, (4, 5, 3), 6)
+    net[1][0][..., 2] = 0
+    found = masks.scores(net, x, y)
+    assert all(found[n][0][0, 2] == 0 for n in ("eq. 4-3", "eq. 4-3 before ReLU", "sum |df/dh|", "row norm"))
+
+
+def test_gaps_are_differences_of_gradients_of_whole_networks():
+    net, x, y = masks.random_networks(3, (4, 5, 4, 3), 6)
+    every = masks.all_masks([5, 4], [2, 3])
+    found = masks.gaps(net, x, y, every)
+    full = masks.backward(net, x, y).gradient
+    flat = lambda parts: torch.cat([t.flatten(1) for layer in parts for t in layer], 1)  # noqa: E731
+    for c in (0, 7, len(every[0]) - 1):
+        keeps = [m[c].expand(3, -1) for m in every]
+        sub = masks.backward(masks.prune(net, keeps), x, y).gradient
+        M = masks.entries(keeps, net)
+        kept = [(dW * a, db * b) for (dW, db), (a, b) in zip(full, M, strict=True)]
+        torch.testing.assert_close(found["sub-model"][:, c], (flat(full) - flat(sub)).norm(dim=1))
+        torch.testing.assert_close(found["masked"][:, c], (flat(full) - flat(kept)).norm(dim=1))
+
+
+def test_gaps_do_not_depend_on_how_the_masks_are_cut_into_pieces():
+    net, x, y = masks.random_networks(2, (3, 4, 3), 5)
+    every = masks.all_masks([4], [2])
+    whole = masks.gaps(net, x, y, every)
+    wide = [(W.expand(40_000, -1, -1, -1)[:, 0], b.expand(40_000, -1, -1)[:, 0]) for W, b in net]
+    pieces = masks.gaps(wide, x[:1].expand(40_000, -1, -1), y[:1].expand(40_000, -1), every)
+    for name in whole:
+        torch.testing.assert_close(pieces[name][:2], whole[name][:1].expand(2, -1))
+
+
+def test_keeping_every_unit_leaves_no_gap():
+    net, x, y = masks.random_networks(3, (3, 4, 3), 5)
+    assert all((v == 0).all() for v in masks.gaps(net, x, y, masks.all_masks([4], [4])).values())
+
+
+def test_all_masks_are_all_and_different():
+    every = masks.all_masks([6, 4], [3, 1])
+    both = torch.cat(every, 1)
+    assert len(both) == math.comb(6, 3) * 4 == len(both.unique(dim=0))
+    assert (every[0].sum(1) == 3).all()
+    assert (every[1].sum(1) == 1).all()
+    assert masks.find([m[[5, 70]] for m in every], every).tolist() == [5, 70]
+
+
+def test_top_keeps_the_first_of_equal_units():
+    score = torch.tensor([[1.0, 3.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
+    assert masks.top([score], [2])[0].tolist() == [[True, True, False, False]] * 2
+
+
+def test_one_hidden_layer_needs_no_second_sweep():
+    net, x, y = masks.random_networks(50, (3, 6, 3), 8)
+    p, best = masks.backward(net, x, y), masks.top(masks.scores(net, x, y)["row and column norm"], [3])
+    start = [masks.all_masks([6], [3])[0][0].expand(50, -1)]
+    assert torch.equal(masks.alternate(p.gradient, start, sweeps=1)[0], best[0])
+
+
+def test_alternating_leaves_a_greedy_choice_that_keeps_nothing():
+    """Chapter 9's exercise: squared gradients [[4, 0, 0], [0, 3, 2]] between the layers, one unit kept in each."""
+    between = torch.tensor([[[4.0, 0, 0], [0, 3.0, 2.0]]]).mT.sqrt()
+    zeros = torch.zeros(1, 2), torch.zeros(1, 3), torch.zeros(1, 2)
+    gradient = [(torch.zeros(1, 2, 2), zeros[0]), (between, zeros[1]), (torch.zeros(1, 2, 3), zeros[2])]
+    greedy = masks.top([between.square().sum(1), between.square().sum(2)], [1, 1])
+    assert [keep.tolist() for keep in greedy] == [[[False, True]], [[True, False, False]]]
+    better = masks.alternate(gradient, greedy)
+    assert [keep.tolist() for keep in better] == [[[True, False]], [[True, False, False]]]
+
+
+def test_standing_tells_zero_gaps_apart():
+    gap = torch.tensor([[0.0, 0.0], [0.0, 2.0], [1.0, 2.0]])
+    hit, ratio = masks.standing(gap, torch.tensor([1, 1, 1]))
+    assert hit.tolist() == [True, False, False]
+    assert ratio.tolist() == [1, math.inf, 2]
+
+
+def test_networks_come_from_the_seed():
+    a, b, c = (masks.random_networks(4, (3, 5, 3), 6, seed=s)[0][0][0] for s in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+    W, bias = masks.random_networks(4000, (4, 5, 3), 1, gain=2.0, bias=0.3)[0][0]
+    assert W.std().item() == pytest.approx(math.sqrt(0.5), rel=0.02)
+    assert bias.std().item() == pytest.approx(0.3, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: masks.random_networks(0, (3, 6, 3), 16), "count=0"),
+        (lambda: masks.random_networks(5, (3, 3), 16), "no hidden layer"),
+        (lambda: masks.random_networks(5, (3, 6, 3), 16, gain=0), "gain=0"),
+        (lambda: masks.all_masks([6], [7]), "k=7"),
+        (lambda: masks.top([torch.ones(2, 6)], [0]), "k=0"),
+        (
+            lambda: masks.find([torch.ones(2, 6, dtype=torch.bool)], masks.all_masks([6], [3])),
+            "same number of units",
+        ),
+    ],
+)
+def test_bad_input_names_the_value_and_the_remedy(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()

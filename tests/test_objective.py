@@ -1,0 +1,320 @@
+"""Objectives: one protocol for networks and quadratics, full batches that are full, and data that nothing changes."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from fractions import Fraction
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedcore as fc
+from fedcore.data import batches
+from fedcore.data.normalisation import channel_statistics
+from fedcore.engine import PLAIN, Loss
+from fedcore.objective import Objective, network
+from fedcore.submodels import Width
+
+CLIENTS = np.arange(3)
+
+
+def vectors(shape, classes) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, classes))
+
+
+def pictures(shape, classes) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, classes)
+    )  # fmt: skip
+
+
+def frozen(shape, classes) -> nn.Module:
+    net = h.small_mlp(shape, classes)
+    net[1].weight.requires_grad_(False)
+    return net
+
+
+def rows(fed, m: int = 3, scale: float = 0.1) -> torch.Tensor:
+    noise = torch.randn(m, fed.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return fed.x0 + scale * noise
+
+
+# --- full batches -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential", "auto"])
+@pytest.mark.parametrize("model", [vectors, pictures])
+def test_a_full_batch_goes_through_batch_norm_in_one_piece(model, path):
+    """257 samples are not 256 and one; 600 are not three batches with statistics of their own."""
+    fed = h.network(sizes=(257, 300, 600), model=model, path=path)
+    Y, plan = rows(fed), fed.plan(0, 0, CLIENTS, batch_size=None)
+    G, losses = fed.gradient_and_losses(Y, plan, 0)
+    module = fed.engine.module.train()
+    for i in CLIENTS:
+        inputs, labels = h.whole(fed, i)
+        h.close(G[i], h.gradient(module, Y[i], inputs, labels), 1e-12)
+        logits = torch.func.functional_call(module, fed.layout.views(Y[i]), (inputs,))
+        h.close(losses[i], F.cross_entropy(logits, labels), 1e-12)
+
+
+@pytest.mark.parametrize("method", [fc.FedSGD(), fc.MimeLite(0.5), fc.SCAFFOLD("I")], ids=repr)
+def test_methods_with_full_gradients_run_on_257_samples_under_batch_norm(method):
+    assert torch.isfinite(
+        fc.simulate(method, h.network(sizes=(257, 300), model=vectors), rounds=1, lr=0.1).params
+    ).all()
+
+
+@pytest.mark.parametrize("together", [1, 2, 10_000])
+def test_a_full_batch_under_batch_norm_depends_on_nobody_else_in_the_cohort(monkeypatch, together):
+    fed = h.network(sizes=(20, 13, 20), model=pictures)
+    monkeypatch.setattr(network, "SAMPLE_CHUNK", 20 * together)  # so many clients of equal size go together
+    Y = rows(fed)
+    G = fed.full_gradient(Y, fed.plan(0, 0, CLIENTS, batch_size=None))
+    for i in CLIENTS:
+        alone = fed.full_gradient(Y[i : i + 1], fed.plan(0, 0, np.array([i]), batch_size=None))[0]
+        h.close(G[i], alone, 1e-14)
+
+
+@pytest.mark.parametrize("chunk", [7, 4096])
+@pytest.mark.parametrize("model", ["mlp", vectors])
+def test_a_loss_with_rows_and_samples_of_its_own_is_cut_like_the_full_batch(monkeypatch, model, chunk):
+    monkeypatch.setattr(network, "SAMPLE_CHUNK", chunk)
+    fed = h.network(sizes=(13, 7, 20), model=model)
+    Y, plan = rows(fed), fed.plan(0, 0, CLIENTS, batch_size=None)
+    scale, weight = torch.tensor([1.0, 2.0, 3.0]).double(), torch.rand(3, 20, dtype=torch.float64)
+
+    def weighted(logits, y, scale, weight):
+        each = -logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        return scale.unsqueeze(-1) * weight * each
+
+    G = fed.gradient(Y, plan, 0, Loss(weighted, rows={"scale": scale}, samples={"weight": weight}))
+    for i in CLIENTS:
+        inputs, labels = h.whole(fed, i)
+        leaf = Y[i].clone().requires_grad_()
+        logits = torch.func.functional_call(fed.engine.module.train(), fed.layout.views(leaf), (inputs,))
+        each = F.cross_entropy(logits, labels, reduction="none")
+        (want,) = torch.autograd.grad(scale[i] * (weight[i, : len(labels)] * each).mean(), leaf)
+        h.close(G[i], want, 1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [5, None])
+@pytest.mark.parametrize("model", ["mlp", vectors])
+def test_logits_are_those_of_the_step_as_in_training(model, batch_size, monkeypatch):
+    monkeypatch.setattr(network, "SAMPLE_CHUNK", 9)
+    fed = h.network(sizes=(12, 7, 20), model=model)
+    Y, plan = rows(fed), fed.plan(0, 0, CLIENTS, batch_size=batch_size)
+    got, module = fed.logits(Y, plan, 0), fed.engine.module.train()
+    assert got.shape[1] == (batch_size or 20)
+    for row, i in enumerate(plan.clients):
+        picked = fed.index[i] if batch_size is None else plan.indices[0, row, : plan.counts[0, row]]
+        inputs = fed.inputs(fed.x[torch.as_tensor(picked)])
+        want = torch.func.functional_call(module, fed.layout.views(Y[row]), (inputs,))
+        h.close(got[row, : len(want)], want, 1e-12)
+
+
+def test_losses_are_the_means_over_the_mini_batch():
+    fed = h.network(sizes=(13, 7, 20))
+    Y, plan = rows(fed), fed.plan(0, 0, CLIENTS, batch_size=5)
+    G, losses = fed.gradient_and_losses(Y, plan, 0, Loss(lambda logits, y: F.cross_entropy(
+        logits.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)))  # fmt: skip
+    for row, i in enumerate(plan.clients):
+        inputs, labels = h.batches(fed, 0, 0, i, batch_size=5)[0]
+        logits = torch.func.functional_call(fed.engine.module, fed.layout.views(Y[row]), (inputs,))
+        h.close(losses[row], F.cross_entropy(logits, labels), 1e-12)
+    h.close(G, fed.gradient(Y, plan, 0), 1e-12)
+
+
+# --- frozen parameters --------------------------------------------------------------------------------------------
+
+
+def test_which_parameters_are_trained_is_known_by_their_place():
+    fed = h.network(model=frozen)
+    assert h.network().trained is None
+    assert fed.trained.dtype == torch.bool
+    assert [bool(fed.trained[s].any()) for s in fed.layout.slices] == [False, True, True, True]
+    assert fed.to(dtype=torch.float32).trained.equal(fed.trained)
+
+
+@pytest.mark.parametrize(
+    "method", [fc.FedAvg(), fc.FedProx(0.3), fc.SCAFFOLD(), fc.FedDyn(0.1), fc.MimeLite()], ids=repr
+)
+def test_weight_decay_leaves_frozen_parameters_as_they_are(method):
+    fed = h.network(model=frozen)
+    history = fc.simulate(method, fed, rounds=3, lr=0.1, batch_size=4, weight_decay=0.5, momentum=0.5)
+    assert torch.equal(history.params[~fed.trained], fed.x0[~fed.trained])
+    assert (history.params[fed.trained] != fed.x0[fed.trained]).all()
+
+
+def test_the_others_decay_as_in_torchs_sgd():
+    fed = h.network(sizes=(12,), model=frozen)
+    params = fc.simulate(fc.FedAvg(), fed, rounds=1, lr=0.1, batch_size=4, weight_decay=0.5).params
+    net = frozen((1, 4, 4), 3).double()
+    nn.utils.vector_to_parameters(fed.x0.clone(), net.parameters())
+    optimiser = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1, weight_decay=0.5)
+    for inputs, labels in h.batches(fed, 0, 0, 0, batch_size=4):
+        optimiser.zero_grad()
+        F.cross_entropy(net(inputs), labels).backward()
+        optimiser.step()
+    h.close(params, fc.models.flatten(net), 1e-12)
+
+
+def test_frozen_parameters_of_sub_models_stay_too():
+    fed = h.network(model=frozen)
+    params = fc.simulate(fc.HeteroFL({1: 0.5, 0.5: 0.5}), fed, rounds=2, lr=0.1, weight_decay=0.5).params
+    assert torch.equal(params[~fed.trained], fed.x0[~fed.trained])
+
+
+# --- normalisation ------------------------------------------------------------------------------------------------
+
+
+def test_pooled_statistics_are_those_of_all_training_images_and_not_of_every_second_one():
+    x = np.zeros((25_000, 1, 2, 2), np.uint8)
+    x[1::2] = 200  # what every second image would not show
+    fed = fc.federation(((x, np.arange(25_000) % 2), (x[:4], [0, 1, 0, 1])), clients=2, model="logistic")
+    assert fed.inputs(fed.x[:2]).flatten(1).mean(1).tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize("n", [1, 700, 3000])
+def test_statistics_of_bytes_are_exact(n):
+    x = np.random.default_rng(n).integers(0, 256, (n, 3, 3, 5)).astype(np.uint8)
+    mean, std = channel_statistics(x)
+    for c in range(3):
+        values = [Fraction(int(v)) for v in x[:, c].ravel()]
+        exact = sum(values) / len(values)
+        assert mean[c] == float(exact)
+        assert std[c] == np.sqrt(float(sum(v * v for v in values) / len(values) - exact**2))
+
+
+# --- plans --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("work", [{"epochs": 2}, {"steps": 7}, {"steps": 3, "walk": True}], ids=str)
+def test_a_plan_is_a_function_of_seed_round_clients_and_their_samples(work):
+    fed, clients = h.network(sizes=(13, 7, 20, 4)), np.array([3, 0, 2])
+    a = fed.plan(5, 2, clients, batch_size=4, **work)
+    samples = [fed.index[i] for i in clients]
+    b = batches.mini_batches(5, 2, clients, samples, batch_size=4, device=fed.device, dtype=fed.dtype, **work)
+    for name, value in vars(a).items():
+        assert np.array_equal(np.asarray(value), np.asarray(getattr(b, name))), name
+
+
+# --- one protocol -------------------------------------------------------------------------------------------------
+
+METHODS = [name for name, f in vars(Objective).items() if inspect.isfunction(f) and not name.startswith("_")]
+both = pytest.mark.parametrize("kind", [fc.Federation, fc.Quadratic])
+
+
+def test_networks_and_quadratics_are_objectives_and_a_number_is_none():
+    assert isinstance(h.network(), Objective)
+    assert isinstance(fc.quadratic(*h.problem()), Objective)
+    assert not isinstance(3.0, Objective)
+
+
+@both
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_the_protocol_has_the_same_parameters_everywhere(name, kind):
+    asked = inspect.signature(getattr(Objective, name)).parameters
+    given = inspect.signature(getattr(kind, name)).parameters
+    assert list(given)[: len(asked)] == list(asked)
+    assert all(p.default is not p.empty for p in list(given.values())[len(asked) :])
+    for p in asked:
+        assert given[p].kind == asked[p].kind
+        assert given[p].default == asked[p].default or asked[p].default is inspect.Parameter.empty
+
+
+@pytest.mark.parametrize("name", ["logits", "shrink", "owned", "activations"])
+def test_a_quadratic_says_that_it_is_no_network(name):
+    fed = fc.quadratic(*h.problem())
+    asked = inspect.signature(getattr(fed, name)).parameters.values()
+    with pytest.raises(ValueError, match=r"a quadratic has no .*fc\.federation"):
+        getattr(fed, name)(*[None for p in asked if p.default is p.empty])
+
+
+def test_a_quadratic_refuses_the_losses_of_networks_and_takes_a_plain_one_however_it_is_made():
+    fed = fc.quadratic(*h.problem())
+    plan, Y = fed.plan(0, 0, np.arange(4)), torch.zeros(4, 3, dtype=torch.float64)
+    assert torch.equal(fed.gradient(Y, plan, 0, Loss()), fed.gradient(Y, plan, 0, PLAIN))
+    for loss in (Loss(per_sample=F.mse_loss), Loss(penalty=F.mse_loss, references=(Y,))):
+        with pytest.raises(ValueError, match="a quadratic has no logits"):
+            fed.gradient(Y, plan, 0, loss)
+
+
+def test_a_quadratic_descends_by_the_noisy_gradients_of_a_class_of_ones_own_and_its_full_gradient_stays_exact():
+    class Noisy(fc.Quadratic):
+        def gradient_and_losses(self, Y, plan, k=0, loss=PLAIN, along=None):
+            G, losses = super().gradient_and_losses(Y, plan, k, loss, along)
+            return G + 1 + k, losses
+
+    exact = fc.quadratic(*h.problem())
+    noisy = Noisy(exact.A, exact.b, exact.x0)
+    plan, Y = noisy.plan(0, 0, np.arange(4), steps=2), torch.ones(4, 3, dtype=torch.float64)
+    h.close(noisy.gradient(Y, plan, 1) - exact.gradient(Y, plan, 1), 2 * torch.ones(4, 3), 1e-15)
+    assert torch.equal(noisy.full_gradient(Y, plan), exact.full_gradient(Y, plan))
+    stepped, by_hand = Y.clone(), Y.clone()
+    noisy.descend(stepped, plan, 0.1)
+    for k in range(2):
+        by_hand -= 0.1 * noisy.gradient(by_hand, plan, k)
+    h.close(stepped, by_hand, 1e-14)
+
+
+# --- data that nothing changes ------------------------------------------------------------------------------------
+
+
+def test_a_federation_and_its_data_cannot_be_written_to():
+    fed = h.network()
+    for thing, name in ((fed, "x0"), (fed, "engine"), (fed.data, "x"), (fed.data, "statistics")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(thing, name, None)
+
+
+@pytest.mark.parametrize("change", [
+    lambda fed: fed.to(dtype=torch.float32), lambda fed: fed.forced("sequential"), lambda fed: fed.shrink(Width(0.5)),
+    lambda fed: fed.set_aside(1), lambda fed: fed.with_model(lambda net: nn.Sequential(*net)),
+    lambda fed: fed.with_public(h.images(3, (1, 4, 4), 3, seed=9)[0], np.arange(3)),
+])  # fmt: skip
+def test_a_changed_federation_is_another_one(change):
+    fed = h.network(sizes=(30, 20))
+    engine, before = fed.engine, fed.fingerprint()
+    other = change(fed)
+    assert other is not fed
+    assert fed.engine is engine
+    assert fed.fingerprint() == before
+    assert fed.public is None
+    assert other.evaluate(other.x0)["loss"] > 0
+
+
+def test_a_smaller_federation_is_made_once():
+    fed = h.network()
+    assert fed.shrink(Width(0.5)) is fed.shrink(Width(0.5))
+    assert fed.shrink(Width(0.5)).data is fed.data
+
+
+# --- modules ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["fedcore.data", "fedcore.objective"])
+def test_no_module_is_hidden_by_a_function_of_its_name(package):
+    room = importlib.import_module(package)
+    for found in pkgutil.iter_modules(room.__path__):
+        importlib.import_module(f"{package}.{found.name}")
+        assert inspect.ismodule(getattr(room, found.name)), found.name
+
+
+def test_the_modules_of_the_data_import_each_other_in_no_circle():
+    folder = Path(fc.data.__file__).parent
+    imports = {}
+    for file in folder.glob("*.py"):
+        tree = ast.walk(ast.parse(file.read_text()))  # imports inside of functions too
+        imports[file.stem] = {n.module for n in tree if isinstance(n, ast.ImportFrom) and n.level == 1 and n.module}
+    assert imports["sources"] >= {"domains", "readers"}
+    list(TopologicalSorter(imports).static_order())  # raises CycleError

@@ -1,0 +1,261 @@
+"""A result names the code that computed it; other code makes it older; uncommitted code keeps nothing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedcore import experiments, reproduce
+from fedcore.experiments import cells, provenance, studies
+from fedcore.experiments.provenance import SOURCES, Sources, roots
+from fedcore.experiments.tuning import merged
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = {"source": "digits", "clients": 4, "model": "thesis_mlp"}
+RUN = {"rounds": 2, "cohort": 2, "lr": 0.1, "local_steps": 1}
+SPEC = {"study": "simulate", "method": ["FedAvg", {}], "federation": SMALL, "run": RUN}
+HETEROFL = ["HeteroFL", {"capacities": {"1.0": 0.5, "0.25": 0.5}}]
+SPECS = {
+    "a run": SPEC,
+    "a tuned run": {**SPEC, "tune": {"grid": [{"run": {"lr": 0.1}}]}},
+    "a decentralised run": {**SPEC, "method": ["DFedSAM", {"mixing": ["Ring", {}]}], "run": {**RUN, "cohort": None}},
+    "a contrastive run": merged(SPEC, {"federation": {"model": ["projected", {"model": "thesis_mlp"}]}})
+    | {"method": ["MOON", {}]},
+    "sub-models": {**SPEC, "method": HETEROFL},
+    "a probe of sub-models": {**SPEC, "study": "gap", "what": "median", "method": HETEROFL},
+    "the Mime ablation": {**SPEC, "study": "mime", "pair": "A, C", "steps": 2},
+    "a size": {"study": "size", "what": "macs", "by": "width", "capacities": [0.5], "model": "thesis_mlp",
+               "shape": [1, 8, 8], "classes": 10},
+    "a cost": {"study": "cost", "cost": "traffic", "method": ["SCAFFOLD", {}]},
+}  # fmt: skip
+
+
+def changed(**texts: str) -> Sources:
+    """The package with other texts of some modules."""
+    return Sources(SOURCES.texts | texts, SOURCES.packages)
+
+
+# --- the code of a result -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_every_module_that_computes_a_cell_counts(spec):
+    """Watched while it runs: a function of a module that is not covered could change the result unnoticed."""
+    ran = set()
+    package = str(provenance.PACKAGE)
+    names = {str(file): name for name, file in provenance.FILES.items()}
+
+    def watch(frame, event, argument):
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(package):
+            ran.add(names[file])
+
+    covered = set(SOURCES.reached(roots(spec))) | provenance.WITHOUT_RESULTS
+    sys.setprofile(watch)
+    try:
+        cells.run_cell(spec)
+    finally:
+        sys.setprofile(None)
+    assert ran - covered <= {"fedcore.experiments.studies"}, "a list of names, whose entries are covered"
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_change_of_any_of_them_changes_the_code(spec):
+    code = SOURCES.digest(roots(spec))
+    for module in SOURCES.reached(roots(spec)):
+        assert changed(**{module: SOURCES.texts[module] + "\nCHANGED = 1\n"}).digest(roots(spec)) != code, module
+
+
+def test_comments_docstrings_hints_and_layout_do_not_change_the_code():
+    here = roots(SPEC)
+    bare = {module: ast.unparse(ast.parse(SOURCES.texts[module])) for module in SOURCES.reached(here)}  # no comments
+    assert changed(**bare).digest(here) == SOURCES.digest(here)
+    before = 'def f(a: int, *, b=2) -> int:\n    """Adds."""\n    return a + b\n\n\nclass C:\n    x: int = 1\n'
+    after = '"A module."\ndef f(a, *, b = 2):  # why\n    return (a +\n            b)\nclass C:\n    x: int = 1'
+    assert provenance.normalised(before) == provenance.normalised(after)
+    for old, new in (("a + b", "a - b"), ("b=2", "b=3"), ("x: int = 1", "x: int = 2"), ("x: int", "x: float")):
+        assert provenance.normalised(before) != provenance.normalised(before.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["fedcore", "fedcore.widgets", "fedcore.plots", "fedcore.probes", "fedcore.algorithms", "fedcore.masks",
+     "fedcore.algorithms.submodels", "fedcore.experiments.show", "fedcore.experiments.documents.s004_submodels"],
+)  # fmt: skip
+def test_what_a_run_of_fedavg_does_not_use_leaves_its_code_alone(module):
+    text = SOURCES.texts[module] + "\nCHANGED = 1\n"
+    assert changed(**{module: text}).digest(roots(SPEC)) == SOURCES.digest(roots(SPEC))
+
+
+def test_a_study_of_ones_own_counts_with_its_file(tmp_path, monkeypatch):
+    file = tmp_path / "own.py"
+
+    def code(value):
+        file.write_text(f"def own(spec, seed, folder, device):\n    return {{'final': {value}}}\n")
+        scope = {}
+        exec(compile(file.read_text(), str(file), "exec"), scope)
+        monkeypatch.setitem(studies.STUDIES, "own", scope["own"])
+        return Sources(SOURCES.texts, SOURCES.packages).digest(roots({"study": "own"}))
+
+    assert code(1.0) == code(1.0) != code(2.0)
+
+
+# --- older than the code ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """A study that lists its calls, and a way to let the package become other code."""
+    calls = []
+
+    def study(spec, seed, folder, device):
+        calls.append((spec["lr"], seed))
+        return {"final": spec["lr"], "mean": spec["lr"], "history": []}
+
+    def become(code):
+        monkeypatch.setattr(provenance, "code", lambda spec: code)
+
+    monkeypatch.setitem(studies.STUDIES, "counted", study)
+    become("monday")
+    return calls, become
+
+
+def test_a_run_of_other_code_is_older_kept_and_run_again_on_request(tmp_path, counted):
+    calls, become = counted
+    file, spec = tmp_path / "cell.json", {"study": "counted", "lr": 0.5}
+    assert cells.run_cell(spec, [0, 1], file=file).outdated() == []
+    become("tuesday")
+    kept = cells.run_cell(spec, [0, 1, 2], file=file)
+    assert kept.outdated() == [0, 1]
+    assert kept.outdated([1, 2]) == [1]
+    assert len(calls) == 3
+    again = cells.run_cell(spec, [0, 1], file=file, outdated=True)
+    assert again.outdated() == []
+    assert calls[3:] == [(0.5, 0), (0.5, 1)]
+
+
+def test_a_setting_that_other_code_chose_makes_its_runs_older(tmp_path, counted):
+    calls, become = counted
+    file = tmp_path / "cell.json"
+    spec = {"study": "counted", "lr": 0.0, "tune": {"grid": [{"lr": 0.1}, {"lr": 0.2}], "seeds": [1000]}}
+    cells.run_cell(spec, [0], file=file)
+    become("tuesday")
+    assert cells.run_cell(spec, [0, 1], file=file).outdated() == [0, 1]
+    del calls[:]
+    assert cells.run_cell(spec, [1], file=file, outdated=True).outdated() == []
+    assert calls == [(0.1, 1000), (0.2, 1000), (0.2, 1)]
+    assert set(cells.load(file, spec).runs) == {1}, "seed 0 had the setting of the old choice"
+
+
+def test_a_run_that_does_not_say_which_code_computed_it_is_older():
+    spec = {"study": "simulate", "method": ["FedAvg", {}]}
+    result = cells.Result(spec, {0: {"final": 1.0, "commit": "e5f4d24d0dde+"}})
+    assert result.outdated() == [0]
+    assert result.outdated([1]) == []
+
+
+def test_results_of_the_old_deal_of_shards_are_superseded_until_they_are_run_again():
+    spec = {**SPEC, "federation": {**SMALL, "partition": ["Shards", {"classes": 2}]}}
+    old, new = {"final": 1.0}, {"final": 1.0, "code": "0123456789abcdef"}
+    assert "labels were dealt in a cycle" in cells.Result(spec, {0: old}).superseded()
+    assert cells.Result(spec, {0: new}).superseded() == ""
+    assert cells.Result(SPEC, {0: old}).superseded() == ""
+
+
+def test_no_stored_result_comes_from_uncommitted_code():
+    runs = [
+        (file, run)
+        for file in ROOT.glob("results/*/*/*.json")
+        for run in json.loads(file.read_text())["runs"].values()
+    ]  # fmt: skip
+    assert len(runs) > 1000
+    assert not [file.name for file, run in runs if "code" in run and (run["commit"] or "").endswith("+")]
+
+
+# --- in a repository ----------------------------------------------------------------------------------------------
+
+TRIAL = f"""
+from fedcore.experiments import Cell, Table
+
+SPEC = {SPEC!r}
+TABLES = [Table("trial", "a trial", "S000", lambda profile: [Cell("one", SPEC, "FedAvg", "a")],
+                {{"quick": "tiny", "paper": "tiny"}})]
+"""
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """The package, committed to a repository of its own."""
+    root = tmp_path / "project"
+    hidden = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "fedcore", root / "fedcore", ignore=hidden)
+    shutil.copy(ROOT / ".gitignore", root)
+    (root / "trial.py").write_text(TRIAL)
+    git(root, "init", "-q")
+    commit(root)
+    return root
+
+
+def git(root, *words):
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    return subprocess.run(["git", "-C", str(root), *who, *words], check=True, capture_output=True, text=True).stdout
+
+
+def commit(root):
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "a state")
+
+
+def commands(root, *lines):
+    """What the commands print and their exit statuses, in one process that began when they began."""
+    code = "import sys\nfrom fedcore import reproduce\n"
+    for line in lines:
+        words = [*line.split(), "--definitions", "trial.py"] if line == lines[0] else line.split()
+        code += f"print('status', reproduce.main({words!r}))\n"
+    env = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, env=env, capture_output=True, text=True, timeout=300)
+    assert done.stdout.count("status") == len(lines), done.stderr
+    return done.stdout, done.stderr
+
+
+def test_results_of_uncommitted_code_are_refused_and_those_of_other_code_are_named(repository):
+    method = repository / "fedcore" / "algorithms" / "averaging.py"
+    first = repository / "results" / "quick" / "trial" / "one.json"
+
+    out, _ = commands(repository, "trial --plain --seeds 1", "list --seeds 1")
+    assert "older than the code" not in out
+    assert len(json.loads(first.read_text())["runs"]["0"]["code"]) == 16
+
+    method.write_text(method.read_text() + "\nCHANGED = 1\n")
+    out, err = commands(
+        repository, "list --seeds 1", "report --seeds 1", "trial --plain --seeds 2",
+        "trial --plain --seeds 2 --uncommitted",
+    )  # fmt: skip
+    assert "1 of 1 cells are older than the code" in out
+    assert "trial: 1 of 1 runs are older than the code." in out
+    assert "UncommittedCode" in err
+    assert "fedcore/algorithms/averaging.py changed. Commit first" in err
+    assert set(json.loads(first.read_text())["runs"]) == {"0"}
+    trial = json.loads((repository / "results" / "uncommitted" / "quick" / "trial" / "one.json").read_text())
+    assert all(run["commit"].endswith("+") for run in trial["runs"].values())
+
+    commit(repository)
+    assert "uncommitted" not in git(repository, "ls-files")
+    out, _ = commands(repository, "trial --plain --seeds 1 --outdated", "list --seeds 1")
+    assert "1 cells run, 0 stood already" in out
+    assert "older than the code" not in out
+
+
+def test_a_result_elsewhere_may_come_from_uncommitted_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "uncommitted", lambda *names: ("fedcore/rng.py",))
+    assert reproduce.run_cell(SPEC, [0], file=tmp_path / "cell.json").runs
+    with pytest.raises(experiments.UncommittedCode, match=r"fedcore/rng\.py changed\. Commit first"):
+        reproduce.run_cell(SPEC, [0], file=ROOT / "results" / "cell.json")
+    assert not (ROOT / "results" / "cell.json").exists()

@@ -1,0 +1,157 @@
+"""fedcore against the second implementation in `reference`, for every method and every rule of its options.
+
+Small networks, unequal clients, partial participation, real mini-batches, four rounds, float64: after every round the
+server's model agrees to 1e-9.
+"""
+
+from __future__ import annotations
+
+import helpers as h
+import pytest
+import reference
+from torch import nn
+
+import fedcore as fc
+
+CLASSES, SHAPE = 3, (1, 4, 4)
+PLAIN = {"lr": 0.2, "batch_size": 4, "local_epochs": 2}
+RICH = {
+    "lr": 0.2, "lr_decay": 0.9, "batch_size": 5, "local_epochs": 2, "weight_decay": 0.01, "clip": 1.0, "momentum": 0.5,
+    "weighting": "samples", "seed": 3,
+}  # fmt: skip
+
+
+def mlp(shape, classes):
+    return fc.models.mlp(shape, classes, hidden=(8,))
+
+
+def deep(shape, classes):
+    return fc.models.mlp(shape, classes, hidden=(8, 6))
+
+
+def cnn(shape, classes):
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, classes)
+    )  # fmt: skip
+
+
+def normed(shape, classes):
+    """Convolutions with scaler and batch norm, and a linear layer behind several columns a channel."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), fc.models.Scaler(), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(4, 6, 3, padding=1), fc.models.Scaler(), nn.BatchNorm2d(6), nn.ReLU(),
+        nn.Flatten(), nn.Linear(24, classes),
+    )  # fmt: skip
+
+
+def plain_cnn(shape, classes):
+    """Two convolutions without norms, where eq. (4-3) does not vanish."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(6, classes),
+    )  # fmt: skip
+
+
+def eleven(shape, classes):
+    """Layers named 1 and 10."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), *(nn.Identity() for _ in range(7)), nn.Linear(6, classes)
+    )
+
+
+projected = fc.models.projected(mlp, dim=4)
+heads = fc.submodels.multihead(lambda shape, classes: fc.models.mlp(shape, classes, hidden=(8, 6, 5)))
+LEVELS = {1.0: 0.4, 0.5: 0.4, 0.2: 0.2}
+W = [[0.5, 0.5, 0, 0, 0], [0.5, 0.2, 0.3, 0, 0], [0, 0.3, 0.3, 0.4, 0], [0, 0, 0.4, 0.2, 0.4], [0, 0, 0, 0.4, 0.6]]
+
+
+def case(method, *, model=mlp, rounds=4, cohort=3, name="", public=None, **options):
+    """One comparison; decentralised methods and FedSplit have all clients in every round."""
+    if method.full_participation:
+        cohort = None
+    label = f"{method!r} {name}".strip().replace(" ", "")
+    return pytest.param(method, model, rounds, public, {"cohort": cohort, **options}, id=label)
+
+
+def both(method, rich=RICH, **more):
+    """A method in a plain run on an MLP, and with every option of a local step on a network with batch norm."""
+    return [
+        case(method, **PLAIN, **more),
+        case(method, name="rich", **{"model": normed, **rich} | more),
+    ]
+
+
+CASES = [
+    *both(fc.FedAvg()),
+    case(fc.FedAvg(), model=cnn, name="cnn", **PLAIN | {"server_lr": 0.7, "weighting": "samples"}),
+    case(fc.FedAvg(), name="full", **PLAIN | {"batch_size": None, "local_epochs": 3}),
+    case(fc.FedAvg(), name="steps", **PLAIN | {"local_steps": 7}),
+    *both(fc.FedAvg(server_momentum=0.8), server_lr=0.5),
+    *both(fc.FedSGD()),
+    *both(fc.FedSMB(), rounds=8),
+    *both(fc.FedProx(0.5)),
+    *both(fc.SCAFFOLD("I")),
+    *both(fc.SCAFFOLD("II")),
+    case(fc.SCAFFOLD("II"), model=cnn, name="server_lr", **PLAIN | {"server_lr": 0.7}),
+    *both(fc.FedDC(0.3)),
+    *both(fc.Mime(0.6)),
+    *both(fc.MimeLite(0.6)),
+    *both(fc.FedDyn(0.3)),
+    case(fc.MOON(2.0, 0.3), model=projected, rounds=6, **PLAIN),
+    case(fc.MOON(1.0), model=projected, rounds=6, name="rich", **RICH),
+    *both(fc.FedSplit(0.5)),
+    *both(fc.STEM(0.3)),
+    *both(fc.STEM(0.3, kappa=0.2, w=1.0, c=20.0)),
+    *both(fc.FedSMOO(0.3, 0.2), rounds=5),
+    *both(fc.FedPVR()),
+    case(fc.FedPVR(("1.weight", "3")), model=deep, name="named", **PLAIN),
+    case(fc.FedPVR(("1",)), model=eleven, name="1 and 10", **PLAIN),
+    case(fc.FedPVR("all"), model=deep, name="all", **PLAIN),
+    *both(fc.FedUp(0.1)),
+    *both(fc.FedSAM(0.2)),
+    *both(fc.DPSGD(fc.Matrix(W)), rounds=8),
+    *both(fc.DFedAvg()),
+    *both(fc.DFedAvgM(fc.RandomRegular(2), momentum=0.7)),
+    *both(fc.DFedSAM(fc.Matrix(W), rho=0.2, gossip_steps=3)),
+    *both(fc.DFedGAM(rho=0.2)),
+    *both(fc.DFedGAM(rho=0.2, form="gam", alpha=0.7)),
+    *both(fc.DFedGAM(rho=0.2, form="accelerated", rho_inner=0.05, beta0=0.3, beta1=0.6, gamma=0.2)),
+    *both(fc.FedBN()),
+    case(fc.FedBN(), model=normed, name="server_lr", **PLAIN | {"server_lr": 0.7}),
+    *both(fc.FedALA(lr=5.0), rounds=6),
+    case(fc.FedALA(layers=2, sample=0.5, clip=False), model=deep, rounds=6, name="two layers", **PLAIN),
+    *both(fc.HeteroFL(LEVELS)),
+    case(fc.HeteroFL(LEVELS, labels="zero"), model=normed, name="zero", **RICH),
+    case(fc.HeteroFL(LEVELS, mode="dynamic", training="masked"), model=deep, name="dynamic", **PLAIN),
+    *both(fc.FedRolex(LEVELS)),
+    case(fc.FedRolex({0.5: 0.5, 0.3: 0.5}, labels="-inf"), model=deep, name="-inf", **PLAIN | {"server_lr": 0.7}),
+    *both(fc.FederatedDropout(LEVELS)),
+    *both(fc.FedDSE(LEVELS)),
+    case(fc.FedDSE(LEVELS, 0.5, 4, standardise=True, labels="zero"), model=normed, name="drawn", **PLAIN),
+    *both(fc.FjORD(LEVELS)),
+    case(fc.FjORD(LEVELS, distil=False, labels="zero"), model=deep, name="alone", **PLAIN),
+    case(fc.DepthFL({1: 0.4, 0.6: 0.3, 0.3: 0.3}, ramp=3), model=heads, rounds=5, **PLAIN),
+    case(fc.DepthFL({1: 0.4, 0.5: 0.6}, alpha=0.0, labels="zero"), model=heads, name="zero", **PLAIN),
+    case(fc.DepthFL({1: 0.4, 0.3: 0.6}, ramp=2, alpha=0.2), model=heads, name="rich", **RICH),
+    case(fc.FedGSE(LEVELS, similar=7), model=plain_cnn, public=4, **PLAIN),
+    case(fc.FedGSE(LEVELS, "SPL", similar=5), model=normed, public=4, **RICH),
+    case(fc.FedGSE(LEVELS, similar=9, labels="zero"), model=normed, public=4, name="zero", **PLAIN),
+    case(fc.FedGSE(LEVELS, similar=7, scoring="printed"), model=plain_cnn, public=4, **PLAIN),
+    case(fc.FedGSE(LEVELS, "SPL", similar=5, scoring="printed-before"), model=plain_cnn, public=4, **RICH),
+    case(fc.FedGSE(LEVELS, "SPL", scoring="absolute"), model=normed, public=4, **PLAIN),
+    case(fc.FedGSE(LEVELS, scoring="absolute-before"), model=normed, public=4, **RICH),
+]
+
+
+def federation(model, public):
+    return h.network((13, 7, 23, 9, 12), model=model, shape=SHAPE, classes=CLASSES, public=public)
+
+
+@pytest.mark.parametrize(("method", "model", "rounds", "public", "options"), CASES)
+def test_rounds_are_those_of_the_independent_loop(method, model, rounds, public, options):
+    gaps = reference.deviation(method, federation(model, public), model, rounds, **options)
+    assert max(gaps) < 1e-9, [f"{gap:.1e}" for gap in gaps]
+
+
+def test_every_method_is_compared():
+    assert {type(c.values[0]) for c in CASES} == set(fc.ALL) == set(reference.LOOPS)

@@ -1,0 +1,144 @@
+"""The chapters' small runs without a kernel and without pictures, also with an error planted in the package.
+
+`records(jobs)` starts one process, which imports torch and the other libraries once and forks for every job; the fork
+runs the code cells of a chapter with `profile="test"` and one seed, and hands back the numbers that its last cell
+records.  A second or two a job, where a kernel that draws takes half a minute.
+
+A planted error is (name, right, wrong): in the source of the class or function `name`, at the top level of any module
+of the package, the text `right` becomes `wrong`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PARAMETERS = {"profile": "test", "seed": 0}
+SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "FEDCORE_LIVE": "0", "FEDCORE_BATCH": "1"}
+SETTINGS |= {"MPLBACKEND": "Agg", "TQDM_DISABLE": "1"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A small run of a chapter, with the package as it is or with errors planted in it.
+
+    only: a tag: just its cell runs, after those tagged `parameters` and `setup`, and what it defines under the name of
+    the tag is recorded.
+    """
+
+    chapter: str
+    errors: tuple[tuple[str, str, str], ...] = ()
+    only: str | None = None
+
+
+def flat(value: Any, name: str = "") -> dict[str, float]:
+    """A record's numbers under one name each: lists and mappings are opened, texts left out."""
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        return {k: v for key, part in parts for k, v in flat(part, f"{name}/{key}".lstrip("/")).items()}
+    return {} if isinstance(value, str) else {name: float(value)}
+
+
+def records(jobs: Sequence[Job], env: Mapping[str, str] | None = None) -> list[dict[str, float] | str]:
+    """The numbers that each job records, by name; for a job that failed, its traceback.
+
+    Raises ValueError for a planted error whose text is not in the package.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        orders = []
+        for number, job in enumerate(jobs):
+            root = plant(Path(folder) / f"package{number}", job.errors) if job.errors else ROOT
+            order = {"chapter": job.chapter, "only": job.only, "root": str(root)}
+            orders.append(order | {"record": str(Path(folder) / f"{number}.json")})
+        subprocess.run(
+            [sys.executable, "-X", "faulthandler", __file__],
+            input=json.dumps(orders),
+            text=True,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **SETTINGS, **(env or {})},
+        )
+        return [_result(Path(order["record"])) for order in orders]
+
+
+def _result(record: Path) -> dict[str, float] | str:
+    failure = record.with_suffix(".txt")
+    if failure.exists() or not record.exists():
+        return failure.read_text(encoding="utf-8") if failure.exists() else "no record was written"
+    return flat(json.loads(record.read_text(encoding="utf-8")))
+
+
+def plant(folder: Path, errors: Sequence[tuple[str, str, str]]) -> Path:
+    """A copy of the package under `folder`, with these errors in it; ValueError for one whose text is not there."""
+    shutil.copytree(ROOT / "fedcore", folder / "fedcore", ignore=shutil.ignore_patterns("__pycache__"))
+    for error in errors:
+        if not any(_planted(path, *error) for path in sorted(folder.rglob("*.py"))):
+            name, right, _ = error
+            raise ValueError(f"{name} with {right!r} is nowhere in the package: the error no longer fits its source")
+    return folder
+
+
+def _planted(path: Path, name: str, right: str, wrong: str) -> bool:
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    for node in ast.parse(text).body if name in text else ():
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            before, after = "".join(lines[: node.lineno - 1]), "".join(lines[node.end_lineno :])
+            within = "".join(lines[node.lineno - 1 : node.end_lineno])
+            if right in within:
+                path.write_text(before + within.replace(right, wrong, 1) + after, encoding="utf-8")
+                return True
+    return False
+
+
+# ---- the process that runs them
+
+
+def _serve(orders: Sequence[Mapping[str, Any]]) -> None:
+    from importlib import import_module
+
+    for name in ("torch", "pandas", "scipy.stats", "sklearn.datasets", "matplotlib.pyplot", "IPython.display"):
+        import_module(name)  # once, for all forks
+    import matplotlib.backends.backend_agg
+
+    # An empty picture: what is compared are the numbers.
+    matplotlib.backends.backend_agg.FigureCanvasAgg.draw = lambda canvas: canvas.get_renderer()
+    for order in orders:
+        if (child := os.fork()) == 0:
+            try:
+                _run(**order)
+            except BaseException:
+                Path(order["record"]).with_suffix(".txt").write_text(traceback.format_exc(), encoding="utf-8")
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+def _run(chapter: str, only: str | None, root: str, record: str) -> None:
+    sys.path.insert(0, root)
+    os.chdir(ROOT / "book")
+    os.environ["FEDCORE_RECORD"] = record
+    cells = json.loads(Path(f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in cells:
+        tags = cell["metadata"].get("tags", [])
+        if cell["cell_type"] == "code" and (only is None or {"parameters", "setup", only} & set(tags)):
+            exec(compile("".join(cell["source"]), f"{chapter} {cell['id']}", "exec"), names)
+            if "parameters" in tags:
+                names.update(PARAMETERS)
+    if only is not None:
+        names["pages"].record(**{only: names[only]})
+
+
+if __name__ == "__main__":
+    _serve(json.load(sys.stdin))
