@@ -525,7 +525,9 @@ def skewed(inplace=False):
     """Five clients of two labels each, and uploads `[5, d]`: client 0 was never here, the others differ."""
     x, y = h.images(100, (1, 8, 8), 5)
     arrays = {"train_images": x, "train_labels": y, "test_images": x[:10], "test_labels": y[:10]}
-    net = normed_net(inplace)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)  # every upload gets two or more of the public samples right, as batch norm needs
+        net = normed_net(inplace)
     fed = fc.federation(arrays, 5, fc.Shards(2), model=net, public=3, dtype=torch.float64, device="cpu")
     last = fed.x0 + 0.3 * torch.randn(5, fed.d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     last[0] = 0
@@ -563,7 +565,7 @@ def test_fedgses_score_is_its_formula_by_autograd(scoring, variant, inplace):
             labels = guess.argmax(1)
             like = labels == public[1]
         if variant == "SPL":
-            assert 0 < like.sum() < len(like)
+            assert 1 < like.sum() < len(like)
         inputs, labels = (public[0][like], public[1][like]) if variant == "SPL" else (public[0], labels)
         outputs = run_through(net, fed, fed.x0, inputs)
         logits = torch.where(held, outputs[-1], 0) if scoring == "public-code" else outputs[-1]

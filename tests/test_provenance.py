@@ -169,6 +169,13 @@ def test_results_of_the_old_deal_of_shards_are_superseded_until_they_are_run_aga
     assert cells.Result(SPEC, {0: old}).superseded() == ""
 
 
+def test_results_of_fedgses_printed_score_are_superseded_until_they_are_run_again():
+    spec = {**SPEC, "method": ["FedGSE", {"variant": "SPL"}]}
+    old, new = {"final": 1.0}, {"final": 1.0, "code": "0123456789abcdef"}
+    assert "printed score" in cells.Result(spec, {0: old}).superseded()
+    assert cells.Result(spec, {0: new}).superseded() == ""
+
+
 def test_no_stored_result_comes_from_uncommitted_code():
     runs = [
         (file, run)

@@ -220,6 +220,10 @@ SUPERSEDED = [
         "labels were dealt in a cycle, so that clients shared few sets of labels",
         lambda spec, run: _partition(spec) == "Shards" and "code" not in run,
     ),
+    Superseded(
+        "FedGSE ranked its neurons by the printed score, which batch norm cancels",
+        lambda spec, run: spec.get("method", [""])[0] == "FedGSE" and "code" not in run,
+    ),
 ]
 
 
