@@ -52,6 +52,13 @@ def plain_cnn(shape, classes):
     )  # fmt: skip
 
 
+def residual(shape, classes):
+    body = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4))
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), fc.models.Residual(body), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, classes)
+    )  # fmt: skip
+
+
 def eleven(shape, classes):
     """Layers named 1 and 10."""
     return nn.Sequential(
@@ -114,6 +121,7 @@ CASES = [
     *both(fc.DFedAvgM(fc.RandomRegular(2), momentum=0.7)),
     *both(fc.DFedSAM(fc.Matrix(W), rho=0.2, gossip_steps=3)),
     *both(fc.DFedGAM(rho=0.2)),
+    case(fc.DFedGAM(rho=0.2), model=residual, rounds=2, name="residual", **PLAIN),
     *both(fc.DFedGAM(rho=0.2, form="gam", alpha=0.7)),
     *both(fc.DFedGAM(rho=0.2, form="accelerated", rho_inner=0.05, beta0=0.3, beta1=0.6, gamma=0.2)),
     *both(fc.FedBN()),
