@@ -254,9 +254,7 @@ SUBMODELS = [
         ("DepthFL.aggregate", "x + h, x)", "x + r.h, x)"),
         ("DepthFL.aggregate", "torch.where(r.mask, y - r.x, 0)", "0.99 * torch.where(r.mask, y - r.x, 0)"),
         ("DepthFL.split", "np.ceil(", "np.floor(0.5 + "),
-    ),
-    *errors(
-        "test_submodels.py", "capacities_are_dealt", ("algorithms.submodels._dealt", "counts - exact", "exact - counts")
+        ("algorithms.submodels._dealt", "counts - exact", "exact - counts"),
     ),
     *errors(
         "test_submodels.py", "rounded_up", ("kept", "math.ceil(round(ratio * width, 9))", "max(1, int(ratio * width))")
