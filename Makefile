@@ -1,4 +1,5 @@
 # make book | make test      the two commands; both make .venv when it is missing
+# make test-isa              the chapters on another instruction set: another processor's last bits (ISA=avx2)
 # make refresh               run the chapters and store their outputs in book/*.ipynb (after a change)
 # make lint | make clean | make env
 # Another interpreter: PYTHON=python3.12 make book
@@ -15,15 +16,17 @@ IN := .venv/bin/python
 # Chapters draw through the notebook's own backend, whatever the shell says.
 unexport MPLBACKEND
 
-.PHONY: book test refresh lint clean env
+.PHONY: book test test-isa refresh lint clean env
 book: env
 	@$(IN) tools/book.py build
 
 # loadfile: the cells of one notebook stay together, in order, in one worker.
 test: env
-	@OMP_NUM_THREADS=1 FEDCORE_LIVE=0 FEDCORE_BATCH=1 $(IN) -m pytest -n 2 --dist loadfile --durations 15 \
-	    --nbval --nbval-current-env --nbval-cell-timeout 300 --nbval-sanitize-with "$(CURDIR)/tests/nbval_sanitize.cfg" \
-	    tests book/*.ipynb
+	@$(IN) -m pytest -n 2 --dist loadfile --durations 10 --nbval --nbval-cell-timeout 300 tests book/*.ipynb
+
+ISA := default
+test-isa: env
+	@$(IN) tools/book.py check --isa $(ISA)
 
 refresh: env
 	@$(IN) tools/book.py refresh

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tools import book
+from tools import book, expect, small
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = book.chapters(ROOT)
@@ -449,6 +449,25 @@ def test_nbval_reads_every_rule_of_the_sanitiser():
     assert page == '<img src="PICTURE" alt="a curve that ends at 0.95">'
 
 
+def test_a_check_runs_on_another_instruction_set_and_names_the_cell_that_differs(tmp_path, monkeypatch):
+    other = "import os\nother = 'ATEN_CPU_CAPABILITY' in os.environ"
+    same, wrong = "print(0.12345 + 1e-5 * other)", "print(f'accuracy {61.6 + 3 * other:.1f}')"
+    chapters = [
+        a_chapter(tmp_path, other, same, name="tested_same"),
+        a_chapter(tmp_path, other, same, wrong, name="tested_other"),
+    ]
+    book.refresh(chapters)
+    monkeypatch.setattr(small, "records", lambda jobs, env: [env for _ in jobs])
+    monkeypatch.setattr(expect, "deviations", lambda name, env: [] if env == book.ISAS["default"] else ["no"])
+    book.check(chapters[:1], "default")
+    with pytest.raises(book.ChapterFailed) as failure:
+        book.check(chapters, "default")
+    assert str(failure.value).splitlines() == [
+        "on instruction set 'default':",
+        "tested_other, cell 4: text: 61.6 became 64.6, after 'accuracy'",
+    ]
+
+
 # ---- the repository as a newcomer finds it
 
 
@@ -459,10 +478,10 @@ def test_the_readme_shows_the_four_lines():
     assert [line.startswith(start) for line, start in zip(block, lines, strict=True)] == [True] * 4
 
 
-def test_the_files_of_continuous_integration_run_only_the_two_commands():
+def test_continuous_integration_runs_the_two_commands_and_another_instruction_set():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     lines = script.read_text(encoding="utf-8").splitlines()
     assert lines[0] == "#!/usr/bin/env bash"
     assert "set -euo pipefail" in lines
-    assert [line for line in lines if line.startswith("make ")] == ["make test", "make book"]
+    assert [line for line in lines if line.startswith("make ")] == ["make test", "make book", "make test-isa"]

@@ -28,7 +28,7 @@ def size(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
 
 
 def cost(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """What a method's rule costs, as the method states it: `state` (vectors a client keeps) or `traffic` (d a round)."""
+    """What a method costs, as it states it: `state` (vectors that a client keeps) or `traffic` (d a round)."""
     method = {m.__name__: m for m in algorithms.ALL}[spec["method"][0]]
     cost = method().cost()
     value = len(method().client_state) if spec["cost"] == "state" else cost.up + cost.down

@@ -1,0 +1,131 @@
+"""Ready for a GPU without one: rounds on pretended devices mix none and ask the device for nothing.
+
+`tools/pretend_gpu.py` says how.  The host reads that a round may do are listed in one place, the docstring of
+`fedcore.algorithms.method.on_host`.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import nullcontext
+
+import helpers as h
+import pytest
+import torch
+from test_contract import METHODS, contrastive
+from torch import nn
+
+import fedcore as fc
+from fedcore.algorithms import method as methods
+from tools.pretend_gpu import on_gpu, pretended_gpu
+
+RUN = {"rounds": 3, "lr": 0.1, "batch_size": 4}
+SUBMODELS = [m for m in METHODS if isinstance(m, fc.algorithms.Submodel)]
+READS = (fc.FedALA,)  # the methods that `on_host` names
+
+
+def normed(shape, classes) -> nn.Module:
+    """Convolution, batch norm, pooling: what the paths treat in ways of their own."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 6), nn.ReLU(),
+        nn.Linear(6, classes),
+    )  # fmt: skip
+
+
+def small(model=contrastive, **options) -> fc.Federation:
+    """Clients of 20, 13, 9, 7 and 4 samples: unequal numbers of local steps."""
+    return h.network(model=model, dtype=torch.float32, **options)
+
+
+def pretend(method, fed, free=1e12, chunk=None, host_reads=False, **options):
+    """Three rounds on the pretended GPU; smaller networks are made before, on the CPU."""
+    settings = RUN | {"cohort": None if method.full_participation else 3} | options
+    fed = method.on(fed)
+    if isinstance(method, fc.algorithms.Submodel):
+        fc.simulate(method, fed, **settings)
+    allowed = nullcontext()
+    if host_reads:
+        allowed = pytest.MonkeyPatch.context()
+    with allowed as patch, pretended_gpu(free):
+        if host_reads:
+            patch.setattr(methods.on_host, "__code__", (lambda v: True).__code__)
+        return fc.simulate(method, on_gpu(fed), chunk=chunk, **settings)
+
+
+def on_device(history, method, home="cuda") -> None:
+    for name, value in history.state.items():
+        assert value.device.type == (home if name in method.client_state else "cuda"), name
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("path", ["batched", "sequential", "written"])
+def test_no_round_mixes_devices_or_waits_for_one(method, path):
+    if path == "sequential" and isinstance(method, fc.FedGSE):
+        fed = small(path="batched")
+    fed = small(path=path)
+    on_device(pretend(method, fed, host_reads=isinstance(method, READS)), method)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if not isinstance(m, fc.MOON)], ids=repr)
+def test_neither_does_one_with_batch_norm(method):
+    on_device(pretend(method, small(normed), batch_size=4, host_reads=isinstance(method, READS)), method)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("where", ["states in host memory", "cohort in chunks from host memory"])
+def test_neither_does_one_whose_rows_are_in_host_memory(method, where):
+    if where == "states in host memory" and not method.client_state:
+        pytest.skip("has no client states")
+    chunk, free = (100, 0.0) if where == "states in host memory" else (2, 1e12)
+    warns = pytest.warns(UserWarning, match="host memory") if free == 0 else nullcontext()
+    with warns:
+        history = pretend(method, small(), free, chunk, host_reads=isinstance(method, READS))
+    on_device(history, method, "cpu")
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential", "written"])
+@pytest.mark.parametrize(
+    "method", [fc.FedAvg(), fc.SCAFFOLD(), fc.FedUp(0.1), fc.HeteroFL({1: 0.5, 0.5: 0.5})], ids=repr
+)
+def test_neither_does_one_in_bfloat16(method, path):
+    on_device(pretend(method, small(normed_groups, path=path, compute=torch.bfloat16)), method)
+
+
+def normed_groups(shape, classes) -> nn.Module:
+    """As `normed`, without normalisation, which sub-models in bfloat16 need not have."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, classes)
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_size": None}, {"clip": 1.0, "momentum": 0.5, "weight_decay": 0.01}], ids=str
+)
+@pytest.mark.parametrize("method", [fc.FedAvg(), fc.Mime(0.6), fc.SCAFFOLD("I")], ids=repr)
+def test_neither_do_full_batches_decay_clip_and_momentum(method, options):
+    on_device(pretend(method, small(), **options), method)
+
+
+# --- the pretence would see it --------------------------------------------------------------------------------------
+
+
+class Mixes(fc.FedAvg):
+    def aggregate(self, r, y):
+        return {"x": r.x + r.mean(y - r.x) + torch.zeros(len(r.x))}
+
+
+class Waits(fc.FedAvg):
+    def direction(self, G, y, r):
+        return G(y) if float(y.sum()) > 0 else 2 * G(y)
+
+
+def test_a_method_that_mixes_devices_or_waits_is_seen():
+    with pytest.raises(RuntimeError, match=re.compile("device", re.I)):
+        pretend(Mixes(), small())
+    with pytest.raises(Exception, match=r"item|data-dependent|_local_scalar_dense"):
+        pretend(Waits(), small())
+
+
+def test_without_the_permission_the_one_allowed_read_is_seen():
+    with pytest.raises(Exception, match=r"item|data-dependent|_local_scalar_dense|bool"):
+        pretend(fc.FedALA(1, lr=1e-6), small(), rounds=4, cohort=None)
