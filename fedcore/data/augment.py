@@ -99,7 +99,7 @@ def _blend(x: Tensor, other: Tensor, factor: float) -> Tensor:
     There are many sums of tenths that are whole numbers.  In float32 the last bit, which every processor rounds in its
     own way, decides whether they stay what they are when they are cut.
     """
-    return (factor * x.double() + (1 - factor) * other + 1e-6).clamp(0, 255).to(torch.uint8)
+    return (factor * x.double() + (1 - factor) * other.double() + 1e-6).clamp(0, 255).to(torch.uint8)
 
 
 def _saturation(x: Tensor, factor: float) -> Tensor:
