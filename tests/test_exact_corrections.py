@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import fedcore as fc
+from fedcore.engine import Loss
 
 P1 = {"lr": 0.1, "local_steps": 5}
 ROUNDS = [
@@ -232,7 +233,7 @@ def test_moons_direction_is_the_gradient_of_its_loss():
     plan = fed.plan(0, 0, np.array([2]), steps=1, batch_size=None)
     y, x, prev = (fed.x0 + 0.1 * torch.randn(fed.d, dtype=torch.float64) for _ in range(3))
     method = fc.MOON(3.0, tau=0.4)
-    got = fed.gradient(y[None], plan, 0, contrast=((x[None], prev[None]), method.contrast))[0]
+    got = fed.gradient(y[None], plan, 0, loss=Loss(penalty=method.contrast, references=(x[None], prev[None])))[0]
     inputs, labels = h.whole(fed, 2)
 
     def parts(flat):

@@ -531,7 +531,7 @@ def test_the_rule_of_one_client_does_not_depend_on_the_others_in_the_cohort():
 
         def share(s, epoch):
             plan = fed.plan(0, 4, np.array(clients), batch_size=4, share=s, epoch=epoch)
-            return plan.steps, lambda Y, k, **more: fed.gradient(Y, plan, k, **more)
+            return plan.steps, lambda Y, k: fed.gradient_and_losses(Y, plan, k)
 
         state = {"theta_i": fed.x0 + rows[clients], "W_i": torch.ones(len(clients), fed.d, dtype=torch.float64)}
         return method.prepare(fc.algorithms.Round({**shared, "share": share}, state)).W
