@@ -233,6 +233,7 @@ class Run:
             r, y = seen.round, seen.y
             if world.size > 1:
                 r, y = self.place.whole(r, seen.drawn), self.place.gather(y, seen.drawn)
+                r = replace(r, rows=dict(r.rows), memory=dict(r.memory))  # gathered here: one process looks at them
             h.rows += world.first(lambda: self.probe(r, y))
 
     def probe(self, r: Round, y: Tensor) -> list[Row]:

@@ -211,7 +211,7 @@ def test_only_in_place_layers_whose_input_is_read_twice_are_left_to_the_module()
         Engine(IN_PLACE["at the start of a residual body"](), "batched")
 
 
-@pytest.mark.parametrize("loss", [False, True])
+@pytest.mark.parametrize("loss", [None, PLAIN], ids=["output", "derivative"])
 def test_a_layers_output_is_observed_before_another_writes_over_it(loss):
     def net(inplace: bool) -> nn.Module:
         torch.manual_seed(0)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import fedcore as fc
+from fedcore.algorithms.method import Work
 from fedcore.engine import Loss
 
 P1 = {"lr": 0.1, "local_steps": 5}
@@ -115,8 +116,8 @@ def test_one_full_step_of_stem_is_gradient_descent(a):
 
 def test_stem_with_a_schedule_decreases_its_learning_rate():
     method = fc.STEM(kappa=0.2, w=2.0, c=3.0)
-    assert method.learning_rate(0, 9.0) == pytest.approx(0.2 / 2 ** (1 / 3))
-    assert method.learning_rate(6, 9.0) == pytest.approx(0.1)
+    assert method.local_work(Work(t=0, lr=9.0)).lr == pytest.approx(0.2 / 2 ** (1 / 3))
+    assert method.local_work(Work(t=6, lr=9.0)).lr == pytest.approx(0.1)
     given = run(method, lr=0.5).params
     assert torch.equal(given, run(method, lr=0.001).params)
 

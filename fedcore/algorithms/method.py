@@ -99,9 +99,10 @@ class Part:
 
     def among(self, rows: Tensor) -> Part:
         """The part's share of some rows (ascending), numbered as in these."""
-        chosen = np.isin(self.rows, rows.cpu())
-        places = None if self.places is None else self.places[torch.as_tensor(np.flatnonzero(chosen))]
-        return Part(np.searchsorted(rows.cpu(), self.rows[chosen]), self.to, places)
+        some = rows.cpu().numpy()
+        chosen = np.flatnonzero(np.isin(self.rows, some))
+        places = None if self.places is None else self.places[torch.as_tensor(chosen).to(self.places.device)]
+        return Part(np.searchsorted(some, self.rows[chosen]), self.to, places)
 
     def split(self, size: int) -> list[Part]:
         """Parts of at most `size` rows each."""
@@ -332,6 +333,9 @@ class Cut(Mapping[str, Tensor]):
         if name not in self.cached:
             self.cached[name] = self.cut(self.whole[name])
         return self.cached[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.whole  # a look is no cut
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.whole)

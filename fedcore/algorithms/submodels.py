@@ -252,6 +252,7 @@ class FedGSE(Submodel):
     similar: int = 128
     scoring: str = "public-code"
     client_state = ("last",)
+    across = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()
