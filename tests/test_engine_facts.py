@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from test_engine import batch, by_autograd, by_cross_entropy, normed, relative, rows
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 import fedcore as fc
 from fedcore import models
 from fedcore.engine import PATHS, PLAIN, Batch, Engine, Loss, counting, rules
 from fedcore.engine.units import Neurons
+from fedcore.submodels import Width
 
 GENERAL = ("batched", "sequential")
 
@@ -275,6 +277,63 @@ def test_a_clients_result_does_not_depend_on_its_place_in_the_cohort_to_the_bit(
         g, loss = engine.gradient(Y[i:], b.rows(slice(i, None)))
         assert torch.equal(g, G[i:])
         assert torch.equal(loss, losses[i:])
+
+
+# --- devices ------------------------------------------------------------------------------------------------------
+
+
+def on_cuda(module: nn.Module) -> None:
+    """A module's parameters and buffers on a GPU that is pretended; `Module.to` wants a driver."""
+    for part in module.modules():
+        for name, p in part._parameters.items():
+            if p is not None:
+                part._parameters[name] = nn.Parameter(p.detach().to("cuda"))
+        for name, b in part._buffers.items():
+            if b is not None:
+                part._buffers[name] = b.to("cuda")
+
+
+@pytest.mark.parametrize("compute", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("kind", ["mlp", "batch norm", "group norm", "sub-model"])
+def test_no_path_mixes_devices_or_reads_a_number_from_one(kind, path, compute, monkeypatch):
+    """Tensors without numbers stand in for a GPU's: mixing devices raises an error, and so does reading a number."""
+    nets = {
+        "mlp": models.projected("mlp", 8), "batch norm": models.digit_model_small,
+        "group norm": lambda s, c: nn.Sequential(conv(3, 4), nn.GroupNorm(2, 4), nn.ReLU(), *head(4)),
+        "sub-model": lambda s, c: Width(0.5)(models.thesis_cnn(s, c, (8, 8, 8))),
+    }  # fmt: skip
+    module = nets[kind]((3, 16, 16), 5)
+    try:
+        engine = Engine(module, path, compute=compute)
+    except ValueError:
+        assert path == "written"
+        assert kind in ("mlp", "batch norm")
+        return
+    # autograd wants a true device
+    monkeypatch.setattr(torch.autograd, "grad", lambda _, inputs, **more: [torch.zeros_like(v) for v in inputs])
+    counts = [4, 3, 2]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        on_cuda(engine.module)
+        Y, x, w = (torch.zeros(3, *size, device="cuda") for size in ((engine.layout.d,), (4, 3, 16, 16), (4,)))
+        b = Batch(x, torch.zeros(3, 4, dtype=torch.int64, device="cuda"), w, counts, [0] * 3)
+        rate = torch.ones(3, device="cuda")
+        for loss in (
+            PLAIN,
+            Loss(tilted, rows={"slope": rate}, samples={"tilt": w}),
+            Loss(rate=rate),
+            Loss(rate=[1, 1, 0.5]),
+        ):
+            G, losses = engine.gradient(Y, b, loss)
+            assert {G.device.type, losses.device.type} == {"cuda"}
+        if kind == "mlp":
+            engine.gradient(Y, b, Loss(penalty=pull, references=(Y,)))
+            assert engine.features(Y, b).is_cuda
+        engine.descend(Y, np.array([counts, counts]), lambda k, part: b.rows(part), 0.1)
+        assert engine.logits(Y, b).is_cuda
+        engine.observe(Y, b, ["0"] if kind != "mlp" else ["encoder.1"])
+        chunks = [(x[0], b.y[0])]
+        assert engine.evaluate(Y[0], chunks, lambda: chunks)["loss"].is_cuda
 
 
 # --- the table of rules -------------------------------------------------------------------------------------------

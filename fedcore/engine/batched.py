@@ -80,7 +80,7 @@ class Batched:
         return logits if self.compute is None else logits.to(batch.w.dtype)
 
 
-def forward(rule: Rule, x: Activations, p: Pass) -> Activations:
+def forward(rule: Rule, x: Activations, p: Pass) -> Activations | Logits:
     """One forward pass; a function, which `torch.compile` takes."""
     return rule(x, p)
 

@@ -70,7 +70,7 @@ class Engine:
         self._frozen = [place for place, p in places if not p.requires_grad]
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self.norms:
-            norm.momentum = None  # statistics are a cumulative mean over the chunks of an evaluation
+            norm.momentum = None  # that is: a mean over the chunks of an evaluation
         self._shrunk: dict[Any, Engine] = {}
         self._neurons: dict[bool, Neurons] = {}
         self._widths: dict[torch.Size, int] = {}
@@ -323,9 +323,13 @@ class Engine:
             for norm in self.norms:
                 norm.reset_running_stats()
                 norm.train()
-            for inputs, _ in train():
+            for k, (inputs, _) in enumerate(train()):
+                for norm in self.norms:
+                    norm.momentum = 1 / (k + 1)  # the mean over the chunks, without asking a device how many there were
                 functional_call(self.module, params, (inputs,))
             self.module.eval()
+            for norm in self.norms:
+                norm.momentum = None
         return params
 
 

@@ -37,7 +37,7 @@ class Sequential:
         self.module, self.layout, self.criterion, self.compute = module, layout, criterion, compute
         self.random = random
         self.forward: Callable[..., Tensor] = forward  # what `replay.Compiled` compiles
-        self.norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
+        self.norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.scalers = [m for m in module.modules() if isinstance(m, models.Scaler)]
 
     def gradient(self, Y: Parameters, batch: Batch, loss: Loss, along: Parameters | None, G: Parameters) -> PerClient:
@@ -100,7 +100,7 @@ class Sequential:
             if self.random:
                 torch.manual_seed(batch.key[i])
             try:
-                with autocast(self.compute, device), self._rates(rate):
+                with autocast(self.compute, device), self._for_training(rate):
                     logits = forward(self.module, {**params, **buffers}, (batch.x[i, :count].clone(),))
             except ValueError as e:
                 if count > 1 or not self.norms:
@@ -109,16 +109,21 @@ class Sequential:
         return logits if self.compute is None else logits.to(batch.w.dtype)
 
     @contextlib.contextmanager
-    def _rates(self, rate: Any) -> Iterator[None]:
-        """All scalers with this rate; None: with their own."""
-        usual = [scaler.rate for scaler in self.scalers]
+    def _for_training(self, rate: Any) -> Iterator[None]:
+        """All scalers with this rate (None: their own), and batch norms that keep no statistics.
+
+        With momentum=None, a batch norm would read from the device how many batches it has seen.
+        """
+        layers = [(norm, "momentum", 0.0) for norm in self.norms]
+        layers += [(scaler, "rate", rate) for scaler in self.scalers if rate is not None]
+        usual = [getattr(layer, name) for layer, name, _ in layers]
         try:
-            for scaler in self.scalers if rate is not None else ():
-                scaler.rate = rate
+            for layer, name, value in layers:
+                setattr(layer, name, value)
             yield
         finally:
-            for scaler, before in zip(self.scalers, usual, strict=True):
-                scaler.rate = before
+            for (layer, name, _), value in zip(layers, usual, strict=True):
+                setattr(layer, name, value)
 
 
 def forward(module: nn.Module, params: dict[str, Tensor], inputs: tuple[Tensor, ...]) -> Tensor:
