@@ -105,7 +105,9 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
     A step is gradient, + weight decay, + the method's correction, then clip (each client's norm), then momentum (a
     buffer that is new every round), then the step.  Raises ValueError for a direction that writes to what is no memory.
     """
-    alone = r.loss.plain and not (r.weight_decay or r.clip or r.momentum or watch) and r.plan.indices is not None
+    alone = not (r.weight_decay or r.clip or r.momentum or watch) and r.loss.plain and r.plan.indices is not None
+    if alone and method.takes_gradients:  # the engine takes all the steps at once
+        return r.objective.descend(Y, r.plan, r.lr)
     velocity = torch.zeros_like(Y) if r.momentum else None
     seen = replace(r)
     for k in range(int(r.plan.steps[0])):
@@ -116,9 +118,6 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
             watch(seen, y)
         with unwritten(method, {**seen.server, **_plain(seen.rows), "y": y}):
             v = method.direction(G, y, seen)
-        if v is G and alone:  # nothing but gradients in this round: the engine takes all the steps at once
-            return r.objective.descend(Y, r.plan, r.lr)
-        v = G(y) if v is G else v
         if r.clip is not None:
             v = v * (r.clip / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
         if velocity is not None:

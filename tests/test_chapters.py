@@ -85,7 +85,7 @@ ROUNDS = [
     ],
     [
         ("Method", "r.server_lr * r.mean(y - r.x)", "1.01 * r.server_lr * r.mean(y - r.x)", "FedSGD"),
-        ("Method", "        return G\n", "        return 1.01 * G(y)\n", "FedSMB"),
+        ("Method", "return G(y)", "return 1.01 * G(y)", "FedSMB"),
         ("PlatformSCAFFOLD", "r.clients.argmax()", "r.clients.argmin()", "shipped SCAFFOLD"),
         ("FedBN", "torch.where(r.bn, r.bn_i, r.x)", "torch.where(r.bn, r.x, r.x)", "FedBN"),
     ],

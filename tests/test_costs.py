@@ -7,13 +7,14 @@ the server must be sent to apply the rule, given what it has: where an update is
 
 from __future__ import annotations
 
+import helpers as h
 import pytest
+from test_contract import METHODS, contrastive
 from test_reference import SHAPE, deep, heads, normed
 
 import fedcore as fc
+from fedcore.engine import counting
 from fedcore.submodels import Depth, Width
-
-stated = pytest.mark.skipif(not hasattr(fc.FedAvg(), "cost"), reason="methods do not state their costs yet")
 
 LAYOUT = fc.models.Layout.of(normed(SHAPE, 3))
 d = 40 + 8 + 222 + 12 + 75  # convolution, batch norm, convolution, batch norm, linear
@@ -61,12 +62,45 @@ COSTS = [
 ]
 
 
-@stated
 @pytest.mark.parametrize(("method", "down", "up", "gradients", "products", "full"), COSTS, ids=lambda v: repr(v))
 def test_a_method_costs_what_its_rule_says(method, down, up, gradients, products, full):
     cost = method.cost(LAYOUT)
     assert (cost.down * d, cost.up * d) == (pytest.approx(down), pytest.approx(up))
     assert (cost.gradients, cost.products, cost.full_gradients) == pytest.approx((gradients, products, full))
+
+
+def passes(method, fed, state, K) -> float:
+    """Backward passes of a fourth round with K local steps, per client."""
+    with counting() as clients:
+        fc.one_round(method, fed, state, 3, local_steps=K, batch_size=4, lr=0.05)
+    return sum(clients) / fed.n
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential", "written"])
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_a_round_takes_the_gradients_that_its_method_states(method, path):
+    if path == "written" and isinstance(method, fc.MOON):
+        pytest.skip("the written path has no representations")
+    fed = method.on(h.network(model="mlp" if path == "written" else contrastive, path=path))
+    state = fc.start(method, fed)
+    for t in range(3):
+        state, _ = fc.one_round(method, fed, state, t, local_steps=1, batch_size=4, lr=0.05)
+    two, four = (passes(method, fed, state, K) for K in (2, 4))
+    cost = method.cost(fed.layout)
+    step = cost.gradients + 2 * cost.products
+    if isinstance(method, fc.FedSGD | fc.FedSMB | fc.DPSGD):  # one step, whatever was asked for
+        assert (two, four) == (step, step)
+    elif isinstance(method, fc.FjORD):  # the second gradient where p < p_max
+        assert 1 < (four - two) / 2 < step
+    else:
+        assert (four - two) / 2 == step
+        once = two - 2 * step
+        if isinstance(method, fc.FedALA):  # in mini-batches of its share
+            assert once > 0
+        elif isinstance(method, fc.FedGSE):  # the server's look at public data
+            assert once == 1
+        else:
+            assert once == cost.full_gradients
 
 
 def test_every_method_whose_traffic_does_not_depend_on_capacities_is_in_the_table():

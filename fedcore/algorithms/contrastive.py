@@ -34,6 +34,8 @@ class MOON(Method):
     def __post_init__(self) -> None:
         checks.number("mu", self.mu, 0)
         checks.number("tau", self.tau, 0, open_low=True)
+        if not self.mu:
+            self._reduce(MOON.direction)
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"prev": x}
@@ -44,7 +46,7 @@ class MOON(Method):
         return self.mu * F.softplus(far - near)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y, loss=Loss(penalty=self.contrast, references=(r.x.expand_as(y), r.prev))) if self.mu else G
+        return G(y, loss=Loss(penalty=self.contrast, references=(r.x.expand_as(y), r.prev)))
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "prev": y}

@@ -118,6 +118,8 @@ class DFedSAM(Gossip):
         super().__post_init__()
         checks.number("rho", self.rho, 0)
         checks.integer("gossip_steps", self.gossip_steps, 1)
+        if not self.rho:
+            self._reduce(FedSAM.direction)
 
     direction = FedSAM.direction
 
@@ -169,13 +171,15 @@ class DFedGAM(Gossip):
             checks.number(name, getattr(self, name), 0)
         for name in ("beta0", "beta1", "gamma"):
             checks.number(name, getattr(self, name), 0, 1)
+        if self.form != "accelerated" and (not self.rho or (self.form == "gam" and not self.alpha)):
+            self._reduce(DFedGAM.direction)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         if self.form == "accelerated":
             return self._accelerated(G, y, G(y))
-        if not self.rho or (self.form == "gam" and not self.alpha):
-            return G
         g = G(y)
+        if not self.rho:
+            return g
         a = y + ascent(G(y, along=g), self.rho)  # only the direction of u counts, so ||g|| need not divide it
         if self.form == "literal":
             return G(a)

@@ -364,6 +364,7 @@ class Method:
     full_participation: bool = False
     client_state: tuple[str, ...] = ()
     across: str = "sums"
+    _takes_gradients = False
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -371,7 +372,8 @@ class Method:
             cls.across = "rows"
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
+        given = {k: v for k, v in vars(self).items() if k != "_takes_gradients"}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
     def on(self, fed: Any) -> Any:
         """The federation as this method needs it; raises ValueError for one that it does not suit."""
@@ -397,12 +399,18 @@ class Method:
         """Where each client of the cohort starts from: `[d]` for all, or `[m, d]`."""
         return r.x
 
-    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor | Gradient:
-        """v in the local step y <- y - lr * v, `[m, d]`.
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        """v in the local step y <- y - lr * v, `[m, d]`."""
+        return G(y)
 
-        `G` itself instead of `G(y)` says: the gradient and nothing else, in all steps of this round.
-        """
-        return G
+    @property
+    def takes_gradients(self) -> bool:
+        """Whether v is the client's gradient and nothing else, so that the engine may take the local steps itself."""
+        return self._takes_gradients or type(self).direction is Method.direction
+
+    def _reduce(self, direction: Callable[..., Tensor]) -> None:
+        """Say that hyper-parameters leave nothing but the gradient of this direction, unless a subclass has its own."""
+        object.__setattr__(self, "_takes_gradients", type(self).direction is direction)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         """The new state from the last local iterates `y [m, d]`: server vectors `[d]`, client states `[m, d]`."""

@@ -28,12 +28,14 @@ class MimeLite(Method):
 
     def __post_init__(self) -> None:
         checks.number("beta", self.beta, 0, 0.999999)
+        if not self.beta:
+            self._reduce(MimeLite.direction)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "s": torch.zeros_like(x)}
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return (1 - self.beta) * G(y) + self.beta * r.s if self.beta else G
+        return (1 - self.beta) * G(y) + self.beta * r.s
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         C = r.mean(r.full_gradient(r.x.expand_as(y)))

@@ -150,7 +150,7 @@ class DepthFL(Submodel):
         return parts
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y) + self.alpha * (y - r.x + r.h_i) if self.alpha else G
+        return G(y) + self.alpha * (y - r.x + r.h_i) if self.alpha else G(y)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         x = combine(r.x, y, r.mask, r.p, r.server_lr, r.total)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .method import Gradient, Round
+from .method import Method, Round
 from .variates import SCAFFOLD, FedDyn
 
 
@@ -33,8 +33,7 @@ class PlatformFedDyn(FedDyn):
     line with 1 / alpha is commented out.  The paper's h is -alpha times ours.
     """
 
-    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G
+    direction = Method.direction
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         new = super().aggregate(r, y)

@@ -24,9 +24,11 @@ class FedProx(Method):
 
     def __post_init__(self) -> None:
         checks.number("mu", self.mu, 0)
+        if not self.mu:
+            self._reduce(FedProx.direction)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y) + self.mu * (y - r.x) if self.mu else G
+        return G(y) + self.mu * (y - r.x)
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,14 @@ class FedUp(Method):
 
     def __post_init__(self) -> None:
         checks.number("alpha", self.alpha, 0)
+        if not self.alpha:
+            self._reduce(FedUp.direction)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "x_prev": x}
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y) + self.alpha / r.lr * (r.x_prev - r.x) + self.alpha * (y - r.x) if self.alpha else G
+        return G(y) + self.alpha / r.lr * (r.x_prev - r.x) + self.alpha * (y - r.x)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "x_prev": r.x}

@@ -30,9 +30,11 @@ class FedSAM(Method):
 
     def __post_init__(self) -> None:
         checks.number("rho", self.rho, 0)
+        if not self.rho:
+            self._reduce(FedSAM.direction)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y + ascent(G(y), self.rho)) if self.rho else G
+        return G(y + ascent(G(y), self.rho)) if self.rho else G(y)
 
     def cost(self, layout: Layout | None = None) -> Cost:
         return Cost(gradients=2 if self.rho else 1)

@@ -57,6 +57,8 @@ class Submodel(Method):
         checks.choice("labels", self.labels, ("all", "zero", "-inf"))
         checks.choice("mode", self.mode, ("fix", "dynamic"))
         checks.choice("training", self.training, ("compact", "masked"))
+        if self.training == "compact":
+            self._reduce(Submodel.direction)
 
     @property
     def smallest(self) -> float:
@@ -120,7 +122,7 @@ class Submodel(Method):
         return r.x if self.training == "compact" else r.x * r.kept
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G if self.training == "compact" else r.kept * G(y)
+        return G(y) if self.training == "compact" else r.kept * G(y)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": combine(r.x, y, r.mask, r.p, r.server_lr, r.total)}

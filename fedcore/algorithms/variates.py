@@ -131,6 +131,8 @@ class FedPVR(Method):
     def __post_init__(self) -> None:
         if isinstance(self.layers, list):
             object.__setattr__(self, "layers", tuple(self.layers))
+        if self.layers == ():
+            self._reduce(FedPVR.direction)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "c": torch.zeros_like(x)}
@@ -149,7 +151,7 @@ class FedPVR(Method):
         return layout.mask(layout.named(layers)).to(x.device)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G if self.layers == () else G(y) - r.c_i + r.c
+        return G(y) - r.c_i + r.c
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         c_i = torch.where(r.mask, r.c_i - r.c + (r.x - y) / (r.K * r.lr), 0)

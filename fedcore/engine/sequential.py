@@ -56,11 +56,12 @@ class Sequential:
                 z = self.module.z.to(Y.dtype)
                 others = [self._features(reference, batch, i, one.rate) for reference in one.references]
                 each = each + one.of_representations(z, others)
-                self.module.z = None  # a module that holds a graph cannot be copied
             total = (each * batch.w[i, :count]).sum()
             losses[i] = total.detach()
             direction = directions(self.layout, None if along is None else along[i])
             into(self.layout.views(G[i]), derivatives(total, leaves, direction, 1))
+        if isinstance(self.module, models.Projected):
+            self.module.z = None  # a module that holds a graph cannot be copied
         return losses
 
     @torch.no_grad()
