@@ -13,26 +13,35 @@ taking FedAvg's steps (those of one round, or `--loop-steps` of them, scaled).  
 over the device's rate and counted bytes over its bandwidth, both measured here (a matrix product, a copy).  Operations:
 those of `torch.utils.flop_counter`; bytes: each activation written and read forward and backward, and of each client
 and step the parameters read twice, gradients written and read, parameters written (one gradient a step, as FedAvg).
---small runs all of it end to end on a CPU, tiny and without the ResNets; its figures mean nothing.
+--small runs all of it end to end on a CPU, tiny and without the ResNets; its figures mean nothing.  --dry runs all of
+it on a pretended GPU (`tools/pretend_gpu.py`), so that a GPU's minutes are not spent on slips; it writes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from common import record, unevaluated
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedcore as fc
 from fedcore import rng
 from fedcore.engine import replay
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tools import pretend_gpu
 
 CIFAR, FEMNIST = ((3, 32, 32), 10), ((1, 28, 28), 62)
 # data, model, clients, samples a client, cohort, batch, epochs, methods, partition, goal over the loop
@@ -114,13 +123,15 @@ def bound(fed: fc.Federation, plan, rate: dict[str, float], dtype: str) -> dict[
     return {"operations": operations, "bytes": moved, **times, "bound_seconds": max(times.values())}
 
 
-def agrees(make: Callable[..., fc.Federation], way: tuple[dict, bool], device: torch.device) -> float:
+def agrees(make: Callable[..., fc.Federation], way: tuple[dict, bool], device: torch.device, dry: bool) -> float:
     """The largest deviation from the CPU's round, in float64, over the largest change; raises where it is large."""
     options, replayed = {k: v for k, v in way[0].items() if k != "compute"}, way[1]
-    fed = make(dtype=torch.float64, device="cpu", **options)
+    fed = make(dtype=torch.float64, device=device if dry else "cpu", **options)
     run = {"rounds": 1, "cohort": 2, "local_steps": 2, "batch_size": 4, "lr": 0.01, "progress": False}
     want = fc.simulate(fc.FedAvg(), fed.forced("sequential"), **run).params
     got = fc.simulate(fc.FedAvg(), replay.graphed(fed) if replayed else fed, device=device, **run).params.cpu()
+    if dry:  # no numbers to compare
+        return math.nan
     error = float((got - want).abs().max() / (want - fed.x0).abs().max())
     if not error < 1e-6:
         raise AssertionError(f"{way}: {error:.2g} from the CPU's round")
@@ -138,9 +149,13 @@ def setting(name: str, args: argparse.Namespace, rate: dict[str, float]) -> list
     y[:classes] = np.arange(classes) if len(y) >= classes else y[:classes]
     test = slice(0, 4 if args.small else 10_000)
 
-    def make(**options) -> fc.Federation:
-        split = partition if len(y) > 1000 else None
-        return fc.federation(((x, y), (x[test], y[test])), clients=clients, partition=split, model=model, **options)
+    def make(device: torch.device | str, **options) -> fc.Federation:
+        options |= {"partition": partition if len(y) > 1000 else None, "model": model}
+        if not args.dry:
+            return fc.federation(((x, y), (x[test], y[test])), clients, device=device, **options)
+        with unset_fake_temporarily():
+            fed = fc.federation(((x, y), (x[test], y[test])), clients, device="cpu", **options)
+        return pretend_gpu.on_gpu(fed)
 
     plain = make(device=device)
     plan = plain.plan(0, 0, np.array(rng.cohort(0, 0, clients, cohort)), epochs=epochs, batch_size=batch)
@@ -153,7 +168,7 @@ def setting(name: str, args: argparse.Namespace, rate: dict[str, float]) -> list
         except ValueError as e:  # no rule for this model
             lines.append({"setting": name, "way": way, "left_out": str(e)})
             continue
-        error = agrees(make, (options, replayed), device)
+        error = agrees(make, (options, replayed), device, args.dry)
         fed = unevaluated(replay.graphed(fed) if replayed else fed)
         for method in methods:
             run = {"rounds": 1, "cohort": cohort, "lr": 0.01, "local_epochs": epochs, "batch_size": batch}
@@ -182,15 +197,40 @@ def main() -> None:
     parser.add_argument("--loop-steps", type=int, default=200, help="steps of the eager loop that are timed")
     parser.add_argument("--settings", nargs="*", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--small", action="store_true", help="tiny sizes, one repeat: does it run?")
+    parser.add_argument("--dry", action="store_true", help="tiny sizes on a pretended GPU: are there slips?")
     args = parser.parse_args()
+    args.small = args.small or args.dry
     if args.small:
         args.repeats, args.loop_steps = 1, 4
+    with pretended() if args.dry else contextlib.nullcontext():
+        lines = measured(args)
+    if not args.dry:
+        record(args, "one federated round on a device, in seconds", lines)
+
+
+def measured(args: argparse.Namespace) -> list[dict]:
+    """What the device can do, and the lines of all settings."""
     rate = rates(torch.device(args.device), args.small)
     lines = [line for name in args.settings for line in setting(name, args, rate)]
     if args.device.startswith("cuda"):
         rate |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
         rate |= {"tf32": [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]}
-    record(args, "one federated round on a device, in seconds", [{"setting": "device", **rate}, *lines])
+    return [{"setting": "device", **rate}, *lines]
+
+
+@contextlib.contextmanager
+def pretended() -> Iterator[None]:
+    """A pretended GPU for this script: nothing to wait for, to capture or to differentiate."""
+    patches = [
+        mock.patch.object(torch.cuda, "synchronize"),
+        mock.patch.object(torch.Tensor, "backward"),
+        mock.patch.object(replay, "capture", lambda work, device: ((lambda: None), work())),
+    ]
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        stack.enter_context(pretend_gpu.pretended_gpu())
+        yield
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ the server must be sent to apply the rule, given what it has: where an update is
 from __future__ import annotations
 
 import pytest
-from test_reference import CLASSES, SHAPE, deep, heads, normed
+from test_reference import SHAPE, deep, heads, normed
 
 import fedcore as fc
 from fedcore.submodels import Depth, Width
 
 stated = pytest.mark.skipif(not hasattr(fc.FedAvg(), "cost"), reason="methods do not state their costs yet")
 
-LAYOUT = fc.models.Layout.of(normed(SHAPE, CLASSES))
+LAYOUT = fc.models.Layout.of(normed(SHAPE, 3))
 d = 40 + 8 + 222 + 12 + 75  # convolution, batch norm, convolution, batch norm, linear
 NORM, HEAD = 8 + 12, 75
 
@@ -77,7 +77,7 @@ def test_every_method_whose_traffic_does_not_depend_on_capacities_is_in_the_tabl
 @pytest.mark.parametrize(("ratio", "entries"), [(1.0, 136 + 54 + 21), (0.5, 68 + 15 + 12), (0.2, 34 + 6 + 9)])
 def test_a_sub_model_is_as_many_numbers_as_its_layers_have(ratio, entries):
     """16-8-6-3: 8, 4, 2 and 6, 3, 2 hidden units, weights and biases."""
-    assert fc.submodels.cost(Width(ratio)(deep(SHAPE, CLASSES)), SHAPE)["parameters"] == entries
+    assert fc.submodels.cost(Width(ratio)(deep(SHAPE, 3)), SHAPE)["parameters"] == entries
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,5 @@ def test_a_sub_model_is_as_many_numbers_as_its_layers_have(ratio, entries):
 )
 def test_a_client_of_some_depth_has_the_first_stages_and_their_heads(depth, entries):
     """16-8-6-5-3 with a head of 3 behind each hidden layer."""
-    net = heads(SHAPE, CLASSES)
+    net = heads(SHAPE, 3)
     assert sum(p.numel() for p in Depth(depth)(net).parameters()) == entries

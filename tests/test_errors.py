@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import fedcore as fc
+from fedcore.data.clients import Clients
 from fedcore.engine import Engine
 
 X, Y = h.images(40, (1, 4, 4), 3)
@@ -222,7 +223,7 @@ def test_a_client_without_data_is_named():
     source = fc.data.load((X, Y))
     parts = [np.arange(16), np.array([], int), np.arange(16, 32), np.array([], int)]
     with pytest.raises(ValueError, match=r"clients \[1, 3\] have no training data; use fewer clients"):
-        fc.Federation(source, parts, flat(nn.Linear(16, 3)), partition=None, seed=0, device=torch.device("cpu"))
+        Clients.of(source, parts, device=torch.device("cpu"), dtype=torch.float32)
 
 
 def test_an_engine_refuses_a_path_it_has_no_rule_for():

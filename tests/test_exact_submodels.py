@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import helpers as h
@@ -18,6 +18,7 @@ from torch import nn
 
 import fedcore as fc
 from fedcore import models, rng
+from fedcore.algorithms import nested
 from fedcore.algorithms.nested import DepthFL
 from fedcore.algorithms.submodels import noise, own_labels
 from fedcore.submodels import Neurons, Width, kept, multihead
@@ -264,7 +265,7 @@ def test_federated_dropout_keeps_each_unit_with_probability_k_over_m():
 
 
 def activity(h_, m):
-    return SimpleNamespace(activations=lambda x, ids, budget, key: [torch.tensor(h_).double().expand(m, -1)])
+    return SimpleNamespace(activations=lambda x, ids, budget: [torch.tensor(h_).double().expand(m, -1)])
 
 
 def test_feddse_includes_units_as_draws_without_replacement_do():
@@ -358,10 +359,10 @@ def test_masked_cross_entropy_replaces_foreign_logits(reading, fill):
     owned = torch.tensor([[True, False, True, False], [True, True, True, True]])
     y = torch.tensor([[0, 2, 2], [3, 1, 0]])
     want = F.cross_entropy(torch.where(owned[:, None], logits, fill).flatten(0, 1), y.flatten(), reduction="none")
-    loss = own_labels(owned, reading)
-    got = loss(logits, y, slice(None))
+    got = own_labels(logits, y, reading=reading, owned=owned)
     h.close(got.flatten(), want, 1e-12)
-    h.close(loss(logits[0, :2], y[0, :2], (0, slice(2))), want[:2], 1e-12)  # one client, as the sequential path asks
+    one = own_labels(logits[0, :2], y[0, :2], reading=reading, owned=owned[0])  # as the sequential path asks
+    h.close(one, want[:2], 1e-12)
     assert (torch.autograd.grad(got.sum(), logits)[0][0][:, ~owned[0]] == 0).all()
 
 
@@ -395,14 +396,14 @@ def test_with_all_labels_at_every_client_the_mask_changes_nothing():
 
 def test_fjord_draws_widths_uniformly_up_to_the_clients_own():
     method, n = fc.FjORD(LEVELS), 3000
-    r = SimpleNamespace(levels=np.array(sorted(LEVELS)), cap=np.full(n, 0.25), seed=0, t=0, ids=np.arange(n), step=4)
-    p = method.drawn(r, n)
+    r = SimpleNamespace(widths=dict.fromkeys(sorted(LEVELS)), seed=0, t=0, ids=np.arange(n), step=4)
+    p = method.drawn(r, np.full(n, 0.25))
     assert set(p) == {0.25, 0.125, 0.0625}
     for q in set(p):
         assert abs((p == q).mean() - 1 / 3) < 4 * math.sqrt(2 / 9 / n)
     r.step = 5
-    assert not np.array_equal(method.drawn(r, n), p)
-    assert (method.drawn(SimpleNamespace(**vars(r) | {"cap": np.full(n, 0.0625)}), n) == 0.0625).all()
+    assert not np.array_equal(method.drawn(r, np.full(n, 0.25)), p)
+    assert (method.drawn(r, np.full(n, 0.0625)) == 0.0625).all()
 
 
 @pytest.mark.parametrize("distil", [True, False])
@@ -414,7 +415,7 @@ def test_a_step_of_fjord_is_its_two_losses_by_autograd(distil, batch_size):
     r, y = watch.seen[0]
     neurons, cap = fed.neurons(), method.ratios(0, 2)
     r.step = 0
-    drawn = dict(zip(r.ids.tolist(), method.drawn(r, 2), strict=True))
+    drawn = dict(zip(r.ids.tolist(), method.drawn(r, cap[r.ids]), strict=True))
     assert sorted(cap) == [0.25, 1]
     for row, i in enumerate(r.ids.tolist()):
         inputs, labels = h.whole(fed, i) if batch_size is None else h.batches(fed, 0, 0, i, batch_size=5)[0]
@@ -449,10 +450,11 @@ def test_depthfls_loss_is_cross_entropy_and_mutual_divergences_of_its_heads():
             if k != j:
                 target = logits[:, k].softmax(1).detach()
                 want = want + 0.7 * F.kl_div(logits[:, j].log_softmax(1), target, reduction="batchmean") / 2
-    got = fc.DepthFL()._teach(0.7, None)(logits, y, slice(None)).mean()
+    teach = partial(nested._teach, labels=partial(own_labels, reading="all"), strength=0.7)
+    got = teach(logits, y).mean()
     h.close(got, want, 1e-12)
     h.close(torch.autograd.grad(got, logits)[0], torch.autograd.grad(want, logits)[0], 1e-12)
-    alone = fc.DepthFL()._teach(0.7, None)(logits[:, :1], y, slice(None)).mean()
+    alone = teach(logits[:, :1], y).mean()
     h.close(alone, F.cross_entropy(logits[:, 0], y), 1e-12)  # one head has nobody to learn from
 
 
@@ -504,7 +506,7 @@ def gse_round(fed, last, x, variant="CSL", similar=128, scoring="public-code"):
     state = fc.start(method, fed)
     rows = state["last"].clone()
     rows[: len(last)] = last
-    settings = {"cohort": range(len(last)), "local_steps": 1, "batch_size": 1, "lr": 1e-3}
+    settings = {"cohort": range(len(last)), "local_steps": 1, "batch_size": 4, "lr": 1e-3}
     return method, fc.one_round(method, fed, state.updated(x=x, last=rows), 0, **settings)[1].round
 
 
@@ -643,7 +645,7 @@ def test_spl_keeps_what_the_clients_model_gets_right_and_csl_all_with_its_labels
     truth = torch.tensor([0, 0, 1, 1, 2, 2])
     guess = torch.stack([truth, torch.zeros(6, dtype=int), torch.tensor([1, 1, 2, 2, 0, 0])])  # right, constant, wrong
     for variant in ("SPL", "CSL"):
-        method, r = gse_round(None, guess, None, variant)
+        method, (r, _) = fc.FedGSE(0.5, variant), round_of((), m=3)
         picked, labels, w = method.similar_samples(r, guess, truth, guess == truth)
         assert (picked.sort(1).values == torch.arange(6)).all()
         h.close(w.sum(1), torch.ones(3), 1e-12)
@@ -659,7 +661,7 @@ def test_spl_keeps_what_the_clients_model_gets_right_and_csl_all_with_its_labels
 
 def test_similar_samples_are_a_random_subset_of_the_given_size():
     guess = torch.zeros(4000, 20, dtype=int)
-    method, r = gse_round(None, guess, None, similar=5)
+    method, (r, _) = fc.FedGSE(0.5, similar=5), round_of((), m=4000)
     picked, _, w = method.similar_samples(r, guess, guess[0], guess == 0)
     assert picked.shape == w.shape == (4000, 5)
     assert (picked.sort(1).values.diff() > 0).all()

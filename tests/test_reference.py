@@ -7,13 +7,15 @@ server's model agrees to 1e-9.
 from __future__ import annotations
 
 import helpers as h
+import numpy as np
 import pytest
 import reference
+import torch
 from torch import nn
 
 import fedcore as fc
 
-CLASSES, SHAPE = 3, (1, 4, 4)
+CLASSES, SHAPE, SIZES = 4, (1, 4, 4), (13, 7, 23, 9, 12)
 PLAIN = {"lr": 0.2, "batch_size": 4, "local_epochs": 2}
 RICH = {
     "lr": 0.2, "lr_decay": 0.9, "batch_size": 5, "local_epochs": 2, "weight_decay": 0.01, "clip": 1.0, "momentum": 0.5,
@@ -49,6 +51,13 @@ def plain_cnn(shape, classes):
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 2), nn.ReLU(),
         nn.Flatten(), nn.Linear(6, classes),
+    )  # fmt: skip
+
+
+def residual(shape, classes):
+    body = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4))
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), fc.models.Residual(body), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, classes)
     )  # fmt: skip
 
 
@@ -114,6 +123,7 @@ CASES = [
     *both(fc.DFedAvgM(fc.RandomRegular(2), momentum=0.7)),
     *both(fc.DFedSAM(fc.Matrix(W), rho=0.2, gossip_steps=3)),
     *both(fc.DFedGAM(rho=0.2)),
+    case(fc.DFedGAM(rho=0.2), model=residual, rounds=2, name="residual", **PLAIN),
     *both(fc.DFedGAM(rho=0.2, form="gam", alpha=0.7)),
     *both(fc.DFedGAM(rho=0.2, form="accelerated", rho_inner=0.05, beta0=0.3, beta1=0.6, gamma=0.2)),
     *both(fc.FedBN()),
@@ -124,13 +134,14 @@ CASES = [
     case(fc.HeteroFL(LEVELS, labels="zero"), model=normed, name="zero", **RICH),
     case(fc.HeteroFL(LEVELS, mode="dynamic", training="masked"), model=deep, name="dynamic", **PLAIN),
     *both(fc.FedRolex(LEVELS)),
+    case(fc.HeteroFL(LEVELS, training="masked"), model=normed, name="masked", **RICH),
     case(fc.FedRolex({0.5: 0.5, 0.3: 0.5}, labels="-inf"), model=deep, name="-inf", **PLAIN | {"server_lr": 0.7}),
     *both(fc.FederatedDropout(LEVELS)),
     *both(fc.FedDSE(LEVELS)),
     case(fc.FedDSE(LEVELS, 0.5, 4, standardise=True, labels="zero"), model=normed, name="drawn", **PLAIN),
     *both(fc.FjORD(LEVELS)),
     case(fc.FjORD(LEVELS, distil=False, labels="zero"), model=deep, name="alone", **PLAIN),
-    case(fc.DepthFL({1: 0.4, 0.6: 0.3, 0.3: 0.3}, ramp=3), model=heads, rounds=5, **PLAIN),
+    case(fc.DepthFL({1: 0.4, 0.4: 0.3, 0.3: 0.3}, ramp=3), model=heads, rounds=5, **PLAIN),
     case(fc.DepthFL({1: 0.4, 0.5: 0.6}, alpha=0.0, labels="zero"), model=heads, name="zero", **PLAIN),
     case(fc.DepthFL({1: 0.4, 0.3: 0.6}, ramp=2, alpha=0.2), model=heads, name="rich", **RICH),
     case(fc.FedGSE(LEVELS, similar=7), model=plain_cnn, public=4, **PLAIN),
@@ -144,7 +155,23 @@ CASES = [
 
 
 def federation(model, public):
-    return h.network((13, 7, 23, 9, 12), model=model, shape=SHAPE, classes=CLASSES, public=public)
+    """Clients of one or two of the four labels, so that masks of labels and shares of data matter."""
+    x, y = h.images(sum(SIZES) + CLASSES * (public or 0), SHAPE, CLASSES)
+    order = np.argsort(y, kind="stable")
+    owner = np.repeat(np.arange(len(SIZES)), SIZES)
+    owner = owner[np.linspace(0, len(owner) - 1, len(y)).round().astype(int)]  # as many more as become public
+    source = {
+        "train_images": x[order], "train_labels": y[order], "train_owner": owner,
+        "test_images": x[:10], "test_labels": y[:10],
+    }  # fmt: skip
+    options = {"dtype": torch.float64, "device": "cpu", "public": public}
+    return fc.federation(source, partition=fc.ByOwner(), model=model, **options)
+
+
+def test_clients_differ_in_size_and_lack_labels():
+    fed = federation(mlp, None)
+    assert tuple(fed.sizes) == SIZES
+    assert [len(set(h.whole(fed, i)[1].tolist())) for i in range(5)] == [1, 2, 2, 2, 1]
 
 
 @pytest.mark.parametrize(("method", "model", "rounds", "public", "options"), CASES)

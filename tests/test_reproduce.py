@@ -90,6 +90,21 @@ def call(folder: Path, *arguments: str, **options) -> subprocess.CompletedProces
     )
 
 
+@pytest.fixture
+def here(trial, monkeypatch, capsys):
+    """The command in this process: `here("list", ...)` gives its exit status, its output and its errors."""
+    monkeypatch.setattr(definitions, "_added", [])
+    monkeypatch.setattr(studies, "STUDIES", dict(studies.STUDIES))
+
+    def run(*arguments):
+        definitions._added.clear()
+        status = reproduce.main(command(trial, *arguments)[3:])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
 def environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -193,17 +208,16 @@ def test_a_wrong_specification_is_explained(spec, message):
 # --- batches ------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_runs_end_to_end_as_notebooks_and_is_then_done(trial):
+def test_a_table_runs_end_to_end_as_notebooks_and_is_then_done(trial, here):
     done = call(trial, "two", "--seeds", "2")
     assert done.returncode == 0, done.stderr
     assert "2 cells run, 0 stood already, 0 failed" in done.stdout
     notebooks = sorted((trial / "results" / "quick" / "two" / "notebooks").glob("*.ipynb"))
     assert [n.name for n in notebooks] == ["FedAvg.ipynb", "FedUp-中文-é.ipynb"]
     assert "image/png" in notebooks[0].read_text()
-    again = call(trial, "two", "--seeds", "2")
-    assert "0 cells run, 2 stood already" in again.stdout
-    assert "2 of 2 cells done" in call(trial, "list", "--seeds", "2").stdout
-    call(trial, "report", "--seeds", "2")
+    assert "0 cells run, 2 stood already" in here("two", "--seeds", "2")[1]
+    assert "2 of 2 cells done" in here("list", "--seeds", "2")[1]
+    here("report", "--seeds", "2")
     tidy = (trial / "results" / "quick" / "two" / "table.csv").read_text()
     assert tidy.count("\n") == 3
     plain = reproduce.run_cell({**SPEC, "method": ["FedUp", {}]}, [0])
@@ -241,12 +255,12 @@ def test_two_batches_on_one_folder_run_no_cell_twice(trial):
         ).runs
 
 
-def test_a_failing_cell_is_reported_and_the_others_go_on(trial):
-    done = call(trial, "broken", "--plain", "--seeds", "1")
-    assert done.returncode == 1
-    assert "FAILED broken: bad" in done.stderr
-    assert "this cell cannot work" in done.stderr
-    assert "2 cells run, 0 stood already, 1 failed" in done.stdout
+def test_a_failing_cell_is_reported_and_the_others_go_on(trial, here):
+    status, out, err = here("broken", "--plain", "--seeds", "1")
+    assert status == 1
+    assert "FAILED broken: bad" in err
+    assert "this cell cannot work" in err
+    assert "2 cells run, 0 stood already, 1 failed" in out
     assert result(trial, "broken", "last")["runs"]["0"]["final"] == 0.0
 
 
@@ -312,10 +326,10 @@ def test_a_dead_worker_costs_its_running_cells_only(trial):
             process.wait()
 
 
-def test_unknown_names_get_near_ones(trial):
-    done = call(trial, "cuonted")
-    assert done.returncode == 2
-    assert "did you mean counted" in done.stderr
+def test_unknown_names_get_near_ones(here):
+    status, _, err = here("cuonted")
+    assert status == 2
+    assert "did you mean counted" in err
 
 
 def test_a_file_without_definitions_is_explained(tmp_path):

@@ -24,11 +24,10 @@ class Linear(fc.Quadratic):
     def full_gradient(self, Y, plan, k=-1, loss=PLAIN, along=None):
         return self.c[plan.rows[: len(Y)]]
 
-    def gradient_and_losses(self, Y, plan, k=0, loss=PLAIN, along=None):
+    def gradient(self, Y, plan, k=0, loss=PLAIN, along=None):
         draw = torch.Generator().manual_seed((int(plan.keys[0]) + k) % 2**63)
         noise = torch.randn(Y.shape, dtype=Y.dtype, generator=draw)
-        G = self.full_gradient(Y, plan)
-        return G + self.sigma / Y.shape[1] ** 0.5 * noise, (G * Y).sum(1)
+        return self.full_gradient(Y, plan) + self.sigma / Y.shape[1] ** 0.5 * noise
 
 
 def momentum(alpha, lr, K):

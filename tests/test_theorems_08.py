@@ -140,8 +140,8 @@ def test_thm_product_gives_the_angle_when_classes_count_equally():
 def chosen(h, k, T, m=20_000):
     """The units that m clients with equal scores h keep, `[m, width]` bool, by FedDSE's own scoring."""
     h = torch.as_tensor(h, dtype=torch.float64)
-    fed = SimpleNamespace(activations=lambda *_: [h.expand(m, -1)])
-    r = SimpleNamespace(seed=0, t=0, m=m, ids=np.arange(m), fed=fed, x=None, p=torch.ones(m, 1, dtype=torch.float64))
+    weights, active = torch.ones(m, 1, dtype=torch.float64), lambda budget: [h.expand(m, -1)]
+    r = SimpleNamespace(seed=0, t=0, m=m, ids=np.arange(m), activations=active, p=weights)
     score = fc.FedDSE(0.5, temperature=T).score(r, SimpleNamespace(widths=(len(h),)))[0]
     return torch.zeros(m, len(h), dtype=torch.bool).scatter_(1, score.topk(k, 1).indices, True).numpy()
 

@@ -339,10 +339,12 @@ def _text(notebook: Any) -> str:
 
 def age(results: Path = ROOT / "results") -> str:
     """A line on whether the code is still the one that computed the stored results."""
-    from fedcore.experiments import judge
+    from fedcore.experiments import judge, stored
 
     older, runs = judge.age(results)
-    return f"{older} of {runs} stored runs are older than the code: python -m fedcore.reproduce list names them"
+    words = f"{older} of {runs} stored runs are older than the code: python -m fedcore.reproduce list names them"
+    files = ", ".join(file.name for file in stored.outdated(results))
+    return words + (f"; so is the training that pages read from {files}" if files else "")
 
 
 # ---- rendering

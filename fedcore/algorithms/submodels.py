@@ -109,10 +109,11 @@ class Submodel(Method):
             owned = r.owned()
             mask = r.neurons(self.aligned).only_owned(kept, owned)
             loss = Loss(partial(own_labels, reading=self.labels), rows={"owned": owned})
-        if self.training == "masked":
-            rate = torch.as_tensor(ratio if self.scaled else np.ones_like(ratio), dtype=r.p.dtype).to(r.p.device)
-            parts, loss = None, replace(loss, rate=rate)
         capacity = torch.as_tensor(ratio, dtype=r.p.dtype).to(r.p.device)
+        if self.training == "masked":
+            parts = None
+            if self.scaled and self.smallest < 1:
+                loss = replace(loss, rate=capacity)
         return r.extended(rows={"kept": kept, "mask": mask, "capacity": capacity}, parts=parts, loss=loss)
 
     def broadcast(self, r: Round) -> Tensor:

@@ -85,9 +85,30 @@ class RandAugment:
             "Equalize": F.equalize,
             "Rotate": lambda x: F.rotate(x, sign * 30.0 * m),
             "Solarize": lambda x: F.solarize(x, 255 * (1 - m)),
-            "Color": lambda x: F.adjust_saturation(x, 1 + sign * 0.9 * m),
+            "Color": lambda x: _saturation(x, 1 + sign * 0.9 * m),
             "Posterize": lambda x: F.posterize(x, round(8 - 4 * m)),
-            "Contrast": lambda x: F.adjust_contrast(x, 1 + sign * 0.9 * m),
+            "Contrast": lambda x: _contrast(x, 1 + sign * 0.9 * m),
             "Brightness": lambda x: F.adjust_brightness(x, 1 + sign * 0.9 * m),
             "Sharpness": lambda x: F.adjust_sharpness(x, 1 + sign * 0.9 * m),
         }[name]
+
+
+def _blend(x: Tensor, other: Tensor, factor: float) -> Tensor:
+    """factor x + (1 - factor) other of uint8 images, cut to whole numbers as torchvision does, but in float64.
+
+    There are many sums of tenths that are whole numbers.  In float32 the last bit, which every processor rounds in its
+    own way, decides whether they stay what they are when they are cut.
+    """
+    return (factor * x.double() + (1 - factor) * other.double() + 1e-6).clamp(0, 255).to(torch.uint8)
+
+
+def _saturation(x: Tensor, factor: float) -> Tensor:
+    from torchvision.transforms.v2 import functional as F
+
+    return _blend(x, F.rgb_to_grayscale(x), factor) if x.shape[1] == 3 else x
+
+
+def _contrast(x: Tensor, factor: float) -> Tensor:
+    from torchvision.transforms.v2 import functional as F
+
+    return _blend(x, F.rgb_to_grayscale(x).double().mean((1, 2, 3), keepdim=True), factor)

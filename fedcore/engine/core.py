@@ -58,7 +58,7 @@ class Engine:
         block: int | None = None,
     ) -> None:
         checks.choice("path", path, ("auto", *PATHS))
-        self.module = copy.deepcopy(module)
+        self.module = _own_copy(module)
         self.layout = models.Layout.of(module)
         if not self.layout.d:
             raise ValueError("the model has no parameters; use a torch.nn.Module with at least one")
@@ -153,7 +153,7 @@ class Engine:
     def width(self, x: Tensor) -> int:
         """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""
         if x.shape[1:] not in self._widths:
-            self._widths[x.shape[1:]] = _numbers(self.module.eval(), x)
+            self._widths[x.shape[1:]] = _numbers(self.module.eval(), x.clone())  # it may write over its input
         return self._widths[x.shape[1:]]
 
     def _blocks(self, Y: Tensor, batch: Batch) -> list[slice]:
@@ -327,6 +327,21 @@ class Engine:
                 functional_call(self.module, params, (inputs,))
             self.module.eval()
         return params
+
+
+def _own_copy(module: nn.Module) -> nn.Module:
+    """A copy in which a layer that stands at two places is two layers with the same parameters.
+
+    `functional_call` would leave a plain tensor where the parameter of such a layer was.
+    """
+    module, seen = copy.deepcopy(module), set()
+    for parent in list(module.modules()):
+        for name, child in parent._modules.items():
+            if id(child) in seen:
+                tensors = (*child.parameters(), *child.buffers())
+                parent._modules[name] = copy.deepcopy(child, {id(t): t for t in tensors})
+            seen.add(id(child))
+    return module
 
 
 def _numbers(module: nn.Module, x: Tensor) -> int:

@@ -9,8 +9,8 @@ networks of sub-model methods.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +31,7 @@ Gradients = tuple[Parameters, PerClient]
 
 def graphed(fed: Federation) -> Federation:
     """The same federation with gradients that are captured once per shape and then replayed."""
-    fed = copy.copy(fed)
-    fed.engine = Graphed(fed.engine.module, **fed.engine.settings())
-    return fed
+    return replace(fed, engine=Graphed(fed.engine.module, **fed.engine.settings()))
 
 
 def capture(work: Callable[[], Gradients], device: torch.device) -> tuple[Callable[[], None], Gradients]:
@@ -57,9 +55,7 @@ def compiled(fed: Federation) -> Federation:
     minutes, and after some of them PyTorch goes on uncompiled.  Smaller networks, Hessian-vector products and
     representations are never compiled.
     """
-    fed = copy.copy(fed)
-    fed.engine = Compiled(fed.engine.module, **fed.engine.settings())
-    return fed
+    return replace(fed, engine=Compiled(fed.engine.module, **fed.engine.settings()))
 
 
 class Compiled(Engine):

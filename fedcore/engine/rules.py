@@ -387,15 +387,23 @@ class Conv2d(Rule):
         ]
         if len(x) * out[0] * out[1] <= O and c.dilation == (1, 1):  # more weights than columns: touch each but once
             return self.by_columns(x, s, need, out)
+        whole, stride, (sh, sw) = x, c.stride, c.stride
+        if (kh, kw) == (1, 1) and c.padding == (0, 0) and stride != (1, 1):
+            # The pixels that are read, alone: oneDNN's way back through strided 1x1 convolutions in channels_last
+            # writes outside of its memory where there are fewer than 8 channels (3.13, seen on an AMD EPYC).
+            x, stride = x[:, :, ::sh, ::sw].contiguous(memory_format=torch.channels_last), (1, 1)
         bias = None if c.bias is None else s.params[self.bias].reshape(-1).to(x.dtype)
         w = channels_last(W, x.dtype).view(b * O, kh, kw, C).permute(0, 3, 1, 2)
-        out = F.conv2d(x, w, bias, c.stride, c.padding, c.dilation, groups=b)
+        out = F.conv2d(x, w, bias, stride, c.padding, c.dilation, groups=b)
 
         def back(e: Tensor) -> Tensor | None:
             sizes = None if bias is None else [b * O]
             dx, dw, db = aten.convolution_backward(
-                e, x, w, sizes, c.stride, c.padding, c.dilation, False, (0, 0), b, (need, True, bias is not None)
+                e, x, w, sizes, stride, c.padding, c.dilation, False, (0, 0), b, (need, True, bias is not None)
             )
+            if need and x is not whole:
+                dx, some = torch.zeros_like(whole), dx
+                dx[:, :, ::sh, ::sw] = some
             s.put(self.weight, dw.unflatten(0, (b, O)))
             if bias is not None:
                 s.put(self.bias, db.view(b, O))

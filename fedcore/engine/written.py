@@ -7,15 +7,16 @@ lives through all local steps.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..models import Layout
 from . import passes
 from .batch import Batch
 from .rules import FIRST, LAST, Rule, side_by_side
-from .shapes import Parameters, PerClient, Vectors
+from .shapes import Parameters, PerClient
 
 ALONE = 1 << 15  # from this size on, a weight's gradient is computed for one client at a time: it stays in the cache
 
@@ -80,8 +81,7 @@ class Written:
         """Gradients of a block of clients at the rows of Y into G; their losses."""
         views = self.layout.views
         z = self._run(Sink(views(Y), views(G), 0.0, self.compute or Y.dtype, len(Y)), batch)
-        each = F.cross_entropy(z.flatten(0, 1), batch.y.flatten(), reduction="none")
-        return (each.view_as(batch.y) * batch.w).sum(1)
+        return torch.linalg.vecdot(torch.log_softmax(z, 0).gather(0, batch.y.unsqueeze(0)), batch.w).neg_()[0]
 
     def load(self, Y: Parameters, params: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """A copy of the parameters in Y, each of them contiguous, the weights of convolutions with channels last.
@@ -107,13 +107,14 @@ class Written:
         for k, v in self.layout.views(Y).items():
             v.copy_(params[k])
 
-    def _run(self, s: Sink, batch: Batch) -> Vectors:
+    def _run(self, s: Sink, batch: Batch) -> Annotated[Tensor, "C m B"]:
+        """Forward and back; the logits, with the classes first: there, loops over them run along the memory."""
         passes.backward(s.clients)
         x = batch.x
         x = x.flatten(2) if self.flat or x.dim() < 5 else side_by_side(x, s.compute)
         z, back = self.rule.written(x, s, False)
-        # d/dz of the cross-entropy: softmax minus one-hot; over the first axis, where its loop runs along the memory
-        e = torch.softmax(z.permute(2, 0, 1).contiguous(), 0).permute(1, 2, 0)
+        z = z.permute(2, 0, 1).contiguous()
+        e = torch.softmax(z, 0).permute(1, 2, 0)  # d/dz of the cross-entropy: softmax minus one-hot
         e.scatter_(2, batch.y.unsqueeze(2), -1.0, reduce="add")
         back(e.mul_(batch.w.unsqueeze(2)))
         return z

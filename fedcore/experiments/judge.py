@@ -37,7 +37,7 @@ TOGETHER = (
 KINDS = ("same sign", "opposite sign", "not told apart")
 
 
-def stored(table: Table, place: Place) -> dict[Key, tuple[Cell, Result | None]]:
+def stored_cells(table: Table, place: Place) -> dict[Key, tuple[Cell, Result | None]]:
     """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged."""
     out: dict[Key, tuple[Cell, Result | None]] = {}
     for cell in table.cells(place.profile):
@@ -57,7 +57,7 @@ class Stored:
     def __init__(self, name: str, profile: str, seeds: Sequence[int], root: Path | None = None) -> None:
         self.table, self.seeds = get(name), list(seeds)
         place = Place(root or results(), profile, self.table.drawn_from or name)
-        self.cells = stored(self.table, place)
+        self.cells = stored_cells(self.table, place)
         self.rows, self.columns = (list(dict.fromkeys(names)) for names in zip(*self.cells, strict=True))
 
     def finals(self, key: Key) -> np.ndarray:
@@ -90,7 +90,7 @@ def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
     """
     import pandas as pd
 
-    results = stored(table, place)
+    results = stored_cells(table, place)
     lines = []
     for (row, column), (cell, result) in results.items():
         finals = np.array(result.finals(seeds) if result else [])
@@ -272,6 +272,6 @@ def age(root: Path) -> tuple[int, int]:
         result
         for profile in PROFILES
         for table in tables().values() if not table.drawn_from
-        for _, result in stored(table, Place(root, profile, table.name)).values() if result
+        for _, result in stored_cells(table, Place(root, profile, table.name)).values() if result
     ]  # fmt: skip
     return sum(len(result.outdated()) for result in found), sum(len(result.runs) for result in found)

@@ -51,7 +51,7 @@ def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | Non
 
     panels: dict[str, dict[str, dict[Any, list[float]]]] = {}  # panel -> row -> tick -> a value for each seed
     finals: dict[tuple[str, str], list[float]] = {}
-    for cell, result in judge.stored(table, place).values():
+    for cell, result in judge.stored_cells(table, place).values():
         if result is None or any(seed not in result.runs for seed in seeds):
             continue
         runs = result.runs

@@ -73,25 +73,28 @@ class Quadratic:
         return batches.full_batches(seed, t, clients, epochs if steps is None else steps, self.device)
 
     def gradient(self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
-        """A_i (y_i - b_i) for the first len(Y) clients of the plan; with directions `along [a, d]`, A_i along_i."""
-        return self.gradient_and_losses(Y, plan, k, loss, along)[0]
+        """A_i (y_i - b_i) for the first len(Y) clients of the plan; with directions `along [a, d]`, A_i along_i.
+
+        Raises ValueError for another loss than the objective itself.
+        """
+        if not loss.plain:
+            raise ValueError("a quadratic has no logits and no representation; use a federation with a network")
+        i = plan.rows[: len(Y)]
+        return _times(self.A[i], Y - self.b[i] if along is None else along)
 
     def gradient_and_losses(
         self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """`gradient`, and F_i(y_i) `[a]`; raises ValueError for another loss than the objective itself."""
-        if not loss.plain:
-            raise ValueError("a quadratic has no logits and no representation; use a federation with a network")
+        """`gradient`, and F_i(y_i) `[a]`."""
         i = plan.rows[: len(Y)]
         e = Y - self.b[i]
-        G = _times(self.A[i], e)
-        return G if along is None else _times(self.A[i], along), 0.5 * (G * e).sum(1)
+        return self.gradient(Y, plan, k, loss, along), 0.5 * (_times(self.A[i], e) * e).sum(1)
 
     def full_gradient(
         self, Y: Tensor, plan: Plan, k: int = -1, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> Tensor:
-        """The same gradients: exact, also where a class of your own adds noise in `gradient_and_losses`."""
-        return Quadratic.gradient_and_losses(self, Y, plan, k, loss, along)[0]
+        """The same gradients: exact, also where a class of your own adds noise in `gradient`."""
+        return Quadratic.gradient(self, Y, plan, k, loss, along)
 
     def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
         """All local steps of a plan in place, `Y <- Y - lr * gradient(Y, plan, k)`; rows sorted by their steps."""

@@ -1,0 +1,305 @@
+"""What the engine promises beside equal gradients: losses, passes, in-place layers, frozen entries, large batches."""
+
+from __future__ import annotations
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from test_engine import batch, by_autograd, by_cross_entropy, normed, relative, rows
+from torch import nn
+from torch.func import functional_call
+
+import fedcore as fc
+from fedcore import models
+from fedcore.engine import PATHS, PLAIN, Batch, Engine, Loss, counting, rules
+from fedcore.engine.units import Neurons
+
+GENERAL = ("batched", "sequential")
+
+
+def representing() -> nn.Module:
+    trunk = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 6))
+    return models.Projected(trunk, nn.Linear(6, 5)).double()
+
+
+def setting(module: nn.Module | None = None, m: int = 3, B: int = 4) -> tuple[nn.Module, torch.Tensor, Batch]:
+    torch.manual_seed(0)
+    module = representing() if module is None else module.double()
+    return module, rows(module, m), batch(m, B, (1, 8, 8), 5)
+
+
+# --- what a step differentiates -----------------------------------------------------------------------------------
+
+
+def tilted(logits, y, *, slope, tilt):
+    """A loss that needs something of each client and something of each sample."""
+    picked = logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    return -slope.unsqueeze(-1) * picked + logits[..., 0] * tilt
+
+
+@pytest.mark.parametrize("block", [None, 2])
+@pytest.mark.parametrize("path", ["auto", *GENERAL])
+def test_a_loss_of_ones_own_sees_its_rows_and_samples_on_every_path(path, block):
+    module, Y, b = setting()
+    g = torch.Generator().manual_seed(5)
+    slope, tilt = torch.rand(3, generator=g).double(), torch.rand(3, 4, generator=g).double()
+    loss = Loss(tilted, rows={"slope": slope}, samples={"tilt": tilt})
+    G, losses = Engine(module, path, block=block).gradient(Y, b, loss)
+    for i, k in enumerate(b.count):
+        flat = Y[i].clone().requires_grad_()
+        logits = functional_call(module, models.Layout.of(module).views(flat), (b.x[i, :k],))
+        each = slope[i] * F.cross_entropy(logits, b.y[i, :k], reduction="none") + logits[:, 0] * tilt[i, :k]
+        h.close(losses[i], each.mean(), 1e-13)
+        assert relative(G[i], torch.autograd.grad(each.mean(), flat)[0]) < 1e-12
+
+
+def test_a_loss_is_cut_with_its_clients():
+    loss = Loss(
+        tilted, references=(torch.arange(6.0).view(3, 2),), rows={"a": torch.arange(3)},
+        samples={"b": torch.arange(12).view(3, 4)}, rate=[1.0, 0.5, 0.25],
+    )  # fmt: skip
+    for part in (slice(1, 3), torch.tensor([1, 2])):
+        cut = loss.cut(part)
+        assert torch.equal(cut.references[0], loss.references[0][1:])
+        assert cut.rows["a"].tolist() == [1, 2]
+        assert cut.samples["b"].tolist() == loss.samples["b"][1:].tolist()
+        assert [float(r) for r in cut.rate] == [0.5, 0.25]
+    assert loss.cut(slice(0, 1), slice(1, 3)).samples["b"].tolist() == [[1, 2]]
+    assert PLAIN.cut(slice(0, 1)) is PLAIN
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_losses_come_with_the_gradients(path):
+    module = models.digit_cnn((1, 8, 8), 5)
+    module, Y, b = setting(module)
+    assert relative(Engine(module, path).gradient(Y, b)[1], by_cross_entropy(module, Y, b)) < 1e-13
+
+
+# --- passes -------------------------------------------------------------------------------------------------------
+
+
+def pull(z, *others):
+    return sum((z - other).square().sum(-1) for other in others)
+
+
+@pytest.mark.parametrize("path", GENERAL)
+def test_a_penalty_against_representations_costs_one_backward_pass(path):
+    module, Y, b = setting()
+    engine, other = Engine(module, path), torch.zeros_like(Y[:1]).expand_as(Y)
+    with counting() as passes:
+        engine.gradient(Y, b, Loss(penalty=pull, references=(other, -Y)))
+    assert sum(passes) == 3
+    with counting() as passes:
+        engine.features(Y, b)
+        engine.logits(Y, b)
+    assert not passes
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_passes_are_counted_for_each_client(path):
+    module, Y, b = setting(models.digit_cnn((1, 8, 8), 5))
+    engine, counts = Engine(module, path, block=2), np.array([b.count, b.count]) * np.array([[1, 1, 1], [1, 1, 0]])
+    with counting() as passes:
+        engine.gradient(Y, b)
+    assert sum(passes) == 3
+    with counting() as passes:
+        engine.gradient(Y, b, along=Y)
+    assert sum(passes) == 6  # a Hessian-vector product goes back twice
+    with counting() as passes:
+        engine.descend(Y.clone(), counts, lambda k, part: b.rows(part), 0.1)
+    assert sum(passes) == 5
+    with counting() as passes:
+        engine.observe(Y, b, ["0"])
+    assert not passes
+
+
+def test_a_step_of_moon_goes_back_once():
+    fed = h.network(shape=(1, 8, 8), model=fc.models.projected("cnn", 8))
+    with counting() as passes:
+        fc.simulate(fc.MOON(1.0), fed, rounds=2, batch_size=8, local_steps=3)
+    assert sum(passes) == 2 * 5 * 3
+
+
+@pytest.mark.parametrize("path", GENERAL)
+def test_logits_and_representations_are_those_of_training(path):
+    net = lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())  # noqa: E731
+    module, Y, b = setting(models.Projected(net(), nn.Linear(144, 5)))
+    engine = Engine(module, path)
+    logits, z = engine.logits(Y, b), engine.features(Y, b)
+    for i, k in enumerate(b.count):
+        want = functional_call(module.train(), models.Layout.of(module).views(Y[i]), (b.x[i, :k],))
+        h.close(logits[i, :k], want, 1e-12)
+        h.close(z[i, :k], module.z, 1e-12)
+    assert logits.shape == (3, 4, 5)
+    assert not logits.requires_grad
+    with pytest.raises(ValueError, match="Sequential has no representation layer"):
+        Engine(net()).features(Y, b)
+
+
+# --- layers in place ----------------------------------------------------------------------------------------------
+
+
+def relu() -> nn.Module:
+    return nn.ReLU(inplace=True)
+
+
+def conv(a: int, b: int) -> nn.Module:
+    return nn.Conv2d(a, b, 3, padding=1)
+
+
+def head(c: int) -> list[nn.Module]:
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, 5)]
+
+
+def pooled(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *layers)
+
+
+IN_PLACE = {
+    "after a layer": lambda: nn.Sequential(conv(1, 4), relu(), conv(4, 4), nn.BatchNorm2d(4), relu(), *head(4)),
+    "as the first layer": lambda: nn.Sequential(relu(), nn.Flatten(), nn.Linear(64, 5)),
+    "at the start of a residual body": lambda: nn.Sequential(
+        conv(1, 4), models.Residual(nn.Sequential(relu(), conv(4, 4))), *head(4)
+    ),
+    "behind layers that pass on": lambda: nn.Sequential(
+        conv(1, 4), models.Residual(nn.Sequential(nn.Identity(), nn.Sequential(models.Scaler(), relu()), conv(4, 4))),
+        *head(4),
+    ),
+    "inside a residual body": lambda: nn.Sequential(
+        conv(1, 4), models.Residual(nn.Sequential(conv(4, 4), relu(), conv(4, 4))), *head(4)
+    ),
+    "before a second stage": lambda: models.Heads(
+        [conv(1, 4), nn.Sequential(relu(), conv(4, 6))], [pooled(nn.Linear(4, 5)), pooled(nn.Linear(6, 5))]
+    ),
+    "before a classifier": lambda: models.Projected(
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 6)), nn.Sequential(relu(), nn.Linear(6, 5))
+    ),
+}  # fmt: skip
+
+
+def module_gradient(module: nn.Module, flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    flat = flat.detach().clone().requires_grad_()
+    logits = functional_call(module.train(), models.Layout.of(module).views(flat), (x.clone(),))
+    heads = [logits] if logits.dim() == 2 else logits.unbind(1)
+    return torch.autograd.grad(sum(F.cross_entropy(z, y) for z in heads), flat)[0]
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+@pytest.mark.parametrize("path", ["auto", *PATHS])
+def test_activations_in_place_have_the_modules_own_gradient(path, kind):
+    """Where others read what is overwritten, the module's own forward decides what they see."""
+    torch.manual_seed(0)
+    module, Y, b = setting(IN_PLACE[kind]())
+    try:
+        engine = Engine(module, path)
+    except ValueError as e:
+        assert "path=" in str(e)  # noqa: PT017
+        return
+    x = b.x.clone()
+    G = engine.gradient(Y, b)[0]
+    for i, k in enumerate(b.count):
+        assert relative(G[i], module_gradient(module, Y[i], b.x[i, :k], b.y[i, :k])) < 1e-12
+    assert torch.equal(b.x, x)
+
+
+def test_only_in_place_layers_whose_input_is_read_twice_are_left_to_the_module():
+    refused = {kind for kind, make in IN_PLACE.items() if Engine(make()).unsupported}
+    assert refused == set(IN_PLACE) - {"after a layer", "as the first layer", "inside a residual body"}
+    with pytest.raises(ValueError, match="path='batched' has no rule for an in-place activation whose input is read"):
+        Engine(IN_PLACE["at the start of a residual body"](), "batched")
+
+
+@pytest.mark.parametrize("loss", [False, True])
+def test_a_layers_output_is_observed_before_another_writes_over_it(loss):
+    def net(inplace: bool) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(conv(1, 4), nn.ReLU(inplace), conv(4, 4), nn.ReLU(inplace), *head(4)).double()
+
+    seen = [
+        Engine(net(inplace), "batched").observe(rows(net(inplace), 3), batch(3, 4, (1, 8, 8), 5), ["0", "1"], loss)
+        for inplace in (False, True)
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+    assert not torch.equal(seen[0][0], seen[0][1])
+
+
+def test_a_model_without_rules_cannot_be_observed():
+    module, Y, b = setting(nn.Sequential(nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 5)))
+    with pytest.raises(ValueError, match="activations cannot be read in a model with LayerNorm"):
+        Engine(module).observe(Y, b, ["1"])
+
+
+# --- what is trained ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["auto", *GENERAL])
+def test_the_engine_says_which_entries_are_trained(path):
+    net = h.small_mlp((1, 8, 8), 5)
+    assert Engine(net, path).trained is None
+    net[1].weight.requires_grad_(False)
+    engine = Engine(net, path).to(torch.device("cpu"), torch.float64)
+    views = engine.layout.views(engine.trained)
+    assert {name: bool(v.any()) for name, v in views.items()} == {name: name != "1.weight" for name in views}
+    _, Y, b = setting(net)
+    G = engine.gradient(Y, b)[0]
+    assert (G[:, ~engine.trained] == 0).all()
+    assert (G[:, engine.trained] != 0).any(0).sum() > 0.9 * engine.trained.sum()
+
+
+# --- batches ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pictures", "vectors"])
+@pytest.mark.parametrize("counts", [(257, 257), (300, 257)], ids=str)
+def test_batch_norm_takes_a_clients_whole_data_in_one_go(kind, counts):
+    vectors = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    net = (normed((1, 4, 4), 3) if kind == "pictures" else vectors).double()
+    full = batch(2, max(counts), (1, 4, 4), 3)
+    w = torch.stack([(torch.arange(max(counts)) < k).double() / k for k in counts])
+    b, Y = Batch(full.x, full.y, w, list(counts), full.key), rows(net, 2)
+    for path in ("auto", *GENERAL):
+        if path == "batched" and kind == "pictures":  # dropout
+            continue
+        assert relative(Engine(net, path).gradient(Y, b)[0], by_autograd(net.train(), Y, b)) < 1e-11
+
+
+def test_a_clients_result_does_not_depend_on_its_place_in_the_cohort_to_the_bit():
+    """One client after another; operands that begin elsewhere in memory would round otherwise."""
+    module = models.mlp((1, 8, 8), 5, hidden=(7,))
+    Y, b = rows(module, 5, torch.float32), batch(5, 9, (1, 8, 8), 5, torch.float32)
+    engine = Engine(module, "sequential")
+    G, losses = engine.gradient(Y, b)
+    for i in range(5):
+        g, loss = engine.gradient(Y[i:], b.rows(slice(i, None)))
+        assert torch.equal(g, G[i:])
+        assert torch.equal(loss, losses[i:])
+
+
+# --- the table of rules -------------------------------------------------------------------------------------------
+
+
+def test_a_layer_is_added_in_one_place(monkeypatch):
+    class Softplus(rules.Each):
+        def units(self, streams, s, picture):
+            streams.activation(s, self.name, streams.before)
+            return s, picture
+
+    module, Y, b = setting(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Softplus(), nn.Linear(6, 5)))
+    assert Engine(module).unsupported == ["Softplus"]
+    with pytest.raises(ValueError, match="Softplus"):
+        Neurons.of(module)
+    monkeypatch.setitem(rules.RULES, nn.Softplus, Softplus)
+    assert Neurons.of(module).sites == ("2",)
+    assert relative(Engine(module, "batched").gradient(Y, b)[0], by_autograd(module, Y, b)) < 1e-12
+    with pytest.raises(ValueError, match="path='written' has no rule"):
+        Engine(module, "written")
+
+
+def test_parameters_outside_the_layers_are_left_to_the_module():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+    net[0].idle = nn.Linear(2, 2)
+    module, Y, b = setting(net)
+    assert Engine(module).unsupported == ["parameters that are shared or outside its layers"]
+    assert (Engine(module).gradient(Y, b)[0][:, :6] == 0).all()
