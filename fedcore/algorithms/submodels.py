@@ -63,7 +63,7 @@ class Submodel(Method):
     @property
     def smallest(self) -> float:
         """The least ratio."""
-        return min(r for r, _ in self.capacities)
+        return self.capacities[-1][0]
 
     def on(self, fed: Any) -> Any:
         """The federation itself; ValueError where nothing can be dropped or nobody owns labels."""
@@ -78,11 +78,10 @@ class Submodel(Method):
 
     def ratios(self, seed: int, n: int, t: int = 0, ids: np.ndarray | None = None) -> np.ndarray:
         """Capacities in round t of the clients `ids [m]` or of all n, a function of the seed (if dynamic, of t too)."""
-        if self.mode != "dynamic":
-            return _dealt(self.capacities, seed, n)[slice(None) if ids is None else ids]
-        levels, shares = (np.array(column) for column in zip(*self.capacities, strict=True))
-        u = rng.words(seed, rng.CAPACITY, t, np.arange(n) if ids is None else ids) / 2.0**64
-        return levels[np.minimum(np.searchsorted(np.cumsum(shares), u, side="right"), len(levels) - 1)]
+        ids = np.arange(n) if ids is None else ids
+        return (
+            _drawn(self.capacities, seed, t, ids) if self.mode == "dynamic" else _dealt(self.capacities, seed, n)[ids]
+        )
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         """Scores `[m, width]` of the units of each stream; the highest are kept."""
@@ -91,15 +90,15 @@ class Submodel(Method):
     def split(self, r: Round, ratio: np.ndarray) -> list[Part]:
         """The cohort's parts, one per capacity in it; `ratio [m]`."""
         neurons = r.neurons(self.aligned) if (ratio < 1).any() else None
-        scores, parts = None if neurons is None else self.score(r, neurons), []
-        for c in np.unique(ratio)[::-1]:
-            rows = np.flatnonzero(ratio == c)
+        scores = None if neurons is None else self.score(r, neurons)
+
+        def part(c: float, rows: np.ndarray) -> Part:
             if c == 1:
-                parts.append(Part(rows))
-            else:
-                keep = neurons.top([s[torch.as_tensor(rows).to(s.device)] for s in scores], c)
-                parts.append(Part(rows, Width(float(c), self.scaled), neurons.places(keep)))
-        return parts
+                return Part(rows)
+            keep = neurons.top([s[torch.as_tensor(rows).to(s.device)] for s in scores], c)
+            return Part(rows, Width(float(c), self.scaled), neurons.places(keep))
+
+        return [part(c, np.flatnonzero(ratio == c)) for c in np.unique(ratio)[::-1]]
 
     def prepare(self, r: Round) -> Round:
         ratio = self.ratios(r.seed, r.n, r.t, r.ids)
@@ -271,7 +270,7 @@ class FedGSE(Submodel):
         fed = super().on(fed)
         if self.smallest == 1:  # nothing to choose
             return fed
-        fed = self._supplied(fed)
+        fed = with_public_data(fed, self.public)
         if self.scoring == "printed" and (layers := vanishing(fed, self.similar)):
             warnings.warn(
                 f"FedGSE(scoring='printed'): the score of eq. 4-3 is zero up to rounding in {', '.join(layers)}, whose "
@@ -279,18 +278,6 @@ class FedGSE(Submodel):
                 "units are kept there.  Use scoring='public-code', or a model without batch norm behind these layers",
                 UserWarning,
                 stacklevel=2,
-            )
-        return fed
-
-    def _supplied(self, fed: Any) -> Any:
-        if isinstance(self.public, Samples):
-            return fed.with_public(self.public.x, self.public.y)
-        if fed.public is None:
-            return fed.set_aside(self.public or 10)
-        if self.public is not None and self.public * len(fed.public[1].unique()) != len(fed.public[1]):
-            raise ValueError(
-                f"public={self.public} samples per class, but the federation set {len(fed.public[1])} samples aside; "
-                "use public=None to take those"
             )
         return fed
 
@@ -336,6 +323,20 @@ SCORINGS = {  # where the derivatives are taken, and whether samples may cancel
     "absolute": ("sites", False),
     "absolute-before": ("before", False),
 }
+
+
+def with_public_data(fed: Any, public: Samples | int | None) -> Any:
+    """The federation with these public data: the caller's, so many samples per class, or what it has."""
+    if isinstance(public, Samples):
+        return fed.with_public(public.x, public.y)
+    if fed.public is None:
+        return fed.set_aside(public or 10)
+    if public is not None and public * len(fed.public[1].unique()) != len(fed.public[1]):
+        raise ValueError(
+            f"public={public} samples per class, but the federation set {len(fed.public[1])} samples aside; "
+            "use public=None to take those"
+        )
+    return fed
 
 
 def cancelled(D: Tensor) -> Tensor:
@@ -408,6 +409,13 @@ def _capacities(given: Any) -> tuple[tuple[float, float], ...]:
     if abs(total - 1) > 1e-6 or len({float(ratio) for ratio, _ in pairs}) < len(pairs):
         raise ValueError(f"capacities: the shares sum to {total:g}; use different ratios whose shares sum to 1")
     return tuple(sorted(((float(ratio), float(share)) for ratio, share in pairs), reverse=True))
+
+
+def _drawn(capacities: tuple[tuple[float, float], ...], seed: int, t: int, clients: np.ndarray) -> np.ndarray:
+    """A capacity for each of these clients in round t, by the shares as probabilities: `[m]`."""
+    levels, shares = (np.array(column) for column in zip(*capacities, strict=True))
+    u = rng.words(seed, rng.CAPACITY, t, clients) / 2.0**64
+    return levels[np.minimum(np.searchsorted(np.cumsum(shares), u, side="right"), len(levels) - 1)]
 
 
 @lru_cache(maxsize=8)  # drawn once a run, not once a round
