@@ -11,9 +11,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from . import checks, rng
 
@@ -397,6 +399,33 @@ MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
 }  # fmt: skip
 
 
+class RoundedOnce(TorchFunctionMode):
+    """Uniform initial weights with the same bits on every CPU.
+
+    PyTorch scales its float32 draws in [0, 1), which are the same everywhere, with or without a fused multiply-add, as
+    the instruction set has it: the weights then differ in their last bit, and long training makes much of it.  Here the
+    draws are scaled in float64 and rounded once, which is what a fused multiply-add gives.
+    """
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        tensor = kwargs.get("tensor")
+        if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32:
+            return func(*args, **kwargs)
+        if func is nn.init.uniform_:
+            low, high = kwargs["a"], kwargs["b"]
+        elif func is nn.init.kaiming_uniform_ and kwargs["mode"] == "fan_in":
+            gain = nn.init.calculate_gain(kwargs["nonlinearity"], kwargs["a"])
+            high = math.sqrt(3) * gain / math.sqrt(tensor[0].numel())
+            low = -high
+        else:
+            return func(*args, **kwargs)
+        with torch.no_grad():
+            low, high = torch.tensor([low, high]).double()
+            draws = tensor.uniform_(generator=kwargs["generator"]).double()
+            return tensor.copy_(low + (high - low) * draws)
+
+
 def build(
     model: str | nn.Module | Callable[[Sequence[int], int], nn.Module],
     shape: Sequence[int],
@@ -418,7 +447,8 @@ def build(
         raise TypeError(f"model={model!r}; use a name in {sorted(MODELS)}, a torch.nn.Module, or a function")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.word(seed, rng.INIT))
-        module = model(tuple(shape), classes)
+        with RoundedOnce():
+            module = model(tuple(shape), classes)
     if not isinstance(module, nn.Module):
         raise TypeError(f"model={model!r} returned {module!r}; use a function (shape, classes) -> torch.nn.Module")
     return module

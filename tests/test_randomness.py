@@ -5,6 +5,10 @@ Statistical tolerances are derived: 6 sigma of the law under test.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import helpers as h
 import numpy as np
 import pytest
@@ -263,3 +267,37 @@ def test_evaluation_drops_nothing():
     nn.utils.vector_to_parameters(fed.x0, net.parameters())
     loss = nn.functional.cross_entropy(net(fed.inputs(fed.test[0])), fed.test[1])
     h.close(fed.evaluate(fed.x0)["loss"], loss, 1e-12)
+
+
+# --- initial weights ----------------------------------------------------------------------------------------------
+
+INITIAL = """
+import hashlib
+from fedcore import models
+for name, shape in (("thesis_mlp", (1, 8, 8)), ("thesis_cnn_small", (1, 8, 8)), ("cnn", (1, 28, 28))):
+    x0 = models.flatten(models.build(name, shape, 10, 3))
+    print(name, hashlib.sha256(x0.detach().numpy().tobytes()).hexdigest())
+"""
+
+
+def test_initial_weights_are_the_same_bits_on_every_instruction_set():
+    """Without a fused multiply-add PyTorch's own draws differ in the last bit of half of the weights."""
+    plain = {"ATEN_CPU_CAPABILITY": "default"}
+    here, there = (
+        subprocess.run(
+            [sys.executable, "-c", INITIAL], env=os.environ | more, check=True, capture_output=True, text=True
+        )
+        for more in ({}, plain)
+    )
+    assert here.stdout.count("\n") == 3
+    assert here.stdout == there.stdout
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(9, 7), lambda: nn.Conv2d(3, 8, 3), lambda: nn.LSTM(3, 5)])
+def test_initial_weights_are_those_of_pytorch_up_to_their_last_bit(make):
+    with torch.random.fork_rng():
+        torch.manual_seed(rng.word(3, rng.INIT))
+        own = fc.models.flatten(make())
+    ours = fc.models.flatten(fc.models.build(lambda shape, classes: make(), (1,), 1, 3))
+    assert (ours - own).abs().max() <= 2**-24 * own.abs().max() * 2
+    assert len(ours.unique()) > 0.9 * len(ours)
