@@ -60,9 +60,9 @@ def on_device(history, method, home="cuda") -> None:
 @pytest.mark.parametrize("method", METHODS, ids=repr)
 @pytest.mark.parametrize("path", ["batched", "sequential", "written"])
 def test_no_round_mixes_devices_or_waits_for_one(method, path):
-    if path == "sequential" and isinstance(method, fc.FedGSE):
-        fed = small(path="batched")
-    fed = small(path=path)
+    if path == "written" and isinstance(method, fc.MOON):
+        pytest.skip("the written path has no representations")
+    fed = small("mlp" if path == "written" else contrastive, path=path)
     on_device(pretend(method, fed, host_reads=isinstance(method, READS)), method)
 
 
