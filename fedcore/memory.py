@@ -259,7 +259,7 @@ class Place:
         if not len(here):  # this process's row is no client of the cohort
             return method.prepare(replace(r, total=lambda v: v))
         rows, memory = (
-            {name: v[here] for name, v in getattr(ready, kind).items() if name not in getattr(r, kind)}
+            {n: getattr(ready, kind)[n][here] for n in getattr(ready, kind) if n not in getattr(r, kind)}
             for kind in ("rows", "memory")
         )
         loss = ready.loss if ready.loss is whole.loss else ready.loss.cut(here)
