@@ -57,9 +57,9 @@ def test_chunks_of_whole_blocks_give_the_same_to_the_bit(method, path, block, ch
 @both_federations
 def test_no_more_clients_than_a_chunk_are_computed_together(kind, monkeypatch):
     fed, seen = make(kind), []
-    kind, name = (Engine, "gradient") if kind == "network" else (fc.Quadratic, "gradient_and_losses")
-    plain = getattr(kind, name)
-    monkeypatch.setattr(kind, name, lambda self, Y, *a, **k: seen.append(len(Y)) or plain(self, Y, *a, **k))
+    kind = Engine if kind == "network" else fc.Quadratic
+    plain = kind.gradient
+    monkeypatch.setattr(kind, "gradient", lambda self, Y, *a, **k: seen.append(len(Y)) or plain(self, Y, *a, **k))
     for method in (fc.FedAvg(), fc.SCAFFOLD("I"), fc.STEM(0.4), fc.FedALA()):  # with gradients beside local steps, too
         run(method, fed, cohort=5)
         assert max(seen) == 5
