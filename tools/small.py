@@ -80,8 +80,10 @@ def _result(record: Path) -> dict[str, float] | str:
 
 
 def plant(folder: Path, errors: Sequence[tuple[str, str, str]]) -> Path:
-    """A copy of the package under `folder`, with these errors in it; ValueError for one whose text is not there."""
+    """A copy of the package under `folder`, with these errors in it, beside the project's book; ValueError for an
+    error whose text is not there."""
     shutil.copytree(ROOT / "fedcore", folder / "fedcore", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "book").symlink_to(ROOT / "book")  # where the package finds the printed values
     for error in errors:
         if not any(_planted(path, *error) for path in sorted(folder.rglob("*.py"))):
             name, right, _ = error

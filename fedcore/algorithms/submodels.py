@@ -331,7 +331,7 @@ def with_public_data(fed: Any, public: Samples | int | None) -> Any:
         return fed.with_public(public.x, public.y)
     if fed.public is None:
         return fed.set_aside(public or 10)
-    if public is not None and public * len(fed.public[1].unique()) != len(fed.public[1]):
+    if public is not None and public * len(np.unique(fed.data.source.train_y)) != len(fed.public[1]):
         raise ValueError(
             f"public={public} samples per class, but the federation set {len(fed.public[1])} samples aside; "
             "use public=None to take those"
