@@ -34,3 +34,10 @@ def choice(name: str, value: str, allowed: Iterable[str]) -> str:
     if value not in allowed:
         raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(map(repr, allowed))}")
     return value
+
+
+def boolean(name: str, value: bool) -> bool:
+    """True or False; raises TypeError."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is neither True nor False; use one of them")
+    return bool(value)

@@ -161,7 +161,7 @@ def _duration(seconds: float) -> str:
 
 
 def _report(root: Path, seeds: list[int]) -> int:
-    from .experiments import judge
+    from .experiments import overview
 
     for profile in PROFILES:
         frames = {}
@@ -169,14 +169,14 @@ def _report(root: Path, seeds: list[int]) -> int:
             place = Place(root, profile, t.name)
             if t.drawn_from or not place.folder.exists():
                 continue
-            frames[t.name] = judge.frame(t, place, seeds)
+            frames[t.name] = overview.frame(t, place, seeds)
             # whether a result is older than the code is a matter of today's code, not of the table
             tidy = frames[t.name].drop(columns="older")
             tidy.to_csv(place.folder / "table.csv", index=False, float_format="%.6g")
         if frames:
-            words = judge.verdicts(frames, len(seeds)).drop(columns="what").to_string(index=False)
+            words = overview.verdicts(frames, len(seeds)).drop(columns="what").to_string(index=False)
             print(f"{profile}, {len(seeds)} seeds; tidy values in {root / profile}/*/table.csv\n{words}")
-            for sentence in judge.reservations(frames):
+            for sentence in overview.reservations(frames):
                 print(sentence)
     return 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedcore import reproduce
-from fedcore.experiments import batch, cells, estimate, judge, show, studies
+from fedcore.experiments import batch, cells, estimate, overview, show, studies
 from fedcore.experiments import table as definitions
 from fedcore.experiments.batch import Place, slug
 from fedcore.experiments.cells import identity
@@ -154,7 +154,8 @@ def test_tuning_takes_the_best_setting_on_seeds_of_its_own(tmp_path, monkeypatch
 
     def study(spec, seed, folder, device):
         seen.append((spec["run"]["lr"], seed))
-        return {"final": spec["run"]["lr"], "mean": -abs(spec["run"]["lr"] - 0.2), "history": []}
+        lr = spec["run"]["lr"]
+        return {"final": -abs(lr - 0.2) if seed >= 1000 else lr, "mean": 0.0, "history": []}
 
     monkeypatch.setitem(studies.STUDIES, "simulate", study)
     spec = {**SPEC, "tune": {"grid": [{"run": {"lr": lr}} for lr in (0.1, 0.2, 0.3)], "seeds": [1000, 1001]}}
@@ -422,18 +423,18 @@ def test_times_are_short_and_say_what_they_leave_out(seconds, unknown, words):
     ],
 )
 def test_a_verdict_follows_the_printed_rule(n, source, gap, half, words):
-    assert judge.verdict(n, source, gap, half) == words
+    assert overview.verdict(n, source, gap, half) == words
 
 
 def test_gaps_are_paired_by_seed():
     def with_finals(values):
         return cells.Result({}, {seed: {"final": v} for seed, v in enumerate(values)})
 
-    gap, half = judge.paired(with_finals([11.0, 22.0, 33.0]), with_finals([10.0, 20.0, 30.0]), [0, 1, 2])
+    gap, half = overview.paired(with_finals([11.0, 22.0, 33.0]), with_finals([10.0, 20.0, 30.0]), [0, 1, 2])
     assert gap == pytest.approx(2.0)
     assert half == pytest.approx(4.303 * 1.0 / 3**0.5, rel=1e-3)
     many = with_finals([float(k % 2) for k in range(14)])  # 13 degrees of freedom: t = 2.160, not the normal's 1.960
-    _, half = judge.paired(many, with_finals([0.0] * 14), range(14))
+    _, half = overview.paired(many, with_finals([0.0] * 14), range(14))
     assert half == pytest.approx(2.1604 * (3.5 / 13) ** 0.5 / 14**0.5, rel=1e-4)
 
 
@@ -442,9 +443,11 @@ def test_rounding_noise_gives_no_sign():
         return cells.Result({}, {seed: {"final": v} for seed, v in enumerate(values)})
 
     base, tie, above = with_finals(0.3, 0.7, 0.9), with_finals(0.1 + 0.2, 0.7, 0.9), with_finals(1.3, 1.7, 1.9)
-    assert judge.paired(tie, base, range(3)) == (0.0, 0.0)
-    assert judge.sign(0.0, 0.0) == "not told apart"
-    assert judge.sign(*judge.paired(above, tie, range(3))) == "higher"  # all differences equal: the interval is a point
+    assert overview.paired(tie, base, range(3)) == (0.0, 0.0)
+    assert overview.sign(0.0, 0.0) == "not told apart"
+    assert (
+        overview.sign(*overview.paired(above, tie, range(3))) == "higher"
+    )  # all differences equal: the interval is a point
 
 
 def test_the_order_of_rows_is_compared_by_kendalls_tau():
@@ -453,7 +456,7 @@ def test_the_order_of_rows_is_compared_by_kendalls_tau():
     tidy = pd.DataFrame(
         {"column": ["q"] * 4, "row": list("abcd"), "source": [1.0, 2.0, 3.0, 4.0], "mean": [1.0, 2.0, 4.0, 3.0]}
     )
-    (line,) = judge.orderings(definitions.Table("t", "", "S000", list, {}), tidy).to_dict("records")
+    (line,) = overview.orderings(definitions.Table("t", "", "S000", list, {}), tidy).to_dict("records")
     assert line["rank agreement (tau)"] == pytest.approx(4 / 6)  # five pairs agree, one does not
     assert (line["source's best"], line["our best"]) == ("d", "c")
 
@@ -481,7 +484,7 @@ def lines(verdicts, gaps=None, values=None):
     ],
 )
 def test_a_document_is_judged_when_most_of_its_gaps_are_decided(verdicts, words):
-    assert judge.together(lines(verdicts))[1] == words
+    assert overview.together(lines(verdicts))[1] == words
 
 
 def test_the_table_of_verdicts_says_what_was_asked_of_each_table():
@@ -495,7 +498,7 @@ def test_the_table_of_verdicts_says_what_was_asked_of_each_table():
         "fedup-figure2": lines(none, [nan] * 2, [(nan, 5.0), (nan, 6.0)]),
         "dfedgam-table1": lines(["not run yet"] * 2).assign(n=0, mean=nan),
     }
-    told = judge.verdicts(frames, 3).set_index("table")
+    told = overview.verdicts(frames, 3).set_index("table")
     assert told["verdict"].to_dict() == {
         "fedup-table4": "holds",
         "fedup-table2": "order holds",
@@ -509,7 +512,7 @@ def test_the_table_of_verdicts_says_what_was_asked_of_each_table():
 def test_columns_are_ordered_where_a_table_has_one_row():
     tidy = lines(["no source value"] * 3, None, [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0)])
     tidy = tidy.rename(columns={"row": "column", "column": "row"})
-    (line,) = judge.orderings(definitions.get("fedgse-table4.5"), tidy).to_dict("records")
+    (line,) = overview.orderings(definitions.get("fedgse-table4.5"), tidy).to_dict("records")
     assert (line["source's best"], line["our best"]) == ("r2", "r1")
     assert line["rank agreement (tau)"] == pytest.approx(1 / 3)
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from fedcore import plots
-from fedcore.experiments import Cell, Stored, Table, cells, judge, show, stored
+from fedcore.experiments import Cell, Stored, Table, cells, overview, show, stored
 from fedcore.experiments import table as definitions
 from fedcore.experiments.batch import Place
 
@@ -68,7 +68,7 @@ def test_a_lead_is_paired_by_seed_and_taken_from_the_best_rival(table):
     # the differences from `first` are 5.0, 5.1, 4.9; unpaired, seeds differ by ten
     assert "first +5.0 ± 0.2" in " ".join(shown.text.split())
     assert "higher second +1.50" in " ".join(shown.text.split())  # the source's best rival is another one
-    assert judge.MISSING in shown.text  # column b lacks a rival, and is not counted
+    assert overview.MISSING in shown.text  # column b lacks a rival, and is not counted
     counted = (
         "here: the highest mean in 1 of 1 columns; its lead over the best rival is told apart from 0 in 1, its lag"
     )
@@ -89,7 +89,7 @@ def test_a_step_says_whether_it_can_be_told_and_what_the_source_prints(table):
     [(1.0, 0.5, "higher"), (-1.0, 0.5, "lower"), (0.0, 0.0, "not told apart"), (1.0, math.nan, "too few seeds")],
 )
 def test_an_interval_is_put_into_words(gap, half, words):
-    assert judge.sign(gap, half) == words
+    assert overview.sign(gap, half) == words
 
 
 def test_curves_end_where_the_shortest_seed_ends(table):
@@ -106,7 +106,7 @@ def test_a_sweep_is_drawn_with_its_gaps_and_says_when_it_is_empty(table):
     assert line.get_ydata()[0] == 60
     assert math.isnan(line.get_ydata()[1])
     show.sweep(table, axes[1], {"second": [("second", "b")]}, [0], xlabel="x")
-    assert [text.get_text() for text in axes[1].texts] == [judge.MISSING]
+    assert [text.get_text() for text in axes[1].texts] == [overview.MISSING]
 
 
 def test_a_figure_drawn_from_a_table_reads_the_tables_files(table, tmp_path):

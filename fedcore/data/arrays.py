@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from .. import rng
 
 CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "roles": 80, "tiny-imagenet": 200}
 TEXTS = ("shakespeare", "roles")
@@ -24,7 +26,8 @@ class Source:
     """Arrays of one data set.  Images are `[N, C, H, W]` (uint8 where the data is), features `[N, F]`, texts `[N, L]`.
 
     owner: natural client of each sample, or None.  `text` marks token sequences, which are never normalised.
-    domains: the names of the owners by their number, where they have names.
+    domains: the names of the owners by their number, where they have names.  validation: samples, labels and owners
+    that were taken from the training set to choose settings on (`with_validation`).
     """
 
     name: str
@@ -37,6 +40,32 @@ class Source:
     test_owner: np.ndarray | None = None
     text: bool = False
     domains: tuple[str, ...] = ()
+    validation: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None = None
+
+    def with_validation(self) -> Source:
+        """The source with part of its training samples as validation data; the same part in every run.
+
+        Every fifth training sample where there are fewer than 10,000, else 10 % of them, at most 5,000; of each owner
+        his share where there are owners.  Which ones does not depend on a seed.  ValueError where an owner or the
+        source has too few samples to give one.
+        """
+        owner = np.zeros(len(self.train_y), int) if self.train_owner is None else self.train_owner
+        small = len(owner) < 10_000
+        share = 0.2 if small else min(0.1, 5000 / len(owner))
+        # every fifth in the order of the data; in large sets, which may be ordered by label, drawn without a seed
+        order = np.arange(len(owner)) if small else np.argsort(rng.words(0, rng.DATA, np.arange(len(owner))))
+        taken = np.zeros(len(owner), bool)
+        for one in np.unique(owner):
+            rows = order[owner[order] == one]
+            taken[rows[np.diff(np.floor(np.arange(len(rows) + 1) * share)) > 0]] = True
+        if not taken.any():
+            raise ValueError(f"{len(owner)} training samples are too few for validation data; use validation=False")
+        left = None if self.train_owner is None else self.train_owner[~taken]
+        out = None if self.train_owner is None else self.train_owner[taken]
+        return replace(
+            self, train_x=self.train_x[~taken], train_y=self.train_y[~taken], train_owner=left,
+            validation=(self.train_x[taken], self.train_y[taken], out),
+        )  # fmt: skip
 
 
 def data_root(root: str | os.PathLike | None = None) -> Path:

@@ -164,6 +164,20 @@ class Clients:
         for a, b, r in zip(x.tensor_split(parts), y.tensor_split(parts), of, strict=True):
             yield self.inputs(a, r), b
 
+    def on_validation(self) -> Clients:
+        """The same clients with the validation data in place of the test data; ValueError where there are none."""
+        if self.source.validation is None:
+            raise ValueError("this federation has no validation data; make it with fc.federation(..., validation=True)")
+        x, y, owner = self.source.validation
+        source = replace(
+            self.source, test_x=x, test_y=y, test_owner=owner if self.source.test_owner is not None else None
+        )
+        changed = Clients.of(
+            source, self.parts, normalise=self.normalise, augment=None, device=self.device, dtype=self.dtype
+        )
+        test = {name: getattr(changed, name) for name in ("source", "test_x", "test_y", "test_rows", "statistics")}
+        return replace(self, **test)
+
     # --- public data ------------------------------------------------------------------------------------------------
 
     def with_public(self, x: Any, y: Any) -> Clients:

@@ -6,14 +6,15 @@ A specification names a study (a function of `studies`) and everything that dete
      "federation": {"source": "digits", "clients": 50, "partition": ["Dirichlet", {"q": 0.3}], "model": "mlp"},
      "run": {"rounds": 40, "cohort": 5, "lr": 0.1, "local_steps": 10}}
 
-With `"tune": {"grid": [{"run": {"lr": 0.1}}, ...], "seeds": [1000]}` the settings of the grid are compared first, on
-seeds of their own, by the mean of the metric over the rounds; the best is used for all reporting seeds.
+With `"tune"` settings are compared first, on seeds and data of their own (`tuning`); the best is used for all reporting
+seeds.
 
 Needs torch and what comes with it only: this is how a machine without notebooks runs an experiment.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -27,10 +28,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import checks, distributed
 from ..checkpoint import atomic
 from . import provenance, studies
-from .tuning import best, merged, scores
+from .tuning import choose, merged
 
 FORMAT = 1  # of the files, raised when what they hold changes its meaning
 
@@ -65,6 +68,23 @@ class Result:
         """Final values in the order of the seeds; a run that diverged is NaN."""
         chosen = sorted(self.runs) if seeds is None else [s for s in seeds if s in self.runs]
         return [math.nan if (v := self.runs[s]["final"]) is None else v for s in chosen]
+
+    def correct(self, seeds: Sequence[int]) -> np.ndarray:
+        """Which test images the reported models classify correctly, `[seeds, images]`, for `judge.compare`.
+
+        A run that diverged has 1 / classes everywhere.  ValueError for a seed whose run does not say.
+        """
+        rows = []
+        for seed in seeds:
+            run = self.runs.get(seed, {})
+            if "images" not in run:
+                raise ValueError(f"seed {seed} has no record of single test images; run the cell again")
+            if run["final"] is None:
+                rows.append(np.full(run["images"], 1 / run["classes"]))
+            else:
+                bits = np.frombuffer(base64.b64decode(run["correct"]), np.uint8)
+                rows.append(np.unpackbits(bits, count=run["images"]).astype(float))
+        return np.stack(rows)
 
     def outdated(self, seeds: Sequence[int] | None = None) -> list[int]:
         """Seeds of runs that are older than the code: today's would be other code, for the run or for its tuning.
@@ -171,11 +191,9 @@ def run_cell(
             world.first(lambda: provenance.check_committed(file, spec))
         begin = time.perf_counter()
         if missing and "tune" in spec and result.tuned is None:
-            found = scores(spec, run)
             result.tuned = {
                 "id": identity(spec),
-                "setting": spec["tune"]["grid"][best(found, spec.get("better") == "lower")],
-                "scores": found,
+                **choose(spec, run),
                 "code": provenance.code(spec),
                 "seconds": round(time.perf_counter() - begin, 2),  # those of the runs do not hold them
             }

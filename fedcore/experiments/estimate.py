@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from .cells import Result
+from .tuning import planned
 
 
 def runs_left(spec: Mapping[str, Any], result: Result, seeds: Sequence[int]) -> int:
-    """Runs that a cell still needs: the missing seeds and, before the first of them, every setting of its grid."""
+    """Runs that a cell still needs: the missing seeds and, before the first of them, those of its search."""
     missing = len(set(seeds) - set(result.runs))
     tune = spec.get("tune") if missing and result.tuned is None else None
-    return missing + (len(tune["grid"]) * len(tune.get("seeds", [1000])) if tune else 0)
+    return missing + (planned(tune) if tune else 0)
 
 
 class Pace:

@@ -1,277 +1,249 @@
-"""What the stored results say, as numbers: tidy tables, paired differences, and verdicts by rule.
+"""How the book decides: paired comparisons, families of questions, power, and verdicts on claims.
 
-Whatever is missing is NaN or named as missing, and nothing breaks: this can be asked before, while and after a batch
-runs.  How it is shown is `show`'s.
+`compare` measures one difference with both of its sources of error, the seeds and the finite test set; `decide` answers
+all questions of one family; `verdict` says what the answers mean for a claim.  There is no other rule in the book.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from .batch import Place, results, standing
-from .cells import Cell, CorruptResult, Result
-from .table import PROFILES, Table, get, tables
-
-Key = tuple[str, str]  # row, column
-MISSING = "not computed yet"
+LEVEL = 0.05  # of a family: the probability of any wrong decision in it
+POWER = 0.8
+BETTER, WORSE, EQUAL, OPEN = "better", "worse", "equal", "not distinguished"
+VERDICTS = ("holds", "does not hold", "holds in part", "cannot be decided here")
 RULE = (
-    "A row's gap is its mean over seeds minus that of the row it is measured from, paired by seed, with a 95 % "
-    "interval (Student's t). 'same sign': the interval leaves out 0 and the gap has the source's sign. 'opposite "
-    "sign': it leaves out 0 and has the other sign. 'not told apart': it holds 0. 'within the source's margin' is "
-    "added when the interval holds the source's own gap. Fewer than two seeds, or a source that prints no value, give "
-    "no verdict."
+    "Two methods are compared on the same seeds and the same test images. The quantity is the mean difference in "
+    "accuracy; its 95 % interval counts the spread over seeds (Student's t) and over test images, and is never "
+    "narrower than one test image to either side. A diverged run counts as guessing and is named. All questions of "
+    "one claim, figure or table are a family; within it Holm's rule keeps the probability of any wrong decision at "
+    "5 %. Three answers: 'better', 'worse', 'not distinguished'; the last always with the smallest difference that "
+    "would have been found with probability 0.8; 'equal' within a stated margin where two one-sided tests allow it."
 )
-TOGETHER = (
-    "A table or a document 'cannot be told at this scale' unless more than half of its printed gaps were decided; then "
-    "it 'holds' or 'does not hold' when all decided signs agree or all disagree, else 'holds in part'. Where values "
-    "are printed but no gap is asked, the order of the rows is judged instead: 'order holds' when Kendall's tau is 1 "
-    "in every column, 'order does not hold' when it is 0 or less in every column, else 'order holds in part'."
+CLAIMS = (
+    "A claim holds where every question it asks is answered its way; it does not hold where at least one is answered "
+    "the other way (also 'equal', where it speaks of a difference) and none its way; it holds in part where both "
+    "occur, or where some are answered its way and others not distinguished; else it cannot be decided here."
 )
-KINDS = ("same sign", "opposite sign", "not told apart")
-
-
-def stored_cells(table: Table, place: Place) -> dict[Key, tuple[Cell, Result | None]]:
-    """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged."""
-    out: dict[Key, tuple[Cell, Result | None]] = {}
-    for cell in table.cells(place.profile):
-        try:
-            out[cell.row, cell.column] = cell, standing(place, cell)
-        except CorruptResult:
-            out[cell.row, cell.column] = cell, None
-    return out
-
-
-class Stored:
-    """The stored results of a table or figure, by (row, column).
-
-    root: the results folder, by default the project's, seen from the book's folder or from above it.
-    """
-
-    def __init__(self, name: str, profile: str, seeds: Sequence[int], root: Path | None = None) -> None:
-        self.table, self.seeds = get(name), list(seeds)
-        place = Place(root or results(), profile, self.table.drawn_from or name)
-        self.cells = stored_cells(self.table, place)
-        self.rows, self.columns = (list(dict.fromkeys(names)) for names in zip(*self.cells, strict=True))
-
-    def finals(self, key: Key) -> np.ndarray:
-        """One final value a seed; NaN for a run that diverged, empty where nothing is stored."""
-        result = self.cells[key][1]
-        return np.array(result.finals(self.seeds) if result else [])
-
-    def source(self, key: Key) -> float:
-        """The printed value; NaN where there is none."""
-        value = self.cells[key][0].source
-        return math.nan if value is None else value
-
-    def gap(self, key: Key, base: Key) -> tuple[float, float]:
-        """Cell minus base, paired by seed, and half its 95 % interval; NaN where they cannot be known."""
-        return paired(self.cells[key][1], self.cells[base][1], self.seeds)
-
-    def curve(self, key: Key) -> tuple[np.ndarray, np.ndarray]:
-        """Rounds [points] and recorded values [seeds, points], as far as every seed has them; empty if none has."""
-        result = self.cells[key][1]
-        runs = [np.array(result.runs[s]["history"]) for s in self.seeds if s in result.runs] if result else []
-        common = min(map(len, runs), default=0)
-        return (runs[0][:common, 0], np.stack([run[:common, 1] for run in runs])) if common else (np.empty(0),) * 2
-
-
-def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
-    """Tidy pandas.DataFrame of a table: one line per cell and what it says beside the source.
-
-    Columns: table, row, column, source, mean, sd, n, diverged, difference, source_gap, gap, gap_halfwidth, verdict;
-    older (runs that are older than the code) and superseded (why they must not be relied on).
-    """
-    import pandas as pd
-
-    results = stored_cells(table, place)
-    lines = []
-    for (row, column), (cell, result) in results.items():
-        finals = np.array(result.finals(seeds) if result else [])
-        finite = finals[np.isfinite(finals)]
-        base_cell, base = results.get((table.against, column), (None, None))
-        gap, half = paired(result, base, seeds) if row != table.against else (math.nan, math.nan)
-        known = cell.source is not None and base_cell is not None and base_cell.source is not None
-        source_gap = cell.source - base_cell.source if known and row != table.against else math.nan
-        lines.append(
-            {
-                "table": table.name,
-                "row": row,
-                "column": column,
-                "source": math.nan if cell.source is None else cell.source,
-                "mean": finite.mean() if len(finite) else math.nan,
-                "sd": finite.std(ddof=1) if len(finite) > 1 else math.nan,
-                "n": len(finals),
-                "diverged": int((~np.isfinite(finals)).sum()),
-                "difference": finite.mean() - cell.source if len(finite) and cell.source is not None else math.nan,
-                "source_gap": source_gap,
-                "gap": gap,
-                "gap_halfwidth": half,
-                "verdict": verdict(len(finals), source_gap, gap, half, row == table.against),
-                "older": len(result.outdated(seeds)) if result else 0,
-                "superseded": result.superseded(seeds) if result else "",
-            }
-        )
-    return pd.DataFrame(lines)
-
-
-def paired(result: Result | None, base: Result | None, seeds: Sequence[int]) -> tuple[float, float]:
-    """Mean of the paired differences and half the width of its 95 % interval (Student's t, over the seeds that both
-    have and neither diverged at); NaN where it cannot be known."""
-    from scipy.stats import ttest_rel
-
-    if result is None or base is None:
-        return math.nan, math.nan
-    common = [s for s in seeds if s in result.runs and s in base.runs]
-    pairs = np.array([result.finals(common), base.finals(common)])
-    ours, theirs = pairs[:, np.isfinite(pairs).all(axis=0)]
-    if len(ours) < 2:
-        return (float(ours[0] - theirs[0]) if len(ours) else math.nan), math.nan
-    with warnings.catch_warnings():  # of the statistic, where all differences are equal: their interval is a point
-        warnings.simplefilter("ignore", RuntimeWarning)
-        low, high = ttest_rel(ours, theirs).confidence_interval(0.95)
-    return round(float((ours - theirs).mean()), 9), round(float(high - low) / 2, 9)  # no sign from rounding noise
-
-
-def verdict(n: int, source_gap: float, gap: float, half: float, baseline: bool = False) -> str:
-    """The words of `RULE` for one cell."""
-    if n == 0:
-        return "not run yet"
-    if baseline:
-        return "baseline"
-    if math.isnan(source_gap):
-        return "no source value"
-    if math.isnan(half):
-        return "too few seeds" if not math.isnan(gap) else "diverged"
-    if abs(gap) <= half:
-        words = "not told apart"
-    else:
-        words = "same sign" if gap * source_gap > 0 else "opposite sign"
-    return words + (", within the source's margin" if abs(gap - source_gap) <= half else "")
-
-
-def orderings(table: Table, tidy: Any) -> Any:
-    """Per column: the source's best row and ours, and Kendall's tau between the source's values and our means.
-
-    In a table of one row the columns are what is ordered.
-    """
-    import pandas as pd
-
-    lines, (by, what) = [], ("column", "row") if tidy["row"].nunique() > 1 else ("row", "column")
-    for name, part in tidy.groupby(by, sort=False):
-        both = part[part["source"].notna() & part["mean"].notna()]
-        if len(both) < 2:
-            continue
-        lines.append(
-            {
-                "table": table.name,
-                "column": name,
-                "source's best": both[what].iloc[int(both["source"].argmax())],
-                "our best": both[what].iloc[int(both["mean"].argmax())],
-                "rank agreement (tau)": both["source"].corr(both["mean"], method="kendall"),
-                "rows": len(both),
-            }
-        )
-    return pd.DataFrame(lines)
-
-
-def together(tidy: Any) -> tuple[dict[str, int], str]:
-    """Lines of `frame` whose gap the source prints: how many of each of `KINDS`, and the verdict of `TOGETHER`."""
-    asked = tidy[tidy["source_gap"].notna()]
-    found = asked["verdict"].str.split(",").str[0].value_counts()
-    counts = {kind: int(found.get(kind, 0)) for kind in KINDS}
-    same, opposite = counts["same sign"], counts["opposite sign"]
-    if 2 * (same + opposite) <= len(asked):
-        return counts, "cannot be told at this scale"
-    return counts, "holds in part" if same and opposite else "holds" if same else "does not hold"
-
-
-def verdicts(frames: Mapping[str, Any], seeds: int) -> Any:
-    """One line per table: its document, cells, gaps by kind, the mean of tau over its columns, and the verdict.
-
-    frames: table -> its `frame`.  Columns: source, table, what, cells, same sign, opposite sign, not told apart,
-    order (tau), older (cells with a run that is older than the code), verdict.
-    """
-    import pandas as pd
-
-    lines = []
-    for name, tidy in frames.items():
-        table = get(name)
-        counts, verdict = together(tidy)
-        order, run = orderings(table, tidy), int((tidy["n"] >= seeds).sum())
-        taus = order["rank agreement (tau)"] if len(order) else pd.Series(dtype=float)
-        if not (tidy["n"] > 0).any():
-            verdict = "not run yet"
-        elif tidy["source"].isna().all():
-            verdict = "the source prints no numbers"
-        elif tidy["source_gap"].isna().all():
-            kind = "holds" if (taus == 1).all() else "does not hold" if (taus <= 0).all() else "holds in part"
-            verdict = f"order {kind}" if len(taus) else "no order to compare"
-        lines.append(
-            {"source": table.document, "table": name, "what": table.title, "cells": f"{run} of {len(tidy)}", **counts,
-             "order (tau)": f"{taus.mean():+.2f}" if len(taus) else "\u2013", "older": int((tidy["older"] > 0).sum()),
-             "verdict": verdict}
-        )  # fmt: skip
-    return pd.DataFrame(lines)
-
-
-def sign(gap: float, half: float) -> str:
-    """What an interval gap ± half says about the sign of the gap."""
-    if math.isnan(half):
-        return MISSING if math.isnan(gap) else "too few seeds"
-    return "not told apart" if abs(gap) <= half else ("higher" if gap > 0 else "lower")
 
 
 @dataclass(frozen=True)
-class Lead:
-    """How far a method is ahead of its best rival in a column: ours, and the source's `printed`; NaN where unknown."""
+class Comparison:
+    """Ours minus theirs, in points of accuracy (or in units of the values that were compared).
 
-    column: str
-    rival: str
-    gap: float
-    half: float
-    printed_rival: str
-    printed: float
-
-
-def leads(stored: Stored, columns: Sequence[str], method: str, rivals: Sequence[str]) -> Iterator[Lead]:
-    """A `Lead` for each column.
-
-    The best rival is the one with the highest mean, so that chance favours it; there is none where a rival is missing.
+    gap: the mean difference.  by_seed, by_image: its standard errors from either source; NaN where fewer than two
+    seeds say nothing.  seeds: pairs.  images: of the test set, 0 where there is none.  diverged: runs of ours and of
+    theirs that did.
     """
-    for column in columns:
-        means = {row: np.nanmean(v) for row in rivals if np.isfinite(v := stored.finals((row, column))).any()}
-        best = max(means, key=means.get) if len(means) == len(rivals) else ""
-        gap, half = stored.gap((method, column), (best, column)) if best else (math.nan, math.nan)
-        printed = {row: stored.source((row, column)) for row in rivals}
-        ahead = float(stored.source((method, column)) - np.max(list(printed.values())))  # NaN where one is not printed
-        top = "" if math.isnan(ahead) else max(printed, key=printed.get)
-        yield Lead(column, best, gap, half, top, ahead)
+
+    gap: float
+    by_seed: float
+    by_image: float
+    seeds: int
+    images: int = 0
+    diverged: tuple[int, int] = (0, 0)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the gap, from both sources."""
+        return math.hypot(self.by_seed, self.by_image)
+
+    @property
+    def half(self) -> float:
+        """Half the width of the 95 % interval; NaN where it cannot be known."""
+        return self._bound(LEVEL / 2)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the difference."""
+        return self.gap - self.half, self.gap + self.half
+
+    @property
+    def p(self) -> float:
+        """Probability of a gap as large as this one where there is no difference; NaN where it cannot be known."""
+        return 2 * self._tail(abs(self.gap))
+
+    def equivalence(self, margin: float) -> float:
+        """p of two one-sided tests (TOST): small where the difference lies between -margin and margin."""
+        return max(self._tail(margin - self.gap), self._tail(margin + self.gap))
+
+    def detectable(self, questions: int = 1, power: float = POWER) -> float:
+        """The smallest true difference that this design finds with probability `power`, in a family of so many
+        questions (the strictest of Holm's levels); NaN where it cannot be known."""
+        from scipy.optimize import brentq
+        from scipy.stats import nct
+
+        if not math.isfinite(self.error):
+            return math.nan
+        rest = self.by_image**4 / (self.images - 1) if self.images else 0.0
+        df = self.error**4 / (self.by_seed**4 / (self.seeds - 1) + rest)  # Satterthwaite's
+        bound = self._bound(LEVEL / questions / 2) / self.error
+        return self.error * brentq(lambda shift: nct.sf(bound, df, shift) - power, 0, 10 * bound)
+
+    def _bound(self, tail: float) -> float:
+        """What the gap exceeds with this probability where there is no difference.
+
+        The t quantiles of both sources, added like errors: the modified large-sample interval of Graybill and Wang
+        (1980).  A single t quantile would trust a spread that is small by chance over few seeds.
+        """
+        from scipy.special import stdtrit
+
+        if not math.isfinite(self.error):
+            return math.nan
+        images = stdtrit(self.images - 1, tail) * self.by_image if self.by_image else 0.0
+        return math.hypot(stdtrit(self.seeds - 1, tail) * self.by_seed, images)
+
+    def _tail(self, distance: float) -> float:
+        """The probability with which the gap exceeds a distance where there is no difference."""
+        from scipy.optimize import brentq
+
+        if not math.isfinite(self.error):
+            return math.nan
+        if distance < 0:
+            return 1 - self._tail(-distance)
+        rare = math.log(1e-15)
+        if distance >= self._bound(math.exp(rare)):
+            return math.exp(rare)
+        return math.exp(brentq(lambda q: self._bound(math.exp(q)) - distance, rare, math.log(0.5)))
 
 
-def reservations(frames: Mapping[str, Any]) -> list[str]:
-    """What speaks against the results of these tables (name -> `frame`), a sentence each: age, and what is known."""
-    out = []
-    for name, tidy in frames.items():
-        if runs := int(tidy["older"].sum()):
-            out.append(f"{name}: {runs} of {int(tidy['n'].sum())} runs are older than the code.")
-        for reason, part in tidy[tidy["superseded"] != ""].groupby("superseded"):
-            out.append(f"{name}: {len(part)} of {len(tidy)} cells are superseded: {reason}.")
-    return out
+def compare(ours: np.ndarray, theirs: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
+    """Accuracies compared in points: correctness `[seeds, images]` of two methods on the same seeds and test images.
+
+    Values between 0 and 1; a diverged run has 1 / classes in every place.  Raises ValueError for different shapes.
+
+    The difference of seed s on image i is gap + a_s + b_i + e_si.  The spread of the seeds' means shows a and e; that
+    of the images' means, less what e accounts for, shows b.
+    """
+    if np.shape(ours) != np.shape(theirs) or np.ndim(ours) != 2:
+        raise ValueError(
+            f"correctness of shapes {np.shape(ours)} and {np.shape(theirs)}; give [seeds, images], of the same seeds "
+            "and images"
+        )
+    D = 100 * (np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float))
+    (seeds, images), gap = D.shape, round(float(D.mean()), 9)  # no sign from rounding noise
+    if seeds < 2 or images < 2:
+        return Comparison(gap, math.nan, math.nan, seeds, images, diverged)
+    by_seed, by_image = D.mean(1).var(ddof=1) / seeds, D.mean(0).var(ddof=1) / images
+    rest = (D - D.mean(1, keepdims=True) - D.mean(0) + D.mean()).var() / ((seeds - 1) * (images - 1))
+    found = Comparison(gap, math.sqrt(by_seed), math.sqrt(max(by_image - rest, 0.0)), seeds, images, diverged)
+    return _resolved(found, 100 / images)
 
 
-def age(root: Path) -> tuple[int, int]:
-    """How many of the stored runs under a results folder are older than the code, and how many there are."""
-    found = [
-        result
-        for profile in PROFILES
-        for table in tables().values() if not table.drawn_from
-        for _, result in stored_cells(table, Place(root, profile, table.name)).values() if result
-    ]  # fmt: skip
-    return sum(len(result.outdated()) for result in found), sum(len(result.runs) for result in found)
+def compare_values(ours: Sequence[float], theirs: Sequence[float], resolution: float = 0.0) -> Comparison:
+    """Any value per seed compared (log rounds to a target, a cosine): a paired t-interval over seeds.
+
+    resolution: the interval is never narrower than this to either side.  Where a value is not finite the run diverged,
+    and nothing is decided: the error is NaN.  Raises ValueError for different lengths.
+    """
+    a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
+    if a.shape != b.shape or a.ndim != 1:
+        raise ValueError(f"values of shapes {a.shape} and {b.shape}; give one value per seed, of the same seeds")
+    diverged = int((~np.isfinite(a)).sum()), int((~np.isfinite(b)).sum())
+    D = (a - b)[np.isfinite(a) & np.isfinite(b)]
+    gap = round(float(D.mean()), 9) if len(D) else math.nan
+    if any(diverged) or len(D) < 2:
+        return Comparison(gap, math.nan, 0.0, len(D), 0, diverged)
+    return _resolved(Comparison(gap, float(D.std(ddof=1)) / math.sqrt(len(D)), 0.0, len(D)), resolution)
+
+
+def _resolved(c: Comparison, resolution: float) -> Comparison:
+    """The comparison with an interval no narrower than what is counted allows; no spread at all is rounding noise."""
+    narrowest = max(resolution, 1e-9)
+    if c.half >= narrowest:
+        return c
+    wider = narrowest / replace(c, by_seed=1.0, by_image=0.0).half
+    return replace(c, by_seed=wider, by_image=0.0)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a comparison says within its family.
+
+    word: "better", "worse", "equal" (within `margin`) or "not distinguished".  p: Holm's.  questions: of the family.
+    """
+
+    comparison: Comparison
+    word: str
+    p: float
+    questions: int
+    margin: float | None = None
+
+    @property
+    def detectable(self) -> float:
+        """The smallest difference that would have been found with probability 0.8."""
+        return self.comparison.detectable(self.questions)
+
+    def __str__(self) -> str:
+        c = self.comparison
+        smallest = self.detectable if self.word == OPEN else math.nan
+        more = {
+            EQUAL: f" within {self.margin:g}" if self.margin is not None else "",
+            OPEN: f" (would have found {smallest:.1f})" if math.isfinite(smallest) else "",
+        }
+        runs = f"; diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}" if any(c.diverged) else ""
+        return f"{c.gap:+.1f} ± {c.half:.1f}, {self.word}{more.get(self.word, '')}{runs}"
+
+
+def decide(
+    comparisons: Sequence[Comparison], margin: float | None = None, *, lower_is_better: bool = False
+) -> list[Answer]:
+    """The answers to all questions of one family, by Holm's rule at 5 %.
+
+    margin: differences below it count as equal where the equivalence test, held to the same family, allows it.
+    """
+    adjusted = holm([c.p for c in comparisons])
+    equal = [1.0] * len(adjusted) if margin is None else holm([c.equivalence(margin) for c in comparisons])
+    answers = []
+    for c, p, same in zip(comparisons, adjusted, equal, strict=True):
+        ahead = c.gap < 0 if lower_is_better else c.gap > 0
+        word = (BETTER if ahead else WORSE) if p < LEVEL else EQUAL if same < LEVEL else OPEN
+        answers.append(Answer(c, word, p, len(adjusted), margin))
+    return answers
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values; a question without an answer (NaN) stays one of the family."""
+    values = np.nan_to_num(np.asarray(p, dtype=float), nan=1.0)
+    order, adjusted = np.argsort(values, kind="stable"), np.empty(len(values))
+    adjusted[order] = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)).clip(max=1.0)
+    return adjusted.tolist()
+
+
+def verdict(answers: Sequence[Answer | str], expected: str = BETTER) -> str:
+    """One of `VERDICTS`, by the rule `CLAIMS`.
+
+    expected: "better" or "worse" where the claim speaks of a difference, "equal" where of none, "not worse" where
+    "better" and "equal" both fulfil it.
+    """
+    fulfilled = {"not worse": (BETTER, EQUAL)}.get(expected, (expected,))
+    words = [a if isinstance(a, str) else a.word for a in answers]
+    yes, open_ = sum(w in fulfilled for w in words), sum(w == OPEN for w in words)
+    no = len(words) - yes - open_
+    if words and yes == len(words):
+        return "holds"
+    if yes:
+        return "holds in part"
+    return "does not hold" if no else "cannot be decided here"
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """Spearman's rank correlation with its 95 % interval (Fisher's z with the variance of Bonett and Wright 2000)."""
+    from scipy.stats import norm, spearmanr
+
+    n, rho = len(a), float(spearmanr(a, b).statistic)
+    if n < 4 or math.isnan(rho):
+        return rho, -1.0, 1.0
+    half = norm.ppf(1 - LEVEL / 2) * math.sqrt((1 + rho**2 / 2) / (n - 3))
+    z = math.atanh(min(max(rho, -1 + 1e-9), 1 - 1e-9))
+    return rho, math.tanh(z - half), math.tanh(z + half)
+
+
+def summary(words: Sequence[Any]) -> dict[str, int]:
+    """How many of each verdict."""
+    return {v: sum(str(w) == v for w in words) for v in VERDICTS}

@@ -1,6 +1,6 @@
 """How stored results are shown: tables as their source prints them, sweeps, figures, provenance.
 
-Numbers and verdicts are `judge`'s.  What is missing is called so.
+Numbers and verdicts are `overview`'s.  What is missing is called so.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from .. import pages, plots
-from . import judge
+from . import overview
 from .batch import Place
 from .cells import Cell, Result
-from .judge import KINDS, MISSING, Key, Stored
+from .overview import KINDS, MISSING, Key, Stored
 from .table import Table
 
 MARKS = dict(zip(KINDS, ("\u2713", "\u2717", "~"), strict=True))
@@ -51,7 +51,7 @@ def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | Non
 
     panels: dict[str, dict[str, dict[Any, list[float]]]] = {}  # panel -> row -> tick -> a value for each seed
     finals: dict[tuple[str, str], list[float]] = {}
-    for cell, result in judge.stored_cells(table, place).values():
+    for cell, result in overview.stored_cells(table, place).values():
         if result is None or any(seed not in result.runs for seed in seeds):
             continue
         runs = result.runs
@@ -164,7 +164,7 @@ def beside(stored: Stored, caption: str, across: str = "column") -> pages.Html:
 
 
 def leads(items: Iterable[tuple[str, Stored, Sequence[str], str, Sequence[str]]], caption: str | None) -> pages.Html:
-    """How far a method is ahead of its best rival (`judge.leads`): items `(label, stored, columns, method, rivals)`.
+    """How far a method is ahead of its best rival (`overview.leads`): items `(label, stored, columns, method, rivals)`.
 
     A table with a line per column, unless `caption` is None, and for each item a sentence that counts.  A column that
     lacks a method is not counted.
@@ -173,15 +173,15 @@ def leads(items: Iterable[tuple[str, Stored, Sequence[str], str, Sequence[str]]]
 
     lines, sentences = [], []
     for label, stored, columns, method, rivals in items:
-        found = list(judge.leads(stored, columns, method, rivals))
+        found = list(overview.leads(stored, columns, method, rivals))
         for lead in found:
             by = f"{lead.printed_rival} {points(lead.printed, digits=2)}" if lead.printed_rival else "–"
             line = {"where": label, "column": lead.column, "best rival": lead.rival or "–"}
-            line |= {"lead": points(lead.gap, lead.half), "told": judge.sign(lead.gap, lead.half)}
+            line |= {"lead": points(lead.gap, lead.half), "told": overview.sign(lead.gap, lead.half)}
             lines.append(line | {"in the source": by})
         ours = [lead for lead in found if not math.isnan(lead.gap)]
         theirs = [lead.printed for lead in found if not math.isnan(lead.printed)]
-        signs = [judge.sign(lead.gap, lead.half) for lead in ours]
+        signs = [overview.sign(lead.gap, lead.half) for lead in ours]
         text = (
             f"{label}: the highest mean in {sum(lead.gap > 0 for lead in ours)} of {len(ours)} columns; its lead over "
             f"the best rival is told apart from 0 in {signs.count('higher')}, its lag in {signs.count('lower')}."
@@ -199,7 +199,7 @@ def steps(items: Iterable[tuple[str, str, Stored, Key, Key]], caption: str) -> p
     lines = []
     for where, step, stored, start, end in items:
         gap, half = stored.gap(end, start)
-        line = {"where": where, "step": step, "difference": points(gap, half), "told": judge.sign(gap, half)}
+        line = {"where": where, "step": step, "difference": points(gap, half), "told": overview.sign(gap, half)}
         lines.append(line | {"source": points(stored.source(end) - stored.source(start), digits=2)})
     apart = [f"{r['where']}, {r['step']}: {r['difference']}" for r in lines if r["told"] in ("higher", "lower")]
     known = sum(line["told"] != MISSING for line in lines)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from .. import Diverged
 from .. import simulate as run
@@ -14,8 +16,13 @@ from .building import build_federation, build_method
 
 
 def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """A run of `fc.simulate`; the metric is the test accuracy in % unless `spec["metric"]` says "loss"."""
+    """A run of `fc.simulate`; the metric is the test accuracy in % unless `spec["metric"]` says "loss".
+
+    `correct`: which of the `images` test images the last model classifies correctly, as base64 of packed bits.
+    """
     fed = build_federation(spec["federation"], seed, device)
+    if spec.get("on") == "validation":
+        fed = fed.on_validation()
     metric = spec.get("metric", "accuracy")
     scale = 100.0 if "accuracy" in metric else 1.0
     diverged = None
@@ -30,8 +37,15 @@ def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
         "final": None if diverged is not None else float(values[-1]),
         "mean": float(values[1:].mean()) if len(values) > 1 else float(values.mean()),
         "history": [[int(t), round(float(v), 4)] for t, v in zip(rounds, values, strict=True) if np.isfinite(v)],
-        **({} if diverged is None else {"diverged": diverged}),
+        **({"correct": packed(fed.correct(history.params))} if diverged is None else {"diverged": diverged}),
+        "images": len(fed.test[1]),
+        "classes": fed.classes,
     }
+
+
+def packed(bits: Tensor) -> str:
+    """Base64 of bits `[T]`, eight to a byte."""
+    return base64.b64encode(np.packbits(bits.cpu().numpy())).decode()
 
 
 def personal(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:

@@ -1,34 +1,128 @@
-"""The setting of a grid that a cell's reporting seeds use."""
+"""The setting that a cell's reporting seeds use: a search that is the same for every method.
+
+    "tune": {"axes": {"run.lr": [0.05, 0.1, 0.2], "method.alpha": [0.1, 0.3]}, "seeds": [1000, 1001],
+             "rounds": 60, "finalists": 3, "growth": 2, "limits": {"method.alpha": [0, 1]}}
+
+All combinations are run on the tuning seeds, for `rounds` rounds where that is given.  While the best one stands at an
+end of an axis, the axis grows there by one value in the ratio of its last two, the others being held, at most `growth`
+times an axis and within `limits`.  The best `finalists` are then run in full.  Scores are means of the final metric on
+the validation data, where the federation has them; the first of equal ones wins, and a setting that diverged with any
+seed comes last.  `{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
+"""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+Setting = dict[str, Any]
+Study = Callable[[Mapping[str, Any], int, str], Mapping[str, Any]]
 
-def scores(
-    spec: Mapping[str, Any], run: Callable[[Mapping[str, Any], int, str], Mapping[str, Any]]
-) -> list[float | None]:
-    """The mean of the metric over rounds and tuning seeds, for each setting of the grid; None where a run diverged.
+
+def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
+    """The best setting for `spec`: `setting`, all that was `tried` with its score, and the axes at whose `edges` it is.
 
     run: `(specification with the setting put in, seed, a name for its checkpoints) -> what a study gives`.
+    Raises ValueError for a search without settings or with an axis that cannot grow.
     """
-    out: list[float | None] = []
-    for j, setting in enumerate(spec["tune"]["grid"]):
-        seeds = spec["tune"].get("seeds", [1000])
-        runs = [run(merged(spec, setting), seed, f"tune{j}-{seed}") for seed in seeds]
-        out.append(None if any(r["final"] is None for r in runs) else float(np.mean([r["mean"] for r in runs])))
+    search = Search(spec, run)
+    tune = spec["tune"]
+    if "grid" in tune:
+        for setting in tune["grid"]:
+            search.score(setting)
+        return {"setting": search.best(), "tried": search.tried, "edges": []}
+    axes = {name: sorted(values) for name, values in tune["axes"].items()}
+    for values in itertools.product(*axes.values()):
+        search.score(named(dict(zip(axes, values, strict=True))), tune.get("rounds"))
+    for name, values in axes.items():
+        for _ in range(tune.get("growth", 2)):
+            here = flat(search.best())
+            more = beyond(values, here[name], tune.get("limits", {}).get(name, (0, math.inf)))
+            if more is None:
+                break
+            axes[name] = values = sorted([*values, more])
+            search.score(named({**here, name: more}), tune.get("rounds"))
+    if tune.get("rounds"):
+        for setting in search.leading(tune.get("finalists", 3)):
+            search.score(setting)
+    chosen = search.best()
+    edges = [name for name, value in flat(chosen).items() if len(axes[name]) > 1 and value in _ends(axes[name])]
+    return {"setting": chosen, "tried": search.tried, "edges": edges}
+
+
+def planned(tune: Mapping[str, Any]) -> int:
+    """How many runs a search takes at least: before any axis grows."""
+    count = len(tune["grid"]) if "grid" in tune else math.prod(map(len, tune["axes"].values()))
+    return (count + (tune.get("finalists", 3) if tune.get("rounds") else 0)) * len(tune.get("seeds", [1000]))
+
+
+@dataclass
+class Search:
+    """Scores of settings: `tried` lists `{setting, rounds, score, values}`, rounds None for a run in full."""
+
+    spec: Mapping[str, Any]
+    run: Study
+    tried: list[dict[str, Any]] = field(default_factory=list)
+
+    def score(self, setting: Setting, rounds: int | None = None) -> None:
+        """Run a setting with every tuning seed."""
+        spec = merged(self.spec, setting)
+        if rounds is not None:
+            spec["run"] = {**spec["run"], "rounds": rounds}
+        if spec.get("federation", {}).get("validation"):
+            spec["on"] = "validation"
+        name = f"tune{len(self.tried)}"
+        values = [self.run(spec, s, f"{name}-{s}")["final"] for s in self.spec["tune"].get("seeds", [1000])]
+        score = None if None in values else float(np.mean(values))
+        self.tried.append({"setting": setting, "rounds": rounds, "score": score, "values": values})
+
+    def leading(self, count: int) -> list[Setting]:
+        """The best settings among the longest runs, the best first."""
+        if not self.tried:
+            raise ValueError("the search has no settings; give `grid` or `axes` with at least one value each")
+        sign = -1 if self.spec.get("better") == "lower" else 1
+        full = [t for t in self.tried if t["rounds"] is None] or self.tried
+        order = sorted(full, key=lambda t: math.inf if t["score"] is None else -sign * t["score"])  # keeps ties' order
+        return [t["setting"] for t in order[:count]]
+
+    def best(self) -> Setting:
+        """The best setting."""
+        return self.leading(1)[0]
+
+
+def beyond(values: list[float], at: float, limits: tuple[float, float]) -> float | None:
+    """The value by which an axis grows past its end `at`; None inside the axis, at a limit, and for a single value."""
+    if len(values) < 2 or at not in _ends(values):
+        return None
+    end, inner = (values[0], values[1]) if at == values[0] else (values[-1], values[-2])
+    if min(end, inner) <= 0:
+        return None
+    more = float(f"{end * end / inner:.2g}")
+    return more if limits[0] < more < limits[1] and more not in values else None
+
+
+def _ends(values: list[float]) -> tuple[float, float]:
+    return values[0], values[-1]
+
+
+def named(values: Mapping[str, Any]) -> Setting:
+    """`{"run.lr": 0.1, "method.mu": 1}` -> `{"run": {"lr": 0.1}, "method": {"mu": 1}}`."""
+    out: Setting = {}
+    for name, value in values.items():
+        part, _, key = name.partition(".")
+        out.setdefault(part, {})[key] = value
     return out
 
 
-def best(scores: Sequence[float | None], lower_is_better: bool = False) -> int:
-    """The place of the best score, the first of equal ones; a setting that diverged comes last."""
-    sign = -1 if lower_is_better else 1
-    return max(range(len(scores)), key=lambda j: -math.inf if scores[j] is None else sign * scores[j])
+def flat(setting: Setting) -> dict[str, Any]:
+    """The opposite of `named`."""
+    return {f"{part}.{key}": value for part, inner in setting.items() for key, value in inner.items()}
 
 
 def merged(spec: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:

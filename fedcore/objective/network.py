@@ -226,6 +226,13 @@ class Federation:
         without data).  `fc.federation(..., public=k)` takes them before the partition instead."""
         return replace(self, data=self.data.set_aside(k, self.seed))
 
+    def on_validation(self) -> Federation:
+        """The same federation evaluated on its validation data instead of the test data, to choose settings with.
+
+        Raises ValueError where it was made without `validation=True`.
+        """
+        return replace(self, data=self.data.on_validation())
+
     # --- batches and gradients --------------------------------------------------------------------------------------
 
     def plan(
@@ -441,6 +448,11 @@ class Federation:
         checks.choice("reading", reading, READINGS[1:])
         return self.engine.evaluate(x, self.data.test_chunks(reading), self.data.train_chunks)
 
+    def correct(self, x: Tensor) -> Tensor:
+        """Which test samples the flat parameters `x [d]` classify correctly, `[T]` bool, with `evaluate`'s reading."""
+        reading = "pooled" if self.source.test_owner is None else "target"
+        return self.engine.scores(x, self.data.test_chunks(reading), self.data.train_chunks)[1].bool()
+
     def evaluate_clients(self, X: Tensor, clients: np.ndarray | None = None) -> dict[str, Tensor]:
         """Metrics `[a]` of the models `X [a, d]` of these clients (default: all), each on the whole test set.
 
@@ -511,6 +523,7 @@ def federation(
     normalise: str = "pooled",
     augment: RandAugment | None = None,
     public: int | None = None,
+    validation: bool = False,
 ) -> Federation:
     """A federation of real data.
 
@@ -522,6 +535,8 @@ def federation(
     convolutions with 8 bits of mantissa; clients computed together at most.
     normalise: "pooled", "client" or "half", see `Federation`.  augment: `RandAugment()` for the training images.
     public: training samples per class that no client gets, for methods with public data (`fed.public`).
+    validation: take validation data from the training set first (`Source.with_validation`); `fed.on_validation()`
+    is then evaluated on them, so that settings need not be chosen on test data.
 
     Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data), TypeError.
     """
@@ -529,6 +544,8 @@ def federation(
         raise ValueError(f"dtype={dtype}; use torch.float32 or torch.float64")
     source = load(source, root, download)
     seed = checks.integer("seed", seed, 0)
+    if checks.boolean("validation", validation):
+        source = source.with_validation()
     aside = None
     if public is not None:
         source, aside, _ = set_aside(source, public, seed)

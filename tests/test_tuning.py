@@ -1,0 +1,182 @@
+"""Settings are chosen on validation data, by a search that is the same for every method and grows at its edges."""
+
+import numpy as np
+import pytest
+import torch
+
+import fedcore as fc
+from fedcore import reproduce
+from fedcore.data import arrays
+from fedcore.experiments import cells, judge, studies, tuning
+
+SPEC = {
+    "study": "simulate",
+    "method": ["FedProx", {}],
+    "federation": {"source": "digits", "clients": 5, "model": "logistic", "validation": True},
+    "run": {"rounds": 2, "lr": 0.1, "eval_every": 1},
+}
+
+
+def search(best, axes, **tune):
+    """A search whose score falls with the distance, in factors, to `best`; what it ran, and what it chose."""
+    ran = []
+
+    def run(spec, seed, name):
+        ran.append((spec["run"]["lr"], spec["method"][1].get("mu"), spec["run"]["rounds"], seed))
+        mu = spec["method"][1].get("mu", 1)
+        off = abs(np.log(spec["run"]["lr"] / best["lr"])) + abs(np.log(mu / best.get("mu", mu)))
+        return {"final": float(-off)}
+
+    return ran, tuning.choose({**SPEC, "tune": {"axes": axes, **tune}}, run)
+
+
+def test_every_combination_is_run_with_every_tuning_seed():
+    ran, found = search(
+        {"lr": 0.1, "mu": 1.0}, {"run.lr": [0.05, 0.1, 0.2], "method.mu": [0.1, 1.0, 10.0]}, seeds=[7, 8]
+    )
+    assert sorted(ran) == sorted((lr, mu, 2, s) for lr in (0.05, 0.1, 0.2) for mu in (0.1, 1.0, 10.0) for s in (7, 8))
+    assert found["setting"] == {"run": {"lr": 0.1}, "method": {"mu": 1.0}}
+    assert found["edges"] == []
+    assert len(found["tried"]) == 9
+
+
+def test_an_axis_grows_where_the_best_setting_stands_at_its_end():
+    _, found = search({"lr": 0.4}, {"run.lr": [0.05, 0.1, 0.2]})
+    assert found["setting"] == {"run": {"lr": 0.4}}
+    assert [t["setting"]["run"]["lr"] for t in found["tried"]] == [0.05, 0.1, 0.2, 0.4, 0.8]
+    assert found["edges"] == []
+
+
+def test_growth_ends_at_its_limit_and_the_edge_is_named():
+    _, found = search({"lr": 100.0}, {"run.lr": [0.05, 0.1, 0.2]}, growth=2)
+    assert found["setting"]["run"]["lr"] == 0.8
+    assert found["edges"] == ["run.lr"]
+    _, found = search({"lr": 0.1, "mu": 5.0}, {"run.lr": [0.1], "method.mu": [0.1, 0.9]}, limits={"method.mu": [0, 1]})
+    assert found["setting"]["method"]["mu"] == 0.9
+    assert found["edges"] == ["method.mu"]  # a single learning rate is no edge
+
+
+def test_short_runs_choose_who_is_run_in_full():
+    ran, found = search({"lr": 0.1}, {"run.lr": [0.025, 0.05, 0.1, 0.2, 0.4]}, rounds=1, finalists=2)
+    assert [lr for lr, _, rounds, _ in ran if rounds == 1] == [0.025, 0.05, 0.1, 0.2, 0.4]
+    assert [lr for lr, _, rounds, _ in ran if rounds == 2] == [0.1, 0.05]
+    assert found["setting"] == {"run": {"lr": 0.1}}
+
+
+def test_a_setting_that_diverges_with_any_seed_comes_last():
+    def run(spec, seed, name):
+        return {"final": None if spec["run"]["lr"] > 0.1 and seed == 1001 else spec["run"]["lr"]}
+
+    tune = {"axes": {"run.lr": [0.05, 0.1, 0.2]}, "seeds": [1000, 1001]}
+    assert tuning.choose({**SPEC, "tune": tune}, run)["setting"] == {"run": {"lr": 0.1}}
+
+
+def test_the_first_of_equal_scores_wins_and_lower_may_be_better():
+    def run(spec, seed, name):
+        return {"final": round(spec["run"]["lr"])}
+
+    tune = {"axes": {"run.lr": [0.6, 1.0, 1.4, 2.0]}}
+    assert tuning.choose({**SPEC, "tune": {**tune, "growth": 0}}, run)["setting"] == {"run": {"lr": 2.0}}
+    lower = tuning.choose({**SPEC, "tune": {**tune, "growth": 0}, "better": "lower"}, run)
+    assert lower["setting"] == {"run": {"lr": 0.6}}
+
+
+def test_a_search_without_settings_is_refused():
+    with pytest.raises(ValueError, match="no settings"):
+        tuning.choose({**SPEC, "tune": {"grid": []}}, None)
+
+
+def test_settings_are_chosen_on_validation_data_and_reported_on_test_data(monkeypatch):
+    seen = []
+
+    def study(spec, seed, folder, device):
+        seen.append((seed, spec.get("on")))
+        return {"final": 1.0, "mean": 1.0, "history": []}
+
+    monkeypatch.setitem(studies.STUDIES, "simulate", study)
+    reproduce.run_cell({**SPEC, "tune": {"axes": {"run.lr": [0.1, 0.2]}, "seeds": [1000], "growth": 0}}, [0])
+    assert seen == [(1000, "validation"), (1000, "validation"), (0, None)]
+
+
+# --- the split ----------------------------------------------------------------------------------------------------
+
+
+def test_train_validation_and_test_are_disjoint_and_the_same_for_every_seed():
+    a, b = (fc.federation("digits", clients=10, seed=seed, validation=True) for seed in (0, 1))
+    whole = fc.federation("digits", clients=10)
+    x, y, _ = a.source.validation
+    np.testing.assert_array_equal(x, b.source.validation[0])
+    assert len(a.y) + len(y) == len(whole.y)
+    assert len(y) == len(whole.y) // 5
+    parts = [{row.tobytes() for row in part} for part in (a.source.train_x, x, a.source.test_x)]
+    assert not parts[0] & parts[1] - (parts[0] & parts[2])  # a few digits are drawn twice in the data set itself
+    assert a.fingerprint() != whole.fingerprint()
+
+
+def test_large_sets_give_ten_percent_but_at_most_5000_and_owners_their_share():
+    y = np.repeat(np.arange(10), 2000)
+    owner = np.arange(20_000) % 7
+    source = arrays.Source("big", np.zeros((20_000, 1)), y, np.zeros((1, 1)), y[:1], 10, train_owner=owner)
+    found = source.with_validation()
+    counts = np.bincount(found.validation[2])
+    assert len(found.validation[1]) == counts.sum() == pytest.approx(2000, abs=7)
+    assert counts.max() - counts.min() <= 1
+    assert np.bincount(found.validation[1]).min() > 120  # not the last label alone
+    y = np.repeat(np.arange(10), 10_000)
+    source = arrays.Source("huge", np.zeros((100_000, 1)), y, np.zeros((1, 1)), y[:1], 10)
+    assert len(source.with_validation().validation[1]) == 5000
+
+
+def test_a_federation_on_its_validation_data_is_the_same_but_for_what_it_is_evaluated_on():
+    fed = fc.federation("digits", clients=4, model="logistic", validation=True)
+    on = fed.on_validation()
+    x = fc.simulate(fc.FedAvg(), fed, rounds=2, cohort=2, lr=0.1).params
+    torch.testing.assert_close(x, fc.simulate(fc.FedAvg(), on, rounds=2, cohort=2, lr=0.1).params, rtol=0, atol=0)
+    v = fed.source.validation
+    assert torch.equal(on.test[1].cpu(), torch.as_tensor(v[1]))
+    direct = fed.engine.scores(x, [(fed.inputs(torch.as_tensor(v[0])), torch.as_tensor(v[1]))], None)[1]
+    assert float(on.evaluate(x)["accuracy"]) == float(direct.mean())
+    assert on.fingerprint() != fed.fingerprint()
+
+
+def test_domains_keep_their_readings_on_validation_data():
+    fed = fc.federation("digit-domains", partition=fc.ByOwner(), model="mlp", normalise="client", validation=True)
+    on = fed.on_validation()
+    assert len(on.source.test_owner) == len(on.test[1])
+    assert set(on.source.test_owner) == set(fed.source.train_owner)
+    x = fed.x0
+    own = on.evaluate_clients(x.expand(fed.n, -1))
+    assert {"own_accuracy", "accuracy_target"} <= set(own)
+
+
+@pytest.mark.parametrize("bad", [1, "yes", None])
+def test_validation_is_a_flag(bad):
+    with pytest.raises(TypeError, match="neither True nor False"):
+        fc.federation("digits", clients=4, validation=bad)
+
+
+def test_without_validation_data_there_is_nothing_to_evaluate_on():
+    with pytest.raises(ValueError, match="validation=True"):
+        fc.federation("digits", clients=4).on_validation()
+
+
+# --- what a cell keeps --------------------------------------------------------------------------------------------
+
+
+def test_a_cell_keeps_which_test_images_its_model_classifies_correctly(tmp_path):
+    file = tmp_path / "cell.json"
+    made = reproduce.run_cell(SPEC, [0, 1], file=file)
+    held = reproduce.load(file, made.spec).correct([1, 0])
+    assert held.shape == (2, 359)
+    np.testing.assert_allclose(100 * held.mean(1), made.finals([1, 0]))
+    fed = fc.federation("digits", clients=5, model="logistic", validation=True, seed=0)
+    x = fc.simulate(fc.FedProx(), fed, rounds=2, lr=0.1, seed=0).params
+    np.testing.assert_array_equal(held[1], fed.correct(x).numpy())
+    assert judge.compare(held, held).gap == 0
+
+
+def test_a_diverged_run_counts_as_guessing_and_one_without_a_record_is_refused():
+    run = {"final": None, "images": 20, "classes": 10}
+    np.testing.assert_allclose(cells.Result({}, {0: run}).correct([0]), 0.1)
+    with pytest.raises(ValueError, match="seed 3 has no record of single test images"):
+        cells.Result({}, {0: run}).correct([3])
