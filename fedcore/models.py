@@ -230,13 +230,16 @@ def femnist_cnn(shape: Sequence[int], classes: int) -> nn.Module:
     )  # fmt: skip
 
 
-def lenet(shape: Sequence[int], classes: int) -> nn.Module:
-    """The CIFAR LeNet of the FedDyn study: 5x5 convolutions 64, 64; 1600-384-192-classes (797,962 for 10)."""
+def lenet(
+    shape: Sequence[int], classes: int, channels: Sequence[int] = (64, 64), hidden: Sequence[int] = (384, 192)
+) -> nn.Module:
+    """The CIFAR LeNet of the FedDyn study: two 5x5 convolutions, two hidden layers (797,962 for 10 classes)."""
     _expect("lenet", shape, (3, 32, 32))
+    (a, b), (c, e) = channels, hidden
     return nn.Sequential(
-        nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(1600, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, classes),
+        nn.Conv2d(3, a, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(a, b, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(25 * b, c), nn.ReLU(), nn.Linear(c, e), nn.ReLU(), nn.Linear(e, classes),
     )  # fmt: skip
 
 

@@ -114,9 +114,10 @@ def _run(one: Table, place: Place, seeds: list[int], given: argparse.Namespace) 
 
 def _list(root: Path, profile: str, seeds: list[int], workers: int | None) -> int:
     now, at_once = provenance.yardstick(), workers or torch.cuda.device_count() or len(batch._cores())
-    stored = {t.name: _stored(t, Place(root, profile, t.name)) for t in tables().values() if not t.drawn_from}
+    shown = [t for t in tables().values() if profile in t.captions]
+    stored = {t.name: _stored(t, Place(root, profile, t.name)) for t in shown if not t.drawn_from}
     pace = estimate.Pace((cell.spec, result) for part in stored.values() for cell, result in part)
-    for t in tables().values():
+    for t in shown:
         results = stored[t.drawn_from or t.name]
         left = [(cell.spec, estimate.runs_left(cell.spec, result, seeds)) for cell, result in results]
         left = [(pace.seconds(spec, now), runs) for spec, runs in left if runs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import resource
@@ -11,10 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedcore import reproduce
-from fedcore.experiments import batch, cells, estimate, overview, show, studies
+from fedcore.experiments import Cell, batch, cells, estimate, overview, show, studies
 from fedcore.experiments import table as definitions
 from fedcore.experiments.batch import Place, slug
 from fedcore.experiments.cells import identity
@@ -550,11 +552,62 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
     assert "FedAvg" in picture.alt
 
 
+def test_stand_ins_never_stand_beside_a_value_of_other_data():
+    table = reproduce.get("fedup-table4")
+    assert all(cell.source is None and "CIFAR" not in cell.name for cell in table.cells("quick"))
+    named = {cell.column: cell.spec["federation"]["source"] for cell in table.cells("desk") if cell.source is not None}
+    assert set(named.values()) == {"cifar10"}
+    assert len(named) == 3
+
+
+def test_every_method_of_a_table_is_searched_alike():
+    for profile in ("quick", "desk"):
+        searches = [cell.spec["tune"] for cell in reproduce.get("fedup-table4").cells(profile)]
+        assert len({tuple(s["axes"]["run.lr"]) for s in searches}) == 1
+        assert {len(values) for s in searches for values in s["axes"].values()} == {3, 5}
+        assert {(len(s["seeds"]), s["rounds"], s.get("finalists"), s.get("growth")) for s in searches} == {
+            (2, *((15, None, None) if profile == "quick" else (40, 2, None)))
+        }
+
+
+def test_a_profile_that_a_table_does_not_have_has_no_cells():
+    assert reproduce.get("fedup-table5").cells("desk") == []
+
+
+def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path):
+    draw = np.random.default_rng(0)
+    spec = {"study": "simulate", "method": ["FedAvg", {}]}
+    listed = [Cell(row, {**spec, "row": row}, row, "c") for row in ("FedAvg", "much", "same", "lost")]
+    table = definitions.Table("t", "", "S000", lambda profile: listed, {"quick": "tiny"})
+    place = Place(tmp_path, "quick", "t")
+    place.folder.mkdir(parents=True)
+    base = draw.random((4, 400)) < 0.7
+    bits = {"FedAvg": base, "much": base | (draw.random((4, 400)) < 0.6), "same": base ^ (draw.random((4, 400)) < 0.02)}
+    for cell in listed:
+        runs = {}
+        for seed in range(4):
+            run = {"id": identity(cell.spec, seed), "images": 400, "classes": 10, "final": None}
+            if cell.row in bits:
+                row = bits[cell.row][seed]
+                run |= {"final": 100 * row.mean(), "correct": base64.b64encode(np.packbits(row)).decode()}
+            runs[seed] = run
+        cells._store(place.file(cell), cells.Result(cell.spec, runs))
+    tidy = overview.frame(table, place, range(4)).set_index("row")
+    assert tidy["verdict"].to_dict() == {
+        "FedAvg": "baseline", "much": "better", "same": "not distinguished", "lost": "worse",
+    }  # fmt: skip
+    assert tidy.loc["lost", "diverged"] == 4
+    assert tidy.loc["lost", "gap"] == pytest.approx(10 - 100 * base.mean())
+    assert 0 < tidy.loc["same", "detectable"] < 10
+
+
 def test_every_definition_has_cells_captions_and_specifications_that_build():
     for table in reproduce.tables().values():
-        for profile in definitions.PROFILES:
-            assert table.captions[profile]
+        assert {"quick", "paper"} <= set(table.captions) <= set(definitions.PROFILES)
+        for profile, caption in table.captions.items():
             listed = table.cells(profile)
+            assert caption
+            assert listed
             assert len({slug(cell.name) for cell in listed}) == len(listed)
             for cell in listed:
                 studies.find(cell.spec)

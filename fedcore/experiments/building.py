@@ -53,8 +53,9 @@ def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) ->
     settings = dict(entry)
     kind, arguments = settings.pop("partition", ["IID", {}])
     partition = getattr(partitions, kind)(**arguments)
-    if "dtype" in settings:
-        settings["dtype"] = getattr(torch, settings["dtype"])
+    for kind_of_number in ("dtype", "compute"):
+        if kind_of_number in settings:
+            settings[kind_of_number] = getattr(torch, settings[kind_of_number])
     model, source = build_model(settings.pop("model", "cnn")), settings.pop("source")
     if isinstance(source, list):
         source = getattr(domains, source[0])(**source[1])

@@ -6,6 +6,7 @@ runs.  How it is shown is `show`'s.
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from . import judge
 from .batch import Place, results, standing
 from .cells import Cell, CorruptResult, Result
+from .judge import Answer
 from .table import PROFILES, Table, get, tables
 
 Key = tuple[str, str]  # row, column
@@ -86,17 +89,23 @@ def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
     """Tidy pandas.DataFrame of a table: one line per cell and what it says beside the source.
 
     Columns: table, row, column, source, mean, sd, n, diverged, difference, source_gap, gap, gap_halfwidth, verdict;
-    older (runs that are older than the code) and superseded (why they must not be relied on).
+    detectable (the smallest gap that would have been found), setting (that was chosen) and edge (the axes of the
+    search at whose end it is); older (runs that are older than the code) and superseded (why they must not be relied
+    on).  Where runs say which test images are classified correctly, all gaps are one family of `judge.decide`.
     """
     import pandas as pd
 
     results = stored_cells(table, place)
+    answers = judged(table, results, seeds)
     lines = []
     for (row, column), (cell, result) in results.items():
         finals = np.array(result.finals(seeds) if result else [])
         finite = finals[np.isfinite(finals)]
         base_cell, base = results.get((table.against, column), (None, None))
+        answer = answers.get((row, column))
         gap, half = paired(result, base, seeds) if row != table.against else (math.nan, math.nan)
+        if answer:
+            gap, half = answer.comparison.gap, answer.comparison.half
         known = cell.source is not None and base_cell is not None and base_cell.source is not None
         source_gap = cell.source - base_cell.source if known and row != table.against else math.nan
         lines.append(
@@ -113,12 +122,37 @@ def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
                 "source_gap": source_gap,
                 "gap": gap,
                 "gap_halfwidth": half,
-                "verdict": verdict(len(finals), source_gap, gap, half, row == table.against),
+                "verdict": answer.word if answer else verdict(len(finals), source_gap, gap, half, row == table.against),
+                "detectable": answer.detectable if answer else math.nan,
+                "setting": json.dumps(result.tuned["setting"]) if result and result.tuned else "",
+                "edge": ", ".join(result.tuned.get("edges", ())) if result and result.tuned else "",
                 "older": len(result.outdated(seeds)) if result else 0,
                 "superseded": result.superseded(seeds) if result else "",
             }
         )
     return pd.DataFrame(lines)
+
+
+def judged(table: Table, results: Mapping[Key, tuple[Cell, Result | None]], seeds: Sequence[int]) -> dict[Key, Answer]:
+    """The answers of one family, `table.against` being the other side of every question; only cells whose runs at all
+    seeds say which test images are classified correctly."""
+    complete = {
+        key: result
+        for key, (_, result) in results.items()
+        if result and all("images" in result.runs.get(seed, ()) for seed in seeds)
+    }
+    asked = {
+        (row, column): judge.compare(
+            result.correct(seeds), base.correct(seeds), (_diverged(result, seeds), _diverged(base, seeds))
+        )
+        for (row, column), result in complete.items()
+        if row != table.against and (base := complete.get((table.against, column)))
+    }
+    return dict(zip(asked, judge.decide(list(asked.values())), strict=True))
+
+
+def _diverged(result: Result, seeds: Sequence[int]) -> int:
+    return sum(result.runs[seed]["final"] is None for seed in seeds)
 
 
 def paired(result: Result | None, base: Result | None, seeds: Sequence[int]) -> tuple[float, float]:

@@ -15,24 +15,24 @@ from typing import Any
 
 from .cells import Cell
 
-PROFILES = ("quick", "paper")
+PROFILES = ("quick", "desk", "paper")
 
 
 @dataclass(frozen=True)
 class Table:
     """A table or figure of a source document.
 
-    name: what the command line calls it.  document: S000 to S004.  cells: profile -> its cells.  captions: profile ->
-    what was computed, honestly (data, size, seeds).  left_open: `(setting the source leaves open, our choice)`.
-    figure: a figure rather than a table.  drawn_from: the name of the table whose cells it shows.  against: the row
-    that gaps are measured from.  proposed: the row that the document proposes.  axis: what a figure has to the right:
-    "round", or what the columns count.
+    name: what the command line calls it.  document: S000 to S004.  make: profile -> its cells.  captions: profile ->
+    what was computed, honestly (data, size, seeds), for each profile that the table has.  left_open: `(setting the
+    source leaves open, our choice)`.  figure: a figure rather than a table.  drawn_from: the name of the table whose
+    cells it shows.  against: the row that gaps are measured from.  proposed: the row that the document proposes.
+    axis: what a figure has to the right: "round", or what the columns count.
     """
 
     name: str
     title: str
     document: str
-    cells: Callable[[str], Sequence[Cell]]
+    make: Callable[[str], Sequence[Cell]]
     captions: dict[str, str]
     left_open: tuple[tuple[str, str], ...] = ()
     figure: bool = False
@@ -41,6 +41,10 @@ class Table:
     proposed: str | None = None
     unit: str = "%"
     axis: str = ""
+
+    def cells(self, profile: str) -> list[Cell]:
+        """The cells of a profile; none where the table does not have it."""
+        return list(self.make(profile)) if profile in self.captions else []
 
 
 _added: list[Table] = []
