@@ -260,7 +260,7 @@ class FedExP(fc.Method):
     def aggregate(self, r, y):
         delta = y - r.x
         mean = r.mean(delta)
-        size = delta.square().sum(1).mean()
+        size = r.mean(delta.square().sum(1))
         return {"x": r.x + torch.clamp(size / (2 * (mean.square().sum() + self.eps)), min=1.0) * mean}
 
 

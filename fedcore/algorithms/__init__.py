@@ -3,7 +3,7 @@
 from .averaging import FedAvg, FedSGD, FedSMB
 from .contrastive import MOON
 from .decentralised import DPSGD, DFedAvg, DFedAvgM, DFedGAM, DFedSAM
-from .method import Method, Round
+from .method import Gradient, Method, Round
 from .momentum import STEM, Mime, MimeLite
 from .nested import DepthFL, FjORD
 from .personal import FedALA, FedBN
@@ -18,4 +18,4 @@ ALL: tuple[type[Method], ...] = (
     FedRolex, DepthFL, FedDSE, FedGSE,
 )  # fmt: skip
 
-__all__ = ["ALL", "Method", "Round", "Submodel", *(method.__name__ for method in ALL)]
+__all__ = ["ALL", "Gradient", "Method", "Round", "Submodel", *(method.__name__ for method in ALL)]

@@ -178,7 +178,9 @@ class Round:
     # --- over the cohort ---------------------------------------------------------------------------------------------
 
     def mean(self, rows: Tensor) -> Tensor:
-        """sum_i p_i rows_i: `[m, d]` -> `[d]`."""
+        """sum_i p_i rows_i: `[m, d]` -> `[d]`, or one number a client `[m]` -> a number."""
+        if rows.ndim == 1:
+            return self.mean(rows[:, None])[0]
         return self.total(torch.mv(rows.T, self.p[:, 0]))
 
     def sum(self, rows: Tensor) -> Tensor:

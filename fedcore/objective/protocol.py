@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ class Objective(Protocol):
     A class of your own derives from `fc.Quadratic`, or has all of this.  Noise on a quadratic's gradients belongs into
     `gradient`, from which `gradient_and_losses` and `descend` are made; `full_gradient` then stays exact.
     """
+
+    has_test: ClassVar[bool]  # whether there is a test set, so that clients' models can be evaluated
 
     @property
     def n(self) -> int:
@@ -76,11 +78,6 @@ class Objective(Protocol):
     @property
     def block(self) -> int | None:
         """How many clients are computed together at most; None: no bound of the user's."""
-        ...
-
-    @property
-    def has_test(self) -> bool:
-        """Whether there is a test set, so that clients' models can be evaluated."""
         ...
 
     @property
