@@ -219,9 +219,9 @@ def verdict(answers: Sequence[Answer | str], expected: str = BETTER) -> str:
     """One of `VERDICTS`, by the rule `CLAIMS`.
 
     expected: "better" or "worse" where the claim speaks of a difference, "equal" where of none, "not worse" where
-    "better" and "equal" both fulfil it.
+    "better" and "equal" both fulfil it, "not better" the other way round.
     """
-    fulfilled = {"not worse": (BETTER, EQUAL)}.get(expected, (expected,))
+    fulfilled = {"not worse": (BETTER, EQUAL), "not better": (WORSE, EQUAL)}.get(expected, (expected,))
     words = [a if isinstance(a, str) else a.word for a in answers]
     yes, open_ = sum(w in fulfilled for w in words), sum(w == OPEN for w in words)
     no = len(words) - yes - open_

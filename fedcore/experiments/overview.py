@@ -134,25 +134,33 @@ def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
 
 
 def judged(table: Table, results: Mapping[Key, tuple[Cell, Result | None]], seeds: Sequence[int]) -> dict[Key, Answer]:
-    """The answers of one family, `table.against` being the other side of every question; only cells whose runs at all
-    seeds say which test images are classified correctly."""
-    complete = {
-        key: result
-        for key, (_, result) in results.items()
-        if result and all("images" in result.runs.get(seed, ()) for seed in seeds)
-    }
-    asked = {
-        (row, column): judge.compare(
-            result.correct(seeds), base.correct(seeds), (_diverged(result, seeds), _diverged(base, seeds))
-        )
-        for (row, column), result in complete.items()
-        if row != table.against and (base := complete.get((table.against, column)))
-    }
-    return dict(zip(asked, judge.decide(list(asked.values())), strict=True))
+    """The answers of a whole table as one family, `table.against` being the other side of every question."""
+    asked = [(row, table.against, column) for row, column in results if row != table.against]
+    return {(row, column): a for (row, _, column), a in answered(results, asked, seeds).items()}
 
 
-def _diverged(result: Result, seeds: Sequence[int]) -> int:
-    return sum(result.runs[seed]["final"] is None for seed in seeds)
+def answered(
+    results: Mapping[Key, tuple[Cell, Result | None]],
+    asked: Sequence[tuple[str, str, str]],
+    seeds: Sequence[int],
+    margin: float | None = None,
+) -> dict[tuple[str, str, str], Answer]:
+    """Answers to the questions `(row, base, column)` of one family, as far as both cells are complete.
+
+    A cell is complete when its runs at all seeds say which test images are classified correctly.
+    """
+
+    def complete(key: Key) -> Result | None:
+        result = results[key][1] if key in results else None
+        return result if result and all("images" in result.runs.get(seed, ()) for seed in seeds) else None
+
+    found = {}
+    for row, base, column in asked:
+        ours, theirs = complete((row, column)), complete((base, column))
+        if ours and theirs:
+            diverged = tuple(sum(r.runs[seed]["final"] is None for seed in seeds) for r in (ours, theirs))
+            found[row, base, column] = judge.compare(ours.correct(seeds), theirs.correct(seeds), diverged)
+    return dict(zip(found, judge.decide(list(found.values()), margin), strict=True))
 
 
 def paired(result: Result | None, base: Result | None, seeds: Sequence[int]) -> tuple[float, float]:

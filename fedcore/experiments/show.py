@@ -16,6 +16,8 @@ from .. import pages, plots
 from . import overview
 from .batch import Place
 from .cells import Cell, Result
+from .claims import Judgement
+from .judge import OPEN
 from .overview import KINDS, MISSING, Key, Stored
 from .table import Table
 
@@ -103,6 +105,30 @@ def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | Non
         f"{table.title}: {len(panels)} panels ({'; '.join(filter(None, panels))}), a line for each of {', '.join(rows)}"
     )
     return show(figure, numbers, alt=words, caption=caption)
+
+
+def forest(judgements: Sequence[Judgement], caption: str) -> Any:
+    """Gaps with their 95 % intervals, a line a question, filled where decided; a cross where the document prints its
+    own gap on the same data.  None where no question is answered."""
+    from ..widgets import show
+
+    lines = [(j, question, answer) for j in judgements for question, answer in j.answers.items()]
+    if not lines:
+        return None
+    figure, ax = plots.figure(width=7.0, height=0.9 + 0.24 * len(lines))
+    for k, (j, question, answer) in enumerate(lines):
+        c, colour = answer.comparison, plots.COLOURS[judgements.index(j) % 2]
+        ax.errorbar(c.gap, k, xerr=c.half, fmt="o", color=colour, mfc=colour if answer.word != OPEN else "white")
+        ax.plot(j.printed.get(question, math.nan), k, "x", color="#222222")
+    labels = [f"{row} − {base}, {column}" for _, (row, base, column), _ in lines]
+    ax.axvline(0, color="#8a8a8a", linewidth=1)
+    ax.set_yticks(range(len(lines)), labels, fontsize=9)
+    ax.invert_yaxis()
+    ax.set_xlabel("gap in points of accuracy")
+    decided = sum(answer.word != OPEN for *_, answer in lines)
+    alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
+    numbers = {f"{j.claim.name}: {label}": str(a) for (j, _, a), label in zip(lines, labels, strict=True)}
+    return show(figure, numbers, alt=alt, caption=caption)
 
 
 # --- for chapters ---
