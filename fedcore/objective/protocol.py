@@ -52,10 +52,6 @@ class Objective(Protocol):
         """Names and places of the parameters; None of a quadratic."""
 
     @property
-    def classes(self) -> int:
-        """How many labels the data have; 0 of a quadratic."""
-
-    @property
     def stages(self) -> int:
         """Heads of a network with heads, else 1."""
 

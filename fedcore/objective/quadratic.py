@@ -26,7 +26,7 @@ class Quadratic:
     """
 
     layout: Layout | None = None
-    classes, stages = 0, 1
+    stages = 1
     trained: Tensor | None = None
     block: int | None = None
 
