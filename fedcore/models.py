@@ -36,9 +36,7 @@ class Layout:
     def of(module: nn.Module) -> Layout:
         named = list(module.named_parameters())
         kinds = {id(p): type(m) for m in module.modules() for p in m.parameters(recurse=False)}
-        ends = [0]
-        for _, p in named:
-            ends.append(ends[-1] + p.numel())
+        ends = list(itertools.accumulate((p.numel() for _, p in named), initial=0))
         slices = tuple(slice(a, b) for a, b in itertools.pairwise(ends))
         names, shapes = tuple(k for k, _ in named), tuple(p.shape for _, p in named)
         return Layout(names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named))

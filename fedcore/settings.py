@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,10 +80,6 @@ class Settings:
         """The local work of round t, as the method takes it."""
         lr = self.lr * self.lr_decay**t
         return method.local_work(Work(t, lr, self.momentum, self.local_epochs, self.local_steps, self.batch_size))
-
-    def dict(self) -> dict[str, Any]:
-        """Name -> value."""
-        return asdict(self)
 
 
 def _cohort(cohort: int | float | Sequence[int] | None, n: int) -> int | tuple[int, ...]:

@@ -62,11 +62,6 @@ class Mixing:
         """The same W on another device, with weights of another type."""
         return Mixing(self.indices.to(device), self.weights.to(device, dtype))
 
-    def degree(self) -> float:
-        """Mean number of neighbours a client hears, itself left out."""
-        W = self.dense()
-        return float(((W > 0).sum() - (W.diagonal() > 0).sum()) / len(W))
-
     def spectrum(self) -> np.ndarray:
         """The n eigenvalues of W, largest first; moduli where W is not symmetric."""
         return spectrum(self.dense())
