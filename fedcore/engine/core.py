@@ -94,19 +94,11 @@ class Engine:
             )
 
     @cached_property
-    def start(self) -> Flat:
-        """The module's own parameters."""
-        return models.flatten(self.module)
-
-    @cached_property
     def trained(self) -> Annotated[Tensor, "d"] | None:
         """Which entries are trained; None: all."""
         if not self._frozen:
             return None
-        trained = torch.ones(self.layout.d, dtype=torch.bool, device=next(self.module.parameters()).device)
-        for place in self._frozen:
-            trained[place] = False
-        return trained
+        return ~self.layout.mask(self._frozen).to(next(self.module.parameters()).device)
 
     # --- other engines ---
 

@@ -260,9 +260,8 @@ class Heads(Rule):
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__(module, name)
-        pairs = list(enumerate(zip(module.stages, module.heads, strict=True)))
-        self.stages = self.rules_of((f"stages.{i}", stage) for i, (stage, _) in pairs)
-        self.heads = self.rules_of((f"heads.{i}", head) for i, (_, head) in pairs)
+        self.stages = self.rules_of((f"stages.{i}", stage) for i, stage in enumerate(module.stages))
+        self.heads = self.rules_of((f"heads.{i}", head) for i, head in enumerate(module.heads))
         self.rereads = (*self.stages[1:], *self.heads)
 
     def batched(self, x: Activations, p: Pass) -> Annotated[Tensor, "m B heads C"]:

@@ -204,7 +204,7 @@ class Federation:
         """
         if to not in self._smaller:
             engine = self.engine.shrink(to)
-            self._smaller[to] = replace(self, engine=engine, x0=engine.start)
+            self._smaller[to] = replace(self, engine=engine, x0=models.flatten(engine.module))
         return self._smaller[to]
 
     def with_model(self, change: Callable[[nn.Module], nn.Module]) -> Federation:
