@@ -102,9 +102,14 @@ def _torchvision(name: str, root: Path, download: bool) -> Source:
 
     folder = root / "torchvision"
     kinds = {
-        "mnist": tv.MNIST, "fashionmnist": tv.FashionMNIST, "cifar10": tv.CIFAR10, "cifar100": tv.CIFAR100,
-        "usps": tv.USPS, "svhn": tv.SVHN, "emnist": tv.EMNIST,
-    }  # fmt: skip
+        "mnist": tv.MNIST,
+        "fashionmnist": tv.FashionMNIST,
+        "cifar10": tv.CIFAR10,
+        "cifar100": tv.CIFAR100,
+        "usps": tv.USPS,
+        "svhn": tv.SVHN,
+        "emnist": tv.EMNIST,
+    }
     family, _, split = name.partition("-")
     kind, parts = kinds[family], [{"train": True}, {"train": False}]
     if family == "svhn":
