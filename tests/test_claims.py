@@ -12,7 +12,6 @@ from fedcore.experiments.cells import identity
 from fedcore.experiments.claims import Claim
 from tools import book
 
-SEEDS = {"quick": 3, "desk": 3, "paper": 3}
 CLAIM = Claim(
     "a", "S000", "§1", "x beats y", "+5", "t", {"quick": [("x", "y", "c"), ("x", "z", "c")], "desk": [("x", "y", "c")]}
 )
@@ -72,14 +71,14 @@ def stored(tmp_path, monkeypatch):
 
 def test_a_claim_is_judged_once_all_its_questions_are_answered(stored):
     root, write = stored
-    assert claims.judged(CLAIM, root, SEEDS) == []
+    assert claims.judged(CLAIM, root) == []
     write("quick", "x", 0.9)
     write("quick", "y", 0.6)
-    (half,) = claims.judged(CLAIM, root, SEEDS)
+    (half,) = claims.judged(CLAIM, root)
     assert (half.missing, half.verdict) == (1, "")
     assert claims.strongest([half]) is None
     write("quick", "z", 0.9)
-    (whole,) = claims.judged(CLAIM, root, SEEDS)
+    (whole,) = claims.judged(CLAIM, root)
     assert (whole.missing, whole.verdict) == (0, "holds in part")
     assert claims.ours(whole).startswith("better: than y +3")
     assert "not distinguished: than z +0.0" in claims.ours(whole)
@@ -91,18 +90,18 @@ def test_the_data_nearest_to_the_documents_decide(stored):
         write("quick", row, share)
     write("desk", "x", 0.5)
     write("desk", "y", 0.8)
-    found = claims.judged(CLAIM, root, SEEDS)
+    found = claims.judged(CLAIM, root)
     assert [(j.profile, j.verdict) for j in found] == [("quick", "holds"), ("desk", "does not hold")]
     assert found[1].printed == {("x", "y", "c"): 5.0}
     assert found[0].printed == {}  # other data than the document's
-    (line,) = claims.matrix([CLAIM], root, SEEDS).to_dict("records")
+    (line,) = claims.matrix([CLAIM], root).to_dict("records")
     assert line["verdict"] == "does not hold"
     assert line["rests on"] == "the document's kind of data, smaller network, 3 seeds"
 
 
 def test_a_settled_claim_needs_no_run(tmp_path):
     claim = Claim("b", "S000", "§2", "z", "-", settled=("holds", "by arithmetic", "tests/test_claims.py::test_x"))
-    (line,) = claims.matrix([claim], tmp_path, SEEDS).to_dict("records")
+    (line,) = claims.matrix([claim], tmp_path).to_dict("records")
     assert (line["verdict"], line["ours"], line["rests on"]) == ("holds", "by arithmetic", "proved or counted")
 
 
@@ -110,7 +109,7 @@ def test_a_forest_shows_every_question_with_its_answer(stored):
     root, write = stored
     for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.9)):
         write("quick", row, share)
-    picture = show.forest(claims.judged(CLAIM, root, SEEDS), "Gaps")
+    picture = show.forest(claims.judged(CLAIM, root), "Gaps")
     assert "1 of 2 comparisons are decided" in picture.alt
     assert "x − z, c = +0.0" in repr(picture)
     assert show.forest([], "nothing") is None

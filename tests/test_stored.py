@@ -33,8 +33,10 @@ def spec(key):
 def table(tmp_path, monkeypatch):
     """A table of which one column is complete, and the other is not."""
     listed = [Cell(" ".join(key), spec(key), *key, PRINTED.get(key)) for key in KEYS]
-    whole = Table("whole", "", "S004", lambda profile: listed, {})
-    monkeypatch.setattr(definitions, "_added", [whole, Table("drawn", "", "S004", whole.cells, {}, drawn_from="whole")])
+    whole = Table("whole", "", "S004", lambda profile: listed, {"quick": "tiny"})
+    monkeypatch.setattr(
+        definitions, "_added", [whole, Table("drawn", "", "S004", whole.cells, {"quick": "tiny"}, drawn_from="whole")]
+    )
     place = Place(tmp_path, "quick", "whole")
     place.folder.mkdir(parents=True)
     for cell in listed:

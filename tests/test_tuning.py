@@ -57,9 +57,13 @@ def test_growth_ends_at_its_limit_and_the_edge_is_named():
 
 
 def test_short_runs_choose_who_is_run_in_full():
-    ran, found = search({"lr": 0.1}, {"run.lr": [0.025, 0.05, 0.1, 0.2, 0.4]}, rounds=1, finalists=2)
-    assert [lr for lr, _, rounds, _ in ran if rounds == 1] == [0.025, 0.05, 0.1, 0.2, 0.4]
-    assert [lr for lr, _, rounds, _ in ran if rounds == 2] == [0.1, 0.05]
+    tune = {"axes": {"run.lr": [0.025, 0.05, 0.1, 0.2, 0.4]}, "rounds": 1, "finalists": 2, "seeds": [5, 6, 7]}
+    ran, found = search({"lr": 0.1}, **tune)
+    assert [(lr, s) for lr, _, rounds, s in ran if rounds == 1] == [
+        (v, s) for v in tune["axes"]["run.lr"] for s in (5, 6)
+    ]
+    assert [(lr, s) for lr, _, rounds, s in ran if rounds == 2] == [(v, s) for v in (0.1, 0.05) for s in (5, 6, 7)]
+    assert tuning.planned(tune) == len(ran)
     assert found["setting"] == {"run": {"lr": 0.1}}
 
 

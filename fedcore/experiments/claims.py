@@ -62,11 +62,10 @@ def every() -> list[Claim]:
     return [claim for module in documents() for claim in getattr(module, "CLAIMS", ())]
 
 
-def judged(claim: Claim, root: Path, seeds: Mapping[str, int]) -> list[Judgement]:
+def judged(claim: Claim, root: Path) -> list[Judgement]:
     """A judgement for every profile that has questions and stored results; one without a profile where it is settled.
 
-    seeds: how many reporting seeds a complete cell of a profile has.  While a question is not computed, a claim is not
-    judged: its verdict is "".
+    While a question is not computed, a claim is not judged: its verdict is "".
     """
     if claim.settled:
         return [Judgement(claim, "", {}, 0, claim.settled[0])]
@@ -74,7 +73,7 @@ def judged(claim: Claim, root: Path, seeds: Mapping[str, int]) -> list[Judgement
     for profile in (p for p in PROFILES if p in claim.questions):
         asked = claim.questions[profile]
         results = stored_cells(get(claim.table), Place(root, profile, claim.table))
-        answers = answered(results, asked, range(seeds[profile]), claim.margin)
+        answers = answered(results, asked, margin=claim.margin)
         missing = len(asked) - len(answers)
         if answers:
             verdict = "" if missing else judge.verdict(list(answers.values()), claim.expected)
@@ -100,17 +99,21 @@ def confidence(judgement: Judgement | None) -> str:
     if judgement.claim.settled:
         return "proved or counted"
     seeds = min(a.comparison.seeds for a in judgement.answers.values())
-    data = {"quick": "small digits only", "desk": "the document's kind of data, smaller network"}
-    return f"{data.get(judgement.profile, 'the documents own setting')}, {seeds} seeds"
+    data = {
+        "quick": "small digits only",
+        "desk": "the document's kind of data, smaller network",
+        "paper": "the document's own setting",
+    }
+    return f"{data[judgement.profile]}, {seeds} seeds"
 
 
-def matrix(claims: Sequence[Claim], root: Path, seeds: Mapping[str, int]) -> Any:
+def matrix(claims: Sequence[Claim], root: Path) -> Any:
     """A line per claim (pandas.DataFrame): document, place, claim, printed, a column per profile, verdict, rests on."""
     import pandas as pd
 
     lines = []
     for claim in claims:
-        found = judged(claim, root, seeds)
+        found = judged(claim, root)
         by_profile = {j.profile: ours(j) for j in found}
         best = strongest(found)
         lines.append(

@@ -43,7 +43,7 @@ def grid(table: Table, tidy: Any) -> Any:
     return out.fillna("\u2013").rename_axis(index=None, columns=None)
 
 
-def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | None = None) -> Any:
+def drawing(table: Table, place: Place, seeds: Sequence[int] | None = None, caption: str | None = None) -> Any:
     """A figure from its cells, mean and one standard deviation over the seeds; None where nothing was run.
 
     With `table.axis` "round", a panel for each column shows the recorded curves.  Else the final values stand over the
@@ -54,13 +54,14 @@ def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | Non
     panels: dict[str, dict[str, dict[Any, list[float]]]] = {}  # panel -> row -> tick -> a value for each seed
     finals: dict[tuple[str, str], list[float]] = {}
     for cell, result in overview.stored_cells(table, place).values():
-        if result is None or any(seed not in result.runs for seed in seeds):
+        asked = cell.reporting(seeds)
+        if result is None or any(seed not in result.runs for seed in asked):
             continue
         runs = result.runs
         panel, _, tick = (cell.column, "", "") if table.axis == "round" else cell.column.rpartition(", ")
         tick = tick.removeprefix("rho=")
         points = panels.setdefault(panel, {}).setdefault(cell.row, {})
-        for run in (runs[seed] for seed in seeds):
+        for run in (runs[seed] for seed in asked):
             final = math.nan if run["final"] is None else run["final"]
             finals.setdefault((panel, cell.row), []).append(final)
             for at, value in run["history"] if table.axis == "round" else [(tick, final)]:
@@ -76,7 +77,8 @@ def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | Non
     for ax, (panel, lines) in zip(drawn, panels.items(), strict=False):
         ticks = list(dict.fromkeys(at for points in lines.values() for at in points))
         at = sorted(ticks) if table.axis == "round" else ticks
-        series = {row: np.full((len(seeds), len(at)), math.nan) for row in rows}  # every method keeps its colour
+        most = max(len(values) for points in lines.values() for values in points.values())
+        series = {row: np.full((most, len(at)), math.nan) for row in rows}  # every method keeps its colour
         for row, points in lines.items():
             for k, tick in enumerate(at):
                 series[row][: len(points.get(tick, [])), k] = points.get(tick, [])

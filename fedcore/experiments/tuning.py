@@ -3,7 +3,8 @@
     "tune": {"axes": {"run.lr": [0.05, 0.1, 0.2], "method.alpha": [0.1, 0.3]}, "seeds": [1000, 1001],
              "rounds": 60, "finalists": 3, "growth": 2, "limits": {"method.alpha": [0, 1]}}
 
-All combinations are run on the tuning seeds, for `rounds` rounds where that is given.  While the best one stands at an
+All combinations are run on the tuning seeds; where `rounds` is given, on the first two of them and for so many rounds.
+While the best one stands at an
 end of an axis, the axis grows there by one value in the ratio of its last two, the others being held, at most `growth`
 times an axis and within `limits`.  The best `finalists` are then run in full.  Scores are means of the final metric on
 the validation data, where the federation has them; the first of equal ones wins, and a setting that diverged with any
@@ -58,8 +59,13 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
 
 def planned(tune: Mapping[str, Any]) -> int:
     """How many runs a search takes at least: before any axis grows."""
-    count = len(tune["grid"]) if "grid" in tune else math.prod(map(len, tune["axes"].values()))
-    return (count + (tune.get("finalists", 3) if tune.get("rounds") else 0)) * len(tune.get("seeds", [1000]))
+    seeds = len(tune.get("seeds", [1000]))
+    if "grid" in tune:
+        return len(tune["grid"]) * seeds
+    combinations = math.prod(map(len, tune["axes"].values()))
+    return (
+        combinations * min(seeds, 2) + tune.get("finalists", 3) * seeds if tune.get("rounds") else combinations * seeds
+    )
 
 
 @dataclass
@@ -77,8 +83,8 @@ class Search:
             spec["run"] = {**spec["run"], "rounds": rounds}
         if spec.get("federation", {}).get("validation"):
             spec["on"] = "validation"
-        name = f"tune{len(self.tried)}"
-        values = [self.run(spec, s, f"{name}-{s}")["final"] for s in self.spec["tune"].get("seeds", [1000])]
+        seeds = self.spec["tune"].get("seeds", [1000])[: None if rounds is None else 2]
+        values = [self.run(spec, s, f"tune{len(self.tried)}-{s}")["final"] for s in seeds]
         score = None if None in values else float(np.mean(values))
         self.tried.append({"setting": setting, "rounds": rounds, "score": score, "values": values})
 
