@@ -67,6 +67,18 @@ def test_short_runs_choose_who_is_run_in_full():
     assert found["setting"] == {"run": {"lr": 0.1}}
 
 
+def test_an_axis_grows_too_where_only_the_full_runs_lead_to_its_end():
+    def run(spec, seed, name):  # short runs prefer 0.1, full ones 0.02
+        best = 0.1 if spec["run"]["rounds"] == 1 else 0.02
+        return {"final": -abs(np.log(spec["run"]["lr"] / best))}
+
+    tune = {"axes": {"run.lr": [0.05, 0.1, 0.3]}, "rounds": 1, "finalists": 2, "growth": 2}
+    found = tuning.choose({**SPEC, "tune": tune}, run)
+    assert found["setting"] == {"run": {"lr": 0.025}}
+    assert [t["setting"]["run"]["lr"] for t in found["tried"] if t["rounds"] is None] == [0.1, 0.05, 0.025, 0.013]
+    assert found["edges"] == []
+
+
 def test_a_setting_that_diverges_with_any_seed_comes_last():
     def run(spec, seed, name):
         return {"final": None if spec["run"]["lr"] > 0.1 and seed == 1001 else spec["run"]["lr"]}

@@ -4,11 +4,11 @@
              "rounds": 60, "finalists": 3, "growth": 2, "limits": {"method.alpha": [0, 1]}}
 
 All combinations are run on the tuning seeds; where `rounds` is given, on the first two of them and for so many rounds.
-While the best one stands at an
-end of an axis, the axis grows there by one value in the ratio of its last two, the others being held, at most `growth`
-times an axis and within `limits`.  The best `finalists` are then run in full.  Scores are means of the final metric on
-the validation data, where the federation has them; the first of equal ones wins, and a setting that diverged with any
-seed comes last.  `{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
+While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last two, the
+others being held, at most `growth` times an axis and within `limits`.  The best `finalists` are then run in full, and
+the axes may grow once more.  Scores are means of the final metric on the validation data, where the federation has
+them; the first of equal ones wins, and a setting that diverged with any seed comes last.
+`{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
 """
 
 from __future__ import annotations
@@ -41,17 +41,24 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
     axes = {name: sorted(values) for name, values in tune["axes"].items()}
     for values in itertools.product(*axes.values()):
         search.score(named(dict(zip(axes, values, strict=True))), tune.get("rounds"))
-    for name, values in axes.items():
-        for _ in range(tune.get("growth", 2)):
-            here = flat(search.best())
-            more = beyond(values, here[name], tune.get("limits", {}).get(name, (0, math.inf)))
-            if more is None:
-                break
-            axes[name] = values = sorted([*values, more])
-            search.score(named({**here, name: more}), tune.get("rounds"))
+    left = dict.fromkeys(axes, tune.get("growth", 2))
+
+    def grow(rounds: int | None) -> None:
+        for name in axes:
+            while left[name]:
+                here = flat(search.best())
+                more = beyond(axes[name], here[name], tune.get("limits", {}).get(name, (0, math.inf)))
+                if more is None:
+                    break
+                left[name] -= 1
+                axes[name] = sorted([*axes[name], more])
+                search.score(named({**here, name: more}), rounds)
+
+    grow(tune.get("rounds"))
     if tune.get("rounds"):
         for setting in search.leading(tune.get("finalists", 3)):
             search.score(setting)
+        grow(None)
     chosen = search.best()
     edges = [name for name, value in flat(chosen).items() if len(axes[name]) > 1 and value in _ends(axes[name])]
     return {"setting": chosen, "tried": search.tried, "edges": edges}
