@@ -88,8 +88,8 @@ class Comparison:
     def _bound(self, tail: float) -> float:
         """What the gap exceeds with this probability where there is no difference.
 
-        The t quantiles of both sources, added like errors: the modified large-sample interval of Graybill and Wang
-        (1980).  A single t quantile would trust a spread that is small by chance over few seeds.
+        The t quantiles of both sources, added like errors (Zou and Donner 2008).  A single t quantile would trust a
+        spread that is small by chance over few seeds.
         """
         from scipy.special import stdtrit
 
