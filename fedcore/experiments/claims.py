@@ -142,9 +142,7 @@ def _named(question: Question, judgement: Judgement) -> str:
     """What tells a question from the others of its claim."""
     _, base, column = question
     bases, columns = ({q[k] for q in judgement.answers} for k in (1, 2))
-    return (
-        column if len(columns) > 1 or len(bases) == 1 else f"than {base}" if len(columns) == 1 else f"{base}, {column}"
-    )
+    return ", ".join([f"than {base}"] * (len(bases) > 1) + [column] * (len(columns) > 1 or len(bases) == 1))
 
 
 def _short(answer: Answer) -> str:
