@@ -11,9 +11,10 @@ import json
 import os
 import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -110,25 +111,18 @@ class Store:
         return Saved(head["t"], state, cohorts, rows)
 
 
-class atomic:
+@contextlib.contextmanager
+def atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """`with atomic(path) as f:` writes a binary file that appears under its name only when complete and on disk."""
-
-    def __init__(self, path: str | os.PathLike) -> None:
-        self.path = Path(path)
-
-    def __enter__(self) -> Any:
-        self.temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{threading.get_ident()}")
-        self.file = open(self.temporary, "wb")  # not mkstemp: the file keeps the permissions of the user's umask
-        return self.file
-
-    def __exit__(self, kind: type | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self.file.flush()
-                os.fsync(self.file.fileno())
-                os.replace(self.temporary, self.path)
-        finally:
-            with contextlib.suppress(OSError):  # on a full disk closing fails too
-                self.file.close()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.temporary)
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    file = open(temporary, "wb")  # noqa: SIM115  (not mkstemp: the file keeps the permissions of the user's umask)
+    try:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):  # on a full disk closing fails too
+            file.close()
+        temporary.unlink(missing_ok=True)

@@ -112,11 +112,7 @@ class World:
 
     def first(self, make: Callable[[], Any]) -> Any:
         """What `make()` gives on process 0, on all."""
-        told = [make() if self.rank == 0 else None]
-        if self.size > 1:
-            self.agree()
-            dist.broadcast_object_list(told, 0, group=self.host)
-        return told[0]
+        return self.objects(make() if self.rank == 0 else None)[0]
 
     def objects(self, value: Any) -> list[Any]:
         """The values of all processes."""

@@ -131,11 +131,6 @@ def entries(keeps: Sequence[Tensor], like: Network, columns: bool = True) -> lis
     ]
 
 
-def prune(net: Network, keeps: Sequence[Tensor], columns: bool = True) -> Network:
-    """M * w, eq. 4-7: the network in which the entries of dropped units are 0."""
-    return _times(net, entries(keeps, net, columns))
-
-
 def gaps(net: Network, x: Tensor, y: Tensor, keeps: Sequence[Tensor], columns: bool = True) -> dict[str, Tensor]:
     """How far a mask takes the gradient, `[..., C]`, for networks `[...]` and C masks, `keeps = [bool [C, m_l], ...]`
     (one set for all networks) or `[..., C, m_l]`.
@@ -148,15 +143,16 @@ def gaps(net: Network, x: Tensor, y: Tensor, keeps: Sequence[Tensor], columns: b
     found: dict[str, list[Tensor]] = {"sub-model": [], "masked": [], "kept": []}
     for part in zip(*(keep.split(max(1, 2**21 // x.numel()), -2) for keep in keeps), strict=True):  # bounded memory
         masks = entries(part, wide, columns)
-        small = backward(_times(wide, masks), x.unsqueeze(-3), y.unsqueeze(-2)).gradient
+        small = backward(times(wide, masks), x.unsqueeze(-3), y.unsqueeze(-2)).gradient
         apart = [(a - c, b - d) for (a, b), (c, d) in zip(full, small, strict=True)]
         found["sub-model"].append(_length(apart))
-        found["masked"].append(_length(_times(full, [(~M, ~B) for M, B in masks])))
-        found["kept"].append(_length(_times(apart, masks)))
+        found["masked"].append(_length(times(full, [(~M, ~B) for M, B in masks])))
+        found["kept"].append(_length(times(apart, masks)))
     return {name: torch.cat(values, -1) for name, values in found.items()}
 
 
-def _times(parts: Network, masks: Sequence[tuple[Tensor, Tensor]]) -> Network:
+def times(parts: Network, masks: Sequence[tuple[Tensor, Tensor]]) -> Network:
+    """M * w, eq. 4-7: the network, or its gradient, in which the entries outside the masks are 0."""
     return [(W * M, b * B) for (W, b), (M, B) in zip(parts, masks, strict=True)]
 
 

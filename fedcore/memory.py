@@ -183,10 +183,6 @@ class Place:
         """One number a row, `[m, 1]`."""
         return torch.as_tensor(values, dtype=self.fed.dtype).to(self.base)[:, None]
 
-    def vectors(self, state: State) -> dict[str, Tensor]:
-        """The server's vectors where the round needs them."""
-        return {k: v.to(self.base) for k, v in state.server.items()}
-
     def total(self, drawn: Drawn) -> Callable[[Tensor], Tensor]:
         """Sums over the processes; one without clients in this round adds nothing."""
         if self.world.size == 1:

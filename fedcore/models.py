@@ -36,9 +36,7 @@ class Layout:
     def of(module: nn.Module) -> Layout:
         named = list(module.named_parameters())
         kinds = {id(p): type(m) for m in module.modules() for p in m.parameters(recurse=False)}
-        ends = [0]
-        for _, p in named:
-            ends.append(ends[-1] + p.numel())
+        ends = list(itertools.accumulate((p.numel() for _, p in named), initial=0))
         slices = tuple(slice(a, b) for a, b in itertools.pairwise(ends))
         names, shapes = tuple(k for k, _ in named), tuple(p.shape for _, p in named)
         return Layout(names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named))
@@ -120,30 +118,21 @@ class Scaler(nn.Module):
 
 
 class PreAct(nn.Module):
-    """HeteroFL's pre-activation block: h = relu(norm1(scaler(x))); conv2(relu(norm2(scaler(conv1(h))))) + shortcut.
+    """HeteroFL's pre-activation block: h = relu(norm(scaler(x))); conv(relu(norm(scaler(conv(h))))) + shortcut.
 
     The shortcut is x itself, or a 1x1 convolution of h where width or stride changes; convolutions have no bias.
     """
 
     def __init__(self, a: int, b: int, stride: int) -> None:
         super().__init__()
-        self.scale1, self.norm1, self.act1 = Scaler(), nn.BatchNorm2d(a), nn.ReLU()
-        self.conv1 = nn.Conv2d(a, b, 3, stride, 1, bias=False)
-        self.scale2, self.norm2, self.act2 = Scaler(), nn.BatchNorm2d(b), nn.ReLU()
-        self.conv2 = nn.Conv2d(b, b, 3, 1, 1, bias=False)
-        if a != b or stride != 1:
-            self.shortcut = nn.Conv2d(a, b, 1, stride, bias=False)
-
-    ENTER, BODY = ("scale1", "norm1", "act1"), ("conv1", "scale2", "norm2", "act2", "conv2")
+        self.enter = nn.Sequential(Scaler(), nn.BatchNorm2d(a), nn.ReLU())
+        first, second = nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.Conv2d(b, b, 3, 1, 1, bias=False)
+        self.body = nn.Sequential(first, Scaler(), nn.BatchNorm2d(b), nn.ReLU(), second)
+        self.shortcut = None if a == b and stride == 1 else nn.Conv2d(a, b, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = x
-        for name in self.ENTER:
-            h = getattr(self, name)(h)
-        short = self.shortcut(h) if hasattr(self, "shortcut") else x
-        for name in self.BODY:
-            h = getattr(self, name)(h)
-        return h + short
+        h = self.enter(x)
+        return self.body(h) + (x if self.shortcut is None else self.shortcut(h))
 
 
 class Heads(nn.Module):

@@ -57,16 +57,13 @@ def execute(
                 return
             except PapermillExecutionError as error:
                 where = f"{source.name}, cell [{error.exec_count}]"
-                raise NotebookFailed(f"{where}: {error.ename}: {error.evalue}\n{_traceback(error)}") from None
+                traceback = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))  # without colours
+                raise NotebookFailed(f"{where}: {error.ename}: {error.evalue}\n{traceback}") from None
             except Exception as error:  # a time-out, a dead kernel, a kernel that never answered
                 never_started = "respond in" in str(error) or "before replying" in str(error)
                 if attempt == 2 or not never_started:
                     kind = type(error).__name__
                     raise NotebookFailed(f"{source.name}: {kind}: {str(error).strip()}") from error
-
-
-def _traceback(error: Any) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
 
 
 class _Kernel:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,35 +29,8 @@ LINES = (
     (0, (8, 2, 2, 2)),
 )
 
-STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # travels with matplotlib, so that pictures are the same on every machine
-    "font.size": 11,
-    "axes.labelsize": 11,
-    "axes.titlesize": 11.5,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": "#8a8a8a",
-    "axes.labelcolor": "#222222",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": "#e8e8e8",
-    "grid.linewidth": 0.8,
-    "xtick.labelsize": 10,
-    "ytick.labelsize": 10,
-    "xtick.color": "#8a8a8a",
-    "ytick.color": "#8a8a8a",
-    "xtick.labelcolor": "#333333",
-    "ytick.labelcolor": "#333333",
-    "legend.fontsize": 10,
-    "lines.linewidth": 2.0,
-    "lines.markersize": 5.5,
-    "figure.constrained_layout.h_pad": 0.07,  # inches of paper around the drawing, which a dark page shows
-    "figure.constrained_layout.w_pad": 0.07,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-}
-LEGEND = {"framealpha": 0.85, "edgecolor": "none", "fontsize": STYLE["legend.fontsize"]}
+STYLE = Path(__file__).parent / "assets" / "book.mplstyle"
+LEGEND = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 10}
 
 
 def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int = 1) -> tuple[Any, Any]:
@@ -67,17 +41,18 @@ def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int =
     """
     import matplotlib
     from cycler import cycler
+    from matplotlib import style
     from matplotlib.figure import Figure
 
     if not (width > 0 and height > 0):
         raise ValueError(f"width={width}, height={height} inches is out of range; use numbers > 0")
     cycle = cycler(color=COLOURS, linestyle=LINES)
-    with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycle}):
+    with style.context([STYLE, {"axes.prop_cycle": cycle}]):
         fig = Figure(figsize=(width, height), layout="constrained")
-        axes = fig.subplots(nrows, ncols)
+        axes, size = fig.subplots(nrows, ncols), matplotlib.rcParams["axes.titlesize"]
     # matplotlib reads these settings when the method is called; binding them leaves the global ones alone.
     for ax in fig.axes:
-        ax.set_title = partial(ax.set_title, loc="left", fontsize=STYLE["axes.titlesize"])
+        ax.set_title = partial(ax.set_title, loc="left", fontsize=size)
         ax.legend = partial(ax.legend, **LEGEND)
     return fig, axes
 
@@ -141,7 +116,7 @@ def partition(counts: Any, ax: Any = None) -> Any:
     Without `ax` a figure of fitting height is made; it is `.figure` of the axes returned.
     Raises ValueError unless `counts` is a non-empty matrix of finite numbers >= 0.
     """
-    import matplotlib
+    from matplotlib import style
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
     counts = np.asarray(counts, dtype=float)
@@ -151,7 +126,7 @@ def partition(counts: Any, ax: Any = None) -> Any:
     if ax is None:
         ax = figure(height=min(4.6, 2.0 + 0.13 * labels))[1]
     shades = ["#ffffff", "#cfe3f1", "#56a4d3", "#0072B2", "#06304d"]
-    with matplotlib.rc_context(STYLE):
+    with style.context(STYLE):
         norm = PowerNorm(0.5, vmin=0, vmax=max(1.0, counts.max()))
         edges = {"edgecolors": "#f0f0f0", "linewidth": 0.6} if max(clients, labels) <= 40 else {}
         corners = np.arange(clients + 1) - 0.5, np.arange(labels + 1) - 0.5

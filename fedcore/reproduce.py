@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     root = Path(given.results)
     root = root / "uncommitted" if given.uncommitted else root
-    seeds = list(range(given.seeds))
+    seeds = list(range(given.seeds)) if given.seeds else None
     try:
         if given.definitions:
             table.add(given.definitions)
@@ -71,7 +71,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="list, report, all, or names of tables and figures")
     parser.add_argument("--profile", choices=PROFILES, default="quick")
-    parser.add_argument("--seeds", type=_positive, default=3, help="how many seeds, from 0 on (default 3)")
+    parser.add_argument("--seeds", type=_positive, help="how many seeds, from 0 on (default: as the table has)")
     parser.add_argument("--results", default="results", help="the results folder (default: results)")
     parser.add_argument("--scheduler", help="address of a Dask scheduler, such as tcp://10.0.0.1:8786")
     parser.add_argument("--workers", type=_positive, help="cells at once on this machine (default: GPUs, else cores)")
@@ -93,7 +93,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _run(one: Table, place: Place, seeds: list[int], given: argparse.Namespace) -> int:
+def _run(one: Table, place: Place, seeds: list[int] | None, given: argparse.Namespace) -> int:
     cells = [cell for cell in one.cells(given.profile) if not given.only or given.only in cell.name]
     outcome = batch.run(
         place, cells, seeds, notebooks=not given.plain, scheduler=given.scheduler, workers=given.workers,
@@ -112,22 +112,24 @@ def _run(one: Table, place: Place, seeds: list[int], given: argparse.Namespace) 
     return len(outcome.failed)
 
 
-def _list(root: Path, profile: str, seeds: list[int], workers: int | None) -> int:
+def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None) -> int:
     now, at_once = provenance.yardstick(), workers or torch.cuda.device_count() or len(batch._cores())
     shown = [t for t in tables().values() if profile in t.captions]
     stored = {t.name: _stored(t, Place(root, profile, t.name)) for t in shown if not t.drawn_from}
     pace = estimate.Pace((cell.spec, result) for part in stored.values() for cell, result in part)
     for t in shown:
         results = stored[t.drawn_from or t.name]
-        left = [(cell.spec, estimate.runs_left(cell.spec, result, seeds)) for cell, result in results]
+        left = [(cell.spec, estimate.runs_left(cell.spec, result, cell.reporting(seeds))) for cell, result in results]
         left = [(pace.seconds(spec, now), runs) for spec, runs in left if runs]
         known = [PER_NOTEBOOK + each * runs for each, runs in left if each is not None]
         print(f"{t.name}  [{'figure' if t.figure else 'table'} of {t.document}]  {t.title}")
         time = _time(sum(known) / at_once, len(left) - len(known)) if left else "done"
-        print(f"    {profile}: {len(results) - len(left)} of {len(results)} cells done x {len(seeds)} seeds; {time}")
-        if older := sum(bool(result.outdated(seeds)) for _, result in results):
+        counts = " or ".join(sorted({str(len(cell.reporting(seeds))) for cell, _ in results}))
+        print(f"    {profile}: {len(results) - len(left)} of {len(results)} cells done x {counts} seeds; {time}")
+        if older := sum(bool(result.outdated(cell.reporting(seeds))) for cell, result in results):
             print(f"    {older} of {len(results)} cells are older than the code; --outdated runs them again")
-        for reason in dict.fromkeys(filter(None, (result.superseded(seeds) for _, result in results))):
+        known_against = (result.superseded(cell.reporting(seeds)) for cell, result in results)
+        for reason in dict.fromkeys(filter(None, known_against)):
             print(f"    superseded: {reason}")
         print(f"    {t.captions[profile]}" + (f" Drawn from the cells of {t.drawn_from}." if t.drawn_from else ""))
         for what, choice in t.left_open:
@@ -161,7 +163,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 86_400:,.0f} days"
 
 
-def _report(root: Path, seeds: list[int]) -> int:
+def _report(root: Path, seeds: list[int] | None) -> int:
     from .experiments import overview
 
     for profile in PROFILES:
@@ -175,8 +177,8 @@ def _report(root: Path, seeds: list[int]) -> int:
             tidy = frames[t.name].drop(columns="older")
             tidy.to_csv(place.folder / "table.csv", index=False, float_format="%.6g")
         if frames:
-            words = overview.verdicts(frames, len(seeds)).drop(columns="what").to_string(index=False)
-            print(f"{profile}, {len(seeds)} seeds; tidy values in {root / profile}/*/table.csv\n{words}")
+            words = overview.verdicts(frames).drop(columns="what").to_string(index=False)
+            print(f"{profile}; tidy values in {root / profile}/*/table.csv\n{words}")
             for sentence in overview.reservations(frames):
                 print(sentence)
     return 0

@@ -17,17 +17,11 @@ _MASK = (1 << 64) - 1
 
 def word(*parts: int) -> int:
     """Hash integers to one 64-bit word (SplitMix64, chained)."""
-    h = 0
-    for part in parts:
-        h = ((h ^ (int(part) & _MASK)) + _GAMMA) & _MASK
-        h = ((h ^ (h >> 30)) * _A) & _MASK
-        h = ((h ^ (h >> 27)) * _B) & _MASK
-        h ^= h >> 31
-    return h
+    return int(words(*parts)[0])
 
 
 def words(*parts: int | np.ndarray) -> np.ndarray:
-    """The same hash over broadcast integer arrays; equals `word` element by element.  Returns uint64."""
+    """The same hash over broadcast integer arrays; Returns uint64."""
     h = np.zeros(1, np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:
@@ -49,9 +43,10 @@ def cohort(seed: int, t: int, n: int, m: int) -> list[int]:
     """
     if m == n:
         return list(range(n))
+    last = np.arange(n - m, n)
+    draws = words(seed, COHORT, t, last) % (last + 1).astype(np.uint64)
     chosen: set[int] = set()
-    for j in range(n - m, n):
-        r = word(seed, COHORT, t, j) % (j + 1)
+    for j, r in zip(last.tolist(), draws.tolist(), strict=True):
         chosen.add(j if r in chosen else r)
     return sorted(chosen)
 

@@ -88,7 +88,7 @@ def play(
         objective=place.objective, plan=plan, seed=s.seed, t=t, n=fed.n, lr=work.lr, server_lr=s.server_lr,
         p=place.column(p), K=place.column(plan.steps), visits=state.visits[plan.clients],
         weight_decay=s.weight_decay, clip=s.clip, momentum=work.momentum, batch_size=work.batch_size,
-        server=place.vectors(state), rows=drawn.rows(), total=place.total(drawn),
+        server={k: v.to(place.base) for k, v in state.server.items()}, rows=drawn.rows(), total=place.total(drawn),
     )  # fmt: skip
 
     r = place.prepare(method, r, drawn)

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,7 @@ def simulate(
     world = distributed.world()
     with world.together():
         place = Place(method, fed, s, world, chunk, rounds)
-        run = Run(method, fed, s, place, list(probes), personal, {**s.dict(), "eval_every": eval_every})
+        run = Run(method, fed, s, place, list(probes), personal, {**asdict(s), "eval_every": eval_every})
         store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
         if store and resume:
             run.restore(store.load(rounds))

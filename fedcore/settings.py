@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from . import checks
 from .algorithms.method import Method, Work
 from .objective.protocol import Objective
 
-VERBS = ("local_work", "prepare", "broadcast", "direction", "aggregate")
-VERBS = ("local_work", "prepare", "broadcast", "direction", "aggregate")
-HOOKS = ("on", "start", "client_start", *VERBS, "personal", "cost")
+HOOKS = (
+    "on", "start", "client_start", "local_work", "prepare", "broadcast", "direction", "aggregate", "personal", "cost",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,47 +36,33 @@ class Settings:
     weighting: str = "uniform"
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Raises ValueError and TypeError with value, range and remedy."""
+        for name in ("lr", "lr_decay", "server_lr"):
+            self._set(name, checks.number(name, getattr(self, name), 0, open_low=True))
+        self._set("weight_decay", checks.number("weight_decay", self.weight_decay, 0))
+        self._set("momentum", checks.number("momentum", self.momentum, 0, 0.999999))
+        if self.clip is not None:
+            self._set("clip", checks.number("clip", self.clip, 0, open_low=True))
+        self._set("local_epochs", checks.integer("local_epochs", self.local_epochs, 1))
+        self._set("seed", checks.integer("seed", self.seed, 0))
+        for name, instead in (("batch_size", "the full local batch"), ("local_steps", "local_epochs")):
+            if getattr(self, name) is not None:
+                self._set(name, checks.integer(name, getattr(self, name), 1, hint=f"or None for {instead}"))
+        checks.choice("weighting", self.weighting, ("uniform", "samples"))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
     @staticmethod
     def checked(
-        method: Method,
-        fed: Objective,
-        *,
-        rounds: int,
-        cohort: int | float | Sequence[int] | None = None,
-        lr: float = 0.1,
-        lr_decay: float = 1.0,
-        local_epochs: int = 1,
-        local_steps: int | None = None,
-        batch_size: int | None = 20,
-        server_lr: float = 1.0,
-        weight_decay: float = 0.0,
-        clip: float | None = None,
-        momentum: float = 0.0,
-        weighting: str = "uniform",
-        seed: int = 0,
+        method: Method, fed: Objective, rounds: int, cohort: int | float | Sequence[int] | None = None, **settings: Any
     ) -> Settings:
-        """The settings of `rounds` rounds; raises ValueError and TypeError with value, range and remedy."""
-        if batch_size is not None:
-            batch_size = checks.integer("batch_size", batch_size, 1, hint="or None for the full local batch")
-        if local_steps is not None:
-            local_steps = checks.integer("local_steps", local_steps, 1, hint="or None for local_epochs")
-        s = Settings(
-            cohort=_cohort(cohort, fed.n),
-            lr=checks.number("lr", lr, 0, open_low=True),
-            lr_decay=checks.number("lr_decay", lr_decay, 0, open_low=True),
-            local_epochs=checks.integer("local_epochs", local_epochs, 1),
-            local_steps=local_steps,
-            batch_size=batch_size,
-            server_lr=checks.number("server_lr", server_lr, 0, open_low=True),
-            weight_decay=checks.number("weight_decay", weight_decay, 0),
-            clip=None if clip is None else checks.number("clip", clip, 0, open_low=True),
-            momentum=checks.number("momentum", momentum, 0, 0.999999),
-            weighting=checks.choice("weighting", weighting, ("uniform", "samples")),
-            seed=checks.integer("seed", seed, 0),
-        )
+        """The settings of `rounds` rounds of a method; raises ValueError also where the two do not suit each other."""
+        s = Settings(_cohort(cohort, fed.n), **settings)
         if abs(math.log(s.lr) + rounds * math.log(s.lr_decay)) > 700:
             raise ValueError(
-                f"lr={lr:g} with lr_decay={lr_decay:g} leaves the floating-point numbers within rounds={rounds}; "
+                f"lr={s.lr:g} with lr_decay={s.lr_decay:g} leaves the floating-point numbers within rounds={rounds}; "
                 "use an lr_decay nearer to 1, or fewer rounds"
             )
         if method.full_participation and s.size < fed.n:
@@ -94,10 +80,6 @@ class Settings:
         """The local work of round t, as the method takes it."""
         lr = self.lr * self.lr_decay**t
         return method.local_work(Work(t, lr, self.momentum, self.local_epochs, self.local_steps, self.batch_size))
-
-    def dict(self) -> dict[str, Any]:
-        """Name -> value."""
-        return asdict(self)
 
 
 def _cohort(cohort: int | float | Sequence[int] | None, n: int) -> int | tuple[int, ...]:

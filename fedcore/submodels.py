@@ -123,18 +123,13 @@ def cost(module: nn.Module, shape: Sequence[int]) -> dict[str, int]:
 
     `cost(Width(0.5)(module), shape)` is that of the sub-model of ratio 0.5.
     """
-    module, macs, hooks = copy.deepcopy(module).eval(), [0], []
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
-    def count(layer: nn.Module, _: object, out: Tensor) -> None:
-        macs[0] += out[0].numel() * layer.weight[0].numel()
-
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            hooks.append(layer.register_forward_hook(count))
-    dtype = next(module.parameters()).dtype
-    with torch.no_grad():
-        module(torch.zeros(1, *shape, dtype=dtype))
-    return {"parameters": sum(p.numel() for p in module.parameters()), "macs": macs[0]}
+    module = copy.deepcopy(module).eval()
+    x = torch.zeros(1, *shape, dtype=next(module.parameters()).dtype)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(x)
+    return {"parameters": sum(p.numel() for p in module.parameters()), "macs": counter.get_total_flops() // 2}
 
 
 # --- what comes back ------------------------------------------------------------------------------------------------

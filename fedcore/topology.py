@@ -62,11 +62,6 @@ class Mixing:
         """The same W on another device, with weights of another type."""
         return Mixing(self.indices.to(device), self.weights.to(device, dtype))
 
-    def degree(self) -> float:
-        """Mean number of neighbours a client hears, itself left out."""
-        W = self.dense()
-        return float(((W > 0).sum() - (W.diagonal() > 0).sum()) / len(W))
-
     def spectrum(self) -> np.ndarray:
         """The n eigenvalues of W, largest first; moduli where W is not symmetric."""
         return spectrum(self.dense())
@@ -286,23 +281,19 @@ def mixing(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64,
 ) -> Mixing:
-    """The W of n clients in round t, a function of (topology, n, seed, t) alone; fixed topologies are built once.
+    """The W of n clients in round t, a function of (topology, n, seed, t) alone, built once.
 
     Raises ValueError where the topology has no graph on n clients.
     """
-    if topology.varies:
-        return _mixing(topology, n, seed, t, device, dtype)
-    return _fixed(topology, n, device, dtype)
-
-
-def _mixing(topology: Topology, n: int, seed: int, t: int, device: Any, dtype: torch.dtype) -> Mixing:
-    indices, weights = topology.lists(checks.integer("n", n, 1), seed, t)
-    return Mixing(torch.as_tensor(indices), torch.as_tensor(weights)).to(device, dtype)
+    checks.integer("n", n, 1)
+    when = (seed, t) if topology.varies else (0, 0)
+    return _mixing(topology, n, *when, device, dtype)
 
 
 @lru_cache(maxsize=16)
-def _fixed(topology: Topology, n: int, device: Any, dtype: torch.dtype) -> Mixing:
-    return _mixing(topology, n, 0, 0, device, dtype)
+def _mixing(topology: Topology, n: int, seed: int, t: int, device: Any, dtype: torch.dtype) -> Mixing:
+    indices, weights = topology.lists(n, seed, t)
+    return Mixing(torch.as_tensor(indices), torch.as_tensor(weights)).to(device, dtype)
 
 
 def spectrum(W: Any) -> np.ndarray:

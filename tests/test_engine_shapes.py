@@ -97,7 +97,6 @@ def test_shapes_are_what_the_annotations_say(kind, path, checked):
     engine.gradient(Y, b, along=torch.ones_like(Y))
     engine.logits(Y, b)
     if isinstance(module, models.Projected):
-        engine.features(Y, b)
         engine.gradient(Y, b, Loss(penalty=lambda z, other: (z - other).square().sum(-1), references=(Y,)))
     if "norm" not in kind and kind != "resnet18_gn":
         neurons = Neurons.of(module)

@@ -340,9 +340,9 @@ def test_misaligned_dropout_adds_channels_of_different_identity():
         watch = Keep()
         fc.simulate(fc.FederatedDropout(0.5, aligned=aligned), fed, rounds=1, batch_size=5, probes=[watch])
         views = fed.engine.layout.views(watch.seen[0][0].mask)
-        stem, block = (views[name].flatten(2).any(2) for name in ("0.weight", "1.conv2.weight"))
+        stem, block = (views[name].flatten(2).any(2) for name in ("0.weight", "1.body.4.weight"))
         apart.append((stem != block).any().item())
-        assert {"0.weight", "1.conv2.weight"} <= set(names)
+        assert {"0.weight", "1.body.4.weight"} <= set(names)
         assert (stem.sum(1) == block.sum(1)).all()
     assert apart == [False, True]
     a, b = (fc.simulate(fc.FederatedDropout(1, aligned=aligned), fed, **RUN).params for aligned in (True, False))
@@ -715,10 +715,10 @@ def test_preact_is_the_thesis_block():
     """out = relu(n1(x)); shortcut = conv1x1(out) or x; out = conv1(out); out = conv2(relu(n2(out))) + shortcut."""
     net = preact((1, 8, 8), 3).double().train()
     for block in net[1:3]:
-        a = block.conv1.in_channels
-        x = torch.randn(4, a, 8, 8, dtype=torch.float64)
-        out = F.relu(F.batch_norm(x, None, None, block.norm1.weight, block.norm1.bias, True))
-        short = F.conv2d(out, block.shortcut.weight, stride=2) if hasattr(block, "shortcut") else x
-        out = block.conv1(out)
-        out = block.conv2(F.relu(F.batch_norm(out, None, None, block.norm2.weight, block.norm2.bias, True))) + short
+        norm1, conv1, norm2, conv2 = block.enter[1], block.body[0], block.body[2], block.body[4]
+        x = torch.randn(4, conv1.in_channels, 8, 8, dtype=torch.float64)
+        out = F.relu(F.batch_norm(x, None, None, norm1.weight, norm1.bias, True))
+        short = x if block.shortcut is None else F.conv2d(out, block.shortcut.weight, stride=2)
+        out = conv1(out)
+        out = conv2(F.relu(F.batch_norm(out, None, None, norm2.weight, norm2.bias, True))) + short
         h.close(block(x), out, 1e-12)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from contextlib import nullcontext
 
@@ -16,10 +17,11 @@ from test_contract import METHODS, contrastive
 from torch import nn
 
 import fedcore as fc
-from fedcore.algorithms import method as methods
+from fedcore.algorithms import personal
 from tools.pretend_gpu import on_gpu, pretended_gpu
 
-RUN = {"rounds": 3, "lr": 0.1, "batch_size": 4}
+RUN = {"rounds": 2, "lr": 0.1, "batch_size": 4}
+SIZES = (7, 4, 3, 2)  # of one or two local steps; of three in a round, two come again in the next
 SUBMODELS = [m for m in METHODS if isinstance(m, fc.algorithms.Submodel)]
 READS = (fc.FedALA,)  # the methods that `on_host` names
 
@@ -33,12 +35,12 @@ def normed(shape, classes) -> nn.Module:
 
 
 def small(model=contrastive, **options) -> fc.Federation:
-    """Clients of 20, 13, 9, 7 and 4 samples: unequal numbers of local steps."""
-    return h.network(model=model, dtype=torch.float32, **options)
+    """Clients with unequal numbers of local steps."""
+    return h.network(SIZES, model, dtype=torch.float32, **options)
 
 
 def pretend(method, fed, free=1e12, chunk=None, host_reads=False, **options):
-    """Three rounds on the pretended GPU; smaller networks are made before, on the CPU."""
+    """Rounds on the pretended GPU; smaller networks are made before, on the CPU."""
     settings = RUN | {"cohort": None if method.full_participation else 3} | options
     fed = method.on(fed)
     if isinstance(method, fc.algorithms.Submodel):
@@ -47,8 +49,9 @@ def pretend(method, fed, free=1e12, chunk=None, host_reads=False, **options):
     if host_reads:
         allowed = pytest.MonkeyPatch.context()
     with allowed as patch, pretended_gpu(free):
-        if host_reads:
-            patch.setattr(methods.on_host, "__code__", (lambda v: True).__code__)
+        if host_reads:  # the first look goes on, the second ends it, and the first is after the second epoch
+            patch.setattr(personal, "on_host", lambda v, looks=itertools.cycle([True, False]): next(looks))
+            patch.setattr(personal, "LOOK_BACK", 1)
         return fc.simulate(method, on_gpu(fed), chunk=chunk, **settings)
 
 

@@ -1,23 +1,18 @@
-"""Chunks of a cohort, clients' states in host memory, memory that does not grow, and devices that do not mix."""
+"""Chunks of a cohort, clients' states in host memory, and memory that does not grow; devices: test_gpu_ready.py."""
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import tracemalloc
-from contextlib import nullcontext
 
 import helpers as h
 import pytest
 import torch
 from test_contract import METHODS, both_federations, every_method, make, run, same
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fedcore as fc
 from fedcore import memory
-from fedcore import run as runs
 from fedcore.engine import Engine
-from fedcore.submodels import Width
 
 LOCAL = {"weight_decay": 0.01, "clip": 1.0, "momentum": 0.5, "weighting": "samples"}
 REMEMBERING = [m for m in METHODS if m.client_state]
@@ -139,39 +134,3 @@ def test_memory_does_not_grow_over_200_rounds(method, chunk):
         tracemalloc.stop()
     assert tensors[0] == tensors[1], "tensors after 20 and after 220 rounds"
     assert blocks[1] - blocks[0] < 200 * 500, "bytes, where a round leaves its cohort and a few numbers"
-
-
-# --- devices ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("where", ["on the device", "states in host memory", "cohort in host memory"])
-@every_method
-def test_a_round_on_an_accelerator_mixes_no_devices_and_asks_it_for_nothing(method, where, monkeypatch):
-    """Tensors without numbers stand in for a GPU's: to mix devices, or to read a number of one, raises an error."""
-    if isinstance(method, fc.FedALA):
-        pytest.skip("its second rounds end when the losses say so: one look of the host per epoch")
-    if where == "states in host memory" and not method.client_state:
-        pytest.skip("has no client states")
-    fed = method.on(make("network", torch.float32))
-    for scaled in (True, False) if isinstance(method, fc.algorithms.Submodel) else ():
-        fed.shrink(Width(0.5, scaled))
-    monkeypatch.setattr(type(method), "on", lambda self, fed: fed)
-    monkeypatch.setattr(memory.Carrier, "__init__", lambda self, device: self.__dict__.update(device=device, side=None))
-    monkeypatch.setattr(memory, "free", lambda device: 0 if where == "states in host memory" else 1e12)
-    monkeypatch.setattr(runs.Run, "check_finite", lambda self: None)  # the look at evaluations
-    # autograd wants a true device
-    monkeypatch.setattr(torch.autograd, "grad", lambda _, inputs, **more: [torch.zeros_like(v) for v in inputs])
-    warns = pytest.warns(UserWarning, match="host memory") if where == "states in host memory" else nullcontext()
-    with warns, FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        data = dataclasses.replace(
-            fed.data, **{k: mode.from_tensor(v) for k, v in vars(fed.data).items() if isinstance(v, torch.Tensor)}
-        )
-        data = data.to(torch.device("cuda", 0), fed.dtype)
-        fed = dataclasses.replace(fed, data=data, x0=mode.from_tensor(fed.x0).to("cuda"))
-        monkeypatch.setattr(fc.Federation, "to", lambda self, *_: self)
-        monkeypatch.setattr(fc.Federation, "evaluate", lambda self, x: {})
-        chunk = 2 if where == "cohort in host memory" else 100
-        history = run(method, fed, rounds=2, local_epochs=1, chunk=chunk)
-    assert history.params.device.type == "cuda"
-    home = "cuda" if where == "on the device" else "cpu"
-    assert all(history.state[k].device.type == (home if k in method.client_state else "cuda") for k in history.state)

@@ -256,9 +256,8 @@ def test_each_entry_has_a_name_and_is_given_without_loss():
     from pybtex.database import parse_file, parse_string
 
     bibliography = parse_file(citations.BIBLIOGRAPHY).entries
-    used = {key for keys in citations.WORKS.values() for key in keys}
-    assert used == set(bibliography), "an entry without a name, or a name without an entry"
-    assert parse_string(cite(*citations.WORKS), "bibtex").entries == bibliography
+    names = [name for entry in bibliography.values() for name in entry.fields.pop("keywords").split(", ")]
+    assert parse_string(cite(*names), "bibtex").entries == bibliography
     assert all({"title", "year"} <= set(entry.fields) for entry in bibliography.values())
 
 

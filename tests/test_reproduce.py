@@ -471,7 +471,7 @@ def lines(verdicts, gaps=None, values=None):
     source, mean = zip(*values, strict=True)
     return pd.DataFrame(
         {"row": [f"r{i}" for i in range(n)], "column": "q", "source": source, "mean": mean, "sd": 0.5, "n": 3,
-         "source_gap": gaps, "verdict": verdicts, "older": 0, "superseded": ""}
+         "complete": True, "source_gap": gaps, "verdict": verdicts, "older": 0, "superseded": ""}
     )  # fmt: skip
 
 
@@ -500,7 +500,7 @@ def test_the_table_of_verdicts_says_what_was_asked_of_each_table():
         "fedup-figure2": lines(none, [nan] * 2, [(nan, 5.0), (nan, 6.0)]),
         "dfedgam-table1": lines(["not run yet"] * 2).assign(n=0, mean=nan),
     }
-    told = overview.verdicts(frames, 3).set_index("table")
+    told = overview.verdicts(frames).set_index("table")
     assert told["verdict"].to_dict() == {
         "fedup-table4": "holds",
         "fedup-table2": "order holds",
@@ -531,7 +531,7 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
     import fedcore.widgets
 
     drawn = [reproduce.Cell(c, {**SPEC, "name": c}, "FedAvg", c) for c in ("HIGH, 5%", "HIGH, 10%")]
-    table = definitions.Table("t", "a figure", "S004", lambda profile: drawn, {}, figure=True, axis=axis)
+    table = definitions.Table("t", "a figure", "S004", lambda profile: drawn, {"quick": "tiny"}, figure=True, axis=axis)
     place = Place(tmp_path, "quick", "t")
     assert show.drawing(table, place, [0, 1]) is None
     place.folder.mkdir(parents=True)
@@ -566,7 +566,7 @@ def test_every_method_of_a_table_is_searched_alike():
         assert len({tuple(s["axes"]["run.lr"]) for s in searches}) == 1
         assert {len(values) for s in searches for values in s["axes"].values()} == {3, 5}
         assert {(len(s["seeds"]), s["rounds"], s.get("finalists"), s.get("growth")) for s in searches} == {
-            (2, *((15, None, None) if profile == "quick" else (40, 2, None)))
+            (5, 15, None, None) if profile == "quick" else (2, 40, 2, None)
         }
 
 

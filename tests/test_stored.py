@@ -33,8 +33,10 @@ def spec(key):
 def table(tmp_path, monkeypatch):
     """A table of which one column is complete, and the other is not."""
     listed = [Cell(" ".join(key), spec(key), *key, PRINTED.get(key)) for key in KEYS]
-    whole = Table("whole", "", "S004", lambda profile: listed, {})
-    monkeypatch.setattr(definitions, "_added", [whole, Table("drawn", "", "S004", whole.cells, {}, drawn_from="whole")])
+    whole = Table("whole", "", "S004", lambda profile: listed, {"quick": "tiny"})
+    monkeypatch.setattr(
+        definitions, "_added", [whole, Table("drawn", "", "S004", whole.cells, {"quick": "tiny"}, drawn_from="whole")]
+    )
     place = Place(tmp_path, "quick", "whole")
     place.folder.mkdir(parents=True)
     for cell in listed:
@@ -161,3 +163,33 @@ def test_runs_that_are_not_repeated_are_read_for_the_same_plan_only(tmp_path):
     assert asked(plan | {"seeds": [1001]})[1] == "computed with this page"
     written = json.loads((tmp_path / "quick" / "01_tuning.json").read_text())
     assert {"code", "device", "torch", "commit", "seconds"} <= set(written["provenance"])
+
+
+def test_runs_that_depend_on_others_are_read_by_their_arguments(tmp_path):
+    calls = []
+
+    def page(seeds=(0, 1), plan="small", again=False):
+        runs = stored.Runs("08_runs", "quick", {"size": plan}, again=again, root=tmp_path)
+
+        @runs.keep
+        def accuracy(name, lr, seed):
+            calls.append((name, lr, seed))
+            return (lr, seed)
+
+        rate = max((0.1, 0.3), key=lambda lr: accuracy("FedAvg", lr, 100)[0])
+        found = [accuracy("FedAvg", rate, s) for s in seeds for _ in "ab"]
+        return found, runs.store(), len(calls)
+
+    found = [[0.3, 0], [0.3, 0], [0.3, 1], [0.3, 1]]
+    assert page() == (found, "computed with this page", 4), "every run once, and lists as a file gives them"
+    assert not (tmp_path / "quick").exists()
+    assert page(again=True)[2] == 8
+    assert page(again=True)[2] == 12, "again means all of them"
+    read, origin, count = page()
+    assert (read, count) == (found, 12)
+    assert origin.startswith("stored runs (")
+    assert page(seeds=(0, 2))[1:] == (f"{origin}; others computed with this page", 13)
+    assert page(plan="large")[1:] == ("computed with this page", 17)
+    written = json.loads((tmp_path / "quick" / "08_runs.json").read_text())
+    assert {"code", "device", "torch", "commit", "seconds"} <= set(written["provenance"])
+    assert len(written["result"]) == 4

@@ -111,19 +111,19 @@ def test_a_residual_stream_has_one_keep_set_and_inner_convolutions_their_own():
     neurons = Neurons.of(module("preact"))
     assert neurons.widths == (8, 8, 12, 12)  # stem and its block, inner, shortcut and second block, inner
     axes = dict(zip(neurons.layout.names, neurons.axes, strict=True))
-    assert axes["0.weight"][0] == axes["1.conv2.weight"][0] == axes["2.norm1.weight"][0] == (0, 1)
+    assert axes["0.weight"][0] == axes["1.body.4.weight"][0] == axes["2.enter.1.weight"][0] == (0, 1)
     assert axes["2.shortcut.weight"] == ((2, 1), (0, 1))
-    assert axes["2.conv2.weight"][0] == axes["4.weight"][0] == (2, 1)
-    assert neurons.sites[0] == "2.act1"  # the stream's last activation, after all additions
+    assert axes["2.body.4.weight"][0] == axes["4.weight"][0] == (2, 1)
+    assert neurons.sites[0] == "2.enter.2"  # the stream's last activation, after all additions
     loose = Neurons.of(module("preact"), aligned=False)
     axes = dict(zip(loose.layout.names, loose.axes, strict=True))
     assert len(loose.widths) == 6
-    assert axes["0.weight"][0] != axes["1.conv2.weight"][0]
+    assert axes["0.weight"][0] != axes["1.body.4.weight"][0]
 
 
 def test_a_stream_is_written_by_its_last_linear_layer_or_convolution():
     assert Neurons.of(module("thesis_cnn_small")).outputs == ("0", "5", "10")
-    assert Neurons.of(module("preact")).outputs == ("1.conv2", "1.conv1", "2.conv2", "2.conv1")
+    assert Neurons.of(module("preact")).outputs == ("1.body.4", "1.body.0", "2.body.4", "2.body.0")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

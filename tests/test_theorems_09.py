@@ -78,7 +78,7 @@ def test_thm_two_parts(sizes, k):
     assert (g["kept"] > 0.01 * g["masked"]).double().mean() > 0.9
     for c in (0, len(every[0]) - 1):
         keeps = [m[c].expand(100, -1) for m in every]
-        sub = masks.backward(masks.prune(net, keeps), x, y).gradient
+        sub = masks.backward(masks.times(net, masks.entries(keeps, net)), x, y).gradient
         for (dW, db), (M, B) in zip(sub, masks.entries(keeps, net), strict=True):
             assert (dW[~M] == 0).all()
             assert (db[~B.expand_as(db)] == 0).all()

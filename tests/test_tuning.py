@@ -57,10 +57,26 @@ def test_growth_ends_at_its_limit_and_the_edge_is_named():
 
 
 def test_short_runs_choose_who_is_run_in_full():
-    ran, found = search({"lr": 0.1}, {"run.lr": [0.025, 0.05, 0.1, 0.2, 0.4]}, rounds=1, finalists=2)
-    assert [lr for lr, _, rounds, _ in ran if rounds == 1] == [0.025, 0.05, 0.1, 0.2, 0.4]
-    assert [lr for lr, _, rounds, _ in ran if rounds == 2] == [0.1, 0.05]
+    tune = {"axes": {"run.lr": [0.025, 0.05, 0.1, 0.2, 0.4]}, "rounds": 1, "finalists": 2, "seeds": [5, 6, 7]}
+    ran, found = search({"lr": 0.1}, **tune)
+    assert [(lr, s) for lr, _, rounds, s in ran if rounds == 1] == [
+        (v, s) for v in tune["axes"]["run.lr"] for s in (5, 6)
+    ]
+    assert [(lr, s) for lr, _, rounds, s in ran if rounds == 2] == [(v, s) for v in (0.1, 0.05) for s in (5, 6, 7)]
+    assert tuning.planned(tune) == len(ran)
     assert found["setting"] == {"run": {"lr": 0.1}}
+
+
+def test_an_axis_grows_too_where_only_the_full_runs_lead_to_its_end():
+    def run(spec, seed, name):  # short runs prefer 0.1, full ones 0.02
+        best = 0.1 if spec["run"]["rounds"] == 1 else 0.02
+        return {"final": -abs(np.log(spec["run"]["lr"] / best))}
+
+    tune = {"axes": {"run.lr": [0.05, 0.1, 0.3]}, "rounds": 1, "finalists": 2, "growth": 2}
+    found = tuning.choose({**SPEC, "tune": tune}, run)
+    assert found["setting"] == {"run": {"lr": 0.025}}
+    assert [t["setting"]["run"]["lr"] for t in found["tried"] if t["rounds"] is None] == [0.1, 0.05, 0.025, 0.013]
+    assert found["edges"] == []
 
 
 def test_a_setting_that_diverges_with_any_seed_comes_last():

@@ -196,9 +196,9 @@ SUBMODELS = [
         "HeteroFL",
         ("Submodel.score", "-torch.arange(w", "torch.arange(w"),
         ("Submodel.aggregate", "r.mask, r.p", "r.kept, r.p"),
-        ("Submodel.prepare", "ratio if self.scaled else np.ones_like(ratio)", "np.ones_like(ratio)"),
+        ("Submodel.prepare", "self.scaled and self.smallest < 1", "False"),
         ("Submodel.split", "self.scaled", "False"),
-        ("Submodel.ratios", "rng.CAPACITY, t,", "rng.CAPACITY, 0,"),
+        ("submodels._drawn", "rng.CAPACITY, t,", "rng.CAPACITY, 0,"),
         ("own_labels", '0.0 if reading == "zero"', '-1.0 if reading == "zero"'),
         ("Neurons.only_owned", "&= owned", "|= owned"),
     ),
@@ -334,10 +334,10 @@ DATA = [
     *errors(
         "test_randomness.py",
         "hash",
-        ("rng.word", "h >> 27", "h >> 26"),
+        ("rng.words", "np.uint64(27)", "np.uint64(26)"),
         ("rng.words", "np.uint64(30)", "np.uint64(31)"),
     ),
-    *errors("test_randomness.py", "cohort", ("rng.cohort", "% (j + 1)", "% n")),
+    *errors("test_randomness.py", "cohort", ("rng.cohort", "(last + 1)", "(0 * last + n)")),
     *errors(
         REF, "FedAvg and not DFed", ("batches._dealt", "valid / np.maximum(counts, 1)[..., None]", "valid / batch_size")
     ),

@@ -3,13 +3,16 @@
 from .averaging import FedAvg, FedSGD, FedSMB
 from .contrastive import MOON
 from .decentralised import DPSGD, DFedAvg, DFedAvgM, DFedGAM, DFedSAM
-from .method import Gradient, Method, Round
+from .method import Gradient as Gradient
+from .method import Method
+from .method import Round as Round
 from .momentum import STEM, Mime, MimeLite
 from .nested import DepthFL, FjORD
 from .personal import FedALA, FedBN
 from .proximal import FedProx, FedSplit, FedUp
 from .sharpness import FedSAM, FedSMOO
-from .submodels import FedDSE, FederatedDropout, FedGSE, FedRolex, HeteroFL, Submodel
+from .submodels import FedDSE, FederatedDropout, FedGSE, FedRolex, HeteroFL
+from .submodels import Submodel as Submodel
 from .variates import SCAFFOLD, FedDC, FedDyn, FedPVR
 
 ALL: tuple[type[Method], ...] = (
@@ -18,4 +21,4 @@ ALL: tuple[type[Method], ...] = (
     FedRolex, DepthFL, FedDSE, FedGSE,
 )  # fmt: skip
 
-__all__ = ["ALL", "Gradient", "Method", "Round", "Submodel", *(method.__name__ for method in ALL)]
+__all__ = ["ALL", "Method", *(method.__name__ for method in ALL)]

@@ -198,9 +198,6 @@ class DFedGAM(Gossip):
 
     def cost(self, layout: Layout | None = None) -> Cost:
         gradients, products = {"literal": (2, 1), "gam": (2, 2), "accelerated": (4, 0)}[self.form]
-        if self.form != "accelerated" and (not self.rho or (self.form == "gam" and not self.alpha)):
+        if self.takes_gradients:
             gradients, products = 1, 0
         return replace(super().cost(layout), gradients=gradients, products=products)
-
-
-__all__ = ["DPSGD", "DFedAvg", "DFedAvgM", "DFedGAM", "DFedSAM"]

@@ -115,9 +115,7 @@ def as_array(part: Any) -> np.ndarray:
 def _pictures(x: np.ndarray) -> np.ndarray:
     """uint8 and float64 stay; other numbers become float32; channels come first."""
     x = x if x.dtype in (np.uint8, np.float64) else x.astype(np.float32)
-    if x.ndim == 1:
-        x = x[:, None]
-    if x.ndim == 3:
+    if x.ndim in (1, 3):
         x = x[:, None]
     if x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
         x = x.transpose(0, 3, 1, 2)

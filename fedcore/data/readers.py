@@ -101,19 +101,21 @@ def _torchvision(name: str, root: Path, download: bool) -> Source:
     import torchvision.datasets as tv
 
     folder = root / "torchvision"
-    kinds: dict[str, tuple[type, list[dict]]] = {
-        "mnist": (tv.MNIST, [{"train": True}, {"train": False}]),
-        "fashionmnist": (tv.FashionMNIST, [{"train": True}, {"train": False}]),
-        "cifar10": (tv.CIFAR10, [{"train": True}, {"train": False}]),
-        "cifar100": (tv.CIFAR100, [{"train": True}, {"train": False}]),
-        "usps": (tv.USPS, [{"train": True}, {"train": False}]),
-        "svhn": (tv.SVHN, [{"split": "train"}, {"split": "test"}]),
+    kinds = {
+        "mnist": tv.MNIST,
+        "fashionmnist": tv.FashionMNIST,
+        "cifar10": tv.CIFAR10,
+        "cifar100": tv.CIFAR100,
+        "usps": tv.USPS,
+        "svhn": tv.SVHN,
+        "emnist": tv.EMNIST,
     }
-    if name.startswith("emnist-"):
-        split = name.removeprefix("emnist-")
-        kind, parts = tv.EMNIST, [{"split": split, "train": True}, {"split": split, "train": False}]
-    else:
-        kind, parts = kinds[name]
+    family, _, split = name.partition("-")
+    kind, parts = kinds[family], [{"train": True}, {"train": False}]
+    if family == "svhn":
+        parts = [{"split": "train"}, {"split": "test"}]
+    if family == "emnist":
+        parts = [{"split": split, **part} for part in parts]
     try:
         sets = [kind(root=str(folder), download=download, **part) for part in parts]
     except Exception as e:  # torchvision raises whatever the network raised

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..models import Layout
 from . import passes
 from .batch import Batch
-from .loss import PLAIN, Loss
+from .loss import Loss
 from .rules import Pass, Rule, entering
 from .shapes import Activations, Logits, Parameters, PerClient, Representations
 
@@ -47,7 +47,7 @@ class Batched:
         return self._logits(forward, batch, self._pass(self.layout.views(Y), batch, None))
 
     @torch.no_grad()
-    def features(self, Y: Parameters, batch: Batch, loss: Loss = PLAIN) -> Representations:
+    def features(self, Y: Parameters, batch: Batch, loss: Loss) -> Representations:
         """Representations of the batch, with the loss's rate for scalers."""
         p = self._pass(self.layout.views(Y), batch, loss.rate)
         self._logits(forward, batch, p)

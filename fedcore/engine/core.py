@@ -22,7 +22,7 @@ from .choose import PATHS, blocks, even, is_large, share
 from .loss import PLAIN, Loss
 from .rules import rule_of
 from .sequential import Sequential
-from .shapes import Flat, Logits, Parameters, PerClient, Representations
+from .shapes import Flat, Logits, Parameters, PerClient
 from .units import Neurons
 from .written import Written
 
@@ -94,19 +94,11 @@ class Engine:
             )
 
     @cached_property
-    def start(self) -> Flat:
-        """The module's own parameters."""
-        return models.flatten(self.module)
-
-    @cached_property
     def trained(self) -> Annotated[Tensor, "d"] | None:
         """Which entries are trained; None: all."""
         if not self._frozen:
             return None
-        trained = torch.ones(self.layout.d, dtype=torch.bool, device=next(self.module.parameters()).device)
-        for place in self._frozen:
-            trained[place] = False
-        return trained
+        return ~self.layout.mask(self._frozen).to(next(self.module.parameters()).device)
 
     # --- other engines ---
 
@@ -180,8 +172,11 @@ class Engine:
 
         Raises ValueError for a penalty on a model without a representation, and for batch norm on one sample.
         """
-        if loss.penalty is not None:
-            self._needs_representation()
+        if loss.penalty is not None and not isinstance(self.module, models.Projected):
+            raise ValueError(
+                f"{type(self.module).__name__} has no representation layer; use model=fc.models.projected('cnn') or "
+                "a fc.models.Projected of your own"
+            )
         G, losses = torch.empty_like(Y), Y.new_zeros(len(Y))
         if loss.plain and along is None and self._writes(Y, batch):
             self._write(Y, batch, G, losses)
@@ -250,25 +245,10 @@ class Engine:
 
         Where samples are padded they mean nothing.
         """
-        return self._forward("logits", Y, batch)
-
-    def features(self, Y: Parameters, batch: Batch) -> Representations:
-        """Representations `[m, B, f]` of the batch under each row of Y as in training; ValueError without any."""
-        self._needs_representation()
-        return self._forward("features", Y, batch)
-
-    def _forward(self, what: str, Y: Tensor, batch: Batch) -> Tensor:
         if self.general(Y.device) == "sequential":
-            return getattr(self.sequential, what)(Y, batch)
+            return self.sequential.logits(Y, batch)
         parts = [slice(0, len(Y))] if self.block is None else blocks(len(Y), self.block, 0, self.layout.d, Y.device)
-        return torch.cat([getattr(self.batched, what)(Y[part], batch.rows(part)) for part in parts])
-
-    def _needs_representation(self) -> None:
-        if not isinstance(self.module, models.Projected):
-            raise ValueError(
-                f"{type(self.module).__name__} has no representation layer; use model=fc.models.projected('cnn') or "
-                "a fc.models.Projected of your own"
-            )
+        return torch.cat([self.batched.logits(Y[part], batch.rows(part)) for part in parts])
 
     def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None = None) -> list[Tensor]:
         """Activations at the named layers, `[m, B, channels, positions]` each, scalers off, batch norm on the batch.

@@ -33,6 +33,7 @@ LAST, FIRST = (0, 1, 3, 4, 2), (0, 1, 4, 2, 3)  # a convolution's weights with c
 Back = Callable[[Tensor], Tensor | None]
 Stream = tuple[int, bool]  # which stream of neurons, and whether it is pictures
 Weights = Annotated[Tensor, "m O C kh kw"]
+READ_TWICE = "an in-place activation whose input is read elsewhere"
 
 
 @dataclass
@@ -59,10 +60,12 @@ class Rule:
     takes: what the layer reads on the written path, samples of rank 1 (features), 3 (pictures), or None for both.
     fresh: its output is new memory that its own way back does not read, so that an activation may write over it.
     passes_on: its output may be its input itself.  overwrites: it writes over its input, as `nn.ReLU(inplace=True)`.
+    rereads: the parts of it whose input others read too, so that they must not write over it.
     """
 
     takes: int | None = 3
     fresh = passes_on = overwrites = False
+    rereads: Sequence[Rule] = ()
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self.module, self.name = module, name
@@ -91,7 +94,9 @@ class Rule:
 
     def problem(self) -> str | None:
         """Why `batched` cannot stand for this layer; None where it can."""
-        return type(self.module).__name__
+        if type(self).batched is Rule.batched:
+            return type(self.module).__name__
+        return READ_TWICE if any(part.overwrites for part in self.rereads) else None
 
     def problems(self) -> Iterator[str]:
         """Why `batched` cannot stand for this layer and those in it."""
@@ -156,9 +161,6 @@ class Sequential(Rule):
             if isinstance(part, ReLU):
                 part.spares = not before.fresh
 
-    def problem(self) -> None:
-        return None
-
     def batched(self, x: Activations, p: Pass) -> Activations:
         for child in self.children:
             x = child(x, p)
@@ -200,19 +202,13 @@ def overwrites(parts: Sequence[Rule]) -> bool:
     return False
 
 
-READ_TWICE = "an in-place activation whose input is read elsewhere"
-
-
 class Residual(Rule):
     """`models.Residual`: relu(body(x) + shortcut(x))."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__(module, name)
-        self.body, self.shortcut = self.rules_of([("body", module.body), ("shortcut", module.shortcut)])
+        self.body, self.shortcut = self.rereads = self.rules_of(module._modules.items())
         self.overwrites = self.body.overwrites or self.shortcut.overwrites
-
-    def problem(self) -> str | None:
-        return READ_TWICE if self.overwrites else None
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         return torch.relu(self.body(x, p) + self.shortcut(x, p))
@@ -240,35 +236,22 @@ class Residual(Rule):
 
 
 class PreAct(Rule):
-    """`models.PreAct`: h = relu(norm1(x)); body(h) + (shortcut(h), or x)."""
+    """`models.PreAct`: h = enter(x); body(h) + (shortcut(h), or x)."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__(module, name)
-        self.enter, self.body = (
-            self.rules_of((part, getattr(module, part)) for part in parts) for parts in (module.ENTER, module.BODY)
-        )
-        self.shortcut = next(iter(self.rules_of((k, v) for k, v in module._modules.items() if k == "shortcut")), None)
-
-    def problem(self) -> str | None:
-        ways = (self.enter, self.body, [] if self.shortcut is None else [self.shortcut])
-        return READ_TWICE if any(overwrites(way) for way in ways) else None
+        self.enter, self.body, *shortcut = self.rereads = self.rules_of(module.named_children())
+        self.shortcut = next(iter(shortcut), None)
 
     def batched(self, x: Activations, p: Pass) -> Activations:
-        h = x
-        for child in self.enter:
-            h = child(h, p)
+        h = self.enter(x, p)
         short = x if self.shortcut is None else self.shortcut(h, p)
-        for child in self.body:
-            h = child(h, p)
-        return h + short
+        return self.body(h, p) + short
 
     def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        h = s
-        for child in self.enter:
-            h, _ = streams.through(child, h, True)
+        h, _ = streams.through(self.enter, s, True)
         short = s if self.shortcut is None else streams.through(self.shortcut, h, True)[0]
-        for child in self.body:
-            h, _ = streams.through(child, h, True)
+        h, _ = streams.through(self.body, h, True)
         return streams.join(short, h), picture
 
 
@@ -277,12 +260,9 @@ class Heads(Rule):
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__(module, name)
-        pairs = list(enumerate(zip(module.stages, module.heads, strict=True)))
-        self.stages = self.rules_of((f"stages.{i}", stage) for i, (stage, _) in pairs)
-        self.heads = self.rules_of((f"heads.{i}", head) for i, (_, head) in pairs)
-
-    def problem(self) -> str | None:
-        return READ_TWICE if any(part.overwrites for part in (*self.stages[1:], *self.heads)) else None
+        self.stages = self.rules_of((f"stages.{i}", stage) for i, stage in enumerate(module.stages))
+        self.heads = self.rules_of((f"heads.{i}", head) for i, head in enumerate(module.heads))
+        self.rereads = (*self.stages[1:], *self.heads)
 
     def batched(self, x: Activations, p: Pass) -> Annotated[Tensor, "m B heads C"]:
         logits = []
@@ -304,10 +284,8 @@ class Projected(Rule):
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__(module, name)
-        self.encoder, self.classifier = self.rules_of((k, getattr(module, k)) for k in ("encoder", "classifier"))
-
-    def problem(self) -> str | None:
-        return READ_TWICE if self.classifier.overwrites else None
+        self.encoder, self.classifier = self.rules_of(module._modules.items())
+        self.rereads = [self.classifier]
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         p.z = self.encoder(x, p)
@@ -324,9 +302,6 @@ class Linear(Rule):
     """`nn.Linear`: one product per client."""
 
     takes, fresh = 1, True
-
-    def problem(self) -> None:
-        return None
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         if x.dim() == 4:  # along the last axis of pictures
@@ -460,9 +435,6 @@ class GroupNorm(Rule):
 
     fresh = True
 
-    def problem(self) -> None:
-        return None
-
     def batched(self, x: Activations, p: Pass) -> Activations:
         n, groups = self.module, p.clients * self.module.num_groups
         w, b = scale_and_shift(self, p.params)
@@ -488,9 +460,6 @@ class BatchNorm(Rule):
     """`nn.BatchNorm1d` and `nn.BatchNorm2d`, on the statistics of each client's own batch."""
 
     fresh = True
-
-    def problem(self) -> None:
-        return None
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         """Where clients have different numbers of samples: the statistics of the real ones alone."""
@@ -553,9 +522,6 @@ def put_norm(norm: Rule, s: Sink, dx: Tensor | None, dw: Tensor | None, db: Tens
 
 class Each(Rule):
     """Layers that treat every sample and channel alone, so that it does not matter whose they are."""
-
-    def problem(self) -> None:
-        return None
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         return self.module(x)

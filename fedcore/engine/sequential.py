@@ -13,12 +13,12 @@ from torch.func import functional_call
 from .. import models
 from .batch import ONE_SAMPLE, Batch
 from .batched import Criterion, autocast, derivatives, directions, into
-from .loss import PLAIN, Loss
+from .loss import Loss
 from .shapes import Flat, Parameters, PerClient
 
 
 class Sequential:
-    """Gradients, logits and representations of clients, one after another.
+    """Gradients and logits of clients, one after another.
 
     random: whether forward passes may draw random numbers; each client then draws from its batch's key.
     A client's parameters and samples are copied before use: products can differ in the last bit between operands that
@@ -67,17 +67,11 @@ class Sequential:
     @torch.no_grad()
     def logits(self, Y: Parameters, batch: Batch) -> Tensor:
         """Logits `[m, B, ...]` of the batch as in training; 0 where padded."""
-        return self._stacked(
-            batch, lambda i: self._logits(forward, self.layout.views(Y[i].clone()), batch, i, PLAIN.rate)
-        )
-
-    @torch.no_grad()
-    def features(self, Y: Parameters, batch: Batch) -> Tensor:
-        """Representations `[m, B, f]` of the batch; 0 where padded."""
-        return self._stacked(batch, lambda i: self._features(Y[i], batch, i, PLAIN.rate))
-
-    def _stacked(self, batch: Batch, one: Callable[[int], Tensor]) -> Tensor:
-        rows = {i: one(i) for i, count in enumerate(batch.count) if count}
+        rows = {
+            i: self._logits(forward, self.layout.views(Y[i].clone()), batch, i, None)
+            for i, count in enumerate(batch.count)
+            if count
+        }
         first = next(iter(rows.values()))
         out = first.new_zeros(*batch.y.shape, *first.shape[1:])
         for i, row in rows.items():

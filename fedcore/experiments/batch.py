@@ -69,14 +69,15 @@ def standing(place: Place, cell: Cell) -> Result:
 
 
 def missing(
-    place: Place, cells: Iterable[Cell], seeds: Sequence[int], outdated: bool = False
+    place: Place, cells: Iterable[Cell], seeds: Sequence[int] | None = None, outdated: bool = False
 ) -> tuple[list[Cell], Outcome]:
     """The cells that lack a seed (or, with `outdated`, have one older than the code), and what stands already."""
     todo, outcome = [], Outcome()
     for cell in cells:
         try:
             result = standing(place, cell)
-            complete = not set(seeds) - set(result.runs) and not (outdated and result.outdated(seeds))
+            asked = cell.reporting(seeds)
+            complete = not set(asked) - set(result.runs) and not (outdated and result.outdated(asked))
         except CorruptResult as e:
             outcome.damaged.append(str(e))
             complete = False
@@ -90,7 +91,7 @@ def missing(
 def one(
     place: Place,
     cell: Cell,
-    seeds: Sequence[int],
+    seeds: Sequence[int] | None = None,
     *,
     notebook: bool = True,
     device: str | None = None,
@@ -99,14 +100,14 @@ def one(
     """Run one cell, as a notebook or plainly; returns its name.  Raises NotebookFailed naming the notebook."""
     file, workshop = place.file(cell), place.workshop
     if not notebook:
-        run_cell(cell.spec, seeds, file=file, workshop=workshop, device=device, outdated=outdated)
+        run_cell(cell.spec, cell.reporting(seeds), file=file, workshop=workshop, device=device, outdated=outdated)
         return cell.name
     output = place.notebook(cell)
     output.parent.mkdir(parents=True, exist_ok=True)
     parameters = {
         "name": f"{place.table}: {cell.name} ({place.profile})",
         "spec": json.loads(json.dumps(cell.spec)),
-        "seeds": list(seeds),
+        "seeds": cell.reporting(seeds),
         "file": str(file.resolve()),
         "workshop": str(workshop.resolve()),
         "device": device,
@@ -115,7 +116,7 @@ def one(
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(dict.fromkeys([package, *filter(None, sys.path)]))
     execute(NOTEBOOK, output, parameters, workshop=place.root / ".jupyter", env={"PYTHONPATH": path})
-    if set(seeds) - set(standing(place, cell).runs):
+    if set(cell.reporting(seeds)) - set(standing(place, cell).runs):
         raise NotebookFailed(f"{output} ended without its result {file}")
     return cell.name
 
@@ -123,7 +124,7 @@ def one(
 def run(
     place: Place,
     cells: Sequence[Cell],
-    seeds: Sequence[int],
+    seeds: Sequence[int] | None = None,
     *,
     notebooks: bool = True,
     scheduler: str | None = None,
@@ -142,7 +143,7 @@ def run(
     world = distributed.world()
     todo, outcome = world.first(lambda: missing(place, cells, seeds, outdated))
     shown = bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0)
-    call = partial(one, place, seeds=list(seeds), device=device, outdated=outdated)
+    call = partial(one, place, seeds=seeds, device=device, outdated=outdated)
 
     def collect(cell: Cell, result: Callable[[], Any]) -> None:
         try:

@@ -47,6 +47,7 @@ class Cell:
     """One entry of a table: `name` (unique in its table), `spec`, and where the source prints its value.
 
     row, column: where it stands in our table.  source: the value that the document prints (None where it prints none).
+    seeds: how many reporting seeds it has when it is complete.
     """
 
     name: str
@@ -54,6 +55,11 @@ class Cell:
     row: str = ""
     column: str = ""
     source: float | None = None
+    seeds: int = 3
+
+    def reporting(self, seeds: Sequence[int] | None = None) -> list[int]:
+        """The reporting seeds: the cell's own, from 0 on, unless others are asked for."""
+        return list(range(self.seeds) if seeds is None else seeds)
 
 
 @dataclass

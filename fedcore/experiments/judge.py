@@ -88,8 +88,8 @@ class Comparison:
     def _bound(self, tail: float) -> float:
         """What the gap exceeds with this probability where there is no difference.
 
-        The t quantiles of both sources, added like errors: the modified large-sample interval of Graybill and Wang
-        (1980).  A single t quantile would trust a spread that is small by chance over few seeds.
+        The t quantiles of both sources, added like errors (Zou and Donner 2008).  A single t quantile would trust a
+        spread that is small by chance over few seeds.
         """
         from scipy.special import stdtrit
 
@@ -219,9 +219,9 @@ def verdict(answers: Sequence[Answer | str], expected: str = BETTER) -> str:
     """One of `VERDICTS`, by the rule `CLAIMS`.
 
     expected: "better" or "worse" where the claim speaks of a difference, "equal" where of none, "not worse" where
-    "better" and "equal" both fulfil it.
+    "better" and "equal" both fulfil it, "not better" the other way round.
     """
-    fulfilled = {"not worse": (BETTER, EQUAL)}.get(expected, (expected,))
+    fulfilled = {"not worse": (BETTER, EQUAL), "not better": (WORSE, EQUAL)}.get(expected, (expected,))
     words = [a if isinstance(a, str) else a.word for a in answers]
     yes, open_ = sum(w in fulfilled for w in words), sum(w == OPEN for w in words)
     no = len(words) - yes - open_

@@ -85,13 +85,15 @@ class Stored:
         return (runs[0][:common, 0], np.stack([run[:common, 1] for run in runs])) if common else (np.empty(0),) * 2
 
 
-def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
+def frame(table: Table, place: Place, seeds: Sequence[int] | None = None) -> Any:
     """Tidy pandas.DataFrame of a table: one line per cell and what it says beside the source.
 
-    Columns: table, row, column, source, mean, sd, n, diverged, difference, source_gap, gap, gap_halfwidth, verdict;
-    detectable (the smallest gap that would have been found), setting (that was chosen) and edge (the axes of the
-    search at whose end it is); older (runs that are older than the code) and superseded (why they must not be relied
-    on).  Where runs say which test images are classified correctly, all gaps are one family of `judge.decide`.
+    seeds: None for each cell's own.
+
+    Columns: table, row, column, source, mean, sd, n, complete, diverged, difference, source_gap, gap, gap_halfwidth,
+    verdict; detectable (the smallest gap that would have been found), setting (that was chosen) and edge (the axes of
+    the search at whose end it is); older (runs that are older than the code) and superseded (why they must not be
+    relied on).  Where runs say which test images are classified correctly, all gaps are one family of `judge.decide`.
     """
     import pandas as pd
 
@@ -99,11 +101,12 @@ def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
     answers = judged(table, results, seeds)
     lines = []
     for (row, column), (cell, result) in results.items():
-        finals = np.array(result.finals(seeds) if result else [])
+        asked = cell.reporting(seeds)
+        finals = np.array(result.finals(asked) if result else [])
         finite = finals[np.isfinite(finals)]
         base_cell, base = results.get((table.against, column), (None, None))
         answer = answers.get((row, column))
-        gap, half = paired(result, base, seeds) if row != table.against else (math.nan, math.nan)
+        gap, half = paired(result, base, asked) if row != table.against else (math.nan, math.nan)
         if answer:
             gap, half = answer.comparison.gap, answer.comparison.half
         known = cell.source is not None and base_cell is not None and base_cell.source is not None
@@ -117,6 +120,7 @@ def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
                 "mean": finite.mean() if len(finite) else math.nan,
                 "sd": finite.std(ddof=1) if len(finite) > 1 else math.nan,
                 "n": len(finals),
+                "complete": len(finals) == len(asked),
                 "diverged": int((~np.isfinite(finals)).sum()),
                 "difference": finite.mean() - cell.source if len(finite) and cell.source is not None else math.nan,
                 "source_gap": source_gap,
@@ -126,33 +130,45 @@ def frame(table: Table, place: Place, seeds: Sequence[int]) -> Any:
                 "detectable": answer.detectable if answer else math.nan,
                 "setting": json.dumps(result.tuned["setting"]) if result and result.tuned else "",
                 "edge": ", ".join(result.tuned.get("edges", ())) if result and result.tuned else "",
-                "older": len(result.outdated(seeds)) if result else 0,
-                "superseded": result.superseded(seeds) if result else "",
+                "older": len(result.outdated(asked)) if result else 0,
+                "superseded": result.superseded(asked) if result else "",
             }
         )
     return pd.DataFrame(lines)
 
 
-def judged(table: Table, results: Mapping[Key, tuple[Cell, Result | None]], seeds: Sequence[int]) -> dict[Key, Answer]:
-    """The answers of one family, `table.against` being the other side of every question; only cells whose runs at all
-    seeds say which test images are classified correctly."""
-    complete = {
-        key: result
-        for key, (_, result) in results.items()
-        if result and all("images" in result.runs.get(seed, ()) for seed in seeds)
-    }
-    asked = {
-        (row, column): judge.compare(
-            result.correct(seeds), base.correct(seeds), (_diverged(result, seeds), _diverged(base, seeds))
-        )
-        for (row, column), result in complete.items()
-        if row != table.against and (base := complete.get((table.against, column)))
-    }
-    return dict(zip(asked, judge.decide(list(asked.values())), strict=True))
+def judged(
+    table: Table, results: Mapping[Key, tuple[Cell, Result | None]], seeds: Sequence[int] | None = None
+) -> dict[Key, Answer]:
+    """The answers of a whole table as one family, `table.against` being the other side of every question."""
+    asked = [(row, table.against, column) for row, column in results if row != table.against]
+    return {(row, column): a for (row, _, column), a in answered(results, asked, seeds).items()}
 
 
-def _diverged(result: Result, seeds: Sequence[int]) -> int:
-    return sum(result.runs[seed]["final"] is None for seed in seeds)
+def answered(
+    results: Mapping[Key, tuple[Cell, Result | None]],
+    asked: Sequence[tuple[str, str, str]],
+    seeds: Sequence[int] | None = None,
+    margin: float | None = None,
+) -> dict[tuple[str, str, str], Answer]:
+    """Answers to the questions `(row, base, column)` of one family, as far as both cells are complete.
+
+    A cell is complete when its runs at all seeds (default: its own) say which test images are classified correctly.
+    """
+
+    def complete(key: Key) -> Result | None:
+        cell, result = results.get(key, (None, None))
+        known = result and all("images" in result.runs.get(seed, ()) for seed in cell.reporting(seeds))
+        return result if known else None
+
+    found = {}
+    for row, base, column in asked:
+        ours, theirs = complete((row, column)), complete((base, column))
+        if ours and theirs:
+            common = results[row, column][0].reporting(seeds)
+            diverged = tuple(sum(r.runs[seed]["final"] is None for seed in common) for r in (ours, theirs))
+            found[row, base, column] = judge.compare(ours.correct(common), theirs.correct(common), diverged)
+    return dict(zip(found, judge.decide(list(found.values()), margin), strict=True))
 
 
 def paired(result: Result | None, base: Result | None, seeds: Sequence[int]) -> tuple[float, float]:
@@ -226,7 +242,7 @@ def together(tidy: Any) -> tuple[dict[str, int], str]:
     return counts, "holds in part" if same and opposite else "holds" if same else "does not hold"
 
 
-def verdicts(frames: Mapping[str, Any], seeds: int) -> Any:
+def verdicts(frames: Mapping[str, Any]) -> Any:
     """One line per table: its document, cells, gaps by kind, the mean of tau over its columns, and the verdict.
 
     frames: table -> its `frame`.  Columns: source, table, what, cells, same sign, opposite sign, not told apart,
@@ -238,7 +254,7 @@ def verdicts(frames: Mapping[str, Any], seeds: int) -> Any:
     for name, tidy in frames.items():
         table = get(name)
         counts, verdict = together(tidy)
-        order, run = orderings(table, tidy), int((tidy["n"] >= seeds).sum())
+        order, run = orderings(table, tidy), int(tidy["complete"].sum())
         taus = order["rank agreement (tau)"] if len(order) else pd.Series(dtype=float)
         if not (tidy["n"] > 0).any():
             verdict = "not run yet"

@@ -16,6 +16,8 @@ from .. import pages, plots
 from . import overview
 from .batch import Place
 from .cells import Cell, Result
+from .claims import Judgement
+from .judge import OPEN
 from .overview import KINDS, MISSING, Key, Stored
 from .table import Table
 
@@ -41,7 +43,7 @@ def grid(table: Table, tidy: Any) -> Any:
     return out.fillna("\u2013").rename_axis(index=None, columns=None)
 
 
-def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | None = None) -> Any:
+def drawing(table: Table, place: Place, seeds: Sequence[int] | None = None, caption: str | None = None) -> Any:
     """A figure from its cells, mean and one standard deviation over the seeds; None where nothing was run.
 
     With `table.axis` "round", a panel for each column shows the recorded curves.  Else the final values stand over the
@@ -52,13 +54,14 @@ def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | Non
     panels: dict[str, dict[str, dict[Any, list[float]]]] = {}  # panel -> row -> tick -> a value for each seed
     finals: dict[tuple[str, str], list[float]] = {}
     for cell, result in overview.stored_cells(table, place).values():
-        if result is None or any(seed not in result.runs for seed in seeds):
+        asked = cell.reporting(seeds)
+        if result is None or any(seed not in result.runs for seed in asked):
             continue
         runs = result.runs
         panel, _, tick = (cell.column, "", "") if table.axis == "round" else cell.column.rpartition(", ")
         tick = tick.removeprefix("rho=")
         points = panels.setdefault(panel, {}).setdefault(cell.row, {})
-        for run in (runs[seed] for seed in seeds):
+        for run in (runs[seed] for seed in asked):
             final = math.nan if run["final"] is None else run["final"]
             finals.setdefault((panel, cell.row), []).append(final)
             for at, value in run["history"] if table.axis == "round" else [(tick, final)]:
@@ -74,7 +77,8 @@ def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | Non
     for ax, (panel, lines) in zip(drawn, panels.items(), strict=False):
         ticks = list(dict.fromkeys(at for points in lines.values() for at in points))
         at = sorted(ticks) if table.axis == "round" else ticks
-        series = {row: np.full((len(seeds), len(at)), math.nan) for row in rows}  # every method keeps its colour
+        most = max(len(values) for points in lines.values() for values in points.values())
+        series = {row: np.full((most, len(at)), math.nan) for row in rows}  # every method keeps its colour
         for row, points in lines.items():
             for k, tick in enumerate(at):
                 series[row][: len(points.get(tick, [])), k] = points.get(tick, [])
@@ -103,6 +107,30 @@ def drawing(table: Table, place: Place, seeds: Sequence[int], caption: str | Non
         f"{table.title}: {len(panels)} panels ({'; '.join(filter(None, panels))}), a line for each of {', '.join(rows)}"
     )
     return show(figure, numbers, alt=words, caption=caption)
+
+
+def forest(judgements: Sequence[Judgement], caption: str) -> Any:
+    """Gaps with their 95 % intervals, a line a question, filled where decided; a cross where the document prints its
+    own gap on the same data.  None where no question is answered."""
+    from ..widgets import show
+
+    lines = [(j, question, answer) for j in judgements for question, answer in j.answers.items()]
+    if not lines:
+        return None
+    figure, ax = plots.figure(width=7.0, height=0.9 + 0.24 * len(lines))
+    for k, (j, question, answer) in enumerate(lines):
+        c, colour = answer.comparison, plots.COLOURS[judgements.index(j) % 2]
+        ax.errorbar(c.gap, k, xerr=c.half, fmt="o", color=colour, mfc=colour if answer.word != OPEN else "white")
+        ax.plot(j.printed.get(question, math.nan), k, "x", color="#222222")
+    labels = [f"{row} − {base}, {column}" for _, (row, base, column), _ in lines]
+    ax.axvline(0, color="#8a8a8a", linewidth=1)
+    ax.set_yticks(range(len(lines)), labels, fontsize=9)
+    ax.invert_yaxis()
+    ax.set_xlabel("gap in points of accuracy")
+    decided = sum(answer.word != OPEN for *_, answer in lines)
+    alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
+    numbers = {f"{j.claim.name}: {label}": str(a) for (j, _, a), label in zip(lines, labels, strict=True)}
+    return show(figure, numbers, alt=alt, caption=caption)
 
 
 # --- for chapters ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +31,88 @@ def computed(
 
     Raises `provenance.UncommittedCode` before the project would keep a result of code that no commit holds.
     """
-    file = (root or results()) / profile / f"{name}.json"
-    plan = json.loads(json.dumps(plan))  # tuples become lists, as they are read
-    saved = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if not again and saved.get("plan") == plan:
-        made = saved["provenance"]
-        return saved["result"], f"stored runs ({made['device']}, torch {made['torch']})"
+    file, plan = (root or results()) / profile / f"{name}.json", _as_read(plan)
+    if not again and (saved := _saved(file, plan)):
+        return saved["result"], _origin(saved)
     if again:
         provenance.check_committed(file)
     began = time.perf_counter()
-    result = json.loads(json.dumps(compute()))
+    result = _as_read(compute())
     if again:
-        seconds = round(time.perf_counter() - began, 1)
-        made = {"code": provenance.library(), **provenance.machine(None), "seconds": seconds}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic(file) as f:
-            f.write((json.dumps({"plan": plan, "provenance": made, "result": result}, indent=1) + "\n").encode())
-    return result, "computed with this page"
+        _store(file, plan, result, time.perf_counter() - began)
+    return result, HERE
+
+
+class Runs:
+    """What a page's functions give, by their arguments: read where it is stored, computed where it is not.
+
+    As `computed`, for runs that depend on others, as a comparison does on the learning rates that its search chose:
+
+        runs = Runs("08_runs", profile, plan, again=again)
+
+        @runs.keep
+        def accuracy(method, lr, seed): ...
+
+        origin = runs.store()  # after the last call
+
+    They are read from `results/PROFILE/NAME.json` if that was made for the same `plan`: all that a result depends on
+    beside its arguments.  With `again` all are computed, and `store` writes them there.
+    """
+
+    def __init__(
+        self, name: str, profile: str, plan: Mapping[str, Any], *, again: bool = False, root: Path | None = None
+    ) -> None:
+        self.file, self.plan, self.again = (root or results()) / profile / f"{name}.json", _as_read(plan), again
+        if again:
+            provenance.check_committed(self.file)
+        self.saved = None if again else _saved(self.file, self.plan)
+        self.results: dict[str, Any] = dict(self.saved["result"]) if self.saved else {}
+        self.seconds = 0.0
+
+    def keep(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with its results read or kept; arguments are given by position and known by their repr."""
+
+        @wraps(function)
+        def read(*given: Any) -> Any:
+            key = f"{function.__name__}({', '.join(map(repr, given))})"
+            if key not in self.results:
+                began = time.perf_counter()
+                self.results[key] = _as_read(function(*given))
+                self.seconds += time.perf_counter() - began
+            return self.results[key]
+
+        return read
+
+    def store(self) -> str:
+        """Write the results if they were made `again`; a few words on where they come from."""
+        if self.again:
+            _store(self.file, self.plan, self.results, self.seconds)
+        elif self.saved:
+            return _origin(self.saved) + (f"; others {HERE}" if self.seconds else "")
+        return HERE
+
+
+HERE = "computed with this page"
+
+
+def _as_read(value: Any) -> Any:
+    return json.loads(json.dumps(value))  # tuples become lists
+
+
+def _saved(file: Path, plan: Any) -> dict[str, Any] | None:
+    saved = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return saved if saved.get("plan") == plan else None
+
+
+def _origin(saved: Mapping[str, Any]) -> str:
+    return f"stored runs ({saved['provenance']['device']}, torch {saved['provenance']['torch']})"
+
+
+def _store(file: Path, plan: Any, result: Any, seconds: float) -> None:
+    made = {"code": provenance.library(), **provenance.machine(None), "seconds": round(seconds, 1)}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic(file) as f:
+        f.write((json.dumps({"plan": plan, "provenance": made, "result": result}, indent=1) + "\n").encode())
 
 
 def outdated(root: Path | None = None) -> list[Path]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .cells import Cell
@@ -52,7 +53,7 @@ _added: list[Table] = []
 
 def tables() -> dict[str, Table]:
     """Every definition of the folder `documents` and of `add`, by name, in the order of the documents."""
-    found = [*_shipped(), *_added]
+    found = [*(table for module in documents() for table in module.TABLES), *_added]
     names = [table.name for table in found]
     if len(set(names)) < len(names):
         raise ValueError(f"two definitions share a name: {sorted(n for n in set(names) if names.count(n) > 1)}")
@@ -60,11 +61,12 @@ def tables() -> dict[str, Table]:
 
 
 @cache
-def _shipped() -> tuple[Table, ...]:
+def documents() -> tuple[ModuleType, ...]:
+    """The modules of the folder `documents`, one for each source document."""
     from . import documents as folder
 
-    modules = sorted(m.name for m in pkgutil.iter_modules(folder.__path__) if m.name[0] != "_")
-    return tuple(t for m in modules for t in importlib.import_module(f"{folder.__name__}.{m}").TABLES)
+    names = sorted(m.name for m in pkgutil.iter_modules(folder.__path__) if m.name[0] != "_")
+    return tuple(importlib.import_module(f"{folder.__name__}.{name}") for name in names)
 
 
 def add(file: str | os.PathLike) -> None:

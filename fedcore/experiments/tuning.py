@@ -3,11 +3,12 @@
     "tune": {"axes": {"run.lr": [0.05, 0.1, 0.2], "method.alpha": [0.1, 0.3]}, "seeds": [1000, 1001],
              "rounds": 60, "finalists": 3, "growth": 2, "limits": {"method.alpha": [0, 1]}}
 
-All combinations are run on the tuning seeds, for `rounds` rounds where that is given.  While the best one stands at an
-end of an axis, the axis grows there by one value in the ratio of its last two, the others being held, at most `growth`
-times an axis and within `limits`.  The best `finalists` are then run in full.  Scores are means of the final metric on
-the validation data, where the federation has them; the first of equal ones wins, and a setting that diverged with any
-seed comes last.  `{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
+All combinations are run on the tuning seeds; where `rounds` is given, on the first two of them and for so many rounds.
+While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last two, the
+others being held, at most `growth` times an axis and within `limits`.  The best `finalists` are then run in full, and
+the axes may grow once more.  Scores are means of the final metric on the validation data, where the federation has
+them; the first of equal ones wins, and a setting that diverged with any seed comes last.
+`{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
 """
 
 from __future__ import annotations
@@ -40,17 +41,24 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
     axes = {name: sorted(values) for name, values in tune["axes"].items()}
     for values in itertools.product(*axes.values()):
         search.score(named(dict(zip(axes, values, strict=True))), tune.get("rounds"))
-    for name, values in axes.items():
-        for _ in range(tune.get("growth", 2)):
-            here = flat(search.best())
-            more = beyond(values, here[name], tune.get("limits", {}).get(name, (0, math.inf)))
-            if more is None:
-                break
-            axes[name] = values = sorted([*values, more])
-            search.score(named({**here, name: more}), tune.get("rounds"))
+    left = dict.fromkeys(axes, tune.get("growth", 2))
+
+    def grow(rounds: int | None) -> None:
+        for name in axes:
+            while left[name]:
+                here = flat(search.best())
+                more = beyond(axes[name], here[name], tune.get("limits", {}).get(name, (0, math.inf)))
+                if more is None:
+                    break
+                left[name] -= 1
+                axes[name] = sorted([*axes[name], more])
+                search.score(named({**here, name: more}), rounds)
+
+    grow(tune.get("rounds"))
     if tune.get("rounds"):
         for setting in search.leading(tune.get("finalists", 3)):
             search.score(setting)
+        grow(None)
     chosen = search.best()
     edges = [name for name, value in flat(chosen).items() if len(axes[name]) > 1 and value in _ends(axes[name])]
     return {"setting": chosen, "tried": search.tried, "edges": edges}
@@ -58,8 +66,13 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
 
 def planned(tune: Mapping[str, Any]) -> int:
     """How many runs a search takes at least: before any axis grows."""
-    count = len(tune["grid"]) if "grid" in tune else math.prod(map(len, tune["axes"].values()))
-    return (count + (tune.get("finalists", 3) if tune.get("rounds") else 0)) * len(tune.get("seeds", [1000]))
+    seeds = len(tune.get("seeds", [1000]))
+    if "grid" in tune:
+        return len(tune["grid"]) * seeds
+    combinations = math.prod(map(len, tune["axes"].values()))
+    return (
+        combinations * min(seeds, 2) + tune.get("finalists", 3) * seeds if tune.get("rounds") else combinations * seeds
+    )
 
 
 @dataclass
@@ -77,8 +90,8 @@ class Search:
             spec["run"] = {**spec["run"], "rounds": rounds}
         if spec.get("federation", {}).get("validation"):
             spec["on"] = "validation"
-        name = f"tune{len(self.tried)}"
-        values = [self.run(spec, s, f"{name}-{s}")["final"] for s in self.spec["tune"].get("seeds", [1000])]
+        seeds = self.spec["tune"].get("seeds", [1000])[: None if rounds is None else 2]
+        values = [self.run(spec, s, f"tune{len(self.tried)}-{s}")["final"] for s in seeds]
         score = None if None in values else float(np.mean(values))
         self.tried.append({"setting": setting, "rounds": rounds, "score": score, "values": values})
 

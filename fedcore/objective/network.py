@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,8 +53,6 @@ class Federation:
     partition: Partition
     seed: int
     _smaller: dict[Any, Federation] = field(default_factory=dict, init=False)
-
-    has_test: ClassVar[bool] = True
 
     def __repr__(self) -> str:
         return (
@@ -206,7 +204,7 @@ class Federation:
         """
         if to not in self._smaller:
             engine = self.engine.shrink(to)
-            self._smaller[to] = replace(self, engine=engine, x0=engine.start)
+            self._smaller[to] = replace(self, engine=engine, x0=models.flatten(engine.module))
         return self._smaller[to]
 
     def with_model(self, change: Callable[[nn.Module], nn.Module]) -> Federation:

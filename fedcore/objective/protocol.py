@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,75 +23,51 @@ class Objective(Protocol):
     `gradient`, from which `gradient_and_losses` and `descend` are made; `full_gradient` then stays exact.
     """
 
-    has_test: ClassVar[bool]  # whether there is a test set, so that clients' models can be evaluated
-
     @property
     def n(self) -> int:
         """How many clients."""
-        ...
 
     @property
     def d(self) -> int:
         """How many parameters."""
-        ...
 
     @property
     def sizes(self) -> np.ndarray:
         """Samples per client `[n]`, the weights of `weighting="samples"`."""
-        ...
 
     @property
     def x0(self) -> Tensor:
         """The parameters that a run starts from, `[d]`."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where parameters and gradients are."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """Their type."""
-        ...
 
     @property
     def layout(self) -> Layout | None:
         """Names and places of the parameters; None of a quadratic."""
-        ...
-
-    @property
-    def classes(self) -> int:
-        """How many labels the data have; 0 of a quadratic."""
-        ...
 
     @property
     def stages(self) -> int:
         """Heads of a network with heads, else 1."""
-        ...
 
     @property
     def trained(self) -> Tensor | None:
         """Which parameters local steps may change, `[d]` bool; None for all."""
-        ...
 
     @property
     def block(self) -> int | None:
         """How many clients are computed together at most; None: no bound of the user's."""
-        ...
-
-    @property
-    def normalise(self) -> str:
-        """How inputs are normalised: "pooled", "client" or "half"."""
-        ...
 
     def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Objective:
         """The same objectives on another device or in another type; self is left as it is."""
-        ...
 
     def fingerprint(self) -> str:
         """A hash of what determines a run here."""
-        ...
 
     def plan(
         self,
@@ -107,7 +83,6 @@ class Objective(Protocol):
         epoch: int = 0,
     ) -> Plan:
         """The local steps and batches of round t for these clients, from (seed, t, client) alone."""
-        ...
 
     def gradient(self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
         """Gradients `[a, d]` at the rows of `Y [a, d]` in local step k, for the first a clients of the plan.
@@ -115,52 +90,40 @@ class Objective(Protocol):
         loss: what is differentiated, its tensors for these a clients.  along: directions `[a, d]`; the result is then
         the derivative of the gradients in them, Hessian-vector products.
         """
-        ...
 
     def gradient_and_losses(
         self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """`gradient`, and the clients' losses `[a]` on the same batches."""
-        ...
 
     def full_gradient(
         self, Y: Tensor, plan: Plan, k: int = -1, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> Tensor:
         """Gradients `[a, d]` of the whole local objectives; k: the local step whose randomness (dropout) is used."""
-        ...
 
     def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
         """All local steps of the plan in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding."""
-        ...
 
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
         """Logits `[a, B, ...]` under each row of Y on local step k's batch as in training; padded ones mean nothing."""
-        ...
 
     def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Objective:
         """The same clients with the smaller network `to(module)` (`submodels.Width`, `Depth`); made once."""
-        ...
 
     def neurons(self, aligned: bool = True) -> Neurons:
         """The hidden units and the parameters they own; none of a quadratic."""
-        ...
 
     def owned(self, clients: np.ndarray) -> Tensor:
         """Which labels each of these clients has samples of, `[a, classes]` bool."""
-        ...
 
     def activations(self, x: Tensor, clients: np.ndarray, budget: int | None = None, key: int = 0) -> list[Tensor]:
         """Mean activation `[a, width]` of each group of hidden units on the clients' data, under the model `x [d]`."""
-        ...
 
     def activation_bytes(self, batch_size: int | None) -> float:
         """Bytes of activations and their gradients for one client's mini-batch; 0 where they are bounded anyway."""
-        ...
 
     def evaluate(self, x: Tensor) -> dict[str, Tensor]:
         """Metrics of the model `x [d]`, each a scalar."""
-        ...
 
     def objective(self, x: Tensor) -> Tensor:
         """F(x)."""
-        ...

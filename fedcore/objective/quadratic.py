@@ -26,12 +26,9 @@ class Quadratic:
     """
 
     layout: Layout | None = None
-    classes, stages = 0, 1
+    stages = 1
     trained: Tensor | None = None
-    has_test = False
-    normalise = "pooled"
     block: int | None = None
-    partition = public = None
 
     def __init__(self, A: Tensor, b: Tensor, x0: Tensor) -> None:
         self.A, self.b, self.x0 = A, b, x0

@@ -24,7 +24,7 @@ LRS = [0.02, 0.05, 0.1, 0.2, 0.5]
 def search(arguments: Mapping[str, Sequence[float]], lrs: Sequence[float] = LRS, **more: Any) -> dict[str, Any]:
     """The protocol's search: the same learning rates for every method, times the values of its own parameters.
 
-    more: `rounds`, `finalists`, `growth` and `limits` of `tuning`.
+    more: `seeds`, `rounds`, `finalists`, `growth` and `limits` of `tuning`.
     """
     axes = {"run.lr": list(lrs), **{f"method.{name}": list(values) for name, values in arguments.items()}}
     return {"axes": axes, "seeds": [1000, 1001], **more}

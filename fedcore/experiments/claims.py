@@ -1,0 +1,152 @@
+"""The central claims of the documents: what each says, which comparisons decide it, and the verdict.
+
+A claim is one statement that can be right or wrong.  It is settled by a proof or by arithmetic, which a test carries
+out, or it asks questions of stored results: is this row better than that one, in this column?  All its questions are
+one family of `judge.decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import judge
+from .batch import Place
+from .judge import BETTER, Answer
+from .overview import answered, stored_cells
+from .table import PROFILES, documents, get
+
+Question = tuple[str, str, str]  # row, the row that it is compared with, column
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a document.
+
+    name: short, unique.  place: where the document says it.  text: what it says, in our words.  printed: the evidence
+    that it gives.  table, questions: the table that decides it, and in each profile the comparisons.  expected,
+    margin: as `judge.verdict` and `judge.decide` have them.  settled: `(verdict, reason, test)` where no run is needed.
+    """
+
+    name: str
+    document: str
+    place: str
+    text: str
+    printed: str
+    table: str = ""
+    questions: Mapping[str, Sequence[Question]] = field(default_factory=dict)
+    expected: str = BETTER
+    margin: float | None = None
+    settled: tuple[str, str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is known of a claim in a profile: the answered questions, how many are not computed yet, and the verdict.
+
+    printed: the document's own gaps, for the questions whose data are the document's.
+    """
+
+    claim: Claim
+    profile: str
+    answers: Mapping[Question, Answer]
+    missing: int
+    verdict: str
+    printed: Mapping[Question, float] = field(default_factory=dict)
+
+
+def every() -> list[Claim]:
+    """The claims of all documents, in their order."""
+    return [claim for module in documents() for claim in getattr(module, "CLAIMS", ())]
+
+
+def judged(claim: Claim, root: Path) -> list[Judgement]:
+    """A judgement for every profile that has questions and stored results; one without a profile where it is settled.
+
+    While a question is not computed, a claim is not judged: its verdict is "".
+    """
+    if claim.settled:
+        return [Judgement(claim, "", {}, 0, claim.settled[0])]
+    out = []
+    for profile in (p for p in PROFILES if p in claim.questions):
+        asked = claim.questions[profile]
+        results = stored_cells(get(claim.table), Place(root, profile, claim.table))
+        answers = answered(results, asked, margin=claim.margin)
+        missing = len(asked) - len(answers)
+        if answers:
+            verdict = "" if missing else judge.verdict(list(answers.values()), claim.expected)
+            printed = {
+                (row, base, column): a - b
+                for row, base, column in asked
+                if None not in (a := results[row, column][0].source, b := results[base, column][0].source)
+            }
+            out.append(Judgement(claim, profile, answers, missing, verdict, printed))
+    return out
+
+
+def strongest(judgements: Sequence[Judgement]) -> Judgement | None:
+    """The judgement that counts: settled, else on the data nearest to the document's (paper, desk, quick)."""
+    decided = [j for j in judgements if j.verdict]
+    return decided[-1] if decided else None  # the profiles are in this order
+
+
+def confidence(judgement: Judgement | None) -> str:
+    """How sure the verdict is, in words: what it rests on."""
+    if judgement is None:
+        return "not run yet"
+    if judgement.claim.settled:
+        return "proved or counted"
+    seeds = min(a.comparison.seeds for a in judgement.answers.values())
+    data = {
+        "quick": "small digits only",
+        "desk": "the document's kind of data, smaller network",
+        "paper": "the document's own setting",
+    }
+    return f"{data[judgement.profile]}, {seeds} seeds"
+
+
+def matrix(claims: Sequence[Claim], root: Path) -> Any:
+    """A line per claim (pandas.DataFrame): document, place, claim, printed, a column per profile, verdict, rests on."""
+    import pandas as pd
+
+    lines = []
+    for claim in claims:
+        found = judged(claim, root)
+        by_profile = {j.profile: ours(j) for j in found}
+        best = strongest(found)
+        lines.append(
+            {
+                "place": claim.place,
+                "claim": claim.text,
+                "verdict": best.verdict if best else "",
+                "ours": claim.settled[1] if claim.settled else "; ".join(f"{p}: {w}" for p, w in by_profile.items()),
+                "printed": claim.printed,
+                "rests on": confidence(best),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def ours(judgement: Judgement) -> str:
+    """The answers of a judgement, in words: by row and by answer."""
+    parts = []
+    for word in dict.fromkeys(a.word for a in judgement.answers.values()):
+        same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
+        parts.append(f"{word}: " + ", ".join(f"{_named(q, judgement)} {_short(a)}" for q, a in same))
+    return "; ".join(parts) + (f"; {judgement.missing} not computed yet" if judgement.missing else "")
+
+
+def _named(question: Question, judgement: Judgement) -> str:
+    """What tells a question from the others of its claim."""
+    _, base, column = question
+    bases, columns = ({q[k] for q in judgement.answers} for k in (1, 2))
+    return (
+        column if len(columns) > 1 or len(bases) == 1 else f"than {base}" if len(columns) == 1 else f"{base}, {column}"
+    )
+
+
+def _short(answer: Answer) -> str:
+    found = f" (would have found {answer.detectable:.1f})" if answer.word == judge.OPEN else ""
+    return f"{answer.comparison.gap:+.1f} ± {answer.comparison.half:.1f}{found}"

@@ -1,0 +1,115 @@
+"""Claims: each is settled by a test that exists, or asks questions of cells that exist; verdicts follow one rule."""
+
+import ast
+import base64
+
+import numpy as np
+import pytest
+
+from fedcore.experiments import Cell, batch, cells, claims, judge, show
+from fedcore.experiments import table as definitions
+from fedcore.experiments.cells import identity
+from fedcore.experiments.claims import Claim
+from tools import book
+
+CLAIM = Claim(
+    "a", "S000", "§1", "x beats y", "+5", "t", {"quick": [("x", "y", "c"), ("x", "z", "c")], "desk": [("x", "y", "c")]}
+)
+
+
+@pytest.mark.parametrize("claim", claims.every(), ids=lambda c: c.name)
+def test_a_claim_is_settled_by_a_test_or_asks_of_cells_that_exist(claim):
+    assert bool(claim.settled) != bool(claim.questions)
+    if claim.settled:
+        verdict, reason, test = claim.settled
+        file, _, name = test.partition("::")
+        functions = {
+            n.name for n in ast.parse((book.ROOT / file).read_text(encoding="utf-8")).body if hasattr(n, "name")
+        }
+        assert verdict in judge.VERDICTS
+        assert reason
+        assert name in functions
+    for profile, asked in claim.questions.items():
+        keys = {(cell.row, cell.column) for cell in definitions.get(claim.table).cells(profile)}
+        assert asked
+        assert {(row, column) for row, _, column in asked} | {(base, column) for _, base, column in asked} <= keys
+
+
+def test_claims_have_names_of_their_own():
+    names = [claim.name for claim in claims.every()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """A table with rows x, y, z in two profiles; `write(profile, row, share)` stores a cell."""
+
+    def listed(profile):
+        spec = {"study": "simulate", "method": ["FedAvg", {}], "profile": profile}
+        printed = {"desk": {"x": 80.0, "y": 75.0}}.get(profile, {})
+        return [Cell(row, {**spec, "row": row}, row, "c", printed.get(row)) for row in "xyz"]
+
+    table = definitions.Table("t", "", "S000", listed, {"quick": "tiny", "desk": "tiny"})
+    monkeypatch.setattr(claims, "get", lambda name: table)
+    images = np.random.default_rng(0).random((3, 500))
+
+    def write(profile, row, share):
+        place = batch.Place(tmp_path, profile, "t")
+        place.folder.mkdir(parents=True, exist_ok=True)
+        cell = next(c for c in listed(profile) if c.row == row)
+        runs = {
+            seed: {
+                "id": identity(cell.spec, seed), "images": 500, "classes": 10, "final": 100 * float((v < share).mean()),
+                "correct": base64.b64encode(np.packbits(v < share)).decode(),
+            }
+            for seed, v in enumerate(images)
+        }  # fmt: skip
+        cells._store(place.file(cell), cells.Result(cell.spec, runs))
+
+    return tmp_path, write
+
+
+def test_a_claim_is_judged_once_all_its_questions_are_answered(stored):
+    root, write = stored
+    assert claims.judged(CLAIM, root) == []
+    write("quick", "x", 0.9)
+    write("quick", "y", 0.6)
+    (half,) = claims.judged(CLAIM, root)
+    assert (half.missing, half.verdict) == (1, "")
+    assert claims.strongest([half]) is None
+    write("quick", "z", 0.9)
+    (whole,) = claims.judged(CLAIM, root)
+    assert (whole.missing, whole.verdict) == (0, "holds in part")
+    assert claims.ours(whole).startswith("better: than y +3")
+    assert "not distinguished: than z +0.0" in claims.ours(whole)
+
+
+def test_the_data_nearest_to_the_documents_decide(stored):
+    root, write = stored
+    for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.6)):
+        write("quick", row, share)
+    write("desk", "x", 0.5)
+    write("desk", "y", 0.8)
+    found = claims.judged(CLAIM, root)
+    assert [(j.profile, j.verdict) for j in found] == [("quick", "holds"), ("desk", "does not hold")]
+    assert found[1].printed == {("x", "y", "c"): 5.0}
+    assert found[0].printed == {}  # other data than the document's
+    (line,) = claims.matrix([CLAIM], root).to_dict("records")
+    assert line["verdict"] == "does not hold"
+    assert line["rests on"] == "the document's kind of data, smaller network, 3 seeds"
+
+
+def test_a_settled_claim_needs_no_run(tmp_path):
+    claim = Claim("b", "S000", "§2", "z", "-", settled=("holds", "by arithmetic", "tests/test_claims.py::test_x"))
+    (line,) = claims.matrix([claim], tmp_path).to_dict("records")
+    assert (line["verdict"], line["ours"], line["rests on"]) == ("holds", "by arithmetic", "proved or counted")
+
+
+def test_a_forest_shows_every_question_with_its_answer(stored):
+    root, write = stored
+    for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.9)):
+        write("quick", row, share)
+    picture = show.forest(claims.judged(CLAIM, root), "Gaps")
+    assert "1 of 2 comparisons are decided" in picture.alt
+    assert "x − z, c = +0.0" in repr(picture)
+    assert show.forest([], "nothing") is None
