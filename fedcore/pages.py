@@ -19,6 +19,7 @@ from html import escape
 from typing import Any
 
 from .checkpoint import atomic
+from .widgets import asset
 
 PROFILES = ("quick", "paper", "test")
 VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told at this scale")
@@ -193,12 +194,11 @@ def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
 
     `frame` is a pandas frame of at most 8 columns; texts wrap, and a value that is an `Html` is put in as it is.
     Each column in `menus` gets a menu of its values. A categorical column sorts in the order of its categories, any
-    other by its text. Everything works offline and by keyboard; without JavaScript the whole table stands there.
+    other by its text. The table scrolls in a window of its own. Everything works offline and by keyboard; without
+    JavaScript the whole table stands there.
 
     Raises ValueError for more than 8 columns, no rows, and a menu of an unknown column.
     """
-    from .widgets import asset
-
     names = [str(name) for name in frame.columns]
     if not 1 <= len(names) <= 8:
         raise ValueError(f"the table has {len(names)} columns; a filtered table has 1 to 8, merge or leave some out")
@@ -220,8 +220,9 @@ def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
     plan = plan.replace("<", "\\u003c")
     return Html(
         f'<div class="fc-filter tex2jax_process">\n<style>\n{asset("filter.css")}\n</style>\n'
+        f'<div class="fc-window" role="region" tabindex="0" aria-label="{escape(caption)}">'
         f'<table class="fc-rows" style="{escape(labels)}"><caption>{escape(caption)}</caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>{chr(10).join(rows)}</tbody></table>\n"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{chr(10).join(rows)}</tbody></table></div>\n"
         f'<script type="application/json">{plan}</script>\n<script>\n{asset("filter.js")}\n</script></div>',
         "\n".join(lines),
     )

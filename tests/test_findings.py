@@ -450,7 +450,7 @@ def test_headers_sort_up_and_down_by_keyboard_numbers_by_size_and_categories_by_
     with opened(browser, page) as tab:
         box = tab.locator(".fc-filter").first
         box.get_by_label("words").focus()
-        for _ in range(2):  # the menu, then the first header
+        for _ in range(3):  # the menu, the window in which the table scrolls, the first header
             tab.keyboard.press("Tab")
         tab.keyboard.press("Enter")
         assert names(box) == ["a < b", "item 2", "item 9", "item 10"]
@@ -478,7 +478,7 @@ def test_the_ledger_fits_its_window_and_can_be_filtered_there(browser, tmp_path,
     with opened(browser, path, size) as tab:
         box = tab.locator(".fc-filter")
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert box.evaluate("e => e.scrollWidth <= e.clientWidth")
+        assert box.locator(".fc-window").evaluate("e => e.scrollWidth <= e.clientWidth")
         box.get_by_label("document").select_option("SCAFFOLD page")
         shown = sum(f.document == "S001" for f in LEDGER_OF)
         assert box.locator("output").inner_text() == f"{shown} of {len(LEDGER_OF)} rows"

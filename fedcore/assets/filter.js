@@ -52,7 +52,7 @@
       head.replaceChildren();
       add(head, "button", {type: "button", textContent: titles[i], title: `sort by ${titles[i]}`, onclick: () => sort(i)});
     });
-    table.before(tools);
+    table.parentElement.before(tools);
     box.classList.add("fc-ready");
     show();
   }
