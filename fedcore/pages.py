@@ -19,6 +19,7 @@ from html import escape
 from typing import Any
 
 from .checkpoint import atomic
+from .widgets import asset
 
 PROFILES = ("quick", "paper", "test")
 VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told at this scale")
@@ -186,6 +187,45 @@ def table(frame: Any, caption: str, digits: int = 4) -> Html:
     text = frame.to_string(index=not plain_index, float_format=number, na_rep="–")
     region = f'role="region" tabindex="0" aria-label="{escape(caption)}"'
     return Html(f'<div class="fc-scroll tex2jax_process" {region}>{html}</div>', f"{caption}\n{text}")
+
+
+def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
+    """A long table of texts that a reader can sort by its headers and filter by words and by menus.
+
+    `frame` is a pandas frame of at most 8 columns; texts wrap, and a value that is an `Html` is put in as it is.
+    Each column in `menus` gets a menu of its values. A categorical column sorts in the order of its categories, any
+    other by its text. The table scrolls in a window of its own. Everything works offline and by keyboard; without
+    JavaScript the whole table stands there.
+
+    Raises ValueError for more than 8 columns, no rows, and a menu of an unknown column.
+    """
+    names = [str(name) for name in frame.columns]
+    if not 1 <= len(names) <= 8:
+        raise ValueError(f"the table has {len(names)} columns; a filtered table has 1 to 8, merge or leave some out")
+    if frame.empty:
+        raise ValueError("the table has no rows; give at least one")
+    if unknown := [name for name in menus if name not in names]:
+        raise ValueError(f"menus={unknown} are no columns; the table has: {', '.join(names)}")
+    orders = [list(column.cat.categories) if column.dtype == "category" else None for _, column in frame.items()]
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    rows, lines = [], [caption]
+    for row in frame.itertuples(index=False):
+        cells = (value.html if isinstance(value, Html) else escape(str(value)) for value in row)
+        rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        lines.append(" | ".join(str(value) for value in row))
+    # Narrow windows show a row as a card; its labels are these variables, see the style.
+    labels = ";".join(f"--label-{i}:{json.dumps(name)}" for i, name in enumerate(names, 1))
+    plan = json.dumps({"menus": [names.index(name) for name in menus], "orders": orders}, ensure_ascii=False)
+    # Without "<" no text in the data can end the script element that holds it.
+    plan = plan.replace("<", "\\u003c")
+    return Html(
+        f'<div class="fc-filter tex2jax_process">\n<style>\n{asset("filter.css")}\n</style>\n'
+        f'<div class="fc-window" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f'<table class="fc-rows" style="{escape(labels)}"><caption>{escape(caption)}</caption>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{chr(10).join(rows)}</tbody></table></div>\n"
+        f'<script type="application/json">{plan}</script>\n<script>\n{asset("filter.js")}\n</script></div>',
+        "\n".join(lines),
+    )
 
 
 def record(**numbers: Any) -> Html:

@@ -67,8 +67,8 @@ def _uri(png: bytes) -> str:
 
 
 @cache
-def _asset(name: str) -> str:
-    """Our style or script on lines without indent, comment or blank line (a blank line ends HTML in Markdown)."""
+def asset(name: str) -> str:
+    """A style or script of `fedcore/assets`, without indent, comments and blank lines (these end HTML in Markdown)."""
     lines = (line.strip() for line in (Path(__file__).parent / "assets" / name).read_text("utf-8").splitlines())
     return "\n".join(line for line in lines if line and not line.startswith(("//", "/*")))
 
@@ -95,7 +95,7 @@ def _figure_html(shown: Picture, body: str, frame: int | None = None, tail: str 
     if shown.caption:
         body += f'<div class="fc-caption">{html.escape(" ".join(shown.caption.split()))}</div>'
     return (
-        f'<figure class="{kind}" style="max-width:{width}px">\n<style>\n{_asset("explore.css")}\n</style>\n'
+        f'<figure class="{kind}" style="max-width:{width}px">\n<style>\n{asset("explore.css")}\n</style>\n'
         f'<img class="dark-light" {image}>\n<figcaption>{body}</figcaption>{tail}\n</figure>'
     )
 
@@ -232,7 +232,7 @@ class Explorer:
         data = json.dumps(store, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         setting = dict(zip(titles, self.settings()[self.start].values(), strict=True))
         body = _row("fc-setting", setting) + _row("fc-numbers", first.numbers)
-        tail = f'\n<script type="application/json">{data}</script>\n<script>\n{_asset("explore.js")}\n</script>'
+        tail = f'\n<script type="application/json">{data}</script>\n<script>\n{asset("explore.js")}\n</script>'
         return _figure_html(self._start_picture(), body, self.start, tail)
 
     @cached_property
@@ -301,7 +301,7 @@ def _words_html(picture: Picture) -> str:
     caption = f'<div class="fc-caption">{html.escape(picture.caption)}</div>' if picture.caption else ""
     hidden = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
     return (
-        f"<style>\n{_asset('explore.css')}\n</style>{_row('fc-numbers', picture.numbers)}{caption}"
+        f"<style>\n{asset('explore.css')}\n</style>{_row('fc-numbers', picture.numbers)}{caption}"
         f'<div style="{hidden}">{html.escape(picture.alt)}</div>'
     )
 
