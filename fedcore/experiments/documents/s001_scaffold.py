@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..cells import Cell
+from ..claims import Claim
 from ..table import Table, printed
 from ._common import MLP, grid, simulation
 from .s000_fedup import LRS, METHODS
@@ -31,4 +32,52 @@ TABLES = [
         },
         (("data, model, everything", "digits and a small MLP"),), figure=True, axis="round", proposed="SCAFFOLD",
     )
+]  # fmt: skip
+
+CLAIMS = [
+    Claim(
+        "scaffold-accuracy", "S001", "Figure",
+        "SCAFFOLD is more accurate than FedAvg where clients have different labels",
+        "an invented curve, +24 points at round 100", "fedup-table4",
+        {
+            "quick": [("SCAFFOLD", "FedAvg", f"digits, q={q}") for q in (0.1, 0.3)],
+            "desk": [("SCAFFOLD", "FedAvg", f"CIFAR-10, q={q}") for q in (0.3, 0.6)],
+        },
+    ),
+    Claim(
+        "scaffold-fedprox", "S001", "Figure",
+        "SCAFFOLD is more accurate than FedProx where clients have different labels",
+        "an invented curve, +6 points at round 100", "fedup-table4",
+        {
+            "quick": [("SCAFFOLD", "FedProx", f"digits, q={q}") for q in (0.1, 0.3)],
+            "desk": [("SCAFFOLD", "FedProx", f"CIFAR-10, q={q}") for q in (0.3, 0.6)],
+        },
+    ),
+    Claim(
+        "scaffold-limit", "S001", "Why it works",
+        "SCAFFOLD removes the drift that local steps cause", "an argument in words",
+        settled=(
+            "holds",
+            "on quadratics its limit is the optimum for every number of local steps; FedAvg's is another point",
+            "tests/test_theorems_02.py::test_scaffold_reaches_its_fixed_point_and_fedavg_another_one",
+        ),
+    ),
+    Claim(
+        "scaffold-control", "S001", "Server update",
+        "c is the mean of all clients' control variates", "the printed update",
+        settled=(
+            "does not hold",
+            "with m of n clients a round the printed update makes c n/m times that mean; the factor |S|/n is missing",
+            "tests/test_theorems_02.py::test_thm_literal_scale",
+        ),
+    ),
+    Claim(
+        "scaffold-upload", "S001", "Communication",
+        "SCAFFOLD doubles the communication of a round", "a count",
+        settled=(
+            "holds in part",
+            "downloads double; the server can compute the second upload from the first, so d + 1 numbers suffice",
+            "tests/test_theorems_02.py::test_the_server_can_compute_the_second_upload_itself",
+        ),
+    ),
 ]  # fmt: skip
