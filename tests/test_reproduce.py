@@ -212,9 +212,9 @@ def test_a_wrong_specification_is_explained(spec, message):
 
 
 def test_a_table_runs_end_to_end_as_notebooks_and_is_then_done(trial, here):
-    status, out, err = here("two", "--seeds", "2")
-    assert status == 0, err
-    assert "2 cells run, 0 stood already, 0 failed" in out
+    done = call(trial, "two", "--seeds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "2 cells run, 0 stood already, 0 failed" in done.stdout
     notebooks = sorted((trial / "results" / "quick" / "two" / "notebooks").glob("*.ipynb"))
     assert [n.name for n in notebooks] == ["FedAvg.ipynb", "FedUp-中文-é.ipynb"]
     assert "image/png" in notebooks[0].read_text()
