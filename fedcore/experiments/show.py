@@ -129,8 +129,7 @@ def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     ax.set_xlabel("gap in points of accuracy")
     decided = sum(answer.word != OPEN for *_, answer in lines)
     alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
-    numbers = {f"{j.claim.name}: {label}": str(a) for (j, _, a), label in zip(lines, labels, strict=True)}
-    return show(figure, numbers, alt=alt, caption=caption)
+    return show(figure, {"comparisons": len(lines), "decided": decided}, alt=alt, caption=caption)
 
 
 # --- for chapters ---
