@@ -159,7 +159,10 @@ def test_wrong_shapes_are_refused():
         judge.compare_values([1.0], [1.0, 2.0])
 
 
-def test_a_rank_correlation_carries_an_interval():
-    rho, low, high = judge.rank_correlation([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 6, 5])
-    assert low < rho < high
-    assert judge.rank_correlation([1, 2, 3], [1, 2, 3])[1:] == (-1.0, 1.0)
+def test_differences_and_equivalences_are_one_family():
+    alone, pair = Comparison(0.1, 0.2, 0.0, 21), [Comparison(0.1, 0.2, 0.0, 21)]
+    (answer,) = judge.decide(pair, margin=0.6)
+    assert (answer.questions, answer.word) == (2, "equal")
+    margin = 0.1 + 0.2 * 1.8  # p between 0.025 and 0.05: equal by itself, not as one of two questions
+    assert 0.025 < alone.equivalence(margin) < 0.05
+    assert judge.decide(pair, margin)[0].word == "not distinguished"

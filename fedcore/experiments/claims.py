@@ -108,7 +108,7 @@ def confidence(judgement: Judgement | None) -> str:
 
 
 def matrix(claims: Sequence[Claim], root: Path) -> Any:
-    """A line per claim (pandas.DataFrame): document, place, claim, printed, a column per profile, verdict, rests on."""
+    """A line per claim (pandas.DataFrame): place, claim, verdict, ours, printed, rests on."""
     import pandas as pd
 
     lines = []

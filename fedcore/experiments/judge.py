@@ -1,7 +1,8 @@
 """How the book decides: paired comparisons, families of questions, power, and verdicts on claims.
 
 `compare` measures one difference with both of its sources of error, the seeds and the finite test set; `decide` answers
-all questions of one family; `verdict` says what the answers mean for a claim.  There is no other rule in the book.
+all questions of one family; `verdict` says what the answers mean for a claim.  Tables that are not made by this
+protocol yet have an older rule, in `overview`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -195,12 +195,14 @@ def decide(
 ) -> list[Answer]:
     """The answers to all questions of one family, by Holm's rule at 5 %.
 
-    margin: differences below it count as equal where the equivalence test, held to the same family, allows it.
+    margin: differences below it count as equal where the equivalence test allows it; these tests are then questions of
+    the same family.
     """
-    adjusted = holm([c.p for c in comparisons])
-    equal = [1.0] * len(adjusted) if margin is None else holm([c.equivalence(margin) for c in comparisons])
+    asked = [c.p for c in comparisons] + [c.equivalence(margin) for c in comparisons if margin is not None]
+    adjusted = holm(asked)
+    equal = adjusted[len(comparisons) :] or [1.0] * len(comparisons)
     answers = []
-    for c, p, same in zip(comparisons, adjusted, equal, strict=True):
+    for c, p, same in zip(comparisons, adjusted[: len(comparisons)], equal, strict=True):
         ahead = c.gap < 0 if lower_is_better else c.gap > 0
         word = (BETTER if ahead else WORSE) if p < LEVEL else EQUAL if same < LEVEL else OPEN
         answers.append(Answer(c, word, p, len(adjusted), margin))
@@ -230,20 +232,3 @@ def verdict(answers: Sequence[Answer | str], expected: str = BETTER) -> str:
     if yes:
         return "holds in part"
     return "does not hold" if no else "cannot be decided here"
-
-
-def rank_correlation(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """Spearman's rank correlation with its 95 % interval (Fisher's z with the variance of Bonett and Wright 2000)."""
-    from scipy.stats import norm, spearmanr
-
-    n, rho = len(a), float(spearmanr(a, b).statistic)
-    if n < 4 or math.isnan(rho):
-        return rho, -1.0, 1.0
-    half = norm.ppf(1 - LEVEL / 2) * math.sqrt((1 + rho**2 / 2) / (n - 3))
-    z = math.atanh(min(max(rho, -1 + 1e-9), 1 - 1e-9))
-    return rho, math.tanh(z - half), math.tanh(z + half)
-
-
-def summary(words: Sequence[Any]) -> dict[str, int]:
-    """How many of each verdict."""
-    return {v: sum(str(w) == v for w in words) for v in VERDICTS}

@@ -30,7 +30,7 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
     """The best setting for `spec`: `setting`, all that was `tried` with its score, and the axes at whose `edges` it is.
 
     run: `(specification with the setting put in, seed, a name for its checkpoints) -> what a study gives`.
-    Raises ValueError for a search without settings or with an axis that cannot grow.
+    Raises ValueError for a search without settings.
     """
     search = Search(spec, run)
     tune = spec["tune"]
@@ -84,7 +84,7 @@ class Search:
     tried: list[dict[str, Any]] = field(default_factory=list)
 
     def score(self, setting: Setting, rounds: int | None = None) -> None:
-        """Run a setting with every tuning seed."""
+        """Run a setting with the tuning seeds; the first two of them where it is a short run."""
         spec = merged(self.spec, setting)
         if rounds is not None:
             spec["run"] = {**spec["run"], "rounds": rounds}

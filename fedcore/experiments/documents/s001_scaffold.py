@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..cells import Cell
-from ..claims import Claim
+from ..claims import Claim, Question
 from ..table import Table, printed
 from ._common import MLP, grid, simulation
 from .s000_fedup import LRS, METHODS
@@ -34,24 +34,24 @@ TABLES = [
     )
 ]  # fmt: skip
 
+
+def _asked(rival: str) -> dict[str, list[Question]]:
+    columns = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6")}
+    return {profile: [("SCAFFOLD", rival, column) for column in names] for profile, names in columns.items()}
+
+
 CLAIMS = [
     Claim(
         "scaffold-accuracy", "S001", "Figure",
         "SCAFFOLD is more accurate than FedAvg where clients have different labels",
         "an invented curve, +24 points at round 100", "fedup-table4",
-        {
-            "quick": [("SCAFFOLD", "FedAvg", f"digits, q={q}") for q in (0.1, 0.3)],
-            "desk": [("SCAFFOLD", "FedAvg", f"CIFAR-10, q={q}") for q in (0.3, 0.6)],
-        },
+        _asked("FedAvg"),
     ),
     Claim(
         "scaffold-fedprox", "S001", "Figure",
         "SCAFFOLD is more accurate than FedProx where clients have different labels",
         "an invented curve, +6 points at round 100", "fedup-table4",
-        {
-            "quick": [("SCAFFOLD", "FedProx", f"digits, q={q}") for q in (0.1, 0.3)],
-            "desk": [("SCAFFOLD", "FedProx", f"CIFAR-10, q={q}") for q in (0.3, 0.6)],
-        },
+        _asked("FedProx"),
     ),
     Claim(
         "scaffold-limit", "S001", "Why it works",
