@@ -232,6 +232,19 @@ def lenet(
     )  # fmt: skip
 
 
+def cifar_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+    """A CNN for a few CPU cores: four times as fast as `lenet` with as many channels (57,770 for 10 classes).
+
+    A 5x5 convolution (16, stride 2) halved by pooling, a 3x3 convolution (32), then 800-64-classes; 3x32x32.
+    """
+    _expect("cifar_cnn", shape, (3, 32, 32))
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 5, stride=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3), nn.ReLU(),
+        nn.Flatten(), nn.Linear(800, 64), nn.ReLU(), nn.Linear(64, classes),
+    )  # fmt: skip
+
+
 def digit_model(shape: Sequence[int], classes: int) -> nn.Module:
     """FedBN's digit network (Li et al. 2021), with batch norm behind each layer but the last (14,219,210).
 
@@ -385,7 +398,7 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
 
 MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
     f.__name__: f for f in (
-        logistic, mlp, cnn, digit_cnn, digit_model, digit_model_small, femnist_cnn, lenet, lstm, resnet18_gn,
+        logistic, mlp, cifar_cnn, cnn, digit_cnn, digit_model, digit_model_small, femnist_cnn, lenet, lstm, resnet18_gn,
         resnet18_gn_3x3, thesis_mlp, thesis_cnn, thesis_cnn_small, preact_resnet18, preact_resnet34,
     )
 }  # fmt: skip

@@ -67,6 +67,21 @@ def test_short_runs_choose_who_is_run_in_full():
     assert found["setting"] == {"run": {"lr": 0.1}}
 
 
+def test_finalists_may_be_run_for_a_part_of_the_rounds():
+    tune = {"axes": {"run.lr": [0.05, 0.1, 0.2]}, "rounds": [1, 2], "finalists": 2, "growth": 0, "seeds": [5, 6, 7]}
+    ran = []
+
+    def run(spec, seed, name):  # the longer runs, and they alone, decide
+        ran.append((spec["run"]["lr"], spec["run"]["rounds"], seed))
+        return {"final": spec["run"]["lr"] if spec["run"]["rounds"] == 1 else -spec["run"]["lr"]}
+
+    found = tuning.choose({**SPEC, "run": {**SPEC["run"], "rounds": 9}, "tune": tune}, run)
+    assert [one for one in ran if one[1] == 2] == [(lr, 2, s) for lr in (0.2, 0.1) for s in (5, 6, 7)]
+    assert max(rounds for _, rounds, _ in ran) == 2
+    assert found["setting"] == {"run": {"lr": 0.1}}
+    assert tuning.planned(tune) == len(ran)
+
+
 def test_an_axis_grows_too_where_only_the_full_runs_lead_to_its_end():
     def run(spec, seed, name):  # short runs prefer 0.1, full ones 0.02
         best = 0.1 if spec["run"]["rounds"] == 1 else 0.02

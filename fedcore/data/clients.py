@@ -16,7 +16,8 @@ from .arrays import Source, from_arrays
 from .augment import RandAugment
 from .normalisation import normalisation
 
-EVAL_CHUNK = 2048  # samples per forward pass where nothing is trained
+EVAL_CHUNK = 2048  # training samples per forward pass where nothing is trained: batch norm's statistics are of so many
+TEST_CHUNK = 512  # test samples per forward pass: what a layer gives then stays in a CPU's cache
 READINGS = ("own", "target", "pooled")
 Chunks = Iterator[tuple[Tensor, Tensor]]
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -149,17 +150,17 @@ class Clients:
     def train_chunks(self, client: int | None = None) -> Chunks:
         """Training inputs and labels of all samples, or of one client's."""
         if client is None:
-            return self._chunks(self.x, self.y, self.train_rows)
+            return self._chunks(self.x, self.y, self.train_rows, EVAL_CHUNK)
         own = torch.as_tensor(self.index[client], device=self.device)
-        return self._chunks(self.x[own], self.y[own], self.train_rows[own])
+        return self._chunks(self.x[own], self.y[own], self.train_rows[own], EVAL_CHUNK)
 
     def test_chunks(self, reading: str, client: int | None = None) -> Chunks:
         """Test inputs and labels: normalised like the `client`'s images ("own"), by domain ("target"), or "pooled"."""
         rows = {"own": client, "target": self.test_rows, "pooled": None}[reading]
-        return self._chunks(self.test_x, self.test_y, rows)
+        return self._chunks(self.test_x, self.test_y, rows, TEST_CHUNK)
 
-    def _chunks(self, x: Tensor, y: Tensor, rows: Tensor | int | None) -> Chunks:
-        parts = -(-len(y) // EVAL_CHUNK)  # of equal size, to one: a last chunk of one sample has no variance
+    def _chunks(self, x: Tensor, y: Tensor, rows: Tensor | int | None, most: int) -> Chunks:
+        parts = -(-len(y) // most)  # of equal size, to one: a last chunk of one sample has no variance
         of = rows.tensor_split(parts) if isinstance(rows, Tensor) else [rows] * parts
         for a, b, r in zip(x.tensor_split(parts), y.tensor_split(parts), of, strict=True):
             yield self.inputs(a, r), b

@@ -1,12 +1,13 @@
 """The setting that a cell's reporting seeds use: a search that is the same for every method.
 
     "tune": {"axes": {"run.lr": [0.05, 0.1, 0.2], "method.alpha": [0.1, 0.3]}, "seeds": [1000, 1001],
-             "rounds": 60, "finalists": 3, "growth": 2, "limits": {"method.alpha": [0, 1]}}
+             "rounds": [30, 120], "finalists": 3, "growth": 2, "limits": {"method.alpha": [0, 1]}}
 
-All combinations are run on the tuning seeds; where `rounds` is given, on the first two of them and for so many rounds.
-While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last two, the
-others being held, at most `growth` times an axis and within `limits`.  The best `finalists` are then run in full, and
-the axes may grow once more.  Scores are means of the final metric on the validation data, where the federation has
+All combinations are run on the tuning seeds; where `rounds` is given, on the first two of them and for its first number
+of rounds.  While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last
+two, the others being held, at most `growth` times an axis and within `limits`.  The best `finalists` are then run on
+all tuning seeds for the second number of rounds, or in full where there is one number only, and the axes may grow once
+more.  Scores are means of the final metric on the validation data, where the federation has
 them; the first of equal ones wins, and a setting that diverged with any seed comes last.
 `{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
 """
@@ -39,11 +40,12 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
             search.score(setting)
         return {"setting": search.best(), "tried": search.tried, "edges": []}
     axes = {name: sorted(values) for name, values in tune["axes"].items()}
+    short, long = stages(tune)
     for values in itertools.product(*axes.values()):
-        search.score(named(dict(zip(axes, values, strict=True))), tune.get("rounds"))
+        search.score(named(dict(zip(axes, values, strict=True))), short, first=True)
     left = dict.fromkeys(axes, tune.get("growth", 2))
 
-    def grow(rounds: int | None) -> None:
+    def grow(rounds: int | None, first: bool = False) -> None:
         for name in axes:
             while left[name]:
                 here = flat(search.best())
@@ -52,13 +54,13 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
                     break
                 left[name] -= 1
                 axes[name] = sorted([*axes[name], more])
-                search.score(named({**here, name: more}), rounds)
+                search.score(named({**here, name: more}), rounds, first)
 
-    grow(tune.get("rounds"))
-    if tune.get("rounds"):
+    grow(short, first=True)
+    if short is not None:
         for setting in search.leading(tune.get("finalists", 3)):
-            search.score(setting)
-        grow(None)
+            search.score(setting, long)
+        grow(long)
     chosen = search.best()
     edges = [name for name, value in flat(chosen).items() if len(axes[name]) > 1 and value in _ends(axes[name])]
     return {"setting": chosen, "tried": search.tried, "edges": edges}
@@ -70,27 +72,32 @@ def planned(tune: Mapping[str, Any]) -> int:
     if "grid" in tune:
         return len(tune["grid"]) * seeds
     combinations = math.prod(map(len, tune["axes"].values()))
-    return (
-        combinations * min(seeds, 2) + tune.get("finalists", 3) * seeds if tune.get("rounds") else combinations * seeds
-    )
+    short, _ = stages(tune)
+    return combinations * seeds if short is None else combinations * min(seeds, 2) + tune.get("finalists", 3) * seeds
+
+
+def stages(tune: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Rounds of the first runs and of the finalists'; None for those of the specification."""
+    rounds = tune.get("rounds")
+    return (rounds[0], rounds[1]) if isinstance(rounds, list) else (rounds, None)
 
 
 @dataclass
 class Search:
-    """Scores of settings: `tried` lists `{setting, rounds, score, values}`, rounds None for a run in full."""
+    """Scores of settings: `tried` lists `{setting, rounds, score, values}`, rounds None for all rounds."""
 
     spec: Mapping[str, Any]
     run: Study
     tried: list[dict[str, Any]] = field(default_factory=list)
 
-    def score(self, setting: Setting, rounds: int | None = None) -> None:
-        """Run a setting with the tuning seeds; the first two of them where it is a short run."""
+    def score(self, setting: Setting, rounds: int | None = None, first: bool = False) -> None:
+        """Run a setting for so many rounds, None: all, with the tuning seeds; with two of them in a short first run."""
         spec = merged(self.spec, setting)
         if rounds is not None:
             spec["run"] = {**spec["run"], "rounds": rounds}
         if spec.get("federation", {}).get("validation"):
             spec["on"] = "validation"
-        seeds = self.spec["tune"].get("seeds", [1000])[: None if rounds is None else 2]
+        seeds = self.spec["tune"].get("seeds", [1000])[: 2 if first and rounds is not None else None]
         values = [self.run(spec, s, f"tune{len(self.tried)}-{s}")["final"] for s in seeds]
         score = None if None in values else float(np.mean(values))
         self.tried.append({"setting": setting, "rounds": rounds, "score": score, "values": values})
@@ -100,7 +107,8 @@ class Search:
         if not self.tried:
             raise ValueError("the search has no settings; give `grid` or `axes` with at least one value each")
         sign = -1 if self.spec.get("better") == "lower" else 1
-        full = [t for t in self.tried if t["rounds"] is None] or self.tried
+        longest = max(_length(t) for t in self.tried)
+        full = [t for t in self.tried if _length(t) == longest]
         order = sorted(full, key=lambda t: math.inf if t["score"] is None else -sign * t["score"])  # keeps ties' order
         return [t["setting"] for t in order[:count]]
 
@@ -118,6 +126,10 @@ def beyond(values: list[float], at: float, limits: tuple[float, float]) -> float
         return None
     more = float(f"{end * end / inner:.2g}")
     return more if limits[0] < more < limits[1] and more not in values else None
+
+
+def _length(trial: Mapping[str, Any]) -> float:
+    return math.inf if trial["rounds"] is None else trial["rounds"]
 
 
 def _ends(values: list[float]) -> tuple[float, float]:
