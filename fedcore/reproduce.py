@@ -24,13 +24,13 @@ import torch
 from . import distributed
 from .experiments import batch, estimate, provenance, table
 from .experiments.batch import Place
-from .experiments.cells import Cell, CorruptResult, Result, load, run_cell
+from .experiments.cells import Cell, CorruptResult, Result, confirm, load, run_cell
 from .experiments.show import curves, summary
 from .experiments.table import PROFILES, Table, get, printed, tables
 
 __all__ = [
-    "Cell", "CorruptResult", "Result", "Table", "curves", "get", "load", "main", "printed", "run_cell", "summary",
-    "tables",
+    "Cell", "CorruptResult", "Result", "Table", "confirm", "curves", "get", "load", "main", "printed", "run_cell",
+    "summary", "tables",
 ]  # fmt: skip
 
 PER_NOTEBOOK = 4.0  # seconds that a cell's notebook adds
@@ -81,6 +81,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", help="only cells whose name contains this")
     parser.add_argument("--outdated", action="store_true", help="also run again what is older than the code")
     parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="run nothing, but see whether today's code still computes what is older than it: a few rounds a cell",
+    )
+    parser.add_argument(
         "--uncommitted", action="store_true",
         help="use RESULTS/uncommitted, which git ignores: for trials of code that no commit holds",
     )  # fmt: skip
@@ -95,6 +100,8 @@ def _positive(text: str) -> int:
 
 def _run(one: Table, place: Place, seeds: list[int] | None, given: argparse.Namespace) -> int:
     cells = [cell for cell in one.cells(given.profile) if not given.only or given.only in cell.name]
+    if given.confirm:
+        return _confirm(place, cells, given.device)
     outcome = batch.run(
         place, cells, seeds, notebooks=not given.plain, scheduler=given.scheduler, workers=given.workers,
         device=given.device, outdated=given.outdated,
@@ -110,6 +117,20 @@ def _run(one: Table, place: Place, seeds: list[int] | None, given: argparse.Name
         f"{len(outcome.failed)} failed; results in {place.folder}"
     )
     return len(outcome.failed)
+
+
+def _confirm(place: Place, cells: list[Cell], device: str | None) -> int:
+    """Say of each cell that is older than the code whether today's computes the same; how many differ."""
+    answers = {cell.name: confirm(place.file(cell), cell.spec, device=device) for cell in cells}
+    differ = [name for name, answer in answers.items() if answer is False]
+    for name in differ:
+        print(f"{place.table}: {name} is computed otherwise today; --outdated runs it again")
+    same = sum(answer is True for answer in answers.values())
+    print(
+        f"{place.table} ({place.profile}): {same} cells are what today's code computes, {len(differ)} are not, "
+        f"{len(cells) - same - len(differ)} are not older or left no trace"
+    )
+    return len(differ)
 
 
 def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None) -> int:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import fedcore as fc
 from fedcore import experiments, reproduce
-from fedcore.experiments import cells, provenance, studies
+from fedcore.experiments import cells, provenance, studies, tracing, tuning
 from fedcore.experiments.provenance import SOURCES, Sources, roots
 from fedcore.experiments.tuning import merged
 
@@ -117,7 +118,8 @@ def counted(monkeypatch):
 
     def study(spec, seed, folder, device):
         calls.append((spec["lr"], seed))
-        return {"final": spec["lr"], "mean": spec["lr"], "history": []}
+        value = spec["lr"] + len(provenance.code(spec).split(",")[0])  # another number on another day
+        return {"final": value, "mean": value, "history": []}
 
     def become(code):
         monkeypatch.setattr(provenance, "code", lambda spec: code)
@@ -135,10 +137,11 @@ def test_a_run_of_other_code_is_older_kept_and_run_again_on_request(tmp_path, co
     kept = cells.run_cell(spec, [0, 1, 2], file=file)
     assert kept.outdated() == [0, 1]
     assert kept.outdated([1, 2]) == [1]
-    assert len(calls) == 3
+    assert calls[2] == (0.5, 2)
+    del calls[:]
     again = cells.run_cell(spec, [0, 1], file=file, outdated=True)
     assert again.outdated() == []
-    assert calls[3:] == [(0.5, 0), (0.5, 1)]
+    assert calls == [(0.5, 0), (0.5, 1)]
 
 
 def test_a_setting_that_other_code_chose_makes_its_runs_older(tmp_path, counted):
@@ -150,8 +153,61 @@ def test_a_setting_that_other_code_chose_makes_its_runs_older(tmp_path, counted)
     assert cells.run_cell(spec, [0, 1], file=file).outdated() == [0, 1]
     del calls[:]
     assert cells.run_cell(spec, [1], file=file, outdated=True).outdated() == []
-    assert calls == [(0.1, 1000), (0.2, 1000), (0.2, 1)]
+    assert calls[:3] == [(0.1, 1000), (0.2, 1000), (0.2, 1)]
     assert set(cells.load(file, spec).runs) == {1}, "seed 0 had the setting of the old choice"
+
+
+# --- what older code computed, confirmed --------------------------------------------------------------------------
+
+TUNED = {**SPEC, "run": {**RUN, "rounds": 6}, "tune": {"grid": [{"run": {"lr": 0.05}}, {"run": {"lr": 0.1}}]}}
+
+
+def older(monkeypatch):
+    """As if a module of the run had been edited since."""
+    monkeypatch.setattr(provenance, "code", lambda spec: "edited")
+
+
+def test_a_result_that_todays_code_computes_too_is_not_older(tmp_path, monkeypatch):
+    file = tmp_path / "cell.json"
+    assert cells.confirm(file, TUNED) is None, "nothing is stored"
+    cells.run_cell(TUNED, [0, 1], file=file)
+    assert cells.confirm(file, TUNED) is None, "nothing is older"
+    older(monkeypatch)
+    assert cells.load(file, TUNED).outdated() == [0, 1]
+    assert cells.confirm(file, TUNED) is True
+    assert cells.load(file, TUNED).outdated() == []
+
+
+def test_a_rule_that_changed_by_one_per_cent_is_not_confirmed(tmp_path, monkeypatch):
+    file = tmp_path / "cell.json"
+    cells.run_cell(TUNED, [0], file=file)
+    older(monkeypatch)
+    rule = fc.FedAvg.aggregate
+    monkeypatch.setattr(fc.FedAvg, "aggregate", lambda self, r, y: rule(self, r, r.x + 1.01 * (y - r.x)))
+    assert cells.confirm(file, TUNED) is False
+    assert cells.load(file, TUNED).outdated() == [0]
+
+
+def test_a_search_that_would_choose_or_try_otherwise_is_not_confirmed(tmp_path, monkeypatch):
+    file = tmp_path / "cell.json"
+    tuned = cells.run_cell(TUNED, [0], file=file).tuned
+    assert tracing.same_choice(TUNED, tuned)
+    other = next(trial["setting"] for trial in tuned["tried"] if trial["setting"] != tuned["setting"])
+    assert not tracing.same_choice(TUNED, {**tuned, "setting": other})
+    assert not tracing.same_choice(TUNED, {**tuned, "tried": tuned["tried"][:1]})
+    older(monkeypatch)
+    monkeypatch.setattr(tuning.Search, "best", lambda self: other)
+    assert cells.confirm(file, TUNED) is False
+
+
+def test_a_run_of_code_that_computes_the_same_confirms_those_before(tmp_path, counted):
+    _, become = counted
+    file, spec = tmp_path / "cell.json", {"study": "counted", "lr": 0.5}
+    cells.run_cell(spec, [0], file=file)
+    become("monday, tidied")
+    both = cells.run_cell(spec, [0, 1], file=file)
+    assert both.trace["codes"] == ["monday", "monday, tidied"]
+    assert both.outdated() == []
 
 
 def test_a_run_that_does_not_say_which_code_computed_it_is_older():
@@ -255,6 +311,12 @@ def test_results_of_uncommitted_code_are_refused_and_those_of_other_code_are_nam
 
     commit(repository)
     assert "uncommitted" not in git(repository, "ls-files")
+    kept = first.read_text()
+    out, _ = commands(repository, "trial --confirm", "list --seeds 1")
+    assert "1 cells are what today's code computes, 0 are not" in out
+    assert "older than the code" not in out
+
+    first.write_text(kept)
     out, _ = commands(repository, "trial --plain --seeds 1 --outdated", "list --seeds 1")
     assert "1 cells run, 0 stood already" in out
     assert "older than the code" not in out

@@ -32,7 +32,7 @@ import numpy as np
 
 from .. import checks, distributed
 from ..checkpoint import atomic
-from . import provenance, studies
+from . import provenance, studies, tracing
 from .tuning import choose, merged
 
 FORMAT = 1  # of the files, raised when what they hold changes its meaning
@@ -64,11 +64,15 @@ class Cell:
 
 @dataclass
 class Result:
-    """What is known of a cell: `runs`, seed -> {final, history, seconds, ...}, and the setting that tuning chose."""
+    """What is known of a cell: `runs`, seed -> {final, history, seconds, ...}, and the setting that tuning chose.
+
+    trace: the `values` of `tracing.trace`, and the `codes` that gave them.
+    """
 
     spec: Mapping[str, Any]
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     tuned: dict[str, Any] | None = None
+    trace: dict[str, Any] | None = None
 
     def finals(self, seeds: Sequence[int] | None = None) -> list[float]:
         """Final values in the order of the seeds; a run that diverged is NaN."""
@@ -95,12 +99,14 @@ class Result:
     def outdated(self, seeds: Sequence[int] | None = None) -> list[int]:
         """Seeds of runs that are older than the code: today's would be other code, for the run or for its tuning.
 
-        A run that does not say which code computed it counts as older.
+        A run that does not say which code computed it counts as older; one of code that was seen to leave the same
+        trace as today's does not (`confirm`).
         """
         chosen = [s for s in (sorted(self.runs) if seeds is None else seeds) if s in self.runs]
         today = provenance.code(self.spec) if chosen else ""
-        tuned = self.tuned is None or self.tuned.get("code") == today
-        return [s for s in chosen if not tuned or self.runs[s].get("code") != today]
+        codes = self.trace["codes"] if self.trace and today in self.trace["codes"] else [today]
+        tuned = self.tuned is None or self.tuned.get("code") in codes
+        return [s for s in chosen if not tuned or self.runs[s].get("code") not in codes]
 
     def superseded(self, seeds: Sequence[int] | None = None) -> str:
         """Why the runs must not be relied on (`provenance.SUPERSEDED`); "" where nothing is known against them."""
@@ -129,9 +135,10 @@ def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
             raise ValueError("its checksum differs")
         runs = {int(seed): run for seed, run in content["runs"].items() if run["id"] == identity(spec, int(seed))}
         tuned = content["tuned"] if (content["tuned"] or {}).get("id") == identity(spec) else None
+        trace = content.get("trace") if runs else None
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise CorruptResult(f"{file} is damaged ({e}); it is left out, and run again by the next batch") from e
-    return Result(spec, runs, tuned)
+    return Result(spec, runs, tuned, trace)
 
 
 def _store(file: Path, result: Result) -> None:
@@ -139,6 +146,7 @@ def _store(file: Path, result: Result) -> None:
         "spec": result.spec,
         "tuned": result.tuned,
         "runs": {str(s): result.runs[s] for s in sorted(result.runs)},
+        "trace": result.trace,
     }
     content = json.loads(json.dumps(content, allow_nan=False))
     content["checksum"] = _checksum(content)
@@ -206,7 +214,7 @@ def run_cell(
             store()
         for seed in missing:
             begin = time.perf_counter()
-            found = run(merged(spec, result.tuned["setting"] if result.tuned else {}), seed, f"seed{seed}")
+            found = run(_chosen(result), seed, f"seed{seed}")
             seconds = time.perf_counter() - begin
             result.runs[seed] = {
                 "id": identity(spec, seed),
@@ -217,9 +225,53 @@ def run_cell(
                 "seconds": round(seconds, 2),
             }
             store()
+        if missing and file is not None and provenance.code(spec) not in (result.trace or {}).get("codes", ()):
+            values = _trace(result, device)
+            codes = result.trace["codes"] if result.trace and _as_before(result, values) else []
+            result.trace = {"values": values, "codes": [*codes, provenance.code(spec)]}
+            store()
         if folder is not None and world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
     return result
+
+
+def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | None = None) -> bool | None:
+    """Whether today's code still computes what is stored; if so, the runs are no longer older than the code.
+
+    The setting must be the one that today's search would choose from the stored scores, and the first rounds must
+    leave the stored trace (`tracing`).  None where nothing is older, or where no trace was kept.  Raises
+    `provenance.UncommittedCode` like `run_cell`.
+    """
+    file, spec = Path(file), json.loads(json.dumps(spec, allow_nan=False))
+    with _alone(file):
+        result = load(file, spec)
+        if not result.outdated() or result.trace is None:
+            return None
+        provenance.check_committed(file, spec)
+        if not _as_before(result, tracing.trace(_chosen(result), device)):
+            return False
+        result.trace["codes"].append(provenance.code(spec))
+        _store(file, result)
+    return not result.outdated()
+
+
+def _trace(result: Result, device: str | None) -> list[float]:
+    """The trace of today's code; where it is the number of seed 0's run, that one, if it is of today's code."""
+    run = result.runs.get(0, {})
+    if result.spec["study"] not in tracing.TRAINED and run.get("code") == provenance.code(result.spec):
+        return [run["final"]]
+    return tracing.trace(_chosen(result), device)
+
+
+def _as_before(result: Result, values: list[float]) -> bool:
+    """Whether today's search and today's trace are those that are stored."""
+    chosen = result.tuned is None or tracing.same_choice(result.spec, result.tuned)
+    return chosen and tracing.alike(result.trace["values"], values)
+
+
+def _chosen(result: Result) -> dict[str, Any]:
+    """The specification with the setting that tuning chose."""
+    return merged(result.spec, result.tuned["setting"] if result.tuned else {})
 
 
 def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated: bool) -> Result:
@@ -232,7 +284,8 @@ def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated:
     again = result.outdated(seeds) if outdated else []
     if again and result.tuned and result.tuned.get("code") != provenance.code(spec):
         return Result(spec)  # other seeds must not stay with a setting that is chosen anew
-    return Result(spec, {seed: run for seed, run in result.runs.items() if seed not in again}, result.tuned)
+    runs = {seed: run for seed, run in result.runs.items() if seed not in again}
+    return Result(spec, runs, result.tuned, result.trace)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ CATALOGUES = {"fedcore.algorithms", "fedcore.experiments.studies"}  # the specif
 WITHOUT_RESULTS = {  # they draw, print or keep what was computed
     f"fedcore.{name}"
     for name in ("alt", "citations", "notebooks", "pages", "plots", "progress", "reproduce", "widgets",
-                 "experiments.cells", "experiments.provenance", "experiments.show")
+                 "experiments.cells", "experiments.provenance", "experiments.show", "experiments.tracing")
 }  # fmt: skip
 
 

@@ -1,0 +1,62 @@
+"""Whether today's code still computes what older code computed: the trace of a short run, kept with a cell's results.
+
+A name that changes, or a faster layer, makes a stored result older than the code and changes nothing in it.  A trace is
+the first five rounds of seed 0 in seven numbers: five of the update of the model, a loss and an accuracy.  Code that
+gives the same trace but for rounding computes the same run; a rule that is changed by one per cent does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import Diverged, simulate
+from . import studies
+from .building import build_federation, build_method
+from .tuning import choose
+
+TRAINED = ("simulate", "personal", "profiles")
+ROUNDS = 5
+TOLERANCE = 1e-3  # of the update's length; rounding makes 1e-5
+
+
+def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
+    """The trace of a specification without `tune`: the length of the update x^5 - x^0, its products with four
+    directions of +1 and -1, and test loss and accuracy; `[-round]` of a run that diverges before.
+
+    Of a study that is no training run it is the study's number with seed 0.
+    """
+    if spec["study"] not in TRAINED:
+        return [float(studies.find(spec)(spec, 0, None, device)["final"])]
+    fed = build_federation(spec["federation"], 0, device)
+    rounds = min(ROUNDS, spec["run"].get("rounds", ROUNDS))
+    run = {**spec["run"], "rounds": rounds, "eval_every": rounds}
+    try:
+        history = simulate(build_method(spec["method"], fed, spec["run"]), fed, seed=0, **run)
+    except Diverged as e:
+        return [-float(e.round)]
+    update = (history.params - fed.x0).double().cpu().numpy()
+    signs = np.random.Generator(np.random.PCG64(0)).integers(0, 2, (4, update.size)) * 2 - 1
+    seen = [float(history.curve(metric)[1][-1]) for metric in ("loss", "accuracy")]
+    return [float(np.linalg.norm(update)), *(signs @ update).tolist(), *seen]
+
+
+def alike(a: list[float], b: list[float]) -> bool:
+    """Whether two traces are those of one computation but for rounding."""
+    if len(a) != len(b) or len(a) == 1:
+        return len(a) == len(b) and bool(np.isclose(a[0], b[0], rtol=TOLERANCE, atol=0))
+    near = np.abs(np.subtract(a, b))
+    near[-1] = max(0.0, near[-1] - 0.005)  # an image may tip over
+    return bool((near <= TOLERANCE * np.array([a[0]] * 5 + [a[5], 1.0])).all())
+
+
+def same_choice(spec: Mapping[str, Any], tuned: Mapping[str, Any]) -> bool:
+    """Whether today's search, given the scores that are stored, asks for the same runs and chooses the same setting."""
+    scores = iter([value for trial in tuned["tried"] for value in trial["values"]])
+    try:
+        again = choose(spec, lambda chosen, seed, name: {"final": next(scores)})
+    except StopIteration:
+        return False
+    return all(again[key] == tuned.get(key) for key in ("setting", "tried", "edges"))
