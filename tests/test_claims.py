@@ -105,6 +105,21 @@ def test_a_settled_claim_needs_no_run(tmp_path):
     assert (line["verdict"], line["ours"], line["rests on"]) == ("holds", "by arithmetic", "proved or counted")
 
 
+def test_verdicts_are_counted_by_document_and_by_what_they_rest_on(stored, monkeypatch):
+    root, write = stored
+    settled = Claim("b", "S001", "§2", "z", "-", settled=("holds", "by arithmetic", "tests/test_claims.py::test_x"))
+    open_ = Claim("c", "S000", "§3", "x beats z", "-", "t", {"quick": [("x", "z", "c")]})
+    monkeypatch.setattr(claims, "every", lambda: [CLAIM, open_, settled])
+    write("quick", "x", 0.9)
+    write("quick", "y", 0.6)
+    first, second = claims.summary(root).to_dict("records")
+    assert (first["document"], first["claims"], first["not run yet"]) == ("S000", 2, 2)
+    assert (second["holds"], second["by proof or count"], second["by quick runs"]) == (1, 1, 0)
+    write("quick", "z", 0.6)
+    first, _ = claims.summary(root).to_dict("records")
+    assert (first["holds"], first["not run yet"], first["by quick runs"]) == (2, 0, 2)
+
+
 def test_a_forest_shows_every_question_with_its_answer(stored):
     root, write = stored
     for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.9)):

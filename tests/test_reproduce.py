@@ -574,7 +574,7 @@ def test_a_profile_that_a_table_does_not_have_has_no_cells():
     assert reproduce.get("fedup-table5").cells("desk") == []
 
 
-def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path):
+def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path, monkeypatch):
     draw = np.random.default_rng(0)
     spec = {"study": "simulate", "method": ["FedAvg", {}]}
     listed = [Cell(row, {**spec, "row": row}, row, "c") for row in ("FedAvg", "much", "same", "lost")]
@@ -586,7 +586,7 @@ def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path):
     for cell in listed:
         runs = {}
         for seed in range(4):
-            run = {"id": identity(cell.spec, seed), "images": 400, "classes": 10, "final": None}
+            run = {"id": identity(cell.spec, seed), "images": 400, "classes": 10, "final": None, "seconds": 1}
             if cell.row in bits:
                 row = bits[cell.row][seed]
                 run |= {"final": 100 * row.mean(), "correct": base64.b64encode(np.packbits(row)).decode()}
@@ -599,6 +599,16 @@ def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path):
     assert tidy.loc["lost", "diverged"] == 4
     assert tidy.loc["lost", "gap"] == pytest.approx(10 - 100 * base.mean())
     assert 0 < tidy.loc["same", "detectable"] < 10
+
+    monkeypatch.setattr(overview, "tables", lambda: {"t": table})
+    one = overview.listing(tmp_path).set_index("row")
+    assert one.loc["lost", ["table", "profile", "value", "gap"]].tolist()[:3] == ["t", "quick", "diverged"]
+    assert one.loc["lost", "gap"].endswith(": worse")
+    assert one.loc["lost", "notes"].startswith("diverged at 3 of 3 seeds")
+    assert one.loc["much", "notes"].endswith("quick/t/much.json")
+    assert overview.compute(tmp_path).to_dict("records")[0] | {"hours": 0} == {
+        "table": "t", "profile": "quick", "cells": 4, "runs": 16, "diverged": 4, "at an edge": 0, "hours": 0,
+    }  # fmt: skip
 
 
 def test_every_definition_has_cells_captions_and_specifications_that_build():

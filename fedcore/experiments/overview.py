@@ -137,6 +137,81 @@ def frame(table: Table, place: Place, seeds: Sequence[int] | None = None) -> Any
     return pd.DataFrame(lines)
 
 
+def listing(root: Path) -> Any:
+    """Every stored cell of every table and profile, a line each (pandas.DataFrame of texts): table, profile, column,
+    row, value (mean ± sd over seeds), gap (to the row that the table is measured from, and what is said of it), chosen
+    (the setting; "at an end" names an axis of the search that ends there), notes (divergences, age, the result's file).
+    """
+    import pandas as pd
+
+    lines = []
+    for table, place in stored_tables(root):
+        tidy = frame(table, place)
+        for line, cell in zip(tidy.to_dict("records"), table.cells(place.profile), strict=True):
+            if not line["n"]:
+                continue
+            sd = "" if math.isnan(line["sd"]) else f" ± {line['sd']:.2f}"
+            gap = "" if math.isnan(line["gap_halfwidth"]) else f"{line['gap']:+.2f} ± {line['gap_halfwidth']:.2f}: "
+            notes = [f"diverged at {line['diverged']} of {line['n']} seeds"] if line["diverged"] else []
+            notes += [f"{line['older']} runs older than the code"] if line["older"] else []
+            lines.append(
+                {
+                    "table": table.name,
+                    "profile": place.profile,
+                    "column": line["column"],
+                    "row": line["row"],
+                    "value": "diverged" if math.isnan(line["mean"]) else f"{line['mean']:.2f}{sd} ({line['n']} seeds)",
+                    "gap": gap + line["verdict"],
+                    "chosen": _setting(line["setting"]) + (f"; at an end: {line['edge']}" if line["edge"] else ""),
+                    "notes": "; ".join([*notes, place.file(cell).relative_to(root).as_posix()]),
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def _setting(text: str) -> str:
+    """A setting as JSON in short: "lr 0.1, mu 0.01"."""
+    parts = json.loads(text).values() if text else ()
+    return ", ".join(f"{name} {value:g}" for part in parts for name, value in part.items())
+
+
+def compute(root: Path) -> Any:
+    """What the stored results cost, a line for each table and profile (pandas.DataFrame).
+
+    Columns: table, profile, cells, runs, diverged (runs), at an edge (cells whose chosen setting stands at an end of
+    its search), hours (of one process, tuning included).
+    """
+    import pandas as pd
+
+    lines = []
+    for table, place in stored_tables(root):
+        found = [result for _, result in stored_cells(table, place).values() if result and result.runs]
+        runs = [run for result in found for run in result.runs.values()]
+        seconds = sum(run["seconds"] for run in runs) + sum((r.tuned or {}).get("seconds", 0.0) for r in found)
+        if runs:
+            lines.append(
+                {
+                    "table": table.name,
+                    "profile": place.profile,
+                    "cells": len(found),
+                    "runs": len(runs),
+                    "diverged": sum(run["final"] is None for run in runs),
+                    "at an edge": sum(bool((r.tuned or {}).get("edges")) for r in found),
+                    "hours": round(seconds / 3600, 2),
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def stored_tables(root: Path) -> Iterator[tuple[Table, Place]]:
+    """Tables with results of their own, profile by profile, the profile nearest to the document's first."""
+    for profile in reversed(PROFILES):
+        for table in tables().values():
+            place = Place(root, profile, table.name)
+            if not table.drawn_from and profile in table.captions and place.folder.exists():
+                yield table, place
+
+
 def judged(
     table: Table, results: Mapping[Key, tuple[Cell, Result | None]], seeds: Sequence[int] | None = None
 ) -> dict[Key, Answer]:

@@ -17,11 +17,11 @@ from . import overview
 from .batch import Place
 from .cells import Cell, Result
 from .claims import Judgement
-from .judge import OPEN
-from .overview import KINDS, MISSING, Key, Stored
+from .judge import BETTER, EQUAL, OPEN, WORSE
+from .overview import MISSING, Key, Stored
 from .table import Table
 
-MARKS = dict(zip(KINDS, ("\u2713", "\u2717", "~"), strict=True))
+MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
 
 
 def grid(table: Table, tidy: Any) -> Any:
@@ -35,7 +35,7 @@ def grid(table: Table, tidy: Any) -> Any:
         ours = "diverged" if math.isnan(line["mean"]) else f"{line['mean']:.{digits}f}"
         ours += "" if math.isnan(line["sd"]) else f" \u00b1 {line['sd']:.{digits}f}"
         theirs = "" if math.isnan(line["source"]) else f" ({line['source']:.{digits}f})"
-        return f"{ours}{theirs} {MARKS.get(line['verdict'].split(',')[0], '')}".strip()
+        return f"{ours}{theirs} {MARKS.get(line['verdict'], '')}".strip()
 
     entries = tidy.assign(entry=[entry(line) for line in tidy.to_dict("records")])
     rows, columns = (list(dict.fromkeys(tidy[name])) for name in ("row", "column"))
