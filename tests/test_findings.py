@@ -16,9 +16,9 @@ from browser import PHONE, chromium, opened
 import fedcore as fc
 from fedcore import pages
 from fedcore.experiments.findings import DOCUMENTS, KINDS, LEDGER, SEVERITIES, Finding, counted, findings, listed
+from fedcore.experiments.table import printed_table
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = ROOT / "book" / "paper_tables"
 LEDGER_OF = findings()
 
 
@@ -92,7 +92,7 @@ def said(document, place):
 
 def printed(name):
     """Method x column of a printed table, columns in the order of the print: (data set, setting)."""
-    table = pd.read_csv(TABLES / f"{name}.csv")
+    table = printed_table(f"{name}.csv")
     columns = dict.fromkeys(zip(table["dataset"], table["setting"], strict=True))
     frame = table.pivot(index="method", columns=["dataset", "setting"], values="value")[list(columns)]
     frame.columns = [f"{data.split()[0]} {setting.split(',')[0]}" for data, setting in columns]
@@ -111,7 +111,7 @@ def table5():
 
 def thesis(name):
     """Method x data set of a table of the thesis."""
-    frame = pd.read_csv(TABLES / f"seed004_table{name}.csv").pivot(index="method", columns="dataset", values="value")
+    frame = printed_table(f"seed004_table{name}.csv").pivot(index="method", columns="dataset", values="value")
     return frame.astype(float)
 
 
@@ -122,7 +122,7 @@ def holds(text, *numbers, digits=2):
 
 
 def test_five_methods_of_table_1_have_no_printed_accuracy(table4, table5):
-    rated = pd.read_csv(TABLES / "seed000_table1.csv")
+    rated = printed_table("seed000_table1.csv")
     unseen = set(rated["method"]) - set(table4.index) - set(table5.index)
     assert unseen == {"FedSGD", "FedSMB", "FedDC", "Mime", "FedSplit"}
     assert all(name in said("S000", "Table 1, untested rows") for name in unseen)
@@ -238,7 +238,7 @@ def test_what_the_correction_of_mime_leaves_is_a_difference_of_curvatures():
 
 
 def test_the_illustration_ends_24_points_apart():
-    curves = pd.read_csv(TABLES / "seed001_figure1.csv")
+    curves = printed_table("seed001_figure1.csv")
     ends = curves.groupby("method")["value"].last()
     holds(said("S001", "Convergence figure"), 100 * (ends["SCAFFOLD"] - ends["FedAvg"]), digits=0)
 
@@ -287,7 +287,7 @@ def test_table_3_5_spans_24_points_on_cifar_10():
 
 
 def test_the_text_and_the_tables_of_chapter_3_differ_in_two_numbers():
-    table, text = thesis("3_5"), pd.read_csv(TABLES / "seed004_text_numbers.csv")
+    table, text = thesis("3_5"), printed_table("seed004_text_numbers.csv")
     rivals = table.drop("FedDSE")["TinyImageNet"]
     holds(said("S004", "Section 3.3.4 and Table 3.5"), 1.87, table.loc["FedDSE", "TinyImageNet"] - rivals.max())
     assert 98.55 in text["value"].to_numpy()
@@ -295,7 +295,7 @@ def test_the_text_and_the_tables_of_chapter_3_differ_in_two_numbers():
 
 
 def test_neither_temperature_is_always_ahead_of_fedrolex():
-    table = pd.read_csv(TABLES / "seed004_table3_6.csv").pivot(index="setting", columns="method", values="value")
+    table = printed_table("seed004_table3_6.csv").pivot(index="setting", columns="method", values="value")
     cold, hot = ([c for c in table if f"T={T}" in c.replace(" ", "")] for T in (0, 1))
     lead = table[cold + hot].sub(table["FedRolex"], axis=0).set_axis(["cold", "hot"], axis=1)
     assert lead["cold"].idxmin() == "homogeneous capacity 1/4; data heterogeneity HIGH"
@@ -306,7 +306,7 @@ def test_neither_temperature_is_always_ahead_of_fedrolex():
 
 
 def test_depthfl_has_three_times_the_parameters_of_the_others():
-    table = pd.read_csv(TABLES / "seed004_table4_2.csv")
+    table = printed_table("seed004_table4_2.csv")
     conv = table[table["dataset"] == "CONV"].assign(value=lambda t: t["value"].str[:-1].astype(float))
     values = conv.pivot(index="setting", columns="method", values="value")
     ratio = values["DepthFL"] / values["others"]
@@ -314,7 +314,7 @@ def test_depthfl_has_three_times_the_parameters_of_the_others():
 
 
 def test_table_4_5_has_the_values_of_spl():
-    table = pd.read_csv(TABLES / "seed004_table4_5.csv")
+    table = printed_table("seed004_table4_5.csv")
     for classes, other in ((2, "4_3"), (4, "4_4")):
         row = table[table["setting"].str.startswith(f"{classes} ")]
         spl = thesis(other).loc["FedGSE-SPL"]
@@ -352,7 +352,7 @@ def test_csl_is_ahead_of_spl_on_cifar_100_at_low_heterogeneity():
 
 
 def test_the_largest_step_of_table_4_5_is_from_two_to_four_classes():
-    table = pd.read_csv(TABLES / "seed004_table4_5.csv")
+    table = printed_table("seed004_table4_5.csv")
     steps = table.groupby("dataset")["value"].apply(lambda v: list(np.diff(v.astype(float))))
     assert all(step[0] == max(step) for step in steps)
     (cifar,) = (step for data, step in steps.items() if data.startswith("CIFAR-10"))

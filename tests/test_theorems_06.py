@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import fedcore as fc
+from fedcore.experiments.table import PRINTED
 
-TABLE = Path(__file__).resolve().parent.parent / "book" / "paper_tables" / "seed002_table1.csv"
+TABLE = PRINTED / "seed002_table1.csv"
 
 
 def gradient_of(F):

@@ -16,6 +16,7 @@ from typing import Any
 
 from .cells import Cell
 
+PRINTED = Path(__file__).with_name("documents") / "printed"  # every number that the documents print
 PROFILES = ("quick", "desk", "paper")
 
 
@@ -89,7 +90,7 @@ def get(name: str) -> Table:
 
 
 def printed(file: str, **where: str) -> float | None:
-    """The value that a source prints: the one row of `book/paper_tables/FILE` whose columns are as `where` says.
+    """The value that a source prints: the one row of `documents/printed/FILE` whose columns are as `where` says.
 
     "441.19k" is 441190.  None where there is no such row, or no number in it.
     """
@@ -105,10 +106,17 @@ def printed(file: str, **where: str) -> float | None:
         return None
 
 
+def printed_table(file: str) -> Any:
+    """All that a source prints in a table (pandas.DataFrame), as in `documents/printed/FILE`.
+
+    Columns: table, dataset, setting, method, value, unit, bold, note.  Raises FileNotFoundError for an unknown file.
+    """
+    import pandas as pd
+
+    return pd.read_csv(PRINTED / file)
+
+
 @cache
 def _rows(file: str) -> list[dict[str, Any]]:
-    path = Path(__file__).resolve().parents[2] / "book" / "paper_tables" / file
-    if not path.exists():
-        return []  # an installed package comes without the book: source values are then left blank
-    with open(path, encoding="utf-8", newline="") as f:
+    with open(PRINTED / file, encoding="utf-8", newline="") as f:
         return list(csv.DictReader(f))
