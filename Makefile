@@ -20,9 +20,9 @@ unexport MPLBACKEND
 book: env
 	@$(IN) tools/book.py build
 
-# loadfile: the cells of one notebook stay together, in order, in one worker.
+# loadfile: the cells of one notebook stay together, in order, in one worker; files in the order of conftest.py.
 test: env
-	@$(IN) -m pytest -n 2 --dist loadfile --durations 10 --nbval --nbval-cell-timeout 300 tests book/*.ipynb
+	@$(IN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 --nbval --nbval-cell-timeout 300 tests book/*.ipynb
 
 ISA := default
 test-isa: env

@@ -14,6 +14,18 @@ from tools import outputs  # noqa: E402
 for name, value in {"FEDCORE_LIVE": "0", "FEDCORE_BATCH": "1", "OMP_NUM_THREADS": "1"}.items():
     os.environ.setdefault(name, value)
 
+# Files that take longest begin first: with two workers, what is left at the end is then short.
+LONG = ["test_chapters.py", "test_browser.py", "test_book.py", "test_reproduce.py", "test_gpu_ready.py"]
+LONG += ["test_memory.py", "test_distributed.py"]
+
+
+def pytest_collection_modifyitems(items):
+    def place(item):
+        name = item.path.name
+        return LONG.index(name) if name in LONG else len(LONG) + (item.path.suffix != ".ipynb")
+
+    items.sort(key=place)
+
 
 def pytest_configure(config):
     if config.option.nbval:

@@ -13,14 +13,16 @@ BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 def _bibliography() -> tuple[dict[str, str], dict[str, list[str]]]:
     """The entries of the bibliography as BibTeX by key, and by name in code the keys of what is cited for it."""
     try:
-        from pybtex.database import parse_file
+        from pybtex.database import BibliographyData, parse_file
+        from pybtex.database.output.bibtex import Writer
     except ImportError as e:
         raise ImportError("fc.cite reads the bibliography with pybtex; pip install pybtex") from e
     entries, works = parse_file(BIBLIOGRAPHY).entries, {}
     for key, entry in entries.items():
         for name in entry.fields.pop("keywords").split(", "):
             works.setdefault(name, []).append(key)
-    return {key: entry.to_string("bibtex").strip() for key, entry in entries.items()}, works
+    written = Writer()  # `entry.to_string` would look for its plugin in every installed package, for every entry
+    return {key: written.to_string(BibliographyData({key: entry})).strip() for key, entry in entries.items()}, works
 
 
 def cite(*names: object) -> BibTeX:

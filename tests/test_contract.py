@@ -33,7 +33,7 @@ METHODS = [
     fc.FederatedDropout({1: 0.5, 0.5: 0.5}), fc.FedRolex(0.5, training="masked"), fc.DepthFL(1.0, alpha=0.2),
     fc.FedDSE({1: 0.5, 0.5: 0.5}, 1.0), fc.FedGSE(0.5, "SPL", public=1),
 ]  # fmt: skip
-RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 2}
+RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 1}  # one to five local steps
 
 every_method = pytest.mark.parametrize("method", METHODS, ids=repr)
 both_federations = pytest.mark.parametrize("kind", ["quadratic", "network"])

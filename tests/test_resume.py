@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import pickle
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,7 +20,6 @@ import torch
 import fedcore as fc
 from fedcore import checkpoint
 
-TESTS = Path(__file__).resolve().parent
 METHODS = [fc.FedAvg(server_momentum=0.7), fc.SCAFFOLD(), fc.FedUp(alpha=0.1)]
 RUN = {"cohort": 3, "lr": 0.1, "lr_decay": 0.99, "batch_size": 4, "seed": 3, "probes": [fc.probes.drift]}
 
@@ -44,22 +42,22 @@ def federation() -> fc.Federation:
 
 # --- a real SIGKILL -----------------------------------------------------------------------------------------------
 
-CHILD = """
-import json, sys, time
-sys.path.insert(0, {tests!r})
-import torch
-torch.set_num_threads(1)
-import fedcore as fc, test_resume as r
-slow = lambda round, y: time.sleep({pause}) or {{}}
-options = r.RUN | {{"probes": [*r.RUN["probes"], slow]}}
-history = fc.simulate(fc.{method!r}, r.federation(), rounds=60, checkpoint_dir={folder!r}, **options)
-json.dump(r.dump(history), open({out!r}, "w"))
-"""
+SERVER = multiprocessing.get_context("forkserver")  # a process that imports torch once and forks for each run
+SERVER.set_forkserver_preload(["torch"])
 
 
-def start(method: fc.Method, folder: Path, out: Path, pause: float) -> subprocess.Popen:
-    code = CHILD.format(tests=str(TESTS), method=method, folder=str(folder), out=str(out), pause=pause)
-    return subprocess.Popen([sys.executable, "-c", code], cwd=TESTS.parent)
+def slowly(method: fc.Method, folder: Path, out: Path, pause: float) -> None:
+    """A run of 60 rounds of `pause` seconds and more, which leaves its dump in `out`."""
+    torch.set_num_threads(1)
+    slow = lambda round, y: time.sleep(pause) or {}  # noqa: E731
+    options = RUN | {"probes": [*RUN["probes"], slow]}
+    out.write_text(json.dumps(dump(fc.simulate(method, federation(), rounds=60, checkpoint_dir=folder, **options))))
+
+
+def start(*given) -> multiprocessing.Process:
+    process = SERVER.Process(target=slowly, args=given)
+    process.start()
+    return process
 
 
 def rounds_in(file: Path) -> int:
@@ -70,22 +68,23 @@ def rounds_in(file: Path) -> int:
 @every_method
 def test_a_killed_run_that_is_started_again_ends_as_if_nothing_had_happened(method, tmp_path):
     file, out = tmp_path / "run" / "checkpoint.npz", tmp_path / "out.json"
-    first = start(method, file.parent, out, pause=0.1)  # 60 rounds take over 6 s
+    first = start(method, file.parent, out, 0.1)  # 60 rounds take over 6 s
     try:
         deadline = time.monotonic() + 60
-        while not file.exists() and first.poll() is None and time.monotonic() < deadline:
+        while not file.exists() and first.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(random.uniform(0, 0.5))
-        assert first.poll() is None, "the run ended before it could be killed"
-        first.send_signal(signal.SIGKILL)
-        assert first.wait() == -signal.SIGKILL
+        assert first.is_alive(), "the run ended before it could be killed"
     finally:
         first.kill()
-        first.wait()
+        first.join()
+    assert first.exitcode == -signal.SIGKILL
     assert not out.exists()
     done = rounds_in(file)
     assert 0 < done < 60
-    assert start(method, file.parent, out, pause=0).wait() == 0
+    second = start(method, file.parent, out, 0)
+    second.join()
+    assert second.exitcode == 0
     torch.set_num_threads(1)
     assert json.loads(out.read_text()) == dump(fc.simulate(method, federation(), rounds=60, **RUN)), (
         f"killed after {done}"
