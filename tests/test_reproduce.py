@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from fedcore import reproduce
-from fedcore.experiments import Cell, batch, cells, estimate, overview, show, studies
+from fedcore.experiments import Cell, batch, cells, estimate, judge, overview, show, studies, tuning
 from fedcore.experiments import table as definitions
 from fedcore.experiments.batch import Place, slug
 from fedcore.experiments.cells import identity
@@ -514,7 +514,7 @@ def test_columns_are_ordered_where_a_table_has_one_row():
 
 
 def test_a_grid_shows_ours_the_sources_value_and_the_mark():
-    tidy = lines(["same sign", "opposite sign, within the source's margin", "not run yet"], None, [(1.0, 2.0)] * 3)
+    tidy = lines([judge.BETTER, judge.WORSE, "not run yet"], None, [(1.0, 2.0)] * 3)
     tidy.loc[2, "n"] = 0
     shown = show.grid(definitions.get("fedup-table4"), tidy)["q"].tolist()
     assert shown == ["2.0 ± 0.5 (1.0) ✓", "2.0 ± 0.5 (1.0) ✗", "not run yet"]
@@ -559,9 +559,8 @@ def test_every_method_of_a_table_is_searched_alike():
         searches = [cell.spec["tune"] for cell in reproduce.get("fedup-table4").cells(profile)]
         assert len({tuple(s["axes"]["run.lr"]) for s in searches}) == 1
         assert {len(values) for s in searches for values in s["axes"].values()} == {3, 5}
-        assert {(len(s["seeds"]), s["rounds"], s.get("finalists"), s.get("growth")) for s in searches} == {
-            (5, 15, None, None) if profile == "quick" else (2, 40, 2, None)
-        }
+        effort = [(len(s["seeds"]), tuning.stages(s), s.get("finalists"), s.get("growth")) for s in searches]
+        assert set(effort) == {(5, (15, None), None, None) if profile == "quick" else (2, (30, 120), 2, None)}
 
 
 def test_a_profile_that_a_table_does_not_have_has_no_cells():
