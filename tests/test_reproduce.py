@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -85,6 +84,12 @@ def trial(tmp_path):
 def command(folder: Path, *arguments: str) -> list[str]:
     given = ["--definitions", str(folder / "trial.py"), "--results", str(folder / "results")]
     return [sys.executable, "-m", "fedcore.reproduce", *arguments, *given]
+
+
+def call(folder: Path, *arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        command(folder, *arguments), capture_output=True, text=True, cwd=ROOT, timeout=300, env=environment(), **options
+    )
 
 
 @pytest.fixture
@@ -207,9 +212,9 @@ def test_a_wrong_specification_is_explained(spec, message):
 
 
 def test_a_table_runs_end_to_end_as_notebooks_and_is_then_done(trial, here):
-    status, out, err = here("two", "--seeds", "2")
-    assert status == 0, err
-    assert "2 cells run, 0 stood already, 0 failed" in out
+    done = call(trial, "two", "--seeds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "2 cells run, 0 stood already, 0 failed" in done.stdout
     notebooks = sorted((trial / "results" / "quick" / "two" / "notebooks").glob("*.ipynb"))
     assert [n.name for n in notebooks] == ["FedAvg.ipynb", "FedUp-中文-é.ipynb"]
     assert "image/png" in notebooks[0].read_text()
@@ -222,7 +227,7 @@ def test_a_table_runs_end_to_end_as_notebooks_and_is_then_done(trial, here):
     assert result(trial, "two", "FedUp 中文 é")["runs"]["0"]["final"] == plain.runs[0]["final"]
 
 
-def test_killed_in_the_middle_and_started_again_gives_the_same_bits(trial, here):
+def test_killed_in_the_middle_and_started_again_gives_the_same_bits(trial):
     with subprocess.Popen(command(trial, "long", "--plain", "--seeds", "1"), cwd=ROOT, env=environment()) as process:
         until = time.monotonic() + 60
         while not list(trial.glob("results/quick/long/unfinished/*/seed0/checkpoint.npz")):
@@ -231,7 +236,7 @@ def test_killed_in_the_middle_and_started_again_gives_the_same_bits(trial, here)
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     assert not (trial / "results" / "quick" / "long" / "long.json").exists()
-    assert here("long", "--plain", "--seeds", "1")[0] == 0
+    assert call(trial, "long", "--plain", "--seeds", "1").returncode == 0
     spec = {**SPEC, "run": {**SPEC["run"], "rounds": 600, "eval_every": 10}}
     whole = reproduce.run_cell(spec, [0]).runs[0]
     stopped = result(trial, "long", "long")["runs"]["0"]
@@ -239,18 +244,13 @@ def test_killed_in_the_middle_and_started_again_gives_the_same_bits(trial, here)
     assert not list(trial.glob("results/quick/long/unfinished/*"))
 
 
-def test_two_batches_on_one_folder_run_no_cell_twice(trial, here):
-    log, until = trial / "log.txt", time.monotonic() + 120
-    with subprocess.Popen(
-        command(trial, "counted", "--plain", "--seeds", "2"), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL
-    ) as other:
-        while not log.exists():  # the other is at its first cell
-            assert time.monotonic() < until
-            assert other.poll() is None
-            time.sleep(0.01)
-        status, _, _ = here("counted", "--plain", "--seeds", "2")
-        assert [status, other.wait(120)] == [0, 0]
-    runs = log.read_text().splitlines()
+def test_two_batches_on_one_folder_run_no_cell_twice(trial):
+    both = [
+        subprocess.Popen(command(trial, "counted", "--plain", "--seeds", "2"), cwd=ROOT, env=environment())
+        for _ in range(2)
+    ]
+    assert [process.wait(120) for process in both] == [0, 0]
+    runs = (trial / "log.txt").read_text().splitlines()
     assert sorted(runs) == [f"c{k} {seed}" for k in range(4) for seed in range(2)]
     for k in range(4):
         assert reproduce.load(
@@ -278,49 +278,55 @@ def test_a_failing_notebook_is_named_with_its_error(trial):
 
 
 def test_a_full_disk_is_explained_and_costs_no_finished_cell(tmp_path):
-    """No file may grow beyond the finished cell's size, which the cell with one run more would have to."""
     file = tmp_path / "cell.json"
     reproduce.run_cell(SPEC, [0], file=file)
-    before = file.read_bytes()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores SIGXFSZ: a write past it is an OSError
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), limits[1]))
-    try:
-        with pytest.raises(OSError, match="make room"):
-            reproduce.run_cell(SPEC, [0, 1], file=file)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    before, size = file.read_bytes(), file.stat().st_size
+    code = f"""
+import resource, signal
+from fedcore import reproduce
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
+reproduce.run_cell({SPEC!r}, [0, 1], file={str(file)!r})
+"""
+    assert resource.RLIMIT_FSIZE is not None
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd=ROOT)
+    assert "make room" in done.stderr
     assert file.read_bytes() == before
     assert [p for p in tmp_path.iterdir() if p.suffix == ".json"] == [file]
 
 
-def test_a_dead_worker_costs_its_running_cells_only(trial, here):
-    from distributed import LocalCluster
-
-    def kill_one(stop):
-        while not (stop.wait(0.02) or list(trial.glob("results/quick/two/notebooks/*.ipynb"))):
-            pass  # both have begun, or nearly
-        workers[0].kill()
-
-    options = {"n_workers": 0, "processes": False, "protocol": "tcp", "host": "127.0.0.1", "dashboard_address": None}
-    with LocalCluster(**options, silence_logs=50) as cluster:  # a scheduler; its workers are processes of their own
-        start = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address]
-        start += ["--no-nanny", "--nthreads", "1", "--no-dashboard"]
-        quiet = {"cwd": trial, "env": environment(), "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        workers, stop = [subprocess.Popen(start, **quiet) for _ in range(2)], threading.Event()
-        killer = threading.Thread(target=kill_one, args=[stop])
-        killer.start()
-        try:
-            status, out, err = here("two", "--seeds", "1", "--scheduler", cluster.scheduler_address)
-        finally:
-            stop.set()
-            killer.join()
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-    assert workers[0].returncode == -signal.SIGKILL
-    assert status == 0, err
-    assert "0 failed" in out
-    assert result(trial, "two", "FedAvg")["runs"]["0"]["final"] > 0
+def test_a_dead_worker_costs_its_running_cells_only(trial):
+    scheduler_file = trial / "scheduler.json"
+    dask = [sys.executable, "-m", "distributed.cli.dask_"]
+    quiet = {"cwd": trial, "env": environment(), "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    where = ["--scheduler-file", str(scheduler_file)]
+    options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    scheduler = subprocess.Popen([*dask[:2], dask[2] + "scheduler", *where, *options], **quiet)
+    start = [*dask[:2], dask[2] + "worker", *where, "--no-nanny", "--nthreads", "1", "--no-dashboard"]
+    workers = [subprocess.Popen(start, **quiet) for _ in range(2)]
+    try:
+        until = time.monotonic() + 180
+        while not scheduler_file.exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        address = json.loads(scheduler_file.read_text())["address"]
+        with subprocess.Popen(
+            command(trial, "two", "--seeds", "1", "--scheduler", address),
+            cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            while not list(trial.glob("results/quick/two/notebooks/*.ipynb")):  # both have begun, or nearly
+                assert time.monotonic() < until
+                assert process.poll() is None
+                time.sleep(0.02)
+            workers[0].kill()
+            out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+        assert "0 failed" in out
+        assert result(trial, "two", "FedAvg")["runs"]["0"]["final"] > 0
+    finally:
+        for process in (*workers, scheduler):
+            process.kill()
+            process.wait()
 
 
 def test_unknown_names_get_near_ones(here):
