@@ -458,6 +458,26 @@ def test_the_objective_of_a_batch_norm_model_uses_collected_statistics_too():
     h.close(fed.objective(fed.x0), sum(losses) / 2, 1e-12)
 
 
+class Viewed(nn.Module):
+    """A convolution whose output is flattened with `view`, which wants the usual strides."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3), nn.Linear(32, 3)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)).view(len(x), -1))
+
+
+def test_a_module_that_views_its_images_is_evaluated_as_it_is():
+    fed = h.network(model=Viewed(), shape=(3, 4, 4))
+    net = Viewed().double()
+    nn.utils.vector_to_parameters(fed.x0, net.parameters())
+    x, y = fed.inputs(fed.test[0]), fed.test[1]
+    h.close(fed.evaluate(fed.x0)["loss"], F.cross_entropy(net(x), y), 1e-12)
+    assert torch.equal(fed.correct(fed.x0), net(x).argmax(1) == y)
+
+
 class Functional(nn.Module):
     """Dropout by a function, which no list of layers shows."""
 
