@@ -361,6 +361,47 @@ def test_differences_add_up_over_the_rounds_of_one_run():
     assert 0 < median["final"] < whole["final"]
 
 
+DOMAINS = {
+    "study": "clients", "method": ["FedBN", {}], "clients": ["plain", "fonts"],
+    "federation": {
+        "source": ["digit_domains", {"train": 20, "test": 10, "size": 8, "train_on": ["plain", "fonts"]}],
+        "partition": ["ByOwner", {}], "model": "digit_model_small", "normalise": "client", "validation": True,
+    },
+    "run": {"rounds": 2, "lr": 0.1, "batch_size": 8},
+}  # fmt: skip
+
+
+def test_one_run_of_clients_has_the_accuracies_that_a_run_for_each_client_has():
+    run = reproduce.run_cell(DOMAINS, [0]).runs[0]
+    alone = [reproduce.run_cell({**DOMAINS, "study": "personal", "client": i}, [0]).finals()[0] for i in range(2)]
+    assert list(run["clients"].values()) == pytest.approx(alone, abs=1e-3)
+    assert run["final"] == pytest.approx(np.mean(alone), abs=1e-4)
+    assert run["images"] == 50  # five domains of 10, whoever trained
+
+
+def test_an_image_counts_by_the_share_of_models_that_classify_it_correctly():
+    found = reproduce.run_cell(DOMAINS, [0, 1])
+    correct = found.correct([0, 1])
+    assert correct.shape == (2, 50)
+    assert set(np.unique(correct)) <= {0, 0.5, 1}
+    assert 100 * correct.mean(1) == pytest.approx(found.finals())
+
+
+def test_settings_for_unseen_domains_are_chosen_on_images_of_the_seen_ones():
+    assert reproduce.run_cell({**DOMAINS, "on": "validation"}, [0]).runs[0]["images"] == 8  # a fifth of 40
+    for cell in reproduce.get("shift-figure6").cells("quick"):
+        source = cell.spec["federation"]["source"][1]
+        assert not set(source["train_on"]) & set(source["test_on"])
+        assert cell.spec["federation"]["validation"]
+
+
+def test_a_run_of_clients_that_diverges_counts_as_guessing():
+    wild = {**DOMAINS, "run": {**DOMAINS["run"], "lr": 1e38}, "method": ["FedAvg", {}]}
+    found = reproduce.run_cell(wild, [0])
+    assert found.runs[0]["diverged"] >= 0
+    assert (found.correct([0]) == 0.1).all()
+
+
 # --- estimates ----------------------------------------------------------------------------------------------------
 
 
@@ -565,7 +606,7 @@ def test_stand_ins_never_stand_beside_a_value_of_other_data(name, columns):
 
 
 @pytest.mark.parametrize("profile", ["quick", "desk"])
-@pytest.mark.parametrize("name", ["fedup-table4", "feddse-table3.4", "fedgse-table4.4"])
+@pytest.mark.parametrize("name", ["fedup-table4", "feddse-table3.4", "fedgse-table4.4", "shift-ablation"])
 def test_every_method_of_a_column_is_searched_alike(name, profile):
     by_column = {}
     for cell in reproduce.get(name).cells(profile):
