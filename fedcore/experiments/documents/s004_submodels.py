@@ -504,18 +504,19 @@ def _leads(file: str, row: str, *rivals: str) -> str:
         ours, theirs = _printed(file, data, row), [_printed(file, data, rival) for rival in rivals]
         if ours is not None and None not in theirs:
             leads.append(f"{ours - max(theirs):+.2f}")
-    return f"over the best of them {', '.join(leads)} points ({', '.join(DATA)})"
+    over = "over the best of them " if len(rivals) > 1 else ""
+    return f"{over}{', '.join(leads)} points ({', '.join(DATA)})"
 
 
-def _temperatures(setting: str) -> str:
-    """The printed leads of T = 1 over T = 0 in Table 3.6, HIGH and LOW."""
+def _temperatures(ours: int, theirs: int, setting: str) -> str:
+    """The printed leads of one temperature over the other in Table 3.6, HIGH and LOW."""
     leads = []
     for skew in ("HIGH", "LOW"):
         where = {"setting": f"{setting}; data heterogeneity {skew}"}
-        hot, cold = (printed("seed004_table3_6.csv", method=f"FedDSE (T={T})", **where) for T in (1, 0))
-        if None not in (hot, cold):
-            leads.append(f"{hot - cold:+.2f}")
-    return f"T = 1 over T = 0: {', '.join(leads)} points (EMNIST, HIGH and LOW)"
+        a, b = (printed("seed004_table3_6.csv", method=f"FedDSE (T={T})", **where) for T in (ours, theirs))
+        if None not in (a, b):
+            leads.append(f"{a - b:+.2f}")
+    return f"{', '.join(leads)} points (EMNIST, HIGH and LOW)"
 
 
 def _asked(rows: Sequence[str], *rivals: str) -> dict[str, list[Question]]:
@@ -551,12 +552,12 @@ CLAIMS = [
     ),
     Claim(
         "feddse-warm", "S004", "§3.4.5", "Where all clients have one capacity, T = 1 is more accurate than T = 0",
-        _temperatures("homogeneous capacity 1/4"), "feddse-table3.6",
+        _temperatures(1, 0, "homogeneous capacity 1/4"), "feddse-table3.6",
         _asked3_6("FedDSE (T=1)", "FedDSE (T=0)", "capacity 1/4"),
     ),
     Claim(
         "feddse-cold", "S004", "§3.4.5", "Where capacities differ, T = 0 is more accurate than T = 1",
-        _temperatures("heterogeneous capacity r={0.99,0.5,0.25,0.125,0.0625}"), "feddse-table3.6",
+        _temperatures(0, 1, "heterogeneous capacity r={0.99,0.5,0.25,0.125,0.0625}"), "feddse-table3.6",
         _asked3_6("FedDSE (T=0)", "FedDSE (T=1)", "five capacities"),
     ),
     Claim(
