@@ -361,6 +361,47 @@ def test_differences_add_up_over_the_rounds_of_one_run():
     assert 0 < median["final"] < whole["final"]
 
 
+DOMAINS = {
+    "study": "clients", "method": ["FedBN", {}], "clients": ["plain", "fonts"],
+    "federation": {
+        "source": ["digit_domains", {"train": 20, "test": 10, "size": 8, "train_on": ["plain", "fonts"]}],
+        "partition": ["ByOwner", {}], "model": "digit_model_small", "normalise": "client", "validation": True,
+    },
+    "run": {"rounds": 2, "lr": 0.1, "batch_size": 8},
+}  # fmt: skip
+
+
+def test_one_run_of_clients_has_the_accuracies_that_a_run_for_each_client_has():
+    run = reproduce.run_cell(DOMAINS, [0]).runs[0]
+    alone = [reproduce.run_cell({**DOMAINS, "study": "personal", "client": i}, [0]).finals()[0] for i in range(2)]
+    assert list(run["clients"].values()) == pytest.approx(alone, abs=1e-3)
+    assert run["final"] == pytest.approx(np.mean(alone), abs=1e-4)
+    assert run["images"] == 50  # five domains of 10, whoever trained
+
+
+def test_an_image_counts_by_the_share_of_models_that_classify_it_correctly():
+    found = reproduce.run_cell(DOMAINS, [0, 1])
+    correct = found.correct([0, 1])
+    assert correct.shape == (2, 50)
+    assert set(np.unique(correct)) <= {0, 0.5, 1}
+    assert 100 * correct.mean(1) == pytest.approx(found.finals())
+
+
+def test_settings_for_unseen_domains_are_chosen_on_images_of_the_seen_ones():
+    assert reproduce.run_cell({**DOMAINS, "on": "validation"}, [0]).runs[0]["images"] == 8  # a fifth of 40
+    for cell in reproduce.get("shift-figure6").cells("quick"):
+        source = cell.spec["federation"]["source"][1]
+        assert not set(source["train_on"]) & set(source["test_on"])
+        assert cell.spec["federation"]["validation"]
+
+
+def test_a_run_of_clients_that_diverges_counts_as_guessing():
+    wild = {**DOMAINS, "run": {**DOMAINS["run"], "lr": 1e38}, "method": ["FedAvg", {}]}
+    found = reproduce.run_cell(wild, [0])
+    assert found.runs[0]["diverged"] >= 0
+    assert (found.correct([0]) == 0.1).all()
+
+
 # --- estimates ----------------------------------------------------------------------------------------------------
 
 
@@ -391,7 +432,7 @@ def test_the_pace_is_that_of_the_nearest_finished_cells_and_scales_with_rounds_a
 def test_list_says_that_it_knows_no_time_before_the_first_cell(tmp_path, capsys):
     assert reproduce.main(["list", "--results", str(tmp_path)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "cells done" in line]
-    assert len(lines) == len(reproduce.tables())
+    assert len(lines) == sum("quick" in table.captions for table in reproduce.tables().values())
     assert all("time not known before the first cell" in line for line in lines)
 
 
@@ -552,21 +593,30 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
     assert "FedAvg" in picture.alt
 
 
-def test_stand_ins_never_stand_beside_a_value_of_other_data():
-    table = reproduce.get("fedup-table4")
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [("fedup-table4", 3), ("feddse-table3.4", 1), ("feddse-table3.5", 1), ("fedgse-table4.3", 1)],
+)
+def test_stand_ins_never_stand_beside_a_value_of_other_data(name, columns):
+    table = reproduce.get(name)
     assert all(cell.source is None and "CIFAR" not in cell.name for cell in table.cells("quick"))
     named = {cell.column: cell.spec["federation"]["source"] for cell in table.cells("desk") if cell.source is not None}
     assert set(named.values()) == {"cifar10"}
-    assert len(named) == 3
+    assert len(named) == columns
 
 
-def test_every_method_of_a_table_is_searched_alike():
-    for profile in ("quick", "desk"):
-        searches = [cell.spec["tune"] for cell in reproduce.get("fedup-table4").cells(profile)]
-        assert len({tuple(s["axes"]["run.lr"]) for s in searches}) == 1
-        assert {len(values) for s in searches for values in s["axes"].values()} == {3, 5}
-        effort = [(len(s["seeds"]), tuning.stages(s), s.get("finalists"), s.get("growth")) for s in searches]
-        assert set(effort) == {(5, (15, None), None, None) if profile == "quick" else (2, (30, 120), 2, None)}
+@pytest.mark.parametrize("profile", ["quick", "desk"])
+@pytest.mark.parametrize("name", ["fedup-table4", "feddse-table3.4", "fedgse-table4.4", "shift-ablation"])
+def test_every_method_of_a_column_is_searched_alike(name, profile):
+    by_column = {}
+    for cell in reproduce.get(name).cells(profile):
+        search = cell.spec["tune"]
+        assert len(search["axes"]["run.lr"]) == 5
+        assert all(len(values) == 3 for axis, values in search["axes"].items() if axis != "run.lr")
+        assert cell.spec["federation"]["validation"]
+        same = {key: search.get(key) for key in ("seeds", "rounds", "finalists", "growth")}
+        by_column.setdefault(cell.column, set()).add(repr((search["axes"]["run.lr"], same, cell.seeds)))
+    assert all(len(searches) == 1 for searches in by_column.values())
 
 
 def test_a_profile_that_a_table_does_not_have_has_no_cells():
@@ -612,7 +662,7 @@ def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path, monk
 
 def test_every_definition_has_cells_captions_and_specifications_that_build():
     for table in reproduce.tables().values():
-        assert {"quick", "paper"} <= set(table.captions) <= set(definitions.PROFILES)
+        assert {"paper"} <= set(table.captions) <= set(definitions.PROFILES)
         for profile, caption in table.captions.items():
             listed = table.cells(profile)
             assert caption

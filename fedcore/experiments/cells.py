@@ -82,7 +82,8 @@ class Result:
     def correct(self, seeds: Sequence[int]) -> np.ndarray:
         """Which test images the reported models classify correctly, `[seeds, images]`, for `judge.compare`.
 
-        A run that diverged has 1 / classes everywhere.  ValueError for a seed whose run does not say.
+        Where a run reports several `models`, the share of them that does.  A run that diverged has 1 / classes
+        everywhere.  ValueError for a seed whose run does not say.
         """
         rows = []
         for seed in seeds:
@@ -92,8 +93,8 @@ class Result:
             if run["final"] is None:
                 rows.append(np.full(run["images"], 1 / run["classes"]))
             else:
-                bits = np.frombuffer(base64.b64decode(run["correct"]), np.uint8)
-                rows.append(np.unpackbits(bits, count=run["images"]).astype(float))
+                bits, shape = np.frombuffer(base64.b64decode(run["correct"]), np.uint8), (run.get("models", 1), -1)
+                rows.append(np.unpackbits(bits, count=shape[0] * run["images"]).reshape(shape).mean(0))
         return np.stack(rows)
 
     def outdated(self, seeds: Sequence[int] | None = None) -> list[int]:

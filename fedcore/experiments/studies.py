@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import counting, probing, training
+from . import counting, personal, probing, training
 
 Study = Callable[[Mapping[str, Any], int, Path | None, str | None], dict[str, Any]]
 
 STUDIES: dict[str, Study] = {
     study.__name__: study
     for study in (
-        training.simulate, training.personal, training.profiles, probing.mime, probing.gap, counting.size, counting.cost
+        training.simulate, training.personal, training.profiles, personal.clients, probing.mime, probing.gap,
+        counting.size, counting.cost,
     )
 }  # fmt: skip
 
