@@ -552,26 +552,53 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
     assert "FedAvg" in picture.alt
 
 
+TRAINED = ("fedup-table1", "fedup-table4", "fedup-table5", "fedup-figure2", "fedup-figure3", "scaffold-figure")
+
+
 def test_stand_ins_never_stand_beside_a_value_of_other_data():
-    table = reproduce.get("fedup-table4")
-    assert all(cell.source is None and "CIFAR" not in cell.name for cell in table.cells("quick"))
-    named = {cell.column: cell.spec["federation"]["source"] for cell in table.cells("desk") if cell.source is not None}
-    assert set(named.values()) == {"cifar10"}
-    assert len(named) == 3
+    for name in (*TRAINED, "fedup-table2"):
+        for cell in reproduce.get(name).cells("quick"):
+            assert cell.source is None
+            assert not any(word in cell.name for word in ("CIFAR", "MNIST", "Shakespeare"))
+    for name, columns in (("fedup-table4", 3), ("fedup-table2", 2), ("scaffold-figure", 1), ("fedup-table5", 0)):
+        beside = {
+            cell.column: cell.spec["federation"]["source"]
+            for cell in reproduce.get(name).cells("desk") if cell.source is not None
+        }  # fmt: skip
+        assert set(beside.values()) <= {"cifar10"}
+        assert len(beside) == columns
 
 
-def test_every_method_of_a_table_is_searched_alike():
-    for profile in ("quick", "desk"):
-        searches = [cell.spec["tune"] for cell in reproduce.get("fedup-table4").cells(profile)]
-        assert len({tuple(s["axes"]["run.lr"]) for s in searches}) == 1
-        assert {len(values) for s in searches for values in s["axes"].values()} == {3, 5}
-        assert {(len(s["seeds"]), s["rounds"], s.get("finalists"), s.get("growth")) for s in searches} == {
-            (5, 15, None, None) if profile == "quick" else (2, 40, 2, None)
-        }
+@pytest.mark.parametrize("profile", ["quick", "desk"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_method_of_a_table_is_searched_alike(name, profile):
+    searches = [cell.spec["tune"] for cell in reproduce.get(name).cells(profile) if cell.spec["study"] == "simulate"]
+    rates = {tuple(s["axes"]["run.lr"]) for s in searches}
+    effort = {(tuple(s["seeds"]), str(s["rounds"]), s.get("finalists"), s.get("growth")) for s in searches}
+    assert len(rates) == len(effort) == bool(searches)
+    assert {len(values) for s in searches for values in s["axes"].values()} <= {3, 5}
+    assert not {0, 1, 2, 3, 4, 5, 6, 7, 8, 9} & {seed for s in searches for seed in s["seeds"]}
+
+
+@pytest.mark.parametrize("profile", ["quick", "desk"])
+@pytest.mark.parametrize("name", ["fedup-table4", "fedup-table5", "fedup-figure2", "fedup-figure3", "dfedgam-table1"])
+def test_momentum_at_the_server_is_a_row_and_settings_are_chosen_on_validation_data(name, profile):
+    cells = reproduce.get(name).cells(profile)
+    rows = {column: {cell.row for cell in cells if cell.column == column} for column in {cell.column for cell in cells}}
+    assert all({"FedAvg", "FedAvg + server momentum"} <= names for names in rows.values())
+    assert all(cell.spec["federation"]["validation"] for cell in cells)
+
+
+@pytest.mark.parametrize("profile", ["quick", "desk", "paper"])
+def test_a_figure_that_is_drawn_from_a_table_asks_for_its_cells(profile):
+    for table in reproduce.tables().values():
+        if table.drawn_from:
+            stored = {cell.name: identity(cell.spec) for cell in reproduce.get(table.drawn_from).cells(profile)}
+            assert all(stored[cell.name] == identity(cell.spec) for cell in table.cells(profile))
 
 
 def test_a_profile_that_a_table_does_not_have_has_no_cells():
-    assert reproduce.get("fedup-table5").cells("desk") == []
+    assert reproduce.get("fedup-figure2").cells("desk") == []
 
 
 def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path):
