@@ -589,6 +589,28 @@ def test_momentum_at_the_server_is_a_row_and_settings_are_chosen_on_validation_d
     assert all(cell.spec["federation"]["validation"] for cell in cells)
 
 
+@pytest.mark.parametrize("profile", ["quick", "desk"])
+@pytest.mark.parametrize("method", ["FedAvg", "SCAFFOLD"])
+def test_with_equal_gradients_a_servers_clients_take_as_many_local_steps_as_gossiping_ones(method, profile):
+    def steps(run, clients):
+        cohort = run["cohort"]
+        asked = clients if cohort is None else cohort if isinstance(cohort, int) else round(cohort * clients)
+        return run["rounds"] * asked * run.get("local_steps", 1)
+
+    cells = {(cell.row, cell.column): cell.spec for cell in reproduce.get("dfedgam-table1").cells(profile)}
+    for column in {column for _, column in cells}:
+        gossip, equal, few = (cells[row, column] for row in ("DFedGAM", f"{method}, equal gradients", method))
+        clients = gossip["federation"]["clients"]
+        assert steps(equal["run"], clients) == steps(gossip["run"], clients) > steps(few["run"], clients)
+        for spec in (equal, few):  # evaluated and searched in the same proportion, with a rate that falls as far
+            run, first = spec["run"], np.atleast_1d(spec["tune"]["rounds"])[0]
+            assert run["rounds"] / run["eval_every"] == 10
+            assert first / run["rounds"] == {"quick": 0.4, "desk": 0.1}[profile]
+            assert run.get("lr_decay", 1.0) ** run["rounds"] == pytest.approx(
+                few["run"].get("lr_decay", 1.0) ** few["run"]["rounds"], rel=1e-3
+            )
+
+
 @pytest.mark.parametrize("profile", ["quick", "desk", "paper"])
 def test_a_figure_that_is_drawn_from_a_table_asks_for_its_cells(profile):
     for table in reproduce.tables().values():
