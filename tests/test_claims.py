@@ -50,7 +50,8 @@ def stored(tmp_path, monkeypatch):
         return [Cell(row, {**spec, "row": row}, row, "c", printed.get(row)) for row in "xyz"]
 
     table = definitions.Table("t", "", "S000", listed, {"quick": "tiny", "desk": "tiny"})
-    monkeypatch.setattr(claims, "get", lambda name: table)
+    for module in (claims, show):
+        monkeypatch.setattr(module, "get", lambda name: table)
     images = np.random.default_rng(0).random((3, 500))
 
     def write(profile, row, share):
@@ -97,6 +98,23 @@ def test_the_data_nearest_to_the_documents_decide(stored):
     (line,) = claims.matrix([CLAIM], root).to_dict("records")
     assert line["verdict"] == "does not hold"
     assert line["rests on"] == "the document's kind of data, smaller network, 3 seeds"
+
+
+def test_cosines_are_compared_by_seed(tmp_path, monkeypatch):
+    listed = [Cell(row, {"study": "mime", "row": row}, row, "c") for row in "xy"]
+    table = definitions.Table("t", "", "S000", lambda profile: listed, {"quick": "tiny"}, unit="cosine")
+    for module in (claims, show):
+        monkeypatch.setattr(module, "get", lambda name: table)
+    place = batch.Place(tmp_path, "quick", "t")
+    place.folder.mkdir(parents=True)
+    for cell, values in zip(listed, ([0.31, 0.32, 0.30], [0.10, 0.12, 0.11]), strict=True):
+        runs = {seed: {"id": identity(cell.spec, seed), "final": value} for seed, value in enumerate(values)}
+        cells._store(place.file(cell), cells.Result(cell.spec, runs))
+    asked = {"quick": [("x", "y", "c")]}
+    (found,) = claims.judged(Claim("a", "S000", "§1", "x beats y", "", "t", asked), tmp_path)
+    assert found.verdict == "holds"
+    assert claims.ours(found) == "better: c +0.200 ± 0.025"
+    assert show.forest([found], "accuracies only") is None
 
 
 def test_a_settled_claim_needs_no_run(tmp_path):

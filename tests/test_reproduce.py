@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedcore import reproduce
-from fedcore.experiments import Cell, batch, cells, estimate, judge, overview, show, studies, tuning
+from fedcore.experiments import Cell, batch, cells, estimate, judge, overview, show, studies
 from fedcore.experiments import table as definitions
 from fedcore.experiments.batch import Place, slug
 from fedcore.experiments.cells import identity
@@ -593,34 +593,84 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
     assert "FedAvg" in picture.alt
 
 
-@pytest.mark.parametrize(
-    ("name", "columns"),
-    [("fedup-table4", 3), ("feddse-table3.4", 1), ("feddse-table3.5", 1), ("fedgse-table4.3", 1)],
-)
-def test_stand_ins_never_stand_beside_a_value_of_other_data(name, columns):
-    table = reproduce.get(name)
-    assert all(cell.source is None and "CIFAR" not in cell.name for cell in table.cells("quick"))
-    named = {cell.column: cell.spec["federation"]["source"] for cell in table.cells("desk") if cell.source is not None}
-    assert set(named.values()) == {"cifar10"}
-    assert len(named) == columns
+TRAINED = ("fedup-table1", "fedup-table4", "fedup-table5", "fedup-figure2", "fedup-figure3", "scaffold-figure")
+THESIS = ("feddse-table3.4", "feddse-table3.5", "fedgse-table4.3", "fedgse-table4.4")
+
+
+def test_stand_ins_never_stand_beside_a_value_of_other_data():
+    for name in (*TRAINED, "fedup-table2", *THESIS):
+        for cell in reproduce.get(name).cells("quick"):
+            assert cell.source is None
+            assert not any(word in cell.name for word in ("CIFAR", "MNIST", "Shakespeare"))
+    columns = {"fedup-table4": 3, "fedup-table2": 2, "scaffold-figure": 1, "fedup-table5": 0}
+    columns |= {"feddse-table3.4": 1, "feddse-table3.5": 1, "fedgse-table4.3": 1}
+    for name, count in columns.items():
+        beside = {
+            cell.column: cell.spec["federation"]["source"]
+            for cell in reproduce.get(name).cells("desk") if cell.source is not None
+        }  # fmt: skip
+        assert set(beside.values()) <= {"cifar10"}
+        assert len(beside) == count
 
 
 @pytest.mark.parametrize("profile", ["quick", "desk"])
-@pytest.mark.parametrize("name", ["fedup-table4", "feddse-table3.4", "fedgse-table4.4", "shift-ablation"])
+@pytest.mark.parametrize("name", [*TRAINED, *THESIS, "shift-ablation"])
 def test_every_method_of_a_column_is_searched_alike(name, profile):
     by_column = {}
     for cell in reproduce.get(name).cells(profile):
+        if cell.spec["study"] == "cost":  # counted, not trained
+            continue
         search = cell.spec["tune"]
         assert len(search["axes"]["run.lr"]) == 5
         assert all(len(values) == 3 for axis, values in search["axes"].items() if axis != "run.lr")
         assert cell.spec["federation"]["validation"]
+        assert not set(range(10)) & set(search["seeds"])
         same = {key: search.get(key) for key in ("seeds", "rounds", "finalists", "growth")}
         by_column.setdefault(cell.column, set()).add(repr((search["axes"]["run.lr"], same, cell.seeds)))
     assert all(len(searches) == 1 for searches in by_column.values())
 
 
+@pytest.mark.parametrize("profile", ["quick", "desk"])
+@pytest.mark.parametrize("name", ["fedup-table4", "fedup-table5", "fedup-figure2", "fedup-figure3", "dfedgam-table1"])
+def test_momentum_at_the_server_is_a_row_and_settings_are_chosen_on_validation_data(name, profile):
+    cells = reproduce.get(name).cells(profile)
+    rows = {column: {cell.row for cell in cells if cell.column == column} for column in {cell.column for cell in cells}}
+    assert all({"FedAvg", "FedAvg + server momentum"} <= names for names in rows.values())
+    assert all(cell.spec["federation"]["validation"] for cell in cells)
+
+
+@pytest.mark.parametrize("profile", ["quick", "desk"])
+@pytest.mark.parametrize("method", ["FedAvg", "SCAFFOLD"])
+def test_with_equal_gradients_a_servers_clients_take_as_many_local_steps_as_gossiping_ones(method, profile):
+    def steps(run, clients):
+        cohort = run["cohort"]
+        asked = clients if cohort is None else cohort if isinstance(cohort, int) else round(cohort * clients)
+        return run["rounds"] * asked * run.get("local_steps", 1)
+
+    cells = {(cell.row, cell.column): cell.spec for cell in reproduce.get("dfedgam-table1").cells(profile)}
+    for column in {column for _, column in cells}:
+        gossip, equal, few = (cells[row, column] for row in ("DFedGAM", f"{method}, equal gradients", method))
+        clients = gossip["federation"]["clients"]
+        assert steps(equal["run"], clients) == steps(gossip["run"], clients) > steps(few["run"], clients)
+        for spec in (equal, few):  # evaluated and searched in the same proportion, with a rate that falls as far
+            run, first = spec["run"], np.atleast_1d(spec["tune"]["rounds"])[0]
+            assert run["rounds"] / run["eval_every"] == 10
+            assert first / run["rounds"] == {"quick": 0.4, "desk": 0.1}[profile]
+            assert run.get("lr_decay", 1.0) ** run["rounds"] == pytest.approx(
+                few["run"].get("lr_decay", 1.0) ** few["run"]["rounds"], rel=1e-3
+            )
+
+
+@pytest.mark.parametrize("profile", ["quick", "desk", "paper"])
+def test_a_figure_that_is_drawn_from_a_table_asks_for_its_cells(profile):
+    for table in reproduce.tables().values():
+        if table.drawn_from:
+            stored = {cell.name: identity(cell.spec) for cell in reproduce.get(table.drawn_from).cells(profile)}
+            assert all(stored[cell.name] == identity(cell.spec) for cell in table.cells(profile))
+
+
 def test_a_profile_that_a_table_does_not_have_has_no_cells():
-    assert reproduce.get("fedup-table5").cells("desk") == []
+    assert reproduce.get("fedup-figure2").cells("desk") == []
 
 
 def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path, monkeypatch):

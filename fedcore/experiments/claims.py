@@ -73,7 +73,7 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
     for profile in (p for p in PROFILES if p in claim.questions):
         asked = claim.questions[profile]
         results = stored_cells(get(claim.table), Place(root, profile, claim.table))
-        answers = answered(results, asked, margin=claim.margin)
+        answers = answered(results, asked, margin=claim.margin, by_value=_digits(claim) > 1)
         missing = len(asked) - len(answers)
         if answers:
             verdict = "" if missing else judge.verdict(list(answers.values()), claim.expected)
@@ -151,7 +151,9 @@ def ours(judgement: Judgement) -> str:
     parts = []
     for word in dict.fromkeys(a.word for a in judgement.answers.values()):
         same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
-        parts.append(f"{word}: " + ", ".join(f"{_named(q, judgement)} {_short(a)}" for q, a in same))
+        parts.append(
+            f"{word}: " + ", ".join(f"{_named(q, judgement)} {_short(a, _digits(judgement.claim))}" for q, a in same)
+        )
     return "; ".join(parts) + (f"; {judgement.missing} not computed yet" if judgement.missing else "")
 
 
@@ -162,6 +164,11 @@ def _named(question: Question, judgement: Judgement) -> str:
     return ", ".join([f"than {base}"] * (len(bases) > 1) + [column] * (len(columns) > 1 or len(bases) == 1))
 
 
-def _short(answer: Answer) -> str:
-    found = f" (would have found {answer.detectable:.1f})" if answer.word == judge.OPEN else ""
-    return f"{answer.comparison.gap:+.1f} ± {answer.comparison.half:.1f}{found}"
+def _digits(claim: Claim) -> int:
+    """How many decimals its differences have: one of points of accuracy, three of a cosine."""
+    return 3 if get(claim.table).unit == "cosine" else 1
+
+
+def _short(answer: Answer, digits: int) -> str:
+    found = f" (would have found {answer.detectable:.{digits}f})" if answer.word == judge.OPEN else ""
+    return f"{answer.comparison.gap:+.{digits}f} ± {answer.comparison.half:.{digits}f}{found}"

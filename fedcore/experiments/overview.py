@@ -225,15 +225,18 @@ def answered(
     asked: Sequence[tuple[str, str, str]],
     seeds: Sequence[int] | None = None,
     margin: float | None = None,
+    by_value: bool = False,
 ) -> dict[tuple[str, str, str], Answer]:
     """Answers to the questions `(row, base, column)` of one family, as far as both cells are complete.
 
     A cell is complete when its runs at all seeds (default: its own) say which test images are classified correctly.
+    by_value: their final values are compared instead, for what is no accuracy.
     """
 
     def complete(key: Key) -> Result | None:
         cell, result = results.get(key, (None, None))
-        known = result and all("images" in result.runs.get(seed, ()) for seed in cell.reporting(seeds))
+        runs = [result.runs.get(seed, {}) for seed in cell.reporting(seeds)] if result else [{}]
+        known = all("final" in run if by_value else "images" in run for run in runs)
         return result if known else None
 
     found = {}
@@ -241,6 +244,9 @@ def answered(
         ours, theirs = complete((row, column)), complete((base, column))
         if ours and theirs:
             common = results[row, column][0].reporting(seeds)
+            if by_value:
+                found[row, base, column] = judge.compare_values(ours.finals(common), theirs.finals(common))
+                continue
             diverged = tuple(sum(r.runs[seed]["final"] is None for seed in common) for r in (ours, theirs))
             found[row, base, column] = judge.compare(ours.correct(common), theirs.correct(common), diverged)
     return dict(zip(found, judge.decide(list(found.values()), margin), strict=True))

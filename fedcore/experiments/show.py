@@ -19,7 +19,7 @@ from .cells import Cell, Result
 from .claims import Judgement
 from .judge import BETTER, EQUAL, OPEN, WORSE
 from .overview import MISSING, Key, Stored
-from .table import Table
+from .table import Table, get
 
 MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
 
@@ -110,10 +110,11 @@ def drawing(table: Table, place: Place, seeds: Sequence[int] | None = None, capt
 
 
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:
-    """Gaps with their 95 % intervals, a line a question, filled where decided; a cross where the document prints its
-    own gap on the same data.  None where no question is answered."""
+    """Gaps in accuracy with their 95 % intervals, a line a question, filled where decided; a cross where the document
+    prints its own gap on the same data.  None where no question is answered."""
     from ..widgets import show
 
+    judgements = [j for j in judgements if j.answers and get(j.claim.table).unit != "cosine"]
     lines = [(j, question, answer) for j in judgements for question, answer in j.answers.items()]
     if not lines:
         return None
