@@ -188,6 +188,15 @@ def test_a_rule_that_changed_by_one_per_cent_is_not_confirmed(tmp_path, monkeypa
     assert cells.load(file, TUNED).outdated() == [0]
 
 
+def test_a_method_that_adds_parameters_leaves_a_trace(tmp_path, monkeypatch):
+    federation = {**TUNED["federation"], "model": ["thesis_mlp", {}]}
+    spec = {**TUNED, "federation": federation, "method": ["DepthFL", {"capacities": {"1.0": 0.5, "0.5": 0.5}}]}
+    file = tmp_path / "cell.json"
+    cells.run_cell(spec, [0], file=file)
+    older(monkeypatch)
+    assert cells.confirm(file, spec) is True
+
+
 def test_a_search_that_would_choose_or_try_otherwise_is_not_confirmed(tmp_path, monkeypatch):
     file = tmp_path / "cell.json"
     tuned = cells.run_cell(TUNED, [0], file=file).tuned

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import Diverged, simulate
+from .. import Diverged, simulate, start
 from . import studies
 from .building import build_federation, build_method
 from .tuning import choose
 
-TRAINED = ("simulate", "personal", "profiles")
+TRAINED = ("simulate", "personal", "profiles", "clients")
 ROUNDS = 5
 TOLERANCE = 1e-3  # of the update's length; rounding makes 1e-5
 
@@ -33,11 +33,12 @@ def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
     fed = build_federation(spec["federation"], 0, device)
     rounds = min(ROUNDS, spec["run"].get("rounds", ROUNDS))
     run = {**spec["run"], "rounds": rounds, "eval_every": rounds}
+    method = build_method(spec["method"], fed, spec["run"])
     try:
-        history = simulate(build_method(spec["method"], fed, spec["run"]), fed, seed=0, **run)
+        history = simulate(method, fed, seed=0, **run)
     except Diverged as e:
         return [-float(e.round)]
-    update = (history.params - fed.x0).double().cpu().numpy()
+    update = (history.params - start(method, fed)["x"]).double().cpu().numpy()
     signs = np.random.Generator(np.random.PCG64(0)).integers(0, 2, (4, update.size)) * 2 - 1
     seen = [float(history.curve(metric)[1][-1]) for metric in ("loss", "accuracy")]
     return [float(np.linalg.norm(update)), *(signs @ update).tolist(), *seen]
