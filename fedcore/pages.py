@@ -115,11 +115,13 @@ def claim(
     return claims([Claim(source, claim, measured, verdict, test)], seeds=seeds, **line)
 
 
-def claims(items: Sequence[Claim], *, seeds: int, seconds: float | None = None, setting: str = "") -> Html:
+def claims(
+    items: Sequence[Claim], *, seeds: int | None = None, seconds: float | None = None, setting: str = ""
+) -> Html:
     """The claim box at the top of a chapter, after the cell that computed what it says.
 
-    `seeds` is the number of seeds behind the figures, `seconds` the time of the computation, `setting` the
-    data, clients and rounds in words. Hardware and versions are read from the machine.
+    `seeds` is the number of seeds behind the figures (None where each line says so itself), `seconds` the time of the
+    computation, `setting` the data, clients and rounds in words. Hardware and versions are read from the machine.
     """
     if not items:
         raise ValueError("the claim box is empty; give at least one Claim")
@@ -135,7 +137,8 @@ def claims(items: Sequence[Claim], *, seeds: int, seconds: float | None = None, 
             f"  measured here: {c.measured}",
             f"  verdict: {c.verdict}",
         ]
-    how = f"{setting}{'; ' if setting else ''}{seeds} seed{'s' * (seeds != 1)}"
+    counted = "" if seeds is None else f"{seeds} seed{'s' * (seeds != 1)}"
+    how = "; ".join(filter(None, [setting, counted]))
     return Html(
         '<div class="fc-claims tex2jax_process" role="group" aria-label="Claims and verdicts">'
         f'{"".join(blocks)}<p class="fc-how">{escape(how)}</p>'

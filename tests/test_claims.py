@@ -146,3 +146,30 @@ def test_a_forest_shows_every_question_with_its_answer(stored):
     assert "1 of 2 comparisons are decided" in picture.alt
     assert "decided = 1" in repr(picture)
     assert show.forest([], "nothing") is None
+
+
+def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(stored, monkeypatch):
+    root, write = stored
+    monkeypatch.setattr(show, "every", lambda: [CLAIM])
+    assert "cannot be told at this scale" in show.box(["a"], root).text
+    assert "not computed yet" in show.box(["a"], root).text
+    for profile, rows in (("quick", "xyz"), ("desk", "xy")):
+        for row in rows:
+            write(profile, row, 0.9 if row == "x" else 0.6)
+    text = show.box(["a"], root).text
+    assert "quick: better" in text
+    assert "desk: better" in text
+    assert "verdict: holds" in text
+    assert "smaller network" in text, "the desk's data are nearer to the document's"
+    with pytest.raises(KeyError, match="b"):
+        show.box(["b"], root)
+
+
+def test_a_stored_table_is_shown_with_each_profile_that_has_results(stored):
+    root, write = stored
+    assert "not run yet" in show.result("t", root).text
+    write("quick", "x", 0.9)
+    assert "t, quick" in show.result("t", root).text
+    write("desk", "x", 0.9)
+    text = show.result("t", root).text
+    assert text.index("t, desk") < text.index("t, quick")

@@ -15,7 +15,18 @@ from browser import PHONE, chromium, opened
 
 import fedcore as fc
 from fedcore import pages
-from fedcore.experiments.findings import DOCUMENTS, KINDS, LEDGER, SEVERITIES, Finding, counted, findings, listed
+from fedcore.experiments.findings import (
+    DEPARTURES,
+    DOCUMENTS,
+    KINDS,
+    LEDGER,
+    SEVERITIES,
+    Finding,
+    counted,
+    departures,
+    findings,
+    listed,
+)  # fmt: skip
 from fedcore.experiments.table import printed_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -501,3 +512,21 @@ def test_controls_and_text_are_readable_in_light_and_dark(browser, tmp_path, sch
             assert abs(ink - paper) > 150
         ink = tab.locator("td").first.evaluate("e => getComputedStyle(e).color")
         assert (sum(map(float, re.findall(r"[\d.]+", ink)[:3])) / 3 > 128) == (scheme == "dark")
+
+
+# ---- departures
+
+
+def test_departures_are_those_of_chapters_that_exist():
+    with DEPARTURES.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert {line["chapter"] for line in lines} == {path.stem for path in (ROOT / "book").glob("*.ipynb")}
+    assert len({tuple(line.values()) for line in lines}) == len(lines)
+
+
+def test_a_departure_says_a_number_of_the_page():
+    assert "settles at 0.250 instead" in departures("01_averaging", literal="0.250").text
+    with pytest.raises(ValueError, match=r"\{literl\}"):
+        departures("01_averaging", literl=1)
+    with pytest.raises(ValueError, match="'12_none'"):
+        departures("12_none")

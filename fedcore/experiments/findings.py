@@ -1,4 +1,5 @@
-"""The ledger of errors, gaps and contradictions in the five documents that hold whatever the data."""
+"""The ledger of errors, gaps and contradictions in the five documents that hold whatever the data, and where each
+chapter departs from its document."""
 
 from __future__ import annotations
 
@@ -7,10 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
+from .. import pages
 from ..pages import Html, filtered
 
 LEDGER = Path(__file__).parent / "documents" / "findings.csv"
+DEPARTURES = LEDGER.with_name("departures.csv")
 DOCUMENTS = {
     "S000": "FedUp study",
     "S001": "SCAFFOLD page",
@@ -58,6 +62,24 @@ def findings() -> list[Finding]:
     """
     with LEDGER.open(encoding="utf-8", newline="") as file:
         return [Finding(**line) for line in csv.DictReader(file)]
+
+
+def departures(chapter: str, **numbers: Any) -> Html:
+    """The numbered list of every departure of a chapter from its document.
+
+    chapter: its notebook's name.  numbers: what a text says as {name}, so that it comes from the page's own results.
+    Raises ValueError for a chapter without departures and for a name that no text asks for.
+    """
+    with DEPARTURES.open(encoding="utf-8", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["chapter"] == chapter]
+    if not lines:
+        raise ValueError(f"chapter={chapter!r} has no line in {DEPARTURES.name}; use a notebook's name")
+    items = [(line["source"], line["book"], line["why"]) for line in lines]
+    for name, value in numbers.items():
+        if not any(f"{{{name}}}" in text for item in items for text in item):
+            raise ValueError(f"no departure of {chapter} asks for {{{name}}}; see {DEPARTURES.name}")
+        items = [tuple(text.replace(f"{{{name}}}", str(value)) for text in item) for item in items]
+    return pages.departures(items)
 
 
 def counted(items: Sequence[Finding]) -> Html:

@@ -8,18 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import pages, plots
 from . import overview
-from .batch import Place
+from .batch import Place, results
 from .cells import Cell, Result
-from .claims import Judgement
+from .claims import Judgement, confidence, every, judged, ours, strongest
+from .claims import matrix as claim_lines
+from .findings import DOCUMENTS
 from .judge import BETTER, EQUAL, OPEN, WORSE
 from .overview import MISSING, Key, Stored
-from .table import Table, get
+from .table import PROFILES, Table, get
 
 MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
 
@@ -107,6 +110,58 @@ def drawing(table: Table, place: Place, seeds: Sequence[int] | None = None, capt
         f"{table.title}: {len(panels)} panels ({'; '.join(filter(None, panels))}), a line for each of {', '.join(rows)}"
     )
     return show(figure, numbers, alt=words, caption=caption)
+
+
+def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pages.Html:
+    """What is stored of a table or figure, in every profile, the one nearest to the document first.
+
+    root: the results folder, by default the project's.  pictures: False leaves figures out.  A profile without results
+    is left out; a table without any says that it is not run yet.  Raises KeyError for an unknown name.
+    """
+    table, root = get(name), root or results()
+    parts = []
+    for profile in reversed(PROFILES):
+        place = Place(root, profile, table.drawn_from or name)
+        if profile not in table.captions or not place.folder.exists():
+            continue
+        words = f"{name}, {profile}: {table.title}. {table.captions[profile]}"
+        if not table.figure:
+            tidy = overview.frame(table, place)
+            parts += [pages.table(grid(table, tidy), words)] if tidy["n"].any() else []
+        elif pictures and (picture := drawing(table, place, caption=words)):
+            parts.append(pages.Html(picture.html(), f"{name}\n{picture!r}"))
+    return together(parts or [pages.setting(not_run_yet=name)])
+
+
+def together(parts: Sequence[pages.Html]) -> pages.Html:
+    """Several things shown, one below the other."""
+    return pages.Html("\n".join(p.html for p in parts), "\n\n".join(p.text for p in parts))
+
+
+def matrix(document: str, root: Path | None = None) -> pages.Html:
+    """The central claims of a document with their verdicts, which a reader can sort and filter."""
+    chosen = [claim for claim in every() if claim.document == document]
+    return pages.filtered(
+        claim_lines(chosen, root or results()), f"Claims: {DOCUMENTS[document]} ({document})", ["verdict"]
+    )
+
+
+def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pages.Html:
+    """The claim box of a chapter: central claims by their names, judged from the stored results.
+
+    Raises KeyError for a name that no claim has.
+    """
+    by_name = {claim.name: claim for claim in every()}
+    lines = []
+    for claim in (by_name[name] for name in names):
+        best = strongest(found := judged(claim, root or results()))
+        runs = "; ".join(f"{j.profile}: {ours(j)}" for j in found) or MISSING
+        measured = claim.settled[1] if claim.settled else runs
+        verdict = best.verdict if best and best.verdict in pages.VERDICTS else pages.VERDICTS[-1]
+        source = f"{DOCUMENTS[claim.document]}, {claim.place},"
+        test = claim.settled[2] if claim.settled else None
+        lines.append(pages.Claim(source, claim.text, f"{measured} ({confidence(best)})", verdict, test))
+    return pages.claims(lines, setting=setting)
 
 
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:
