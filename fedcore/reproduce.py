@@ -185,7 +185,7 @@ def _duration(seconds: float) -> str:
 
 
 def _report(root: Path, seeds: list[int] | None) -> int:
-    from .experiments import overview
+    from .experiments import claims, overview
 
     for profile in PROFILES:
         frames = {}
@@ -193,15 +193,17 @@ def _report(root: Path, seeds: list[int] | None) -> int:
             place = Place(root, profile, t.name)
             if t.drawn_from or not place.folder.exists():
                 continue
-            frames[t.name] = overview.frame(t, place, seeds)
+            frames[t.name] = tidy = overview.frame(t, place, seeds)
             # whether a result is older than the code is a matter of today's code, not of the table
-            tidy = frames[t.name].drop(columns="older")
-            tidy.to_csv(place.folder / "table.csv", index=False, float_format="%.6g")
+            tidy.drop(columns="older").to_csv(place.folder / "table.csv", index=False, float_format="%.6g")
         if frames:
-            words = overview.verdicts(frames).drop(columns="what").to_string(index=False)
-            print(f"{profile}; tidy values in {root / profile}/*/table.csv\n{words}")
+            print(f"{profile}: tidy values in {root / profile}/*/table.csv\n{overview.progress(frames)}\n")
             for sentence in overview.reservations(frames):
                 print(sentence)
+    for claim in claims.every():
+        best = claims.strongest(claims.judged(claim, root))
+        verdict = best.verdict if best else overview.NOT_RUN
+        print(f"{claim.document} {claim.name}: {verdict} ({claims.confidence(best)})")
     return 0
 
 

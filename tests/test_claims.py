@@ -173,3 +173,6 @@ def test_a_stored_table_is_shown_with_each_profile_that_has_results(stored):
     write("desk", "x", 0.9)
     text = show.result("t", root).text
     assert text.index("t, desk") < text.index("t, quick")
+    file = next((root / "quick" / "t").glob("x.json"))
+    file.write_text(file.read_text()[:-20])
+    assert "t, quick" not in show.result("t", root).text, "a damaged file is no result"

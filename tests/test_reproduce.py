@@ -461,59 +461,6 @@ def test_times_are_short_and_say_what_they_leave_out(seconds, unknown, words):
 # --- verdicts -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("n", "source", "gap", "half", "words"),
-    [
-        (3, 2.0, 1.5, 0.4, "same sign"),
-        (3, 2.0, 1.9, 0.4, "same sign, within the source's margin"),
-        (3, 2.0, -1.5, 0.4, "opposite sign"),
-        (3, 2.0, 0.1, 0.4, "not told apart"),
-        (3, 0.3, 0.1, 0.4, "not told apart, within the source's margin"),
-        (0, 2.0, float("nan"), float("nan"), "not run yet"),
-        (1, 2.0, 1.0, float("nan"), "too few seeds"),
-        (3, float("nan"), 1.0, 0.1, "no source value"),
-        (3, 2.0, float("nan"), float("nan"), "diverged"),
-    ],
-)
-def test_a_verdict_follows_the_printed_rule(n, source, gap, half, words):
-    assert overview.verdict(n, source, gap, half) == words
-
-
-def test_gaps_are_paired_by_seed():
-    def with_finals(values):
-        return cells.Result({}, {seed: {"final": v} for seed, v in enumerate(values)})
-
-    gap, half = overview.paired(with_finals([11.0, 22.0, 33.0]), with_finals([10.0, 20.0, 30.0]), [0, 1, 2])
-    assert gap == pytest.approx(2.0)
-    assert half == pytest.approx(4.303 * 1.0 / 3**0.5, rel=1e-3)
-    many = with_finals([float(k % 2) for k in range(14)])  # 13 degrees of freedom: t = 2.160, not the normal's 1.960
-    _, half = overview.paired(many, with_finals([0.0] * 14), range(14))
-    assert half == pytest.approx(2.1604 * (3.5 / 13) ** 0.5 / 14**0.5, rel=1e-4)
-
-
-def test_rounding_noise_gives_no_sign():
-    def with_finals(*values):
-        return cells.Result({}, {seed: {"final": v} for seed, v in enumerate(values)})
-
-    base, tie, above = with_finals(0.3, 0.7, 0.9), with_finals(0.1 + 0.2, 0.7, 0.9), with_finals(1.3, 1.7, 1.9)
-    assert overview.paired(tie, base, range(3)) == (0.0, 0.0)
-    assert overview.sign(0.0, 0.0) == "not told apart"
-    assert (
-        overview.sign(*overview.paired(above, tie, range(3))) == "higher"
-    )  # all differences equal: the interval is a point
-
-
-def test_the_order_of_rows_is_compared_by_kendalls_tau():
-    import pandas as pd
-
-    tidy = pd.DataFrame(
-        {"column": ["q"] * 4, "row": list("abcd"), "source": [1.0, 2.0, 3.0, 4.0], "mean": [1.0, 2.0, 4.0, 3.0]}
-    )
-    (line,) = overview.orderings(definitions.Table("t", "", "S000", list, {}), tidy).to_dict("records")
-    assert line["rank agreement (tau)"] == pytest.approx(4 / 6)  # five pairs agree, one does not
-    assert (line["source's best"], line["our best"]) == ("d", "c")
-
-
 def lines(verdicts, gaps=None, values=None):
     import pandas as pd
 
@@ -526,48 +473,11 @@ def lines(verdicts, gaps=None, values=None):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "words"),
-    [
-        (["same sign", "same sign, within the source's margin", "not told apart"], "holds"),
-        (["opposite sign", "opposite sign", "not told apart"], "does not hold"),
-        (["same sign", "opposite sign", "not told apart"], "holds in part"),
-        (["same sign", "not told apart"], "cannot be told at this scale"),
-        (["same sign", "not run yet", "not run yet"], "cannot be told at this scale"),
-    ],
-)
-def test_a_document_is_judged_when_most_of_its_gaps_are_decided(verdicts, words):
-    assert overview.together(lines(verdicts))[1] == words
-
-
-def test_the_table_of_verdicts_says_what_was_asked_of_each_table():
-    nan = float("nan")
-    same, none = ["same sign"] * 2, ["no source value"] * 2
-    rising, falling = [(1.0, 5.0), (2.0, 6.0)], [(1.0, 6.0), (2.0, 5.0)]
-    frames = {
-        "fedup-table4": lines(same),
-        "fedup-table2": lines(none, [nan] * 2, rising),
-        "fedgse-table4.2": lines(none, [nan] * 2, falling),
-        "fedup-figure2": lines(none, [nan] * 2, [(nan, 5.0), (nan, 6.0)]),
-        "dfedgam-table1": lines(["not run yet"] * 2).assign(n=0, mean=nan),
-    }
-    told = overview.verdicts(frames).set_index("table")
-    assert told["verdict"].to_dict() == {
-        "fedup-table4": "holds",
-        "fedup-table2": "order holds",
-        "fedgse-table4.2": "order does not hold",
-        "fedup-figure2": "the source prints no numbers",
-        "dfedgam-table1": "not run yet",
-    }
-    assert told.loc["fedup-table4", ["cells", "same sign", "not told apart"]].tolist() == ["2 of 2", 2, 0]
-
-
-def test_columns_are_ordered_where_a_table_has_one_row():
-    tidy = lines(["no source value"] * 3, None, [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0)])
-    tidy = tidy.rename(columns={"row": "column", "column": "row"})
-    (line,) = overview.orderings(definitions.get("fedgse-table4.5"), tidy).to_dict("records")
-    assert (line["source's best"], line["our best"]) == ("r2", "r1")
-    assert line["rank agreement (tau)"] == pytest.approx(1 / 3)
+def test_progress_counts_cells_divergences_and_answers():
+    tidy = lines([judge.BETTER, judge.OPEN, overview.BASE, overview.NOT_RUN]).assign(diverged=[0, 2, 0, 0])
+    tidy.loc[3, "complete"] = False
+    text = " ".join(overview.progress({"fedup-table4": tidy}).split())
+    assert "fedup-table4 3 of 4 2 1 0 0 1" in text
 
 
 def test_a_grid_shows_ours_the_sources_value_and_the_mark():

@@ -6,13 +6,11 @@ papermill and dask.distributed, verdicts pandas and scipy, pages matplotlib.
 
 from . import batch, cells, estimate, judge, overview, provenance, show, studies, table
 from .cells import Cell, CorruptResult, Result, load, run_cell
-from .overview import Stored
 from .provenance import UncommittedCode
 from .show import curves, summary
 from .table import Table, get, printed, tables
 
 __all__ = [
-    "Cell", "CorruptResult", "Result", "Stored", "Table", "UncommittedCode", "batch", "cells", "curves", "estimate",
-    "get", "judge", "load", "overview", "printed", "provenance", "run_cell", "show", "studies", "summary", "table",
-    "tables",
+    "Cell", "CorruptResult", "Result", "Table", "UncommittedCode", "batch", "cells", "curves", "estimate", "get",
+    "judge", "load", "overview", "printed", "provenance", "run_cell", "show", "studies", "summary", "table", "tables",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 
 LEVEL = 0.05  # of a family: the probability of any wrong decision in it
 POWER = 0.8
-BETTER, WORSE, EQUAL, OPEN = "better", "worse", "equal", "not distinguished"
+WORDS = BETTER, WORSE, EQUAL, OPEN = ("better", "worse", "equal", "not distinguished")
 VERDICTS = ("holds", "does not hold", "holds in part", "cannot be decided here")
 RULE = (
     "Two methods are compared on the same seeds and the same test images. The quantity is the mean difference in "

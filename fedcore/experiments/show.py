@@ -1,4 +1,4 @@
-"""How stored results are shown: tables as their source prints them, sweeps, figures, provenance.
+"""How stored results are shown: tables as their source prints them, figures, claims with their verdicts.
 
 Numbers and verdicts are `overview`'s.  What is missing is called so.
 """
@@ -6,8 +6,7 @@ Numbers and verdicts are `overview`'s.  What is missing is called so.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ import numpy as np
 from .. import pages, plots
 from . import overview
 from .batch import Place, results
-from .cells import Cell, Result
+from .cells import Result
 from .claims import Judgement, confidence, every, judged, ours, strongest
 from .claims import matrix as claim_lines
 from .findings import DOCUMENTS
 from .judge import BETTER, EQUAL, OPEN, WORSE
-from .overview import MISSING, Key, Stored
+from .overview import MISSING
 from .table import PROFILES, Table, get
 
 MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
@@ -186,163 +185,6 @@ def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     decided = sum(answer.word != OPEN for *_, answer in lines)
     alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
     return show(figure, {"comparisons": len(lines), "decided": decided}, alt=alt, caption=caption)
-
-
-# --- for chapters ---
-
-
-def words(stored: Stored, key: Key) -> str:
-    """A cell as text: mean ± standard deviation, the number of seeds if not all; "–" where nothing is stored."""
-    finals = stored.finals(key)
-    finite = finals[np.isfinite(finals)]
-    if not len(finite):
-        return "diverged" if len(finals) else "–"
-    text = f"{finite.mean():.1f}" + (f" ± {finite.std(ddof=1):.1f}" if len(finite) > 1 else "")
-    text += f" (n={len(finals)})" if len(finals) < len(stored.seeds) else ""
-    return text + (f", {len(finals) - len(finite)} diverged" if len(finite) < len(finals) else "")
-
-
-def sweep(stored: Stored, ax: Any, lines: Mapping[str, Sequence[Key]], x: Sequence[float], **labels: Any) -> None:
-    """Means with bars of one standard deviation, a line for each of `lines` (label -> cells), side by side in x.
-
-    labels: more for `ax.set`.
-    """
-    x, drawn = np.asarray(x, dtype=float), False
-    for k, (label, keys) in enumerate(lines.items()):
-        values = [v[np.isfinite(v)] for v in map(stored.finals, keys)]
-        if any(map(len, values)):
-            at = x + 0.012 * np.ptp(x) * (k - (len(lines) - 1) / 2)
-            mean = [v.mean() if len(v) else np.nan for v in values]  # a missing cell breaks the line
-            sd = [v.std(ddof=1) if len(v) > 1 else 0.0 for v in values]
-            style = {"linestyle": plots.LINES[k], "marker": plots.MARKERS[k], "linewidth": 1.6, "markersize": 4.5}
-            ax.plot(at, mean, label=label, color=plots.COLOURS[k], **style)
-            ax.errorbar(at, mean, sd, fmt="none", ecolor=plots.COLOURS[k], elinewidth=1.2)
-            drawn = True
-    if not drawn:
-        ax.text(0.5, 0.5, MISSING, ha="center", transform=ax.transAxes)
-    ax.set(xticks=x, **labels)
-
-
-def beside(stored: Stored, caption: str, across: str = "column") -> pages.Html:
-    """The source's value and ours in every cell of a table, its columns (or rows) side by side, and what stands in."""
-    import pandas as pd
-
-    by_column, lines = across == "column", []
-    for head in stored.rows if by_column else stored.columns:
-        line = {"method" if by_column else "setting": head}
-        for name in stored.columns if by_column else stored.rows:
-            key = (head, name) if by_column else (name, head)
-            line[name] = f"{points(stored.source(key), plus='', digits=2)} | {words(stored, key)}"
-        lines.append(line)
-    whose: dict[str, dict[str, None]] = {}  # stand-in -> the data that it stands for
-    for (_, column), (cell, _) in stored.cells.items():
-        whose.setdefault(stand_in(cell), {})[column.split(",")[0]] = None
-    names = (
-        "; ".join(f"{', '.join(data)}: {name}" for name, data in whose.items()) if len(whose) > 1 else next(iter(whose))
-    )
-    note = f"Each entry: the source | ours ± sd over seeds. Stand-ins for the source's data: {names}."
-    missing = sum(not len(stored.finals(key)) for key in stored.cells)
-    note += f" {missing} of {len(stored.cells)} cells are {MISSING} (–)." if missing else ""
-    return noted(pages.table(pd.DataFrame(lines), caption), note)
-
-
-def leads(items: Iterable[tuple[str, Stored, Sequence[str], str, Sequence[str]]], caption: str | None) -> pages.Html:
-    """How far a method is ahead of its best rival (`overview.leads`): items `(label, stored, columns, method, rivals)`.
-
-    A table with a line per column, unless `caption` is None, and for each item a sentence that counts.  A column that
-    lacks a method is not counted.
-    """
-    import pandas as pd
-
-    lines, sentences = [], []
-    for label, stored, columns, method, rivals in items:
-        found = list(overview.leads(stored, columns, method, rivals))
-        for lead in found:
-            by = f"{lead.printed_rival} {points(lead.printed, digits=2)}" if lead.printed_rival else "–"
-            line = {"where": label, "column": lead.column, "best rival": lead.rival or "–"}
-            line |= {"lead": points(lead.gap, lead.half), "told": overview.sign(lead.gap, lead.half)}
-            lines.append(line | {"in the source": by})
-        ours = [lead for lead in found if not math.isnan(lead.gap)]
-        theirs = [lead.printed for lead in found if not math.isnan(lead.printed)]
-        signs = [overview.sign(lead.gap, lead.half) for lead in ours]
-        text = (
-            f"{label}: the highest mean in {sum(lead.gap > 0 for lead in ours)} of {len(ours)} columns; its lead over "
-            f"the best rival is told apart from 0 in {signs.count('higher')}, its lag in {signs.count('lower')}."
-        )
-        text += f" In the source it is ahead in {sum(v > 0 for v in theirs)} of {len(theirs)}." if theirs else ""
-        sentences.append(text if ours else f"{label}: {MISSING}.")
-    table = pages.Html("", "") if caption is None else pages.table(pd.DataFrame(lines), caption)
-    return noted(table, *sentences)
-
-
-def steps(items: Iterable[tuple[str, str, Stored, Key, Key]], caption: str) -> pages.Html:
-    """Paired differences as a table and a sentence: items `(where, step, stored, from, to)`, `to` minus `from`."""
-    import pandas as pd
-
-    lines = []
-    for where, step, stored, start, end in items:
-        gap, half = stored.gap(end, start)
-        line = {"where": where, "step": step, "difference": points(gap, half), "told": overview.sign(gap, half)}
-        lines.append(line | {"source": points(stored.source(end) - stored.source(start), digits=2)})
-    apart = [f"{r['where']}, {r['step']}: {r['difference']}" for r in lines if r["told"] in ("higher", "lower")]
-    known = sum(line["told"] != MISSING for line in lines)
-    counts = f"{len(apart)} of {known} steps that are computed are told apart from zero"
-    return noted(pages.table(pd.DataFrame(lines), caption), f"{counts}{': ' if apart else ''}{'; '.join(apart)}.")
-
-
-def points(value: float, half: float = math.nan, plus: str = "+", digits: int = 1) -> str:
-    """A number, and the half-width of its interval where there is one, as text."""
-    text = "–" if math.isnan(value) else f"{value:{plus}.{digits}f}"
-    return text if math.isnan(half) else f"{text} ± {half:.{digits}f}"
-
-
-def stand_in(cell: Cell) -> str:
-    """The data and the network that a cell was computed with, in words."""
-    data, model = (cell.spec["federation"][what] for what in ("source", "model"))
-    if not isinstance(data, str):  # a function of data.domains and its arguments
-        data = f"{' + '.join(data[1]['train_on'])} {data[0].split('_')[0]}s"
-    return f"{data}, {model}".replace("_", " ")
-
-
-def noted(shown: pages.Html, *sentences: str) -> pages.Html:
-    """Something shown, with sentences below it."""
-    below = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
-    return pages.Html(f"{shown.html}\n{below}", "\n".join(filter(None, [shown.text, *sentences])))
-
-
-def origin(*parts: Stored) -> pages.Html:
-    """One line under stored results: how many cells, of which data, with what settings, and where they come from."""
-    cells = [cell for part in parts for cell, _ in part.cells.values()]
-    runs = [run for part in parts for _, r in part.cells.values() if r for s, run in r.runs.items() if s in part.seeds]
-    whole = sum(len(part.finals(key)) == len(part.seeds) for part in parts for key in part.cells)
-
-    def each(values: Iterable[Any]) -> str:
-        return ", ".join(sorted({f"{v:g}" if isinstance(v, float) else str(v) for v in values})) or "–"
-
-    settings = ("cohort", "rounds", "local_epochs", "batch_size", "lr_decay", "momentum", "weight_decay")
-    grids = [cell.spec["tune"]["grid"] for cell in cells if "tune" in cell.spec]
-    tried = each(setting["run"]["lr"] for grid in grids for setting in grid)
-    return pages.setting(
-        cells=f"{whole} of {len(cells)} computed",
-        stand_ins=" / ".join(dict.fromkeys(map(stand_in, cells))),
-        clients=each(cell.spec["federation"]["clients"] for cell in cells),
-        **{what: each(cell.spec["run"].get(what, 0) for cell in cells) for what in settings},
-        lr=f"best of {tried} on a seed of its own" if grids else each(cell.spec["run"]["lr"] for cell in cells),
-        seeds=each(s for part in parts for s in part.seeds),
-        device=each(run["device"] for run in runs),
-        computed_at=f"version {each(run['version'] for run in runs)}, commit {each(run['commit'] for run in runs)}",
-        timed="the runs, without tuning",
-        seconds=sum(run["seconds"] for run in runs),
-        today=" ".join(against(parts)),
-    )
-
-
-def against(parts: Sequence[Stored]) -> list[str]:
-    """What speaks against stored results, a sentence each: that they are older than the code, or superseded and why."""
-    kept = [(result, part.seeds) for part in parts for _, result in part.cells.values() if result]
-    older, runs = sum(len(r.outdated(s)) for r, s in kept), sum(len(r.finals(s)) for r, s in kept)
-    reasons = dict.fromkeys(filter(None, (result.superseded(seeds) for result, seeds in kept)))
-    return [f"{older} of {runs} runs are older than the code."] * bool(older) + [f"Superseded: {r}." for r in reasons]
 
 
 # --- one cell, for its notebook -----------------------------------------------------------------------------------
