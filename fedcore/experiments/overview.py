@@ -88,6 +88,19 @@ def frame(table: Table, place: Place, seeds: Sequence[int] | None = None) -> Any
     return pd.DataFrame(lines)
 
 
+def curves(table: Table, place: Place, column: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Rounds `[points]` and, for every row of a column with results, recorded values `[seeds, points]` (accuracy in %);
+    NaN after a run diverged."""
+    found = {
+        row: [result.runs[seed]["history"] for seed in cell.reporting(None) if seed in result.runs]
+        for (row, name), (cell, result) in stored_cells(table, place).items()
+        if name == column and result and result.runs
+    }
+    at = sorted({t for runs in found.values() for run in runs for t, _ in run})
+    series = {row: np.array([[dict(run).get(t, math.nan) for t in at] for run in runs]) for row, runs in found.items()}
+    return np.array(at), series
+
+
 def listing(root: Path) -> Any:
     """Every stored cell of every table and profile, a line each (pandas.DataFrame of texts): table, profile, column,
     row, value (mean ± sd over seeds), gap (to the row that the table is measured from, and what is said of it), chosen

@@ -24,6 +24,7 @@ from .overview import MISSING
 from .table import PROFILES, Table, get
 
 MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
+WIDEST = 15  # points of accuracy that a picture of gaps shows
 
 
 def grid(table: Table, tidy: Any) -> Any:
@@ -35,7 +36,7 @@ def grid(table: Table, tidy: Any) -> Any:
         if not line["n"]:
             return "not run yet"
         ours = "diverged" if math.isnan(line["mean"]) else f"{line['mean']:.{digits}f}"
-        ours += "" if math.isnan(line["sd"]) else f" \u00b1 {line['sd']:.{digits}f}"
+        ours += "" if math.isnan(line["sd"]) or line["sd"] == 0 else f" \u00b1 {line['sd']:.{digits}f}"
         theirs = "" if math.isnan(line["source"]) else f" ({line['source']:.{digits}f})"
         return f"{ours}{theirs} {MARKS.get(line['verdict'], '')}".strip()
 
@@ -175,10 +176,24 @@ def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     figure, ax = plots.figure(width=7.0, height=0.9 + 0.24 * len(lines))
     for k, (j, question, answer) in enumerate(lines):
         c, colour = answer.comparison, plots.COLOURS[judgements.index(j) % 2]
-        ax.errorbar(c.gap, k, xerr=c.half, fmt="o", color=colour, mfc=colour if answer.word != OPEN else "white")
+        ax.errorbar(
+            np.clip(c.gap, -WIDEST, WIDEST),
+            k,
+            xerr=c.half,
+            fmt="o",
+            color=colour,
+            mfc=colour if answer.word != OPEN else "white",
+        )
         ax.plot(j.printed.get(question, math.nan), k, "x", color="#222222")
     labels = [f"{row} − {base}, {column}" for _, (row, base, column), _ in lines]
     ax.axvline(0, color="#8a8a8a", linewidth=1)
+    ends = [
+        end for *_, a in lines for end in (a.comparison.gap - a.comparison.half, a.comparison.gap + a.comparison.half)
+    ]
+    left, right = np.clip([min(ends), max(ends)], -WIDEST, WIDEST)
+    if (left, right) != (min(ends), max(ends)):  # a method that diverged would hide all others
+        ax.set_xlim(min(left, 0) - 1, max(right, 0) + 1)
+        caption += f" Cut at {WIDEST} points."
     ax.set_yticks(range(len(lines)), labels, fontsize=9)
     ax.invert_yaxis()
     ax.set_xlabel("gap in points of accuracy")
