@@ -231,6 +231,16 @@ def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
     )
 
 
+def source(*functions: Any) -> Any:
+    """The source of functions of the package as highlighted code: the line that runs, on the page."""
+    import inspect
+    from textwrap import dedent
+
+    from IPython.display import Markdown
+
+    return Markdown("```python\n" + "\n".join(dedent(inspect.getsource(f)) for f in functions).rstrip() + "\n```")
+
+
 def record(**numbers: Any) -> Html:
     """The chapter's results as one small JSON: the last expression of its last cell.
 

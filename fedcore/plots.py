@@ -184,3 +184,27 @@ def contours(ax: Any, f: Callable, xlim: tuple, ylim: tuple, levels: int = 8, co
     if high > low:
         ax.contour(x, y, values.reshape(121, 121), levels=heights, colors=colour, linewidths=0.8, zorder=1)
     return ax
+
+
+def plane(ax: Any, problem: Any, xlim: tuple, ylim: tuple) -> Any:
+    """The plane of a quadratic problem in two dimensions: level lines of F, an open square at each client's own
+    minimiser, a star at the common one; returns `ax`.
+
+    Raises ValueError for another dimension.
+    """
+    if problem.d != 2:
+        raise ValueError(f"the problem has {problem.d} dimensions; a plane shows 2")
+    A, b = problem.A.cpu().numpy(), problem.b.cpu().numpy()
+
+    def objective(points: np.ndarray) -> np.ndarray:
+        e = points[:, None] - b
+        return 0.5 * np.einsum("gnp,npq,gnq->gn", e, A, e).mean(1)
+
+    contours(ax, objective, xlim, ylim, levels=4, colour="#c4c4c4")
+    for i, point in enumerate(b):
+        ax.plot(*point, "s", color=COLOURS[i % len(COLOURS)], markersize=7, markerfacecolor="white")
+    ax.plot(*problem.optimum.cpu(), "*", color="white", markersize=14, markeredgecolor="black", zorder=5)
+    ax.grid(False)
+    ax.set_aspect("equal", adjustable="box")
+    ax.set(xlim=xlim, ylim=ylim)
+    return ax

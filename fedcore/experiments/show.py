@@ -133,6 +133,39 @@ def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pag
     return together(parts or [pages.setting(not_run_yet=name)])
 
 
+def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", root: Path | None = None) -> Any:
+    """What the search saw in its short runs: accuracy on validation images by learning rate, a line for each row, at
+    the best value of the method's own parameter.  A cross at the bottom: all runs at this rate diverged.  None where a
+    row is not searched yet."""
+    from ..widgets import show
+
+    table = get(name)
+    stored = overview.stored_cells(table, Place(root or results(), profile, table.drawn_from or name))
+    figure, ax = plots.figure(height=3.4)
+    numbers = {}
+    for k, row in enumerate(rows):
+        _, result = stored[row, column]
+        if not (result and result.tuned):
+            return None
+        short = min(trial["rounds"] or math.inf for trial in result.tuned["tried"])
+        best: dict[float, float] = {}
+        for trial in result.tuned["tried"]:
+            if (trial["rounds"] or math.inf) == short:
+                lr, score = trial["setting"]["run"]["lr"], trial["score"]
+                best[lr] = max(best.get(lr, -math.inf), -math.inf if score is None else score)
+        lrs = sorted(best)
+        colour = plots.COLOURS[k % len(plots.COLOURS)]
+        values = [best[lr] if math.isfinite(best[lr]) else math.nan for lr in lrs]
+        ax.plot(lrs, values, color=colour, marker=plots.MARKERS[k % len(plots.MARKERS)], label=row)
+        ax.plot(
+            [lr for lr in lrs if not math.isfinite(best[lr])], 0 * np.isnan(values)[np.isnan(values)], "x", color=colour
+        )
+        numbers[f"{row}, best rate"] = lrs[int(np.nanargmax(values))]
+    ax.set(xscale="log", xlabel="local learning rate", ylabel="validation accuracy (%)", ylim=(-3, 100), title=column)
+    ax.legend()
+    return show(figure, numbers, caption=f"Short runs of the search, {profile}. A cross: every run diverged.")
+
+
 def together(parts: Sequence[pages.Html]) -> pages.Html:
     """Several things shown, one below the other."""
     return pages.Html("\n".join(p.html for p in parts), "\n\n".join(p.text for p in parts))
@@ -162,6 +195,13 @@ def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pa
         test = claim.settled[2] if claim.settled else None
         lines.append(pages.Claim(source, claim.text, f"{measured} ({confidence(best)})", verdict, test))
     return pages.claims(lines, setting=setting)
+
+
+def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
+    """The comparisons behind central claims, by the claims' names, as `forest` draws them.  Raises KeyError for a name
+    that no claim has."""
+    by_name = {claim.name: claim for claim in every()}
+    return forest([j for name in names for j in judged(by_name[name], root or results())], caption)
 
 
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:
