@@ -1,6 +1,6 @@
 """What chapters measure: functions `(round, y [m, d]) -> {name: value}` for `simulate(probes=...)`, and studies of one
-round from a given model (`mime_ablation`, `neuron_gradients`).  The shape of an objective around a point is measured in
-`flatness`; its functions are probes too, and can be had from here."""
+round from a given model (`mime_ablation`, `neuron_gradients`, `submodel_conflict`).  The shape of an objective around a
+point is measured in `flatness`; its functions are probes too, and can be had from here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from .round import local_steps, one_round, start
 
 __all__ = [
     "consensus", "control_error", "drift", "first_order_flatness", "gradient_estimate", "loss_along", "loss_slice",
-    "mime_ablation", "neuron_gradients", "quadratic_bound", "submodel_gap", "zeroth_order_flatness",
+    "mime_ablation", "neuron_gradients", "quadratic_bound", "submodel_conflict", "submodel_gap",
+    "zeroth_order_flatness",
 ]  # fmt: skip
 
 
@@ -119,6 +120,28 @@ def neuron_gradients(fed: Federation, x: Tensor, clients: Sequence[int] | None =
         {"activation": h, "incoming": torch.cat(own, 2), "outgoing": torch.cat(read, 2)}
         for h, (own, read) in zip(H, sides, strict=True)
     ]
+
+
+def submodel_conflict(fed: Federation, x: Tensor, scores: Sequence[Tensor], ratio: float) -> dict[str, Tensor]:
+    """How much the sub-models of x `[d]` that all clients cut by scores disagree before training (FedDSE study, 3.1.3).
+
+    scores: `[n, width]` per stream of `fed.neurons()`; the highest ceil(ratio width) are kept.  `shared [n, n]`: the
+    share of client i's entries that client k keeps as well.  `cosine [n, n]`: of their full gradients as vectors of the
+    whole model, without the last tensor, the classifier's bias, which belongs to no unit.  `loss [n]`: each sub-model's
+    on its client's data.
+    """
+    neurons, clients = fed.neurons(), np.arange(fed.n)
+    mask = torch.zeros(fed.n, fed.d, dtype=torch.bool, device=x.device)
+    Y = x * mask.scatter_(1, neurons.places(neurons.top(scores, ratio)), True)
+    G = mask * fed.full_gradient(Y, fed.plan(0, 0, clients, batch_size=None))
+    G[:, fed.engine.layout.slices[-1]] = 0
+    data = ([(fed.inputs(fed.x[part]), fed.y[part])] for part in fed.index)
+    kept = mask.to(x.dtype)
+    return {
+        "shared": kept @ kept.T / kept.sum(1, keepdim=True),
+        "cosine": torch.cosine_similarity(G[:, None], G[None], dim=2),
+        "loss": torch.stack([fed.engine.evaluate(y, own, list)["loss"] for y, own in zip(Y, data, strict=True)]),
+    }
 
 
 def mime_ablation(

@@ -122,3 +122,26 @@ def test_the_gap_is_that_of_two_runs_with_one_client():
     apart = updates[1.0] - updates[0.5]
     assert found["gap"] == pytest.approx(float(apart.norm()), rel=1e-9)
     assert found["sum_gap"] == pytest.approx(abs(float(apart.sum())), rel=1e-9)
+
+
+def test_submodels_that_share_no_neuron_share_the_classifiers_bias_alone_and_do_not_conflict():
+    fed = network(sizes=(13, 7))  # 16 inputs, 8 hidden neurons, 3 classes
+    scores = torch.arange(8, dtype=torch.float64)
+    found = fc.probes.submodel_conflict(fed, fed.x0, [torch.stack([scores, -scores])], 0.5)
+    assert found["shared"][0, 1] == pytest.approx(3 / (16 * 4 + 4 + 4 * 3 + 3))
+    assert found["cosine"][0, 1] == 0
+    assert torch.diagonal(found["shared"]).tolist() == [1, 1]
+
+
+def test_submodels_of_all_neurons_are_the_model():
+    fed = network()
+    found = fc.probes.submodel_conflict(fed, fed.x0, [torch.zeros(fed.n, 8, dtype=torch.float64)], 1.0)
+    plan = fed.plan(0, 0, np.arange(fed.n), batch_size=None)
+    G = fed.full_gradient(fed.x0.expand(fed.n, -1), plan)[:, :-3]  # without the classifier's bias
+    expected = torch.stack([torch.cosine_similarity(g, G, dim=1) for g in G])
+    torch.testing.assert_close(found["cosine"], expected, rtol=1e-12, atol=1e-12)
+    assert (found["shared"] == 1).all()
+    views = fed.engine.layout.views(fed.x0)
+    logits = torch.func.functional_call(fed.engine.module, views, (fed.inputs(fed.x[fed.index[0]]),))
+    loss = torch.nn.functional.cross_entropy(logits, fed.y[fed.index[0]].long())
+    assert float(found["loss"][0]) == pytest.approx(float(loss), rel=1e-12)
