@@ -387,6 +387,16 @@ def test_an_image_counts_by_the_share_of_models_that_classify_it_correctly():
     assert 100 * correct.mean(1) == pytest.approx(found.finals())
 
 
+@pytest.mark.parametrize("name", ["HeteroFL", "DepthFL"])
+def test_the_images_that_are_classified_correctly_are_those_of_the_reported_accuracy(name):
+    """DepthFL's model has heads, so that its parameters are not those of the federation's network."""
+    federation = {"source": "digits", "clients": 10, "model": "thesis_mlp"}
+    run = {"rounds": 3, "local_epochs": 1, "batch_size": 20, "lr": 0.1, "eval_every": 3}
+    method = [name, {"capacities": {"1.0": 0.5, "0.5": 0.5}}]
+    found = reproduce.run_cell({"study": "simulate", "method": method, "federation": federation, "run": run}, [0, 1])
+    assert 100 * found.correct([0, 1]).mean(1) == pytest.approx(found.finals())
+
+
 def test_settings_for_unseen_domains_are_chosen_on_images_of_the_seen_ones():
     assert reproduce.run_cell({**DOMAINS, "on": "validation"}, [0]).runs[0]["images"] == 8  # a fifth of 40
     for cell in reproduce.get("shift-figure6").cells("quick"):

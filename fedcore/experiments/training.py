@@ -37,7 +37,8 @@ def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
         "final": None if diverged is not None else float(values[-1]),
         "mean": float(values[1:].mean()) if len(values) > 1 else float(values.mean()),
         "history": [[int(t), round(float(v), 4)] for t, v in zip(rounds, values, strict=True) if np.isfinite(v)],
-        **({"correct": packed(fed.correct(history.params))} if diverged is None else {"diverged": diverged}),
+        # the model that the method trained: DepthFL's has heads that the federation's lacks
+        **({"correct": packed(method.on(fed).correct(history.params))} if diverged is None else {"diverged": diverged}),
         "images": len(fed.test[1]),
         "classes": fed.classes,
     }
