@@ -724,7 +724,7 @@ def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path, monk
 
 def test_a_start_from_public_images_sees_no_client():
     entry = {"source": "digits", "clients": 5, "model": "thesis_mlp", "public": 5, "validation": True}
-    begin, skewed = {"lr": 0.1, "epochs": 20}, ["Shards", {"classes": 2}]
+    begin, skewed = {"lr": 0.1, "epochs": 40}, ["Shards", {"classes": 2}]
     one = build_federation({**entry, "start": begin}, 0, None)
     other = build_federation({**entry, "start": begin, "partition": skewed}, 0, None)
     plain = build_federation(entry, 0, None)
