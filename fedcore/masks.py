@@ -194,3 +194,36 @@ def standing(gap: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     own, best = gap.gather(-1, chosen[..., None])[..., 0], gap.min(-1).values
     hit = own <= best + 1e-9 * gap.max(-1).values
     return hit, torch.where(hit, torch.ones_like(own), own / best)
+
+
+def survey(
+    net: Network,
+    x: Tensor,
+    y: Tensor,
+    every: Sequence[Tensor],
+    k: Sequence[int],
+    data: tuple[Tensor, Tensor] | None = None,
+) -> dict[str, dict[str, Tensor]]:
+    """How the mask that a score chooses does among all masks `every` of `k` units: score -> four tensors `[...]`.
+
+    "sub-model" and "masked": whether that gap (see `gaps`) is the smallest of all; "sub-model ratio" and "masked
+    ratio": the gap over the smallest (`standing`).  Beside the names of `scores` stand "any mask", the mean over all,
+    and with several hidden layers "alternating", `alternate` from the row and column norms.  data: (x, y) that the
+    scores are taken on, by default those of the gaps.
+    """
+    gap = gaps(net, x, y, every)
+    chosen = {name: top(score, k) for name, score in scores(net, *(data or (x, y))).items()}
+    if len(k) > 1:
+        chosen["alternating"] = alternate(backward(net, *(data or (x, y))).gradient, chosen["row and column norm"])
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, keeps in chosen.items():
+        at = find(keeps, every)
+        for kind in ("sub-model", "masked"):
+            hit, ratio = standing(gap[kind], at)
+            found.setdefault(name, {}).update({kind: hit, f"{kind} ratio": ratio})
+    found["any mask"] = {}
+    for kind in ("sub-model", "masked"):
+        each = [standing(gap[kind], torch.full_like(at, c)) for c in range(len(every[0]))]
+        found["any mask"][kind] = torch.stack([hit for hit, _ in each]).double().mean(0)
+        found["any mask"][f"{kind} ratio"] = torch.stack([ratio for _, ratio in each]).mean(0)
+    return found

@@ -74,22 +74,35 @@ def consensus(r: Round, y: Tensor) -> dict[str, Tensor]:
     return {name: (Z - Z.mean(0)).norm(dim=1).mean() for name, Z in (("consensus", X), ("consensus_local", y))}
 
 
-def submodel_gap(labels: str = "zero", momentum: float = 0.0):
+def submodel_gap(labels: str = "zero", momentum: float = 0.0, others: Mapping[str, Method] | None = None):
     """A probe of sub-model methods: how far each client's update is from that of the whole network (FedGSE, 4.4.3).
 
     The whole network is trained beside, from the round's own model, batches, learning rate and weight decay, with the
-    `momentum` and `labels` of the run (a run with `clip` is not followed).  Records, `[m]` each: `gap`, the norm of
-    Delta_full - embed(Delta_sub) with zeros where a client has no units; `sum_gap`, the difference of the sums of their
-    entries, which the source takes; and the `capacity`.
+    `momentum` and `labels` of the run (a run with `clip` is not followed).  Records, `[m]` each: `length`, the norm of
+    Delta_full; `gap`, that of Delta_full - embed(Delta_sub) with zeros where a client has no units; `sum_gap`, the
+    difference of the sums of their entries, which the source takes; and the `capacity`.
+
+    others: name -> sub-model method with `training="masked"`, whose sub-models are trained beside too, at the clients'
+    capacities under that method; each adds `gap NAME`.
     """
-    method = HeteroFL(1.0, labels=labels, training="masked")
+    whole = HeteroFL(1.0, labels=labels, training="masked")
 
     def probe(r: Round, y: Tensor) -> dict[str, Tensor]:
-        whole = method.prepare(replace(r, loss=PLAIN, parts=None, momentum=momentum, clip=None))
-        Y = whole.x.expand_as(y).clone()
-        local_steps(method, whole, Y)
-        gap = torch.where(whole.mask, Y - r.x, 0) - torch.where(r.mask, y - r.x, 0)
-        return {"gap": gap.norm(dim=1), "sum_gap": gap.sum(1).abs(), "capacity": r.capacity}
+        def update(method: Method) -> Tensor:
+            beside = method.prepare(replace(r, loss=PLAIN, parts=None, momentum=momentum, clip=None))
+            Y = method.broadcast(beside).expand_as(y).clone()
+            local_steps(method, beside, Y)
+            return torch.where(beside.mask, Y - r.x, 0)
+
+        full, own = update(whole), torch.where(r.mask, y - r.x, 0)
+        gap = full - own
+        found = {
+            "gap": gap.norm(dim=1),
+            "sum_gap": gap.sum(1).abs(),
+            "capacity": r.capacity,
+            "length": full.norm(dim=1),
+        }
+        return found | {f"gap {name}": (full - update(method)).norm(dim=1) for name, method in (others or {}).items()}
 
     return probe
 

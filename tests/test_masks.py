@@ -133,6 +133,26 @@ def test_standing_tells_zero_gaps_apart():
     assert ratio.tolist() == [1, math.inf, 2]
 
 
+def test_a_survey_counts_what_standing_says_of_each_score_and_chance_is_the_mean_over_all_masks():
+    net, x, y = masks.random_networks(30, (3, 4, 4, 3), 8)
+    every = masks.all_masks([4, 4], [2, 2])
+    found, gap = masks.survey(net, x, y, every, [2, 2]), masks.gaps(net, x, y, every)["sub-model"]
+    at = masks.find(masks.top(masks.scores(net, x, y)["eq. 4-3"], [2, 2]), every)
+    torch.testing.assert_close(
+        found["eq. 4-3"]["sub-model ratio"], gap.gather(-1, at[:, None])[:, 0] / gap.min(-1).values
+    )
+    torch.testing.assert_close(found["any mask"]["sub-model ratio"], gap.mean(-1) / gap.min(-1).values)
+    best = gap <= gap.min(-1, keepdim=True).values + 1e-9 * gap.max(-1, keepdim=True).values
+    torch.testing.assert_close(found["any mask"]["sub-model"], best.double().mean(-1))  # several where units are dead
+    assert (found["alternating"]["masked ratio"] <= found["row and column norm"]["masked ratio"] + 1e-12).all()
+    elsewhere = masks.survey(net, x, y, every, [2, 2], data=(-x, y))
+    assert (elsewhere["eq. 4-3"]["sub-model ratio"] != found["eq. 4-3"]["sub-model ratio"]).any()
+    for name, value in elsewhere["any mask"].items():
+        torch.testing.assert_close(
+            value, found["any mask"][name]
+        )  # the data of the scores choose, those of the gaps count
+
+
 def test_networks_come_from_the_seed():
     a, b, c = (masks.random_networks(4, (3, 5, 3), 6, seed=s)[0][0][0] for s in (0, 0, 1))
     assert torch.equal(a, b)

@@ -145,3 +145,20 @@ def test_submodels_of_all_neurons_are_the_model():
     logits = torch.func.functional_call(fed.engine.module, views, (fed.inputs(fed.x[fed.index[0]]),))
     loss = torch.nn.functional.cross_entropy(logits, fed.y[fed.index[0]].long())
     assert float(found["loss"][0]) == pytest.approx(float(loss), rel=1e-12)
+
+
+def test_masks_of_other_methods_are_compared_on_the_same_models_and_batches():
+    """A method beside itself has its own gap, the whole network none, and the run is not disturbed."""
+    levels = {"capacities": {1.0: 0.5, 0.5: 0.5}, "labels": "zero", "training": "masked"}
+    fed = fc.federation("digits", 6, fc.Shards(2), "thesis_mlp", dtype=torch.float64, public=2)
+    others = {"itself": fc.FedGSE(**levels), "whole": fc.HeteroFL(1.0, labels="zero", training="masked")}
+    others["HeteroFL"] = fc.HeteroFL(**levels)
+    work = {"rounds": 2, "lr": 0.1, "local_steps": 3, "batch_size": 10, "seed": 0}
+    h = fc.simulate(fc.FedGSE(**levels), fed, probes=[fc.probes.submodel_gap("zero", others=others)], **work)
+    found = h.frame().groupby("metric")["value"].apply(np.array)
+    np.testing.assert_allclose(found["gap itself"], found["gap"], rtol=1e-12, atol=1e-14)
+    assert (found["gap whole"] == 0).all()
+    assert (found["length"] > 0).all()
+    below = found["capacity"] < 1
+    assert (found["gap HeteroFL"][below] != found["gap"][below]).all()
+    assert torch.equal(h.params, fc.simulate(fc.FedGSE(**levels), fed, **work).params)

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedcore import reproduce
 from fedcore.experiments import Cell, batch, cells, estimate, judge, overview, show, studies
 from fedcore.experiments import table as definitions
 from fedcore.experiments.batch import Place, slug
+from fedcore.experiments.building import build_federation
 from fedcore.experiments.cells import identity
 from fedcore.experiments.tuning import merged
 
@@ -628,6 +630,23 @@ def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path, monk
     assert overview.compute(tmp_path).to_dict("records")[0] | {"hours": 0} == {
         "table": "t", "profile": "quick", "cells": 4, "runs": 16, "diverged": 4, "at an edge": 0, "hours": 0,
     }  # fmt: skip
+
+
+def test_a_start_from_public_images_sees_no_client():
+    entry = {"source": "digits", "clients": 5, "model": "thesis_mlp", "public": 5, "validation": True}
+    begin, skewed = {"lr": 0.1, "epochs": 40}, ["Shards", {"classes": 2}]
+    one = build_federation({**entry, "start": begin}, 0, None)
+    other = build_federation({**entry, "start": begin, "partition": skewed}, 0, None)
+    plain = build_federation(entry, 0, None)
+    assert torch.equal(one.x0, other.x0)
+    assert torch.equal(one.x0, one.on_validation().x0)
+    assert one.evaluate(one.x0)["accuracy"] > 0.5 > plain.evaluate(plain.x0)["accuracy"]
+
+
+def test_the_control_starts_every_method_from_one_model():
+    listed = reproduce.get("fedgse-public").cells("quick")
+    assert len({json.dumps(cell.spec["federation"]) for cell in listed}) == 1
+    assert listed[0].spec["run"]["rounds"] == 0  # the model as it is
 
 
 def test_every_definition_has_cells_captions_and_specifications_that_build():

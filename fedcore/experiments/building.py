@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from .. import Federation, RandAugment, algorithms, federation, models, topology
+from .. import FedAvg, Federation, RandAugment, algorithms, federation, models, simulate, topology
 from ..data import domains, partitions
 
 
@@ -48,7 +49,8 @@ def build_model(entry: Any) -> Any:
 def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) -> Federation:
     """`{"source", "clients", "partition": ["Dirichlet", {"q": 0.3}], "model": name or [name, arguments], ...}`.
 
-    source: a name, or `[a function of data.domains, arguments]`.  augment: the arguments of RandAugment.
+    source: a name, or `[a function of data.domains, arguments]`.  augment: the arguments of RandAugment.  start:
+    `{"lr", "epochs"}`, the initial model is one that the server has trained on its public images alone.
     """
     settings = dict(entry)
     kind, arguments = settings.pop("partition", ["IID", {}])
@@ -61,4 +63,12 @@ def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) ->
         source = getattr(domains, source[0])(**source[1])
     if "augment" in settings:
         settings["augment"] = RandAugment(**settings["augment"])
-    return federation(source, partition=partition, model=model, seed=seed, device=device, **settings)
+    begin = settings.pop("start", None)
+    fed = federation(source, partition=partition, model=model, seed=seed, device=device, **settings)
+    if begin is None:
+        return fed
+    images = tuple(part.cpu().numpy() for part in fed.public)
+    alone = federation((images, images), clients=1, model=model, seed=seed, device=device)
+    alone = replace(alone, x0=fed.x0.to(alone.x0))
+    work = {"lr": begin["lr"], "local_epochs": begin["epochs"], "batch_size": max(1, len(images[1]) // 4)}
+    return replace(fed, x0=simulate(FedAvg(), alone, rounds=1, seed=seed, **work).params.to(fed.x0))

@@ -32,7 +32,7 @@ def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
         return [float(studies.find(spec)(spec, 0, None, device)["final"])]
     fed = build_federation(spec["federation"], 0, device)
     rounds = min(ROUNDS, spec["run"].get("rounds", ROUNDS))
-    run = {**spec["run"], "rounds": rounds, "eval_every": rounds}
+    run = {**spec["run"], "rounds": rounds, "eval_every": max(rounds, 1)}
     method = build_method(spec["method"], fed, spec["run"])
     try:
         history = simulate(method, fed, seed=0, **run)
