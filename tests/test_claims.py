@@ -2,6 +2,7 @@
 
 import ast
 import base64
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,6 +84,8 @@ def test_a_claim_is_judged_once_all_its_questions_are_answered(stored):
     assert (whole.missing, whole.verdict) == (0, "holds in part")
     assert claims.ours(whole).startswith("better: than y +3")
     assert "not distinguished: than z +0.0" in claims.ours(whole)
+    two = replace(CLAIM, questions={"quick": [("x", "z", "c"), ("y", "z", "c")]})
+    assert "worse: y" in claims.ours(claims.judged(two, root)[0]), "rows are named where there are several"
 
 
 def test_the_data_nearest_to_the_documents_decide(stored):

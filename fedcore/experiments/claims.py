@@ -159,9 +159,10 @@ def ours(judgement: Judgement) -> str:
 
 def _named(question: Question, judgement: Judgement) -> str:
     """What tells a question from the others of its claim."""
-    _, base, column = question
-    bases, columns = ({q[k] for q in judgement.answers} for k in (1, 2))
-    return ", ".join([f"than {base}"] * (len(bases) > 1) + [column] * (len(columns) > 1 or len(bases) == 1))
+    row, base, column = question
+    rows, bases, columns = ({q[k] for q in judgement.answers} for k in (0, 1, 2))
+    named = [row] * (len(rows) > 1) + [f"than {base}"] * (len(bases) > 1)
+    return ", ".join(named + [column] * (len(columns) > 1 or not named))
 
 
 def _digits(claim: Claim) -> int:
