@@ -1,0 +1,188 @@
+"""What the benchmarks stored, beside the goals that were written down before: chapter 11 shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import pages
+from .show import together
+
+NAMES = ("paths", "paths_2threads", "peers", "scaling", "memory", "mixing", "submodels", "gpu")
+# model: times plain SGD of one model in float32, one thread; the same with convolutions in bfloat16
+PLAIN = {
+    "logistic": (4.0, None),
+    "mlp": (3.5, None),
+    "femnist_cnn": (2.2, 3.2),
+    "lenet": (1.15, 2.2),
+    "thesis_cnn": (1.0, 1.75),
+    "resnet18_gn": (1.0, 2.1),
+    "resnet18_gn_3x3": (1.0, 2.1),
+}
+PEERS = {("mlp", "float32"): 2.0, ("cnn", "float32"): 2.5, ("cnn", "bfloat16"): 3.5}
+ON_GPU = {
+    "FEMNIST CNN, over the sequential eager loop": 20,
+    "setting of pfl-research's benchmark, over the sequential eager loop": 20,
+    "ResNet18-GN, ImageNet stem, 10 clients, over the sequential eager loop": 10,
+    "ResNet18-GN, 3x3 stem, bfloat16, over the sequential eager loop": 2,
+}
+FLOAT32 = ("written", "batched", "sequential")
+OPEN = "not measured yet"
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Name -> a benchmark's file under a folder: its cases, machine and versions; None where it was not run."""
+    files = {name: folder / f"{name}.json" for name in NAMES}
+    return {name: json.loads(file.read_text()) if file.exists() else None for name, file in files.items()}
+
+
+def best(case: Mapping[str, Any], kind: str = "float32", of: str = "ratio_to_plain") -> tuple[float, str] | None:
+    """The fastest path of a case, and its figure; None where no path of that kind was timed."""
+    names = FLOAT32 if kind == "float32" else ("written bfloat16",)
+    found = [(case[of][name], name) for name in names if name in case[of]]
+    return max(found) if found else None
+
+
+def typical(data: Mapping[str, Any], file: str, model: str) -> dict[str, Any] | None:
+    """The case of a model that goals are about: 10 clients (5 where no more were run), batch 20."""
+    cases = [c for c in (data[file] or {"cases": []})["cases"] if c["model"] == model and c["batch"] == 20]
+    return max((c for c in cases if c["cohort"] <= 10), key=lambda c: c["cohort"], default=None)
+
+
+def goal(group: str, what: str, limit: float, value: float | None, least: bool = True) -> dict[str, str]:
+    """A row of the table of goals."""
+    reached = OPEN if value is None else ("yes" if (value >= limit if least else value <= limit) else "no")
+    measured = "–" if value is None else f"{value:.3g}"
+    return {
+        "group": group,
+        "what": what,
+        "goal": f"{'at least' if least else 'at most'} {limit:g}",
+        "measured": measured,
+        "reached": reached,
+    }
+
+
+def goals(data: Mapping[str, Any]) -> Any:
+    """Every goal with what was measured (pandas.DataFrame): group, what, goal, measured, reached."""
+    import pandas as pd
+
+    rows = []
+    for model, limits in PLAIN.items():
+        for kind, limit in zip(("float32", "bfloat16"), limits, strict=True):
+            case = typical(data, "paths", model)
+            found = case and best(case, kind)
+            if limit is not None:
+                rows.append(goal("one thread", f"{model}, {kind}, over plain SGD", limit, found[0] if found else None))
+    for model in PLAIN:
+        one, two = typical(data, "paths", model), typical(data, "paths_2threads", model)
+        value = best(two, of="samples_per_second")[0] / best(one, of="samples_per_second")[0] if one and two else None
+        rows.append(goal("two threads", f"{model}, best path, over one thread", 1.7, value))
+    ratios = {(g["model"], g["kind"]): g["ratio"] for g in (data["peers"] or {"goals": []})["goals"]}
+    for (model, kind), limit in PEERS.items():
+        rows.append(goal("peers", f"{model}, {kind}, over the fastest peer", limit, ratios.get((model, kind))))
+    ratios = {g["method"]: g["ratio"] for g in (data["scaling"] or {"goals": []})["goals"]}
+    for method in ("FedAvg", "FedUp"):
+        what = f"{method}, a round with 100,000 registered clients over one with 1,000"
+        rows.append(goal("registered", what, 1.05, ratios.get(method), least=False))
+    peaks = [c["returned"]["ratio"] for c in (data["memory"] or {"cases": []})["cases"]]
+    rows.append(goal("memory", "largest peak over what must be held", 1.5, max(peaks, default=None), least=False))
+    ratios = {g["kind"]: g["ratio"] for g in (data["gpu"] or {}).get("goals", [])}
+    for what, limit in ON_GPU.items():
+        rows.append(goal("GPU", what, limit, ratios.get(what)))
+    return pd.DataFrame(rows)
+
+
+def missing(name: str) -> pages.Html:
+    """In place of a benchmark that was not run."""
+    return pages.Html(f"<p>{name}: {OPEN}.</p>", f"{name}: {OPEN}")
+
+
+def where(file: Mapping[str, Any]) -> pages.Html:
+    """The machine and versions of a benchmark."""
+    keys = ("device", "cores", "threads", "capability", "torch", "python", "commit", "repeats", "date")
+    load = file.get("load")
+    return pages.setting(
+        **{k: file.get(k) for k in keys}, load="not noted" if load is None else f"{load:.1f} at its end"
+    )
+
+
+def peers_table(file: Mapping[str, Any]) -> pages.Html:
+    """Every runner of the comparison with other simulators: seconds, ratio, accuracy; and what could not be run."""
+    import pandas as pd
+
+    lines = [
+        {
+            "model": c["model"],
+            "runner": c["runner"],
+            "seconds a round": c["seconds_per_round"],
+            "over the fastest peer": "–"
+            if "ratio" not in c
+            else f"{c['ratio']:.2f} ({c['ratio_min']:.2f} to {c['ratio_max']:.2f})",
+            "accuracy": f"{100 * c['accuracy']:.1f} %",
+            "agrees": "yes" if c["agrees"] else "NO",
+        }
+        for c in file["cases"]
+    ]
+    caption = f"{file['what']}; accuracies agree within {100 * file['tolerance']:.0f} points of fedcore's"
+    versions = "; ".join(
+        f"{k} {', '.join(f'{n} {v}' for n, v in file['versions'][k].items())}" for k in file["versions"]
+    )
+    out = "; ".join(f"{k}: {v}" for k, v in file["missing"].items()) or "none"
+    notes = pages.setting(versions=versions, could_not_be_run=out)
+    return together([pages.table(pd.DataFrame(lines), caption, 3), notes, where(file)])
+
+
+def memory_table(file: Mapping[str, Any]) -> pages.Html:
+    """The peak of memory of a round over what it must take."""
+    import pandas as pd
+
+    found = [
+        {
+            "model": c["model"],
+            "cohort": c["cohort"],
+            "path": c["path"],
+            "chunk": c["chunk"] or "–",
+            "needed, MB": c["needed"] / 1e6,
+            "taken over needed": c["returned"]["ratio"],
+            "goal 1.5": "reached" if c["returned"]["reached"] else "not reached",
+            "with kept blocks": c["kept"]["ratio"],
+        }
+        for c in file["cases"]
+    ]
+    return together([pages.table(pd.DataFrame(found), file["what"], 3), where(file)])
+
+
+def mixing_table(file: Mapping[str, Any]) -> pages.Html:
+    """A mixing step over lists of neighbours against a dense product."""
+    import pandas as pd
+
+    found = [
+        {
+            "clients": c["clients"],
+            "d": c["d"],
+            "type": c["dtype"],
+            "dense over lists": f"{c['dense_over_lists']:.2f} ({c['ratio_min']:.2f} to {c['ratio_max']:.2f})",
+            "chosen": c["chosen"],
+        }
+        for c in file["cases"]
+    ]
+    return together([pages.table(pd.DataFrame(found), file["what"]), where(file)])
+
+
+def submodels_table(file: Mapping[str, Any]) -> pages.Html:
+    """A round on compact sub-models against one on the whole network."""
+    import pandas as pd
+
+    found = [
+        {
+            "r": c["ratio"],
+            "training": c["training"],
+            "speed-up": f"{c['speedup']:.2f} ({c['speedup_min']:.2f} to {c['speedup_max']:.2f})",
+            "goal": c["goal"] if c["training"] == "compact" else None,
+            "multiply-adds": c["macs_share"],
+        }
+        for c in file["cases"]
+    ]
+    return together([pages.table(pd.DataFrame(found), file["what"], 3), where(file)])
