@@ -122,3 +122,12 @@ def test_the_gap_is_that_of_two_runs_with_one_client():
     apart = updates[1.0] - updates[0.5]
     assert found["gap"] == pytest.approx(float(apart.norm()), rel=1e-9)
     assert found["sum_gap"] == pytest.approx(abs(float(apart.sum())), rel=1e-9)
+
+
+def test_gradient_of_gives_gradients_and_hessian_products_row_by_row():
+    A = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
+    G = fc.probes.gradient_of(lambda Y: 0.5 * ((Y @ A) * Y).sum(-1) + Y[:, 0] ** 3)
+    Y, V = torch.randn(2, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    cubic = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(G(Y), Y @ A + 3 * Y**2 * cubic)
+    torch.testing.assert_close(G(Y, along=V), V @ A + 6 * Y * V * cubic)
