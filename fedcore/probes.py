@@ -4,7 +4,7 @@ point is measured in `flatness`; its functions are probes too, and can be had fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +23,8 @@ from .objective.quadratic import Quadratic
 from .round import local_steps, one_round, start
 
 __all__ = [
-    "consensus", "control_error", "drift", "first_order_flatness", "gradient_estimate", "loss_along", "loss_slice",
-    "mime_ablation", "neuron_gradients", "quadratic_bound", "submodel_conflict", "submodel_gap",
+    "consensus", "control_error", "drift", "first_order_flatness", "gradient_estimate", "gradient_of", "loss_along",
+    "loss_slice", "mime_ablation", "neuron_gradients", "quadratic_bound", "submodel_conflict", "submodel_gap",
     "zeroth_order_flatness",
 ]  # fmt: skip
 
@@ -64,6 +64,21 @@ def gradient_estimate(alpha: float):
         }
 
     return probe
+
+
+def gradient_of(f: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """G with `G(Y)` the gradients and `G(Y, along=V)` the Hessian-vector products of f at the rows of `Y [m, d]`.
+
+    f maps `[m, d]` to `[m]`, each row by itself; G is what `Method.direction` takes, so that a method's rule can be
+    followed on a function that is written down.
+    """
+
+    def G(Y: Tensor, along: Tensor | None = None) -> Tensor:
+        Y = Y.detach().requires_grad_()
+        (g,) = torch.autograd.grad(f(Y).sum(), Y, create_graph=along is not None)
+        return g if along is None else torch.autograd.grad((g * along).sum(), Y)[0]
+
+    return G
 
 
 def consensus(r: Round, y: Tensor) -> dict[str, Tensor]:

@@ -10,19 +10,9 @@ import torch
 
 import fedcore as fc
 from fedcore.experiments.table import PRINTED
+from fedcore.probes import gradient_of
 
 TABLE = PRINTED / "seed002_table1.csv"
-
-
-def gradient_of(F):
-    """G(y) and G(y, along=v) of a function on rows."""
-
-    def G(y, along=None):
-        y = y.detach().requires_grad_()
-        (g,) = torch.autograd.grad(F(y).sum(), y, create_graph=along is not None)
-        return g if along is None else torch.autograd.grad((g * along).sum(), y)[0]
-
-    return G
 
 
 def bowl(A):
