@@ -190,3 +190,12 @@ def test_thm_fedup_stability():
     for K in (1, 5, 16, 50):
         assert momentum(0.999 / K, lr, K) < 1
         assert momentum(1.2 / K, lr, K) > 1
+
+
+@pytest.mark.parametrize(("mu", "is_bound"), [(0.05, False), (2.9, False), (3.0, True), (4.0, True)])
+def test_a_parabola_flatter_than_the_loss_is_no_upper_bound(mu, is_bound):
+    """F = 3/2 (y - 1)^2 at x = 0, with the exact gradient -3: eq. 5 holds for mu >= 3 alone."""
+    y = torch.linspace(-2, 2, 41, dtype=torch.float64)[:, None]
+    loss = 1.5 * (y[:, 0] - 1) ** 2
+    bound = fc.probes.quadratic_bound(1.5, torch.tensor([-3.0], dtype=torch.float64), y, mu)
+    assert bool((bound >= loss - 1e-12).all()) == is_bound
