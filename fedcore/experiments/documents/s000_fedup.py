@@ -543,8 +543,8 @@ CLAIMS = [
         "fedup-bound", "S000", "§5.1", "FedUp's clients minimise an upper bound of the global loss", "eq. 5 and 6",
         settled=(
             "does not hold",
-            "eq. 5 is a bound only where μ is at least the largest curvature and the gradient exact; FedUp puts α < 1/K "
-            "for μ and another slope for the gradient",
+            "eq. 5 is a bound only where μ is at least the largest curvature and the gradient exact; FedUp has α < 1/K "
+            "for μ, and another slope",
             "tests/test_theorems_03.py::test_a_parabola_flatter_than_the_loss_is_no_upper_bound",
         ),
     ),
