@@ -629,6 +629,7 @@ def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path, monk
     assert one.loc["much", "notes"].endswith("quick/t/much.json")
     assert overview.compute(tmp_path).to_dict("records")[0] | {"hours": 0} == {
         "table": "t", "profile": "quick", "cells": 4, "runs": 16, "diverged": 4, "at an edge": 0, "hours": 0,
+        "of which tuning": 0,
     }  # fmt: skip
 
 
