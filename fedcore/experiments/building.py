@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import FedAvg, Federation, RandAugment, algorithms, federation, models, simulate, topology
+from .. import Federation, RandAugment, algorithms, federation, models, simulate, topology
+from ..algorithms.averaging import FedAvg
 from ..data import domains, partitions
 
 
