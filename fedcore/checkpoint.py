@@ -97,7 +97,8 @@ class Store:
             raise CheckpointError(
                 f"{self.path} is damaged or no checkpoint ({type(e).__name__}: {e}); delete it, or use resume=False"
             ) from e
-        differs = {k: (head["identity"].get(k), v) for k, v in self.identity.items() if head["identity"].get(k) != v}
+        saved = head["identity"]
+        differs = {k: (saved.get(k), v) for k, v in self.identity.items() if not _same(saved.get(k), v, head["t"])}
         if differs:
             told = "; ".join(f"{k}: saved {a!r}, now {b!r}" for k, (a, b) in differs.items())
             raise CheckpointError(
@@ -109,6 +110,13 @@ class Store:
                 "another checkpoint_dir, or resume=False"
             )
         return Saved(head["t"], state, cohorts, rows)
+
+
+def _same(saved: Any, now: Any, rounds: int) -> bool:
+    """Whether two settings are the same; of those that change by round, the rounds that were run."""
+    if isinstance(saved, dict) and isinstance(now, dict) and saved.keys() == now.keys() == {"by round"}:
+        return saved["by round"][:rounds] == now["by round"][:rounds]
+    return saved == now
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ class Diverged(FloatingPointError):
     def __init__(self, round: int, client: int, history: History) -> None:
         self.round, self.client, self.history = round, client, history
         lr = history.settings["lr"]
+        lr = lr["by round"][round] if isinstance(lr, dict) else lr
         super().__init__(
             f"client {client} left the finite numbers in round {round} with lr={lr:g}; use a smaller lr, clip, or a "
             "milder hyper-parameter. The history up to there is in this error's .history"
@@ -44,6 +46,24 @@ class History:
     cohorts: list[list[int]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        """Three lines: the method, the rounds, the server's last metrics."""
+        last = max((t for t, *_ in self.rows), default=0)
+        metrics = {name: v for t, name, client, v in self.rows if t == last and client is None}
+        clients = len({i for cohort in self.cohorts for i in cohort})
+        lines = [
+            f"{self.method!r}",
+            f"{len(self.cohorts)} rounds in {self.seconds:.3g} s, {clients} clients took part",
+            f"after round {last}: " + ", ".join(f"{name} {v:.4g}" for name, v in metrics.items()),
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook, with the last five evaluations."""
+        server = self.frame().query("client.isna()").pivot(index="round", columns="metric", values="value").tail()
+        lines = "<br>".join(html.escape(line) for line in repr(self).splitlines()[:2])
+        return f"<p>{lines}</p>{server.to_html(float_format='{:.4g}'.format)}"
 
     def frame(self) -> Any:
         """Tidy pandas.DataFrame: round, metric, client (None for the server), value."""

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import distributed, rng
+from . import distributed
 from .algorithms.method import Cut, Method, Round
 from .data.batches import Plan
 from .engine import PLAIN, Loss
@@ -145,7 +145,7 @@ class Place:
             drawn, self.next = self.next, None
             return drawn
         s, fed = self.s, self.fed
-        cohort = rng.cohort(s.seed, t, fed.n, s.cohort) if isinstance(s.cohort, int) else list(s.cohort)
+        cohort = s.cohort_of(t, fed.n)
         dealt = self._deal(np.array(cohort))
         work = s.work(self.method, t)
         planned = partial(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,12 @@ from .objective.network import Federation
 from .objective.protocol import Objective
 from .objective.quadratic import Quadratic
 from .progress import bar as progress_bar
+from .progress import somebody_looks
 from .round import Seen, play
-from .settings import Settings, check_method
+from .settings import Cohort, Settings, check_method
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
+OnEvaluate = Callable[[int, Mapping[str, float]], bool | None]
 
 
 def simulate(
@@ -33,8 +34,8 @@ def simulate(
     fed: Objective,
     *,
     rounds: int,
-    cohort: int | float | None = None,
-    lr: float = 0.1,
+    cohort: Cohort | Callable[[int], Cohort] = None,
+    lr: float | Callable[[int], float] = 0.1,
     lr_decay: float = 1.0,
     local_epochs: int = 1,
     local_steps: int | None = None,
@@ -46,6 +47,8 @@ def simulate(
     weighting: str = "uniform",
     seed: int = 0,
     eval_every: int = 1,
+    eval_on: str = "test",
+    on_evaluate: OnEvaluate | None = None,
     dtype: torch.dtype | None = None,
     device: str | torch.device | None = None,
     checkpoint_dir: str | os.PathLike | None = None,
@@ -58,14 +61,20 @@ def simulate(
 ) -> History:
     """Run a method on a federation for `rounds` rounds and return its `History`.
 
-    cohort: clients per round, an int, a fraction (float), or None for all.  lr: local learning rate, times `lr_decay`
-    after every round.  local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of
-    different size; `local_steps`, when given, is K for all.  batch_size: None is the full local batch.  A local step
-    is gradient, + weight_decay * y, + the method's correction, then `clip` (each client's norm), then `momentum` (a
-    buffer that is new every round), then the step.  weighting: p_i = 1/m ("uniform") or N_i / sum N ("samples").
+    cohort: clients per round, an int, a fraction (float), None for all, or the clients' numbers.  lr: local learning
+    rate, times `lr_decay` after every round.  Both may be functions of the round t (from 0), for schedules, a
+    selection of clients, or clients that fail (`fedcore.rng.cohort(seed, t, n, m)` is the draw of m of n).
+    local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of different size;
+    `local_steps`, when given, is K for all.  batch_size: None is the full local batch.  A local step is gradient,
+    + weight_decay * y, + the method's correction, then `clip` (each client's norm), then `momentum` (a buffer that is
+    new every round), then the step.  weighting: p_i = 1/m ("uniform") or N_i / sum N ("samples").
 
     seed: decides cohorts and batches, each a function of (seed, round, client) alone.  eval_every: rounds between
-    evaluations of the server model; the last round is always evaluated.  dtype, device: default the federation's.
+    evaluations of the server model; the last round is always evaluated.  eval_on: the "test" data, or the "validation"
+    data of a federation that has some.  on_evaluate: called after every evaluation with the rounds done and the
+    server's metrics by name; True ends the run there.  A resumed run first calls it with the evaluations of its
+    checkpoint, so that one that counts (patience) or writes a log ends as in a run that was never interrupted.
+    dtype, device: default the federation's.
     probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  What round t (from 0)
     shows stands under t + 1, although its `x` is the model before it.
     personal: also evaluate the clients' models, with their numbers in the history (`Federation.evaluate_clients`).
@@ -78,12 +87,14 @@ def simulate(
 
     checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at
     evaluations); with `resume` a run continues from it and ends bit-identical to one that was never stopped.
-    progress: a bar; None shows one for runs over a second on a terminal or in a live notebook.
+    progress: a bar with the last metrics; None shows one for runs over a second on a terminal or in a live notebook.
+    True writes one line an evaluation where there is no terminal.
 
     In a process group of torch.distributed, as under torchrun, the processes share the run: `fedcore.distributed`.
 
     Raises ValueError and TypeError for arguments out of range, Diverged when a client leaves the finite numbers,
-    CheckpointError for a damaged or foreign checkpoint, OSError for a folder that cannot be written.
+    CheckpointError for a damaged or foreign checkpoint, OSError for a folder that cannot be written.  What
+    `on_evaluate` raises carries the history up to there as `.history`; the checkpoint has it too.
     """
     check_method(method)
     if not isinstance(fed, Federation | Quadratic):
@@ -100,6 +111,13 @@ def simulate(
         checks.choice("personal", personal, ("local",))
     if personal and not isinstance(fed, Federation):
         raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
+    checks.choice("eval_on", eval_on, ("test", "validation"))
+    if eval_on == "validation":
+        if not isinstance(fed, Federation):
+            raise ValueError("eval_on='validation', but a quadratic has no data; use eval_on='test', its own measures")
+        fed = fed.on_validation()
+    if on_evaluate is not None and not callable(on_evaluate):
+        raise TypeError(f"on_evaluate={on_evaluate!r}; use a function of the rounds done and the metrics, or None")
     fed = method.on(fed.to(device, dtype))
     s = Settings.checked(
         method, fed, rounds=rounds, cohort=cohort, lr=lr, lr_decay=lr_decay, local_epochs=local_epochs,
@@ -113,7 +131,8 @@ def simulate(
     world = distributed.world()
     with world.together():
         place = Place(method, fed, s, world, chunk, rounds)
-        run = Run(method, fed, s, place, list(probes), personal, {**asdict(s), "eval_every": eval_every})
+        settings = {**s.named(), "eval_every": eval_every} | ({"eval_on": eval_on} if eval_on != "test" else {})
+        run = Run(method, fed, s, place, list(probes), personal, settings, on_evaluate)
         store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
         if store and resume:
             run.restore(store.load(rounds))
@@ -131,6 +150,7 @@ class Run:
     probes: list[Probe]
     personal: bool | str
     settings: dict[str, Any]
+    on_evaluate: OnEvaluate | None = None
     t: int = 0
     unchecked: list[tuple[int, np.ndarray, np.ndarray, Tensor, Tensor]] = field(default_factory=list)
     largest: tuple[int, float, int, int] | None = None
@@ -172,7 +192,7 @@ class Run:
         bar = _bar(self.method, self.t, rounds, progress)
         if self.t == 0:
             self.evaluate(None)
-        for t in range(self.t, rounds):
+        for t in range(self.t, self.t if self.stopped() else rounds):
             self.state, seen = play(self.method, self.fed, self.state, t, self.s, self.place)
             self.t = t + 1
             h.cohorts.append(seen.cohort)
@@ -186,14 +206,59 @@ class Run:
             if evaluating:
                 self.evaluate(seen)
             if saving:
-                state = self.place.everyone(self.state, to=0)
-                if self.place.world.rank == 0:
-                    store.save(self.t, state, h.cohorts, h.rows)
+                self.save(store)
             bar.update()
+            if evaluating:
+                bar.set_postfix_str(", ".join(f"{k} {v:.4g}" for k, v in self.metrics(self.t).items()))
+                ends = True
+                try:
+                    ends = self.stops(self.t)
+                finally:  # also what `on_evaluate` raises loses no round
+                    if ends and store is not None and not saving:
+                        self.save(store)
+                if ends:
+                    break
         bar.close()
         h.params, h.state = self.state["x"], self.place.everyone(self.state)
         h.seconds = time.perf_counter() - begin
         return h
+
+    def save(self, store: checkpoint.Store) -> None:
+        """The checkpoint of the rounds done."""
+        state = self.place.everyone(self.state, to=0)
+        if self.place.world.rank == 0:
+            store.save(self.t, state, self.history.cohorts, self.history.rows)
+
+    def metrics(self, t: int) -> dict[str, float]:
+        """The server's metrics after t rounds."""
+        return {name: value for at, name, client, value in self.history.rows if at == t and client is None}
+
+    def stopped(self) -> bool:
+        """Whether `on_evaluate` ends the run where it starts or goes on: it sees the evaluations that there are."""
+        for t in sorted({t for t, _, client, _ in self.history.rows if client is None}):
+            if self.stops(t):
+                if t == self.t:
+                    return True
+                raise checkpoint.CheckpointError(
+                    f"on_evaluate ends this run after {t} rounds, the checkpoint has {self.t}; use another "
+                    "checkpoint_dir, or resume=False"
+                )
+        return False
+
+    def stops(self, t: int) -> bool:
+        """Whether `on_evaluate` ends the run at this evaluation."""
+        if self.on_evaluate is None:
+            return False
+        try:
+            answer = self.place.world.first(lambda: self.on_evaluate(t, self.metrics(t)))
+            if not isinstance(answer, bool | np.bool_ | None):
+                raise TypeError(f"on_evaluate returned {answer!r}; return True to end the run, else False or None")
+        except Exception as e:
+            self.history.state = self.place.everyone(self.state)
+            e.history = self.history
+            e.add_note(f"raised by on_evaluate after {t} rounds; the history up to there is this error's .history")
+            raise
+        return bool(answer)
 
     def check_finite(self) -> None:
         """Look at the rounds since the last look; one synchronisation for all of them."""
@@ -277,6 +342,5 @@ def _size(Y: Tensor) -> tuple[Tensor, Tensor]:
 
 def _bar(method: Method, start: int, rounds: int, progress: bool | None) -> Any:
     if progress is None:
-        live = "ipykernel" in sys.modules or sys.stderr.isatty()
-        progress = live and not os.environ.get("FEDCORE_BATCH")
+        progress = somebody_looks() and not os.environ.get("FEDCORE_BATCH")
     return progress_bar(type(method).__name__, rounds, start, "round", progress, delay=1, leave=False)

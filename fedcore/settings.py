@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from . import checks
+from . import checks, rng
 from .algorithms.method import Method, Work
 from .objective.protocol import Objective
 
@@ -19,12 +19,21 @@ HOOKS = (
 )  # fmt: skip
 
 
+Cohort = int | float | Sequence[int] | None
+
+
+class ByRound(tuple):
+    """A setting that is a function of the round: its values in rounds 0, 1, ..."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Settings:
     """How rounds are run; `fedcore.simulate` says what each setting means."""
 
-    cohort: int | tuple[int, ...]
-    lr: float = 0.1
+    cohort: int | tuple[int, ...] | ByRound
+    lr: float | ByRound = 0.1
     lr_decay: float = 1.0
     local_epochs: int = 1
     local_steps: int | None = None
@@ -39,7 +48,8 @@ class Settings:
     def __post_init__(self) -> None:
         """Raises ValueError and TypeError with value, range and remedy."""
         for name in ("lr", "lr_decay", "server_lr"):
-            self._set(name, checks.number(name, getattr(self, name), 0, open_low=True))
+            if not isinstance(getattr(self, name), ByRound):
+                self._set(name, checks.number(name, getattr(self, name), 0, open_low=True))
         self._set("weight_decay", checks.number("weight_decay", self.weight_decay, 0))
         self._set("momentum", checks.number("momentum", self.momentum, 0, 0.999999))
         if self.clip is not None:
@@ -56,33 +66,77 @@ class Settings:
 
     @staticmethod
     def checked(
-        method: Method, fed: Objective, rounds: int, cohort: int | float | Sequence[int] | None = None, **settings: Any
+        method: Method,
+        fed: Objective,
+        rounds: int,
+        cohort: Cohort | Callable[[int], Cohort] = None,
+        lr: float | Callable[[int], float] = 0.1,
+        **settings: Any,
     ) -> Settings:
         """The settings of `rounds` rounds of a method; raises ValueError also where the two do not suit each other."""
-        s = Settings(_cohort(cohort, fed.n), **settings)
-        if abs(math.log(s.lr) + rounds * math.log(s.lr_decay)) > 700:
-            raise ValueError(
-                f"lr={s.lr:g} with lr_decay={s.lr_decay:g} leaves the floating-point numbers within rounds={rounds}; "
-                "use an lr_decay nearer to 1, or fewer rounds"
-            )
-        if method.full_participation and s.size < fed.n:
+        if callable(lr):
+            lr = _by_round("lr", lr, rounds, lambda v: checks.number("lr", v, 0, open_low=True))
+        if callable(cohort):
+            cohort = _by_round("cohort", cohort, rounds, lambda v: _cohort(v, fed.n))
+        else:
+            cohort = _cohort(cohort, fed.n)
+        s = Settings(cohort, lr, **settings)
+        for rate in {min(s.lr, default=1), max(s.lr, default=1)} if isinstance(s.lr, ByRound) else {s.lr}:
+            if abs(math.log(rate) + rounds * math.log(s.lr_decay)) > 700:
+                raise ValueError(
+                    f"lr={rate:g} with lr_decay={s.lr_decay:g} leaves the floating-point numbers within "
+                    f"rounds={rounds}; use an lr_decay nearer to 1, or fewer rounds"
+                )
+        if method.full_participation and min(map(_size, s.cohorts), default=fed.n) < fed.n:
             raise ValueError(
                 f"{type(method).__name__} needs all {fed.n} clients in every round, cohort={cohort}; use cohort=None"
             )
         return s
 
     @property
+    def cohorts(self) -> Sequence[int | tuple[int, ...]]:
+        """The cohorts of the rounds, each a number of clients or their numbers; one where it is always the same."""
+        return self.cohort if isinstance(self.cohort, ByRound) else (self.cohort,)
+
+    @property
     def size(self) -> int:
-        """Clients of a cohort."""
-        return self.cohort if isinstance(self.cohort, int) else len(self.cohort)
+        """Clients of the largest cohort."""
+        return max(map(_size, self.cohorts), default=1)
+
+    def cohort_of(self, t: int, n: int) -> list[int]:
+        """The clients of round t of n, in ascending order: those named, or as many as said, drawn for the round."""
+        cohort = self.cohort[t] if isinstance(self.cohort, ByRound) else self.cohort
+        return rng.cohort(self.seed, t, n, cohort) if isinstance(cohort, int) else list(cohort)
 
     def work(self, method: Method, t: int) -> Work:
         """The local work of round t, as the method takes it."""
-        lr = self.lr * self.lr_decay**t
+        lr = (self.lr[t] if isinstance(self.lr, ByRound) else self.lr) * self.lr_decay**t
         return method.local_work(Work(t, lr, self.momentum, self.local_epochs, self.local_steps, self.batch_size))
 
+    def named(self) -> dict[str, Any]:
+        """The settings by name, one that is a function of the round as {"by round": its values}."""
+        named = asdict(self)
+        changing = {k: v for k, v in vars(self).items() if isinstance(v, ByRound)}
+        return named | {k: {"by round": list(v)} for k, v in changing.items()}
 
-def _cohort(cohort: int | float | Sequence[int] | None, n: int) -> int | tuple[int, ...]:
+
+def _by_round(name: str, f: Callable[[int], Any], rounds: int, check: Callable[[Any], Any]) -> ByRound:
+    """f(0), ..., f(rounds - 1), each checked; an error says in which round."""
+    values = []
+    for t in range(rounds):
+        value = f(t)
+        try:
+            values.append(check(value))
+        except (ValueError, TypeError) as e:
+            raise type(e)(f"{name} in round {t}: {e}") from None
+    return ByRound(values)
+
+
+def _size(cohort: int | tuple[int, ...]) -> int:
+    return cohort if isinstance(cohort, int) else len(cohort)
+
+
+def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
     if cohort is None:
         return n
     if isinstance(cohort, float):

@@ -142,7 +142,7 @@ def run(
     """
     world = distributed.world()
     todo, outcome = world.first(lambda: missing(place, cells, seeds, outdated))
-    shown = bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0)
+    shown = bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0, each=True)
     call = partial(one, place, seeds=seeds, device=device, outdated=outdated)
 
     def collect(cell: Cell, result: Callable[[], Any]) -> None:

@@ -1,0 +1,192 @@
+"""A run that somebody listens to, that is stopped, scheduled, or whose clients are chosen, is as exact as any other."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import fedcore as fc
+
+RUN = {"rounds": 8, "local_steps": 3, "cohort": 3, "lr": 0.1}
+
+
+@pytest.fixture(scope="module")
+def fed():
+    return fc.federation("digits", 8, fc.Dirichlet(0.3), "thesis_mlp", seed=0, validation=True)
+
+
+def same(a, b):
+    return torch.equal(a.params, b.params) and a.cohorts == b.cohorts and a.frame().equals(b.frame())
+
+
+# --- schedules ----------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_and_a_cohort_by_round_that_are_constants_give_the_run_of_the_constants(fed):
+    scheduled = RUN | {"lr": lambda t: 0.1 * 0.9**t, "cohort": lambda t: 3}
+    assert same(fc.simulate(fc.SCAFFOLD(), fed, **scheduled), fc.simulate(fc.SCAFFOLD(), fed, lr_decay=0.9, **RUN))
+
+
+def test_a_run_by_round_is_the_loop_over_rounds_with_these_settings(fed):
+    chosen = [[0, 1, 2, 5], 2, 0.5, None] * 2
+    h = fc.simulate(fc.FedDyn(0.1), fed, **RUN | {"lr": lambda t: 0.2 / (1 + t), "cohort": lambda t: chosen[t]})
+    state = fc.start(fc.FedDyn(0.1), fed)
+    for t, cohort in enumerate(chosen):
+        state, seen = fc.one_round(fc.FedDyn(0.1), fed, state, t, cohort=cohort, lr=0.2 / (1 + t), local_steps=3)
+        assert seen.cohort == h.cohorts[t]
+    assert torch.equal(state["x"], h.params)
+
+
+def test_clients_that_fail_after_they_were_asked_are_left_out(fed):
+    asked = [fc.rng.cohort(0, t, fed.n, 3) for t in range(8)]
+    h = fc.simulate(fc.FedAvg(), fed, **RUN | {"cohort": lambda t: asked[t][: 1 + t % 3]})
+    assert fc.simulate(fc.FedAvg(), fed, **RUN).cohorts == asked
+    assert h.cohorts == [clients[: 1 + t % 3] for t, clients in enumerate(asked)]
+
+
+def test_chunks_hold_the_largest_cohort_of_the_schedule(fed):
+    grows = RUN | {"cohort": lambda t: 1 + t % 8}
+    whole, cut = (fc.simulate(fc.FedAvg(), fed.to(dtype=torch.float64), chunk=c, **grows) for c in (None, 2))
+    assert torch.allclose(whole.params, cut.params, atol=1e-12, rtol=0)
+
+
+def test_a_scheduled_run_grows_and_one_with_another_past_is_another(fed, tmp_path):
+    def run(rounds, lr, **more):
+        return fc.simulate(fc.FedAvg(), fed, **RUN | {"rounds": rounds, "lr": lr}, **more)
+
+    run(4, lambda t: 0.1 / (1 + t), checkpoint_dir=tmp_path)
+    grown = run(8, lambda t: 0.1 / (1 + t), checkpoint_dir=tmp_path)
+    assert torch.equal(grown.params, run(8, lambda t: 0.1 / (1 + t)).params)
+    with pytest.raises(fc.CheckpointError, match="lr"):
+        run(8, lambda t: 0.1 / (2 + t), checkpoint_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lr": lambda t: 0.1 - 0.05 * t}, "lr in round 2: lr=0 is out of range"),
+        ({"lr": lambda t: math.nan}, "lr in round 0"),
+        ({"cohort": lambda t: 3 + t}, r"cohort in round 6: cohort=9 but the federation has 8 clients"),
+        ({"cohort": lambda t: []}, r"cohort in round 0: cohort=\[\]; use different clients"),
+        ({"cohort": lambda t: [1, 1]}, r"cohort in round 0: cohort=\[1, 1\]; use different clients"),
+    ],
+)
+def test_a_schedule_out_of_range_names_the_round_before_any_is_run(fed, settings, words):
+    with pytest.raises(ValueError, match=words):
+        fc.simulate(fc.FedAvg(), fed, **RUN | settings)
+
+
+def test_a_method_that_needs_all_clients_refuses_a_schedule_without_them(fed):
+    with pytest.raises(ValueError, match="needs all 8 clients in every round"):
+        fc.simulate(fc.DPSGD(fc.Ring()), fed, **RUN | {"cohort": lambda t: 8 - (t == 5)})
+
+
+def test_a_run_that_diverges_names_the_rate_of_its_round(fed):
+    with pytest.raises(fc.Diverged, match="lr=1e\\+30"):
+        fc.simulate(fc.FedAvg(), fed, **RUN | {"lr": lambda t: 1e30 if t == 3 else 0.1})
+
+
+# --- listening and stopping ---------------------------------------------------------------------------------------
+
+
+def patience(rounds, seen=None):
+    """Stop after so many evaluations without a better loss."""
+    best, waited = math.inf, 0
+
+    def on_evaluate(t, metrics):
+        nonlocal best, waited
+        if seen is not None:
+            seen.append((t, dict(metrics)))
+        best, waited = (metrics["loss"], 0) if metrics["loss"] < best else (best, waited + 1)
+        return waited >= rounds
+
+    return on_evaluate
+
+
+def test_on_evaluate_sees_what_the_history_keeps(fed):
+    seen = []
+    probes = [lambda r, y: {"size": y.norm(), "length": y.norm(dim=1)}]
+    h = fc.simulate(fc.FedAvg(), fed, eval_every=3, on_evaluate=patience(99, seen), probes=probes, **RUN)
+    assert [t for t, _ in seen] == [0, 3, 6, 8]
+    assert seen == [(t, {k: v for at, k, i, v in h.rows if at == t and i is None}) for t, _ in seen]
+
+
+def test_listening_changes_no_bit(fed):
+    assert same(fc.simulate(fc.FedAvg(), fed, **RUN), fc.simulate(fc.FedAvg(), fed, on_evaluate=patience(99), **RUN))
+
+
+def test_a_run_that_is_ended_is_the_beginning_of_the_whole_one(fed):
+    ended = fc.simulate(fc.FedAvg(), fed, on_evaluate=lambda t, metrics: t == 5, **RUN)
+    assert len(ended.cohorts) == 5
+    assert same(ended, fc.simulate(fc.FedAvg(), fed, **RUN | {"rounds": 5}))
+
+
+def test_one_that_counts_ends_a_resumed_run_where_it_ends_one_in_a_piece(fed, tmp_path):
+    wild = RUN | {"lr": 1.0, "rounds": 30}
+    whole = fc.simulate(fc.FedAvg(), fed, on_evaluate=patience(3), **wild)
+    assert 3 < len(whole.cohorts) < 30, "the run should end by itself"
+    fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path, **wild | {"rounds": len(whole.cohorts) - 2})
+    assert same(fc.simulate(fc.FedAvg(), fed, on_evaluate=patience(3), checkpoint_dir=tmp_path, **wild), whole)
+    seen = []
+    again = fc.simulate(fc.FedAvg(), fed, on_evaluate=patience(3, seen), checkpoint_dir=tmp_path, **wild)
+    assert same(again, whole)
+    assert [t for t, _ in seen] == list(range(len(whole.cohorts) + 1))
+
+
+def test_a_checkpoint_beyond_the_end_is_refused(fed, tmp_path):
+    fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path, **RUN)
+    with pytest.raises(fc.CheckpointError, match="ends this run after 2 rounds, the checkpoint has 8"):
+        fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path, on_evaluate=lambda t, metrics: t == 2, **RUN)
+
+
+def test_what_it_raises_loses_no_round(fed, tmp_path):
+    def breaks(t, metrics):
+        if t == 5:
+            raise RuntimeError("the logger is gone")
+
+    with pytest.raises(RuntimeError, match="the logger is gone") as e:
+        fc.simulate(fc.FedAvg(), fed, on_evaluate=breaks, checkpoint_dir=tmp_path, checkpoint_every=4, **RUN)
+    assert "after 5 rounds" in e.value.__notes__[0]
+    assert len(e.value.history.cohorts) == 5
+    seen = []
+    resumed = fc.simulate(fc.FedAvg(), fed, on_evaluate=patience(99, seen), checkpoint_dir=tmp_path, **RUN)
+    assert same(resumed, fc.simulate(fc.FedAvg(), fed, **RUN))
+
+
+def test_an_answer_that_is_no_truth_value_is_refused(fed):
+    with pytest.raises(TypeError, match=r"on_evaluate returned 0\.\d+; return True to end the run"):
+        fc.simulate(fc.FedAvg(), fed, on_evaluate=lambda t, metrics: metrics["accuracy"], **RUN)
+    with pytest.raises(TypeError, match="on_evaluate=3; use a function"):
+        fc.simulate(fc.FedAvg(), fed, on_evaluate=3, **RUN)
+
+
+# --- validation data, and what a run shows ------------------------------------------------------------------------
+
+
+def test_validation_data_are_those_of_the_federation_on_them(fed):
+    h = fc.simulate(fc.FedAvg(), fed, eval_on="validation", **RUN)
+    assert h.rows == fc.simulate(fc.FedAvg(), fed.on_validation(), **RUN).rows
+    assert h.rows != fc.simulate(fc.FedAvg(), fed, **RUN).rows
+    with pytest.raises(ValueError, match="validation=True"):
+        fc.simulate(fc.FedAvg(), fc.federation("digits", 4), eval_on="validation", **RUN)
+    with pytest.raises(ValueError, match="a quadratic has no data"):
+        fc.simulate(fc.FedAvg(), fc.quadratic(np.eye(2)[None], np.ones((1, 2))), rounds=1, eval_on="validation")
+
+
+def test_a_redirected_run_writes_one_line_an_evaluation(fed, capfd, monkeypatch):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    fc.simulate(fc.FedAvg(), fed, eval_every=4, progress=True, **RUN)
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.partition(", ")[0] for line in lines] == ["FedAvg: 4/8 rounds", "FedAvg: 8/8 rounds"]
+    assert all("accuracy 0." in line for line in lines)
+
+
+def test_a_history_shows_itself_in_three_lines_and_a_table(fed):
+    h = fc.simulate(fc.FedUp(0.05), fed, **RUN)
+    method, rounds, metrics = repr(h).splitlines()
+    assert method == "FedUp(alpha=0.05)"
+    assert rounds.startswith("8 rounds in ")
+    assert metrics == f"after round 8: accuracy {h.final():.4g}, loss {h.final('loss'):.4g}"
+    assert h._repr_html_().count("<tr") == 2 + 5  # two rows of heads, five evaluations
