@@ -25,6 +25,7 @@ from .objective.network import Federation, federation
 from .objective.quadratic import Quadratic, quadratic
 from .round import one_round, start
 from .run import simulate
+from .sweeping import SweepFailed, sweep
 from .topology import Complete, DirectedRandom, Exponential, Graph, Matrix, RandomRegular, Ring, Torus
 from .widgets import explore, show
 
@@ -34,6 +35,6 @@ __all__ = [
     *algorithms.__all__,
     "IID", "ByOwner", "CheckpointError", "Complete", "DataNotFound", "DirectedRandom", "Dirichlet", "Diverged",
     "Exponential", "Federation", "Graph", "History", "Matrix", "Quadratic", "RandAugment", "RandomRegular", "Ring",
-    "Shards", "Torus", "cite", "distributed", "explore", "federation", "models", "one_round", "probes", "quadratic",
-    "show", "simulate", "start", "submodels", "topology",
+    "Shards", "SweepFailed", "Torus", "cite", "distributed", "explore", "federation", "models", "one_round", "probes",
+    "quadratic", "show", "simulate", "start", "submodels", "sweep", "topology",
 ]  # fmt: skip

@@ -1,0 +1,227 @@
+"""Settings times seeds on all cores, a tidy frame out: an experiment of your own, without a table."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from . import checks, run
+from .checkpoint import atomic
+from .history import Diverged
+from .objective.protocol import Objective
+from .progress import bar, somebody_looks
+
+ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
+OURS = {"seed": "seeds=", "checkpoint_dir": "folder=", "resume": "folder=", "progress": "progress="}
+Failure = tuple[str, Exception]
+
+
+class SweepFailed(RuntimeError):
+    """Runs of a sweep failed.  `.frame` has those that did not, `.failures` the settings and errors of the others."""
+
+    def __init__(self, frame: Any, failures: Sequence[Failure], total: int) -> None:
+        self.frame, self.failures = frame, list(failures)
+        lines = [f"  {name}: {type(e).__name__}: {e}" for name, e in failures[:5]]
+        more = [f"  and {len(failures) - 5} more, in this error's .failures"] if len(failures) > 5 else []
+        super().__init__("\n".join([f"{len(failures)} of {total} runs failed; .frame has the others:", *lines, *more]))
+
+
+def sweep(
+    federation: Objective | Callable[..., Objective],
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int | Sequence[int] = 3,
+    folder: str | os.PathLike | None = None,
+    workers: int | None = 1,
+    progress: bool | None = None,
+    **fixed: Any,
+) -> Any:
+    """Every combination of the settings in `grid` with every seed: one `simulate` each, in one pandas.DataFrame.
+
+        frame = fc.sweep(
+            partial(fc.federation, "digits", clients=20, model="mlp"),
+            {"method": [fc.FedAvg(), fc.FedUp(0.05)], "partition": [fc.IID(), fc.Dirichlet(0.1)], "lr": [0.03, 0.1]},
+            seeds=5, rounds=50, cohort=5, folder="sweep", workers=4,
+        )
+
+    federation: a federation, or what makes one: called with `seed=` and with what `simulate` does not take
+    (`partition` above).  Runs with one seed then differ in their settings alone: same clients, cohorts and batches.
+    grid: values by name, of `method` and of arguments of `simulate` or of `federation`; fixed: the same for all runs.
+    seeds: a number of seeds from 0, or the seeds.
+
+    The frame has a column for each name in `grid` (numbers and texts as they are, the rest by their repr), `seed`,
+    `diverged` (the round, <NA> for runs that stayed finite), and `round`, `metric`, `client`, `value` of
+    `History.frame`.
+
+    folder: each finished run is a file there, and a stopped one a checkpoint: the same call again does what is missing.
+    A run belongs to its settings, its federation and the code; two sweeps may share a folder.
+    workers: processes; None: one per core.  Inside `joblib.parallel_config(backend="dask")` they are those of a Dask
+    cluster.  progress: as `simulate`'s.
+
+    Raises ValueError for names that nothing takes and for empty lists, `SweepFailed` after all runs when some failed.
+    """
+    names, seeds = _checked(federation, grid, seeds, fixed)
+    if workers is not None:
+        workers = checks.integer("workers", workers, 1, hint="or None for one per core")
+    settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[k] for k in names))]
+    jobs = [(setting, seed) for setting in settings for seed in seeds]
+    show = progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")
+    shown, results = bar("sweep", len(jobs), 0, "run", show, each=True), {}
+    for number, result in _all(federation, fixed, jobs, folder, workers):
+        results[number] = result
+        shown.update()
+    shown.close()
+    frame = _frame(names, jobs, results)
+    failures = [(_said(*jobs[k]), e) for k, e in sorted(results.items()) if isinstance(e, Exception)]
+    if failures:
+        raise SweepFailed(frame, failures, len(jobs)) from failures[0][1]
+    return frame
+
+
+def _checked(
+    federation: Any, grid: Mapping[str, Sequence[Any]], seeds: int | Sequence[int], fixed: Mapping[str, Any]
+) -> tuple[list[str], list[int]]:
+    """The names in the grid and the seeds, or what is wrong with them."""
+    for name, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+            raise ValueError(f"grid[{name!r}]={values!r}; use a list of values, one at least")
+    if twice := sorted(set(grid) & set(fixed)):
+        raise ValueError(f"{twice[0]} stands in the grid and beside it; use one of the two")
+    if "method" not in grid and "method" not in fixed:
+        raise ValueError('no method; use "method": [fc.FedAvg(), ...] in the grid, or method=fc.FedAvg()')
+    takes = _takes(federation)
+    for name in [*grid, *fixed]:
+        if name in OURS:
+            raise ValueError(f"{name} is the sweep's own; use {OURS[name]}")
+        if name not in ARGUMENTS and takes is not None and name not in takes:
+            known = sorted((ARGUMENTS - set(OURS)) | takes)
+            raise ValueError(
+                f"{name!r} is an argument of neither simulate nor the federation; known: {', '.join(known)}"
+            )
+    if isinstance(seeds, Sequence):
+        seeds = [checks.integer("seeds: seed", s, 0) for s in seeds]
+        if not seeds or len(set(seeds)) < len(seeds):
+            raise ValueError(f"seeds={seeds}; use different seeds, or how many")
+        return list(grid), seeds
+    return list(grid), list(range(checks.integer("seeds", seeds, 1)))
+
+
+def _takes(federation: Any) -> set[str] | None:
+    """The names that make a federation; none for one that is made, None where any name will do."""
+    if not callable(federation):
+        return set()
+    parameters = inspect.signature(federation).parameters.values()
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else {p.name for p in parameters}
+
+
+def _all(
+    federation: Any, fixed: Mapping[str, Any], jobs: Sequence[tuple[dict, int]], folder: Any, workers: int | None
+) -> Iterator[tuple[int, Any]]:
+    """Number and result of each run, as they end."""
+    calls = ((k, federation, {**fixed, **setting}, seed, folder) for k, (setting, seed) in enumerate(jobs))
+    if workers == 1:
+        yield from (_one(*call) for call in calls)
+        return
+    try:
+        import joblib
+    except ImportError as e:
+        raise ImportError(f"workers={workers} needs joblib: pip install fedcore[batches], or use workers=1") from e
+    parallel = joblib.Parallel(n_jobs=workers or -1, return_as="generator_unordered")
+    yield from parallel(joblib.delayed(_one)(*call) for call in calls)
+
+
+def _one(number: int, federation: Any, setting: Mapping[str, Any], seed: int, folder: Any) -> tuple[int, Any]:
+    """One run: its number, and its rows and round of divergence, or the error that it ended with."""
+    try:
+        called = {k: v for k, v in setting.items() if k in ARGUMENTS}
+        made = {k: v for k, v in setting.items() if k not in ARGUMENTS}
+        fed = federation(seed=seed, **made) if callable(federation) else federation
+        if folder is None:
+            return number, _run(fed, called, seed)
+        identity = {"code": _code(called["method"]), "federation": fed.fingerprint(), "seed": seed}
+        identity |= {k: [repr(v), _digest(v)] for k, v in sorted(called.items())}
+        key = _hash(json.dumps(identity))
+        file = Path(folder) / f"{key}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_suffix(".lock")):  # two sweeps on one folder: the second waits, and reads
+            if file.exists():
+                return number, json.loads(file.read_text(encoding="utf-8"))["result"]
+            result = _run(fed, called, seed, checkpoint_dir=file.with_suffix(""))
+            with atomic(file) as f:
+                f.write(json.dumps({"identity": identity, "result": result}).encode())
+        shutil.rmtree(file.with_suffix(""), ignore_errors=True)
+        return number, result
+    except Exception as e:  # whatever a method, a model or a disk raises: the other runs go on
+        return number, e
+
+
+def _run(fed: Objective, called: Mapping[str, Any], seed: int, **more: Any) -> dict[str, Any]:
+    try:
+        history, diverged = run.simulate(fed=fed, seed=seed, progress=False, **called, **more), None
+    except Diverged as e:
+        history, diverged = e.history, e.round
+    return {"rows": history.rows, "diverged": diverged}
+
+
+def _code(method: Any) -> list[str]:
+    """Hashes of the package's code, and of the method's where it is the user's own."""
+    from .experiments import provenance
+
+    return [provenance.library(), *(_hash(_source(c)) for c in type(method).__mro__ if not _is_ours(c))]
+
+
+def _is_ours(defined: type) -> bool:
+    return defined.__module__.partition(".")[0] in ("fedcore", "builtins")
+
+
+def _digest(value: Any) -> str:
+    """A hash of a setting's value; of a function its source, and what it takes from around it."""
+    if inspect.isfunction(value):
+        around = inspect.getclosurevars(value)
+        return _hash(f"{_source(value)} {value.__defaults__} {around.nonlocals} {around.globals}")
+    try:
+        return _hash(pickle.dumps(value))
+    except Exception:  # what cannot be pickled has its repr alone, which stands beside this
+        return ""
+
+
+def _source(defined: Any) -> str:
+    try:
+        return inspect.getsource(defined)
+    except (OSError, TypeError):  # typed at a prompt that keeps no source
+        return defined.__qualname__
+
+
+def _hash(text: str | bytes) -> str:
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:16]
+
+
+def _frame(names: Sequence[str], jobs: Sequence[tuple[dict, int]], results: Mapping[int, Any]) -> Any:
+    import pandas as pd
+
+    rows = [
+        (*(_shown(jobs[k][0][name]) for name in names), jobs[k][1], result["diverged"], *row)
+        for k, result in sorted(results.items())
+        if not isinstance(result, Exception)
+        for row in result["rows"]
+    ]
+    frame = pd.DataFrame(rows, columns=[*names, "seed", "diverged", "round", "metric", "client", "value"])
+    return frame.astype({"seed": int, "diverged": "Int64", "round": int, "client": "Int64", "value": float})
+
+
+def _shown(value: Any) -> Any:
+    return value if isinstance(value, int | float | str | None) else repr(value)
+
+
+def _said(setting: Mapping[str, Any], seed: int) -> str:
+    return ", ".join([*(f"{k}={_shown(v)}" for k, v in setting.items()), f"seed={seed}"])
