@@ -78,15 +78,21 @@ class Seen:
 
 
 @contextmanager
-def opened(browser: Any, page: Path | str, size: tuple[int, int] = DESKTOP, **options: Any) -> Iterator[Any]:
+def opened(
+    browser: Any, page: Path | str, size: tuple[int, int] = DESKTOP, whole: bool = True, **options: Any
+) -> Iterator[Any]:
     """A page opened from a file or an address; leaving the block fails on errors and on foreign requests.
 
+    whole: with formulas and icons, whose scripts take most of the time that a page takes.
     `options` go to playwright's context, e.g. `java_script_enabled=False`, `reduced_motion="reduce"`.
     Time stands still in the page: `page.clock.run_for(ms)` moves it.
     """
     seen, context = Seen(), browser.new_context(viewport=dict(zip(("width", "height"), size, strict=True)), **options)
     try:
         context.on("request", lambda r: seen.requests.append(r.url) if leaves_machine(r.url) else None)
+        if not whole:
+            nothing = {"content_type": "text/javascript", "body": ""}
+            context.route(re.compile(r"mathjax|fontawesome\.js"), lambda route: route.fulfill(**nothing))
         tab = context.new_page()
         tab.on("websocket", lambda s: seen.requests.append(s.url) if leaves_machine(s.url) else None)
         tab.on("pageerror", lambda e: seen.errors.append(e.message) if e.message not in THEME else None)

@@ -240,11 +240,12 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
     """On a desktop every slider goes through its keys; on a phone, where the same script runs, to its end.
 
     A page is loaded once, as on a desktop, and its window then narrowed: loading takes longer than all that follows.
+    The first is loaded with all that belongs to it, the others without formulas and icons.
     """
     pages, driven = pages_of(built_book), 0
     assert pages, f"{built_book} holds no page"
     for path in pages:
-        with opened(browser, path, DESKTOP) as tab:
+        with opened(browser, path, DESKTOP, whole=path == pages[0]) as tab:
             silent = tab.evaluate(SILENT)
             assert not silent, f"{path.name}: pictures without alt text: {silent}"
             fits(tab, DESKTOP)

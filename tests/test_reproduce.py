@@ -23,6 +23,7 @@ from fedcore.experiments.batch import Place, slug
 from fedcore.experiments.building import build_federation
 from fedcore.experiments.cells import identity
 from fedcore.experiments.tuning import merged
+from fedcore.notebooks import NotebookFailed
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = {
@@ -272,11 +273,9 @@ def test_a_failing_cell_is_reported_and_the_others_go_on(trial, here):
 def test_a_failing_notebook_is_named_with_its_error(trial):
     place = Place(trial / "results", "quick", "broken")
     cell = reproduce.Cell("bad", {**SPEC, "method": ["FedAvg", {"server_momentum": 7}]})
-    outcome = batch.run(place, [cell], [0], workers=1, progress=False)
-    ((name, notebook, error),) = outcome.failed
-    assert name == "bad"
-    assert "server_momentum=7 is out of range" in error
-    assert Path(notebook).exists()
+    with pytest.raises(NotebookFailed, match=r"cell \[3\]: ValueError: server_momentum=7 is out of range"):
+        batch.one(place, cell, [0])
+    assert place.notebook(cell).exists()
 
 
 def test_a_full_disk_is_explained_and_costs_no_finished_cell(tmp_path):
