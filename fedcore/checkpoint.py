@@ -100,9 +100,9 @@ class Store:
         saved = head["identity"]
         differs = {k: (saved.get(k), v) for k, v in self.identity.items() if not _same(saved.get(k), v, head["t"])}
         if differs:
-            told = "; ".join(f"{k}: saved {a!r}, now {b!r}" for k, (a, b) in differs.items())
+            listed = "; ".join(f"{k}: saved {a!r}, now {b!r}" for k, (a, b) in differs.items())
             raise CheckpointError(
-                f"{self.path} belongs to another run ({told}); use another checkpoint_dir, or resume=False"
+                f"{self.path} belongs to another run ({listed}); use another checkpoint_dir, or resume=False"
             )
         if head["t"] > rounds:
             raise CheckpointError(

@@ -59,11 +59,11 @@ class World:
         failures = torch.tensor([failure is not None], dtype=torch.int32)
         dist.all_reduce(failures, group=self.host)
         if int(failures):
-            told: list[Any] = [None] * self.size
-            dist.all_gather_object(told, failure, group=self.host)
+            gathered: list[Any] = [None] * self.size
+            dist.all_gather_object(gathered, failure, group=self.host)
             if failure is None:
-                rank = next(r for r, message in enumerate(told) if message is not None)
-                raise Stopped(f"process {rank} of {self.size} stopped: {told[rank]}")
+                rank = next(r for r, message in enumerate(gathered) if message is not None)
+                raise Stopped(f"process {rank} of {self.size} stopped: {gathered[rank]}")
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -95,9 +95,9 @@ class World:
         if self.size == 1:
             return rows
         self.agree()
-        mine = len(places[self.rank])
+        count = len(places[self.rank])
         own = rows.new_zeros(max(map(len, places)), *rows.shape[1:])
-        own[:mine] = rows[:mine]
+        own[:count] = rows[:count]
         parts = [torch.empty_like(own) for _ in places] if to in (None, self.rank) else None
         if to is None:
             dist.all_gather(parts, own, group=self._group(own))
@@ -116,11 +116,11 @@ class World:
 
     def objects(self, value: Any) -> list[Any]:
         """The values of all processes."""
-        told = [value] * self.size
+        gathered = [value] * self.size
         if self.size > 1:
             self.agree()
-            dist.all_gather_object(told, value, group=self.host)
-        return told
+            dist.all_gather_object(gathered, value, group=self.host)
+        return gathered
 
     def _group(self, v: Tensor) -> Any:
         return self.gpu if v.is_cuda else self.host

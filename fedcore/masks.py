@@ -144,10 +144,10 @@ def gaps(net: Network, x: Tensor, y: Tensor, keeps: Sequence[Tensor], columns: b
     for part in zip(*(keep.split(max(1, 2**21 // x.numel()), -2) for keep in keeps), strict=True):  # bounded memory
         masks = entries(part, wide, columns)
         small = backward(times(wide, masks), x.unsqueeze(-3), y.unsqueeze(-2)).gradient
-        apart = [(a - c, b - d) for (a, b), (c, d) in zip(full, small, strict=True)]
-        found["sub-model"].append(_length(apart))
+        gap = [(a - c, b - d) for (a, b), (c, d) in zip(full, small, strict=True)]
+        found["sub-model"].append(_length(gap))
         found["masked"].append(_length(times(full, [(~M, ~B) for M, B in masks])))
-        found["kept"].append(_length(times(apart, masks)))
+        found["kept"].append(_length(times(gap, masks)))
     return {name: torch.cat(values, -1) for name, values in found.items()}
 
 

@@ -93,7 +93,7 @@ class Place:
             raise ValueError(f"{world.size} processes but {fed.n} clients; use --nproc_per_node<={fed.n}")
         self.owned = [np.arange(r, fed.n, world.size) for r in range(world.size)]
         self.chunk = chunk if s is not None and chunk is not None and chunk < s.size else None
-        self.hosted = self.chunk is not None and apart(fed.device)
+        self.hosted = self.chunk is not None and has_own_memory(fed.device)
         kept = self.hosted or (rounds > 0 and _too_large(method, fed, len(self.clients)))
         self.carrier = Carrier(fed.device) if kept else None
         self.home, self.base = (torch.device("cpu") if host else fed.device for host in (kept, self.hosted))
@@ -223,8 +223,8 @@ class Place:
     def _chunks(self, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
         """Neighbouring rows at a time (sorted by steps, they have much in common).
 
-        Rows in host memory are copied to the device one chunk ahead, while it is at the chunk before; what the local
-        steps may write to is copied back.
+        Rows in host memory are copied to the device while it computes the chunk before theirs; what the local steps
+        may write to is copied back.
         """
         send = self.carrier.send if self.hosted else (lambda rows: lambda: rows)
         r = replace(r, objective=self.fed, server=r.to(self.fed.device).server)
@@ -387,7 +387,7 @@ def _too_large(method: Method, fed: Objective, n: int) -> bool:
 
 def room_for_states(device: torch.device) -> float:
     """Free bytes of an accelerator; a CPU has nowhere to move its states to."""
-    return free(device) if apart(device) else math.inf
+    return free(device) if has_own_memory(device) else math.inf
 
 
 def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
@@ -403,7 +403,7 @@ def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
     room = 0.8 * free(fed.device)
     if m * (kept + steps) <= room:
         return None
-    if apart(fed.device):  # two chunks at a time, one computed and one on its way
+    if has_own_memory(fed.device):  # two chunks at a time, one computed and one on its way
         most = room // (steps + 2 * (1 + states) * vector)
     else:
         most = (room - m * kept) // steps
@@ -448,7 +448,7 @@ class Carrier:
             main.wait_stream(self.side)
             for k, v in copies.items():
                 if _on_host(rows[k]):
-                    v.record_stream(main)  # its memory is the side stream's: not to be given away while main reads
+                    v.record_stream(main)  # its memory is the side stream's: not to be freed while main reads
             return copies
 
         return arrived
@@ -463,7 +463,7 @@ def _on_host(v: Any) -> bool:
     return isinstance(v, Tensor) and not v.is_cuda
 
 
-def apart(device: torch.device) -> bool:
+def has_own_memory(device: torch.device) -> bool:
     """Whether the device has memory of its own."""
     return device.type != "cpu"
 

@@ -22,7 +22,7 @@ from .checkpoint import atomic
 from .widgets import asset
 
 PROFILES = ("quick", "paper", "test")
-VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told at this scale")
+VERDICTS = ("holds", "holds in part", "does not hold", "cannot be decided here")
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ def setting(*, seconds: float | None = None, today: str = "", **facts: Any) -> H
     """
     line = " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items() if value is not None)
     parts = [*([] if seconds is None else [f"{seconds:.1f} s"]), *filter(None, [today])]
-    apart = f' <span class="fc-machine">· {escape(" · ".join(parts))}</span>' if parts else ""
-    return Html(f'<p class="fc-how tex2jax_process">{escape(line)}{apart}</p>', line)
+    machine = f' <span class="fc-machine">· {escape(" · ".join(parts))}</span>' if parts else ""
+    return Html(f'<p class="fc-how tex2jax_process">{escape(line)}{machine}</p>', line)
 
 
 def departures(items: Sequence[tuple[str, str, str]]) -> Html:

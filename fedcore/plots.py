@@ -112,7 +112,7 @@ def cumulative(ax: Any, groups: Mapping[str, Any]) -> Any:
 def partition(counts: Any, ax: Any = None) -> Any:
     """Who holds what: a heat map of `counts` [clients, labels], one column per client; returns the axes.
 
-    The colour grows with the square root of the number of samples: one sample is still told from none.
+    The colour grows with the square root of the number of samples: one sample is still seen beside none.
     Without `ax` a figure of fitting height is made; it is `.figure` of the axes returned.
     Raises ValueError unless `counts` is a non-empty matrix of finite numbers >= 0.
     """

@@ -82,7 +82,7 @@ def simulate(
     cohort's models at the end of their local training, before they are averaged.
 
     chunk: clients of a cohort that take their local steps together at most; None: all of them, or as many as there is
-    memory for (asked once, with a warning).  On an accelerator the cohort's rows then live in host memory and travel.
+    memory for (asked once, with a warning).  On an accelerator the cohort's rows then live in host memory.
     Results are equal to rounding; to the bit where clients are computed one by one or in blocks that chunks hold whole.
 
     checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at

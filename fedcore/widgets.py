@@ -161,7 +161,7 @@ def _values(name: str, values: Any) -> list:
 
 
 def _labels(values: Sequence) -> list[str]:
-    """What stands beside a slider: short if that tells the values apart, else exact."""
+    """What stands beside a slider: short if that distinguishes the values, else exact."""
     short = [f"{v:.6g}" if isinstance(v, float) else str(getattr(v, "__name__", v)) for v in values]
     return short if len(set(short)) == len(short) else [repr(v) for v in values]
 

@@ -154,7 +154,7 @@ def test_a_forest_shows_every_question_with_its_answer(stored):
 def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(stored, monkeypatch):
     root, write = stored
     monkeypatch.setattr(show, "every", lambda: [CLAIM])
-    assert "cannot be told at this scale" in show.box(["a"], root).text
+    assert "cannot be decided here" in show.box(["a"], root).text
     assert "not computed yet" in show.box(["a"], root).text
     for profile, rows in (("quick", "xyz"), ("desk", "xy")):
         for row in rows:

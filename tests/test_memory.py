@@ -36,7 +36,7 @@ def test_a_cohort_in_chunks_gives_what_the_whole_cohort_gives(method, kind, monk
     options = {"rounds": 3, **LOCAL}
     whole = run(method, fed, **options)
     close(run(method, fed, chunk=1, **options), whole, 1e-11)
-    monkeypatch.setattr(memory, "apart", lambda device: True)  # as if the device had memory of its own
+    monkeypatch.setattr(memory, "has_own_memory", lambda device: True)  # as if the device had memory of its own
     close(run(method, fed, chunk=2, **options), whole, 1e-11)
 
 
@@ -45,7 +45,7 @@ def test_a_cohort_in_chunks_gives_what_the_whole_cohort_gives(method, kind, monk
 def test_chunks_of_whole_blocks_give_the_same_to_the_bit(method, path, block, chunk, monkeypatch):
     if isinstance(method, fc.MOON):
         pytest.skip("needs a model with a representation layer")
-    monkeypatch.setattr(memory, "apart", lambda device: True)
+    monkeypatch.setattr(memory, "has_own_memory", lambda device: True)
     fed = h.network(sizes=(13, 7, 20, 4, 9, 11, 5), dtype=torch.float32, path=path, block=block)
     options = {"cohort": 7, "rounds": 2}  # all clients: each comes again in round 1, with what it left in round 0
     assert same(run(method, fed, **options), run(method, fed, chunk=chunk, **options))

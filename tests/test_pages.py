@@ -124,7 +124,7 @@ def test_a_single_claim_needs_no_list():
 
 @pytest.mark.parametrize("verdict", ["true", "Holds", ""])
 def test_a_verdict_is_one_of_four(verdict):
-    with pytest.raises(ValueError, match="cannot be told at this scale"):
+    with pytest.raises(ValueError, match="cannot be decided here"):
         Claim("S", "c", "m", verdict)
 
 

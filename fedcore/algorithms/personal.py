@@ -24,7 +24,7 @@ class FedBN(Method):
     never read).  d - d_BN numbers are sent each way.
     A model without batch norm makes it FedAvg, bit for bit.
 
-    Statistics are those of the client's own data in training and in evaluation, and never travel.  The method has no
+    Statistics are those of the client's own data in training and in evaluation, and never leave it.  The method has no
     global batch norm: in `x` these entries are the mean over the cohort's, which no client ever receives.  So the
     server's accuracy is that of averaged batch-norm parameters; the clients' models are what the method gives.
     """

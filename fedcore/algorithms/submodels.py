@@ -187,7 +187,7 @@ class FedDSE(Submodel):
     The client runs the whole model on its data; score h of a unit: mean activation (after the nonlinearity) over
     samples and positions, batch norm in batch mode, scalers off.  ceil(r width) units are drawn one after the other
     without replacement with probabilities softmax(h / T): the highest h / T + Gumbel noise.  T = 0: the highest h,
-    ties to the lower index.  T = inf: Federated Dropout, bit for bit.  The whole model travels down.
+    ties to the lower index.  T = inf: Federated Dropout, bit for bit.  The whole model is sent down.
 
     temperature: T, default 0 (Tables 3.4 and 3.5).  standardise: z-scores of h within each layer before T.
     budget: samples a client scores with; None = all.  capacities, labels, mode, training: as HeteroFL.
@@ -356,7 +356,7 @@ def vanishing(fed: Any, samples: int) -> list[str]:
 
 
 class Samples:
-    """Public samples `(x, y)` of the caller's, told apart by their content."""
+    """Public samples `(x, y)` of the caller's, compared by their content."""
 
     def __init__(self, x: Any, y: Any) -> None:
         self.x, self.y = (np.asarray(a.cpu() if isinstance(a, Tensor) else a) for a in (x, y))

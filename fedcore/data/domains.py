@@ -241,12 +241,12 @@ def _written(text: str, file: Path, size: int, height: float, angle: float, stro
     return np.asarray(canvas.reduce(4), float) / 255
 
 
-def _two_colours(g: np.random.Generator, apart: float, saturation: float = 1.0) -> np.ndarray:
-    """Colours of paper and ink `[2, 3]`, whose brightness is at least `apart` of 255 apart."""
+def _two_colours(g: np.random.Generator, distance: float, saturation: float = 1.0) -> np.ndarray:
+    """Colours of paper and ink `[2, 3]`, whose brightness is at least `distance` of 255 apart."""
     while True:
         colours = g.uniform(0, 255, (2, 3))
         grey = colours @ (0.299, 0.587, 0.114)
-        if abs(grey[0] - grey[1]) >= apart:
+        if abs(grey[0] - grey[1]) >= distance:
             return grey[:, None] + saturation * (colours - grey[:, None])
 
 

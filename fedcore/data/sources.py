@@ -27,7 +27,7 @@ SPELLINGS = {"emnist": "emnist-balanced", "fashion-mnist": "fashionmnist", "tiny
 def load(source: Any, root: str | os.PathLike | None = None, download: bool = True) -> Source:
     """A `Source` from a name, a `Source`, a mapping with npz keys, `(x, y)` or `((x, y), (test_x, test_y))`.
 
-    From a single pair every fifth sample is held out as the test set.  Raises DataNotFound when the named data is
+    From a single pair every fifth sample is taken as the test set.  Raises DataNotFound when the named data is
     neither in the data root nor downloadable, ValueError for unknown names and malformed arrays.
     """
     if isinstance(source, Source):

@@ -43,7 +43,7 @@ class Engine:
     the whole cohort, and on the written path a rule of sizes alone, so that equal runs are equal to the bit on any
     machine of a kind.
     Batch-norm modules train on batch statistics; `evaluate` first collects statistics over the training data
-    (static batch norm), so no running buffer travels or is silently left at a client.
+    (static batch norm), so no running buffer is sent or silently left at a client.
 
     `trained`: which entries of the flat vector are trained, `[d]` bool; None: all.  Others have requires_grad=False:
     their gradients are 0, and what else moves parameters (weight decay) is to leave them alone.

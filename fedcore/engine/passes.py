@@ -1,4 +1,4 @@
-"""Counting backward passes: what a method's cost table says can be held against what its rounds did."""
+"""Counting backward passes: what a method's cost table says can be compared with what its rounds did."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Rule:
     # --- units ---
 
     def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        """The stream of neurons that leaves when s enters; ValueError where none can be told."""
+        """The stream of neurons that leaves when s enters; ValueError where there is no single one."""
         raise ValueError(
             f"no rule says which neurons own what in {type(self.module).__name__} ({self.name or 'the model'}); "
             "GroupNorm, LayerNorm, grouped convolutions and recurrent layers mix channels: use a model of Linear, "

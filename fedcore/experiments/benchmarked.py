@@ -87,7 +87,7 @@ def goals(data: Mapping[str, Any]) -> Any:
         what = f"{method}, a round with 100,000 registered clients over one with 1,000"
         rows.append(goal("registered", what, 1.05, ratios.get(method), least=False))
     peaks = [c["returned"]["ratio"] for c in (data["memory"] or {"cases": []})["cases"]]
-    rows.append(goal("memory", "largest peak over what must be held", 1.5, max(peaks, default=None), least=False))
+    rows.append(goal("memory", "largest peak over what is needed", 1.5, max(peaks, default=None), least=False))
     ratios = {g["kind"]: g["ratio"] for g in (data["gpu"] or {}).get("goals", [])}
     for what, limit in ON_GPU.items():
         rows.append(goal("GPU", what, limit, ratios.get(what)))

@@ -203,8 +203,8 @@ def decide(
     equal = adjusted[len(comparisons) :] or [1.0] * len(comparisons)
     answers = []
     for c, p, same in zip(comparisons, adjusted[: len(comparisons)], equal, strict=True):
-        ahead = c.gap < 0 if lower_is_better else c.gap > 0
-        word = (BETTER if ahead else WORSE) if p < LEVEL else EQUAL if same < LEVEL else OPEN
+        better = c.gap < 0 if lower_is_better else c.gap > 0
+        word = (BETTER if better else WORSE) if p < LEVEL else EQUAL if same < LEVEL else OPEN
         answers.append(Answer(c, word, p, len(adjusted), margin))
     return answers
 

@@ -190,7 +190,7 @@ def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pa
         best = strongest(found := judged(claim, root or results()))
         runs = "; ".join(f"{j.profile}: {ours(j)}" for j in found) or MISSING
         measured = claim.settled[1] if claim.settled else runs
-        verdict = best.verdict if best and best.verdict in pages.VERDICTS else pages.VERDICTS[-1]
+        verdict = best.verdict if best else pages.VERDICTS[-1]
         source = f"{DOCUMENTS[claim.document]}, {claim.place},"
         test = claim.settled[2] if claim.settled else None
         lines.append(pages.Claim(source, claim.text, f"{measured} ({confidence(best)})", verdict, test))

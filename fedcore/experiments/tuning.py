@@ -5,7 +5,7 @@
 
 All combinations are run on the tuning seeds; where `rounds` is given, on the first two of them and for its first number
 of rounds.  While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last
-two, the others being held, at most `growth` times an axis and within `limits`.  The best `finalists` are then run on
+two, with the others fixed, at most `growth` times an axis and within `limits`.  The best `finalists` are then run on
 all tuning seeds for the second number of rounds, or in full where there is one number only, and the axes may grow once
 more.  Scores are means of the final metric on the validation data, where the federation has
 them; the first of equal ones wins, and a setting that diverged with any seed comes last.
