@@ -383,6 +383,98 @@ class FedSAM(Loop):
         return self.G(y + self.hp.rho * unit(self.G(y, batch)), batch)
 
 
+# --- what reviewers ask for beside the methods of the sources -------------------------------------------------------
+
+
+class FedAdagrad(Loop):
+    def start(self):
+        self.m, self.v = torch.zeros_like(self.x), torch.full_like(self.x, self.hp.tau**2)
+
+    def second(self, square):
+        return self.v + square
+
+    def server(self, cohort, Y):
+        update = self.mean(Y) - self.x
+        self.m = self.hp.beta1 * self.m + (1 - self.hp.beta1) * update
+        self.v = self.second(update * update)
+        self.x = self.x + self.run.server_lr * self.m / (self.v.sqrt() + self.hp.tau)
+
+
+class FedAdam(FedAdagrad):
+    def second(self, square):
+        return self.hp.beta2 * self.v + (1 - self.hp.beta2) * square
+
+
+class FedYogi(FedAdagrad):
+    def second(self, square):
+        return torch.where(
+            self.v > square, self.v - (1 - self.hp.beta2) * square, self.v + (1 - self.hp.beta2) * square
+        )
+
+
+class FedNova(Loop):
+    """a_i entry by entry: gradient k of K weighs 1 + rho + ... + rho^(K-1-k) in the client's last iterate."""
+
+    def server(self, cohort, Y):
+        p, rho = self.weights(cohort), self.run.momentum
+        norm = {i: sum(rho**j for k in range(self.K(i)) for j in range(self.K(i) - k)) for i in cohort}
+        lr, tau_eff = self.rate(self.t), sum(p[i] * norm[i] for i in cohort)
+        d = {i: (self.x - Y[i]) / (lr * norm[i]) for i in cohort}
+        self.x = self.x - self.run.server_lr * lr * tau_eff * self.mean(d)
+
+
+class FedExP(Loop):
+    def server(self, cohort, Y):
+        p, updates = self.weights(cohort), {i: Y[i] - self.x for i in cohort}
+        mean = self.mean(updates)
+        eta = sum(p[i] * float(updates[i] @ updates[i]) for i in cohort) / (2 * (float(mean @ mean) + self.hp.eps))
+        self.x = self.x + self.run.server_lr * max(1.0, eta) * mean
+
+
+class FedCM(Loop):
+    def start(self):
+        self.Delta = torch.zeros_like(self.x)
+
+    def direction(self, i, y, batch, k):
+        return self.hp.alpha * self.G(y, batch) + (1 - self.hp.alpha) * self.Delta
+
+    def server(self, cohort, Y):
+        self.Delta = self.mean({i: (self.x - Y[i]) / (self.K(i) * self.rate(self.t)) for i in cohort})
+        super().server(cohort, Y)
+
+
+class MoFedSAM(FedCM):
+    def direction(self, i, y, batch, k):
+        g = self.G(y + self.hp.rho * unit(self.G(y, batch)), batch)
+        return self.hp.beta * g + (1 - self.hp.beta) * self.Delta
+
+
+class FedGamma(SCAFFOLD):
+    def direction(self, i, y, batch, k):
+        return self.G(y + self.hp.rho * unit(self.G(y, batch)), batch) - self.c_i[i] + self.c
+
+    def variate(self, i, y):
+        return self.c_i[i] - self.c + (self.x - y) / (self.K(i) * self.rate(self.t))
+
+
+class FedSpeed(Loop):
+    def start(self):
+        self.g_i = self.zeros()
+
+    def direction(self, i, y, batch, k):
+        first = self.G(y, batch)
+        second = self.G(y + self.hp.rho * first, batch)
+        merged = (1 - self.hp.alpha) * first + self.hp.alpha * second
+        return merged - self.g_i[i] + (y - self.x) / self.hp.lam
+
+    def server(self, cohort, Y):
+        corrected = {}
+        for i in cohort:
+            self.g_i[i] = self.g_i[i] - (Y[i] - self.x) / self.hp.lam
+            corrected[i] = Y[i] - self.hp.lam * self.g_i[i]
+        super().server(cohort, corrected)
+
+
 # --- section 4 --------------------------------------------------------------------------------------------------------
 
 

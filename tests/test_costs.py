@@ -59,6 +59,19 @@ COSTS = [
     (fc.FedBN(), d - NORM, d - NORM, 1, 0, 0),
     (fc.FedALA(sample=0.8), d, d, 1, 0, 0.8),  # from a client's third round on; 0 in its first, 8.8 to 80 in its second
     (fc.FedALA(layers=0), d, d, 1, 0, 0),
+    (fc.FedAdagrad(), d, d, 1, 0, 0),
+    (fc.FedAdam(), d, d, 1, 0, 0),
+    (fc.FedYogi(), d, d, 1, 0, 0),
+    (fc.FedNova(), d, d + 1, 1, 0, 0),
+    (fc.FedExP(), d, d, 1, 0, 0),
+    (fc.FedCM(), 2 * d, d + 1, 1, 0, 0),
+    (fc.FedCM(alpha=1.0), d, d, 1, 0, 0),
+    (fc.MoFedSAM(), 2 * d, d + 1, 2, 0, 0),
+    (fc.MoFedSAM(rho=0.0), 2 * d, d + 1, 1, 0, 0),
+    (fc.FedGamma(), 2 * d, d + 1, 2, 0, 0),
+    (fc.FedGamma(rho=0.0), 2 * d, d + 1, 1, 0, 0),
+    (fc.FedSpeed(), d, d, 2, 0, 0),
+    (fc.FedSpeed(alpha=0.0), d, d, 1, 0, 0),
 ]
 
 

@@ -114,6 +114,16 @@ METHODS = [
     (lambda: fc.FedUp(alpha=math.nan), ValueError, "alpha=nan alpha >= 0"),
     (lambda: fc.SCAFFOLD("III"), ValueError, "option='III' 'I' 'II'"),
     (lambda: fc.SCAFFOLD(2), ValueError, "option=2 'I' 'II'"),
+    (lambda: fc.FedAdagrad(beta1=1.0), ValueError, "beta1=1 beta1 >= 0 <= 0.999999"),
+    (lambda: fc.FedAdam(beta2=1.0), ValueError, "beta2=1 beta2 >= 0 <= 0.999999"),
+    (lambda: fc.FedYogi(tau=0), ValueError, "tau=0 tau > 0"),
+    (lambda: fc.FedExP(eps=0), ValueError, "eps=0 eps > 0"),
+    (lambda: fc.FedCM(alpha=0), ValueError, "alpha=0 alpha > 0 <= 1"),
+    (lambda: fc.MoFedSAM(rho=-1), ValueError, "rho=-1 rho >= 0"),
+    (lambda: fc.MoFedSAM(beta=2), ValueError, "beta=2 beta > 0 <= 1"),
+    (lambda: fc.FedGamma(rho="x"), TypeError, "rho='x' number rho >= 0"),
+    (lambda: fc.FedSpeed(alpha=1.5), ValueError, "alpha=1.5 alpha >= 0 <= 1"),
+    (lambda: fc.FedSpeed(lam=0), ValueError, "lam=0 lam > 0"),
 ]
 FEDERATION = [
     (lambda: fed("minst"), ValueError, "source='minst' mnist cifar10 minst.npz"),

@@ -2,6 +2,7 @@
 
 from .averaging import FedAvg, FedSGD, FedSMB
 from .contrastive import MOON
+from .corrected import FedCM, FedGamma, FedSpeed, MoFedSAM
 from .decentralised import DPSGD, DFedAvg, DFedAvgM, DFedGAM, DFedSAM
 from .method import Gradient as Gradient
 from .method import Method
@@ -10,6 +11,7 @@ from .momentum import STEM, Mime, MimeLite
 from .nested import DepthFL, FjORD
 from .personal import FedALA, FedBN
 from .proximal import FedProx, FedSplit, FedUp
+from .server import FedAdagrad, FedAdam, FedExP, FedNova, FedYogi
 from .sharpness import FedSAM, FedSMOO
 from .submodels import FedDSE, FederatedDropout, FedGSE, FedRolex, HeteroFL
 from .submodels import Submodel as Submodel
@@ -18,7 +20,8 @@ from .variates import SCAFFOLD, FedDC, FedDyn, FedPVR
 ALL: tuple[type[Method], ...] = (
     FedAvg, FedSGD, FedSMB, FedProx, SCAFFOLD, FedDC, Mime, MimeLite, FedDyn, MOON, FedSplit, STEM, FedSMOO, FedPVR,
     FedUp, FedSAM, DPSGD, DFedAvg, DFedAvgM, DFedSAM, DFedGAM, FedBN, FedALA, HeteroFL, FjORD, FederatedDropout,
-    FedRolex, DepthFL, FedDSE, FedGSE,
+    FedRolex, DepthFL, FedDSE, FedGSE, FedAdagrad, FedAdam, FedYogi, FedNova, FedExP, FedCM, MoFedSAM, FedGamma,
+    FedSpeed,
 )  # fmt: skip
 
 __all__ = ["ALL", "Method", *(method.__name__ for method in ALL)]
