@@ -59,7 +59,7 @@ class Settings:
         method: Method, fed: Objective, rounds: int, cohort: int | float | Sequence[int] | None = None, **settings: Any
     ) -> Settings:
         """The settings of `rounds` rounds of a method; raises ValueError also where the two do not suit each other."""
-        s = Settings(_cohort(cohort, fed.n), **settings)
+        s = Settings(_cohort(None if method.ignores_cohort else cohort, fed.n), **settings)
         if abs(math.log(s.lr) + rounds * math.log(s.lr_decay)) > 700:
             raise ValueError(
                 f"lr={s.lr:g} with lr_decay={s.lr_decay:g} leaves the floating-point numbers within rounds={rounds}; "

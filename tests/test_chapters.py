@@ -83,6 +83,12 @@ ROUNDS = [
         ("MoFedSAM", "(1 - self.beta) * r.Delta", "1.01 * (1 - self.beta) * r.Delta", "MoFedSAM"),
         ("FedGamma", "- r.c_i + r.c", "- 1.01 * r.c_i + r.c", "FedGamma"),
         ("FedSpeed", "self.alpha * G(y +", "1.01 * self.alpha * G(y +", "FedSpeed"),
+        ("FedPer", "torch.where(r.top, y, 0)", "torch.where(r.top, 1.01 * y, 0)", "FedPer"),
+        ("FedRep", "self.share * r.K - 1e-3", "self.share * r.K - 1", "FedRep"),  # whole steps: one less
+        ("Ditto", "self.lam * (r.v", "1.01 * self.lam * (r.v", "Ditto"),
+        ("pFedMe", "return self.lam * (y", "return 1.01 * self.lam * (y", "pFedMe"),
+        ("LocalOnly", '"x_i": y', '"x_i": 1.01 * y', "LocalOnly"),
+        ("_union", "np.sort(np.concatenate(data.parts))", "np.sort(np.concatenate(data.parts))[1:]", "Central"),
     ],
     [
         ("Method", "r.server_lr * r.mean(y - r.x)", "1.01 * r.server_lr * r.mean(y - r.x)", "FedSGD"),

@@ -72,6 +72,13 @@ COSTS = [
     (fc.FedGamma(rho=0.0), 2 * d, d + 1, 1, 0, 0),
     (fc.FedSpeed(), d, d, 2, 0, 0),
     (fc.FedSpeed(alpha=0.0), d, d, 1, 0, 0),
+    (fc.FedPer(), d - HEAD, d - HEAD, 1, 0, 0),
+    (fc.FedPer(layers=0), d, d, 1, 0, 0),
+    (fc.FedRep(layers=2), 48, 48, 1, 0, 0),  # of three layers the first, with its norm
+    (fc.Ditto(), d, d, 2, 0, 0),
+    (fc.pFedMe(), d, d, 5, 0, 0),
+    (fc.LocalOnly(), 0, 0, 1, 0, 0),
+    (fc.Central(), 0, 0, 1, 0, 0),
 ]
 
 

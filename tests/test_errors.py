@@ -124,6 +124,15 @@ METHODS = [
     (lambda: fc.FedGamma(rho="x"), TypeError, "rho='x' number rho >= 0"),
     (lambda: fc.FedSpeed(alpha=1.5), ValueError, "alpha=1.5 alpha >= 0 <= 1"),
     (lambda: fc.FedSpeed(lam=0), ValueError, "lam=0 lam > 0"),
+    (lambda: fc.FedPer(layers=-1), ValueError, "layers=-1 layers>=0"),
+    (lambda: run(fc.FedPer(layers=9)), ValueError, "layers=9 layers<="),
+    (lambda: fc.FedRep(layers=0), ValueError, "layers=0 layers>=1"),
+    (lambda: fc.FedRep(share=1.5), ValueError, "share=1.5 share >= 0 <= 1"),
+    (lambda: fc.Ditto(lam=-1), ValueError, "lam=-1 lam >= 0"),
+    (lambda: fc.pFedMe(lam=0), ValueError, "lam=0 lam > 0"),
+    (lambda: fc.pFedMe(inner_steps=0), ValueError, "inner_steps=0 inner_steps>=1"),
+    (lambda: fc.pFedMe(inner_lr=0), ValueError, "inner_lr=0 inner_lr > 0"),
+    (lambda: run(fc.LocalOnly(), server_lr=0.5), ValueError, "server_lr=0.5 LocalOnly server_lr=1.0"),
 ]
 FEDERATION = [
     (lambda: fed("minst"), ValueError, "source='minst' mnist cifar10 minst.npz"),

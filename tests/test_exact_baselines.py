@@ -280,3 +280,218 @@ def test_fedspeeds_very_first_step_is_that_of_a_merged_gradient():
     run = fc.simulate(fc.FedSpeed(rho, alpha, lam), fc.quadratic(A, b), rounds=1, lr=LR, local_steps=1)
     h.close(run.state["g_i"], -np.array(step) / lam, 1e-13)
     h.close(run.params, 2 * np.mean(step, 0), 1e-13)  # y - lam g_i = 2 y
+
+
+# --- LocalOnly ------------------------------------------------------------------------------------------------------
+
+
+def own_models(method: fc.Method, fed, **options) -> np.ndarray:
+    """The models that the clients use after a run, `[n, d]`."""
+    return method.personal(fc.simulate(method, fed, **options).state, fed.layout).numpy()
+
+
+def test_clients_alone_contract_to_their_own_minima():
+    A, b = h.problem(4, 3)
+    P = powers(A, LR, 6 * K)
+    alone = np.array([b[i] - P[i] @ b[i] for i in range(4)])
+    h.close(own_models(fc.LocalOnly(), fc.quadratic(A, b), rounds=6, **FULL), alone, 1e-12)
+    h.close(last(fc.LocalOnly(), fc.quadratic(A, b), 6), alone.mean(0), 1e-12)
+
+
+def test_a_client_alone_trains_in_its_own_rounds_and_waits_in_others():
+    A, b = h.problem(5, 3)
+    run = fc.simulate(fc.LocalOnly(), fc.quadratic(A, b), rounds=7, cohort=2, seed=3, **FULL)
+    visits = [sum(i in S for S in run.cohorts) for i in range(5)]
+    assert len(set(visits)) > 1
+    alone = [b[i] - np.linalg.matrix_power(np.eye(3) - LR * A[i], K * visits[i]) @ b[i] for i in range(5)]
+    h.close(run.state["x_i"], np.array(alone), 1e-12)
+    h.close(run.params, np.mean(alone, 0), 1e-12)  # of all clients, not of the cohort
+
+
+# --- FedPer, FedRep -------------------------------------------------------------------------------------------------
+
+
+def test_fedper_without_personal_layers_is_fedavg_to_the_bit():
+    assert_same_bits(fc.FedPer(layers=0), fc.FedAvg())
+
+
+def test_fedper_with_all_layers_personal_is_every_client_alone():
+    fed = h.network(path="batched")
+    options = {**NETWORK, "cohort": None}
+    personal, alone = (own_models(m, fed, **options) for m in (fc.FedPer(layers=2), fc.LocalOnly()))
+    h.close(personal, alone, 1e-13)
+    A, b = h.problem(4, 3)  # a quadratic is one layer
+    personal, alone = (
+        own_models(m, fc.quadratic(A, b), rounds=4, cohort=2, **FULL) for m in (fc.FedPer(), fc.LocalOnly())
+    )
+    h.close(personal, alone, 1e-13)
+
+
+def test_fedpers_clients_share_the_body_and_differ_in_the_head():
+    fed, x0 = h.network(), h.network().x0.numpy()
+    run = fc.simulate(fc.FedPer(), fed, **NETWORK | {"rounds": 1})
+    X, head = fc.FedPer().personal(run.state, fed.layout).numpy(), fed.layout.layers()[-1].start
+    assert (X[:, :head] == run.params.numpy()[:head]).all()
+    for i in range(fed.n):
+        assert (X[i, head:] == x0[head:]).all() == (i not in run.cohorts[0])
+    assert len({X[i, head:].tobytes() for i in run.cohorts[0]}) == 3
+    h.close(run.params[head:], X[run.cohorts[0], head:].mean(0), 1e-14)
+
+
+@pytest.mark.parametrize(
+    ("share", "K", "steps"), [(0.5, 4, 2), (0.5, 5, 3), (0.1, 30, 3), (10 / 11, 11, 10), (0.0, 3, 0), (1.0, 3, 3)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_fedrep_trains_the_head_for_its_share_of_the_steps_and_then_the_body(share, K, steps, dtype):
+    fed, seen = h.network(dtype=dtype), []
+    method, head = fc.FedRep(share=share), fed.layout.layers()[-1].start
+    state = fc.start(method, fed)
+    _, end = fc.one_round(method, fed, state, 0, local_steps=K, batch_size=4, watch=lambda r, y: seen.append(y.clone()))
+    moves = [(a != b) for a, b in zip(seen, [*seen[1:], end.y], strict=True)]
+    assert [bool(m[:, head:].any()) for m in moves] == [k < steps for k in range(K)]
+    assert [bool(m[:, :head].any()) for m in moves] == [k >= steps for k in range(K)]
+
+
+def test_fedreps_clients_each_take_the_share_of_their_own_steps():
+    fed, method = h.network(), fc.FedRep(share=0.5)
+    changed = {}
+
+    def watch(r, y):
+        before = changed.setdefault("y", y.clone())
+        head = fed.layout.layers()[-1].start
+        for i, moved in zip(r.ids, (y[:, head:] != before[: len(y), head:]).any(1), strict=False):
+            changed.setdefault(int(i), []).append(bool(moved))
+        changed["y"] = y.clone()
+
+    fc.one_round(method, fed, fc.start(method, fed), 0, batch_size=4, local_epochs=2, watch=watch)
+    for i, size in enumerate(fed.sizes):  # the first entry is before the first step
+        K = 2 * -(-size // 4)
+        assert changed[i] == [False] + [True] * (K // 2) + [False] * (K // 2 - 1)
+
+
+def test_fedrep_on_one_layer_takes_its_share_of_steps_alone():
+    A, b = h.problem(4, 3)
+    fed = fc.quadratic(A, b)
+    rep = own_models(fc.FedRep(share=0.4), fed, rounds=3, lr=LR, local_steps=5)
+    h.close(rep, own_models(fc.LocalOnly(), fed, rounds=3, lr=LR, local_steps=2), 1e-13)
+
+
+# --- Ditto ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lam", [0.0, 2.0])
+def test_dittos_server_is_fedavgs_to_the_bit(lam):
+    assert_same_bits(fc.Ditto(lam), fc.FedAvg(), clip=0.5, momentum=0.3, server_lr=0.7)
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 0.5, "momentum": 0.6, "weight_decay": 0.01}], ids=str)
+def test_ditto_without_its_pull_leaves_every_client_alone(options):
+    fed = h.network(path="batched")
+    one, two = (own_models(m, fed, **NETWORK | options) for m in (fc.Ditto(0.0), fc.LocalOnly()))
+    h.close(one, two, 1e-12)
+    assert abs(one - one.mean(0)).max() > 0.1
+
+
+@pytest.mark.parametrize("lam", [0.3, 2.0])
+def test_dittos_models_settle_between_their_own_minimum_and_the_servers_model(lam):
+    A, b = h.problem(4, 3)
+    x = fixed_point(np.eye(3) - powers(A, LR, K), b)  # FedAvg's
+    v = [np.linalg.solve(A[i] + lam * np.eye(3), A[i] @ b[i] + lam * x) for i in range(4)]
+    h.close(own_models(fc.Ditto(lam), fc.quadratic(A, b), rounds=400, eval_every=400, **FULL), np.array(v), 1e-10)
+
+
+# --- pFedMe ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_pfedme_round_is_its_closed_form():
+    A, b = h.problem(4, 3)
+    lam, inner, rate, beta, eye = 2.0, 3, 0.1, 0.6, np.eye(3)
+    run = fc.simulate(fc.pFedMe(lam, inner, rate), fc.quadratic(A, b), rounds=2, server_lr=beta, **FULL)
+    x = np.zeros(3)
+    for _ in range(2):
+        ends, models = [], []
+        for i in range(4):
+            M, w = A[i] + lam * eye, x
+            for _ in range(K):
+                exact = np.linalg.solve(M, A[i] @ b[i] + lam * w)  # the minimiser, and the inner steps towards it
+                theta = exact + np.linalg.matrix_power(eye - rate * M, inner) @ (w - exact)
+                w = w - LR * lam * (w - theta)
+            ends.append(w)
+            models.append(theta)
+        x = (1 - beta) * x + beta * np.mean(ends, 0)
+    h.close(run.params, x, 1e-12)
+    h.close(run.state["theta_i"], np.array(models), 1e-12)
+
+
+def test_pfedme_with_one_local_step_minimises_the_mean_of_the_moreau_envelopes():
+    A, b = h.problem(4, 3)
+    lam, eye = 3.0, np.eye(3)
+    envelopes = np.array(
+        [lam * np.linalg.solve(a + lam * eye, a) for a in A]
+    )  # their gradients are these times (x - b)
+    x = fixed_point(envelopes, b)
+    run = fc.simulate(fc.pFedMe(lam, 60, 0.2), fc.quadratic(A, b), rounds=400, eval_every=400, lr=LR, local_steps=1)
+    h.close(run.params, x, 1e-9)
+    theta = [np.linalg.solve(A[i] + lam * eye, A[i] @ b[i] + lam * x) for i in range(4)]
+    h.close(run.state["theta_i"], np.array(theta), 1e-9)
+
+
+# --- Central --------------------------------------------------------------------------------------------------------
+
+
+def test_central_on_quadratics_is_gradient_descent_on_their_mean():
+    A, b = h.problem(4, 3)
+    x0, optimum = np.array([1.0, -2.0, 0.5]), h.optimum(A, b)
+    fed = fc.quadratic(A, b, x0)
+    run = fc.simulate(fc.Central(), fed, rounds=6, cohort=2, **FULL)
+    h.close(run.params, optimum + np.linalg.matrix_power(np.eye(3) - LR * A.mean(0), 6 * K) @ (x0 - optimum), 1e-13)
+    h.close(run.final("loss"), fed.objective(run.params), 1e-13)  # F of the four, not of a client
+    h.close(run.final("distance"), np.linalg.norm(run.params.numpy() - optimum), 1e-13)
+
+
+def test_a_method_on_the_pooled_quadratic_sees_full_gradients_and_curvature_of_the_mean():
+    A, b = h.problem(4, 3)
+    pooled = fc.Central().on(fc.quadratic(A, b))
+    plan, Y = pooled.plan(0, 0, np.array([0])), torch.tensor([[1.0, 2.0, -1.0]], dtype=torch.float64)
+    g = np.einsum("npq,nq->p", A, Y.numpy() - b) / 4
+    h.close(pooled.full_gradient(Y, plan)[0], g, 1e-13)
+    h.close(pooled.gradient(Y, plan, along=Y)[0], A.mean(0) @ Y[0].numpy(), 1e-13)
+    gradient, losses = pooled.gradient_and_losses(Y, plan)
+    h.close(gradient[0], g, 1e-13)
+    h.close(losses, fc.quadratic(A, b).objective(Y[0])[None], 1e-13)
+
+
+def test_central_is_minibatch_sgd_on_the_union_of_all_data():
+    fed = h.network()
+    pooled = fc.Central().on(fed)
+    x = fed.x0.clone()
+    for t in range(3):
+        batches = h.batches(pooled, 5, t, 0, epochs=2, batch_size=8)
+        assert sum(len(labels) for _, labels in batches) == 2 * 53  # every sample once an epoch
+        for inputs, labels in batches:
+            x = x - 0.2 * h.gradient(fed.engine.module, x, inputs, labels)
+    options = {"rounds": 3, "lr": 0.2, "local_epochs": 2, "batch_size": 8, "seed": 5}
+    run = fc.simulate(fc.Central(), fed, cohort=3, weighting="samples", **options)
+    h.close(run.params, x, 1e-12)
+    assert run.cohorts == [[0]] * 3
+    assert np.array_equal(np.sort(pooled.index[0]), np.sort(np.concatenate(fed.index)))
+
+
+@pytest.mark.parametrize("normalise", ["pooled", "half", "client"])
+def test_central_does_not_depend_on_how_the_data_were_dealt(normalise):
+    images = h.images(60, (1, 4, 4), 3)
+    feds = [
+        fc.federation(images, clients, partition, h.small_mlp, dtype=torch.float64, normalise=normalise)
+        for clients, partition in ((1, fc.IID()), (4, fc.IID()), (6, fc.Dirichlet(0.5)))
+    ]
+    runs = [fc.simulate(fc.Central(), fed, rounds=3, lr=0.2, batch_size=8, cohort=1) for fed in feds]
+    alone = fc.simulate(fc.FedAvg(), feds[0], rounds=3, lr=0.2, batch_size=8)
+    for run in runs:
+        h.close(run.params, alone.params, 1e-12)
+        h.close(run.final("loss"), alone.final("loss"), 1e-12)
+
+
+def test_central_keeps_public_data_and_a_federation_that_is_pooled_already():
+    fed = fc.Central().on(h.network(public=2))
+    assert len(fed.public[1]) == 6
+    assert fc.Central().on(fed) is fed

@@ -1,9 +1,12 @@
 """One class per method, grouped by what they change.  Each is a federated round in three verbs."""
 
 from .averaging import FedAvg, FedSGD, FedSMB
+from .central import Central
 from .contrastive import MOON
 from .corrected import FedCM, FedGamma, FedSpeed, MoFedSAM
 from .decentralised import DPSGD, DFedAvg, DFedAvgM, DFedGAM, DFedSAM
+from .heads import FedPer, FedRep
+from .local import Ditto, LocalOnly, pFedMe
 from .method import Gradient as Gradient
 from .method import Method
 from .method import Round as Round
@@ -21,7 +24,7 @@ ALL: tuple[type[Method], ...] = (
     FedAvg, FedSGD, FedSMB, FedProx, SCAFFOLD, FedDC, Mime, MimeLite, FedDyn, MOON, FedSplit, STEM, FedSMOO, FedPVR,
     FedUp, FedSAM, DPSGD, DFedAvg, DFedAvgM, DFedSAM, DFedGAM, FedBN, FedALA, HeteroFL, FjORD, FederatedDropout,
     FedRolex, DepthFL, FedDSE, FedGSE, FedAdagrad, FedAdam, FedYogi, FedNova, FedExP, FedCM, MoFedSAM, FedGamma,
-    FedSpeed,
+    FedSpeed, FedPer, FedRep, Ditto, pFedMe, LocalOnly, Central,
 )  # fmt: skip
 
 __all__ = ["ALL", "Method", *(method.__name__ for method in ALL)]
