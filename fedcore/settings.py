@@ -76,6 +76,8 @@ class Settings:
         """The settings of `rounds` rounds of a method; raises ValueError also where the two do not suit each other."""
         if callable(lr):
             lr = _by_round("lr", lr, rounds, lambda v: checks.number("lr", v, 0, open_low=True))
+        if method.ignores_cohort:
+            cohort = None
         if callable(cohort):
             cohort = _by_round("cohort", cohort, rounds, lambda v: _cohort(v, fed.n))
         else:

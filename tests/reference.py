@@ -95,6 +95,10 @@ class Loop:
     def server(self, cohort: list[int], Y: dict[int, Tensor]) -> None:
         self.x = self.x + self.run.server_lr * self.mean({i: Y[i] - self.x for i in cohort})
 
+    def models(self) -> list[Tensor]:
+        """The models that the clients use, where they are not the server's."""
+        raise NotImplementedError
+
     # what all share
 
     def G(self, y: Tensor, batch: tuple) -> Tensor:
@@ -383,6 +387,98 @@ class FedSAM(Loop):
         return self.G(y + self.hp.rho * unit(self.G(y, batch)), batch)
 
 
+# --- what reviewers ask for beside the methods of the sources -------------------------------------------------------
+
+
+class FedAdagrad(Loop):
+    def start(self):
+        self.m, self.v = torch.zeros_like(self.x), torch.full_like(self.x, self.hp.tau**2)
+
+    def second(self, square):
+        return self.v + square
+
+    def server(self, cohort, Y):
+        update = self.mean(Y) - self.x
+        self.m = self.hp.beta1 * self.m + (1 - self.hp.beta1) * update
+        self.v = self.second(update * update)
+        self.x = self.x + self.run.server_lr * self.m / (self.v.sqrt() + self.hp.tau)
+
+
+class FedAdam(FedAdagrad):
+    def second(self, square):
+        return self.hp.beta2 * self.v + (1 - self.hp.beta2) * square
+
+
+class FedYogi(FedAdagrad):
+    def second(self, square):
+        return torch.where(
+            self.v > square, self.v - (1 - self.hp.beta2) * square, self.v + (1 - self.hp.beta2) * square
+        )
+
+
+class FedNova(Loop):
+    """a_i entry by entry: gradient k of K weighs 1 + rho + ... + rho^(K-1-k) in the client's last iterate."""
+
+    def server(self, cohort, Y):
+        p, rho = self.weights(cohort), self.run.momentum
+        norm = {i: sum(rho**j for k in range(self.K(i)) for j in range(self.K(i) - k)) for i in cohort}
+        lr, tau_eff = self.rate(self.t), sum(p[i] * norm[i] for i in cohort)
+        d = {i: (self.x - Y[i]) / (lr * norm[i]) for i in cohort}
+        self.x = self.x - self.run.server_lr * lr * tau_eff * self.mean(d)
+
+
+class FedExP(Loop):
+    def server(self, cohort, Y):
+        p, updates = self.weights(cohort), {i: Y[i] - self.x for i in cohort}
+        mean = self.mean(updates)
+        eta = sum(p[i] * float(updates[i] @ updates[i]) for i in cohort) / (2 * (float(mean @ mean) + self.hp.eps))
+        self.x = self.x + self.run.server_lr * max(1.0, eta) * mean
+
+
+class FedCM(Loop):
+    def start(self):
+        self.Delta = torch.zeros_like(self.x)
+
+    def direction(self, i, y, batch, k):
+        return self.hp.alpha * self.G(y, batch) + (1 - self.hp.alpha) * self.Delta
+
+    def server(self, cohort, Y):
+        self.Delta = self.mean({i: (self.x - Y[i]) / (self.K(i) * self.rate(self.t)) for i in cohort})
+        super().server(cohort, Y)
+
+
+class MoFedSAM(FedCM):
+    def direction(self, i, y, batch, k):
+        g = self.G(y + self.hp.rho * unit(self.G(y, batch)), batch)
+        return self.hp.beta * g + (1 - self.hp.beta) * self.Delta
+
+
+class FedGamma(SCAFFOLD):
+    def direction(self, i, y, batch, k):
+        return self.G(y + self.hp.rho * unit(self.G(y, batch)), batch) - self.c_i[i] + self.c
+
+    def variate(self, i, y):
+        return self.c_i[i] - self.c + (self.x - y) / (self.K(i) * self.rate(self.t))
+
+
+class FedSpeed(Loop):
+    def start(self):
+        self.g_i = self.zeros()
+
+    def direction(self, i, y, batch, k):
+        first = self.G(y, batch)
+        second = self.G(y + self.hp.rho * first, batch)
+        merged = (1 - self.hp.alpha) * first + self.hp.alpha * second
+        return merged - self.g_i[i] + (y - self.x) / self.hp.lam
+
+    def server(self, cohort, Y):
+        corrected = {}
+        for i in cohort:
+            self.g_i[i] = self.g_i[i] - (Y[i] - self.x) / self.hp.lam
+            corrected[i] = Y[i] - self.hp.lam * self.g_i[i]
+        super().server(cohort, corrected)
+
+
 # --- section 4 --------------------------------------------------------------------------------------------------------
 
 
@@ -477,6 +573,9 @@ class FedBN(Loop):
         for i in cohort:
             self.local_norm[i] = Y[i]
 
+    def models(self):
+        return [self.receive(i) for i in range(self.n)]
+
 
 class FedALA(Loop):
     def start(self):
@@ -530,6 +629,114 @@ class FedALA(Loop):
         for i in cohort:
             self.theta[i] = Y[i]
             self.visits[i] += 1
+
+    def models(self):
+        return [self.theta.get(i, self.fed.x0) for i in range(self.n)]
+
+
+class FedPer(Loop):
+    """The head as a list of its own per client; in x it is the mean of the cohort's, for evaluation."""
+
+    def start(self):
+        layers: list[int] = []  # entries of each layer with weights, and of the norm behind it
+        for module in self.net.modules():
+            entries = sum(p.numel() for p in module.parameters(recurse=False))
+            if isinstance(module, NORMS):
+                layers[-1] += entries
+            elif entries:
+                layers.append(entries)
+        self.body = sum(layers[: len(layers) - self.hp.layers])
+        self.heads = [self.x[self.body :] for _ in range(self.n)]
+
+    def receive(self, i):
+        return torch.cat([self.x[: self.body], self.heads[i]])
+
+    def server(self, cohort, Y):
+        head = self.mean({i: Y[i][self.body :] for i in cohort})
+        super().server(cohort, Y)
+        self.x = torch.cat([self.x[: self.body], head])
+        for i in cohort:
+            self.heads[i] = Y[i][self.body :]
+
+    def models(self):
+        return [self.receive(i) for i in range(self.n)]
+
+
+class FedRep(FedPer):
+    def direction(self, i, y, batch, k):
+        g = self.G(y, batch)
+        if k < math.ceil(round(self.hp.share * self.K(i), 9)):
+            g[: self.body] = 0
+        else:
+            g[self.body :] = 0
+        return g
+
+
+class LocalOnly(Loop):
+    def start(self):
+        self.x_i = [self.x for _ in range(self.n)]
+
+    def receive(self, i):
+        return self.x_i[i]
+
+    def server(self, cohort, Y):
+        for i in cohort:
+            self.x_i[i] = Y[i]
+        self.x = sum(self.x_i) / self.n
+
+    def models(self):
+        return self.x_i
+
+
+class Ditto(Loop):
+    """The personal models are trained after the others, on the same batches, by torch's SGD."""
+
+    def start(self):
+        self.v = [self.x for _ in range(self.n)]
+
+    def server(self, cohort, Y):
+        for i in cohort:
+            v = nn.Parameter(self.v[i].clone())
+            sgd = torch.optim.SGD([v], lr=self.rate(self.t), momentum=self.momentum())
+            for batch in self.batches(i):
+                v.grad = self.G(v.detach(), batch) + self.hp.lam * (v.detach() - self.x)
+                if self.run.clip is not None and v.grad.norm() > self.run.clip:
+                    v.grad *= self.run.clip / v.grad.norm()
+                sgd.step()
+            self.v[i] = v.detach()
+        super().server(cohort, Y)
+
+    def models(self):
+        return self.v
+
+
+class pFedMe(Loop):
+    def start(self):
+        self.theta = [self.x for _ in range(self.n)]
+
+    def direction(self, i, y, batch, k):
+        theta = y.clone()
+        for _ in range(self.hp.inner_steps):
+            theta = theta - self.hp.inner_lr * (self.G(theta, batch) + self.hp.lam * (theta - y))
+        self.theta[i] = theta
+        return self.hp.lam * (y - theta)
+
+    def server(self, cohort, Y):
+        beta = self.run.server_lr
+        self.x = (1 - beta) * self.x + beta * self.mean(Y)
+
+    def models(self):
+        return self.theta
+
+
+class Central(Loop):
+    """One client with all samples in the order of the data set; which of them make a batch is the package's plan."""
+
+    def start(self):
+        self.fed = fc.Central().on(self.fed)
+
+    def server(self, cohort, Y):
+        self.x = self.x + self.run.server_lr * (Y[0] - self.x)
 
 
 # --- section 6: sub-models as lists of kept units -------------------------------------------------------------------
@@ -865,7 +1072,8 @@ LOOPS: dict[type[fc.Method], type[Loop]] = {method: globals()[method.__name__] f
 
 
 def deviation(method: fc.Method, fed: fc.Federation, model: Callable, rounds: int, **options) -> list[float]:
-    """The largest |fedcore - reference| / max(1, |reference|) of the server's model after each round."""
+    """The largest |fedcore - reference| / max(1, |reference|) of the server's model after each round, then of each
+    client's model at the end, where the clients use models of their own."""
     path: list[Tensor] = []
 
     def record(r, y):
@@ -878,5 +1086,12 @@ def deviation(method: fc.Method, fed: fc.Federation, model: Callable, rounds: in
     loop, gaps = LOOPS[type(method)](method, fed, model, **options), []
     for t, cohort in enumerate(history.cohorts):
         loop.round(cohort)
-        gaps.append(float(((path[t + 1] - loop.x).abs() / loop.x.abs().clamp_min(1)).max()))
+        gaps.append(gap(path[t + 1], loop.x))
+    personal = method.personal(history.state, fed.layout)
+    if personal is not None:
+        gaps += [gap(*pair) for pair in zip(personal, loop.models(), strict=True)]
     return gaps
+
+
+def gap(a: Tensor, b: Tensor) -> float:
+    return float(((a - b).abs() / b.abs().clamp_min(1)).max())

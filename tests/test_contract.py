@@ -31,7 +31,10 @@ METHODS = [
     fc.DFedGAM(fc.DirectedRandom(2), 0.05, form="accelerated"),
     fc.HeteroFL({1: 0.5, 0.5: 0.5}), fc.HeteroFL(0.5, labels="zero", mode="dynamic"), fc.FjORD({1: 0.5, 0.5: 0.5}),
     fc.FederatedDropout({1: 0.5, 0.5: 0.5}), fc.FedRolex(0.5, training="masked"), fc.DepthFL(1.0, alpha=0.2),
-    fc.FedDSE({1: 0.5, 0.5: 0.5}, 1.0), fc.FedGSE(0.5, "SPL", public=1),
+    fc.FedDSE({1: 0.5, 0.5: 0.5}, 1.0), fc.FedGSE(0.5, "SPL", public=1), fc.FedAdagrad(0.3, 0.1),
+    fc.FedAdam(0.6, 0.8, 0.1), fc.FedYogi(0.6, 0.8, 0.1), fc.FedNova(), fc.FedExP(), fc.FedCM(0.3),
+    fc.MoFedSAM(0.05, 0.3), fc.FedGamma(0.05), fc.FedSpeed(0.05, 0.7, 3.0), fc.FedPer(), fc.FedRep(), fc.Ditto(0.5),
+    fc.pFedMe(2.0, 3, 0.1), fc.LocalOnly(), fc.Central(),
 ]  # fmt: skip
 RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 1}  # one to five local steps
 
@@ -175,7 +178,7 @@ def test_client_states_have_one_row_per_client_and_server_states_none(method, ki
 def test_cohorts_are_paired_between_methods(method):
     fed = make("network")
     options = {"cohort": None} if method.full_participation else {}
-    assert run(method, fed).cohorts == run(fc.FedAvg(), fed, **options).cohorts
+    assert run(method, fed).cohorts == run(fc.FedAvg(), method.on(fed), **options).cohorts
 
 
 def test_batches_are_paired_between_methods(monkeypatch):
@@ -189,7 +192,8 @@ def test_batches_are_paired_between_methods(monkeypatch):
     monkeypatch.setattr(Engine, "gradient", spy)
     fed, logs = make("network"), []
     # more gradients, or clients, or parts of the cohort one after the other
-    more = (fc.Mime, fc.MimeLite, fc.STEM, fc.FedSMOO, fc.FedSAM, fc.MOON, fc.FedSplit, Submodel)
+    more = (fc.Mime, fc.MimeLite, fc.STEM, fc.FedSMOO, fc.FedSAM, fc.FedSpeed, fc.MOON, fc.FedSplit)
+    more += (fc.Ditto, fc.pFedMe, Submodel)
     own_work = (fc.FedSGD, fc.FedSMB, fc.FedALA, *more)
     centralised = [m for m in METHODS if not m.full_participation]
     for method in (
@@ -198,7 +202,7 @@ def test_batches_are_paired_between_methods(monkeypatch):
         seen.clear()
         run(method, fed)
         logs.append(list(seen))
-    assert len(logs) == 10
+    assert len(logs) == 19
     for log in logs[1:]:
         assert len(log) == len(logs[0]) > 10
         for batch, first in zip(log, logs[0], strict=True):
@@ -234,6 +238,10 @@ def test_hyper_parameters_have_the_contracts_names_and_working_defaults():
         fc.DepthFL: [*submodel, "alpha", "distil", "ramp"],
         fc.FedDSE: [*submodel, "temperature", "budget", "standardise"],
         fc.FedGSE: [*submodel, "variant", "public", "similar", "scoring"],
+        fc.FedAdagrad: ["beta1", "tau"], fc.FedAdam: ["beta1", "beta2", "tau"], fc.FedYogi: ["beta1", "beta2", "tau"],
+        fc.FedNova: [], fc.FedExP: ["eps"], fc.FedCM: ["alpha"], fc.MoFedSAM: ["rho", "beta"], fc.FedGamma: ["rho"],
+        fc.FedSpeed: ["rho", "alpha", "lam"], fc.FedPer: ["layers"], fc.FedRep: ["layers", "share"], fc.Ditto: ["lam"],
+        fc.pFedMe: ["lam", "inner_steps", "inner_lr"], fc.LocalOnly: [], fc.Central: [],
     }  # fmt: skip
     assert (fc.FedAvg().server_momentum, fc.SCAFFOLD().option) == (0.0, "II")
     assert all(isinstance(m(), fc.Method) for m in fc.ALL)

@@ -59,6 +59,26 @@ COSTS = [
     (fc.FedBN(), d - NORM, d - NORM, 1, 0, 0),
     (fc.FedALA(sample=0.8), d, d, 1, 0, 0.8),  # from a client's third round on; 0 in its first, 8.8 to 80 in its second
     (fc.FedALA(layers=0), d, d, 1, 0, 0),
+    (fc.FedAdagrad(), d, d, 1, 0, 0),
+    (fc.FedAdam(), d, d, 1, 0, 0),
+    (fc.FedYogi(), d, d, 1, 0, 0),
+    (fc.FedNova(), d, d + 1, 1, 0, 0),
+    (fc.FedExP(), d, d, 1, 0, 0),
+    (fc.FedCM(), 2 * d, d + 1, 1, 0, 0),
+    (fc.FedCM(alpha=1.0), d, d, 1, 0, 0),
+    (fc.MoFedSAM(), 2 * d, d + 1, 2, 0, 0),
+    (fc.MoFedSAM(rho=0.0), 2 * d, d + 1, 1, 0, 0),
+    (fc.FedGamma(), 2 * d, d + 1, 2, 0, 0),
+    (fc.FedGamma(rho=0.0), 2 * d, d + 1, 1, 0, 0),
+    (fc.FedSpeed(), d, d, 2, 0, 0),
+    (fc.FedSpeed(alpha=0.0), d, d, 1, 0, 0),
+    (fc.FedPer(), d - HEAD, d - HEAD, 1, 0, 0),
+    (fc.FedPer(layers=0), d, d, 1, 0, 0),
+    (fc.FedRep(layers=2), 48, 48, 1, 0, 0),  # of three layers the first, with its norm
+    (fc.Ditto(), d, d, 2, 0, 0),
+    (fc.pFedMe(), d, d, 5, 0, 0),
+    (fc.LocalOnly(), 0, 0, 1, 0, 0),
+    (fc.Central(), 0, 0, 1, 0, 0),
 ]
 
 

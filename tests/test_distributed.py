@@ -86,6 +86,8 @@ def battery(kind: str, method: fc.Method) -> dict:
 
 
 def suits(kind: str, method: fc.Method) -> bool:
+    if isinstance(method, fc.Central):  # one machine
+        return False
     return kind == "network" or not (isinstance(method, fc.MOON) or getattr(method, "smallest", 1) < 1)
 
 

@@ -1,8 +1,12 @@
 """One class per method, grouped by what they change.  Each is a federated round in three verbs."""
 
 from .averaging import FedAvg, FedSGD, FedSMB
+from .central import Central
 from .contrastive import MOON
+from .corrected import FedCM, FedGamma, FedSpeed, MoFedSAM
 from .decentralised import DPSGD, DFedAvg, DFedAvgM, DFedGAM, DFedSAM
+from .heads import FedPer, FedRep
+from .local import Ditto, LocalOnly, pFedMe
 from .method import Gradient as Gradient
 from .method import Method
 from .method import Round as Round
@@ -10,6 +14,7 @@ from .momentum import STEM, Mime, MimeLite
 from .nested import DepthFL, FjORD
 from .personal import FedALA, FedBN
 from .proximal import FedProx, FedSplit, FedUp
+from .server import FedAdagrad, FedAdam, FedExP, FedNova, FedYogi
 from .sharpness import FedSAM, FedSMOO
 from .submodels import FedDSE, FederatedDropout, FedGSE, FedRolex, HeteroFL
 from .submodels import Submodel as Submodel
@@ -18,7 +23,8 @@ from .variates import SCAFFOLD, FedDC, FedDyn, FedPVR
 ALL: tuple[type[Method], ...] = (
     FedAvg, FedSGD, FedSMB, FedProx, SCAFFOLD, FedDC, Mime, MimeLite, FedDyn, MOON, FedSplit, STEM, FedSMOO, FedPVR,
     FedUp, FedSAM, DPSGD, DFedAvg, DFedAvgM, DFedSAM, DFedGAM, FedBN, FedALA, HeteroFL, FjORD, FederatedDropout,
-    FedRolex, DepthFL, FedDSE, FedGSE,
+    FedRolex, DepthFL, FedDSE, FedGSE, FedAdagrad, FedAdam, FedYogi, FedNova, FedExP, FedCM, MoFedSAM, FedGamma,
+    FedSpeed, FedPer, FedRep, Ditto, pFedMe, LocalOnly, Central,
 )  # fmt: skip
 
 __all__ = ["ALL", "Method", *(method.__name__ for method in ALL)]

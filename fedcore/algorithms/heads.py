@@ -1,0 +1,83 @@
+"""Methods whose clients keep the last layers of the network to themselves: FedPer, FedRep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import checks
+from ..models import Layout
+from .method import Cost, Gradient, Method, Round
+from .personal import FedALA
+
+
+@dataclass(frozen=True)
+class FedPer(Method):
+    """Personal last layers, trained together with the shared ones (Arivazhagan et al. 2019).
+
+    y_i starts from x with the client's own last layers (`head_i [n, d]`, 0 in the other entries once a client has
+    taken part); all of y_i takes the local steps; the shared layers are averaged, the others stay with the client.
+    In `x` the personal entries are the mean over the cohort's, for evaluation only: no client receives them.
+
+    layers: how many of the last weight layers are personal, counted as FedALA counts them; default 1, the classifier.
+    0 is FedAvg, bit for bit; all of them is LocalOnly.  Raises ValueError for a layers that the model does not have.
+    """
+
+    layers: int = 1
+    client_state = ("head_i",)
+    across = "sums"
+    first = FedALA.first
+
+    def __post_init__(self) -> None:
+        checks.integer("layers", self.layers, 0)
+
+    def client_start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"head_i": x}
+
+    def prepare(self, r: Round) -> Round:
+        return r.extended(server={"top": self.top(r.layout, r.x)})
+
+    def top(self, layout: Layout | None, x: Tensor) -> Tensor:
+        """True where the flat vector `x [d]` is personal."""
+        return torch.arange(len(x), device=x.device) >= self.first(layout, len(x))
+
+    def broadcast(self, r: Round) -> Tensor:
+        return torch.where(r.top, r.head_i, r.x)
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        x = r.x + r.server_lr * r.mean(y - r.x)
+        return {"x": torch.where(r.top, r.mean(y), x), "head_i": torch.where(r.top, y, 0)}
+
+    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
+        x = state["x"].to(state["head_i"].device)
+        return torch.where(self.top(layout, x), state["head_i"], x)
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        d = layout.d if layout else 1
+        return Cost(down=self.first(layout, d) / d, up=self.first(layout, d) / d)
+
+
+@dataclass(frozen=True)
+class FedRep(FedPer):
+    """FedPer with the head trained first and the body after it (Collins et al. 2021, Algorithm 1).
+
+    Of a client's K_i local steps the first ceil(share K_i) change its last layers alone, the others change the shared
+    layers alone.  The paper takes many steps on the head and one on the body, its experiments ten epochs and one:
+    local_epochs=11 with share=10/11.  The run's momentum would carry the head on after its steps: leave it at 0.
+
+    layers: as FedPer, at least 1.  share: of the local steps, default 0.5.
+    Raises ValueError for a layers that the model does not have, share outside [0, 1].
+    """
+
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        checks.integer("layers", self.layers, 1, hint="FedAvg has no personal layers")
+        checks.number("share", self.share, 0, 1)
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        head_first = r.step < self.share * r.K - 1e-3  # so that rounding makes no step more of a whole number
+        return torch.where(r.top == head_first, G(y), 0)
