@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable
+from typing import Any
 
 
 def number(name: str, value: float, low: float, high: float = math.inf, *, open_low: bool = False) -> float:
@@ -41,3 +42,11 @@ def boolean(name: str, value: bool) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name}={value!r} is neither True nor False; use one of them")
     return bool(value)
+
+
+def shape(name: str, value: Any, wanted: tuple[int, ...], hint: str) -> None:
+    """An array or tensor of one shape; raises TypeError or ValueError.  hint: what has this shape."""
+    if not hasattr(value, "shape"):
+        raise TypeError(f"{name}={type(value).__name__} is no tensor; use {hint}")
+    if tuple(value.shape) != wanted:
+        raise ValueError(f"{name} has shape {tuple(value.shape)}, needed is {wanted}; use {hint}")

@@ -7,12 +7,14 @@ study's public code has them.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -456,6 +458,47 @@ def build(
             module = model(tuple(shape), classes)
     if not isinstance(module, nn.Module):
         raise TypeError(f"model={model!r} returned {module!r}; use a function (shape, classes) -> torch.nn.Module")
+    return module
+
+
+def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy of the module, in a type, with other parameters.
+
+    start: a flat vector `[d]`, a state_dict, or a module with the same names and shapes; of what `Federation.module`
+    has returned, the network in it.  Buffers in a state_dict are taken over; those of batch norm are of no use, since
+    an evaluation collects its statistics anew.
+
+    Raises ValueError for another length, for names that are missing or unknown, other shapes, and numbers that are not
+    finite; TypeError for anything else than the three.
+    """
+    module = copy.deepcopy(module).to(dtype=dtype)
+    if isinstance(start, nn.Module):
+        start = start.state_dict()
+    known, layout = module.state_dict(), Layout.of(module)
+    if isinstance(start, Tensor | np.ndarray):
+        checks.shape("start", start, (layout.d,), f"a flat vector of this model's {layout.d:,} parameters")
+        start = layout.views(torch.as_tensor(start).detach())
+    if not isinstance(start, Mapping):
+        raise TypeError(
+            f"start={type(start).__name__}; use a flat vector [d] such as history.params, a state_dict, or a "
+            "torch.nn.Module of the same architecture"
+        )
+    if all(str(name).startswith(("network.", "normalise.")) for name in start) and not start.keys() <= known.keys():
+        start = {name.removeprefix("network."): v for name, v in start.items() if name.startswith("network.")}
+    missing = [name for name in layout.names if name not in start]
+    unknown = [name for name in start if name not in known]
+    if missing or unknown:
+        raise ValueError(
+            f"start does not fit the model: missing are {missing[:5]}, unexpected are {unknown[:5]}; use parameters "
+            f"named {', '.join(layout.names[:5])}{', ...' if len(layout.names) > 5 else ''}"
+        )
+    for name, value in start.items():
+        value, place = torch.as_tensor(value), known[name]
+        checks.shape(f"start[{name!r}]", value, tuple(place.shape), "values of the same architecture")
+        if not torch.isfinite(value).all():
+            raise ValueError(f"start holds NaN or infinity in {name!r}; give finite numbers")
+        with torch.no_grad():
+            place.copy_(value)
     return module
 
 

@@ -17,6 +17,7 @@ from fedcore.engine import Engine
 X, Y = h.images(40, (1, 4, 4), 3)
 A, B = h.problem(4, 3)
 QUADRATIC = fc.quadratic(A, B)
+NET = fc.models.mlp((1, 4, 4), 3)
 
 
 def fed(source=(X, Y), **options):
@@ -173,6 +174,23 @@ FEDERATION = [
     (lambda: fed(path="fast"), ValueError, "path='fast' 'auto' 'batched' 'sequential'"),
     (lambda: fed(model=Pair(), path="batched"), ValueError, "'batched' Pair 'auto' 'sequential'"),
 ]
+START = [
+    (lambda: fed(start=torch.zeros(7)), ValueError, "start (7,) (44203,) flat vector 44,203 parameters"),
+    (lambda: fed(start=torch.zeros(1, 44203)), ValueError, "start (1, 44203) (44203,)"),
+    (lambda: fed(start=torch.full((44203,), math.nan)), ValueError, "start NaN infinity '1.weight' finite"),
+    (lambda: fed(start={"1.weight": torch.zeros(200, 16)}), ValueError, "missing '1.bias' 1.weight"),
+    (lambda: fed(start={**NET.state_dict(), "x": torch.zeros(1)}), ValueError, "unexpected 'x' 1.weight"),
+    (lambda: fed(start={**NET.state_dict(), "1.bias": torch.zeros(3)}), ValueError, "'1.bias' (3,) (200,)"),
+    (lambda: fed(start=flat(nn.Linear(16, 3))), ValueError, "missing '3.weight' 1.weight"),
+    (lambda: fed(start="model.pt"), TypeError, "start=str flat vector state_dict torch.nn.Module"),
+    (lambda: fed(start=run()), TypeError, "start=History history.params state_dict torch.nn.Module"),
+    (lambda: fed().module(torch.zeros(3)), ValueError, "params (3,) (44203,) history.params"),
+    (lambda: fed().module([1.0]), TypeError, "params=list no tensor flat vector"),
+    (lambda: fed().module(fed().x0, client=4), ValueError, "client=4 client>=0 client<=3"),
+    (lambda: fed().module(fed().x0, client="a"), TypeError, "client='a' integer"),
+    (lambda: QUADRATIC.module(torch.zeros(3)), ValueError, "quadratic no module fc.federation"),
+    (lambda: fed().evaluate(torch.zeros(3)), ValueError, "x (3,) (44203,) history.params method.on(fed)"),
+]
 DATA = [
     (lambda: fed((spoiled(math.nan), Y)), ValueError, "1 training inputs NaN clean or drop"),
     (lambda: fed((spoiled(-math.inf), Y)), ValueError, "1 training inputs infinity clean or drop"),
@@ -202,7 +220,7 @@ DATA = [
     (lambda: fc.quadratic("A", B), ValueError, "no array of numbers [n, p, p]"),
     (lambda: fc.quadratic([[[1.0]], [[1.0, 2.0]]], [[1.0], [2.0]]), ValueError, "no array of numbers [n, p, p]"),
 ]
-TABLE = {"simulate": SIMULATE, "methods": METHODS, "federation": FEDERATION, "data": DATA}
+TABLE = {"simulate": SIMULATE, "methods": METHODS, "federation": FEDERATION, "start": START, "data": DATA}
 CALLS = [pytest.param(*row, id=f"{room}-{row[2]}") for room, table in TABLE.items() for row in table]
 
 

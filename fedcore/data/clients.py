@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import checks, rng
 from .arrays import Source, from_arrays
 from .augment import RandAugment
-from .normalisation import normalisation
+from .normalisation import Normalise, normalisation
 
 EVAL_CHUNK = 2048  # training samples per forward pass where nothing is trained: batch norm's statistics are of so many
 TEST_CHUNK = 512  # test samples per forward pass: what a layer gives then stays in a CPU's cache
@@ -133,6 +133,16 @@ class Clients:
             return x.to(self.dtype)
         mean, std = self.statistics[:, -1 if rows is None or self.normalise != "client" else rows]
         return (x.to(self.dtype) - mean).div_(std)
+
+    def normaliser(self, client: int | None = None, channels_last: bool = False) -> Normalise:
+        """`inputs` as a layer: by all clients' statistics or, with normalise="client", by one client's."""
+        shape = tuple(self.x.shape[1:])
+        if self.source.text:
+            return Normalise(shape)
+        mean, std = self.statistics[:, -1 if client is None or self.normalise != "client" else client]
+        if len(shape) != 3:  # numbers as they are given: mean 0, std 1
+            mean, std = mean.flatten()[0], std.flatten()[0]
+        return Normalise(shape, mean, std, channels_last)
 
     def local_inputs(self, picked: Tensor, rows: Tensor, words: np.ndarray | None = None) -> Tensor:
         """Training samples `picked [m, B]` as the clients `rows [m]` see them in a local step.

@@ -1,4 +1,4 @@
-"""Whose mean and standard deviation an image is normalised by."""
+"""Whose mean and standard deviation an image is normalised by, and that as a layer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .arrays import Source
 
@@ -70,3 +70,40 @@ def channel_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _stacked(mean: np.ndarray, std: np.ndarray) -> Tensor:
     std = np.where(std > 1e-9 * np.abs(mean), std, 1.0)  # that of equal numbers may be off 0 by rounding
     return torch.as_tensor(np.stack([mean, std]))[..., None, None]
+
+
+class Normalise(nn.Module):
+    """The layer in front of a network that makes its inputs of samples as the source has them.
+
+    shape: of one sample as it is stored, `[C, H, W]`, `[F]`, `[L, F]` or `[L]`.  mean, std: `[C, 1, 1]` of images, a
+    number else, as buffers; None for texts, which become whole numbers.  channels_last: how images lie in memory
+    behind it (`Engine.laid`), which their values do not depend on.
+
+    Grey images may come as `[B, H, W]`, images as `[B, H, W, C]`; ValueError for other shapes.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], mean: Tensor | None = None, std: Tensor | None = None, channels_last: bool = False
+    ) -> None:
+        super().__init__()
+        self.shape, self.channels_last = tuple(shape), channels_last
+        self.register_buffer("mean", None if mean is None else mean.clone())
+        self.register_buffer("std", None if std is None else std.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if tuple(x.shape[1:]) == self.shape else self._reshaped(x)
+        if self.mean is None:
+            return x.long()
+        x = (x.to(self.mean.dtype) - self.mean) / self.std
+        return x.contiguous(memory_format=torch.channels_last) if self.channels_last else x
+
+    def _reshaped(self, x: Tensor) -> Tensor:
+        channels, *size = self.shape
+        if len(size) == 2 and tuple(x.shape[1:]) == (*size, channels):
+            return x.permute(0, 3, 1, 2)
+        if channels == 1 and tuple(x.shape[1:]) == tuple(size):
+            return x[:, None]
+        raise ValueError(f"inputs have shape {tuple(x.shape)}; use samples as the source has them, [B, *{self.shape}]")
+
+    def extra_repr(self) -> str:
+        return f"shape={self.shape}"

@@ -70,6 +70,7 @@ class Engine:
         self._frozen = [place for place, p in places if not p.requires_grad]
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self.norms:
+            norm.usual_momentum = getattr(norm, "usual_momentum", norm.momentum)  # the user's, for `evaluated`
             norm.momentum = None  # that is: a mean over the chunks of an evaluation
         self._shrunk: dict[Any, Engine] = {}
         self._neurons: dict[bool, Neurons] = {}
@@ -295,14 +296,30 @@ class Engine:
             hits.append((logits.argmax(-1) == labels).double())
         return torch.cat(loss), torch.cat(hits)
 
-    def _laid(self, inputs: Tensor) -> Tensor:
-        """Images with their channels last in memory, in which CPUs convolve and pool two to three times as fast.
+    @torch.no_grad()
+    def evaluated(self, x: Flat, train: Callable[[], Chunks]) -> nn.Module:
+        """A copy of the module as `evaluate` uses it: the parameters `x [d]`, batch-norm statistics of `train`."""
+        params = self._for_evaluation(x, train)
+        module = copy.deepcopy(self.module)
+        for name, p in module.named_parameters():
+            p.copy_(params[name])
+        for norm in module.modules():
+            if isinstance(norm, nn.modules.batchnorm._BatchNorm):
+                norm.momentum = norm.__dict__.pop("usual_momentum")
+        if isinstance(module, models.Projected):
+            module.z = None  # of the last batch that went through
+        return module
 
-        Not for a module outside the rules: its own forward may ask for the usual strides, as `view` does.
+    def lays(self, inputs: Tensor) -> bool:
+        """Whether an evaluation lays images with their channels last in memory.
+
+        CPUs then convolve and pool two to three times as fast.  Not for a module outside the rules: its own forward may
+        ask for the usual strides, as `view` does.
         """
-        if self.unsupported or inputs.dim() != 4:
-            return inputs
-        return inputs.contiguous(memory_format=torch.channels_last)
+        return not self.unsupported and inputs.dim() == 4
+
+    def _laid(self, inputs: Tensor) -> Tensor:
+        return inputs.contiguous(memory_format=torch.channels_last) if self.lays(inputs) else inputs
 
     def _for_evaluation(self, x: Flat, train: Callable[[], Chunks]) -> dict[str, Tensor]:
         """The parameters by name; batch norm has collected its statistics over the training data, without dropout."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -440,14 +441,19 @@ class Federation:
         """`accuracy` and mean cross-entropy `loss` of the flat parameters `x [d]` on the whole test set.
 
         reading: with normalise="client", whose statistics test images get; "target" where they have owners, else
-        "pooled".
+        "pooled".  Raises ValueError for an x of another length and for an unknown reading.
         """
+        self._flat("x", x)
         reading = reading or ("pooled" if self.source.test_owner is None else "target")
         checks.choice("reading", reading, READINGS[1:])
         return self.engine.evaluate(x, self.data.test_chunks(reading), self.data.train_chunks)
 
     def correct(self, x: Tensor) -> Tensor:
-        """Which test samples the flat parameters `x [d]` classify correctly, `[T]` bool, with `evaluate`'s reading."""
+        """Which test samples the flat parameters `x [d]` classify correctly, `[T]` bool, with `evaluate`'s reading.
+
+        Raises ValueError for an x of another length.
+        """
+        self._flat("x", x)
         reading = "pooled" if self.source.test_owner is None else "target"
         return self.engine.scores(x, self.data.test_chunks(reading), self.data.train_chunks)[1].bool()
 
@@ -457,8 +463,14 @@ class Federation:
         `accuracy` and `loss` with the client's own normalisation and batch-norm statistics of its own training data;
         `own_accuracy` on the test images of its own domain alone, where the source has test owners and each client
         one; with normalise="client" also `accuracy_target` and `accuracy_pooled`, the other two readings.
+
+        Raises ValueError for an X of another shape and for clients that do not exist.
         """
-        clients = np.arange(self.n) if clients is None else clients
+        clients = np.arange(self.n) if clients is None else np.asarray(clients)
+        wrong = clients[(clients < 0) | (clients >= self.n)]
+        if len(wrong):
+            raise ValueError(f"clients={wrong[:10].tolist()} do not exist; use clients from 0 to {self.n - 1}")
+        checks.shape("X", X, (len(clients), self.d), f"one row of the model's {self.d:,} parameters for each client")
         data, domains, columns = self.data, self.data.domains, {}
         for x, i in zip(X, clients.tolist(), strict=True):
             x, train = x.to(self.device), partial(data.train_chunks, i)
@@ -474,11 +486,49 @@ class Federation:
         return {name: torch.stack(column) for name, column in columns.items()}
 
     def objective(self, x: Tensor) -> Tensor:
-        """F(x): the mean over clients of their mean training losses, the function that federated learning minimises."""
+        """F(x): the mean over clients of their mean training losses, the function that federated learning minimises.
+
+        Raises ValueError for an x of another length.
+        """
+        self._flat("x", x)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for i in range(self.n):
             total += self.engine.evaluate(x, self.data.train_chunks(i), self.data.train_chunks)["loss"]
         return total / self.n
+
+    def module(self, params: Tensor, client: int | None = None) -> nn.Module:
+        """The flat parameters `[d]` as an ordinary module in evaluation mode: `module(x)` are logits of `x [B, ...]`.
+
+        x: samples as the source has them, bytes or numbers on the same scale.  The module is `normalise`, which holds
+        the mean and the standard deviation of images, then `network`, a copy of the model with these parameters and
+        with batch-norm statistics collected as `evaluate` collects them; so its accuracy on the test set is the
+        history's.  A network with heads gives their mean (in training mode: every head's logits), scalers are off.
+        `module.network.state_dict()` fits the class that the model was made of.  The copy lives on the federation's
+        device, in its type.
+
+        client: as `evaluate_clients` uses the model of this client: batch-norm statistics of its training data and,
+        with normalise="client", its own images' mean and deviation.  Where a method keeps personal models, their
+        parameters are `history.method.personal(history.state, fed.layout)[client]`.  Without client, images are
+        normalised by the statistics of all clients' data: with normalise="client" that is the reading "pooled".
+        A sub-model's: `fed.shrink(to).module(params[places])`.
+
+        Raises ValueError for parameters of another length and for a client that does not exist.
+        """
+        x = self._flat("params", params).to(self.device, self.dtype)
+        if client is not None:
+            client = checks.integer("client", client, 0, self.n - 1)
+        network = self.engine.evaluated(x, partial(self.data.train_chunks, client))
+        normalise = self.data.normaliser(client, self.engine.lays(self.x))
+        return nn.Sequential(OrderedDict(normalise=normalise, network=network)).eval()
+
+    def _flat(self, name: str, x: Tensor) -> Tensor:
+        """The parameters themselves; ValueError where they are not this model's in number."""
+        hint = (
+            f"a flat vector of this model's {self.d:,} parameters, such as the history.params of a run on it (a method "
+            "that changes the model, as DepthFL adds heads, ran on method.on(fed))"
+        )
+        checks.shape(name, x, (self.d,), hint)
+        return x
 
     def label_counts(self) -> np.ndarray:
         """Samples per client and label, `[n, classes]`."""
@@ -501,6 +551,10 @@ class Federation:
             h.update(np.ascontiguousarray(a).reshape(-1).data)
         for part in self.public or ():
             h.update(part.cpu().numpy().tobytes())
+        collected = {id(b) for norm in self.engine.norms for b in norm.buffers()}  # by evaluations
+        for name, b in self.engine.module.named_buffers():
+            if id(b) not in collected:
+                h.update(name.encode() + b.cpu().numpy().tobytes())
         return h.hexdigest()[:16]
 
 
@@ -522,6 +576,7 @@ def federation(
     augment: RandAugment | None = None,
     public: int | None = None,
     validation: bool = False,
+    start: Tensor | Mapping[str, Tensor] | nn.Module | None = None,
 ) -> Federation:
     """A federation of real data.
 
@@ -535,6 +590,8 @@ def federation(
     public: training samples per class that no client gets, for methods with public data (`fed.public`).
     validation: take validation data from the training set first (`Source.with_validation`); `fed.on_validation()`
     is then evaluated on them, so that settings need not be chosen on test data.
+    start: where runs start instead of the model's initial parameters (`fed.x0`): a flat vector `[d]` such as an earlier
+    `history.params`, a state_dict, or a module of the same architecture, also one that `fed.module` returned.
 
     Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data), TypeError.
     """
@@ -560,6 +617,8 @@ def federation(
         _augmentable(augment, source)
     parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)
+    if start is not None:
+        module = models.started(module, start, dtype)
     data = Clients.of(
         source, parts, normalise=normalise, augment=augment, public=aside, seed=seed, device=available(device),
         dtype=dtype,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import checks
 from ..data import batches
 from ..data.batches import Plan
 from ..engine import PLAIN, Loss
@@ -125,10 +126,15 @@ class Quadratic:
         """Raises ValueError."""
         raise _no("activations")
 
+    def module(self, params: Tensor, client: int | None = None) -> nn.Module:
+        """Raises ValueError."""
+        raise _no("module")
+
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     def objective(self, x: Tensor) -> Tensor:
-        """F(x) = (1/n) sum_i F_i(x)."""
+        """F(x) = (1/n) sum_i F_i(x); ValueError for an x of another length."""
+        checks.shape("x", x, (self.d,), f"a vector [d] of {self.d} numbers")
         e = x - self.b
         return 0.5 * (_times(self.A, e) * e).sum() / self.n
 

@@ -1,0 +1,333 @@
+"""From parameters to a module and back: as accurate as the history says, a fresh copy, and a run's start to the bit."""
+
+from __future__ import annotations
+
+import copy
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedcore as fc
+from fedcore.submodels import Depth, Width
+
+SHAPES = {
+    "logistic": (1, 4, 4), "mlp": (1, 4, 4), "cifar_cnn": (3, 32, 32), "cnn": (1, 8, 8), "digit_cnn": (1, 8, 8),
+    "digit_model": (3, 28, 28), "digit_model_small": (3, 16, 16), "femnist_cnn": (1, 28, 28), "lenet": (3, 32, 32),
+    "resnet18_gn": (3, 16, 16), "resnet18_gn_3x3": (3, 8, 8), "thesis_mlp": (1, 8, 8), "thesis_cnn": (1, 8, 8),
+    "thesis_cnn_small": (1, 8, 8), "preact_resnet18": (3, 8, 8), "preact_resnet34": (3, 8, 8),
+}  # fmt: skip
+RUN = {"rounds": 2, "lr": 0.05, "local_steps": 2, "batch_size": 4, "eval_every": 2}
+
+
+class Own(nn.Module):
+    """A user's network: its own forward, batch norm, dropout, and a buffer that is no statistic."""
+
+    def __init__(self, width: int = 6, factor: float = 0.5):
+        super().__init__()
+        self.inner, self.norm = nn.Linear(16, width), nn.BatchNorm1d(width, momentum=0.3)
+        self.drop, self.outer = nn.Dropout(0.5), nn.Linear(width, 3)
+        self.register_buffer("factor", torch.tensor(factor))
+
+    def forward(self, x):
+        return self.outer(self.drop(self.norm(self.inner(self.factor * x.flatten(1))).relu()))
+
+
+def trained(**options) -> tuple[fc.Federation, fc.History]:
+    fed = h.network(**options)
+    return fed, fc.simulate(fc.FedAvg(), fed, **RUN)
+
+
+def texts(n: int = 40) -> fc.data.Source:
+    x = np.random.default_rng(0).integers(0, 80, (n, 6)).astype(np.uint8)
+    return fc.data.Source("texts", x, np.arange(n) % 80, x[:15], np.arange(15), 80, text=True)
+
+
+def assert_as_evaluated(fed: fc.Federation, params: torch.Tensor, accuracy: float | None = None) -> nn.Module:
+    """The module's hits are `fed.correct`'s, sample by sample, and its loss is `fed.evaluate`'s."""
+    module = fed.module(params)
+    with torch.no_grad():
+        logits = module(torch.as_tensor(fed.source.test_x))
+    labels = torch.as_tensor(fed.source.test_y)
+    hits, found = logits.argmax(1) == labels, fed.evaluate(params)
+    assert torch.equal(hits, fed.correct(params))
+    assert float(hits.double().mean()) == float(found["accuracy"])
+    assert accuracy is None or float(found["accuracy"]) == accuracy
+    h.close(F.cross_entropy(logits, labels), found["loss"], 1e-12)
+    assert not module.training
+    return module
+
+
+# --- as accurate as the history says ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", SHAPES)
+def test_a_module_classifies_every_test_image_as_the_history_did(model):
+    fed = h.network(sizes=(6, 4), model=model, shape=SHAPES[model])
+    rounds = int(fed.d < 5_000_000)  # the largest ones as they start
+    history = fc.simulate(fc.FedAvg(), fed, rounds=rounds, lr=0.05, local_steps=1, batch_size=4)
+    assert_as_evaluated(fed, history.params, history.final())
+
+
+def test_a_module_of_a_text_model_takes_symbols_of_any_whole_type():
+    fed = fc.federation(texts(), clients=2, model="lstm", dtype=torch.float64)
+    history = fc.simulate(fc.FedAvg(), fed, **RUN)
+    module = assert_as_evaluated(fed, history.params, history.final())
+    raw = torch.as_tensor(fed.source.test_x)
+    assert torch.equal(module(raw), module(raw.int()))
+
+
+def test_every_model_is_among_those_tested():
+    assert {*SHAPES, "lstm"} == set(fc.models.MODELS)
+
+
+@pytest.mark.parametrize("model", [
+    Own(), lambda shape, classes: fc.submodels.with_heads(fc.models.mlp(shape, classes, (8, 6)), classes),
+    fc.models.projected(lambda shape, classes: fc.models.mlp(shape, classes, (8,)), 5),
+])  # fmt: skip
+def test_so_does_that_of_a_users_class_of_a_network_with_heads_and_of_a_projected_one(model):
+    fed, history = trained(model=model)
+    assert_as_evaluated(fed, history.params, history.final())
+
+
+def test_a_network_with_heads_answers_by_their_mean_and_in_training_mode_by_each():
+    fed, history = trained(model=lambda shape, c: fc.submodels.with_heads(fc.models.mlp(shape, c, (8, 6)), c))
+    module, x = fed.module(history.params), torch.as_tensor(fed.source.test_x)
+    each = copy.deepcopy(module).train()(x)
+    assert each.shape == (10, 2, 3)
+    h.close(module(x), each.mean(1), 1e-14)
+
+
+def test_depthfl_gives_a_module_on_the_federation_that_it_ran_on_and_refuses_the_other():
+    fed, method = h.network(model=lambda shape, c: fc.models.mlp(shape, c, (8, 6))), fc.DepthFL({1: 0.5, 0.5: 0.5})
+    history = fc.simulate(method, fed, **RUN)
+    for wrong in (fed.module, fed.evaluate, fed.correct, fed.objective):
+        with pytest.raises(ValueError, match=rf"\({len(history.params)},\).*\({fed.d},\).*method.on\(fed\)"):
+            wrong(history.params)
+    assert_as_evaluated(method.on(fed), history.params, history.final())
+
+
+@pytest.mark.parametrize("to", [Width(0.5), Depth(1)])
+def test_a_sub_models_module_is_the_smaller_network(to):
+    fed = h.network(model=lambda shape, c: fc.models.mlp(shape, c, (8, 6)))
+    if isinstance(to, Depth):
+        fed = fc.DepthFL({1: 0.5, 0.5: 0.5}).on(fed)
+    places = fed.neurons().places(fed.neurons().prefix(0.5))[0] if isinstance(to, Width) else to.places(fed.layout)
+    module = assert_as_evaluated(fed.shrink(to), fed.x0[places])
+    assert sum(p.numel() for p in module.parameters()) == len(places) < fed.d
+
+
+def test_statistics_are_those_of_the_training_images_under_these_parameters():
+    fed, history = trained(sizes=(30, 20), model=Own())
+    x, net = fed.inputs(fed.x), copy.deepcopy(fed.engine.module)
+    nn.utils.vector_to_parameters(history.params.clone(), net.parameters())
+    inner = net.inner(net.factor * x.flatten(1)).detach()
+    norm = fed.module(history.params).network.norm
+    h.close(norm.running_mean, inner.mean(0), 1e-12)
+    h.close(norm.running_var, inner.var(0), 1e-12)
+    assert norm.momentum == 0.3  # the user's
+
+
+@pytest.mark.parametrize("normalise", ["pooled", "half"])
+def test_images_are_normalised_inside_however_they_come(normalise):
+    fed, history = trained(sizes=(12, 8), normalise=normalise)
+    module, x = fed.module(history.params), torch.as_tensor(fed.source.test_x)
+    want = module(x)
+    for same in (x[:, 0], x.float(), x.permute(0, 2, 3, 1), x.double()[:, 0]):
+        assert torch.equal(module(same), want)
+    with pytest.raises(ValueError, match=r"\(10, 5, 5\).*\(1, 4, 4\)"):
+        module(torch.zeros(10, 5, 5))
+
+
+def test_numbers_are_used_as_they_are_given():
+    x, y = np.random.default_rng(0).normal(size=(50, 7)), np.arange(50) % 3
+    fed = fc.federation((x, y), clients=2, model="logistic", dtype=torch.float64)
+    assert_as_evaluated(fed, fed.x0 + 0.1)
+
+
+# --- by client ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalise", ["pooled", "client"])
+def test_a_clients_module_is_as_accurate_as_its_personal_model(normalise):
+    fed = h.network(sizes=(13, 9, 20), model=Own(), normalise=normalise)
+    history = fc.simulate(fc.FedBN(), fed, personal=True, **RUN)
+    X = history.method.personal(history.state, fed.layout)
+    x, y = torch.as_tensor(fed.source.test_x), torch.as_tensor(fed.source.test_y)
+    for i in range(fed.n):
+        logits = fed.module(X[i], client=i)(x)
+        assert float((logits.argmax(1) == y).double().mean()) == history.final("accuracy", i)
+        h.close(F.cross_entropy(logits, y), history.final("loss", i), 1e-12)
+    a, b = (fed.module(X[0], client=i)(x) for i in (0, 1))
+    assert not torch.allclose(a, b)  # other statistics
+
+
+def test_without_a_client_images_of_a_client_normalised_federation_get_the_pooled_statistics():
+    fed, history = trained(sizes=(13, 9, 20), model=Own(), normalise="client")
+    x, y = torch.as_tensor(fed.source.test_x), torch.as_tensor(fed.source.test_y)
+    found = fed.evaluate(history.params, "pooled")
+    h.close(F.cross_entropy(fed.module(history.params)(x), y), found["loss"], 1e-12)
+
+
+# --- an ordinary module -------------------------------------------------------------------------------------------
+
+
+def test_a_module_is_a_copy_that_shares_nothing_with_the_federation_or_another_copy():
+    fed, history = trained(model=Own())
+    before, params = fed.evaluate(history.params), history.params.clone()
+    module, other = fed.module(history.params), fed.module(history.params)
+    for tensor in module.state_dict().values():
+        tensor.zero_()
+    assert torch.equal(history.params, params)
+    assert fed.evaluate(history.params) == before
+    assert all(v.abs().sum() > 0 for k, v in other.state_dict().items() if k.endswith("weight"))
+    assert all(p.requires_grad and p.is_leaf for p in other.parameters())
+
+
+def test_a_state_dict_loads_into_another_copy_and_its_network_into_the_users_class():
+    fed, history = trained(model=Own())
+    module, x = fed.module(history.params), torch.as_tensor(fed.source.test_x)
+    again = fed.module(fed.x0)
+    again.load_state_dict(module.state_dict())
+    assert torch.equal(again(x), module(x))
+    own = Own().double().eval()
+    own.load_state_dict(module.network.state_dict())
+    h.close(own(fed.inputs(fed.test[0])), module(x), 1e-14)
+
+
+def test_a_layer_that_stands_twice_and_a_frozen_parameter_stay_so():
+    layer = nn.Linear(8, 8)
+    layer.bias.requires_grad_(False)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), layer, nn.ReLU(), layer, nn.Linear(8, 3))
+    fed, history = trained(model=net)
+    module = assert_as_evaluated(fed, history.params, history.final())
+    assert module.network[3].weight is module.network[5].weight
+    assert not module.network[3].bias.requires_grad
+    assert module.network.state_dict().keys() == net.state_dict().keys()
+
+
+@pytest.mark.parametrize(("model", "shape"), [("mlp", (1, 4, 4)), ("digit_cnn", (1, 8, 8)), (Own(), (1, 4, 4)),
+                                              ("digit_model_small", (3, 16, 16))])  # fmt: skip
+def test_torch_exports_a_module_for_batches_of_any_size(model, shape):
+    fed, history = trained(sizes=(12, 8), model=model, shape=shape)
+    module, x = fed.module(history.params), torch.as_tensor(fed.source.test_x)
+    program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim("B")},))
+    for part in (x, x[:3]):
+        h.close(program.module()(part), module(part), 1e-12)
+
+
+def test_safetensors_keeps_a_module_to_the_bit(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    fed, history = trained(model="digit_cnn", shape=(1, 8, 8))
+    module, file = fed.module(history.params), str(tmp_path / "model.safetensors")
+    safetensors.save_model(module, file)
+    again = fed.module(fed.x0)
+    safetensors.load_model(again, file)
+    assert all(torch.equal(v, again.state_dict()[k]) for k, v in module.state_dict().items())
+    warm = h.network(model="digit_cnn", shape=(1, 8, 8), start=safetensors.load_file(file))
+    assert torch.equal(warm.x0, history.params)
+
+
+def test_onnx_runs_a_module(tmp_path):
+    for name in ("onnx", "onnxscript"):
+        pytest.importorskip(name)
+    runtime = pytest.importorskip("onnxruntime")
+    fed, history = trained(model="digit_cnn", shape=(1, 8, 8), dtype=torch.float32)
+    module, x = fed.module(history.params), torch.as_tensor(fed.source.test_x)
+    torch.onnx.export(module, (x,), str(tmp_path / "model.onnx"), dynamo=True)
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    (logits,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    h.close(logits, module(x), 1e-4)
+
+
+# --- a warm start -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", ["vector", "array", "state_dict", "network", "module", "its state_dict"])
+def test_parameters_go_out_and_come_back_to_the_bit(kind, dtype):
+    fed, history = trained(model=Own(), dtype=dtype)
+    module = fed.module(history.params)
+    start = {
+        "vector": history.params, "array": history.params.numpy(), "state_dict": module.network.state_dict(),
+        "network": module.network, "module": module, "its state_dict": module.state_dict(),
+    }[kind]  # fmt: skip
+    warm = h.network(model=Own(), dtype=dtype, start=start)
+    assert torch.equal(warm.x0, history.params)
+    assert warm.evaluate(warm.x0) == fed.evaluate(history.params)
+    assert fc.simulate(fc.FedAvg(), warm, rounds=0).final() == history.final()
+
+
+def test_a_start_is_part_of_a_runs_identity_and_leaves_the_users_module_alone():
+    model = Own()
+    before = copy.deepcopy(model.state_dict())
+    fed, history = trained(model=model)
+    warm = h.network(model=model, start=history.params)
+    assert warm.fingerprint() != fed.fingerprint() == h.network(model=model).fingerprint()
+    assert warm.fingerprint() == h.network(model=model, start=fed.module(history.params)).fingerprint()
+    assert h.network(model=model, start=fed.x0).fingerprint() == fed.fingerprint()
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_buffers_of_a_start_are_taken_over_and_part_of_the_identity():
+    fed, other = h.network(model=Own()), Own(factor=2.0)
+    warm = h.network(model=Own(), start={**other.state_dict(), **fed.module(fed.x0).network.state_dict()})
+    assert float(warm.engine.module.factor) == 0.5
+    warm = h.network(model=Own(), start={**fed.module(fed.x0).network.state_dict(), "factor": other.factor})
+    assert float(warm.engine.module.factor) == 2.0
+    assert torch.equal(warm.x0, fed.x0)
+    assert warm.fingerprint() != fed.fingerprint()
+
+
+def test_evaluations_change_no_fingerprint():
+    fed = h.network(model=Own())
+    before = fed.fingerprint()
+    fed.evaluate(fed.x0)
+    fed.module(fed.x0)
+    assert fed.fingerprint() == before
+
+
+def test_a_run_from_a_start_is_the_run_that_goes_on():
+    fed, once = trained()
+    warm = fc.simulate(fc.FedAvg(), h.network(start=once.params), **RUN)
+    by_hand = fc.start(fc.FedAvg(), fed)
+    by_hand.server["x"] = once.params
+    for t in range(2):
+        by_hand, _ = fc.one_round(fc.FedAvg(), fed, by_hand, t, lr=0.05, local_steps=2, batch_size=4)
+    assert torch.equal(warm.params, by_hand["x"])
+
+
+# --- parameters of another length ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["evaluate", "correct", "objective", "module"])
+@pytest.mark.parametrize("change", [lambda x: x[:-1], lambda x: torch.cat([x, x]), lambda x: x[None], lambda x: x[0]])
+def test_a_vector_of_another_shape_is_refused(name, change):
+    fed = h.network()
+    x = change(fed.x0)
+    with pytest.raises(ValueError, match=r"has shape .*needed is .*use a flat vector") as e:
+        getattr(fed, name)(x)
+    assert str(tuple(x.shape)) in str(e.value)
+    assert str((fed.d,)) in str(e.value)
+
+
+def test_models_of_clients_are_one_row_for_each_client_there_is():
+    fed = h.network()
+    X = fed.x0.expand(fed.n, -1)
+    for wrong in (X[:, 1:], X[1:], fed.x0):
+        with pytest.raises(ValueError, match=r"X has shape .*\(5, \d+\); use one row"):
+            fed.evaluate_clients(wrong)
+    with pytest.raises(ValueError, match=r"clients=\[5\] do not exist; use clients from 0 to 4"):
+        fed.evaluate_clients(X[:2], np.array([1, 5]))
+
+
+def test_a_quadratic_has_no_module_and_takes_vectors_of_its_length_alone():
+    fed = fc.quadratic(*h.problem())
+    with pytest.raises(ValueError, match=r"a quadratic has no module.*fc\.federation"):
+        fed.module(fed.x0)
+    for f in (fed.evaluate, fed.objective):
+        with pytest.raises(ValueError, match=r"x has shape \(1,\), needed is \(3,\)"):
+            f(torch.ones(1, dtype=torch.float64))
