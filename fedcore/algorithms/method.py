@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .. import rng
 from ..engine import PLAIN, Loss
+from ..engine.shapes import Flat, Parameters, PerClient
 
 if TYPE_CHECKING:  # a method knows no data and no networks: these are the types of what the round hands it
     from ..data.batches import Plan
@@ -27,7 +28,7 @@ class Gradient(Protocol):
     along: directions `[m, d]`; the result is then the gradient's derivative in them, Hessian-vector products.
     """
 
-    def __call__(self, y: Tensor, *, loss: Loss | None = None, along: Tensor | None = None) -> Tensor: ...
+    def __call__(self, y: Parameters, *, loss: Loss | None = None, along: Parameters | None = None) -> Parameters: ...
 
 
 @dataclass(frozen=True)
@@ -177,13 +178,13 @@ class Round:
 
     # --- over the cohort ---------------------------------------------------------------------------------------------
 
-    def mean(self, rows: Tensor) -> Tensor:
+    def mean(self, rows: Parameters | PerClient) -> Tensor:
         """sum_i p_i rows_i: `[m, d]` -> `[d]`, or one number a client `[m]` -> a number."""
         if rows.ndim == 1:
             return self.mean(rows[:, None])[0]
         return self.total(torch.mv(rows.T, self.p[:, 0]))
 
-    def sum(self, rows: Tensor) -> Tensor:
+    def sum(self, rows: Parameters) -> Flat:
         """sum_i rows_i: `[m, d]` -> `[d]`."""
         return self.total(rows.sum(0))
 
@@ -207,7 +208,7 @@ class Round:
         G = self.objective.gradient(Y, self.plan, self.step if k is None else k, loss, along)
         return self._decayed(G, Y if along is None else along) if decay else G
 
-    def full_gradient(self, Y: Tensor) -> Tensor:
+    def full_gradient(self, Y: Parameters) -> Parameters:
         """Gradients `[m, d]` of the whole local objectives at the rows of Y, with weight decay."""
         return self._decayed(self.objective.full_gradient(Y, self.plan), Y)
 
@@ -383,11 +384,11 @@ class Method:
         """The federation as this method needs it; raises ValueError for one that it does not suit."""
         return fed
 
-    def start(self, x: Tensor) -> dict[str, Tensor]:
+    def start(self, x: Flat) -> dict[str, Tensor]:
         """The server's state before round 0, from the initial parameters `x [d]`."""
         return {"x": x}
 
-    def client_start(self, x: Tensor) -> dict[str, Tensor]:
+    def client_start(self, x: Flat) -> dict[str, Flat]:
         """The row `[d]` that each client's state starts from; zero for a state that is not given."""
         return {}
 
@@ -399,11 +400,11 @@ class Method:
         """What the round needs before its first local step: another exchange with the server, or local memory."""
         return r
 
-    def broadcast(self, r: Round) -> Tensor:
+    def broadcast(self, r: Round) -> Flat | Parameters:
         """Where each client of the cohort starts from: `[d]` for all, or `[m, d]`."""
         return r.x
 
-    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+    def direction(self, G: Gradient, y: Parameters, r: Round) -> Parameters:
         """v in the local step y <- y - lr * v, `[m, d]`."""
         return G(y)
 
@@ -416,11 +417,11 @@ class Method:
         """Say that hyper-parameters leave nothing but the gradient of this direction, unless a subclass has its own."""
         object.__setattr__(self, "_takes_gradients", type(self).direction is direction)
 
-    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+    def aggregate(self, r: Round, y: Parameters) -> dict[str, Flat | Parameters]:
         """The new state from the last local iterates `y [m, d]`: server vectors `[d]`, client states `[m, d]`."""
         return {"x": r.x + r.server_lr * r.mean(y - r.x)}
 
-    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor | None:
+    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Parameters | None:
         """The models `[n, d]` that the clients use after a round; None where all use the server's `x`."""
         return None
 

@@ -1,4 +1,4 @@
-"""The shapes that the engine's annotations speak of are those of every call: jaxtyping checks them while paths run."""
+"""Annotated shapes of the engine and of the methods are those of every call: jaxtyping checks them in runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import beartype
 import jaxtyping
 import pytest
 import torch
+from test_contract import METHODS, both_federations, make, run
 from test_engine import batch, rows, thin
 from test_submodels import NETS
 from torch import Tensor, nn
 
+import fedcore as fc
 import fedcore.engine
 from fedcore import models
+from fedcore.algorithms import Gradient, Method, Round
 from fedcore.engine import Engine, Loss
 from fedcore.engine.units import Neurons
 
@@ -38,11 +41,22 @@ def shaped(hint):
         return typing.Union[tuple(shaped(a) for a in arguments)]  # noqa: UP007
     if typing.get_origin(hint) in (tuple, list):
         return typing.get_origin(hint)[tuple(a if a is Ellipsis else shaped(a) for a in arguments)]
-    return hint  # functions and mappings: as they are
+    if typing.get_origin(hint) is dict:
+        return dict[arguments[0], shaped(arguments[1])]
+    return hint  # functions and other mappings: as they are
 
 
 def hints(function) -> dict[str, typing.Any]:
-    local = {"Streams": typing.Any, "Sink": typing.Any, "Federation": typing.Any}  # imported for annotations alone
+    alone = (
+        "Streams",
+        "Sink",
+        "Federation",
+        "Plan",
+        "Neurons",
+        "Layout",
+        "Objective",
+    )  # imported for annotations alone
+    local = dict.fromkeys(alone, typing.Any)
     return typing.get_type_hints(function, localns=local, include_extras=True)
 
 
@@ -60,14 +74,20 @@ def functions() -> list[tuple[object, str, types.FunctionType]]:
     ]  # fmt: skip
 
 
+def checking(f: types.FunctionType, annotated: types.FunctionType) -> types.FunctionType:
+    """f with the annotations of another function of the same arguments, checked at every call."""
+    copy = types.FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
+    of = {k: shaped(v) for k, v in hints(annotated).items()}
+    copy.__kwdefaults__, copy.__annotations__ = f.__kwdefaults__, {k: v for k, v in of.items() if v is not Gradient}
+    copy.__qualname__ = f.__qualname__
+    return jaxtyping.jaxtyped(copy, typechecker=beartype.beartype)
+
+
 @pytest.fixture
 def checked(monkeypatch):
     """The engine with a check of every annotation at every call."""
     for owner, name, f in functions():
-        copy = types.FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
-        copy.__kwdefaults__, copy.__annotations__ = f.__kwdefaults__, {k: shaped(v) for k, v in hints(f).items()}
-        copy.__qualname__ = f.__qualname__
-        monkeypatch.setattr(owner, name, jaxtyping.jaxtyped(copy, typechecker=beartype.beartype))
+        monkeypatch.setattr(owner, name, checking(f, f))
 
 
 def test_all_functions_of_the_engine_are_annotated():
@@ -109,3 +129,46 @@ def test_a_wrong_shape_is_seen(checked):
     Y, b = rows(module, 2, torch.float32), batch(2, 3, (1, 8, 8), 5, torch.float32)
     with pytest.raises(jaxtyping.TypeCheckError):
         Engine(module, "batched").gradient(Y, b, along=Y[:1])
+
+
+# --- methods: what `Method` says of its verbs holds for those of every class ------------------------------------------
+
+VERBS = ("start", "client_start", "broadcast", "direction", "aggregate")
+
+
+@both_federations
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_verbs_take_and_return_the_shapes_that_method_names(method, kind, monkeypatch):
+    for owner in {c for c in type(method).__mro__ if issubclass(c, Method)}:
+        for name in set(VERBS) & set(vars(owner)):
+            monkeypatch.setattr(owner, name, checking(vars(owner)[name], getattr(Method, name)))
+    for name in ("mean", "sum", "full_gradient"):
+        monkeypatch.setattr(Round, name, checking(getattr(Round, name), getattr(Round, name)))
+    fed = make(kind)
+    h = run(method, fed, rounds=2)
+    for name, value in h.state.items():
+        n = 1 if isinstance(method, fc.Central) else fed.n
+        assert value.shape == ((n, fed.d) if name in method.client_state else (fed.d,)), name
+
+
+class Flattened(fc.FedAvg):
+    def direction(self, G, y, r):
+        return G(y).mean(0)
+
+
+class OneRowMore(fc.FedAvg):
+    def broadcast(self, r):
+        return r.x.expand(1, r.m, -1)
+
+
+class AMatrixForAVector(fc.FedAvg):
+    def aggregate(self, r, y):
+        return {"x": (y - r.x)[None]}
+
+
+@pytest.mark.parametrize("kind", [Flattened, OneRowMore, AMatrixForAVector])
+def test_a_verb_of_another_shape_is_seen(kind, monkeypatch):
+    (verb,) = set(VERBS) & set(vars(kind))
+    monkeypatch.setattr(kind, verb, checking(vars(kind)[verb], getattr(Method, verb)))
+    with pytest.raises(jaxtyping.TypeCheckError):
+        run(kind(), make("network"))
