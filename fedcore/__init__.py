@@ -21,6 +21,7 @@ from .data import (
     Shards,
 )
 from .history import Diverged, History
+from .listing import Shown, shown
 from .objective.network import Federation, federation
 from .objective.quadratic import Quadratic, quadratic
 from .round import one_round, start
@@ -35,6 +36,6 @@ __all__ = [
     *algorithms.__all__,
     "IID", "ByOwner", "CheckpointError", "Complete", "DataNotFound", "DirectedRandom", "Dirichlet", "Diverged",
     "Exponential", "Federation", "Graph", "History", "Matrix", "Quadratic", "RandAugment", "RandomRegular", "Ring",
-    "Shards", "SweepFailed", "Torus", "cite", "distributed", "explore", "federation", "models", "one_round", "probes",
-    "quadratic", "show", "simulate", "start", "submodels", "sweep", "topology",
+    "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore", "federation", "models", "one_round", "probes",
+    "quadratic", "show", "shown", "simulate", "start", "submodels", "sweep", "topology",
 ]  # fmt: skip

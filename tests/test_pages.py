@@ -1,6 +1,7 @@
 """What chapters say through `fedcore.pages`, and what `fedcore.cite` gives, are what was measured and used."""
 
 import csv
+import inspect
 import json
 import re
 import subprocess
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
+import fedcore as fc
 from fedcore import citations, pages
 from fedcore.citations import cite
 from fedcore.pages import Claim
@@ -280,3 +282,30 @@ def test_a_citation_is_shown_as_bibtex_and_not_as_a_quoted_string():
     shown = repr(cite("FedUp"))
     assert shown == cite("FedUp") == str(cite("FedUp"))
     assert shown.startswith("@article{wan2024fedup,\n")
+
+
+# --- a method on one page ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", fc.ALL, ids=lambda m: m.__name__)
+def test_shown_has_the_equation_and_the_lines_that_run(method):
+    page = fc.shown(method)
+    assert page == fc.shown(method())
+    assert page.equation == inspect.getdoc(method)
+    for name in ("broadcast", "direction", "aggregate"):
+        lines = [line.strip() for line in inspect.getsource(getattr(method, name)).splitlines()]
+        differs = getattr(method, name) is not getattr(fc.algorithms.Method, name)
+        assert differs <= all(line in page.code for line in lines), name
+    compile(page.code, page.name, "exec")
+    assert page.equation in page._repr_markdown_()
+
+
+def test_shown_of_a_method_that_changes_no_verb_has_fedavgs_round():
+    assert fc.shown(fc.FedSGD).code.count("def ") >= 3
+    assert "return G(y)" in fc.shown(fc.FedSGD).code
+
+
+@pytest.mark.parametrize("what", [3, "FedUp", int, fc.Ring()])
+def test_shown_of_no_method_is_refused(what):
+    with pytest.raises(TypeError, match="use a method such as"):
+        fc.shown(what)
