@@ -36,6 +36,6 @@ __all__ = [
     *algorithms.__all__,
     "IID", "ByOwner", "CheckpointError", "Complete", "DataNotFound", "DirectedRandom", "Dirichlet", "Diverged",
     "Exponential", "Federation", "Graph", "History", "Matrix", "Quadratic", "RandAugment", "RandomRegular", "Ring",
-    "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore", "federation", "models", "one_round", "probes",
-    "quadratic", "show", "shown", "simulate", "start", "submodels", "sweep", "topology",
+    "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore", "federation", "models", "one_round",
+    "probes", "quadratic", "show", "shown", "simulate", "start", "submodels", "sweep", "topology",
 ]  # fmt: skip
