@@ -482,6 +482,19 @@ def test_the_readme_shows_the_four_lines():
     assert [line.startswith(start) for line, start in zip(block, lines, strict=True)] == [True] * 4
 
 
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    small = (
+        re.sub(r"rounds=\d+", "rounds=2", "\n".join(blocks))
+        .replace("seeds=3", "seeds=1")
+        .replace("workers=2", "workers=1")
+    )
+    names: dict = {}
+    exec(compile(small, "README.md", "exec"), names)
+    assert len(names["frame"].groupby(["method", "partition", "lr"])) == 3 * 2 * 2
+
+
 def test_continuous_integration_runs_the_two_commands_and_another_instruction_set():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
