@@ -228,8 +228,8 @@ def test_a_layers_output_is_observed_before_another_writes_over_it(loss):
 
 
 def test_a_model_without_rules_cannot_be_observed():
-    module, Y, b = setting(nn.Sequential(nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 5)))
-    with pytest.raises(ValueError, match="activations cannot be read in a model with LayerNorm"):
+    module, Y, b = setting(nn.Sequential(nn.Flatten(), nn.RMSNorm(64), nn.Linear(64, 5)))
+    with pytest.raises(ValueError, match="activations cannot be read in a model with RMSNorm"):
         Engine(module).observe(Y, b, ["1"])
 
 
@@ -339,16 +339,16 @@ def test_no_path_mixes_devices_or_reads_a_number_from_one(kind, path, compute, m
 
 
 def test_a_layer_is_added_in_one_place(monkeypatch):
-    class Softplus(rules.Each):
+    class Hardshrink(rules.Each):
         def units(self, streams, s, picture):
             streams.activation(s, self.name, streams.before)
             return s, picture
 
-    module, Y, b = setting(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Softplus(), nn.Linear(6, 5)))
-    assert Engine(module).unsupported == ["Softplus"]
-    with pytest.raises(ValueError, match="Softplus"):
+    module, Y, b = setting(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Hardshrink(), nn.Linear(6, 5)))
+    assert Engine(module).unsupported == ["Hardshrink"]
+    with pytest.raises(ValueError, match="Hardshrink"):
         Neurons.of(module)
-    monkeypatch.setitem(rules.RULES, nn.Softplus, Softplus)
+    monkeypatch.setitem(rules.RULES, nn.Hardshrink, Hardshrink)
     assert Neurons.of(module).sites == ("2",)
     assert relative(Engine(module, "batched").gradient(Y, b)[0], by_autograd(module, Y, b)) < 1e-12
     with pytest.raises(ValueError, match="path='written' has no rule"):

@@ -54,12 +54,13 @@ class Batched:
         return p.z.to(Y.dtype)
 
     def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None) -> list[Tensor]:
-        """Activations `[m, B, channels, positions]` at some layers, no scaling, or a loss's derivatives by them."""
+        """Activations `[m, B, channels, positions]` at some layers, or a loss's derivatives by them; no scaling, no
+        dropout."""
         backward = loss is not None
         with torch.set_grad_enabled(backward):
             leaves = {k: v.requires_grad_(backward) for k, v in self.layout.views(Y.detach()).items()}
             p = self._pass(leaves, batch, 1.0)
-            p.sites = dict.fromkeys(sites)
+            p.sites, p.key = dict.fromkeys(sites), ()
             logits = forward(self.rule, entering(batch.x), p)
             seen = list(p.sites.values())
             if loss is not None:
@@ -72,7 +73,7 @@ class Batched:
     def _pass(self, params: dict[str, Tensor], batch: Batch, rate: Any) -> Pass:
         if rate is not None and not isinstance(rate, float):  # one a client
             rate = torch.as_tensor(rate, dtype=batch.w.dtype).to(batch.w.device, batch.w.dtype)
-        return Pass(params, len(batch.y), batch.real(), 1 in batch.count, rate)
+        return Pass(params, len(batch.y), batch.real(), 1 in batch.count, rate, count=batch.count, key=batch.key)
 
     def _logits(self, forward: Callable[[Rule, Tensor, Pass], Tensor], batch: Batch, p: Pass) -> Logits:
         with autocast(self.compute, batch.w.device):

@@ -20,7 +20,7 @@ from .batch import Batch
 from .batched import Batched, Criterion
 from .choose import PATHS, blocks, even, is_large, share
 from .loss import PLAIN, Loss
-from .rules import rule_of
+from .rules import Branches, Chain, Dropout, rule_of
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
 from .units import Neurons
@@ -80,7 +80,8 @@ class Engine:
         if not self.unsupported and sorted(rule.parameters()) != sorted(self.layout.names):
             self.unsupported.append("parameters that are shared or outside its layers")
         # a module outside the rules may draw random numbers or mix samples, in its layers or in its own forward
-        self.random = bool(self.unsupported)
+        self.random = bool(self.unsupported) or any(isinstance(part, Dropout) for part in rule.all())
+        self._own_forward = any(isinstance(part, Chain | Branches) for part in rule.all())
         self.batched = Batched(rule, self.layout, criterion, compute)
         self.sequential = Sequential(self.module, self.layout, criterion, compute, self.random)
         self.written = None
@@ -313,10 +314,10 @@ class Engine:
     def lays(self, inputs: Tensor) -> bool:
         """Whether an evaluation lays images with their channels last in memory.
 
-        CPUs then convolve and pool two to three times as fast.  Not for a module outside the rules: its own forward may
-        ask for the usual strides, as `view` does.
+        CPUs then convolve and pool two to three times as fast.  Not for a forward of the user's own: it may ask for the
+        usual strides, as `view` does.
         """
-        return not self.unsupported and inputs.dim() == 4
+        return inputs.dim() == 4 and not (self.unsupported or self._own_forward)
 
     def _laid(self, inputs: Tensor) -> Tensor:
         return inputs.contiguous(memory_format=torch.channels_last) if self.lays(inputs) else inputs

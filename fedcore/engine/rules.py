@@ -11,6 +11,7 @@ a convolution's or norm's groups are the clients.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from .. import models
 from .batch import ONE_SAMPLE
 from .shapes import Activations, PerClient, PerSample, Pictures, Vectors
+from .traced import Step, steps
 
 if TYPE_CHECKING:
     from .units import Streams
@@ -42,7 +44,8 @@ class Pass:
 
     params: name -> `[m, *shape]`.  real: where samples are real, None where all are.  single: whether a client has one
     sample.  rate: for all scalers, a number or one per client; None: their own.  sites: outputs of layers by name, for
-    the names that are in it.  z: the representation of a `models.Projected`.
+    the names that are in it.  z: the representation of a `models.Projected`.  count, key: real samples of each client,
+    and the seed of its dropout; without keys nothing is dropped.
     """
 
     params: dict[str, Tensor]
@@ -52,6 +55,15 @@ class Pass:
     rate: PerClient | float | None = None
     sites: dict[str, Tensor | None] = field(default_factory=dict)
     z: Tensor | None = None
+    count: Sequence[int] = ()
+    key: Sequence[int] = ()
+    drawing: list[torch.Generator] = field(default_factory=list)
+
+    def generators(self, device: torch.device) -> list[torch.Generator]:
+        """One a client, at the place in its stream that the layers before have left it."""
+        if not self.drawing:
+            self.drawing += [torch.Generator(device).manual_seed(key) for key in self.key]
+        return self.drawing
 
 
 class Rule:
@@ -97,6 +109,12 @@ class Rule:
         if type(self).batched is Rule.batched:
             return type(self.module).__name__
         return READ_TWICE if any(part.overwrites for part in self.rereads) else None
+
+    def all(self) -> Iterator[Rule]:
+        """This rule and those of the layers in it."""
+        yield self
+        for child in self.children:
+            yield from child.all()
 
     def problems(self) -> Iterator[str]:
         """Why `batched` cannot stand for this layer and those in it."""
@@ -153,9 +171,10 @@ class Sequential(Rule):
 
     takes = None
 
-    def __init__(self, module: nn.Module, name: str) -> None:
+    def __init__(self, module: nn.Module, name: str, parts: Iterable[tuple[str, nn.Module]] | None = None) -> None:
         super().__init__(module, name)
-        self.rules_of(module._modules.items())  # named_children() would skip a layer that is used twice
+        # named_children() would skip a layer that is used twice
+        self.rules_of(module._modules.items() if parts is None else parts)
         self.passes_on, self.overwrites = all(part.passes_on for part in self.children), overwrites(self.children)
         for before, part in itertools.pairwise(self.children):
             if isinstance(part, ReLU):
@@ -255,6 +274,41 @@ class PreAct(Rule):
         return streams.join(short, h), picture
 
 
+class Chain(Sequential):
+    """A module of the user's own whose forward is one layer after another."""
+
+
+class Branches(Rule):
+    """A module of the user's own whose forward is layers, and additions of what they give."""
+
+    def __init__(self, module: nn.Module, name: str, steps: Sequence[Step]) -> None:
+        super().__init__(module, name)
+        layers = [(step, layer) for step, layer, _ in steps if layer is not None]
+        rules = dict(zip((step for step, _ in layers), self.rules_of(layers), strict=True))
+        self.steps = [(step, rules.get(step), reads) for step, _, reads in steps]
+        read = [one for _, _, reads in steps for one in reads]
+        shared = {one for one in read if read.count(one) > 1}  # also under another name, where a layer passes it on
+        for step, rule, reads in self.steps:
+            if rule is not None and rule.passes_on and reads[0] in shared:
+                shared.add(step)
+        self.rereads = [rule for _, rule, reads in self.steps if rule is not None and reads[0] in shared]
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        values = {"": x}
+        for step, rule, reads in self.steps:
+            inputs = [values[one] for one in reads]
+            values[step] = inputs[0] + inputs[1] if rule is None else rule(inputs[0], p)
+        return values[self.steps[-1][0]]
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        values = {"": (s, picture)}
+        for step, rule, reads in self.steps:
+            inputs = [values[one] for one in reads]
+            joined = rule is None and (streams.join(inputs[0][0], inputs[1][0]), inputs[0][1])
+            values[step] = joined or streams.through(rule, *inputs[0])
+        return values[self.steps[-1][0]]
+
+
 class Heads(Rule):
     """`models.Heads`: a classifier after every stage."""
 
@@ -338,20 +392,21 @@ class Linear(Rule):
 
 
 class Conv2d(Rule):
-    """`nn.Conv2d` without groups of its own: one convolution whose groups are the clients."""
+    """`nn.Conv2d`: one convolution whose groups are the clients, each with the groups of the layer."""
 
     fresh = True
 
-    def problem(self) -> str | None:
-        c = self.module
-        plain = c.groups == 1 and not isinstance(c.padding, str) and c.padding_mode == "zeros"
-        return None if plain else "Conv2d with groups, padding='same' or a padding_mode"
-
     def batched(self, x: Pictures, p: Pass) -> Pictures:
-        c = self.module
+        c, padding = self.module, self.module.padding
+        if c.padding_mode != "zeros":
+            x, padding = F.pad(x, c._reversed_padding_repeated_twice, c.padding_mode), 0
         bias = None if c.bias is None else p.params[self.bias].reshape(-1)
         weight = p.params[self.weight].flatten(0, 1)
-        return F.conv2d(x, weight, bias, c.stride, c.padding, c.dilation, groups=p.clients)
+        return F.conv2d(x, weight, bias, c.stride, padding, c.dilation, groups=p.clients * c.groups)
+
+    def is_written(self) -> bool:
+        c = self.module
+        return c.groups == 1 and not isinstance(c.padding, str) and c.padding_mode == "zeros"
 
     def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
         c, b, W = self.module, s.clients, s.params[self.weight]
@@ -456,6 +511,23 @@ class GroupNorm(Rule):
         return out, back
 
 
+class LayerNorm(Rule):
+    """`nn.LayerNorm`: over the last axes of each sample."""
+
+    fresh = True
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        n, m = self.module, p.clients
+        rows = x.unflatten(1, (m, -1)).transpose(0, 1) if x.dim() == 4 else x  # [m, B, ...]
+        rows = F.layer_norm(rows, n.normalized_shape, None, None, n.eps)
+        shape = (m, *(1,) * (rows.dim() - 1 - len(n.normalized_shape)), *n.normalized_shape)
+        if n.elementwise_affine:
+            rows = rows * p.params[self.weight].view(shape)
+            if n.bias is not None:
+                rows = rows + p.params[self.bias].view(shape)
+        return rows.transpose(0, 1).flatten(1, 2) if x.dim() == 4 else rows
+
+
 class BatchNorm(Rule):
     """`nn.BatchNorm1d` and `nn.BatchNorm2d`, on the statistics of each client's own batch."""
 
@@ -530,8 +602,36 @@ class Each(Rule):
         return s, picture
 
 
+# e, input, output, layer -> the derivative of an activation times e
+BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor, nn.Module], Tensor]] = {
+    nn.Tanh: lambda e, x, out, layer: aten.tanh_backward(e, out),
+    nn.Sigmoid: lambda e, x, out, layer: aten.sigmoid_backward(e, out),
+    nn.GELU: lambda e, x, out, layer: aten.gelu_backward(e, x, approximate=layer.approximate),
+    nn.SiLU: lambda e, x, out, layer: aten.silu_backward(e, x),
+    nn.LeakyReLU: lambda e, x, out, layer: aten.leaky_relu_backward(e, x, layer.negative_slope, False),
+    nn.ELU: lambda e, x, out, layer: aten.elu_backward(e, layer.alpha, 1, 1, False, x),
+}
+
+
 class Pointwise(Each):
-    """Tanh and Sigmoid."""
+    """Activations: one number in, one number out."""
+
+    takes = None
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.overwrites = getattr(module, "inplace", False)
+        if self.overwrites:
+            self.module = copy.copy(module)
+            self.module.inplace = False
+        self.fresh = type(module) not in (nn.Tanh, nn.Sigmoid)
+
+    def is_written(self) -> bool:
+        return type(self.module) in BACKWARD
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
+        out = self.module(x)
+        return out, lambda e: BACKWARD[type(self.module)](e, x, out, self.module) if need else None
 
     def units(self, streams: Streams, s: int, picture: bool) -> Stream:
         streams.activation(s, self.name, streams.before)
@@ -541,14 +641,13 @@ class Pointwise(Each):
 class ReLU(Pointwise):
     """`nn.ReLU`.  spares: on the written path, it leaves its input as it is."""
 
-    takes, spares = None, True
-
-    def __init__(self, module: nn.Module, name: str) -> None:
-        super().__init__(module, name)
-        self.overwrites = module.inplace
+    spares = True
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         return torch.relu(x)
+
+    def is_written(self) -> bool:
+        return True
 
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
         out = x.relu() if self.spares else x.relu_()
@@ -588,6 +687,42 @@ class AdaptiveAvgPool2d(Each):
     def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
         size = x.shape[2] * x.shape[3]
         return x.mean((2, 3), keepdim=True), lambda e: (e / size).expand_as(x) if need else None
+
+
+class LogSoftmax(Each):
+    """`nn.LogSoftmax` of the logits, which the cross-entropy takes for them."""
+
+    takes = 1
+
+    def problem(self) -> str | None:
+        return None if self.module.dim in (1, -1) else "LogSoftmax over another axis than the classes"
+
+    def batched(self, x: Vectors, p: Pass) -> Vectors:
+        return torch.log_softmax(x, -1)
+
+    def written(self, x: Vectors, s: Sink, need: bool) -> tuple[Vectors, Back]:
+        out = torch.log_softmax(x, -1)
+        return out, lambda e: e - out.exp() * e.sum(-1, keepdim=True)
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        return Rule.units(self, streams, s, picture)
+
+
+class Dropout(Rule):
+    """`nn.Dropout`: every client draws for its own samples, by its own generator, as it would alone."""
+
+    passes_on = True
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        rate = self.module.p
+        if rate == 0 or not p.key:
+            return x
+        rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1) if x.dim() == 4 else x  # [m, B, ...]
+        keep = torch.zeros_like(rows)
+        for mask, count, generator in zip(keep, p.count, p.generators(x.device), strict=True):
+            mask[:count] = torch.empty_like(rows[0, :count]).contiguous().bernoulli_(1 - rate, generator=generator)
+        out = rows * keep.div_(1 - rate) if rate < 1 else rows * keep
+        return out.transpose(0, 1).flatten(1, 2) if x.dim() == 4 else out
 
 
 class Flatten(Rule):
@@ -644,11 +779,21 @@ RULES: dict[type[nn.Module], type[Rule]] = {
     nn.Linear: Linear,
     nn.Conv2d: Conv2d,
     nn.GroupNorm: GroupNorm,
+    nn.LayerNorm: LayerNorm,
     nn.BatchNorm1d: BatchNorm,
     nn.BatchNorm2d: BatchNorm,
     nn.ReLU: ReLU,
     nn.Tanh: Pointwise,
     nn.Sigmoid: Pointwise,
+    nn.GELU: Pointwise,
+    nn.SiLU: Pointwise,
+    nn.ELU: Pointwise,
+    nn.LeakyReLU: Pointwise,
+    nn.ReLU6: Pointwise,
+    nn.Hardswish: Pointwise,
+    nn.Softplus: Pointwise,
+    nn.Dropout: Dropout,
+    nn.LogSoftmax: LogSoftmax,
     nn.Identity: Identity,
     nn.MaxPool2d: MaxPool2d,
     nn.AvgPool2d: Each,
@@ -659,8 +804,19 @@ RULES: dict[type[nn.Module], type[Rule]] = {
 
 
 def rule_of(module: nn.Module, name: str = "") -> Rule:
-    """The rule of a module and of all that is in it; a subclass of a known layer is not that layer."""
-    return RULES.get(type(module), Rule)(module, name)
+    """The rule of a module and of all that is in it; a subclass of a known layer is not that layer.
+
+    A module of no known kind is what its forward calls, where that is layers and additions.
+    """
+    if type(module) in RULES:
+        return RULES[type(module)](module, name)
+    called = steps(module, lambda part: type(part) in RULES)
+    if called is None:
+        return Rule(module, name)
+    names = [step for step, _, _ in called]
+    if [reads for _, _, reads in called] == [(before,) for before in ["", *names[:-1]]]:
+        return Chain(module, name, [(step, layer) for step, layer, _ in called])
+    return Branches(module, name, called)
 
 
 def side_by_side(x: Annotated[Tensor, "m B C H W"], dtype: torch.dtype) -> Pictures:
