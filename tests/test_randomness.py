@@ -23,7 +23,8 @@ from fedcore import rng
 integers = st.integers(-(2**63), 2**63 - 1)
 METHODS = [
     fc.FedAvg(), fc.FedAvg(server_momentum=0.7), fc.FedSGD(), fc.FedProx(mu=0.4), fc.SCAFFOLD("I"), fc.SCAFFOLD("II"),
-    fc.FedUp(alpha=0.1),
+    fc.FedUp(alpha=0.1), fc.FedAdam(tau=0.1), fc.FedNova(), fc.FedExP(), fc.FedCM(0.3), fc.FedGamma(), fc.FedSpeed(),
+    fc.FedPer(), fc.FedRep(), fc.Ditto(), fc.pFedMe(2.0), fc.LocalOnly(),
 ]  # fmt: skip
 
 

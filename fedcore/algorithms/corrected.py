@@ -52,7 +52,7 @@ class MoFedSAM(FedSAM):
 
     v = beta g(y + rho g / ||g||) + (1 - beta) Delta, with FedCM's Delta.  rho = 0 is FedCM(alpha=beta).
 
-    rho: radius of the perturbation, 0.1 as in FedSAM.  beta: share of the client's own gradient, 0.1 in the paper.
+    rho: radius of the perturbation, 0.1 as in FedSAM.  beta: share of the client's own gradient, default 0.1.
     Raises ValueError for rho < 0, and unless 0 < beta <= 1.
     """
 

@@ -54,8 +54,7 @@ class Ditto(Method):
     the model that the client received.  The y_i are averaged; `v_i [n, d]` stays with its client and is its model.
     Clip and momentum are applied to either model by itself.  lam = 0 is LocalOnly for the v_i.
 
-    lam (lambda): pull to the server's model; the paper chooses among 0.05 to 2, default 1.  Raises ValueError for
-    lam < 0.
+    lam (lambda): pull to the server's model; the default 1 is ours, tune it.  Raises ValueError for lam < 0.
     """
 
     lam: float = 1.0
@@ -95,7 +94,7 @@ class Ditto(Method):
 class pFedMe(Method):
     """SGD on the clients' Moreau envelopes, min_theta F_i(theta) + lam/2 ||theta - y||^2 (T. Dinh et al. 2020).
 
-    A local step (Algorithm 1, line 8) looks for the minimiser on its mini-batch by `inner_steps` steps from theta = y,
+    A local step of Algorithm 1 looks for the minimiser on its mini-batch by `inner_steps` steps from theta = y,
     theta <- theta - inner_lr (g(theta) + lam (theta - y)), and moves y <- y - lr lam (y - theta).  The server mixes,
     x <- (1 - beta) x + beta mean_S y_i, where beta is the run's server_lr.  The clients' models are the last theta_i.
     The paper leaves the start of theta open; its authors' code goes on from the theta of the step before.

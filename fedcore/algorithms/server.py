@@ -23,7 +23,7 @@ class Adaptive(Method):
     across = "sums"
 
     def __post_init__(self) -> None:
-        for name in {"beta1", "beta2"} & set(vars(self)):
+        for name in sorted({"beta1", "beta2"} & set(vars(self))):
             checks.number(name, getattr(self, name), 0, 0.999999)
         checks.number("tau", self.tau, 0, open_low=True)
 
@@ -49,7 +49,7 @@ class FedAdagrad(Adaptive):
     x <- x + server_lr m_t / (sqrt(v_t) + tau), entry by entry, without bias correction.
 
     server_lr is the paper's eta: a step moves an entry by about server_lr, so choose 0.001 to 0.1 and not 1.  beta1:
-    the default 0 is that of the paper's experiments.  tau: the paper's default 0.001; the larger, the less adaptive.
+    the default 0 is that of the paper's experiments.  tau: default 0.001; the larger, the less adaptive.
     The rule has no beta2.  Raises ValueError unless 0 <= beta1 < 1 and tau > 0.
     """
 
@@ -130,7 +130,7 @@ class FedExP(Method):
     The iterates oscillate, and the paper evaluates the mean of the last two.  Here `x` is the iterate itself, which
     the server sends and the history evaluates; `x_prev` is the one before, so (x + x_prev) / 2 is the paper's model.
 
-    eps: the paper tunes it from 0.001 on, which is the default; it bounds eta_g where the updates cancel.
+    eps: bounds eta_g where the updates cancel; default 0.001, tune it.
     Raises ValueError for eps <= 0.
     """
 
