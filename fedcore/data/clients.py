@@ -129,7 +129,7 @@ class Clients:
         """
         if self.source.text:
             return x.long()
-        if x.dtype != torch.uint8 and self.normalise == "pooled":
+        if self.normalise == "pooled" and (x.dtype != torch.uint8 or self.x.dim() != 4):  # numbers, not images
             return x.to(self.dtype)
         mean, std = self.statistics[:, -1 if rows is None or self.normalise != "client" else rows]
         return (x.to(self.dtype) - mean).div_(std)
@@ -197,7 +197,7 @@ class Clients:
         Raises ValueError where a sample is a client's or a test sample, or of another shape or type than the source's.
         """
         s = self.source
-        given = from_arrays("public", x, y, x, y, classes=s.classes)
+        given = from_arrays("public", x, y, x, y, s.layout, classes=s.classes)
         if given.train_x.shape[1:] != s.train_x.shape[1:] or given.train_x.dtype != s.train_x.dtype:
             raise ValueError(
                 f"public samples are {given.train_x.dtype} {given.train_x.shape[1:]}, the source's are "
@@ -245,7 +245,6 @@ def set_aside(source: Source, k: int, seed: int) -> tuple[Source, Arrays, np.nda
             f"public={k} samples per class, but one class has {min(map(len, by_class))} training samples; use fewer"
         )
     taken = np.sort(np.concatenate(by_class))
-    left = np.setdiff1d(np.arange(len(source.train_y)), taken)
-    owner = None if source.train_owner is None else source.train_owner[left]
-    rest = replace(source, train_x=source.train_x[left], train_y=source.train_y[left], train_owner=owner)
-    return rest, (source.train_x[taken], source.train_y[taken]), left
+    kept = np.ones(len(source.train_y), bool)
+    kept[taken] = False
+    return source.keeping(kept), (source.train_x[taken], source.train_y[taken]), np.flatnonzero(kept)

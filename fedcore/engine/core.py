@@ -143,6 +143,10 @@ class Engine:
             return self.path
         return "sequential" if self.unsupported or is_large(self.layout.d, device) else "batched"
 
+    def _by_autograd(self, batch: Batch) -> str:
+        """`general` for this batch: sequences `[L, F]`, which no rule knows, go one client after another."""
+        return "sequential" if batch.x.dim() == 4 else self.general(batch.w.device)
+
     def width(self, x: Tensor) -> int:
         """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""
         if x.shape[1:] not in self._widths:
@@ -182,7 +186,7 @@ class Engine:
         if loss.plain and along is None and self._writes(Y, batch):
             self._write(Y, batch, G, losses)
             return G, losses
-        if self.general(Y.device) == "sequential":
+        if self._by_autograd(batch) == "sequential":
             losses = self.sequential.gradient(Y, batch, loss, along, G)
         else:
             whole = [slice(0, len(Y))]
@@ -246,7 +250,7 @@ class Engine:
 
         Where samples are padded they mean nothing.
         """
-        if self.general(Y.device) == "sequential":
+        if self._by_autograd(batch) == "sequential":
             return self.sequential.logits(Y, batch)
         parts = [slice(0, len(Y))] if self.block is None else blocks(len(Y), self.block, 0, self.layout.d, Y.device)
         return torch.cat([self.batched.logits(Y[part], batch.rows(part)) for part in parts])
@@ -262,6 +266,8 @@ class Engine:
                 f"activations cannot be read in a model with {', '.join(self.unsupported)}; use layers of "
                 "fedcore.engine.rules.RULES"
             )
+        if batch.x.dim() == 4:
+            raise ValueError("activations cannot be read on sequences [L, F]; use layout='features' or 'image'")
         step = len(Y) if self.general(Y.device) != "sequential" else 1
         parts = [slice(a, a + step) for a in range(0, len(Y), step)]
         seen = [self.batched.observe(Y[part], batch.rows(part), sites, loss and loss.cut(part)) for part in parts]

@@ -21,7 +21,7 @@ from ..data.augment import RandAugment
 from ..data.batches import Plan
 from ..data.clients import READINGS, Clients, set_aside
 from ..data.normalisation import NORMALISE
-from ..data.partitions import IID, ByOwner, Partition
+from ..data.partitions import IID, ByOwner, Listed, Partition, checked
 from ..data.sources import Source, load
 from ..engine import PATHS, PLAIN, Batch, Engine, Loss
 from ..engine.units import Neurons
@@ -170,7 +170,11 @@ class Federation:
         return replace(self, data=self.data.to(device, dtype), engine=engine, x0=self.x0.to(device, dtype))
 
     def forced(self, path: str) -> Federation:
-        """The same federation with the engine's path forced ("written", "batched" or "sequential")."""
+        """The same federation with the engine's path forced ("written", "batched" or "sequential").
+
+        Raises ValueError where the path has no rule for the model or the samples.
+        """
+        _has_path(path, self.data)
         return replace(self, engine=self.engine.forced(path))
 
     def fastest(self, cohort: int = 10, batch_size: int = 20) -> Federation:
@@ -561,7 +565,7 @@ class Federation:
 def federation(
     source: Any = "digits",
     clients: int | None = None,
-    partition: Partition | None = None,
+    partition: Partition | Sequence[Any] | None = None,
     model: str | nn.Module | Callable[..., nn.Module] = "cnn",
     seed: int = 0,
     *,
@@ -577,12 +581,22 @@ def federation(
     public: int | None = None,
     validation: bool = False,
     start: Tensor | Mapping[str, Tensor] | nn.Module | None = None,
+    layout: str | None = None,
 ) -> Federation:
     """A federation of real data.
 
-    source: a name (`fc.data.sources.NAMES`), `(x, y)`, `((x, y), (test_x, test_y))`, or a mapping with npz keys.
-    clients: how many; None with `ByOwner()` means all owners.  partition: `IID()` (default), `Dirichlet(q)`,
-    `Shards(c)`, `ByOwner()`.  model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
+    source: a name (`fc.data.sources.NAMES`); arrays or tensors `(x, y)`; a map-style dataset (torchvision's, Hugging
+    Face's with an input and a label column, your own); a list of either, one per client; a mapping with npz keys.
+    Two of them in a tuple, `((x, y), (test_x, test_y))`, are training and test data; of one alone every fifth sample is
+    the test set.  A dataset's items are read once: random transforms belong into `augment`.
+    layout: what samples in memory are: "image" `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, "features" `[N, F]`,
+    "sequence" `[N, L, F]` or `[N, L]`, or "text" `[N, L]`, numbers of symbols.  None guesses images and features, and
+    asks where numbers `[N, a, b]` may be either.
+    clients: how many; None means all owners with `ByOwner()`, all clients of a list, all index arrays of a partition.
+    partition: `IID()` (default, but for a list with one entry per client), `Dirichlet(q)`, `Shards(c)`, `ByOwner()`, an
+    object with their `split`, or a list of index arrays, one per client.  These count the training samples as they
+    were given, none twice; some may be left out, and those that become test, validation or public data leave their
+    client.  model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
     convolutions with 8 bits of mantissa; clients computed together at most.
@@ -593,29 +607,47 @@ def federation(
     start: where runs start instead of the model's initial parameters (`fed.x0`): a flat vector `[d]` such as an earlier
     `history.params`, a state_dict, or a module of the same architecture, also one that `fed.module` returned.
 
-    Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data), TypeError.
+    Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data, indices out of range or given
+    twice), TypeError.
     """
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype}; use torch.float32 or torch.float64")
-    source = load(source, root, download)
+    source = load(source, root, download, layout)
     seed = checks.integer("seed", seed, 0)
     if checks.boolean("validation", validation):
         source = source.with_validation()
     aside = None
     if public is not None:
         source, aside, _ = set_aside(source, public, seed)
-    partition = IID() if partition is None else partition
+    if isinstance(partition, list | tuple):
+        partition = Listed(tuple(partition))
+    elif partition is None:
+        partition = ByOwner() if source.by_client else IID()
     if not hasattr(partition, "split") or isinstance(partition, type | str):
-        raise TypeError(f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c) or fc.ByOwner()")
+        raise TypeError(
+            f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c), fc.ByOwner(), or a list of index "
+            "arrays, one per client"
+        )
     if clients is None:
-        if not isinstance(partition, ByOwner) or source.train_owner is None:
-            raise ValueError("clients=None works with partition=ByOwner() on a source with owners; use clients=n")
-        clients = len(np.unique(source.train_owner)) * partition.parts
+        if isinstance(partition, Listed):
+            clients = len(partition.parts)
+        elif isinstance(partition, ByOwner) and source.train_owner is not None:
+            clients = len(np.unique(source.train_owner)) * partition.parts
+        else:
+            raise ValueError(
+                "clients=None works with partition=ByOwner() on a source with owners and with a list of index arrays; "
+                "use clients=n"
+            )
     clients = checks.integer("clients", clients, 1)
     checks.choice("normalise", normalise, NORMALISE)
     if augment is not None:
         _augmentable(augment, source)
     parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
+    if isinstance(partition, Listed) and source.given is not None:
+        rows = (source.given[part] for part in checked(parts, clients, len(source.given)))
+        parts = [part[part >= 0] for part in rows]
+    else:
+        parts = checked(parts, clients, len(source.train_y))
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)
     if start is not None:
         module = models.started(module, start, dtype)
@@ -639,6 +671,7 @@ def on_network(
 
     Raises ValueError for parameters that are not finite and for a module that does not suit the data.
     """
+    _has_path(path, data)
     engine = Engine(module, path, compute=compute, block=block).to(data.device, data.dtype)
     x0 = models.flatten(module).to(data.device, data.dtype)
     if not torch.isfinite(x0).all():
@@ -649,7 +682,7 @@ def on_network(
     except Exception as e:  # whatever a module of the user's raises
         raise ValueError(
             f"the model does not take inputs of shape {tuple(data.x.shape[1:])} ({first_line(e)}); "
-            "use a model made for this shape, or model='mlp'"
+            "use a model made for this shape, model='mlp', or another layout for data in memory"
         ) from e
     if not isinstance(logits, Tensor):
         raise ValueError(
@@ -662,6 +695,13 @@ def on_network(
             f"classes; make its last layer {classes} wide"
         )
     return Federation(data, engine, x0, partition, seed)
+
+
+def _has_path(path: str, data: Clients) -> None:
+    if path in ("written", "batched") and data.x.dim() == 3:
+        raise ValueError(
+            f"path={path!r} has no rule for sequences {tuple(data.x.shape[1:])}; use path='auto' or 'sequential'"
+        )
 
 
 def _augmentable(augment: RandAugment, source: Source) -> None:
