@@ -16,6 +16,7 @@ from fedcore.engine import Engine
 
 X, Y = h.images(40, (1, 4, 4), 3)
 FLAT = np.zeros((40, 20, 6))
+FEATURES = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 A, B = h.problem(4, 3)
 QUADRATIC = fc.quadratic(A, B)
 NET = fc.models.mlp((1, 4, 4), 3)
@@ -40,6 +41,14 @@ class Items:
 
     def __getitem__(self, k):
         return self.items[k]
+
+
+def mse(z, y):
+    return ((z[:, 0] - y) ** 2).mean()
+
+
+def item_loss(z, y):
+    return mse(z, y) if float(y[0]) < 9 else mse(z, y) / 2
 
 
 def spoiled(value: float) -> np.ndarray:
@@ -261,6 +270,29 @@ INPUTS = [
     (lambda: fed(partition=[[0, 1], [2], [3], [50]]), ValueError, "client 3 index 50 40 samples 0 to 39"),
     (lambda: fed(partition=[[0, 1], [4], [3], [5]]), ValueError, "clients [1] no training data another partition"),
     (lambda: fed(partition=np.arange(8).reshape(4, 2)), TypeError, "partition=array list of index arrays"),
+]
+REAL = (FEATURES, Y / 3)
+LOSSES = [
+    (lambda: fed(REAL), ValueError, "labels float64 integers loss= no classes"),
+    (lambda: fed((FEATURES, np.eye(3)[Y])), ValueError, "(32, 5) (32, 3) one integer label loss="),
+    (lambda: fed(REAL, loss="mse"), TypeError, "loss='mse' (logits [B, C], targets [B, ...]) torch.nn.MSELoss()"),
+    (lambda: fed(REAL, loss=nn.MSELoss), TypeError, "MSELoss torch.nn.MSELoss()"),
+    (lambda: fed(REAL, loss=lambda z: z), ValueError, "(20, 1) (20,) float64 function [B] mean"),
+    (lambda: fed(REAL, loss=lambda z, y: z), ValueError, "shape (20, 1) 20 samples [B] mean"),
+    (lambda: fed(REAL, loss=lambda z, y: 1.0), ValueError, "float 20 samples [B] mean"),
+    (lambda: fed(REAL, loss=lambda z, y: (z.detach()[:, 0] - y) ** 2), ValueError, "gradient logits detach()"),
+    (lambda: fed(REAL, loss=lambda z, y: z[:, 0].log()), ValueError, "not finite first 20 training samples"),
+    (lambda: fed(REAL, loss=nn.MSELoss()), ValueError, "one by one [B, 1] [B] (20, 1) (20,)"),
+    (lambda: fed(REAL, loss=nn.MSELoss(reduction="sum")), ValueError, "one by one no sum over samples"),
+    (lambda: fed(REAL, loss=lambda z, y: z.var()), ValueError, "one by one not depend on the others"),
+    (lambda: fed(REAL, loss=item_loss), ValueError, "item_loss mean torch.vmap one loss per sample, [B]"),
+    (lambda: fed((FEATURES, Y / 0.0), loss=mse), ValueError, "training targets NaN or infinity clean or drop"),
+    (lambda: fed(((FEATURES, Y / 3), (FEATURES, np.eye(3)[Y])), loss=mse), ValueError, "() (3,) targets differ shape"),
+    (lambda: fed(REAL, loss=mse, path="written"), ValueError, "path='written' cross-entropy path='auto'"),
+    (lambda: fed(fc.data.load(REAL, targets=True)), ValueError, "float64 (32,) class labels loss=..."),
+    (lambda: fed(metrics=[mse]), TypeError, "metrics= mapping name -> function"),
+    (lambda: fed(metrics={"m": 3}), TypeError, "metrics= mapping name -> function"),
+    (lambda: fed(metrics={"accuracy": mse}), ValueError, "'accuracy' already another name"),
 ]
 TABLE = {
     "simulate": SIMULATE,

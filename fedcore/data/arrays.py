@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +57,11 @@ class Source:
         """What a sample is: one of `LAYOUTS`."""
         return "text" if self.text else {2: "features", 3: "sequence", 4: "image"}[self.train_x.ndim]
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether targets are class labels `[N]`, and not real numbers or several a sample."""
+        return self.train_y.ndim == 1 and self.train_y.dtype.kind in "iu"
+
     def keeping(self, kept: np.ndarray) -> Source:
         """The source with these of its training samples alone, `[N]` bool."""
         rows = np.where(kept, np.cumsum(kept) - 1, -1)
@@ -90,9 +96,19 @@ def data_root(root: str | os.PathLike | None = None) -> Path:
     return Path(root or os.environ.get("FEDCORE_DATA") or Path.home() / ".cache" / "fedcore").expanduser()
 
 
-def from_arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any, layout: str | None = None, **extra: Any) -> Source:
+def from_arrays(
+    name: str,
+    x: Any,
+    y: Any,
+    test_x: Any,
+    test_y: Any,
+    layout: str | None = None,
+    targets: bool = False,
+    **extra: Any,
+) -> Source:
     """Check and shape arrays or tensors.
 
+    targets: y may be other than classes: real numbers, or several a sample, `[N, ...]`.
     layout: one of `LAYOUTS`; None: `[N]` and `[N, F]` are features, `[N, H, W]` of bytes or of squares and arrays with
     four axes images.  extra: fields of `Source`.
 
@@ -100,9 +116,10 @@ def from_arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any, layout: str
     """
     x, y, test_x, test_y = (as_array(part) for part in (x, y, test_x, test_y))
     for what, inputs, labels in (("training", x, y), ("test", test_x, test_y)):
-        if not inputs.ndim or labels.ndim != 1 or len(inputs) != len(labels):
+        if not inputs.ndim or not labels.ndim or len(inputs) != len(labels) or (labels.ndim > 1 and not targets):
+            more = "" if targets or labels.ndim < 2 else ", or loss= for several targets per input"
             raise ValueError(
-                f"{what} inputs {inputs.shape} do not fit labels {labels.shape}; give one integer label per input"
+                f"{what} inputs {inputs.shape} do not fit labels {labels.shape}; give one integer label per input{more}"
             )
         if len(labels) == 0:
             raise ValueError(f"the {what} set is empty; give at least one sample")
@@ -111,22 +128,47 @@ def from_arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any, layout: str
         if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
             bad = int((~np.isfinite(inputs.reshape(len(inputs), -1)).all(1)).sum())
             raise ValueError(f"{bad} {what} inputs hold NaN or infinity; clean or drop them first")
-        if labels.dtype.kind not in "iub" and not (labels.dtype.kind == "f" and (labels == np.rint(labels)).all()):
-            raise ValueError(f"{what} labels of type {labels.dtype} are not integers; use classes 0..C-1")
-    y, test_y = y.astype(np.int64), test_y.astype(np.int64)
-    low, high = min(y.min(), test_y.min()), max(y.max(), test_y.max())
-    classes = extra.pop("classes", None) or int(high) + 1
-    if low < 0 or high >= classes:
-        raise ValueError(f"labels run from {low} to {high}; allowed are 0..{classes - 1}")
+        _check_labels(what, labels, targets)
+    y, test_y, classes = _classes(y, test_y, targets, extra.pop("classes", None))
     layout = _guess(x) if layout is None else checks.choice("layout", layout, LAYOUTS)
     x, test_x = (_laid_out(part, layout) for part in (x, test_x))
     if x.shape[1:] != test_x.shape[1:]:
         raise ValueError(f"training inputs {x.shape[1:]} and test inputs {test_x.shape[1:]} differ in shape")
     for key, labels in (("train_owner", y), ("test_owner", test_y)):
         owner = extra.get(key)
-        if owner is not None and owner.shape != labels.shape:
+        if owner is not None and owner.shape != labels.shape[:1]:
             raise ValueError(f"{key} has shape {owner.shape}, the labels {labels.shape}; give one owner per sample")
     return Source(name, x, y, test_x, test_y, classes, text=layout == "text", **extra)
+
+
+def _check_labels(what: str, labels: np.ndarray, targets: bool) -> None:
+    whole = labels.dtype.kind in "iub" or (
+        labels.dtype.kind == "f" and not targets and (labels == np.rint(labels)).all()
+    )
+    if not whole and not (targets and labels.dtype.kind == "f"):
+        more = ", or loss= for targets that are no classes" if labels.dtype.kind == "f" else ""
+        raise ValueError(f"{what} labels of type {labels.dtype} are not integers; use classes 0..C-1{more}")
+    if targets and labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        bad = int((~np.isfinite(labels.reshape(len(labels), -1)).all(1)).sum())
+        raise ValueError(f"{bad} {what} targets hold NaN or infinity; clean or drop them first")
+
+
+def _classes(
+    y: np.ndarray, test_y: np.ndarray, targets: bool, classes: int | None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Labels as int64 and how many classes there are; or targets, and how many numbers a sample has."""
+    if y.shape[1:] != test_y.shape[1:]:
+        raise ValueError(f"training targets {y.shape[1:]} and test targets {test_y.shape[1:]} differ in shape")
+    real = targets and "f" in (y.dtype.kind, test_y.dtype.kind)
+    kind = np.result_type(np.float32, y.dtype, test_y.dtype) if real else np.int64
+    y, test_y = y.astype(kind), test_y.astype(kind)
+    if real or y.ndim > 1:
+        return y, test_y, math.prod(y.shape[1:])
+    low, high = min(y.min(), test_y.min()), max(y.max(), test_y.max())
+    classes = classes or int(high) + 1
+    if low < 0 or high >= classes:
+        raise ValueError(f"labels run from {low} to {high}; allowed are 0..{classes - 1}")
+    return y, test_y, classes
 
 
 def as_array(part: Any) -> np.ndarray:
@@ -188,11 +230,11 @@ def _unfit(x: np.ndarray, layout: str) -> ValueError:
     return ValueError(f"inputs of shape {x.shape} and type {x.dtype} do not fit layout={layout!r}; layouts: {others}")
 
 
-def from_mapping(name: str, z: Mapping[str, Any], layout: str | None = None) -> Source:
+def from_mapping(name: str, z: Mapping[str, Any], layout: str | None = None, targets: bool = False) -> Source:
     try:
         arrays = [z[k] for k in ("train_images", "train_labels", "test_images", "test_labels")]
     except KeyError as e:
         raise ValueError(f"{e} is missing; a source of arrays is {PACK}") from e
     extra = {k: np.asarray(z[k]) for k in ("train_owner", "test_owner") if k in z}
     layout = "text" if name in TEXTS else layout
-    return from_arrays(name, *arrays, layout, classes=CLASSES.get(name), **extra)
+    return from_arrays(name, *arrays, layout, targets, classes=CLASSES.get(name), **extra)

@@ -21,17 +21,17 @@ def pack(name: str, root: Path) -> Path:
     return root / f"{name}.npz"
 
 
-def read(name: str, root: Path, download: bool = True, layout: str | None = None) -> Source:
+def read(name: str, root: Path, download: bool = True, layout: str | None = None, targets: bool = False) -> Source:
     """One data set by its name: its pack where there is one, else from where it usually is.
 
-    root: the data root.  download: whether torchvision may.  layout: of a pack's inputs (`arrays.LAYOUTS`).  Raises
-    DataNotFound where the data are not to be had, and ValueError for files that are damaged.
+    root: the data root.  download: whether torchvision may.  layout, targets: of a pack, as `arrays.from_arrays` takes
+    them.  Raises DataNotFound where the data are not to be had, and ValueError for files that are damaged.
     """
     file = pack(name, root)
     if file.is_file():
         try:
             with np.load(file, allow_pickle=False) as z:
-                return from_mapping(name, z, layout)
+                return from_mapping(name, z, layout, targets)
         except Exception as e:  # damage shows in many ways: zip, npy header, or what the arrays hold
             raise ValueError(f"{file} is not readable as a data pack ({e}); it should be {PACK}") from e
     if name == "digits":

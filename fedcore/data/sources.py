@@ -26,27 +26,32 @@ SPELLINGS = {"emnist": "emnist-balanced", "fashion-mnist": "fashionmnist", "tiny
 
 
 def load(
-    source: Any, root: str | os.PathLike | None = None, download: bool = True, layout: str | None = None
+    source: Any,
+    root: str | os.PathLike | None = None,
+    download: bool = True,
+    layout: str | None = None,
+    targets: bool = False,
 ) -> Source:
     """A `Source` from a name, a `Source`, a mapping, or data in memory.
 
     Data are arrays or tensors `(x, y)`, a map-style dataset of items (x, y) or with named columns (`datasets`), or a
     list of either, one per client.  A tuple of two such data, or a mapping with "train" and "test", are the training
     and the test set; of one alone every fifth sample (of each client) is the test set.  A mapping with
-    the keys of an npz is a source too.  layout: of inputs in memory or in a pack, see `arrays.from_arrays`.
+    the keys of an npz is a source too.  layout, targets: of inputs in memory or in a pack, and whether labels may be
+    numbers that are no classes; see `arrays.from_arrays`.
 
     Raises DataNotFound when the named data is neither in the data root nor downloadable, ValueError for unknown names,
     malformed arrays and datasets, and a layout for data that have one, TypeError for anything else.
     """
     if isinstance(source, str):
-        return _named(source.lower(), root, download, layout)
+        return _named(source.lower(), root, download, layout, targets)
     if isinstance(source, Source):
         if layout is not None:
             raise _has_layout(source.name, layout)
         return source
     if isinstance(source, Mapping):
         if not {"train", "test"} <= source.keys():
-            return from_mapping("arrays", source, layout)
+            return from_mapping("arrays", source, layout, targets)
         source = (source["train"], source["test"])
     parts = source if isinstance(source, tuple) and len(source) == 2 and _is_part(source[0]) else (source,)
     (x, y, owner, classes), *test = (_part(part) for part in parts)
@@ -61,7 +66,9 @@ def load(
         test_x, test_y, x, y = x[tested], y[tested], x[~tested], y[~tested]
         test_owner, owner = (None, None) if owner is None else (owner[tested], owner[~tested])
         extra["given"] = np.where(tested, -1, np.cumsum(~tested) - 1)
-    return from_arrays("arrays", x, y, test_x, test_y, layout, train_owner=owner, test_owner=test_owner, **extra)
+    return from_arrays(
+        "arrays", x, y, test_x, test_y, layout, targets, train_owner=owner, test_owner=test_owner, **extra
+    )
 
 
 def _is_part(part: Any) -> bool:
@@ -105,7 +112,7 @@ def _has_layout(name: str, layout: str) -> ValueError:
     return ValueError(f"layout={layout!r}, but {name!r} has a layout of its own; use layout=None")
 
 
-def _named(name: str, root: str | os.PathLike | None, download: bool, layout: str | None) -> Source:
+def _named(name: str, root: str | os.PathLike | None, download: bool, layout: str | None, targets: bool) -> Source:
     name, folder = SPELLINGS.get(name, name), data_root(root)
     if not pack(name, folder).is_file():
         if name not in NAMES:
@@ -118,4 +125,4 @@ def _named(name: str, root: str | os.PathLike | None, download: bool, layout: st
             return digit_domains()
         if name == "digits-five":
             return digits_five(root=root, download=download)
-    return read(name, folder, download, layout)
+    return read(name, folder, download, layout, targets)

@@ -19,7 +19,7 @@ from .. import checks, models
 from .batch import Batch
 from .batched import Batched, Criterion
 from .choose import PATHS, blocks, even, is_large, share
-from .loss import PLAIN, Loss
+from .loss import PLAIN, CustomLoss, Loss
 from .rules import rule_of
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
@@ -66,6 +66,7 @@ class Engine:
             raise ValueError(f"compute={compute!r}; use torch.bfloat16, or None for the type of the parameters")
         self.block = block if block is None else checks.integer("block", block, 1)
         self.criterion, self.path, self.compute = criterion, path, compute
+        self.classifies = not isinstance(criterion, CustomLoss) or criterion.accuracy
         places = zip(self.layout.slices, module.parameters(), strict=True)
         self._frozen = [place for place, p in places if not p.requires_grad]
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -276,10 +277,13 @@ class Engine:
     # --- evaluation ---
 
     @torch.no_grad()
-    def evaluate(self, x: Flat, test: Chunks, train: Callable[[], Chunks]) -> dict[str, Tensor]:
+    def evaluate(
+        self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None = None
+    ) -> dict[str, Tensor]:
         """Mean loss and accuracy of the flat model `x [d]` over the chunks of `test`, as tensors on its device.
 
-        train: gives the chunks of the training inputs; only called when the module has batch norm.
+        train: gives the chunks of the training inputs; only called when the module has batch norm.  seen: gets the
+        logits and labels of each chunk.  There is no accuracy where labels are no classes (`CustomLoss`).
         """
         params = self._for_evaluation(x, train)
         loss = torch.zeros((), device=x.device, dtype=torch.float64)
@@ -287,20 +291,32 @@ class Engine:
         for inputs, labels in test:
             logits = functional_call(self.module, params, (self._laid(inputs),))
             loss += self.criterion(logits, labels, reduction="sum")
-            hits += (logits.argmax(-1) == labels).sum()
-            count += labels.numel()
-        return {"accuracy": hits.double() / count, "loss": loss / count}
+            if self.classifies:
+                hits += (logits.argmax(-1) == labels).sum()
+            count += len(labels)
+            if seen is not None:
+                seen.append((logits, labels))
+        accuracy = {"accuracy": hits.double() / count} if self.classifies else {}
+        return accuracy | {"loss": loss / count}
 
     @torch.no_grad()
-    def scores(self, x: Flat, test: Chunks, train: Callable[[], Chunks]) -> tuple[Scores, Scores]:
-        """Loss and hit (1 or 0) of each sample of `test`, two `[N]`, for the flat model `x [d]`; else as `evaluate`."""
+    def scores(
+        self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None = None
+    ) -> tuple[Scores, Scores | None]:
+        """Loss and hit (1 or 0) of each sample of `test`, two `[N]`, for the flat model `x [d]`; else as `evaluate`.
+
+        None instead of hits where labels are no classes.
+        """
         params = self._for_evaluation(x, train)
         loss, hits = [], []
         for inputs, labels in test:
             logits = functional_call(self.module, params, (self._laid(inputs),))
             loss.append(self.criterion(logits, labels, reduction="none").double())
-            hits.append((logits.argmax(-1) == labels).double())
-        return torch.cat(loss), torch.cat(hits)
+            if self.classifies:
+                hits.append((logits.argmax(-1) == labels).double())
+            if seen is not None:
+                seen.append((logits, labels))
+        return torch.cat(loss), torch.cat(hits) if self.classifies else None
 
     @torch.no_grad()
     def evaluated(self, x: Flat, train: Callable[[], Chunks]) -> nn.Module:
