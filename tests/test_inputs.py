@@ -284,7 +284,7 @@ def test_a_path_without_rules_for_sequences_says_so():
 
 def test_text_needs_no_more_than_its_layout():
     x, y = RNG.integers(0, 12, (40, 6)), np.arange(40) % 12
-    given = fed((x, y), layout="text", model="lstm")
+    given = fed((x, y), layout="text", model=lambda shape, c: fc.models.CharLSTM(c, 4, 8))
     assert given.source.text
     assert given.inputs(given.x[:2]).dtype == torch.int64
     assert torch.isfinite(fc.simulate(fc.FedAvg(), given, rounds=1).params).all()

@@ -328,8 +328,6 @@ class Engine:
         for norm in module.modules():
             if isinstance(norm, nn.modules.batchnorm._BatchNorm):
                 norm.momentum = norm.__dict__.pop("usual_momentum")
-        if isinstance(module, models.Projected):
-            module.z = None  # of the last batch that went through
         return module
 
     def lays(self, inputs: Tensor) -> bool:
