@@ -164,6 +164,10 @@ class Projected(nn.Module):
         self.z = self.encoder(x)
         return self.classifier(self.z)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has: not the representation of the last batch, whose graph cannot be copied."""
+        return {**vars(self), "z": None}
+
 
 def projected(model: str | Callable = "cnn", dim: int = 256) -> Callable[[Sequence[int], int], nn.Module]:
     """A model with MOON's projection head before its classifier: features -> same width -> dim -> classes.

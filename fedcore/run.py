@@ -288,7 +288,7 @@ class Run:
         """The server's model, the clients' where asked for, and the probes, as rows of the history."""
         world, h = self.place.world, self.history
         metrics = world.first(lambda: {k: float(v) for k, v in self.fed.evaluate(self.state["x"]).items()})
-        if seen is not None and not all(map(math.isfinite, metrics.values())):
+        if seen is not None and not math.isfinite(metrics.get("loss", 0.0)):
             raise self._diverged(self.largest[0], -self.largest[3])
         h.params, h.state = self.state["x"], dict(self.state)
         h.rows += [(self.t, name, None, value) for name, value in metrics.items()]
@@ -329,7 +329,7 @@ class Run:
         for name in max(everyone, key=len):  # a process without clients has no metrics
             pairs = sorted(pair for one in everyone for pair in one.get(name, ()))
             self.history.rows += [(self.t, name, client, value) for client, value in pairs]
-        if fed.normalise == "client":
+        if fed.normalise == "client" and fed.classifies:
             pooled = world.first(lambda: float(fed.evaluate(x, "pooled")["accuracy"]))
             self.history.rows.append((self.t, "accuracy_pooled", None, pooled))
 

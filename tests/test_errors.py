@@ -15,6 +15,8 @@ from fedcore.data.clients import Clients
 from fedcore.engine import Engine
 
 X, Y = h.images(40, (1, 4, 4), 3)
+FLAT = np.zeros((40, 20, 6))
+FEATURES = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 A, B = h.problem(4, 3)
 QUADRATIC = fc.quadratic(A, B)
 NET = fc.models.mlp((1, 4, 4), 3)
@@ -26,6 +28,27 @@ def fed(source=(X, Y), **options):
 
 def run(method=None, federation=QUADRATIC, **options):
     return fc.simulate(method or fc.FedAvg(), federation, **{"rounds": 2} | options)
+
+
+class Items:
+    """A map-style dataset."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, k):
+        return self.items[k]
+
+
+def mse(z, y):
+    return ((z[:, 0] - y) ** 2).mean()
+
+
+def item_loss(z, y):
+    return mse(z, y) if float(y[0]) < 9 else mse(z, y) / 2
 
 
 def spoiled(value: float) -> np.ndarray:
@@ -220,7 +243,65 @@ DATA = [
     (lambda: fc.quadratic("A", B), ValueError, "no array of numbers [n, p, p]"),
     (lambda: fc.quadratic([[[1.0]], [[1.0, 2.0]]], [[1.0], [2.0]]), ValueError, "no array of numbers [n, p, p]"),
 ]
-TABLE = {"simulate": SIMULATE, "methods": METHODS, "federation": FEDERATION, "start": START, "data": DATA}
+INPUTS = [
+    (lambda: fed((FLAT, Y)), ValueError, "(32, 20, 6) float64 layout='image' 'sequence' 'features' 'text'"),
+    (lambda: fed((FLAT, Y), layout="picture"), ValueError, "layout='picture' 'image' 'features' 'sequence' 'text'"),
+    (lambda: fed((FLAT, Y), layout="features"), ValueError, "(32, 20, 6) 'features' [N, F]"),
+    (lambda: fed((FLAT, Y), layout="text"), ValueError, "(32, 20, 6) float64 'text' [N, L] whole numbers"),
+    (lambda: fed((FLAT[:, 0], Y), layout="image"), ValueError, "(32, 6) 'image' [N, H, W] 'features' [N, F]"),
+    (lambda: fed((X, Y), layout="sequence"), ValueError, "(32, 1, 4, 4) 'sequence' [N, L, F]"),
+    (lambda: fed("digits", layout="image"), ValueError, "layout='image' 'digits' layout=None"),
+    (lambda: fed(fc.data.load((X, Y)), layout="image"), ValueError, "layout='image' 'arrays' layout=None"),
+    (lambda: fed(([*X[:3], X[3][:, :2]], Y[:4])), ValueError, "sample 3 (1, 2, 4) sample 0 (1, 4, 4) resize"),
+    (lambda: fed((list(map(torch.tensor, [*X[:3], X[3][:, :2]])), Y[:4])), ValueError, "sample 3 (1, 2, 4)"),
+    (lambda: fed([[0.0], [1.0]]), TypeError, "source=list pair of arrays dataset one per client mapping"),
+    (lambda: fed(Items([])), ValueError, "dataset empty at least one"),
+    (lambda: fed(Items([(X[0], 0), (X[1][:, :3], 1)])), ValueError, "item 1 (1, 3, 4) item 0 (1, 4, 4) resize pad"),
+    (lambda: fed(Items([(X[0], 0), (X[1], [1, 2])])), ValueError, "label 1 (2,) label 0 ()"),
+    (lambda: fed(Items([X[0], X[1]])), ValueError, "item 0 ndarray (x, y) named columns"),
+    (lambda: fed(Items([(X[0], 0), (X[0], 0, 0)])), ValueError, "item 1 tuple of 3 (x, y)"),
+    (lambda: fed(Items([{"image": X[0], "id": 3, "label": 1}])), ValueError, "'image', 'id', 'label' select_columns"),
+    (lambda: fed(Items([{"image": X[0], "fine": 1}])), ValueError, "'fine' label rename_column"),
+    (lambda: fed(Items([("text", 1)] * 9)), ValueError, "inputs <U4 numbers"),
+    (lambda: fed([(X[:9], Y[:9]), (X[:9], Y[:8])]), ValueError, "client 1 (9, 1, 4, 4) (8,) each with its label"),
+    (lambda: fed([(X[:9], Y[:9]), (X[:9, :, 1:], Y[:9])]), ValueError, "client 1 (9, 1, 3, 4) client 0 (9, 1, 4, 4)"),
+    (lambda: fed([(X[:9], Y[:9]), (X[9:], Y[9:])]), ValueError, "clients=4 2 owners clients=2 None"),
+    (lambda: fed(partition=[]), ValueError, "clients=4 0 index arrays one per client"),
+    (lambda: fed(partition=[[0, 1], [2], [3], [50]]), ValueError, "client 3 index 50 40 samples 0 to 39"),
+    (lambda: fed(partition=[[0, 1], [4], [3], [5]]), ValueError, "clients [1] no training data another partition"),
+    (lambda: fed(partition=np.arange(8).reshape(4, 2)), TypeError, "partition=array list of index arrays"),
+]
+REAL = (FEATURES, Y / 3)
+LOSSES = [
+    (lambda: fed(REAL), ValueError, "labels float64 integers loss= no classes"),
+    (lambda: fed((FEATURES, np.eye(3)[Y])), ValueError, "(32, 5) (32, 3) one integer label loss="),
+    (lambda: fed(REAL, loss="mse"), TypeError, "loss='mse' (logits [B, C], targets [B, ...]) torch.nn.MSELoss()"),
+    (lambda: fed(REAL, loss=nn.MSELoss), TypeError, "MSELoss torch.nn.MSELoss()"),
+    (lambda: fed(REAL, loss=lambda z: z), ValueError, "(20, 1) (20,) float64 function [B] mean"),
+    (lambda: fed(REAL, loss=lambda z, y: z), ValueError, "shape (20, 1) 20 samples [B] mean"),
+    (lambda: fed(REAL, loss=lambda z, y: 1.0), ValueError, "float 20 samples [B] mean"),
+    (lambda: fed(REAL, loss=lambda z, y: (z.detach()[:, 0] - y) ** 2), ValueError, "gradient logits detach()"),
+    (lambda: fed(REAL, loss=lambda z, y: z[:, 0].log()), ValueError, "not finite first 20 training samples"),
+    (lambda: fed(REAL, loss=nn.MSELoss()), ValueError, "one by one [B, 1] [B] (20, 1) (20,)"),
+    (lambda: fed(REAL, loss=nn.MSELoss(reduction="sum")), ValueError, "one by one no sum over samples"),
+    (lambda: fed(REAL, loss=lambda z, y: z.var()), ValueError, "one by one not depend on the others"),
+    (lambda: fed(REAL, loss=item_loss), ValueError, "item_loss mean torch.vmap one loss per sample, [B]"),
+    (lambda: fed((FEATURES, Y / 0.0), loss=mse), ValueError, "training targets NaN or infinity clean or drop"),
+    (lambda: fed(((FEATURES, Y / 3), (FEATURES, np.eye(3)[Y])), loss=mse), ValueError, "() (3,) targets differ shape"),
+    (lambda: fed(REAL, loss=mse, path="written"), ValueError, "path='written' cross-entropy path='auto'"),
+    (lambda: fed(fc.data.load(REAL, targets=True)), ValueError, "float64 (32,) class labels loss=..."),
+    (lambda: fed(metrics=[mse]), TypeError, "metrics= mapping name -> function"),
+    (lambda: fed(metrics={"m": 3}), TypeError, "metrics= mapping name -> function"),
+    (lambda: fed(metrics={"accuracy": mse}), ValueError, "'accuracy' already another name"),
+]
+TABLE = {
+    "simulate": SIMULATE,
+    "methods": METHODS,
+    "federation": FEDERATION,
+    "start": START,
+    "data": DATA,
+    "inputs": INPUTS,
+}
 CALLS = [pytest.param(*row, id=f"{room}-{row[2]}") for room, table in TABLE.items() for row in table]
 
 

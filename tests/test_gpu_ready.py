@@ -41,6 +41,11 @@ def normed(shape, classes) -> nn.Module:
     return fc.models.Projected(nn.Sequential(*body), nn.Linear(6, classes))
 
 
+def waits_for_nothing(z, y):
+    """A loss per sample of a user's."""
+    return (z.softmax(-1) - nn.functional.one_hot(y, 3)).square().sum(-1)
+
+
 def small(model=contrastive, **options) -> fc.Federation:
     """Clients with unequal numbers of local steps."""
     return h.network(SIZES, model, dtype=torch.float32, **options)
@@ -116,6 +121,12 @@ def normed_groups(shape, classes) -> nn.Module:
 @pytest.mark.parametrize("method", [fc.FedAvg(), fc.Mime(0.6), fc.SCAFFOLD("I")], ids=repr)
 def test_neither_do_full_batches_decay_clip_and_momentum(method, options):
     on_device(pretend(method, small(), **options), method)
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(label_smoothing=0.1), waits_for_nothing], ids=["mean", "samples"])
+def test_neither_does_a_loss_of_the_users(loss, path):
+    on_device(pretend(fc.SCAFFOLD(), small(path=path, loss=loss)), fc.SCAFFOLD())
 
 
 # --- the pretence would see it --------------------------------------------------------------------------------------

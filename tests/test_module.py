@@ -17,8 +17,8 @@ from fedcore.submodels import Depth, Width
 SHAPES = {
     "logistic": (1, 4, 4), "mlp": (1, 4, 4), "cifar_cnn": (3, 32, 32), "cnn": (1, 8, 8), "digit_cnn": (1, 8, 8),
     "digit_model": (3, 28, 28), "digit_model_small": (3, 16, 16), "femnist_cnn": (1, 28, 28), "lenet": (3, 32, 32),
-    "resnet18_gn": (3, 16, 16), "resnet18_gn_3x3": (3, 8, 8), "thesis_mlp": (1, 8, 8), "thesis_cnn": (1, 8, 8),
-    "thesis_cnn_small": (1, 8, 8), "preact_resnet18": (3, 8, 8), "preact_resnet34": (3, 8, 8),
+    "resnet18_gn": (3, 8, 8), "resnet18_gn_3x3": (3, 4, 4), "thesis_mlp": (1, 8, 8), "thesis_cnn": (1, 8, 8),
+    "thesis_cnn_small": (1, 8, 8), "preact_resnet18": (3, 4, 4), "preact_resnet34": (3, 4, 4),
 }  # fmt: skip
 RUN = {"rounds": 2, "lr": 0.05, "local_steps": 2, "batch_size": 4, "eval_every": 2}
 
@@ -185,6 +185,15 @@ def test_a_module_is_a_copy_that_shares_nothing_with_the_federation_or_another_c
     assert fed.evaluate(history.params) == before
     assert all(v.abs().sum() > 0 for k, v in other.state_dict().items() if k.endswith("weight"))
     assert all(p.requires_grad and p.is_leaf for p in other.parameters())
+
+
+def test_a_projected_network_can_be_copied_after_it_was_used():
+    fed, history = trained(model=fc.models.projected(lambda shape, c: fc.models.mlp(shape, c, (8,)), 5))
+    module, x = fed.module(history.params), torch.as_tensor(fed.source.test_x)
+    logits = module(x)
+    assert module.network.z.requires_grad
+    assert torch.equal(copy.deepcopy(module)(x), logits)
+    assert torch.equal(h.network(model=module.network).x0, history.params)
 
 
 def test_a_state_dict_loads_into_another_copy_and_its_network_into_the_users_class():

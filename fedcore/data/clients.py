@@ -102,7 +102,8 @@ class Clients:
 
     @cached_property
     def label_counts(self) -> np.ndarray:
-        """Training samples per client and label, `[n, classes]`."""
+        """Training samples per client and label, `[n, classes]`; ValueError where targets are no class labels."""
+        _need_classes(self.source, "counts of labels")
         y = self.source.train_y
         return np.stack([np.bincount(y[part % len(y)], minlength=self.source.classes) for part in self.index])
 
@@ -129,7 +130,7 @@ class Clients:
         """
         if self.source.text:
             return x.long()
-        if x.dtype != torch.uint8 and self.normalise == "pooled":
+        if self.normalise == "pooled" and (x.dtype != torch.uint8 or self.x.dim() != 4):  # numbers, not images
             return x.to(self.dtype)
         mean, std = self.statistics[:, -1 if rows is None or self.normalise != "client" else rows]
         return (x.to(self.dtype) - mean).div_(std)
@@ -197,7 +198,8 @@ class Clients:
         Raises ValueError where a sample is a client's or a test sample, or of another shape or type than the source's.
         """
         s = self.source
-        given = from_arrays("public", x, y, x, y, classes=s.classes)
+        _need_classes(s, "public data")
+        given = from_arrays("public", x, y, x, y, s.layout, classes=s.classes)
         if given.train_x.shape[1:] != s.train_x.shape[1:] or given.train_x.dtype != s.train_x.dtype:
             raise ValueError(
                 f"public samples are {given.train_x.dtype} {given.train_x.shape[1:]}, the source's are "
@@ -235,9 +237,10 @@ class Clients:
 def set_aside(source: Source, k: int, seed: int) -> tuple[Source, Arrays, np.ndarray]:
     """The source without k training samples of each class, these samples and labels, and the rows that are left.
 
-    Raises ValueError where a class has fewer than k.
+    Raises ValueError where a class has fewer than k, and where targets are no class labels.
     """
     checks.integer("public", k, 1)
+    _need_classes(source, "public data by class")
     order = np.argsort(rng.words(seed, rng.DATA, np.arange(len(source.train_y))), kind="stable")
     by_class = [order[source.train_y[order] == c][:k] for c in np.unique(source.train_y)]
     if min(map(len, by_class)) < k:
@@ -245,7 +248,14 @@ def set_aside(source: Source, k: int, seed: int) -> tuple[Source, Arrays, np.nda
             f"public={k} samples per class, but one class has {min(map(len, by_class))} training samples; use fewer"
         )
     taken = np.sort(np.concatenate(by_class))
-    left = np.setdiff1d(np.arange(len(source.train_y)), taken)
-    owner = None if source.train_owner is None else source.train_owner[left]
-    rest = replace(source, train_x=source.train_x[left], train_y=source.train_y[left], train_owner=owner)
-    return rest, (source.train_x[taken], source.train_y[taken]), left
+    kept = np.ones(len(source.train_y), bool)
+    kept[taken] = False
+    return source.keeping(kept), (source.train_x[taken], source.train_y[taken]), np.flatnonzero(kept)
+
+
+def _need_classes(source: Source, what: str) -> None:
+    if not source.has_classes:
+        raise ValueError(
+            f"{what} need class labels [N], the targets are {source.train_y.dtype} {source.train_y.shape}; use a "
+            "source with class labels, or do without"
+        )

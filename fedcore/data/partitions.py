@@ -1,17 +1,19 @@
 """Partitions: which training sample belongs to which client.
 
-Each is a small frozen object with one method, `split(labels, clients, rng, owner) -> list of index arrays`.  The
-arrays are disjoint, cover every sample (but for `ByOwner(subset=True)`), and none is empty; a ValueError says why
-where that cannot be.
+Each is a small frozen object with one method, `split(labels, clients, rng, owner) -> list of index arrays`, rows of
+the training set.  The arrays are disjoint and none is empty, which `checked` sees to, whoever made them; those made
+here cover every sample (but for `ByOwner(subset=True)`).  A ValueError says why where that cannot be.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .. import checks
+from .arrays import as_array
 
 Indices = list[np.ndarray]
 
@@ -182,7 +184,59 @@ class ByOwner:
         return [np.flatnonzero(owner == o) for o in owners]
 
 
-Partition = IID | Dirichlet | Shards | ByOwner
+@dataclass(frozen=True, eq=False, repr=False)
+class Listed:
+    """Index arrays as they were given, one per client.
+
+    They count the training samples of the source as it was given; samples that became test, validation or public data
+    since then leave their client.
+    """
+
+    parts: tuple[np.ndarray, ...]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.parts)} index arrays>"
+
+    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
+        return list(self.parts)
+
+
+Partition = IID | Dirichlet | Shards | ByOwner | Listed
+
+
+def checked(parts: Sequence[np.ndarray], clients: int, N: int) -> Indices:
+    """The index arrays of a partition of N samples as int64.
+
+    Raises TypeError for what is no list of arrays of whole numbers; ValueError for another number of arrays than
+    clients, an empty one, an index out of range, and one that stands twice.
+    """
+    if not isinstance(parts, list | tuple):
+        raise TypeError(f"the partition gave a {type(parts).__name__}; use a list of index arrays, one per client")
+    if len(parts) != clients:
+        raise ValueError(f"clients={clients}, but the partition has {len(parts)} index arrays; use one per client")
+    parts = [as_array(part) for part in parts]
+    for i, part in enumerate(parts):
+        if part.ndim != 1:
+            raise ValueError(f"the indices of client {i} have shape {part.shape}; use one axis, [N_i]")
+        if not len(part):
+            raise ValueError(f"client {i} has no samples in the partition; give each client one at least")
+        if part.dtype.kind not in "iu":
+            raise TypeError(
+                f"the indices of client {i} are of type {part.dtype}; use integers (np.flatnonzero(mask) of a mask)"
+            )
+    parts = [part.astype(np.int64, copy=False) for part in parts]
+    rows, client = np.concatenate(parts), np.repeat(np.arange(clients), [len(part) for part in parts])
+    outside = np.flatnonzero((rows < 0) | (rows >= N))
+    if len(outside):
+        at = outside[0]
+        raise ValueError(f"client {client[at]} has index {rows[at]}, but there are {N} samples; use 0 to {N - 1}")
+    order = np.argsort(rows, kind="stable")
+    twice = np.flatnonzero(rows[order][1:] == rows[order][:-1])
+    if len(twice):
+        a, b = order[twice[0]], order[twice[0] + 1]
+        whose = f"client {client[a]} has it twice" if client[a] == client[b] else f"clients {client[a]} and {client[b]}"
+        raise ValueError(f"index {rows[a]} stands twice in the partition ({whose}); give each sample to one client")
+    return parts
 
 
 def _enough(labels: np.ndarray, clients: int) -> None:

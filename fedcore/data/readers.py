@@ -21,17 +21,17 @@ def pack(name: str, root: Path) -> Path:
     return root / f"{name}.npz"
 
 
-def read(name: str, root: Path, download: bool = True) -> Source:
+def read(name: str, root: Path, download: bool = True, layout: str | None = None, targets: bool = False) -> Source:
     """One data set by its name: its pack where there is one, else from where it usually is.
 
-    root: the data root.  download: whether torchvision may.  Raises DataNotFound where the data are not to be had, and
-    ValueError for files that are damaged.
+    root: the data root.  download: whether torchvision may.  layout, targets: of a pack, as `arrays.from_arrays` takes
+    them.  Raises DataNotFound where the data are not to be had, and ValueError for files that are damaged.
     """
     file = pack(name, root)
     if file.is_file():
         try:
             with np.load(file, allow_pickle=False) as z:
-                return from_mapping(name, z)
+                return from_mapping(name, z, layout, targets)
         except Exception as e:  # damage shows in many ways: zip, npy header, or what the arrays hold
             raise ValueError(f"{file} is not readable as a data pack ({e}); it should be {PACK}") from e
     if name == "digits":
@@ -87,7 +87,7 @@ def _roles(roles: int = 40, train: int = 200, test: int = 40, length: int = 20) 
     x, y, owner = np.stack(windows), np.stack(labels), np.arange(roles)
     parts = (part.reshape(-1, *part.shape[2:]) for part in (x[:, :train], y[:, :train], x[:, train:], y[:, train:]))
     owners = {"train_owner": np.repeat(owner, train), "test_owner": np.repeat(owner, test)}
-    return from_arrays("roles", *parts, classes=80, text=True, **owners)
+    return from_arrays("roles", *parts, "text", classes=80, **owners)
 
 
 def _missing(name: str, looked: Path, put: str, why: object = "not there") -> DataNotFound:
@@ -155,8 +155,8 @@ def _leaf(name: str, root: Path) -> Source:
         y, ty = (np.array([where.get(c, 1) for c in part]) for part in (y, ty))
     else:  # floats in [0, 1]: back to the bytes they came from
         x, tx = (np.rint(np.array(part, np.float32) * 255).astype(np.uint8).reshape(-1, 28, 28) for part in (x, tx))
-    text, classes = name == "shakespeare", CLASSES[name]
-    return from_arrays(name, x, y, tx, ty, classes=classes, text=text, train_owner=owner, test_owner=t_owner)
+    layout, classes = "text" if name == "shakespeare" else "image", CLASSES[name]
+    return from_arrays(name, x, y, tx, ty, layout, classes=classes, train_owner=owner, test_owner=t_owner)
 
 
 def _image_folder(name: str, root: Path) -> Source:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Source, as_array, data_root, from_arrays, from_mapping
+from .datasets import from_dataset, is_dataset
 from .domains import digit_domains, digits_five
 from .readers import EMNIST_SPLITS, pack, read
 
@@ -24,39 +25,104 @@ NAMES = (
 SPELLINGS = {"emnist": "emnist-balanced", "fashion-mnist": "fashionmnist", "tinyimagenet": "tiny-imagenet"}
 
 
-def load(source: Any, root: str | os.PathLike | None = None, download: bool = True) -> Source:
-    """A `Source` from a name, a `Source`, a mapping with npz keys, `(x, y)` or `((x, y), (test_x, test_y))`.
+def load(
+    source: Any,
+    root: str | os.PathLike | None = None,
+    download: bool = True,
+    layout: str | None = None,
+    targets: bool = False,
+) -> Source:
+    """A `Source` from a name, a `Source`, a mapping, or data in memory.
 
-    From a single pair every fifth sample is taken as the test set.  Raises DataNotFound when the named data is
-    neither in the data root nor downloadable, ValueError for unknown names and malformed arrays.
+    Data are arrays or tensors `(x, y)`, a map-style dataset of items (x, y) or with named columns (`datasets`), or a
+    list of either, one per client.  A tuple of two such data, or a mapping with "train" and "test", are the training
+    and the test set; of one alone every fifth sample (of each client) is the test set.  A mapping with
+    the keys of an npz is a source too.  layout, targets: of inputs in memory or in a pack, and whether labels may be
+    numbers that are no classes; see `arrays.from_arrays`.
+
+    Raises DataNotFound when the named data is neither in the data root nor downloadable, ValueError for unknown names,
+    malformed arrays and datasets, and a layout for data that have one, TypeError for anything else.
     """
-    if isinstance(source, Source):
-        return source
     if isinstance(source, str):
-        return _named(source.lower(), root, download)
+        return _named(source.lower(), root, download, layout, targets)
+    if isinstance(source, Source):
+        if layout is not None:
+            raise _has_layout(source.name, layout)
+        return source
     if isinstance(source, Mapping):
-        return from_mapping("arrays", source)
-    if isinstance(source, tuple) and len(source) == 2:
-        if isinstance(source[0], tuple):
-            (x, y), (tx, ty) = source
-            return from_arrays("arrays", x, y, tx, ty)
-        x, y = (as_array(part) for part in source)
+        if not {"train", "test"} <= source.keys():
+            return from_mapping("arrays", source, layout, targets)
+        source = (source["train"], source["test"])
+    parts = source if isinstance(source, tuple) and len(source) == 2 and _is_part(source[0]) else (source,)
+    (x, y, owner, classes), *test = (_part(part) for part in parts)
+    extra: dict[str, Any] = {"classes": classes, "by_client": owner is not None}
+    if test:
+        test_x, test_y, test_owner, _ = test[0]
+    else:
         if not x.ndim or not y.ndim or len(x) != len(y):
             raise ValueError(f"inputs {x.shape} do not fit labels {y.shape}; give one integer label per input")
-        held_out = np.arange(len(y)) % 5 == 4
-        return from_arrays("arrays", x[~held_out], y[~held_out], x[held_out], y[held_out])
-    raise TypeError(f"source={type(source).__name__}; use a name ({', '.join(NAMES)}), a pair of arrays, or a mapping")
+        counted = np.arange(len(y)) if owner is None else np.concatenate([np.arange(n) for n in np.bincount(owner)])
+        tested = counted % 5 == 4
+        test_x, test_y, x, y = x[tested], y[tested], x[~tested], y[~tested]
+        test_owner, owner = (None, None) if owner is None else (owner[tested], owner[~tested])
+        extra["given"] = np.where(tested, -1, np.cumsum(~tested) - 1)
+    return from_arrays(
+        "arrays", x, y, test_x, test_y, layout, targets, train_owner=owner, test_owner=test_owner, **extra
+    )
 
 
-def _named(name: str, root: str | os.PathLike | None, download: bool) -> Source:
+def _is_part(part: Any) -> bool:
+    """Whether it is inputs with their labels, and not inputs alone."""
+    return isinstance(part, tuple) or is_dataset(part) or _is_by_client(part)
+
+
+def _is_by_client(part: Any) -> bool:
+    """Whether it is a list of clients' data: datasets, or pairs whose second is an array of labels."""
+    if not isinstance(part, list) or not part:
+        return False
+    first = part[0]
+    return is_dataset(first) or (isinstance(first, tuple) and len(first) == 2 and np.ndim(first[1]) > 0)
+
+
+def _part(part: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | None]:
+    """Inputs, labels, the client of each sample where they come client by client, and the number of classes."""
+    if is_dataset(part):
+        x, y, classes = from_dataset(part)
+        return x, y, None, classes
+    if _is_by_client(part):
+        clients = [_part(one) for one in part]
+        for i, (x, y, *_) in enumerate(clients):
+            if not x.ndim or not y.ndim or len(x) != len(y) or x.shape[1:] != clients[0][0].shape[1:]:
+                raise ValueError(
+                    f"client {i} has inputs {x.shape} and labels {y.shape}, client 0 inputs {clients[0][0].shape}; "
+                    "give every client samples of one shape, each with its label"
+                )
+        owner = np.repeat(np.arange(len(clients)), [len(y) for _, y, *_ in clients])
+        x, y = (np.concatenate([client[k] for client in clients]) for k in range(2))
+        return x, y, owner, max((c for *_, c in clients if c is not None), default=None)
+    if isinstance(part, tuple) and len(part) == 2:
+        return as_array(part[0]), as_array(part[1]), None, None
+    raise TypeError(
+        f"source={type(part).__name__}; use a name ({', '.join(NAMES)}), a pair of arrays (x, y), a map-style dataset, "
+        "a list of either with one per client, two of these for training and test, or a mapping"
+    )
+
+
+def _has_layout(name: str, layout: str) -> ValueError:
+    return ValueError(f"layout={layout!r}, but {name!r} has a layout of its own; use layout=None")
+
+
+def _named(name: str, root: str | os.PathLike | None, download: bool, layout: str | None, targets: bool) -> Source:
     name, folder = SPELLINGS.get(name, name), data_root(root)
     if not pack(name, folder).is_file():
         if name not in NAMES:
             raise ValueError(
                 f"source={name!r} is not known and {pack(name, folder)} does not exist; known are {', '.join(NAMES)}"
             )
+        if layout is not None:
+            raise _has_layout(name, layout)
         if name == "digit-domains":
             return digit_domains()
         if name == "digits-five":
             return digits_five(root=root, download=download)
-    return read(name, folder, download)
+    return read(name, folder, download, layout, targets)

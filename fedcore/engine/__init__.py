@@ -14,7 +14,7 @@ No function here reads a number from a device, so that none ever waits for one.
 from .batch import Batch
 from .choose import PATHS, SEQUENTIAL_FROM
 from .core import Engine
-from .loss import PLAIN, Loss
+from .loss import PLAIN, CustomLoss, Loss
 from .passes import counting
 
-__all__ = ["PATHS", "PLAIN", "SEQUENTIAL_FROM", "Batch", "Engine", "Loss", "counting"]
+__all__ = ["PATHS", "PLAIN", "SEQUENTIAL_FROM", "Batch", "CustomLoss", "Engine", "Loss", "counting"]

@@ -17,7 +17,7 @@ ONE_SAMPLE = (
 
 @dataclass(frozen=True)
 class Batch:
-    """One mini-batch per client: `x [m, B, ...]`, `y [m, B]`, sample weights `w [m, B]` (0 where padded).
+    """One mini-batch per client: `x [m, B, ...]`, labels or targets `y [m, B, ...]`, weights `w [m, B]` (0 if padded).
 
     The loss of client i is `sum_j w[i, j] * loss(x[i, j], y[i, j])`: weights are 1/B_i for a mini-batch mean.  `count`
     is the number of real samples of each client, which stand first, `key` one random word per client for dropout;
@@ -25,7 +25,7 @@ class Batch:
     """
 
     x: Tensor
-    y: PerSample
+    y: Tensor
     w: PerSample
     count: list[int]
     key: list[int]

@@ -19,7 +19,7 @@ from .. import checks, models
 from .batch import Batch
 from .batched import Batched, Criterion
 from .choose import PATHS, blocks, even, is_large, share
-from .loss import PLAIN, Loss
+from .loss import PLAIN, CustomLoss, Loss
 from .rules import Branches, Chain, Dropout, rule_of
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
@@ -66,6 +66,7 @@ class Engine:
             raise ValueError(f"compute={compute!r}; use torch.bfloat16, or None for the type of the parameters")
         self.block = block if block is None else checks.integer("block", block, 1)
         self.criterion, self.path, self.compute = criterion, path, compute
+        self.classifies = not isinstance(criterion, CustomLoss) or criterion.accuracy
         places = zip(self.layout.slices, module.parameters(), strict=True)
         self._frozen = [place for place, p in places if not p.requires_grad]
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -144,6 +145,10 @@ class Engine:
             return self.path
         return "sequential" if self.unsupported or is_large(self.layout.d, device) else "batched"
 
+    def _by_autograd(self, batch: Batch) -> str:
+        """`general` for this batch: sequences `[L, F]`, which no rule knows, go one client after another."""
+        return "sequential" if batch.x.dim() == 4 else self.general(batch.w.device)
+
     def width(self, x: Tensor) -> int:
         """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""
         if x.shape[1:] not in self._widths:
@@ -183,7 +188,7 @@ class Engine:
         if loss.plain and along is None and self._writes(Y, batch):
             self._write(Y, batch, G, losses)
             return G, losses
-        if self.general(Y.device) == "sequential":
+        if self._by_autograd(batch) == "sequential":
             losses = self.sequential.gradient(Y, batch, loss, along, G)
         else:
             whole = [slice(0, len(Y))]
@@ -247,7 +252,7 @@ class Engine:
 
         Where samples are padded they mean nothing.
         """
-        if self.general(Y.device) == "sequential":
+        if self._by_autograd(batch) == "sequential":
             return self.sequential.logits(Y, batch)
         parts = [slice(0, len(Y))] if self.block is None else blocks(len(Y), self.block, 0, self.layout.d, Y.device)
         return torch.cat([self.batched.logits(Y[part], batch.rows(part)) for part in parts])
@@ -263,6 +268,8 @@ class Engine:
                 f"activations cannot be read in a model with {', '.join(self.unsupported)}; use layers of "
                 "fedcore.engine.rules.RULES"
             )
+        if batch.x.dim() == 4:
+            raise ValueError("activations cannot be read on sequences [L, F]; use layout='features' or 'image'")
         step = len(Y) if self.general(Y.device) != "sequential" else 1
         parts = [slice(a, a + step) for a in range(0, len(Y), step)]
         seen = [self.batched.observe(Y[part], batch.rows(part), sites, loss and loss.cut(part)) for part in parts]
@@ -271,10 +278,13 @@ class Engine:
     # --- evaluation ---
 
     @torch.no_grad()
-    def evaluate(self, x: Flat, test: Chunks, train: Callable[[], Chunks]) -> dict[str, Tensor]:
+    def evaluate(
+        self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None = None
+    ) -> dict[str, Tensor]:
         """Mean loss and accuracy of the flat model `x [d]` over the chunks of `test`, as tensors on its device.
 
-        train: gives the chunks of the training inputs; only called when the module has batch norm.
+        train: gives the chunks of the training inputs; only called when the module has batch norm.  seen: gets the
+        logits and labels of each chunk.  There is no accuracy where labels are no classes (`CustomLoss`).
         """
         params = self._for_evaluation(x, train)
         loss = torch.zeros((), device=x.device, dtype=torch.float64)
@@ -282,20 +292,32 @@ class Engine:
         for inputs, labels in test:
             logits = functional_call(self.module, params, (self._laid(inputs),))
             loss += self.criterion(logits, labels, reduction="sum")
-            hits += (logits.argmax(-1) == labels).sum()
-            count += labels.numel()
-        return {"accuracy": hits.double() / count, "loss": loss / count}
+            if self.classifies:
+                hits += (logits.argmax(-1) == labels).sum()
+            count += len(labels)
+            if seen is not None:
+                seen.append((logits, labels))
+        accuracy = {"accuracy": hits.double() / count} if self.classifies else {}
+        return accuracy | {"loss": loss / count}
 
     @torch.no_grad()
-    def scores(self, x: Flat, test: Chunks, train: Callable[[], Chunks]) -> tuple[Scores, Scores]:
-        """Loss and hit (1 or 0) of each sample of `test`, two `[N]`, for the flat model `x [d]`; else as `evaluate`."""
+    def scores(
+        self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None = None
+    ) -> tuple[Scores, Scores | None]:
+        """Loss and hit (1 or 0) of each sample of `test`, two `[N]`, for the flat model `x [d]`; else as `evaluate`.
+
+        None instead of hits where labels are no classes.
+        """
         params = self._for_evaluation(x, train)
         loss, hits = [], []
         for inputs, labels in test:
             logits = functional_call(self.module, params, (self._laid(inputs),))
             loss.append(self.criterion(logits, labels, reduction="none").double())
-            hits.append((logits.argmax(-1) == labels).double())
-        return torch.cat(loss), torch.cat(hits)
+            if self.classifies:
+                hits.append((logits.argmax(-1) == labels).double())
+            if seen is not None:
+                seen.append((logits, labels))
+        return torch.cat(loss), torch.cat(hits) if self.classifies else None
 
     @torch.no_grad()
     def evaluated(self, x: Flat, train: Callable[[], Chunks]) -> nn.Module:
@@ -307,8 +329,6 @@ class Engine:
         for norm in module.modules():
             if isinstance(norm, nn.modules.batchnorm._BatchNorm):
                 norm.momentum = norm.__dict__.pop("usual_momentum")
-        if isinstance(module, models.Projected):
-            module.z = None  # of the last batch that went through
         return module
 
     def lays(self, inputs: Tensor) -> bool:

@@ -13,6 +13,30 @@ from .shapes import Parameters, PerClient
 
 
 @dataclass(frozen=True, eq=False)
+class CustomLoss:
+    """A loss of the user's in place of the cross-entropy, called as `F.cross_entropy` is.
+
+    function: `(logits [B, C], targets [B, ...]) -> [B]`, or their mean, where `mean` says so; it is then asked for each
+    sample by `torch.vmap`.  axes: those of one sample's target.  accuracy: whether the largest logit is a class.
+    Targets that are not whole numbers come in the logits' type.
+    """
+
+    function: Callable[[Tensor, Tensor], Tensor]
+    mean: bool
+    axes: int
+    accuracy: bool
+
+    def __call__(self, logits: Tensor, targets: Tensor, reduction: str = "none") -> Tensor:
+        targets = targets.to(logits.dtype) if targets.is_floating_point() else targets
+        if self.mean:
+            one = lambda z, y: self.function(z.unsqueeze(0), y.unsqueeze(0))  # noqa: E731
+            each = torch.vmap(one)(logits, targets)
+        else:
+            each = self.function(logits, targets)
+        return each.sum() if reduction == "sum" else each
+
+
+@dataclass(frozen=True, eq=False)
 class Loss:
     """What a local step differentiates, where it is not the mean cross-entropy alone.
 
@@ -67,13 +91,24 @@ class Loss:
         return replace(self, references=tuple(change(v) for v in self.references), **named)
 
     def of_samples(self, logits: Tensor, y: Tensor, criterion: Callable[..., Tensor]) -> Tensor:
-        """Losses `[..., B]` of logits `[..., B, C]`, or of `[..., B, heads, C]`, then summed over the heads."""
+        """Losses `[..., B]` of logits `[..., B, C]`, or of `[..., B, heads, C]`, then summed over the heads.
+
+        Raises ValueError where the method replaces the cross-entropy and the criterion is another.
+        """
+        custom = isinstance(criterion, CustomLoss)
         if self.per_sample is not None:
+            if custom:
+                raise ValueError(
+                    "this method replaces the cross-entropy of class labels (labels=..., distillation), but the "
+                    "federation has loss=...; use loss=None, or another method or setting"
+                )
             return self.per_sample(logits, y, **self.rows, **self.samples)
-        heads = logits.shape[y.dim() : -1]
-        labels = y.view(*y.shape, *[1] * len(heads)).expand(*y.shape, *heads)
-        each = criterion(logits.flatten(0, -2), labels.flatten(), reduction="none")
-        return each.view(*y.shape, *heads).sum(-1) if heads else each.view(y.shape)
+        samples = y.dim() - criterion.axes if custom else y.dim()
+        lead, target = y.shape[:samples], y.shape[samples:]
+        heads = logits.shape[samples:-1]
+        labels = y.view(*lead, *[1] * len(heads), *target).expand(*lead, *heads, *target)
+        each = criterion(logits.flatten(0, -2), labels.flatten(0, samples + len(heads) - 1), reduction="none")
+        return each.view(*lead, *heads).sum(-1) if heads else each.view(lead)
 
     def of_representations(self, z: Tensor, others: Sequence[Tensor]) -> Tensor:
         """The penalty `[..., B]` of representations `z [..., B, f]` beside those of the references."""

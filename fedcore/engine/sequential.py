@@ -73,7 +73,7 @@ class Sequential:
             if count
         }
         first = next(iter(rows.values()))
-        out = first.new_zeros(*batch.y.shape, *first.shape[1:])
+        out = first.new_zeros(*batch.w.shape, *first.shape[1:])
         for i, row in rows.items():
             out[i, : len(row)] = row
         return out

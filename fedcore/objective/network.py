@@ -21,14 +21,16 @@ from ..data.augment import RandAugment
 from ..data.batches import Plan
 from ..data.clients import READINGS, Clients, set_aside
 from ..data.normalisation import NORMALISE
-from ..data.partitions import IID, ByOwner, Partition
+from ..data.partitions import IID, ByOwner, Dirichlet, Listed, Partition, Shards, checked
 from ..data.sources import Source, load
-from ..engine import PATHS, PLAIN, Batch, Engine, Loss
+from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss
 from ..engine.units import Neurons
 from ..models import Layout
 from .devices import available, first_line
+from .targets import Metric, checked_loss, checked_metrics, identity, measured
 
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
+FIRST = 20  # training samples that a loss of the user's is tried on
 CLIENT_CHUNK = 256  # samples of one client per pass, where its result must not depend on who else is in the cohort
 
 
@@ -38,8 +40,8 @@ class Federation:
 
     data: the clients' samples (`data.Clients`); the attributes `x [N, ...]`, `y [N]`, `index`, `sizes [n]`, `source`,
     `public`, `normalise` and `augment` are its own.  engine: computes losses and gradients (`engine.Engine`).
-    x0 `[d]`: the initial server parameters.  Make one with `fc.federation`; its methods are those of
-    `objective.Objective`, and others for evaluation and for sub-models.
+    x0 `[d]`: the initial server parameters.  metrics: of the user's, beside loss and accuracy.  Make one with
+    `fc.federation`; its methods are those of `objective.Objective`, and others for evaluation and for sub-models.
 
     normalise: uint8 images are used as (x - mean) / std per channel, with the statistics of the whole training set
     ("pooled"), of each client's own training images before any augmentation ("client", also for float images), or
@@ -53,6 +55,7 @@ class Federation:
     x0: Tensor
     partition: Partition
     seed: int
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     _smaller: dict[Any, Federation] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
@@ -83,8 +86,13 @@ class Federation:
 
     @property
     def classes(self) -> int:
-        """How many labels there are."""
+        """How many labels there are, or numbers in a sample's target where it is no class label."""
         return self.source.classes
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the largest logit is a class, so that there is an accuracy."""
+        return self.engine.classifies
 
     @property
     def block(self) -> int | None:
@@ -170,7 +178,11 @@ class Federation:
         return replace(self, data=self.data.to(device, dtype), engine=engine, x0=self.x0.to(device, dtype))
 
     def forced(self, path: str) -> Federation:
-        """The same federation with the engine's path forced ("written", "batched" or "sequential")."""
+        """The same federation with the engine's path forced ("written", "batched" or "sequential").
+
+        Raises ValueError where the path has no rule for the model or the samples.
+        """
+        _has_path(path, self.data)
         return replace(self, engine=self.engine.forced(path))
 
     def fastest(self, cohort: int = 10, batch_size: int = 20) -> Federation:
@@ -213,7 +225,8 @@ class Federation:
         module, e = copy.deepcopy(self.engine.module).cpu(), self.engine
         nn.utils.vector_to_parameters(self.x0.cpu(), module.parameters())
         module = models.build(lambda shape, classes: change(module), (), 0, self.seed)
-        return on_network(self.data, module, self.partition, self.seed, e.path, e.compute, e.block)
+        loss = e.criterion.function if isinstance(e.criterion, CustomLoss) else None
+        return on_network(self.data, module, self.partition, self.seed, e.path, e.compute, e.block, loss, self.metrics)
 
     def with_public(self, x: Any, y: Any) -> Federation:
         """The same clients with public data of the caller's; ValueError where a sample is a client's or a test sample,
@@ -438,7 +451,9 @@ class Federation:
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     def evaluate(self, x: Tensor, reading: str | None = None) -> dict[str, Tensor]:
-        """`accuracy` and mean cross-entropy `loss` of the flat parameters `x [d]` on the whole test set.
+        """`accuracy`, mean `loss` and the user's metrics of the flat parameters `x [d]` on the whole test set.
+
+        The loss is the cross-entropy or `federation`'s `loss`; accuracy is left out where targets are no classes.
 
         reading: with normalise="client", whose statistics test images get; "target" where they have owners, else
         "pooled".  Raises ValueError for an x of another length and for an unknown reading.
@@ -446,21 +461,30 @@ class Federation:
         self._flat("x", x)
         reading = reading or ("pooled" if self.source.test_owner is None else "target")
         checks.choice("reading", reading, READINGS[1:])
-        return self.engine.evaluate(x, self.data.test_chunks(reading), self.data.train_chunks)
+        seen = [] if self.metrics else None
+        found = self.engine.evaluate(x, self.data.test_chunks(reading), self.data.train_chunks, seen)
+        return found | self._measured(seen)
+
+    def _measured(self, seen: list[tuple[Tensor, Tensor]] | None) -> dict[str, Tensor]:
+        """The user's metrics of all logits and targets at once, which those that are no means need."""
+        return measured(self.metrics, *map(torch.cat, zip(*seen, strict=True))) if seen else {}
 
     def correct(self, x: Tensor) -> Tensor:
         """Which test samples the flat parameters `x [d]` classify correctly, `[T]` bool, with `evaluate`'s reading.
 
-        Raises ValueError for an x of another length.
+        Raises ValueError for an x of another length, and where targets are no classes.
         """
         self._flat("x", x)
+        if not self.classifies:
+            raise ValueError("targets that are no classes have no correct answers; use fed.evaluate, or metrics=")
         reading = "pooled" if self.source.test_owner is None else "target"
         return self.engine.scores(x, self.data.test_chunks(reading), self.data.train_chunks)[1].bool()
 
     def evaluate_clients(self, X: Tensor, clients: np.ndarray | None = None) -> dict[str, Tensor]:
         """Metrics `[a]` of the models `X [a, d]` of these clients (default: all), each on the whole test set.
 
-        `accuracy` and `loss` with the client's own normalisation and batch-norm statistics of its own training data;
+        `accuracy`, `loss` and the user's metrics with the client's own normalisation and batch-norm statistics of its
+        own training data;
         `own_accuracy` on the test images of its own domain alone, where the source has test owners and each client
         one; with normalise="client" also `accuracy_target` and `accuracy_pooled`, the other two readings.
 
@@ -474,12 +498,15 @@ class Federation:
         data, domains, columns = self.data, self.data.domains, {}
         for x, i in zip(X, clients.tolist(), strict=True):
             x, train = x.to(self.device), partial(data.train_chunks, i)
-            loss, hits = self.engine.scores(x, data.test_chunks("own", i), train)
-            row = {"accuracy": hits.mean(), "loss": loss.mean()}
-            if domains is not None:
+            seen = [] if self.metrics else None
+            loss, hits = self.engine.scores(x, data.test_chunks("own", i), train, seen)
+            row = {"loss": loss.mean()} | self._measured(seen)
+            if self.classifies:
+                row = {"accuracy": hits.mean()} | row
+            if self.classifies and domains is not None:
                 own = np.flatnonzero(self.source.test_owner == domains[i])
                 row["own_accuracy"] = hits[torch.as_tensor(own).to(hits.device)].mean()
-            for reading in READINGS[1:] if self.normalise == "client" else ():
+            for reading in READINGS[1:] if self.normalise == "client" and self.classifies else ():
                 row[f"accuracy_{reading}"] = self.engine.scores(x, data.test_chunks(reading), train)[1].mean()
             for name, value in row.items():
                 columns.setdefault(name, []).append(value)
@@ -551,6 +578,9 @@ class Federation:
             h.update(np.ascontiguousarray(a).reshape(-1).data)
         for part in self.public or ():
             h.update(part.cpu().numpy().tobytes())
+        if self.metrics or isinstance(self.engine.criterion, CustomLoss):
+            custom = identity(getattr(self.engine.criterion, "function", None))
+            h.update(repr((custom, sorted(self.metrics))).encode())
         collected = {id(b) for norm in self.engine.norms for b in norm.buffers()}  # by evaluations
         for name, b in self.engine.module.named_buffers():
             if id(b) not in collected:
@@ -561,7 +591,7 @@ class Federation:
 def federation(
     source: Any = "digits",
     clients: int | None = None,
-    partition: Partition | None = None,
+    partition: Partition | Sequence[Any] | None = None,
     model: str | nn.Module | Callable[..., nn.Module] = "cnn",
     seed: int = 0,
     *,
@@ -577,12 +607,24 @@ def federation(
     public: int | None = None,
     validation: bool = False,
     start: Tensor | Mapping[str, Tensor] | nn.Module | None = None,
+    layout: str | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Federation:
     """A federation of real data.
 
-    source: a name (`fc.data.sources.NAMES`), `(x, y)`, `((x, y), (test_x, test_y))`, or a mapping with npz keys.
-    clients: how many; None with `ByOwner()` means all owners.  partition: `IID()` (default), `Dirichlet(q)`,
-    `Shards(c)`, `ByOwner()`.  model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
+    source: a name (`fc.data.sources.NAMES`); arrays or tensors `(x, y)`; a map-style dataset (torchvision's, Hugging
+    Face's with an input and a label column, your own); a list of either, one per client; a mapping with npz keys.
+    Two of them in a tuple, `((x, y), (test_x, test_y))`, are training and test data; of one alone every fifth sample is
+    the test set.  A dataset's items are read once: random transforms belong into `augment`.
+    layout: what samples in memory are: "image" `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, "features" `[N, F]`,
+    "sequence" `[N, L, F]` or `[N, L]`, or "text" `[N, L]`, numbers of symbols.  None guesses images and features, and
+    asks where numbers `[N, a, b]` may be either.
+    clients: how many; None means all owners with `ByOwner()`, all clients of a list, all index arrays of a partition.
+    partition: `IID()` (default, but for a list with one entry per client), `Dirichlet(q)`, `Shards(c)`, `ByOwner()`, an
+    object with their `split`, or a list of index arrays, one per client.  These count the training samples as they
+    were given, none twice; some may be left out, and those that become test, validation or public data leave their
+    client.  model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
     convolutions with 8 bits of mantissa; clients computed together at most.
@@ -592,30 +634,64 @@ def federation(
     is then evaluated on them, so that settings need not be chosen on test data.
     start: where runs start instead of the model's initial parameters (`fed.x0`): a flat vector `[d]` such as an earlier
     `history.params`, a state_dict, or a module of the same architecture, also one that `fed.module` returned.
+    loss: what is minimised instead of the cross-entropy, `(logits [B, C], targets [B, ...]) -> [B]`, one loss per
+    sample, or their mean, as `torch.nn.MSELoss()` or `F.binary_cross_entropy_with_logits`.  Targets may then be real
+    numbers `[N]` or several a sample, `[N, T]`; models by name have T outputs.  Whole numbers `[N]` stay class labels.
+    A mean costs a `torch.vmap` over the samples.  Accuracy is left out where the largest logit is no class.
+    metrics: name -> `(logits [T, C], targets [T, ...]) -> a number, or one per sample [T]`, of the whole test set and
+    evaluated with loss and accuracy.
 
-    Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data), TypeError.
+    Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data, indices out of range or given
+    twice, losses and metrics of another shape), TypeError.
     """
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype}; use torch.float32 or torch.float64")
-    source = load(source, root, download)
+    source = load(source, root, download, layout, targets=loss is not None)
+    if loss is None and not source.has_classes:
+        raise ValueError(
+            f"the targets are {source.train_y.dtype} {source.train_y.shape} and no class labels [N]; give loss=..., "
+            "such as torch.nn.MSELoss()"
+        )
     seed = checks.integer("seed", seed, 0)
     if checks.boolean("validation", validation):
         source = source.with_validation()
     aside = None
     if public is not None:
         source, aside, _ = set_aside(source, public, seed)
-    partition = IID() if partition is None else partition
+    if isinstance(partition, list | tuple):
+        partition = Listed(tuple(partition))
+    elif partition is None:
+        partition = ByOwner() if source.by_client else IID()
     if not hasattr(partition, "split") or isinstance(partition, type | str):
-        raise TypeError(f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c) or fc.ByOwner()")
+        raise TypeError(
+            f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c), fc.ByOwner(), or a list of index "
+            "arrays, one per client"
+        )
+    if isinstance(partition, Dirichlet | Shards) and not source.has_classes:
+        raise ValueError(
+            f"partition={partition} deals class labels, which the targets {source.train_y.dtype} "
+            f"{source.train_y.shape} are not; use fc.IID(), fc.ByOwner() or index arrays"
+        )
     if clients is None:
-        if not isinstance(partition, ByOwner) or source.train_owner is None:
-            raise ValueError("clients=None works with partition=ByOwner() on a source with owners; use clients=n")
-        clients = len(np.unique(source.train_owner)) * partition.parts
+        if isinstance(partition, Listed):
+            clients = len(partition.parts)
+        elif isinstance(partition, ByOwner) and source.train_owner is not None:
+            clients = len(np.unique(source.train_owner)) * partition.parts
+        else:
+            raise ValueError(
+                "clients=None works with partition=ByOwner() on a source with owners and with a list of index arrays; "
+                "use clients=n"
+            )
     clients = checks.integer("clients", clients, 1)
     checks.choice("normalise", normalise, NORMALISE)
     if augment is not None:
         _augmentable(augment, source)
     parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
+    if isinstance(partition, Listed) and source.given is not None:
+        rows = (source.given[part] for part in checked(parts, clients, len(source.given)))
+        parts = [part[part >= 0] for part in rows]
+    else:
+        parts = checked(parts, clients, len(source.train_y))
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)
     if start is not None:
         module = models.started(module, start, dtype)
@@ -623,7 +699,7 @@ def federation(
         source, parts, normalise=normalise, augment=augment, public=aside, seed=seed, device=available(device),
         dtype=dtype,
     )  # fmt: skip
-    return on_network(data, module, partition, seed, path, compute, block)
+    return on_network(data, module, partition, seed, path, compute, block, loss, metrics)
 
 
 def on_network(
@@ -634,11 +710,16 @@ def on_network(
     path: str = "auto",
     compute: torch.dtype | None = None,
     block: int | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Federation:
     """The federation of these clients on the network `module`, which starts from its parameters.
 
-    Raises ValueError for parameters that are not finite and for a module that does not suit the data.
+    Raises ValueError for parameters that are not finite and for a module, a loss or metrics that do not suit the data.
     """
+    _has_path(path, data)
+    if path == "written" and loss is not None:
+        raise ValueError("path='written' is for the cross-entropy alone, but loss is given; use path='auto'")
     engine = Engine(module, path, compute=compute, block=block).to(data.device, data.dtype)
     x0 = models.flatten(module).to(data.device, data.dtype)
     if not torch.isfinite(x0).all():
@@ -649,19 +730,32 @@ def on_network(
     except Exception as e:  # whatever a module of the user's raises
         raise ValueError(
             f"the model does not take inputs of shape {tuple(data.x.shape[1:])} ({first_line(e)}); "
-            "use a model made for this shape, or model='mlp'"
+            "use a model made for this shape, model='mlp', or another layout for data in memory"
         ) from e
     if not isinstance(logits, Tensor):
         raise ValueError(
             f"the model returns a {type(logits).__name__}; use a model that returns logits [B, classes] alone"
         )
     classes = data.source.classes
-    if logits.ndim != 2 or logits.shape[1] < classes:
+    if logits.ndim != 2 or (logits.shape[1] < classes and loss is None):
         raise ValueError(
             f"the model gives {tuple(logits.shape[1:])} logits a sample, the source has {classes} "
             f"classes; make its last layer {classes} wide"
         )
-    return Federation(data, engine, x0, partition, seed)
+    if loss is not None:
+        with torch.no_grad():
+            logits = engine.module(data.inputs(data.x[:FIRST]))
+        accuracy = data.source.has_classes and logits.shape[1] >= classes
+        criterion = checked_loss(loss, logits, data.y[:FIRST], accuracy)
+        engine = Engine(engine.module, path, criterion, compute, block)
+    return Federation(data, engine, x0, partition, seed, checked_metrics(metrics))
+
+
+def _has_path(path: str, data: Clients) -> None:
+    if path in ("written", "batched") and data.x.dim() == 3:
+        raise ValueError(
+            f"path={path!r} has no rule for sequences {tuple(data.x.shape[1:])}; use path='auto' or 'sequential'"
+        )
 
 
 def _augmentable(augment: RandAugment, source: Source) -> None:

@@ -1,0 +1,62 @@
+"""Map-style datasets, torchvision's, Hugging Face's or one's own, as arrays; none of their libraries is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .arrays import stacked
+
+LABELS = ("label", "labels", "target", "targets", "y")
+ITEMS = "items (x, y), or named columns of which one is the label"
+
+
+def is_dataset(part: Any) -> bool:
+    """Whether it has a length and items by number, and is no array, list, tuple, mapping or text."""
+    if isinstance(part, list | tuple | str | bytes | Mapping) or hasattr(part, "__array__"):
+        return False
+    return hasattr(part, "__len__") and hasattr(part, "__getitem__")
+
+
+def from_dataset(dataset: Any) -> tuple[np.ndarray, np.ndarray, int | None]:
+    """Inputs `[N, ...]`, labels `[N, ...]`, and the number of classes where the dataset's features say it.
+
+    Items are pairs (x, y) or mappings from column names; a label column is called one of `LABELS`, the only other one
+    are the inputs.  Each item is read once, so that random transforms are drawn once.
+
+    Raises ValueError for an empty dataset, other items and columns, and items of different shapes, naming the item.
+    """
+    if not len(dataset):
+        raise ValueError("the dataset is empty; give at least one sample")
+    columns, classes = None, None
+    first = dataset[0]
+    if isinstance(first, Mapping):
+        columns = _columns(list(getattr(dataset, "column_names", None) or first))
+        features = getattr(dataset, "features", None)
+        if isinstance(features, Mapping):
+            classes = getattr(features.get(columns[1]), "num_classes", None)
+    pairs = [_pair(dataset[k], k, columns) for k in range(len(dataset))]
+    x, y = zip(*pairs, strict=True)
+    return stacked(x, "item"), stacked(y, "label"), classes
+
+
+def _columns(names: Sequence[str]) -> tuple[str, str]:
+    labels = [name for name in names if name in LABELS]
+    inputs = [name for name in names if name not in LABELS]
+    if len(labels) != 1 or len(inputs) != 1:
+        raise ValueError(
+            f"the dataset has columns {names}; use two, the inputs and a label called one of {', '.join(LABELS)}: "
+            "dataset.select_columns(['image', 'fine_label']).rename_column('fine_label', 'label')"
+        )
+    return inputs[0], labels[0]
+
+
+def _pair(item: Any, k: int, columns: tuple[str, str] | None) -> tuple[Any, Any]:
+    if columns is not None:
+        return item[columns[0]], item[columns[1]]
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
+        raise ValueError(f"item {k} of the dataset is a {type(item).__name__}{size}; use a dataset with {ITEMS}")
+    return item[0], item[1]

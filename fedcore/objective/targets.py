@@ -1,0 +1,139 @@
+"""Losses and metrics of the user's: checked on the first samples, and told apart by what they compute."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import getsource
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..engine import CustomLoss
+from .devices import first_line
+
+Metric = Callable[[Tensor, Tensor], Any]
+LOSS = "use a function (logits [B, C], targets [B, ...]) -> one loss per sample [B], or their mean"
+METRIC = "use functions (logits [T, C], targets [T, ...]) -> a number, or one per sample [T]"
+
+
+def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor, accuracy: bool) -> CustomLoss:
+    """The loss as the engine calls it, after a look at its values for some logits `z [B, C]`, targets `y [B, ...]`.
+
+    accuracy: whether the largest logit is a class.  Raises TypeError for what is no function, ValueError for a result
+    of another shape, without a gradient, not finite, or whose samples are not each on their own.
+    """
+    if not callable(function) or isinstance(function, type):
+        raise TypeError(f"loss={function!r}; {LOSS}, such as torch.nn.MSELoss() or F.binary_cross_entropy_with_logits")
+    z, y = z.detach().requires_grad_(), y.to(z.dtype) if y.is_floating_point() else y
+    with torch.enable_grad():
+        try:
+            value = function(z, y)
+        except Exception as e:  # whatever a function of the user's raises
+            raise ValueError(
+                f"loss={name(function)} does not take logits {tuple(z.shape)} and targets {tuple(y.shape)} of "
+                f"{y.dtype} ({first_line(e)}); {LOSS}"
+            ) from e
+        if not isinstance(value, Tensor) or tuple(value.shape) not in ((), (len(z),)):
+            what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
+            raise ValueError(f"loss={name(function)} gives a value of {what} for {len(z)} samples; {LOSS}")
+        if not value.requires_grad:
+            raise ValueError(
+                f"loss={name(function)} has no gradient by the logits; compute it from them in torch, without item(), "
+                "detach() or NumPy"
+            )
+        if not torch.isfinite(value).all():
+            raise ValueError(
+                f"loss={name(function)} is not finite on the first {len(z)} training samples; use a loss that is "
+                "defined for all logits and targets, such as one that takes logits and no probabilities"
+            )
+        loss = CustomLoss(function, value.dim() == 0, y.dim() - 1, accuracy)
+        try:
+            each = loss(z, y)
+        except Exception as e:
+            raise ValueError(
+                f"loss={name(function)} gives a mean, whose samples are computed by torch.vmap, which it does not take "
+                f"({first_line(e)}); return one loss per sample, [B]"
+            ) from e
+        alone = torch.stack([function(z[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(z))])
+    whole = alone.mean() if loss.mean else alone
+    if not torch.allclose(value, whole, rtol=1e-3, atol=1e-6) or not torch.allclose(each, alone, rtol=1e-3, atol=1e-6):
+        raise ValueError(
+            f"loss={name(function)} is {float(value.mean()):g} on {len(z)} samples, but their mean one by one is "
+            f"{float(alone.mean()):g}; a sample's loss must not depend on the others: no sum over samples, and no "
+            f"broadcasting of [B, 1] against [B] (logits are {tuple(z.shape)}, targets {tuple(y.shape)})"
+        )
+    return loss
+
+
+def checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
+    """The metrics by name; TypeError for what is no mapping to functions, ValueError for a name that is taken.
+
+    What they give is seen at the first evaluation, before the first round: some are undefined on few samples.
+    """
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping) or not all(isinstance(k, str) and callable(f) for k, f in metrics.items()):
+        raise TypeError(f"metrics={metrics!r}; use a mapping name -> function, and {METRIC}")
+    for key in metrics:
+        if key in ("loss", "own_accuracy") or key.startswith("accuracy"):
+            raise ValueError(f"metrics={key!r} is a metric of the federation's already; use another name")
+    return dict(metrics)
+
+
+def measured(metrics: Mapping[str, Metric], z: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Each metric of logits `z [T, C]` and targets `y [T, ...]`, a scalar; TypeError and ValueError for no numbers."""
+    y, values = y.to(z.dtype) if y.is_floating_point() else y, {}
+    for key, f in metrics.items():
+        value = f(z, y)
+        try:
+            number = torch.as_tensor(value).detach().to(z.device, torch.float64)
+        except (TypeError, ValueError, RuntimeError) as e:
+            raise TypeError(f"metric {key!r} gave {type(value).__name__}, no number; {METRIC}") from e
+        if tuple(number.shape) not in ((), (len(z),)):
+            raise ValueError(f"metric {key!r} gave shape {tuple(number.shape)} for {len(z)} samples; {METRIC}")
+        values[key] = number.mean()
+    return values
+
+
+def name(function: Any) -> str:
+    """What an error calls a function."""
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def identity(value: Any, depth: int = 4) -> str:
+    """A text that is equal in another process for a function that computes the same: its name, source and constants."""
+    if isinstance(value, str | bytes | int | float | complex | None):
+        return repr(value)
+    if isinstance(value, Tensor | np.ndarray):
+        array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
+        return f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
+    of = getattr(value, "__qualname__", type(value).__qualname__)
+    text = f"{getattr(value, '__module__', '')}.{of}"
+    if not depth:
+        return text
+    parts: list[Any] = []
+    if isinstance(value, nn.Module):  # its repr leaves constants out, as HuberLoss does
+        constants = {k: v for k, v in vars(value).items() if not k.startswith("_")}
+        parts = [repr(value), value.state_dict(), constants, type(value).forward]
+    elif isinstance(value, partial):
+        parts = [value.func, value.args, value.keywords]
+    elif isinstance(value, Mapping):
+        parts = [item for pair in value.items() for item in pair]
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    elif hasattr(value, "__code__"):
+        parts = [_source(value), value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ())]
+    elif callable(value) and hasattr(value, "__dict__") and not isinstance(value, type):
+        parts = [type(value).__call__, vars(value)]
+    return f"{text}{[identity(part, depth - 1) for part in parts]}"
+
+
+def _source(function: Any) -> str:
+    try:
+        return getsource(function)
+    except (OSError, TypeError):  # typed at a prompt
+        return function.__code__.co_code.hex()

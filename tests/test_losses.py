@@ -1,0 +1,318 @@
+"""Losses and metrics of the user's: the gradients of plain autograd, and metrics evaluated like accuracy."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+import fedcore as fc
+from fedcore.submodels import Width
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 6))
+REAL = X @ RNG.normal(size=(6,)) + 0.1 * RNG.normal(size=60)  # [N]
+SEVERAL = np.stack([REAL, REAL**2], 1)  # [N, 2]
+LABELS = (X @ RNG.normal(size=(6, 4)) > 0).astype(float)  # [N, 4], several at once
+CLASSES = X[:, :3].argmax(1)
+RUN = {"rounds": 2, "lr": 0.05, "local_steps": 3, "batch_size": 5}
+
+# name: loss as the user writes it, its mean by plain autograd, targets
+KINDS = {
+    "regression": (lambda z, y: (z[:, 0] - y) ** 2, lambda z, y: F.mse_loss(z[:, 0], y), REAL),
+    "regression, mean": (lambda z, y: F.mse_loss(z.squeeze(1), y), lambda z, y: F.mse_loss(z[:, 0], y), REAL),
+    "two numbers": (nn.MSELoss(), F.mse_loss, SEVERAL),
+    "two numbers, sums": (lambda z, y: (z - y).abs().sum(1), lambda z, y: (z - y).abs().sum(1).mean(), SEVERAL),
+    "labels": (F.binary_cross_entropy_with_logits, F.binary_cross_entropy_with_logits, LABELS),
+    "labels, module": (nn.BCEWithLogitsLoss(), F.binary_cross_entropy_with_logits, LABELS),
+    "classes": (partial(F.cross_entropy, label_smoothing=0.1), partial(F.cross_entropy, label_smoothing=0.1), CLASSES),
+}  # fmt: skip
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def small(shape, outputs) -> nn.Module:
+    return fc.models.mlp(shape, outputs, hidden=(8,))
+
+
+def normed(shape, outputs) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, outputs))
+
+
+class Plain(nn.Module):
+    """A user's network, which no rule knows."""
+
+    def __init__(self, shape, outputs):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 5), nn.Linear(5, outputs)
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x)))
+
+
+def fed(kind="regression", model=small, **options) -> fc.Federation:
+    loss, _, y = KINDS[kind]
+    parts = [np.arange(0, 13), np.arange(13, 20), np.arange(20, 45)]
+    options = {"loss": loss, "partition": parts, "model": model, "dtype": torch.float64} | options
+    return fc.federation(((X[:45], y[:45]), (X[45:], y[45:])), **options)
+
+
+def gradient(fed, kind, row, picked, module=None):
+    """The gradient of the mean loss on these samples by plain autograd, and the loss."""
+    leaf, rows = row.detach().clone().requires_grad_(), torch.as_tensor(picked)
+    net = (module or fed.engine.module).train()
+    value = KINDS[kind][1](functional_call(net, fed.layout.views(leaf), (fed.inputs(fed.x[rows]),)), fed.y[rows])
+    return torch.autograd.grad(value, leaf)[0], value.detach()
+
+
+# --- gradients ----------------------------------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("batch_size", [5, None])
+@pytest.mark.parametrize(("model", "path"), [(small, "batched"), (small, "sequential"), (small, "auto"),
+                                             (normed, "batched"), (Plain, "auto")])  # fmt: skip
+def test_gradients_are_those_of_plain_autograd(kind, batch_size, model, path):
+    one = fed(kind, model, path=path)
+    plan = one.plan(0, 0, np.arange(3), batch_size=batch_size)
+    Y = one.x0 + 0.1 * torch.randn(3, one.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    G, losses = one.gradient_and_losses(Y, plan, 0)
+    for row, i in enumerate(plan.clients):
+        picked = one.index[i] if batch_size is None else plan.samples[0, row, : plan.counts[0, row]]
+        want, value = gradient(one, kind, Y[row], picked)
+        h.close(G[row], want, 1e-10)
+        h.close(losses[row], value, 1e-10)
+
+
+@every_kind
+def test_hessian_vector_products_are_derivatives_of_these_gradients(kind):
+    one = fed(kind, Plain)
+    plan, along = one.plan(0, 0, np.arange(3), batch_size=None), torch.ones(3, one.d, dtype=torch.float64)
+    Y, step = one.x0.repeat(3, 1), 1e-6
+    ahead, behind = (one.gradient(Y + s * along, plan, 0) for s in (step, -step))
+    if kind != "two numbers, sums":  # whose second derivative is none
+        h.close(one.gradient(Y, plan, 0, along=along), (ahead - behind) / (2 * step), 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["regression", "regression, mean", "labels"])
+def test_a_run_is_local_sgd_on_this_loss(kind):
+    one = fed(kind)
+    params = fc.simulate(fc.FedAvg(), one, **RUN | {"rounds": 1}).params
+    plan, ends = one.plan(0, 0, np.arange(3), steps=3, batch_size=5), []
+    for row in range(3):
+        y = one.x0.clone()
+        for k in range(3):
+            y -= 0.05 * gradient(one, kind, y, plan.samples[k, row, : plan.counts[k, row]])[0]
+        ends.append(y)
+    h.close(params, torch.stack(ends).mean(0), 1e-10)
+
+
+def test_every_head_has_the_loss_and_the_prediction_is_their_mean():
+    one = fed(model=lambda shape, outputs: fc.submodels.with_heads(fc.models.mlp(shape, outputs, (8, 5)), outputs))
+    plan = one.plan(0, 0, np.arange(3), batch_size=None)
+    G, leaf = one.gradient(one.x0.repeat(3, 1), plan, 0), one.x0.clone().requires_grad_()
+    inputs, y = h.whole(one, 0)
+    z = functional_call(one.engine.module.train(), one.layout.views(leaf), (inputs,))
+    (want,) = torch.autograd.grad(sum(F.mse_loss(z[:, k, 0], y) for k in range(2)), leaf)
+    h.close(G[0], want, 1e-10)
+    z = one.module(one.x0)(one.test[0])
+    h.close(one.evaluate(one.x0)["loss"], F.mse_loss(z[:, 0], one.test[1]), 1e-12)
+
+
+@pytest.mark.parametrize("method", [
+    fc.SCAFFOLD(), fc.FedDyn(0.1), fc.MimeLite(), fc.FedSAM(0.05), fc.FedBN(), fc.FedALA(1), fc.DFedAvg(fc.Complete()),
+    fc.HeteroFL({1: 0.5, 0.5: 0.5}), fc.FedProx(0.1),
+], ids=repr)  # fmt: skip
+def test_methods_run_on_any_loss(method):
+    history = fc.simulate(method, fed("labels"), **RUN)
+    assert history.final("loss") < history.curve("loss")[1][0]
+
+
+def test_the_cross_entropy_as_ones_own_loss_is_the_default_to_rounding():
+    a, b = (fc.simulate(fc.FedAvg(), fed("classes", loss=loss), **RUN) for loss in (None, F.cross_entropy))
+    h.close(b.params, a.params, 1e-12)
+    assert b.final("accuracy") == a.final("accuracy")
+    h.close(b.final("loss"), a.final("loss"), 1e-12)
+
+
+def test_float32_federations_take_targets_in_float64():
+    history = fc.simulate(fc.FedAvg(), fed(dtype=torch.float32), **RUN)
+    assert history.params.dtype == torch.float32
+    assert history.final("loss") < history.curve("loss")[1][0]
+
+
+def test_targets_come_from_datasets_and_clients_too():
+    dataset = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(LABELS))
+    options = {"loss": nn.BCEWithLogitsLoss(), "model": small, "dtype": torch.float64}
+    a = fc.federation(dataset, clients=3, **options)
+    b = fc.federation((X, LABELS), clients=3, **options)
+    assert a.fingerprint() == b.fingerprint()
+    c = fc.federation([(X[:20], REAL[:20]), (X[20:], REAL[20:])], model=small, loss=KINDS["regression"][0])
+    assert c.n == 2
+    assert c.y.dtype == torch.float64
+    assert c.classes == 1
+
+
+# --- evaluation ---------------------------------------------------------------------------------------------------
+
+
+def r2(z, y):
+    return 1 - ((z[:, 0] - y) ** 2).sum() / ((y - y.mean()) ** 2).sum()
+
+
+def error(z, y):
+    return (z[:, 0] - y).abs()
+
+
+def test_metrics_are_in_the_history_beside_the_loss_and_there_is_no_accuracy():
+    one = fed(metrics={"R2": r2, "mean absolute error": error, "samples": lambda z, y: len(y)})
+    history = fc.simulate(fc.FedAvg(), one, **RUN)
+    assert set(history.frame().metric) == {"loss", "R2", "mean absolute error", "samples"}
+    z, y = one.module(history.params)(one.test[0]), one.test[1]
+    h.close(history.final("loss"), F.mse_loss(z[:, 0], y), 1e-12)
+    h.close(history.final("R2"), r2(z, y), 1e-12)
+    h.close(history.final("mean absolute error"), error(z, y).mean(), 1e-12)
+    assert history.final("samples") == 15
+    assert history.plot() is not None
+    with pytest.raises(ValueError, match=r"no classes.*metrics="):
+        one.correct(history.params)
+
+
+def test_a_metric_sees_the_whole_test_set_at_once():
+    x, y = RNG.normal(size=(1300, 6)), RNG.normal(size=1300)
+    sizes = []
+    one = fc.federation(((x[:40], y[:40]), (x, y)), clients=2, model=small, loss=KINDS["regression"][0],
+                        metrics={"n": lambda z, y: sizes.append(tuple(z.shape)) or len(y)})  # fmt: skip
+    assert float(one.evaluate(one.x0)["n"]) == 1300
+    assert sizes == [(1300, 1)]
+
+
+def test_metrics_come_with_class_labels_too_and_by_client():
+    top2 = lambda z, y: (z.topk(2).indices == y[:, None]).any(1)  # noqa: E731
+    one = fed("classes", loss=None, metrics={"top 2": top2}, model=normed)
+    history = fc.simulate(fc.FedBN(), one, personal=True, **RUN | {"batch_size": None})
+    X_ = history.method.personal(history.state, one.layout)
+    for i in range(one.n):
+        z = one.module(X_[i], client=i)(one.test[0])
+        h.close(history.final("top 2", i), top2(z, one.test[1]).double().mean(), 1e-12)
+        assert history.final("accuracy", i) <= history.final("top 2", i)
+
+
+def test_a_loss_of_ones_own_on_class_labels_keeps_the_accuracy_where_logits_are_classes():
+    one = fed("classes")
+    z = one.module(one.x0)(one.test[0])
+    assert float(one.evaluate(one.x0)["accuracy"]) == float((z.argmax(1) == one.test[1]).double().mean())
+    binary = fed("classes", model=lambda shape, classes: small(shape, 1),
+                 loss=lambda z, y: F.binary_cross_entropy_with_logits(z[:, 0], (y > 0).to(z.dtype)))  # fmt: skip
+    assert binary.evaluate(binary.x0).keys() == {"loss"}
+
+
+def test_a_metric_that_is_undefined_is_recorded_and_ends_no_run():
+    history = fc.simulate(fc.FedAvg(), fed(metrics={"ratio": lambda z, y: math.nan}), **RUN)
+    assert len(history.curve("ratio")[1]) == 3
+    assert math.isnan(history.final("ratio"))
+
+
+def test_images_normalised_by_client_are_evaluated_without_accuracy():
+    x, y = h.images(30, (1, 4, 4), 3)
+    one = fc.federation((x, y / 3), clients=3, model="mlp", normalise="client", loss=lambda z, y: (z[:, 0] - y) ** 2)
+    history = fc.simulate(fc.FedAvg(), one, personal=True, **RUN)
+    assert set(history.frame().metric) == {"loss"}
+
+
+def test_the_objective_is_the_mean_over_clients_of_their_mean_losses():
+    one = fed("labels")
+    z = [one.module(one.x0)(one.x[torch.as_tensor(index)]) for index in one.index]
+    each = [F.binary_cross_entropy_with_logits(p, one.y[torch.as_tensor(i)]) for p, i in zip(z, one.index, strict=True)]
+    h.close(one.objective(one.x0), sum(each) / 3, 1e-12)
+
+
+# --- identity -----------------------------------------------------------------------------------------------------
+
+
+def power(p, offset=torch.zeros(1)):
+    return lambda z, y: (z[:, 0] - y + offset).abs() ** p
+
+
+class Power:
+    def __init__(self, p):
+        self.p = p
+
+    def __call__(self, z, y):
+        return (z[:, 0] - y).abs() ** self.p
+
+
+def test_the_loss_and_its_constants_are_part_of_a_runs_identity():
+    losses = [
+        power(2), power(4), power(2, torch.ones(1)), Power(2), Power(4), lambda z, y: (z[:, 0] - y).exp(),
+        partial(lambda z, y, p: (z[:, 0] - y).abs() ** p, p=2), partial(lambda z, y, p: (z[:, 0] - y).abs() ** p, p=3),
+        nn.HuberLoss(delta=1.0), nn.HuberLoss(delta=2.0),
+    ]  # fmt: skip
+    losses[-2:] = [partial(lambda f, z, y: f(z[:, 0], y), f) for f in losses[-2:]]
+    prints = [fed(loss=loss).fingerprint() for loss in losses]
+    assert len(set(prints)) == len(losses)
+    assert fed(loss=power(2)).fingerprint() == prints[0]
+    assert fed(loss=Power(4)).fingerprint() == prints[4]
+    assert fed(metrics={"R2": r2}).fingerprint() != fed().fingerprint() == fed(metrics={}).fingerprint()
+
+
+def test_a_changed_federation_keeps_loss_and_metrics():
+    one = fed("two numbers", metrics={"n": lambda z, y: len(y)})
+    for other in (one.to(dtype=torch.float32), one.forced("sequential"), one.shrink(Width(0.5)),
+                  one.with_model(lambda net: nn.Sequential(*net)), one.fastest(2, 4)):  # fmt: skip
+        found = other.evaluate(other.x0)
+        assert found.keys() == {"loss", "n"}
+        z = other.module(other.x0)(other.test[0])
+        h.close(found["loss"], F.mse_loss(z, other.test[1].to(z.dtype)), 1e-6)
+
+
+def test_a_run_with_a_loss_resumes_to_the_bit(tmp_path):
+    one = fed("labels, module", metrics={"n": lambda z, y: len(y)})
+    fc.simulate(fc.FedAvg(), one, checkpoint_dir=tmp_path, **RUN)
+    again = fed("labels, module", metrics={"n": lambda z, y: len(y)})
+    resumed = fc.simulate(fc.FedAvg(), again, checkpoint_dir=tmp_path, **RUN | {"rounds": 4})
+    whole = fc.simulate(fc.FedAvg(), one, **RUN | {"rounds": 4})
+    assert torch.equal(resumed.params, whole.params)
+    assert resumed.rows == whole.rows
+
+
+# --- what cannot be ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [
+    fc.HeteroFL({1: 0.5, 0.5: 0.5}, labels="zero"), fc.FjORD({1: 0.5, 0.5: 0.5}), fc.DepthFL({1: 0.5, 0.5: 0.5}),
+], ids=repr)  # fmt: skip
+def test_methods_that_replace_the_cross_entropy_say_so(method):
+    one = fed("classes", model=lambda shape, c: fc.models.mlp(shape, c, (8, 5)))
+    with pytest.raises(ValueError, match=r"replaces the cross-entropy.*loss=None"):
+        fc.simulate(method, one, **RUN)
+
+
+def test_what_needs_class_labels_says_so():
+    one = fed()
+    for call in (one.label_counts, lambda: one.owned(np.arange(2)), lambda: one.set_aside(1), one.plot,
+                 lambda: one.with_public(X[:3], np.arange(3)), lambda: fed(public=1)):  # fmt: skip
+        with pytest.raises(ValueError, match=r"class labels"):
+            call()
+    for partition in (fc.Dirichlet(0.5), fc.Shards(2)):
+        with pytest.raises(ValueError, match=r"deals class labels.*fc\.IID\(\).*index arrays"):
+            fed(partition=partition, clients=3)
+
+
+@pytest.mark.parametrize(("metric", "exception", "words"), [
+    (lambda z, y: None, TypeError, "'m' NoneType no number"),
+    (lambda z, y: "good", TypeError, "'m' str no number"),
+    (lambda z, y: z, ValueError, "'m' (15, 1) 15 samples [T]"),
+    (lambda z, y: {"a": 1.0}, TypeError, "'m' dict no number"),
+])  # fmt: skip
+def test_a_metric_that_is_no_number_is_named_before_the_first_round(metric, exception, words):
+    with pytest.raises(exception) as e:
+        fc.simulate(fc.FedAvg(), fed(metrics={"m": metric}), **RUN)
+    missing = [word for word in words.split() if word not in str(e.value)]
+    assert not missing, f"{missing} not in: {e.value}"
