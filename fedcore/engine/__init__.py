@@ -1,13 +1,14 @@
 """Gradients of a whole cohort: `[m, d]` in, `[m, d]` out.  The only room that knows how they are computed.
 
 Three paths, equal to rounding.  *batched* stacks the clients: linear layers become one batched product, convolutions
-one grouped convolution whose groups are the clients.  *sequential* takes one client after another and runs any
-`torch.nn.Module`; it is the oracle for the others.  *written* is batched without autograd, for fewer layers, and what a
-CPU takes where it can.
+one grouped convolution whose groups are the clients; a module without rules is mapped over the clients where that gives
+the same.  *sequential* takes one client after another and runs any `torch.nn.Module`; it is the oracle for the others.
+*written* is batched without autograd, for fewer layers, and what a CPU takes where it can.
 
 To read it: `core` is what federations call; `rules` says what each layer is on the first and the last path and whose
-its neurons are; `batched`, `sequential` and `written` are the paths, `choose` decides between them; `loss` is what is
-differentiated, `passes` counts how often, `units` are the neurons, `replay` holds CUDA graphs and compiled paths.
+its neurons are, `traced` which layers a module of the user's own is made of, `mapped` what is done without them;
+`batched`, `sequential` and `written` are the paths, `choose` decides between them; `loss` is what is differentiated,
+`passes` counts how often, `units` are the neurons, `replay` holds CUDA graphs and compiled paths.
 No function here reads a number from a device, so that none ever waits for one.
 """
 

@@ -13,7 +13,7 @@ from ..models import Layout
 from . import passes
 from .batch import Batch
 from .loss import Loss
-from .rules import Pass, Rule, entering
+from .rules import Pass, Rule
 from .shapes import Activations, Logits, Parameters, PerClient, Representations
 
 Criterion = Callable[..., Tensor]
@@ -61,7 +61,7 @@ class Batched:
             leaves = {k: v.requires_grad_(backward) for k, v in self.layout.views(Y.detach()).items()}
             p = self._pass(leaves, batch, 1.0)
             p.sites, p.key = dict.fromkeys(sites), ()
-            logits = forward(self.rule, entering(batch.x), p)
+            logits = forward(self.rule, self.rule.entering(batch.x), p)
             seen = list(p.sites.values())
             if loss is not None:
                 each = loss.of_samples(logits, batch.y, self.criterion)
@@ -77,7 +77,7 @@ class Batched:
 
     def _logits(self, forward: Callable[[Rule, Tensor, Pass], Tensor], batch: Batch, p: Pass) -> Logits:
         with autocast(self.compute, batch.w.device):
-            logits = forward(self.rule, entering(batch.x), p)
+            logits = forward(self.rule, self.rule.entering(batch.x), p)
         return logits if self.compute is None else logits.to(batch.w.dtype)
 
 

@@ -20,6 +20,7 @@ from .batch import Batch
 from .batched import Batched, Criterion
 from .choose import PATHS, blocks, even, is_large, share
 from .loss import PLAIN, CustomLoss, Loss
+from .mapped import Mapped
 from .rules import Branches, Chain, Dropout, rule_of
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
@@ -42,6 +43,7 @@ class Engine:
     parameters, gradients and evaluation as they were.  block: clients that are computed together at most; by default
     the whole cohort, and on the written path a rule of sizes alone, so that equal runs are equal to the bit on any
     machine of a kind.
+    mapped: whether a module without rules may be mapped over the clients (`mapped.maps`); batched, it then is.
     Batch-norm modules train on batch statistics; `evaluate` first collects statistics over the training data
     (static batch norm), so no running buffer is sent or silently left at a client.
 
@@ -56,6 +58,7 @@ class Engine:
         criterion: Criterion = F.cross_entropy,
         compute: torch.dtype | None = None,
         block: int | None = None,
+        mapped: bool = False,
     ) -> None:
         checks.choice("path", path, ("auto", *PATHS))
         self.module = _own_copy(module)
@@ -80,8 +83,11 @@ class Engine:
         self.unsupported = sorted(set(rule.problems()))
         if not self.unsupported and sorted(rule.parameters()) != sorted(self.layout.names):
             self.unsupported.append("parameters that are shared or outside its layers")
+        self.mapped = mapped and bool(self.unsupported)
+        if self.mapped:
+            rule = Mapped(self.module, "")
         # a module outside the rules may draw random numbers or mix samples, in its layers or in its own forward
-        self.random = bool(self.unsupported) or any(isinstance(part, Dropout) for part in rule.all())
+        self.random = self.one_by_one or any(isinstance(part, Dropout) for part in rule.all())
         self._own_forward = any(isinstance(part, Chain | Branches) for part in rule.all())
         self.batched = Batched(rule, self.layout, criterion, compute)
         self.sequential = Sequential(self.module, self.layout, criterion, compute, self.random)
@@ -91,10 +97,15 @@ class Engine:
                 self.written = Written(rule, self.layout, compute)
         if path == "written" and self.written is None:
             raise ValueError(f"path='written' has no rule for this {type(module).__name__}; use path='auto'")
-        if path == "batched" and self.unsupported:
+        if path == "batched" and self.one_by_one:
             raise ValueError(
                 f"path='batched' has no rule for {', '.join(self.unsupported)}; use path='auto' or 'sequential'"
             )
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether only the module itself can be asked, for one client after another."""
+        return bool(self.unsupported) and not self.mapped
 
     @cached_property
     def trained(self) -> Annotated[Tensor, "d"] | None:
@@ -107,7 +118,8 @@ class Engine:
 
     def settings(self) -> dict[str, Any]:
         """What the engine was made with, beside its module."""
-        return {"path": self.path, "criterion": self.criterion, "compute": self.compute, "block": self.block}
+        same = {"path": self.path, "criterion": self.criterion, "compute": self.compute, "block": self.block}
+        return same | {"mapped": self.mapped}
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Engine:
         """The same engine on a device, with parameters of a type; self is left as it is."""
@@ -139,15 +151,25 @@ class Engine:
             return self.path
         return "written" if self.written is not None and device.type == "cpu" else self.general(device)
 
+    def described(self, device: torch.device) -> str:
+        """The path that runs on this device; where it is a slow one for want of rules, why and what to do."""
+        path = self.chosen(device)
+        if path == "sequential" and self.path == "auto" and self.one_by_one:
+            return (
+                f"'sequential' (one client after another, which is slow: no rule for {', '.join(self.unsupported)}, "
+                "and torch.vmap does not take the module; layers with rules stand in fedcore.engine.rules.RULES)"
+            )
+        return repr(path)
+
     def general(self, device: torch.device) -> str:
         """The path with autograd, for modules and losses that the written one has no rule for."""
         if self.path in ("batched", "sequential"):
             return self.path
-        return "sequential" if self.unsupported or is_large(self.layout.d, device) else "batched"
+        return "sequential" if self.one_by_one or is_large(self.layout.d, device) else "batched"
 
     def _by_autograd(self, batch: Batch) -> str:
         """`general` for this batch: sequences `[L, F]`, which no rule knows, go one client after another."""
-        return "sequential" if batch.x.dim() == 4 else self.general(batch.w.device)
+        return "sequential" if batch.x.dim() == 4 and not self.mapped else self.general(batch.w.device)
 
     def width(self, x: Tensor) -> int:
         """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""

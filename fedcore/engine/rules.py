@@ -131,6 +131,10 @@ class Rule:
             p.sites[self.name] = out
         return out
 
+    def entering(self, x: Tensor) -> Activations:
+        """A batch `x [m, B, ...]` as the batched rules take it."""
+        return entering(x)
+
     def batched(self, x: Activations, p: Pass) -> Activations:
         """The output, computed for all clients at once.  Never in place: others may read x."""
         raise NotImplementedError

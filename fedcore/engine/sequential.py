@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .. import models
 from .batch import ONE_SAMPLE, Batch
@@ -50,7 +51,8 @@ class Sequential:
                 continue
             one = loss.client(i, count)
             leaves = {k: v.requires_grad_() for k, v in self.layout.views(Y[i].detach().clone()).items()}
-            logits = self._logits(plain, leaves, batch, i, one.rate)
+            with contextlib.nullcontext() if along is None else sdpa_kernel(SDPBackend.MATH):  # the one that is smooth
+                logits = self._logits(plain, leaves, batch, i, one.rate)
             each = one.of_samples(logits, batch.y[i, :count], self.criterion)
             if one.penalty is not None:
                 z = self.module.z.to(Y.dtype)

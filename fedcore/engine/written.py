@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..models import Layout
 from . import passes
 from .batch import Batch
-from .rules import FIRST, LAST, Rule, side_by_side
+from .rules import FIRST, LAST, Flatten, Rule, Sequential, side_by_side
 from .shapes import Parameters, PerClient
 
 ALONE = 1 << 15  # from this size on, a weight's gradient is computed for one client at a time: it stays in the cache
@@ -73,8 +73,7 @@ class Written:
         self.ranks = [rank for rank in (1, 3) if rule.is_written() and rule.leaves(rank) == 1]
         if not self.ranks:
             raise LookupError("no shape of inputs goes through to logits")
-        layers = list(rule.module.children())
-        self.flat = isinstance(rule.module, nn.Sequential) and isinstance(layers[0], nn.Flatten)
+        self.flat = isinstance(rule, Sequential) and isinstance(rule.children[0], Flatten)
 
     @torch.no_grad()
     def gradient(self, Y: Parameters, batch: Batch, G: Parameters) -> PerClient:

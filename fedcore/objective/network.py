@@ -24,6 +24,7 @@ from ..data.normalisation import NORMALISE
 from ..data.partitions import IID, ByOwner, Dirichlet, Listed, Partition, Shards, checked
 from ..data.sources import Source, load
 from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss
+from ..engine.mapped import maps
 from ..engine.units import Neurons
 from ..models import Layout
 from .devices import available, first_line
@@ -61,7 +62,8 @@ class Federation:
     def __repr__(self) -> str:
         return (
             f"Federation({self.source.name!r}, clients={self.n}, partition={self.partition}, d={self.d:,}, "
-            f"samples={self.sizes.sum()}, {self.sizes.min()} to {self.sizes.max()} a client, device={self.device})"
+            f"samples={self.sizes.sum()}, {self.sizes.min()} to {self.sizes.max()} a client, device={self.device}, "
+            f"path={self.engine.described(self.device)})"
         )
 
     @property
@@ -720,7 +722,9 @@ def on_network(
     _has_path(path, data)
     if path == "written" and loss is not None:
         raise ValueError("path='written' is for the cross-entropy alone, but loss is given; use path='auto'")
-    engine = Engine(module, path, compute=compute, block=block).to(data.device, data.dtype)
+    example = data.inputs(data.x[:3])
+    mapped = path != "sequential" and bool(Engine(module).unsupported) and maps(module.to(data.device), example)
+    engine = Engine(module, path, compute=compute, block=block, mapped=mapped).to(data.device, data.dtype)
     x0 = models.flatten(module).to(data.device, data.dtype)
     if not torch.isfinite(x0).all():
         raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
@@ -747,7 +751,7 @@ def on_network(
             logits = engine.module(data.inputs(data.x[:FIRST]))
         accuracy = data.source.has_classes and logits.shape[1] >= classes
         criterion = checked_loss(loss, logits, data.y[:FIRST], accuracy)
-        engine = Engine(engine.module, path, criterion, compute, block)
+        engine = Engine(engine.module, path, criterion, compute, block, mapped)
     return Federation(data, engine, x0, partition, seed, checked_metrics(metrics))
 
 

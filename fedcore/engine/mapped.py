@@ -1,0 +1,57 @@
+"""Modules that no rule knows, for all clients at once: `torch.vmap` over the module itself."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .. import models
+from .rules import Pass, Rule
+from .shapes import Logits
+
+
+class Mapped(Rule):
+    """A module of any kind; `maps` says whether it can be mapped."""
+
+    def entering(self, x: Tensor) -> Tensor:
+        return x
+
+    def batched(self, x: Tensor, p: Pass) -> Logits:
+        self.module.train()
+        with sdpa_kernel(SDPBackend.MATH):  # attention's fused kernels would go one by one
+            return torch.vmap(lambda params, inputs: functional_call(self.module, params, (inputs,)))(p.params, x)
+
+
+def maps(module: nn.Module, x: Tensor) -> bool:
+    """Whether mapping a module over clients gives what it gives client by client, sample by sample, on `x [B, ...]`.
+
+    Not where it draws random numbers, mixes the samples of a batch, writes to its buffers, branches on its data, or has
+    an operation that `torch.vmap` would take one by one.
+    """
+    module = copy.deepcopy(module).double().train()
+    x = x.double() if x.is_floating_point() else x
+    layout, flat = models.Layout.of(module), models.flatten(module)
+    draw = torch.Generator(flat.device).manual_seed(0)
+    Y = flat + 0.01 * torch.randn(2, len(flat), generator=draw, dtype=flat.dtype, device=flat.device)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of an operation that is taken one by one
+            together, alone = Y.clone().requires_grad_(), Y.clone().requires_grad_()
+            rule = Mapped(module, "")
+            out = rule(torch.stack([x, x.flip(0)]), Pass(layout.views(together), 2))
+            one_by_one = [
+                torch.cat([functional_call(module, layout.views(row), (sample[None],)) for sample in inputs])
+                for row, inputs in zip(alone, (x, x.flip(0)), strict=True)
+            ]
+            want = torch.stack(one_by_one)
+            slope = torch.randn(want.shape, generator=draw, dtype=want.dtype, device=want.device)
+            (G,) = torch.autograd.grad((out * slope).sum(), [together])
+            (H,) = torch.autograd.grad((want * slope).sum(), [alone])
+    except Exception:  # whatever a module raises under vmap
+        return False
+    return torch.allclose(out, want, atol=1e-9) and torch.allclose(G, H, atol=1e-9 * float(H.abs().max()))

@@ -1,0 +1,286 @@
+"""Modules as users write them: the path that they take, and gradients that are autograd's on the module alone."""
+
+from __future__ import annotations
+
+import copy
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from test_engine import batch, by_autograd, relative, rows
+from torch import nn
+
+import fedcore as fc
+from fedcore.engine import Engine
+from fedcore.engine.mapped import maps
+from fedcore.engine.units import Neurons
+
+# --- what users write -------------------------------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    """Layers by name, and a forward in one line."""
+
+    def __init__(self, forward, **layers: nn.Module) -> None:
+        super().__init__()
+        self.f = forward
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, x):
+        return self.f(self, x)
+
+
+def mlp(forward, width=64) -> nn.Module:
+    return Net(forward, fc1=nn.Linear(width, 20), fc2=nn.Linear(20, 5))
+
+
+def cnn(forward, **more: nn.Module) -> nn.Module:
+    layers = {"c1": nn.Conv2d(1, 6, 3, padding=1), "c2": nn.Conv2d(6, 8, 3, padding=1), "out": nn.Linear(32, 5)}
+    return Net(forward, **layers | more)
+
+
+def pooled(x):
+    return F.max_pool2d(F.relu(x), 2)
+
+
+def twice(x):
+    return x.relu_() + x  # twice the positive part: the first has written over the second
+
+
+class Block(nn.Module):
+    def __init__(self, c, norm, act):
+        super().__init__()
+        self.a, self.b, self.n, self.act = nn.Conv2d(c, c, 3, padding=1), nn.Conv2d(c, c, 1), norm(c), act
+
+    def forward(self, x):
+        out = self.n(self.b(self.act(self.a(x))))
+        out += x
+        return self.act(out)
+
+
+def residual(norm, act) -> nn.Module:
+    body = {"stem": nn.Conv2d(1, 8, 3, padding=1), "b1": Block(8, norm, act), "b2": Block(8, norm, act)}
+    return Net(lambda m, x: m.out(m.b2(m.b1(m.stem(x))).mean((2, 3))), **body, out=nn.Linear(8, 5))
+
+
+class Attention(nn.Module):
+    """A vision transformer of one block, on patches of 2x2 pixels."""
+
+    def __init__(self, width=16, heads=2):
+        super().__init__()
+        self.embed, self.place = nn.Conv2d(1, width, 2, stride=2), nn.Parameter(0.1 * torch.randn(16, width))
+        self.n1, self.n2, self.qkv = nn.LayerNorm(width), nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.mix, self.up, self.down = nn.Linear(width, width), nn.Linear(width, 32), nn.Linear(32, width)
+        self.out, self.heads = nn.Linear(width, 5), heads
+
+    def forward(self, x):
+        x = self.embed(x).flatten(2).transpose(1, 2) + self.place
+        q, k, v = self.qkv(self.n1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.mix(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return self.out((x + self.down(F.gelu(self.up(self.n2(x))))).mean(1))
+
+
+WRITTEN, BATCHED, SEQUENTIAL = "written", "batched", "sequential"
+gn = lambda c: nn.GroupNorm(2, c)  # noqa: E731
+flat_relu = lambda m, x: m.fc2(F.relu(m.fc1(torch.flatten(x, 1))))  # noqa: E731
+
+MODULES = {
+    "MLP, view(size)": (lambda: mlp(lambda m, x: m.fc2(torch.relu(m.fc1(x.view(x.size(0), -1))))), WRITTEN),
+    "MLP, view(-1, n)": (lambda: mlp(lambda m, x: m.fc2(m.fc1(x.view(-1, 64)).relu())), WRITTEN),
+    "MLP, reshape(shape)": (lambda: mlp(lambda m, x: m.fc2(F.relu(m.fc1(x.reshape(x.shape[0], -1))))), WRITTEN),
+    "MLP, flatten": (lambda: mlp(flat_relu), WRITTEN),
+    "MLP, in place": (lambda: mlp(lambda m, x: m.fc2(m.fc1(x.flatten(1)).relu_())), WRITTEN),
+    "MLP, log_softmax": (lambda: mlp(lambda m, x: F.log_softmax(flat_relu(m, x), dim=1)), WRITTEN),
+    "MLP, tanh": (lambda: mlp(lambda m, x: m.fc2(torch.tanh(m.fc1(x.flatten(1))))), WRITTEN),
+    "MLP, GELU": (lambda: mlp(lambda m, x: m.fc2(F.gelu(m.fc1(x.flatten(1)), approximate="tanh"))), WRITTEN),
+    "MLP, SiLU": (lambda: mlp(lambda m, x: m.fc2(F.silu(m.fc1(x.flatten(1)), inplace=True))), WRITTEN),
+    "MLP, ELU": (lambda: mlp(lambda m, x: m.fc2(F.elu(m.fc1(x.flatten(1)), 0.7))), WRITTEN),
+    "MLP, leaky ReLU": (lambda: mlp(lambda m, x: m.fc2(F.leaky_relu(m.fc1(x.flatten(1)), 0.2))), WRITTEN),
+    "MLP, softplus": (lambda: mlp(lambda m, x: m.fc2(F.softplus(m.fc1(x.flatten(1))))), BATCHED),
+    "layers in a list": (
+        lambda: Net(lambda m, x: m.parts[2](F.relu(m.parts[1](F.relu(m.parts[0](x.flatten(1)))))),
+                    parts=nn.ModuleList([nn.Linear(64, 9), nn.Linear(9, 7), nn.Linear(7, 5)])), WRITTEN),
+    "a module in a module": (
+        lambda: Net(lambda m, x: m.out(F.relu(m.body(x))), body=mlp(flat_relu), out=nn.Linear(5, 5)), WRITTEN),
+    "LayerNorm": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.LayerNorm(9), nn.ReLU(), nn.Linear(9, 5)),
+                  BATCHED),
+    "LayerNorm of pictures": (
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.LayerNorm((4, 6, 6)), nn.Flatten(), nn.Linear(144, 5)), BATCHED),
+    "LayerNorm without bias": (lambda: nn.Sequential(nn.Flatten(), nn.LayerNorm(64, bias=False), nn.Linear(64, 5)),
+                               BATCHED),
+    "CNN, functions": (lambda: cnn(lambda m, x: m.out(torch.flatten(pooled(m.c2(pooled(m.c1(x)))), 1))), WRITTEN),
+    "CNN, layers": (
+        lambda: cnn(lambda m, x: m.out(m.pool(F.relu(m.c2(m.pool(F.relu(m.c1(x)))))).flatten(1)),
+                    pool=nn.MaxPool2d(2)), WRITTEN),
+    "CNN, mean": (
+        lambda: Net(lambda m, x: m.out(F.relu(m.c(x)).mean(dim=(2, 3))), c=nn.Conv2d(1, 6, 3), out=nn.Linear(6, 5)),
+        WRITTEN),
+    "CNN, average pooling": (
+        lambda: cnn(lambda m, x: m.out(F.avg_pool2d(m.c2(F.avg_pool2d(m.c1(x), 2)), 2).flatten(1))), BATCHED),
+    "CNN, adaptive pooling": (
+        lambda: Net(lambda m, x: m.out(F.adaptive_avg_pool2d(m.c(x), (1, 1)).flatten(1)), c=nn.Conv2d(1, 6, 3),
+                    out=nn.Linear(6, 5)), WRITTEN),
+    "batch norm": (
+        lambda: cnn(lambda m, x: m.out(pooled(m.n2(m.c2(pooled(m.n1(m.c1(x)))))).flatten(1)), n1=nn.BatchNorm2d(6),
+                    n2=nn.BatchNorm2d(8)), WRITTEN),
+    "depthwise": (
+        lambda: nn.Sequential(nn.Conv2d(1, 6, 3), nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 4, 1), nn.Flatten(),
+                              nn.Linear(64, 5)), BATCHED),
+    "grouped": (lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 6, 3, groups=2), nn.Flatten(), nn.Linear(96, 5)),
+                BATCHED),
+    "padding same": (lambda: nn.Sequential(nn.Conv2d(1, 3, 3, padding="same"), nn.Flatten(), nn.Linear(192, 5)),
+                     BATCHED),
+    "padding reflect": (
+        lambda: nn.Sequential(nn.Conv2d(1, 3, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(192, 5)),
+        BATCHED),
+    "padding circular": (
+        lambda: nn.Sequential(nn.Conv2d(1, 3, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(192, 5)),
+        BATCHED),
+    "residual, group norm": (lambda: residual(gn, nn.ReLU(inplace=True)), BATCHED),
+    "residual, SiLU": (lambda: residual(gn, nn.SiLU()), BATCHED),
+    "residual, batch norm": (lambda: residual(nn.BatchNorm2d, nn.ReLU()), BATCHED),
+    "torchvision ResNet18, group norm": (
+        lambda: thin_resnet(), BATCHED),
+    "torchvision MobileNetV2, group norm": (
+        lambda: torchvision.models.mobilenet_v2(
+            num_classes=5, width_mult=0.1, norm_layer=lambda c: nn.GroupNorm(1, c), dropout=0.0), BATCHED),
+    "torchvision SqueezeNet's fire": (
+        lambda: Net(lambda m, x: m.out(m.fire(F.relu(m.stem(x))).mean((2, 3))), stem=nn.Conv2d(1, 6, 3),
+                    fire=torchvision.models.squeezenet.Fire(6, 4, 4, 4), out=nn.Linear(8, 5)), "mapped"),
+    "transformer": (Attention, "mapped"),
+    "a parameter of its own": (
+        lambda: Net(lambda m, x: m.out(x.flatten(1) * m.scale), scale=nn.Parameter(torch.rand(64)),
+                    out=nn.Linear(64, 5)), "mapped"),
+    "1-D convolution": (
+        lambda: Net(lambda m, x: m.out(F.relu(m.c(x.flatten(2))).mean(2)), c=nn.Conv1d(1, 6, 5), out=nn.Linear(6, 5)),
+        "mapped"),
+    "tied weights": (
+        lambda: Net(lambda m, x: m.out(F.relu(m.fc(F.relu(m.fc(x.flatten(1)))))), fc=nn.Linear(64, 64),
+                    out=nn.Linear(64, 5)), "mapped"),
+    "an unused layer": (lambda: Net(lambda m, x: m.out(x.flatten(1)), out=nn.Linear(64, 5), idle=nn.Linear(2, 2)),
+                        "mapped"),
+    "RMSNorm": (lambda: nn.Sequential(nn.Flatten(), nn.RMSNorm(64), nn.Linear(64, 5)), "mapped"),
+    "recurrent": (
+        lambda: Net(lambda m, x: m.out(m.lstm(x.squeeze(1))[0][:, -1]), lstm=nn.LSTM(8, 6, batch_first=True),
+                    out=nn.Linear(6, 5)), SEQUENTIAL),
+    "mixes samples": (lambda: Net(lambda m, x: m.out(x.flatten(1) - x.flatten(1).mean(0)), out=nn.Linear(64, 5)),
+                      SEQUENTIAL),
+    "branches on data": (
+        lambda: Net(lambda m, x: m.out(x.flatten(1)) if x.sum() > 0 else -m.out(x.flatten(1)), out=nn.Linear(64, 5)),
+        SEQUENTIAL),
+    "written over where read twice": (
+        lambda: Net(lambda m, x: m.out(twice(m.fc(x.flatten(1)))), fc=nn.Linear(64, 64), out=nn.Linear(64, 5)), "any"),
+}  # fmt: skip
+
+
+def thin_resnet() -> nn.Module:
+    net = torchvision.models.ResNet(
+        torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=5, norm_layer=lambda c: nn.GroupNorm(2, c)
+    )
+    net.conv1, net.layer3, net.layer4 = nn.Conv2d(1, 64, 3, padding=1, bias=False), nn.Identity(), nn.Identity()
+    net.fc = nn.Linear(128, 5)
+    return net
+
+
+def built(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    module = MODULES[kind][0]().double()
+    if "MobileNet" in kind:
+        module.features[0][0] = nn.Conv2d(1, module.features[0][0].out_channels, 3, padding=1, bias=False).double()
+    return module
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_gradients_are_autograds_on_the_module_alone(kind):
+    module, expected = built(kind), MODULES[kind][1]
+    b = batch(3, 4, (1, 8, 8), 5)
+    Y, mapped = rows(module, 3), maps(module, b.x[0, :3])
+    engine = Engine(module, mapped=mapped)
+    path = engine.chosen(torch.device("cpu"))
+    if expected != "any":
+        large = path == SEQUENTIAL and expected == BATCHED and engine.layout.d > 2e5  # which pays one by one
+        assert large or path == (BATCHED if expected == "mapped" else expected)
+        assert engine.mapped == (expected == "mapped")
+    truth, before = by_autograd(copy.deepcopy(module), Y, b), b.x.clone()
+    along = torch.ones_like(Y)
+    curved = engine.forced("sequential").gradient(Y, b, along=along)[0] if engine.layout.d < 1e5 else None
+    for one in (engine, *([] if engine.one_by_one else [engine.forced("batched")])):
+        assert relative(one.gradient(Y, b)[0], truth) < 1e-10
+        if engine.layout.d < 1e5:
+            assert relative(one.gradient(Y, b, along=along)[0], curved) < 1e-8
+    assert torch.equal(b.x, before)
+
+
+def test_dropout_of_a_client_is_what_it_would_draw_alone():
+    torch.manual_seed(0)
+    module = cnn(
+        lambda m, x: m.out(m.drop(pooled(m.c2(F.dropout(pooled(m.c1(x)), 0.3)))).flatten(1)), drop=nn.Dropout(0.5)
+    )
+    module = module.double()
+    b = batch(3, 6, (1, 8, 8), 5)
+    Y = rows(module, 3)
+    engine = Engine(module)
+    assert (engine.chosen(torch.device("cpu")), engine.random) == (BATCHED, True)
+    G = engine.gradient(Y, b)[0]
+    assert relative(G, engine.forced("sequential").gradient(Y, b)[0]) < 1e-12
+    assert relative(G[1:2], engine.gradient(Y[1:2], b.rows(slice(1, 2)))[0]) < 1e-12
+    other = type(b)(b.x, b.y, b.w, b.count, [k + 10 for k in b.key])
+    assert relative(engine.gradient(Y, other)[0], G) > 0.01
+
+
+@pytest.mark.parametrize(
+    "kind", ["MLP, view(size)", "CNN, functions", "residual, group norm", "transformer", "depthwise"]
+)
+def test_a_run_is_that_of_one_client_after_another(kind):
+    def run(path):
+        fed = fc.federation(
+            h.images(90), clients=6, model=lambda shape, classes: built(kind), dtype=torch.float64, path=path
+        )
+        return fc.simulate(fc.SCAFFOLD(), fed, rounds=2, cohort=4, batch_size=6, lr=0.1)
+
+    fast, slow = run("auto"), run("sequential")
+    assert relative(fast.params, slow.params) < 1e-10
+    assert fast.final() == slow.final()
+
+
+def test_neurons_of_a_module_are_those_of_its_layers():
+    own = cnn(lambda m, x: m.out(torch.flatten(pooled(m.c2(pooled(m.c1(x)))), 1)))
+    layers = nn.Sequential(
+        own.c1, nn.ReLU(), nn.MaxPool2d(2), own.c2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), own.out
+    )
+    a, b = Neurons.of(own), Neurons.of(layers)
+    assert a.widths == b.widths == (6, 8)
+    assert all(torch.equal(x, y) for x, y in zip(a.places(a.prefix(0.5)), b.places(b.prefix(0.5)), strict=True))
+    with pytest.raises(ValueError, match="no rule says which neurons own what in Attention"):
+        Neurons.of(Attention())
+
+
+def test_a_federation_names_its_path_and_why_it_is_slow():
+    def shown(kind, **more):
+        return repr(fc.federation(h.images(60), clients=5, model=lambda shape, classes: built(kind), **more))
+
+    assert shown("CNN, functions").endswith("path='written')")
+    assert shown("transformer").endswith("path='batched')")
+    assert "path='sequential' (one client after another, which is slow: no rule for Net" in shown("recurrent")
+    assert shown("recurrent", path="sequential").endswith("path='sequential')")
+
+
+def test_a_forward_is_read_without_being_changed():
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.calls, self.last = nn.Linear(64, 5), 0, None
+
+        def forward(self, x):
+            self.calls, self.last = self.calls + 1, x
+            return self.fc(x.flatten(1))
+
+    module = Remembers()
+    fed = fc.federation(h.images(60), clients=5, model=module)
+    assert fed.engine.chosen(fed.device) == WRITTEN
+    assert (module.calls, module.last) == (0, None)
+    assert np.isfinite(fc.simulate(fc.FedAvg(), fed, rounds=1).final("loss"))
