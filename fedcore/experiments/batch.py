@@ -141,6 +141,7 @@ def run(
     than the code.  Ctrl-C leaves what is finished, and checkpoints of what is not.
     """
     world = distributed.world()
+    cells = [cell.at(Path.cwd()) for cell in cells]  # a kernel or a worker has another current folder
     todo, outcome = world.first(lambda: missing(place, cells, seeds, outdated))
     shown = bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0, each=True)
     call = partial(one, place, seeds=seeds, device=device, outdated=outdated)
