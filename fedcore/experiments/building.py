@@ -29,7 +29,7 @@ def method_class(name: str) -> type[algorithms.Method]:
         return found
     known = {method.__name__: method for method in algorithms.ALL}
     if name not in known:
-        raise ValueError(f'method {name!r} is not known; use "file.py:Name" or one of {", ".join(known)}')
+        raise ValueError(f'method {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
     return known[name]
 
 
@@ -65,7 +65,7 @@ def build_model(entry: Any) -> Any:
     if name == "projected":
         return models.projected(build_model(arguments["model"]), arguments.get("dim", 256))
     if name not in models.MODELS:
-        raise ValueError(f'model {name!r} is not known; use "file.py:Name" or one of {", ".join(models.MODELS)}')
+        raise ValueError(f'model {name!r} is not known; use one of {", ".join(models.MODELS)}, or "file.py:Name"')
     return partial(models.MODELS[name], **arguments)
 
 
@@ -101,7 +101,7 @@ def build_partition(entry: Any) -> Any:
         return made
     known = {key: kind for key, kind in vars(partitions).items() if isinstance(kind, type) and hasattr(kind, "split")}
     if name not in known:
-        raise ValueError(f'partition {name!r} is not known; use "file.py:Name" or one of {", ".join(known)}')
+        raise ValueError(f'partition {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
     return known[name](**arguments)
 
 
@@ -117,7 +117,7 @@ def build_source(entry: Any) -> Any:
     if isinstance(entry, str):
         return entry
     if not hasattr(domains, name):
-        raise ValueError(f'source {name!r} is not known; use "file.py:Name" or a function of fedcore.data.domains')
+        raise ValueError(f'source {name!r} is not known; use a function of fedcore.data.domains, or "file.py:Name"')
     return getattr(domains, name)(**arguments)
 
 

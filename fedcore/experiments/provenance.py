@@ -34,10 +34,11 @@ from . import files
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
 CATALOGUES = {"fedcore.algorithms", "fedcore.experiments.studies"}  # the specification says which entry is used
-WITHOUT_RESULTS = {  # they draw, print or keep what was computed
+WITHOUT_RESULTS = {  # they draw, print or keep what was computed, or write specifications
     f"fedcore.{name}"
     for name in ("alt", "citations", "notebooks", "pages", "plots", "progress", "reproduce", "widgets",
-                 "experiments.cells", "experiments.provenance", "experiments.show", "experiments.tracing")
+                 "experiments.cells", "experiments.protocol", "experiments.provenance", "experiments.show",
+                 "experiments.table", "experiments.tracing")
 }  # fmt: skip
 
 
