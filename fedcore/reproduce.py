@@ -16,6 +16,7 @@ they are made of is in `fedcore.experiments`.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ import torch
 from . import distributed
 from .experiments import batch, estimate, export, provenance, table, template
 from .experiments.batch import Place
-from .experiments.cells import Cell, CorruptResult, Result, confirm, load, run_cell
+from .experiments.cells import Cell, CorruptResult, Result, confirm, is_running, load, run_cell
 from .experiments.show import curves, summary
 from .experiments.table import PROFILES, Table, get, printed, tables
 
@@ -175,7 +176,11 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
         print(f"{t.name}  [{'figure' if t.figure else 'table'} of {t.document}]  {t.title}")
         time = _time(sum(known) / at_once, len(left) - len(known)) if left else "done"
         counts = " or ".join(sorted({str(len(cell.reporting(seeds))) for cell, _ in results}))
-        print(f"    {profile}: {len(results) - len(left)} of {len(results)} cells done x {counts} seeds; {time}")
+        place = Place(root, profile, t.drawn_from or t.name)
+        running = sum(is_running(place.file(cell)) for cell, _ in results)
+        now_at_work = f", {running} running now" if running else ""
+        done = len(results) - len(left)
+        print(f"    {profile}: {done} of {len(results)} cells done x {counts} seeds{now_at_work}; {time}")
         if older := sum(bool(result.outdated(cell.reporting(seeds))) for cell, result in results):
             print(f"    {older} of {len(results)} cells are older than the code; --outdated runs them again")
         known_against = (result.superseded(cell.reporting(seeds)) for cell, result in results)
@@ -257,5 +262,16 @@ def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace) -> i
     return 0
 
 
+def _command() -> int:
+    """`main`, which ends quietly when nobody reads its output any more (`list | head`), with the shell's status 141."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        return 141
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_command())

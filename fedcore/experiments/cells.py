@@ -295,6 +295,29 @@ def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated:
     return Result(spec, runs, result.tuned, result.trace)
 
 
+def is_running(file: str | os.PathLike) -> bool:
+    """Whether a process works on this result file now: it has the file's lock.
+
+    False where the lock cannot be tried, as in a folder that may only be read.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = _lock(Path(file))
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False
+
+
+def _lock(file: Path) -> Path:
+    return file.with_name(f".{file.stem}.lock")
+
+
 @contextlib.contextmanager
 def _alone(file: Path | None) -> Iterator[None]:
     """A lock beside the file, which the system gives back when its holder dies, however it dies."""
@@ -304,5 +327,5 @@ def _alone(file: Path | None) -> Iterator[None]:
     from filelock import FileLock
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_name(f".{file.stem}.lock")):
+    with FileLock(_lock(file)):
         yield
