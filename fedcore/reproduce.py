@@ -2,7 +2,8 @@
 
     list                       every table and figure: cells, settings left open, estimated time, what is done
     fedup-table4 --seeds 3     run what is missing of a table (or of `all`), as notebooks on a local Dask cluster
-    report                     rebuild the tidy tables from the results, and print a verdict on each
+    report [NAME ...]          rebuild the tidy tables from the results, and print a verdict on each claim
+    new NAME                   write NAME.py: a method of yours in a table beside ten baselines, to be edited and run
 
     torchrun --nproc_per_node=2 -m fedcore.reproduce fedup-table4 --plain      every run shared by two processes
 
@@ -15,6 +16,7 @@ they are made of is in `fedcore.experiments`.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,9 +24,9 @@ from pathlib import Path
 import torch
 
 from . import distributed
-from .experiments import batch, estimate, provenance, table
+from .experiments import batch, estimate, export, provenance, table, template
 from .experiments.batch import Place
-from .experiments.cells import Cell, CorruptResult, Result, confirm, load, run_cell
+from .experiments.cells import Cell, CorruptResult, Result, confirm, is_running, load, run_cell
 from .experiments.show import curves, summary
 from .experiments.table import PROFILES, Table, get, printed, tables
 
@@ -45,10 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.definitions:
             table.add(given.definitions)
+        if given.names[0] != "report" and (given.format or given.output or given.plot):
+            raise ValueError("--format, --output and --plot belong to `report`; run tables without them")
+        if given.output and not given.format:
+            raise ValueError(f"--output {given.output} needs --format, one of {', '.join(export.FORMATS)}")
         if given.names == ["list"]:
             return _list(root, given.profile, seeds, given.workers)
-        if given.names == ["report"]:
-            return _report(root, seeds)
+        if given.names[0] == "new":
+            return _new(given.names[1:], given.profile)
+        if given.names[0] == "report":
+            return _export(root, seeds, given) if given.format or given.plot else _report(root, seeds, given.names[1:])
         if distributed.world().size > 1 and not given.plain:
             raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
         chosen = list(tables().values()) if given.names == ["all"] else [get(name) for name in given.names]
@@ -69,7 +77,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m fedcore.reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="+", metavar="NAME", help="list, report, all, or names of tables and figures")
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="list, report, new, all, or names of tables and figures"
+    )
     parser.add_argument("--profile", choices=PROFILES, default="quick")
     parser.add_argument("--seeds", type=_positive, help="how many seeds, from 0 on (default: as the table has)")
     parser.add_argument("--results", default="results", help="the results folder (default: results)")
@@ -78,6 +88,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--plain", action="store_true", help="without notebooks and Dask: needs torch only")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: CUDA where there is one)")
     parser.add_argument("--definitions", help="a Python file with tables of your own, TABLES = [...]")
+    parser.add_argument(
+        "--format", choices=list(export.FORMATS), help="report: print tables, rows by columns, in this format"
+    )
+    parser.add_argument("--output", metavar="FILE", help="report --format: write them to this file")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="report: draw each table's paired differences (.png, .svg, .pdf)"
+    )
     parser.add_argument("--only", help="only cells whose name contains this")
     parser.add_argument("--outdated", action="store_true", help="also run again what is older than the code")
     parser.add_argument(
@@ -90,6 +107,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="use RESULTS/uncommitted, which git ignores: for trials of code that no commit holds",
     )  # fmt: skip
     return parser.parse_args(arguments)
+
+
+def _new(names: Sequence[str], profile: str) -> int:
+    if len(names) != 1:
+        raise ValueError(f"`new` takes one name, not {len(names)}; such as: new FedNew")
+    file = template.write(names[0], profile, Path())
+    more = "" if profile == "quick" else f" --profile {profile}"
+    print(
+        f"{file} has a method and its table; edit it, then run\n"
+        f"  python -m fedcore.reproduce {names[0]} --definitions {file}{more}\n"
+        f"  python -m fedcore.reproduce report {names[0]} --definitions {file} --format markdown"
+    )
+    return 0
 
 
 def _positive(text: str) -> int:
@@ -146,7 +176,11 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
         print(f"{t.name}  [{'figure' if t.figure else 'table'} of {t.document}]  {t.title}")
         time = _time(sum(known) / at_once, len(left) - len(known)) if left else "done"
         counts = " or ".join(sorted({str(len(cell.reporting(seeds))) for cell, _ in results}))
-        print(f"    {profile}: {len(results) - len(left)} of {len(results)} cells done x {counts} seeds; {time}")
+        place = Place(root, profile, t.drawn_from or t.name)
+        running = sum(is_running(place.file(cell)) for cell, _ in results)
+        now_at_work = f", {running} running now" if running else ""
+        done = len(results) - len(left)
+        print(f"    {profile}: {done} of {len(results)} cells done x {counts} seeds{now_at_work}; {time}")
         if older := sum(bool(result.outdated(cell.reporting(seeds))) for cell, result in results):
             print(f"    {older} of {len(results)} cells are older than the code; --outdated runs them again")
         known_against = (result.superseded(cell.reporting(seeds)) for cell, result in results)
@@ -184,14 +218,15 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 86_400:,.0f} days"
 
 
-def _report(root: Path, seeds: list[int] | None) -> int:
+def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
     from .experiments import claims, overview
 
+    chosen = export.chosen(names)
     for profile in PROFILES:
         frames = {}
-        for t in tables().values():
+        for t in chosen:
             place = Place(root, profile, t.name)
-            if t.drawn_from or not place.folder.exists():
+            if not place.folder.exists():
                 continue
             frames[t.name] = tidy = overview.frame(t, place, seeds)
             # whether a result is older than the code is a matter of today's code, not of the table
@@ -201,11 +236,42 @@ def _report(root: Path, seeds: list[int] | None) -> int:
             for sentence in overview.reservations(frames):
                 print(sentence)
     for claim in claims.every():
+        if names and claim.table not in {*names, *(t.name for t in chosen)}:
+            continue
         best = claims.strongest(claims.judged(claim, root))
         verdict = best.verdict if best else overview.NOT_RUN
         print(f"{claim.document} {claim.name}: {verdict} ({claims.confidence(best)})")
     return 0
 
 
+def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace) -> int:
+    names = given.names[1:]
+    if given.format:
+        text = export.text(names, given.format, root, seeds)
+        if not text:
+            raise ValueError(f"nothing is stored of {', '.join(names) or 'any table'} in {root}; run a table first")
+        if given.output:
+            Path(given.output).write_text(text + "\n", encoding="utf-8")
+        else:
+            print(text)
+    if given.plot:
+        files = export.pictures(names, Path(given.plot), root, seeds)
+        if not files:
+            raise ValueError(f"no comparison of {', '.join(names) or 'any table'} is complete in {root}; run one first")
+        print("\n".join(map(str, files)), file=sys.stderr)
+    return 0
+
+
+def _command() -> int:
+    """`main`, which ends quietly when nobody reads its output any more (`list | head`), with the shell's status 141."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        return 141
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_command())

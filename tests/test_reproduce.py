@@ -261,6 +261,32 @@ def test_two_batches_on_one_folder_run_no_cell_twice(trial):
         ).runs
 
 
+def test_list_counts_the_cells_that_some_process_works_on_now(trial, here):
+    assert "running" not in here("list", "--seeds", "2")[1]
+    file = Place(trial / "results", "quick", "counted").file(Cell("c1", {}))
+    code = f"""
+from pathlib import Path
+from fedcore.experiments import cells
+with cells._alone(Path({str(file)!r})):
+    print("locked", flush=True)
+    input()
+"""
+    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT, "env": environment()}
+    with subprocess.Popen([sys.executable, "-c", code], **quiet) as process:
+        assert process.stdout.readline() == "locked\n"
+        assert "0 of 4 cells done x 2 seeds, 1 running now;" in here("list", "--seeds", "2")[1]
+        process.kill()
+    assert "running" not in here("list", "--seeds", "2")[1], "a worker that died works no more"
+
+
+def test_a_reader_that_ends_early_ends_the_command_quietly(trial):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT, "env": environment()}
+    with subprocess.Popen(command(trial, "list"), **pipes) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert (process.wait(120), process.stderr.read()) == (141, "")
+
+
 def test_a_failing_cell_is_reported_and_the_others_go_on(trial, here):
     status, out, err = here("broken", "--plain", "--seeds", "1")
     assert status == 1

@@ -4,7 +4,7 @@
 papermill and dask.distributed, verdicts pandas and scipy, pages matplotlib.
 """
 
-from . import batch, cells, estimate, judge, overview, provenance, show, studies, table
+from . import batch, cells, estimate, judge, overview, protocol, provenance, show, studies, table
 from .cells import Cell, CorruptResult, Result, load, run_cell
 from .provenance import UncommittedCode
 from .show import curves, summary
@@ -12,5 +12,6 @@ from .table import Table, get, printed, tables
 
 __all__ = [
     "Cell", "CorruptResult", "Result", "Table", "UncommittedCode", "batch", "cells", "curves", "estimate", "get",
-    "judge", "load", "overview", "printed", "provenance", "run_cell", "show", "studies", "summary", "table", "tables",
+    "judge", "load", "overview", "printed", "protocol", "provenance", "run_cell", "show", "studies",
+    "summary", "table", "tables",
 ]  # fmt: skip

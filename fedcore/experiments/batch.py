@@ -141,6 +141,7 @@ def run(
     than the code.  Ctrl-C leaves what is finished, and checkpoints of what is not.
     """
     world = distributed.world()
+    cells = [cell.at(Path.cwd()) for cell in cells]  # a kernel or a worker has another current folder
     todo, outcome = world.first(lambda: missing(place, cells, seeds, outdated))
     shown = bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0, each=True)
     call = partial(one, place, seeds=seeds, device=device, outdated=outdated)
@@ -202,8 +203,9 @@ def _on_cluster(
         name_running(", ".join(cell.name for cell in todo[: sum(client.nthreads().values())]))
         for future in as_completed(futures):
             collect(futures[future], future.result)
-            at_work = (key.rpartition("-")[0] for keys in client.processing().values() for key in keys)
-            name_running(", ".join(at_work))
+            threads = client.nthreads()  # a scheduler that others started may hand a worker more cells than it runs
+            at_work = (key for worker, keys in client.processing().items() for key in list(keys)[: threads[worker]])
+            name_running(", ".join(key.rpartition("-")[0] for key in at_work))
     finally:
         client.close()
         if cluster is not None:

@@ -1,4 +1,7 @@
-"""Federations, models and methods from the plain data of a specification."""
+"""Federations, models and methods from the plain data of a specification.
+
+Names are those of the package, or "file.py:Name" (`files`).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from .. import Federation, RandAugment, algorithms, federation, models, simulate, topology
 from ..algorithms.averaging import FedAvg
 from ..data import domains, partitions
+from . import files
+
+
+def method_class(name: str) -> type[algorithms.Method]:
+    """The class of a method; raises ValueError for an unknown name and for what is no method."""
+    if files.is_reference(name):
+        found = files.find(name)
+        if not (isinstance(found, type) and issubclass(found, algorithms.Method)):
+            raise ValueError(f"{name} is a {type(found).__name__} and no method; use a subclass of fedcore.Method")
+        return found
+    known = {method.__name__: method for method in algorithms.ALL}
+    if name not in known:
+        raise ValueError(f'method {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
+    return known[name]
 
 
 def build_method(entry: Any, fed: Federation, run: Mapping[str, Any]) -> algorithms.Method:
@@ -23,10 +41,7 @@ def build_method(entry: Any, fed: Federation, run: Mapping[str, Any]) -> algorit
         per_epoch = 1 if batch is None else float(np.ceil(fed.sizes / batch).mean())
         steps = run.get("local_steps") or run.get("local_epochs", 1) * per_epoch
         arguments["alpha"] = arguments.pop("alpha_K") / steps
-    known = {method.__name__: method for method in algorithms.ALL}
-    if name not in known:
-        raise ValueError(f"method {name!r} is not known; use one of {', '.join(known)}")
-    return known[name](**{key: _argument(key, value) for key, value in arguments.items()})
+    return method_class(name)(**{key: _argument(key, value) for key, value in arguments.items()})
 
 
 def _argument(key: str, value: Any) -> Any:
@@ -38,30 +53,86 @@ def _argument(key: str, value: Any) -> Any:
 
 
 def build_model(entry: Any) -> Any:
-    """A name, or `[name, arguments]`; the argument `model` of `projected` is again one of the two."""
+    """A name, or `[name, arguments]`; the argument `model` of `projected` is again one of the two.
+
+    Raises ValueError for an unknown name, and for one of a file that is no function `(shape, classes) -> nn.Module`.
+    """
+    name, arguments = (entry, {}) if isinstance(entry, str) else entry
+    if files.is_reference(name):
+        return _model_of_file(name, arguments)
     if isinstance(entry, str):
         return entry
-    name, arguments = entry
     if name == "projected":
         return models.projected(build_model(arguments["model"]), arguments.get("dim", 256))
+    if name not in models.MODELS:
+        raise ValueError(f'model {name!r} is not known; use one of {", ".join(models.MODELS)}, or "file.py:Name"')
     return partial(models.MODELS[name], **arguments)
+
+
+def _model_of_file(name: str, arguments: Mapping[str, Any]) -> Any:
+    make = files.find(name)
+    if not files.accepts(make, (1, 8, 8), 10, **arguments):
+        raise ValueError(
+            f"{name} cannot be called with (shape, classes) and {dict(arguments)}, so it is no model; use a function "
+            "(shape, classes, ...) -> torch.nn.Module"
+        )
+
+    def model(shape: tuple[int, ...], classes: int) -> nn.Module:
+        module = make(shape, classes, **arguments)
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            raise ValueError(f"{name} returned a {kind} for shape {shape}, {classes} classes; return a torch.nn.Module")
+        return module
+
+    return model
+
+
+def build_partition(entry: Any) -> Any:
+    """`["Dirichlet", {"q": 0.3}]` -> `fc.Dirichlet(q=0.3)`; raises ValueError for an unknown name, and for one of a
+    file that makes no object with the call `split(labels, clients, rng, owner)`."""
+    name, arguments = entry
+    if files.is_reference(name):
+        made = files.find(name)(**arguments)
+        if not files.accepts(getattr(made, "split", None), np.zeros(1, int), 1, np.random.default_rng(0), None):
+            raise ValueError(
+                f"{name} gives a {type(made).__name__} and no partition; give it split(labels, clients, rng, owner) -> "
+                "index arrays"
+            )
+        return made
+    known = {key: kind for key, kind in vars(partitions).items() if isinstance(kind, type) and hasattr(kind, "split")}
+    if name not in known:
+        raise ValueError(f'partition {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
+    return known[name](**arguments)
+
+
+def build_source(entry: Any) -> Any:
+    """A name, or `[a function of data.domains, arguments]`; of a file a function, which is called, or the data.
+
+    Raises ValueError for an unknown name in the second form.
+    """
+    name, arguments = (entry, {}) if isinstance(entry, str) else entry
+    if files.is_reference(name):
+        found = files.find(name)
+        return found(**arguments) if callable(found) else found
+    if isinstance(entry, str):
+        return entry
+    if not hasattr(domains, name):
+        raise ValueError(f'source {name!r} is not known; use a function of fedcore.data.domains, or "file.py:Name"')
+    return getattr(domains, name)(**arguments)
 
 
 def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) -> Federation:
     """`{"source", "clients", "partition": ["Dirichlet", {"q": 0.3}], "model": name or [name, arguments], ...}`.
 
-    source: a name, or `[a function of data.domains, arguments]`.  augment: the arguments of RandAugment.  start:
+    augment: the arguments of RandAugment.  start:
     `{"lr", "epochs"}`, the initial model is one that the server has trained on its public images alone.
     """
     settings = dict(entry)
-    kind, arguments = settings.pop("partition", ["IID", {}])
-    partition = getattr(partitions, kind)(**arguments)
+    partition = build_partition(settings.pop("partition", ["IID", {}]))
     for kind_of_number in ("dtype", "compute"):
         if kind_of_number in settings:
             settings[kind_of_number] = getattr(torch, settings[kind_of_number])
-    model, source = build_model(settings.pop("model", "cnn")), settings.pop("source")
-    if isinstance(source, list):
-        source = getattr(domains, source[0])(**source[1])
+    model, source = build_model(settings.pop("model", "cnn")), build_source(settings.pop("source"))
     if "augment" in settings:
         settings["augment"] = RandAugment(**settings["augment"])
     begin = settings.pop("start", None)

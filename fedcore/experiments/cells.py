@@ -6,6 +6,8 @@ A specification names a study (a function of `studies`) and everything that dete
      "federation": {"source": "digits", "clients": 50, "partition": ["Dirichlet", {"q": 0.3}], "model": "mlp"},
      "run": {"rounds": 40, "cohort": 5, "lr": 0.1, "local_steps": 10}}
 
+Methods, models, partitions and sources are names of the package, or "file.py:Name" (`files`).
+
 With `"tune"` settings are compared first, on seeds and data of their own (`tuning`); the best is used for all reporting
 seeds.
 
@@ -24,7 +26,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ import numpy as np
 
 from .. import checks, distributed
 from ..checkpoint import atomic
-from . import provenance, studies, tracing
+from . import files, provenance, studies, tracing
 from .tuning import choose, merged
 
 FORMAT = 1  # of the files, raised when what they hold changes its meaning
@@ -60,6 +62,10 @@ class Cell:
     def reporting(self, seeds: Sequence[int] | None = None) -> list[int]:
         """The reporting seeds: the cell's own, from 0 on, unless others are asked for."""
         return list(range(self.seeds) if seeds is None else seeds)
+
+    def at(self, folder: str | os.PathLike) -> Cell:
+        """The cell with files of the user ("file.py:Name") as seen from a folder, by absolute paths."""
+        return replace(self, spec=files.absolute(self.spec, folder))
 
 
 @dataclass
@@ -117,7 +123,7 @@ class Result:
 
 def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
     """A hash of what a run computes: the specification and the seed.  Which code computed it is `provenance.code`."""
-    content = json.dumps([FORMAT, spec, seed], sort_keys=True, allow_nan=False)
+    content = json.dumps([FORMAT, files.portable(spec), seed], sort_keys=True, allow_nan=False)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -144,7 +150,7 @@ def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
 
 def _store(file: Path, result: Result) -> None:
     content = {
-        "spec": result.spec,
+        "spec": files.portable(result.spec),
         "tuned": result.tuned,
         "runs": {str(s): result.runs[s] for s in sorted(result.runs)},
         "trace": result.trace,
@@ -289,6 +295,29 @@ def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated:
     return Result(spec, runs, result.tuned, result.trace)
 
 
+def is_running(file: str | os.PathLike) -> bool:
+    """Whether a process works on this result file now: it has the file's lock.
+
+    False where the lock cannot be tried, as in a folder that may only be read.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = _lock(Path(file))
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False
+
+
+def _lock(file: Path) -> Path:
+    return file.with_name(f".{file.stem}.lock")
+
+
 @contextlib.contextmanager
 def _alone(file: Path | None) -> Iterator[None]:
     """A lock beside the file, which the system gives back when its holder dies, however it dies."""
@@ -298,5 +327,5 @@ def _alone(file: Path | None) -> Iterator[None]:
     from filelock import FileLock
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_name(f".{file.stem}.lock")):
+    with FileLock(_lock(file)):
         yield

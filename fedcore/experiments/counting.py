@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import algorithms, models, submodels
-from .building import build_model
+from .. import models, submodels
+from .building import build_model, method_class
 
 
 def size(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def size(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
 
 def cost(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """What a method costs, as it states it: `state` (vectors that a client keeps) or `traffic` (d a round)."""
-    method = {m.__name__: m for m in algorithms.ALL}[spec["method"][0]]
-    cost = method().cost()
-    value = len(method().client_state) if spec["cost"] == "state" else cost.up + cost.down
+    method = method_class(spec["method"][0])()
+    cost = method.cost()
+    value = len(method.client_state) if spec["cost"] == "state" else cost.up + cost.down
     return {"final": float(value), "mean": float(value), "history": []}

@@ -4,7 +4,9 @@ The code of a result is a hash over the modules of the package that its computat
 module of its study, that of its method, and everything that these import.  Comments, docstrings, annotations of
 arguments and the layout of lines do not count, and neither do modules that only draw or store.  Modules that merely
 list names (`CATALOGUES`) are left out, so that a new method makes no older result out of date.  What a definitions
-file decides is the specification, which has a hash of its own (`cells.identity`).
+file decides is the specification, which has a hash of its own (`cells.identity`).  Files of the user that a
+specification names ("file.py:Name") count whole, with the files beside them and the modules of the package that they
+import; whether they are committed is the user's matter.
 
 The sources are read once, when the process starts: an edit while a batch runs does not change what the batch says.
 """
@@ -27,13 +29,16 @@ from typing import Any
 
 import torch
 
+from . import files
+
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
 CATALOGUES = {"fedcore.algorithms", "fedcore.experiments.studies"}  # the specification says which entry is used
-WITHOUT_RESULTS = {  # they draw, print or keep what was computed
+WITHOUT_RESULTS = {  # they draw, print or keep what was computed, or write specifications
     f"fedcore.{name}"
     for name in ("alt", "citations", "notebooks", "pages", "plots", "progress", "reproduce", "widgets",
-                 "experiments.cells", "experiments.provenance", "experiments.show", "experiments.tracing")
+                 "experiments.cells", "experiments.protocol", "experiments.provenance", "experiments.show",
+                 "experiments.table", "experiments.tracing")
 }  # fmt: skip
 
 
@@ -71,15 +76,33 @@ def _is_text(node: ast.AST) -> bool:
 
 @cache
 def _imports(source: str, package: str) -> tuple[tuple[str, str, str], ...]:
-    """(module, name there, name here) of all that a module in `package` imports, at its top or inside of a function."""
-    out = []
-    for node in ast.walk(ast.parse(source)):
+    """(module, name there, name here) of all that a module in `package` imports, at its top or inside of a function.
+
+    Of `import fedcore as fc` these are the names that are used of it: `fc.models.mlp` is `models` of `fedcore`, and
+    `mlp` of `fedcore.models`.
+    """
+    out, tree = [], ast.parse(source)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            out += [(alias.name, "", "") for alias in node.names]
+            for alias in node.names:
+                used = _used(tree, alias) if alias.name.split(".")[0] == "fedcore" else [(alias.name, "")]
+                out += [(base, name, "") for base, name in used]
         elif isinstance(node, ast.ImportFrom):
             base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
             out += [(base, alias.name, alias.asname or alias.name) for alias in node.names]
     return tuple(out)
+
+
+def _used(tree: ast.AST, alias: ast.alias) -> list[tuple[str, str]]:
+    """(module, name) of the attributes that are taken from an imported module of the package, and from these."""
+    here, module = (alias.asname, alias.name) if alias.asname else ("fedcore", "fedcore")
+    out = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, *names = ast.unparse(node).split(".")
+            if first == here and all(name.isidentifier() for name in names):
+                out.append((".".join([module, *names[:-1]]), names[-1]))
+    return out
 
 
 class Sources:
@@ -107,19 +130,26 @@ class Sources:
                 package = module if module in self.packages else module.rpartition(".")[0]
                 for base, name, _ in _imports(self._text(module), package):
                     todo += self._home(base, name)
+                    if module not in self.texts:  # a file of the user may import those beside it
+                        beside = Path(module).parent.joinpath(*base.split(".")).with_suffix(".py")
+                        todo += [str(beside)] if beside.is_file() else []
         return sorted(found)
 
     def _text(self, module: str) -> str:
-        return self.texts[module] if module in self.texts else Path(module).read_text(encoding="utf-8")
+        return self.texts[module] if module in self.texts else files.source(module)
 
     def _home(self, base: str, name: str) -> list[str]:
         """The module that defines `name` of the module or package `base`; none outside of the package."""
         if f"{base}.{name}" in self.texts:
             return [f"{base}.{name}"]
-        if base in self.packages and base not in CATALOGUES:
-            for module, there, here in _imports(self.texts[base], base):
+        if base in self.packages:
+            imported = _imports(self.texts[base], base)
+            for module, there, here in imported:
                 if here == name and module != base:
                     return self._home(module, there)
+            for module, _, here in imported:
+                if here == "*" and (found := self._home(module, name)) != [module]:
+                    return found
         return [base] if base in self.texts else []
 
 
@@ -146,14 +176,15 @@ def library() -> str:
 
 
 def roots(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Modules where the computation begins; a study or a method of the user's own by its file, if it has one."""
+    """Modules where the computation begins; a study of the user's own by its file, if it has one, and so all files that
+    the specification names.  Raises ValueError for one of these that is missing or no Python."""
     from .. import algorithms
     from . import studies
 
     methods = {method.__name__: method for method in algorithms.ALL}
-    named = [studies.find(spec), methods.get(spec.get("method", [""])[0])]
-    found = [one.__module__ if one.__module__ in FILES else _file(one) for one in named if one is not None]
-    return (*filter(None, found), "fedcore.experiments.tuning")
+    defined = [studies.find(spec), methods.get(spec.get("method", [""])[0])]
+    found = [one.__module__ if one.__module__ in FILES else _file(one) for one in defined if one is not None]
+    return (*filter(None, found), *files.named(spec), "fedcore.experiments.tuning")
 
 
 def _file(defined: Any) -> str | None:

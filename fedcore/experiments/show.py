@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from .cells import Result
 from .claims import Judgement, confidence, every, judged, ours, strongest
 from .claims import matrix as claim_lines
 from .findings import DOCUMENTS
-from .judge import BETTER, EQUAL, OPEN, WORSE
+from .judge import BETTER, EQUAL, OPEN, WORSE, Answer
 from .overview import MISSING
 from .table import PROFILES, Table, get
 
@@ -27,16 +27,23 @@ MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
 WIDEST = 15  # points of accuracy that a picture of gaps shows
 
 
-def grid(table: Table, tidy: Any) -> Any:
+def grid(table: Table, tidy: Any, interval: bool = False) -> Any:
     """A table as its source prints it, a line for each row: our mean and standard deviation, the source's value in
-    brackets where it prints one, and the mark of the verdict (`MARKS`)."""
+    brackets where it prints one, and the mark of the verdict (`MARKS`).
+
+    interval: half the width of the mean's 95 % interval over seeds (Student's t) instead of the standard deviation, and
+    how many runs diverged.
+    """
     digits = 3 if table.unit in ("cosine", "millions") else 1
 
     def entry(line: Any) -> str:
         if not line["n"]:
             return "not run yet"
         ours = "diverged" if math.isnan(line["mean"]) else f"{line['mean']:.{digits}f}"
-        ours += "" if math.isnan(line["sd"]) or line["sd"] == 0 else f" \u00b1 {line['sd']:.{digits}f}"
+        spread = half_width(line["sd"], line["n"] - line["diverged"]) if interval else line["sd"]
+        ours += "" if math.isnan(spread) or spread == 0 else f" \u00b1 {spread:.{digits}f}"
+        some = interval and 0 < line["diverged"] < line["n"]
+        ours += f", {line['diverged']} of {line['n']} diverged" if some else ""
         theirs = "" if math.isnan(line["source"]) else f" ({line['source']:.{digits}f})"
         return f"{ours}{theirs} {MARKS.get(line['verdict'], '')}".strip()
 
@@ -44,6 +51,14 @@ def grid(table: Table, tidy: Any) -> Any:
     rows, columns = (list(dict.fromkeys(tidy[name])) for name in ("row", "column"))
     out = entries.pivot(index="row", columns="column", values="entry").reindex(index=rows, columns=columns)
     return out.fillna("\u2013").rename_axis(index=None, columns=None)
+
+
+def half_width(sd: float, n: int) -> float:
+    """Half the width of the 95 % interval of a mean of n values with this standard deviation (Student's t); NaN for
+    fewer than two."""
+    from scipy.stats import t
+
+    return sd / math.sqrt(n) * t.ppf(0.975, n - 1) if n > 1 else math.nan
 
 
 def drawing(table: Table, place: Place, seeds: Sequence[int] | None = None, caption: str | None = None) -> Any:
@@ -210,36 +225,61 @@ def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     from ..widgets import show
 
     judgements = [j for j in judgements if j.answers and get(j.claim.table).unit != "cosine"]
-    lines = [(j, question, answer) for j in judgements for question, answer in j.answers.items()]
+    lines = [
+        Line(f"{row} − {base}, {column}", answer, k % 2, j.printed.get((row, base, column), math.nan))
+        for k, j in enumerate(judgements)
+        for (row, base, column), answer in j.answers.items()
+    ]
     if not lines:
         return None
-    figure, ax = plots.figure(width=7.0, height=0.9 + 0.24 * len(lines))
-    for k, (j, question, answer) in enumerate(lines):
-        c, colour = answer.comparison, plots.COLOURS[judgements.index(j) % 2]
-        ax.errorbar(
-            np.clip(c.gap, -WIDEST, WIDEST),
-            k,
-            xerr=c.half,
-            fmt="o",
-            color=colour,
-            mfc=colour if answer.word != OPEN else "white",
-        )
-        ax.plot(j.printed.get(question, math.nan), k, "x", color="#222222")
-    labels = [f"{row} − {base}, {column}" for _, (row, base, column), _ in lines]
-    ax.axvline(0, color="#8a8a8a", linewidth=1)
-    ends = [
-        end for *_, a in lines for end in (a.comparison.gap - a.comparison.half, a.comparison.gap + a.comparison.half)
-    ]
-    left, right = np.clip([min(ends), max(ends)], -WIDEST, WIDEST)
-    if (left, right) != (min(ends), max(ends)):  # a method that diverged would hide all others
-        ax.set_xlim(min(left, 0) - 1, max(right, 0) + 1)
-        caption += f" Cut at {WIDEST} points."
-    ax.set_yticks(range(len(lines)), labels, fontsize=9)
-    ax.invert_yaxis()
-    ax.set_xlabel("gap in points of accuracy")
-    decided = sum(answer.word != OPEN for *_, answer in lines)
+    figure, cut = _dots(lines)
+    decided = sum(line.answer.word != OPEN for line in lines)
     alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
+    caption += f" Cut at {WIDEST} points." * cut
     return show(figure, {"comparisons": len(lines), "decided": decided}, alt=alt, caption=caption)
+
+
+def differences(table: Table, place: Place, seeds: Sequence[int] | None = None) -> Any:
+    """A figure of the paired differences of a table's rows to `table.against`, as `forest` draws gaps, a colour for
+    every second column; None where nothing is answered."""
+    answers = overview.judged(table, overview.stored_cells(table, place), seeds)
+    columns = list(dict.fromkeys(column for _, column in answers))
+    lines = [
+        Line(f"{row} − {table.against}, {column}", answer, columns.index(column) % 2)
+        for (row, column), answer in answers.items()
+    ]
+    if not lines:
+        return None
+    return _dots(lines, "difference in cosine" if table.unit == "cosine" else "gap in points of accuracy")[0]
+
+
+class Line(NamedTuple):
+    """One comparison of a picture: what it is called, its answer, which of two colours, and the gap that is printed."""
+
+    label: str
+    answer: Answer
+    colour: int
+    printed: float = math.nan
+
+
+def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tuple[Any, bool]:
+    """The figure, and whether it is cut at `WIDEST`."""
+    figure, ax = plots.figure(width=7.0, height=0.9 + 0.24 * len(lines))
+    for k, line in enumerate(lines):
+        c, colour = line.answer.comparison, plots.COLOURS[line.colour]
+        filled = colour if line.answer.word != OPEN else "white"
+        ax.errorbar(np.clip(c.gap, -WIDEST, WIDEST), k, xerr=c.half, fmt="o", color=colour, mfc=filled)
+        ax.plot(line.printed, k, "x", color="#222222")
+    ax.axvline(0, color="#8a8a8a", linewidth=1)
+    ends = [end for line in lines for end in line.answer.comparison.interval]
+    left, right = np.clip([min(ends), max(ends)], -WIDEST, WIDEST)
+    cut = (left, right) != (min(ends), max(ends))
+    if cut:  # a method that diverged would hide all others
+        ax.set_xlim(min(left, 0) - 1, max(right, 0) + 1)
+    ax.set_yticks(range(len(lines)), [line.label for line in lines], fontsize=9)
+    ax.invert_yaxis()
+    ax.set_xlabel(unit)
+    return figure, cut
 
 
 # --- one cell, for its notebook -----------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ import csv
 import importlib
 import os
 import pkgutil
-import runpy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from . import files
 from .cells import Cell
 
 PRINTED = Path(__file__).with_name("documents") / "printed"  # every number that the documents print
@@ -71,12 +71,19 @@ def documents() -> tuple[ModuleType, ...]:
 
 
 def add(file: str | os.PathLike) -> None:
-    """Take in tables of your own: a Python file that defines `TABLES`; raises ValueError where it does not."""
-    try:
-        found = list(runpy.run_path(str(file))["TABLES"])
-    except (OSError, KeyError, TypeError) as e:
-        raise ValueError(f"{file} gives no definitions ({e!r}); use a Python file with TABLES = [Table(...)]") from e
-    _added.extend(found)
+    """Take in tables of your own: a Python file that defines `TABLES`, whose folder relative paths in their cells
+    ("file.py:Name") start from.
+
+    Raises ValueError for a file that is missing or does not run, with the line, and for one without `TABLES`.
+    """
+    found = getattr(files.load(file), "TABLES", None)
+    if not isinstance(found, Sequence) or not all(isinstance(table, Table) for table in found):
+        raise ValueError(f"{file} gives no definitions (TABLES is {found!r}); let it define TABLES = [Table(...), ...]")
+    _added.extend(_placed(table, Path(file).resolve().parent) for table in found)
+
+
+def _placed(table: Table, folder: Path) -> Table:
+    return replace(table, make=lambda profile: [cell.at(folder) for cell in table.make(profile)])
 
 
 def get(name: str) -> Table:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..cells import Cell
 from ..claims import Claim, Question
+from ..protocol import METHODS, MLP, searched_cells, simulation
 from ..table import Table, printed
-from ._common import LRS, MLP, search, simulation
 
 # the paper profile: arguments that the source does not print, as the authors of each method chose them
 CHOSEN: dict[str, dict[str, Any]] = {
@@ -26,28 +26,13 @@ LEFT_OPEN = (
     ("best or last round", "last round"),
 )
 
-# the protocol's rows: the method, what of it is fixed, and the values of its own parameter that a search starts from
-ROWS: dict[str, tuple[str, dict[str, Any], dict[str, list[float]]]] = {
-    "FedAvg": ("FedAvg", {}, {}),
-    "FedAvg + server momentum": ("FedAvg", {}, {"server_momentum": [0.3, 0.6, 0.9]}),
-    "FedUp": ("FedUp", {}, {"alpha_K": [0.25, 0.5, 0.75]}),
-    "FedProx": ("FedProx", {}, {"mu": [0.001, 0.01, 0.1]}),
-    "SCAFFOLD": ("SCAFFOLD", {}, {}),
-    "MOON": ("MOON", {}, {"mu": [0.1, 1.0, 10.0]}),
-    "MimeLite": ("MimeLite", {}, {"beta": [0.3, 0.6, 0.9]}),
-    "FedDyn": ("FedDyn", {}, {"alpha": [0.01, 0.03, 0.1]}),
-    "STEM": ("STEM", {}, {"a": [0.1, 0.3, 0.9]}),
-    "FedSMOO": ("FedSMOO", {"rho": 0.05}, {"alpha": [0.01, 0.03, 0.1]}),
-    "FedPVR": ("FedPVR", {}, {}),
-}
-# methods that stand in Table 1 alone
-OTHERS: dict[str, tuple[str, dict[str, Any], dict[str, list[float]]]] = {
-    "FedSGD": ("FedSGD", {}, {}),
-    "FedSMB": ("FedSMB", {}, {}),
-    "FedDC": ("FedDC", {}, {"alpha": [0.01, 0.03, 0.1]}),
-    "Mime": ("Mime", {}, {"beta": [0.3, 0.6, 0.9]}),
-}
-BELOW_ONE = {name: [0.0, 1.0] for name in ("method.server_momentum", "method.beta", "method.a")}
+# the rows of Table 4, and those of methods that stand in Table 1 alone
+ROWS = {
+    row: METHODS[row]
+    for row in ("FedAvg", "FedAvg + server momentum", "FedUp", "FedProx", "SCAFFOLD", "MOON", "MimeLite", "FedDyn",
+                "STEM", "FedSMOO", "FedPVR")
+}  # fmt: skip
+OTHERS = {row: METHODS[row] for row in ("FedSGD", "FedSMB", "FedDC", "Mime")}
 _TEXT_LRS = [0.5, 1.0, 2.0, 4.0, 8.0]
 
 
@@ -93,7 +78,7 @@ def _paper_cells(file: str, columns: list[dict[str, Any]]) -> list[Cell]:
     cells = []
     for column in columns:
         run = {"cohort": column.get("cohort", 0.1), "local_epochs": 1, "eval_every": 10, **column["run"]}
-        for row, (method, _, _) in ROWS.items():
+        for row, (method, *_) in ROWS.items():
             source = printed(file, dataset=column["dataset"], setting=column["setting"], method=row)
             federation = dict(column["paper"])
             if row == "MOON":
@@ -104,40 +89,6 @@ def _paper_cells(file: str, columns: list[dict[str, Any]]) -> list[Cell]:
             for name, chosen in variants.items():
                 spec = {**simulation(method, federation, run), "method": [method, chosen]}
                 cells.append(Cell(f"{column['name']} {name}", spec, name, column["name"], source))
-    return cells
-
-
-def _searched_cells(
-    profile: str,
-    column: str,
-    federation: Mapping[str, Any],
-    run: Mapping[str, Any],
-    short: int | list[int],
-    seeds: int = 10,
-    rows: Mapping[str, tuple[str, dict[str, Any], dict[str, list[float]]]] = ROWS,
-    lrs: Sequence[float] = LRS,
-    setting: str = "",
-) -> list[Cell]:
-    """A column of `quick` or `desk`: every method with the protocol's search.
-
-    short: rounds of the search's first runs; in `desk` with those of its finalists.  setting: that of the source's
-    Table 4 on CIFAR-10 whose values stand beside ours.
-    """
-    stages: dict[str, Any] = {"rounds": short}
-    stages |= {"seeds": list(range(1000, 1005))} if profile == "quick" else {"finalists": 2}
-    cells = []
-    for row, (method, fixed, own) in rows.items():
-        model = federation["model"]
-        if row == "MOON":  # its projection head
-            model = ["projected", {"model": model, "dim": 32 if profile == "quick" else 256}]
-        limits = {name: BELOW_ONE[name] for name in (f"method.{key}" for key in own) if name in BELOW_ONE}
-        spec = {
-            "study": "simulate", "method": [method, fixed], "run": dict(run),
-            "federation": {**federation, "model": model, "validation": True},
-            "tune": search(own, lrs, **stages, limits=limits),
-        }  # fmt: skip
-        source = printed("seed000_table4.csv", dataset=_CIFAR10, setting=setting, method=row) if setting else None
-        cells.append(Cell(f"{column} {row}", spec, row, column, source, seeds))
     return cells
 
 
@@ -177,7 +128,9 @@ def table4(profile: str) -> list[Cell]:
     for column, (federation, run, setting) in COLUMNS4[profile].items():
         short = 15 if profile == "quick" else [30, 120]
         seeds = 10 if profile == "quick" else 5 if column == "CIFAR-10, q=0.3" else 3
-        cells += _searched_cells(profile, column, federation, run, short, seeds, setting=setting)
+        for cell in searched_cells(profile, column, federation, run, short, ROWS, seeds):
+            where = {"dataset": _CIFAR10, "setting": setting, "method": cell.row}
+            cells.append(replace(cell, source=printed("seed000_table4.csv", **where) if setting else None))
     return cells
 
 
@@ -206,13 +159,13 @@ def table5(profile: str) -> list[Cell]:
         federation = {**_DIGITS, "clients": 100, "partition": _DIRICHLET[0.8]}
         for cohort in (1, 2, 4):
             run = {**_DIGITS_RUN, "rounds": 60, "cohort": cohort}
-            cells += _searched_cells(profile, f"digits, {cohort} of 100 clients", federation, run, 20)
+            cells += searched_cells(profile, f"digits, {cohort} of 100 clients", federation, run, 20, ROWS)
         return cells
     rows = {row: ROWS[row] for row in _FEW}
     for cohort in (1, 2, 3):
         run = {"rounds": 1000, "cohort": cohort, "local_epochs": 1, "batch_size": 20, "eval_every": 50}
         column = f"MNIST by writer, {cohort} of 539 clients"
-        cells += _searched_cells(profile, column, _WRITERS, run, [100, 400], 3, rows)
+        cells += searched_cells(profile, column, _WRITERS, run, [100, 400], rows, 3)
     return cells
 
 
@@ -227,9 +180,7 @@ def figure2(profile: str) -> list[Cell]:
     cells, rows = [], {row: entry for row, entry in ROWS.items() if row != "FedDyn"}
     for cohort in (8, 15):
         run = {**_DIGITS_RUN, "rounds": 20, "cohort": cohort, "eval_every": 2}
-        cells += _searched_cells(
-            profile, f"five domains of digits, {cohort} of 50 clients", _DOMAINS, run, 8, rows=rows
-        )
+        cells += searched_cells(profile, f"five domains of digits, {cohort} of 50 clients", _DOMAINS, run, 8, rows)
     return cells
 
 
@@ -246,12 +197,10 @@ def figure3(profile: str) -> list[Cell]:
     federation = {"partition": ["ByOwner", {}], "model": ["lstm", {"embedding": 8, "hidden": 32}]}
     if profile == "quick":
         run = {"rounds": 60, "cohort": 4, "local_steps": 5, "batch_size": 10, "eval_every": 5}
-        return _searched_cells(
-            profile, "made-up roles", {"source": "roles", **federation}, run, 15, rows=rows, lrs=_TEXT_LRS
-        )
+        return searched_cells(profile, "made-up roles", {"source": "roles", **federation}, run, 15, rows, lrs=_TEXT_LRS)
     run = {"rounds": 200, "cohort": 10, "local_steps": 10, "batch_size": 10, "eval_every": 50}
-    return _searched_cells(
-        profile, "Shakespeare", {"source": "shakespeare", **federation}, run, [20, 60], 3, rows, _TEXT_LRS
+    return searched_cells(
+        profile, "Shakespeare", {"source": "shakespeare", **federation}, run, [20, 60], rows, 3, _TEXT_LRS
     )
 
 
@@ -271,7 +220,7 @@ def table1(profile: str) -> list[Cell]:
             ("digits, 1 of 50 clients", _DIRICHLET[0.6], 1),
         ):
             run = {**_DIGITS_RUN, "cohort": cohort}
-            cells += _searched_cells(profile, column, {**_DIGITS, "partition": partition}, run, 15, rows=rows)
+            cells += searched_cells(profile, column, {**_DIGITS, "partition": partition}, run, 15, rows)
     return cells
 
 
@@ -295,8 +244,8 @@ def skew(profile: str) -> list[Cell]:
             rounds = round(400 / K)
             run = {**_DIGITS_RUN, "rounds": rounds, "local_steps": K, "eval_every": max(1, rounds // 10)}
             rows = {f"{name}, K={K}": ROWS["FedAvg"]}
-            cells += _searched_cells(
-                profile, "digits", {**_DIGITS, "partition": partition}, run, max(1, round(0.4 * rounds)), rows=rows
+            cells += searched_cells(
+                profile, "digits", {**_DIGITS, "partition": partition}, run, max(1, round(0.4 * rounds)), rows
             )
     return cells
 

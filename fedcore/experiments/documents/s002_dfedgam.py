@@ -6,8 +6,8 @@ from typing import Any
 
 from ..cells import Cell
 from ..claims import Claim, Question
+from ..protocol import MLP, search
 from ..table import Table, printed
-from ._common import MLP, search
 
 GOSSIP = {
     "quick": ["RandomRegular", {"degree": 4}],

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..cells import Cell
 from ..claims import Claim, Question
+from ..protocol import search
 from ..table import Table
-from ._common import search
 
 FIVE = ("MNIST", "MNIST-M", "SVHN", "SynthDigits", "USPS")
 METHODS: dict[str, tuple[list[Any], dict[str, Any]]] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..cells import Cell
 from ..claims import Claim, Question
+from ..protocol import search
 from ..table import Table, printed
-from ._common import search
 
 LOW_QUALITY, HIGH_QUALITY = (0.99, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)
 # the thesis' column -> source, model, rounds, labels in all

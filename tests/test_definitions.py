@@ -1,0 +1,212 @@
+"""Methods, models, partitions and data of the user in tables: "file.py:Name"."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from fedcore import reproduce
+from fedcore.experiments import batch, cells, files
+from fedcore.experiments import table as definitions
+from fedcore.experiments.batch import Place
+from fedcore.experiments.provenance import SOURCES, Sources, roots
+
+RUN = {"rounds": 2, "lr": 0.1, "local_steps": 2}
+METHOD = """
+from __future__ import annotations
+from dataclasses import dataclass
+import fedcore as fc
+
+@dataclass(frozen=True)
+class FedHalf(fc.Method):
+    share: float = 0.5
+
+    def aggregate(self, r, y):
+        return {"x": r.x + self.share * r.mean(y - r.x)}
+
+@dataclass
+class Even:
+    step: int = 1
+
+    def split(self, labels, clients, rng, owner):
+        import numpy as np
+        return [np.arange(i, len(labels), clients * self.step) for i in range(clients)]
+
+class Uneven:
+    def split(self, labels): ...
+
+def net(shape, classes, hidden=5):
+    return fc.models.mlp(shape, classes, hidden=(hidden,))
+
+def number(shape, classes):
+    return 3
+
+def points(n=40):
+    import numpy as np
+    x = np.random.default_rng(0).normal(size=(n, 1, 2, 2)).astype("float32")
+    return x, (x.sum((1, 2, 3)) > 0).astype(int)
+"""
+FED = {
+    "source": ["parts/user.py:points", {"n": 60}], "clients": 3, "partition": ["parts/user.py:Even", {}],
+    "model": ["parts/user.py:net", {"hidden": 4}],
+}  # fmt: skip
+SPEC = {"study": "simulate", "method": ["parts/user.py:FedHalf", {"share": 0.5}], "federation": FED, "run": RUN}
+TABLE = """
+from fedcore.experiments import Cell, Table
+
+SPEC = {spec!r}
+OTHER = {{**SPEC, "method": ["FedAvg", {{}}], "federation": {{"source": "digits", "clients": 3, "model": "logistic"}}}}
+TABLES = [Table("trial", "a trial", "S000",
+                lambda p: [Cell("half", SPEC, "half", "c", seeds=1), Cell("FedAvg", OTHER, "FedAvg", "c", seeds=1)],
+                {{"quick": "tiny"}})]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A definitions file, and the file that it names in a folder beside it; the current folder is another."""
+    monkeypatch.setattr(definitions, "_added", [])
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "user.py").write_text(METHOD)
+    (tmp_path / "tables.py").write_text(TABLE.format(spec=SPEC))
+    return tmp_path
+
+
+def change(spec, part, value):
+    return {**spec, part: value} if part == "method" else {**spec, "federation": {**spec["federation"], part: value}}
+
+
+# --- where names lead ---------------------------------------------------------------------------------------------
+
+
+def test_a_table_with_a_method_a_model_a_partition_and_data_of_the_user_runs_alike_as_notebook_and_plainly(folder):
+    definitions.add(folder / "tables.py")
+    cell = definitions.get("trial").cells("quick")[0]
+    plain = cells.run_cell(cell.spec, [0]).runs[0]
+    place = Place(folder / "results", "quick", "trial")
+    batch.one(place, cell, [0])
+    stored = json.loads(place.file(cell).read_text())
+    assert stored["runs"]["0"]["history"] == plain["history"]
+    assert stored["spec"] == json.loads(json.dumps(SPEC | {"method": ["user.py:FedHalf", {"share": 0.5}]})) | {
+        "federation": {**FED, "source": ["user.py:points", {"n": 60}], "partition": ["user.py:Even", {}],
+                       "model": ["user.py:net", {"hidden": 4}]}
+    }, "results name no folder"  # fmt: skip
+
+
+def test_a_worker_with_another_current_folder_is_handed_absolute_paths(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    place = Place(folder / "results", "quick", "trial")
+    seen = []
+    monkeypatch.setattr(batch, "one", lambda place, cell, **more: seen.append(cell.spec["method"][0]))
+    batch.run(place, [cells.Cell("half", SPEC)], [0], notebooks=False, progress=False)
+    assert seen == [f"{folder / 'parts' / 'user.py'}:FedHalf"]
+
+
+def test_the_rule_of_the_file_is_the_one_that_runs(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    whole = change(SPEC, "method", ["parts/user.py:FedHalf", {"share": 1.0}])
+    averaged = change(SPEC, "method", ["FedAvg", {}])
+    final = [cells.run_cell(spec, [0]).runs[0]["history"] for spec in (whole, averaged, SPEC)]
+    assert final[0] == final[1] != final[2]
+
+
+# --- what makes a result older ------------------------------------------------------------------------------------
+
+
+def test_an_edited_file_makes_its_cells_older_and_no_others(folder):
+    definitions.add(folder / "tables.py")
+    half, fedavg = (cell.spec for cell in definitions.get("trial").cells("quick"))
+
+    def codes():
+        return [Sources(SOURCES.texts, SOURCES.packages).digest(roots(spec)) for spec in (half, fedavg)]
+
+    file, before = folder / "parts" / "user.py", codes()
+    file.write_text(METHOD + "\n# a comment\n")
+    assert codes() == before
+    file.write_text(METHOD.replace("self.share * r", "0.9 * self.share * r"))
+    assert codes()[0] != before[0]
+    assert codes()[1] == before[1]
+
+
+def test_a_file_beside_it_that_it_imports_counts_and_so_does_what_it_takes_from_the_package(folder):
+    (folder / "helpers.py").write_text("X = 1\n")
+    (folder / "one.py").write_text("import helpers\nimport fedcore as fc\nclass M(fc.FedDyn):\n    x = helpers.X\n")
+    covered = SOURCES.reached(roots({"study": "simulate", "method": [f"{folder}/one.py:M", {}]}))
+    assert {str(folder / "helpers.py"), "fedcore.algorithms.variates"} <= set(covered)
+    assert "fedcore.algorithms.sharpness" not in covered
+
+
+def test_results_stand_when_the_project_moves(folder):
+    before = definitions._placed(reproduce.Table("t", "", "", lambda p: [cells.Cell("c", SPEC)], {"quick": ""}), folder)
+    cell = before.cells("quick")[0]
+    moved = json.loads(json.dumps(cell.spec).replace("parts", "moved"))
+    os.rename(folder / "parts", folder / "moved")
+    assert cells.identity(moved, 0) == cells.identity(cell.spec, 0) == cells.identity(SPEC, 0)
+    file = folder / "cell.json"
+    cells.run_cell(moved, [0], file=file)
+    again = folder / "again" / "user.py"
+    again.parent.mkdir()
+    again.write_text((folder / "moved" / "user.py").read_text())
+    elsewhere = json.loads(json.dumps(moved).replace("moved", "again"))
+    assert cells.load(file, elsewhere).outdated() == []
+
+
+# --- errors -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("method", ["parts/none.py:X", {}], r"none\.py cannot be read \(No such file.*relative to the definitions"),
+        ("method", ["parts/user.py:FedHelf", {}], r"user\.py defines no 'FedHelf'; use one of FedHalf, Even"),
+        ("method", ["parts/user.py:Even", {}], "Even is a type and no method; use a subclass of fedcore.Method"),
+        ("method", ["parts/user.py:net", {}], "net is a function and no method; use a subclass"),
+        ("method", ["FedHalf", {}], 'FedHalf.*is not known; use one of FedAvg.*, or "file.py:Name"'),
+        ("partition", ["parts/user.py:Uneven", {}], r"and no partition; give it split\(labels, clients, rng, owner\)"),
+        ("partition", ["parts/user.py:net", {"shape": (1, 2, 2), "classes": 2}], "no partition"),
+        ("partition", ["Dirichlett", {}], "Dirichlett.*is not known; use one of IID, Dirichlet"),
+        ("model", "parts/user.py:number", "number returned a int for shape .* return a torch.nn.Module"),
+        ("model", "parts/user.py:FedHalf", r"no model; use a function \(shape, classes, ...\) -> torch.nn.Module"),
+        ("model", ["parts/user.py:net", {"wide": 3}], r"no model; use a function \(shape, classes, ...\)"),
+        ("model", ["mlpp", {}], "mlpp.*is not known"),
+        ("source", ["digit_domain", {}], "digit_domain.*is not known"),
+    ],
+)
+def test_a_name_that_leads_nowhere_says_what_to_write(part, value, message, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    with pytest.raises(ValueError, match=message) as raised:
+        cells.run_cell(change(SPEC, part, value), [0])
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\ndef broken(:\n", r"bad\.py, line 2: invalid syntax; correct the file"),
+        ("x = 1\n\ny = 1 / 0\n", r"bad\.py, line 3: ZeroDivisionError: division by zero; correct the file"),
+        ("x = 1\n", r"bad\.py gives no definitions \(TABLES is None\); let it define TABLES = \[Table"),
+        ("TABLES = 3\n", r"TABLES is 3"),
+    ],
+)
+def test_a_definitions_file_that_does_not_load_is_explained_and_nothing_is_run(text, message, folder, capsys):
+    (folder / "bad.py").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        definitions.add(folder / "bad.py")
+    assert reproduce.main(["list", "--definitions", str(folder / "bad.py")]) == 2
+    assert "bad.py" in capsys.readouterr().err
+
+
+def test_a_cell_whose_file_is_broken_fails_alone_and_keeps_what_is_stored(folder, capsys):
+    given = ["trial", "--plain", "--definitions", str(folder / "tables.py"), "--results", str(folder / "results")]
+    assert reproduce.main(given) == 0
+    stored = (folder / "results" / "quick" / "trial" / "half.json").read_bytes()
+    (folder / "parts" / "user.py").write_text(METHOD + "\ndef broken(:\n")
+    files._load.cache_clear()  # as in a process that starts now
+    definitions._added.clear()
+    assert reproduce.main([*given, "--seeds", "2"]) == 1
+    out, err = capsys.readouterr()
+    assert "1 cells run, 0 stood already, 1 failed" in out
+    assert "user.py, line" in err
+    assert (folder / "results" / "quick" / "trial" / "half.json").read_bytes() == stored

@@ -1,0 +1,140 @@
+"""Stored tables as Markdown, LaTeX, CSV and HTML, and as a picture of paired differences."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedcore import reproduce
+from fedcore.experiments import Cell, cells, export, show
+from fedcore.experiments import table as definitions
+from fedcore.experiments.batch import Place
+
+SEEDS, IMAGES = 4, 400
+RIGHT = {"FedAvg": 0.7, "A & B_1": 0.95, "a|b 50%": 0.3, "same": 0.7}  # row -> share of images classified correctly
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """Two tables with stored runs, and a third without; returns the results folder."""
+    monkeypatch.setattr(definitions, "_added", [])
+    spec = {"study": "simulate", "method": ["FedAvg", {}]}
+    for name in ("one", "two", "empty"):
+        listed = [Cell(row, {**spec, "row": row}, row, "q=0.3", 71.25 if row == "same" else None, 4) for row in RIGHT]
+        table = definitions.Table(name, "A title", "S000", lambda profile, l=listed: l, {"quick": "tiny"})
+        definitions._added.append(table)
+        place = Place(tmp_path, "quick", name)
+        for cell in listed if name != "empty" else ():
+            place.folder.mkdir(parents=True, exist_ok=True)
+            cells._store(place.file(cell), cells.Result(cell.spec, runs(cell, RIGHT[cell.row])))
+    return tmp_path
+
+
+def runs(cell, share):
+    out = {}
+    for seed in range(SEEDS):
+        row = np.random.default_rng(0 if cell.row in ("FedAvg", "same") else 1).random(IMAGES) < share + 0.02 * seed
+        bits = base64.b64encode(np.packbits(row)).decode()
+        out[seed] = {"id": cells.identity(cell.spec, seed), "images": IMAGES, "classes": 10, "final": 100 * row.mean(),
+                     "correct": bits, "seconds": 1, "history": []}  # fmt: skip
+    return out
+
+
+def report(root, capsys, *words):
+    status = reproduce.main(["report", *words, "--results", str(root)])
+    return status, *capsys.readouterr()
+
+
+def finals(row):
+    return [run["final"] for run in runs(Cell(row, {"row": row}, row), RIGHT[row]).values()]
+
+
+def entry(row, mark):
+    mean, half = np.mean(finals(row)), stats.sem(finals(row)) * stats.t.ppf(0.975, SEEDS - 1)
+    return f"{mean:.1f} ± {half:.1f}{' (71.2)' if row == 'same' else ''}{mark}"
+
+
+EXPECTED = {"FedAvg": "", "A & B_1": " ✓", "a|b 50%": " ✗", "same": " ~"}
+
+
+def test_a_pivot_has_mean_students_interval_the_sources_value_and_the_mark_of_the_verdict(stored, capsys):
+    status, out, _ = report(stored, capsys, "one", "--format", "csv")
+    assert status == 0
+    title, *lines = out.splitlines()
+    assert title == "# one, quick: A title"
+    assert list(csv.reader(lines)) == [["row", "q=0.3"]] + [[row, entry(row, mark)] for row, mark in EXPECTED.items()]
+
+
+def test_markdown_and_html_show_every_name_as_it_is(stored, capsys):
+    out = report(stored, capsys, "one", "--format", "markdown")[1]
+    assert f"| a\\|b 50% | {entry('a|b 50%', ' ✗')} |" in out.splitlines()
+    assert "✓ better, ✗ worse, ~ not distinguished: against FedAvg" in out
+    out = report(stored, capsys, "one", "--format", "html")[1]
+    shown = ElementTree.fromstring(f"<body>{out}</body>").find("table/tbody")
+    assert {line.find("th").text: line.find("td").text for line in shown} == {
+        row: entry(row, mark) for row, mark in EXPECTED.items()
+    }
+
+
+def test_latex_escapes_what_has_a_meaning_and_has_as_many_columns_in_every_line(stored, capsys):
+    out = report(stored, capsys, "one", "--format", "latex")[1]
+    lines = [line for line in out.splitlines() if not line.startswith("%")]
+    rows = [line for line in lines if line.endswith(r"\\")]
+    assert all(len(re.findall(r"(?<!\\)&", row)) == 1 for row in rows)
+    assert r"A \& B\_1 & " + entry("A & B_1", r" $\checkmark$").replace("±", r"$\pm$") + r" \\" in rows
+    assert r"a|b 50\% & " + entry("a|b 50%", r" $\times$").replace("±", r"$\pm$") + r" \\" in rows
+    assert "".join(lines).isascii()
+    assert lines[0] == r"\begin{tabular}{lr}"
+
+
+def test_named_tables_are_shown_all_without_names_and_a_file_is_written(stored, capsys):
+    report(stored, capsys, "two", "--format", "csv", "--output", str(stored / "out.csv"))
+    assert (stored / "out.csv").read_text().splitlines()[0] == "# two, quick: A title"
+    assert report(stored, capsys, "--format", "csv")[1].count("A title") == 2
+
+
+def test_a_picture_of_each_table_has_a_line_for_each_row_but_the_reference(stored, capsys):
+    assert report(stored, capsys, "one", "--plot", str(stored / "gaps.svg"))[0] == 0
+    assert (stored / "gaps.svg").read_text().startswith("<?xml")
+    report(stored, capsys, "--plot", str(stored / "gaps.png"))
+    assert {p.name for p in stored.glob("*.png")} == {"gaps-one-quick.png", "gaps-two-quick.png"}
+    figure = show.differences(definitions.get("one"), Place(stored, "quick", "one"))
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        f"{row} − FedAvg, q=0.3" for row in RIGHT if row != "FedAvg"
+    ]
+    points = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"]
+    assert points == pytest.approx([np.clip(np.mean(finals(row)) - np.mean(finals("FedAvg")), -15, 15)
+                                    for row in RIGHT if row != "FedAvg"])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["report", "empty", "--format", "csv"], "nothing is stored of empty"),
+        (["report", "empty", "--plot", "x.png"], "no comparison of empty is complete"),
+        (["report", "one", "--plot", "x.jpeg"], "x.jpeg ends with '.jpeg'; use one of .png, .svg"),
+        (["report", "one", "--output", "x"], "--output x needs --format, one of markdown, latex"),
+        (["report", "oen", "--format", "csv"], "no table or figure is called 'oen'"),
+        (["one", "--format", "csv"], "--format, --output and --plot belong to `report`"),
+    ],
+)
+def test_a_wrong_call_is_explained(words, message, stored, capsys):
+    assert reproduce.main([*words, "--results", str(stored)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_a_format_named_tables_get_their_tidy_values_and_the_verdicts_on_their_claims(stored, capsys):
+    out = report(stored, capsys, "fedup-table4")[1]
+    names = [claim.name for claim in show.every() if claim.table == "fedup-table4"]
+    assert [line.split(" ", 1)[1].split(":")[0] for line in out.splitlines()] == names
+    assert not (stored / "quick" / "one" / "table.csv").exists()
+    assert report(stored, capsys)[1].count("not run yet") > len(names) > 2
+    assert (stored / "quick" / "one" / "table.csv").exists()
+    assert [table.name for table in export.chosen(["fedup-figure1", "fedup-table4"])] == ["fedup-table4"]

@@ -1,0 +1,93 @@
+"""A file to begin with: a method of the user beside ten baselines, written, run and reported by three commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedcore import algorithms, reproduce
+from fedcore.experiments import cells, protocol
+from fedcore.experiments import table as definitions
+from fedcore.experiments.protocol import BASELINES
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """The command in an empty folder: `here("list")` gives its exit status, its output and its errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(definitions, "_added", [])
+
+    def run(*words):
+        definitions._added.clear()
+        status = reproduce.main(words)
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+def test_the_template_runs_end_to_end_and_its_table_is_reported(here, tmp_path, monkeypatch):
+    status, out, _ = here("new", "FedNew")
+    assert status == 0
+    run, report = (line.split()[3:] for line in out.splitlines()[1:])
+    file = tmp_path / "FedNew.py"
+    file.write_text(file.read_text().replace('"rounds": 40', '"rounds": 2'))
+    # one setting for each method: what a search does has tests of its own
+    monkeypatch.setattr(protocol, "search", lambda arguments, lrs, **more: {"grid": [{"run": {"lr": lrs[2]}}]})
+    status, out, err = here(*run, "--plain", "--seeds", "1")
+    assert (status, err.count("FAILED")) == (0, 0)
+    assert "11 cells run, 0 stood already, 0 failed" in out
+    assert report[0] == "report"
+    status, out, _ = here(*report, "--seeds", "1")
+    assert status == 0
+    assert [line.split(" | ")[0] for line in out.splitlines()[4:-2]] == [f"| {row}" for row in ("FedNew", *BASELINES)]
+    assert here(*report[:-2], "--seeds", "1")[0] == 0
+    assert (tmp_path / "results" / "quick" / "FedNew" / "table.csv").read_text().count("\n") == 12
+
+
+@pytest.mark.parametrize("profile", ["quick", "desk"])
+def test_the_template_searches_its_method_and_ten_baselines_alike(profile, here):
+    assert here("new", "fedNew", "--profile", profile)[0] == 0
+    definitions.add("fedNew.py")
+    listed = definitions.get("fedNew").cells(profile)
+    assert [cell.row for cell in listed] == ["FedNew", *BASELINES]
+    assert len(listed) == 11
+    assert len({cells.identity(cell.spec) for cell in listed}) == 11
+    assert len({str(cell.spec["federation"]) + str(cell.spec["run"]) for cell in listed}) == 1
+    searches = [cell.spec["tune"] for cell in listed]
+    assert all(search["axes"]["run.lr"] == protocol.LRS for search in searches)
+    assert all(len(values) >= 3 for search in searches for values in search["axes"].values())
+    assert len({str([search["seeds"], search["rounds"]]) for search in searches}) == 1
+    assert listed[0].spec["federation"]["validation"]
+    assert {cell.seeds for cell in listed} == {10 if profile == "quick" else 5}
+    with open("fedNew.py") as f:
+        assert len(f.readlines()) <= 40
+
+
+def test_every_row_of_the_protocol_searches_arguments_that_its_method_takes():
+    methods = {method.__name__: method for method in algorithms.ALL}
+    for name, row in protocol.METHODS.items():
+        own = [key for key in row.searched if "." not in key and key != "alpha_K"]
+        for ends in zip(*(row.searched[key] for key in own), strict=True) if own else [()]:
+            assert methods[row.method](**row.fixed, **dict(zip(own, ends, strict=True))), name
+        for key, (low, high) in row.limits.items():
+            assert all(low < value < high for value in row.searched[key]), name
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fed-new"], "'fed-new' cannot name a module; use letters, digits and _"),
+        (["class"], "'class' cannot name a module"),
+        (["fedAvg"], "'fedAvg' is taken by the package; choose another name"),
+        (["report"], "'report' is taken"),
+        (["FedNew", "--profile", "paper"], "profile 'paper' has no template; use one of quick, desk"),
+        ([], "`new` takes one name, not 0"),
+        (["there"], "there.py exists and is left as it is"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(words, message, here, tmp_path):
+    (tmp_path / "there.py").write_text("x = 1\n")
+    status, _, err = here("new", *words)
+    assert status == 2
+    assert message in err
+    assert [file.name for file in tmp_path.iterdir()] == ["there.py"]
+    assert (tmp_path / "there.py").read_text() == "x = 1\n"
