@@ -150,17 +150,24 @@ def _run(one: Table, place: Place, seeds: list[int] | None, given: argparse.Name
 
 
 def _confirm(place: Place, cells: list[Cell], device: str | None) -> int:
-    """Say of each cell that is older than the code whether today's computes the same; how many differ."""
-    answers = {cell.name: confirm(place.file(cell), cell.spec, device=device) for cell in cells}
+    """Say of each cell that is older than the code whether today's computes the same; how many differ or fail."""
+    answers: dict[str, bool | None] = {}
+    broken = 0
+    for cell in cells:
+        try:
+            answers[cell.name] = confirm(place.file(cell), cell.spec, device=device)
+        except ValueError as e:  # a file that it names is missing or broken
+            print(f"{place.table}: {cell.name}: {e}", file=sys.stderr)
+            broken += 1
     differ = [name for name, answer in answers.items() if answer is False]
     for name in differ:
         print(f"{place.table}: {name} is computed otherwise today; --outdated runs it again")
     same = sum(answer is True for answer in answers.values())
     print(
         f"{place.table} ({place.profile}): {same} cells are what today's code computes, {len(differ)} are not, "
-        f"{len(cells) - same - len(differ)} are not older or left no trace"
+        f"{len(answers) - same - len(differ)} are not older or left no trace"
     )
-    return len(differ)
+    return len(differ) + broken
 
 
 def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None) -> int:

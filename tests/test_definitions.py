@@ -209,4 +209,12 @@ def test_a_cell_whose_file_is_broken_fails_alone_and_keeps_what_is_stored(folder
     out, err = capsys.readouterr()
     assert "1 cells run, 0 stood already, 1 failed" in out
     assert "user.py, line" in err
+    for words in (["--outdated"], ["--confirm"]):
+        definitions._added.clear()
+        SOURCES._digests.clear()
+        assert reproduce.main([*given, *words]) == 1
+        assert "user.py, line" in capsys.readouterr().err
+    definitions._added.clear()
+    assert reproduce.main(["list", *given[2:]]) == 2
+    assert "user.py, line" in capsys.readouterr().err
     assert (folder / "results" / "quick" / "trial" / "half.json").read_bytes() == stored

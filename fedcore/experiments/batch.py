@@ -81,6 +81,8 @@ def missing(
         except CorruptResult as e:
             outcome.damaged.append(str(e))
             complete = False
+        except ValueError:  # a file that it names is missing or broken, which running it says
+            complete = False
         if complete:
             outcome.stood.append(cell.name)
         else:

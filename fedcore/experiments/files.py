@@ -4,7 +4,8 @@ A path is relative to the definitions file that names it (`table.add`), elsewher
 identity has the name of the file and not its folder, so that results stand when a project moves; what is in the file
 counts as the code of the result (`provenance.code`).
 
-A file is executed once, in the process that runs the cell.
+A file is executed once, in the process that runs the cell, whose current folder may be any: let it look for what lies
+beside it by `Path(__file__)`.  Data that it reads are not part of its content.
 """
 
 from __future__ import annotations
