@@ -45,6 +45,8 @@ SAMPLES, BATCH = 20, 20
 class Shared:
     """Clients of `SAMPLES` samples each, drawn with replacement from one data set."""
 
+    overlapping = True
+
     def split(self, labels, clients, rng, owner):
         return list(rng.integers(0, len(labels), (clients, SAMPLES)))
 

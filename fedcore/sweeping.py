@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -149,7 +150,7 @@ def _one(number: int, federation: Any, setting: Mapping[str, Any], seed: int, fo
         if folder is None:
             return number, _run(fed, called, seed)
         identity = {"code": _code(called["method"]), "federation": fed.fingerprint(), "seed": seed}
-        identity |= {k: [repr(v), _digest(v)] for k, v in sorted(called.items())}
+        identity |= {k: [_named(v), _digest(v)] for k, v in sorted(called.items())}
         key = _hash(json.dumps(identity))
         file = Path(folder) / f"{key}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -184,11 +185,16 @@ def _is_ours(defined: type) -> bool:
     return defined.__module__.partition(".")[0] in ("fedcore", "builtins")
 
 
+def _named(value: Any) -> str:
+    """The value's repr, without addresses in memory."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
 def _digest(value: Any) -> str:
     """A hash of a setting's value; of a function its source, and what it takes from around it."""
     if inspect.isfunction(value):
         around = inspect.getclosurevars(value)
-        return _hash(f"{_source(value)} {value.__defaults__} {around.nonlocals} {around.globals}")
+        return _hash(_named([_source(value), value.__defaults__, around.nonlocals, around.globals]))
     try:
         return _hash(pickle.dumps(value))
     except Exception:  # what cannot be pickled has its repr alone, which stands beside this

@@ -67,7 +67,7 @@ def test_compiled_paths_give_the_same_run(kind):
     smooth = lambda shape, classes: nn.Sequential(  # noqa: E731
         nn.Flatten(), nn.Linear(64, 6), nn.Softplus(), nn.Linear(6, classes)
     )
-    fed = h.network((8, 8, 8), "logistic" if kind == "batched" else smooth, (1, 8, 8))
+    fed = h.network((8, 8, 8), "logistic" if kind == "batched" else smooth, (1, 8, 8), path=kind)
     again, options = replay.compiled(fed), {"rounds": 2, "lr": 0.1, "batch_size": 4}
     assert again.engine.chosen(again.device) == kind
     counters.clear()

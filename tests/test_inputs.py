@@ -300,3 +300,18 @@ def test_a_packs_inputs_have_a_layout_too(tmp_path):
     x, y = RNG.normal(size=(20, 5, 2)), np.arange(20) % 2
     np.savez(tmp_path / "waves.npz", train_images=x, train_labels=y, test_images=x, test_labels=y)
     assert fc.data.load("waves", tmp_path, layout="sequence").train_x.shape == (20, 5, 2)
+
+
+def test_clients_share_samples_where_the_partition_says_so():
+    class Shared:
+        overlapping = True
+
+        def split(self, labels, clients, rng, owner):
+            return [np.array([0, 1, 1]), np.array([1, 2])]
+
+    x, y = np.random.default_rng(0).random((9, 4), np.float32), np.arange(9) % 3
+    fed = fc.federation(((x, y), (x, y)), 2, Shared(), "logistic")
+    assert fed.sizes.tolist() == [3, 2]
+    Shared.overlapping = False
+    with pytest.raises(ValueError, match=r"index 1 stands twice .*overlapping = True"):
+        fc.federation(((x, y), (x, y)), 2, Shared(), "logistic")

@@ -22,6 +22,8 @@ RUN = {"rounds": 4, "cohort": 3, "batch_size": 2, "eval_every": 4}
 class Shared:
     """Clients of 4 samples each, drawn with replacement: the data set is the same for any number of clients."""
 
+    overlapping = True
+
     def split(self, labels, clients, rng, owner):
         return list(rng.integers(0, len(labels), (clients, 4)))
 

@@ -78,8 +78,11 @@ def test_a_schedule_is_known_by_what_it_takes_from_around_it(tmp_path):
             bowls, {"lr": [lambda t: base / (1 + t)]}, method=fc.FedAvg(), seeds=1, rounds=3, folder=tmp_path
         )
 
-    assert run(0.1)["value"].tolist() != run(0.2)["value"].tolist()
-    run(0.1)
+    first = run(0.1)["value"].tolist()
+    assert first != run(0.2)["value"].tolist()
+    more = [(lambda: None) for _ in range(99)]  # so that the next schedule stands elsewhere in memory
+    assert run(0.1)["value"].tolist() == first
+    assert len(more) == 99
     assert len(list(tmp_path.glob("*.json"))) == 2
 
 

@@ -204,8 +204,10 @@ class Listed:
 Partition = IID | Dirichlet | Shards | ByOwner | Listed
 
 
-def checked(parts: Sequence[np.ndarray], clients: int, N: int) -> Indices:
+def checked(parts: Sequence[np.ndarray], clients: int, N: int, overlapping: bool = False) -> Indices:
     """The index arrays of a partition of N samples as int64.
+
+    overlapping: samples may stand at several clients, and several times at one.
 
     Raises TypeError for what is no list of arrays of whole numbers; ValueError for another number of arrays than
     clients, an empty one, an index out of range, and one that stands twice.
@@ -232,10 +234,13 @@ def checked(parts: Sequence[np.ndarray], clients: int, N: int) -> Indices:
         raise ValueError(f"client {client[at]} has index {rows[at]}, but there are {N} samples; use 0 to {N - 1}")
     order = np.argsort(rows, kind="stable")
     twice = np.flatnonzero(rows[order][1:] == rows[order][:-1])
-    if len(twice):
+    if len(twice) and not overlapping:
         a, b = order[twice[0]], order[twice[0] + 1]
         whose = f"client {client[a]} has it twice" if client[a] == client[b] else f"clients {client[a]} and {client[b]}"
-        raise ValueError(f"index {rows[a]} stands twice in the partition ({whose}); give each sample to one client")
+        raise ValueError(
+            f"index {rows[a]} stands twice in the partition ({whose}); give each sample to one client, "
+            "or, where samples are to be shared, write a partition class with overlapping = True"
+        )
     return parts
 
 

@@ -624,9 +624,10 @@ def federation(
     asks where numbers `[N, a, b]` may be either.
     clients: how many; None means all owners with `ByOwner()`, all clients of a list, all index arrays of a partition.
     partition: `IID()` (default, but for a list with one entry per client), `Dirichlet(q)`, `Shards(c)`, `ByOwner()`, an
-    object with their `split`, or a list of index arrays, one per client.  These count the training samples as they
-    were given, none twice; some may be left out, and those that become test, validation or public data leave their
-    client.  model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
+    object with their `split` (and `overlapping = True` where clients may share samples), or a list of index arrays, one
+    per client.  These count the training samples as they were given, none twice; some may be left out, and those that
+    become test, validation or public data leave their client.  model: a name, a `torch.nn.Module`, or a function
+    `(shape, classes) -> Module`.
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
     convolutions with 8 bits of mantissa; clients computed together at most.
@@ -693,7 +694,7 @@ def federation(
         rows = (source.given[part] for part in checked(parts, clients, len(source.given)))
         parts = [part[part >= 0] for part in rows]
     else:
-        parts = checked(parts, clients, len(source.train_y))
+        parts = checked(parts, clients, len(source.train_y), getattr(partition, "overlapping", False))
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)
     if start is not None:
         module = models.started(module, start, dtype)
