@@ -249,16 +249,26 @@ class Run:
         """Whether `on_evaluate` ends the run at this evaluation."""
         if self.on_evaluate is None:
             return False
-        try:
-            answer = self.place.world.first(lambda: self.on_evaluate(t, self.metrics(t)))
-            if not isinstance(answer, bool | np.bool_ | None):
-                raise TypeError(f"on_evaluate returned {answer!r}; return True to end the run, else False or None")
-        except Exception as e:
+        raised: list[Exception] = []
+
+        def ask() -> tuple[bool, str]:
+            try:
+                answer = self.on_evaluate(t, self.metrics(t))
+                if not isinstance(answer, bool | np.bool_ | None):
+                    raise TypeError(f"on_evaluate returned {answer!r}; return True to end the run, else False or None")
+                return bool(answer), ""
+            except Exception as e:
+                raised.append(e)
+                return True, f"{type(e).__name__}: {e}"
+
+        ends, failure = self.place.world.first(ask)
+        if failure:  # all processes know it, and leave together
             self.history.state = self.place.everyone(self.state)
+            e = raised[0] if raised else RuntimeError(f"on_evaluate failed on process 0: {failure}")
             e.history = self.history
             e.add_note(f"raised by on_evaluate after {t} rounds; the history up to there is this error's .history")
-            raise
-        return bool(answer)
+            raise e
+        return ends
 
     def check_finite(self) -> None:
         """Look at the rounds since the last look; one synchronisation for all of them."""

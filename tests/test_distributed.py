@@ -138,7 +138,13 @@ def failing_probe(r, y):
     raise ValueError("only the first process asks")
 
 
+def failing_listener(t, metrics):
+    if t == 2:
+        raise ValueError("the logger is gone")
+
+
 WRONG = {
+    "a listener": (fc.SCAFFOLD(), {"on_evaluate": failing_listener}),
     "a method": (Falls(), {"cohort": None}),
     "a probe": (fc.FedAvg(), {"probes": [failing_probe]}),
     "divergence": (fc.SCAFFOLD(), {"lr": 1e60, "eval_every": 4}),
@@ -309,6 +315,13 @@ def test_an_error_on_one_process_ends_all_of_them_with_its_message(what, N, foun
     assert own[:2] == (kind, text)
     for one in others:
         assert one["wrong"][what][:2] == ("Stopped", f"process {rank} of {N} stopped: {kind}: {text}")
+
+
+@several
+def test_a_listener_that_fails_on_the_first_process_ends_all_in_step(N, found):
+    first, *others = [one["wrong"]["a listener"][:2] for one in found[N]]
+    assert first == ("ValueError", "the logger is gone")
+    assert set(others) == {("RuntimeError", "on_evaluate failed on process 0: ValueError: the logger is gone")}
 
 
 @several

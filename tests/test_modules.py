@@ -284,3 +284,38 @@ def test_a_forward_is_read_without_being_changed():
     assert fed.engine.chosen(fed.device) == WRITTEN
     assert (module.calls, module.last) == (0, None)
     assert np.isfinite(fc.simulate(fc.FedAvg(), fed, rounds=1).final("loss"))
+
+
+@pytest.mark.parametrize(
+    "context", [torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)], ids=["no_grad", "autocast"]
+)
+def test_layers_under_a_context_that_a_graph_does_not_show_are_left_to_the_module(context):
+    def forward(m, x):
+        with context():
+            h = F.relu(m.fc1(x.flatten(1)))
+        return m.fc2(h.to(x.dtype))
+
+    torch.manual_seed(0)
+    module = mlp(forward).double()
+    engine = Engine(module)
+    assert engine.one_by_one
+    if context is torch.no_grad:
+        Y, b = rows(module, 3), batch(3, 4, (1, 8, 8), 5)
+        G = engine.gradient(Y, b)[0]
+        assert (G[:, : 64 * 20 + 20] == 0).all()
+        assert relative(G, by_autograd(module, Y, b)) < 1e-12
+
+
+def test_calls_mean_what_they_mean_in_torch():
+    def chain(forward):
+        return Engine(Net(forward, c=nn.Conv2d(1, 3, 3), out=nn.Linear(27, 5)).double())
+
+    pooled_up = chain(lambda m, x: m.out(torch.max_pool2d(m.c(x), 2, 2, 0, 1, True).flatten(1)))  # ceil_mode: 6 -> 3
+    odd = chain(lambda m, x: m.out(torch.max_pool2d(m.c(x), 3, 2, 1, 1, True)[:, :, :3, :3].flatten(1)))
+    pixels = chain(lambda m, x: m.out(F.max_pool2d(F.log_softmax(m.c(x), dim=1), 2).flatten(1)))
+    assert not pooled_up.one_by_one
+    assert odd.one_by_one, "a slice is no layer"
+    for engine in (pooled_up, pixels):
+        Y, b = rows(engine.module, 3), batch(3, 4, (1, 8, 8), 5)
+        assert relative(engine.gradient(Y, b)[0], by_autograd(engine.module, Y, b)) < 1e-12
+    assert chain(lambda m, x: m.out(x.flatten().unflatten(0, (len(x), -1))[:, :27])).one_by_one

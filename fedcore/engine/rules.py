@@ -701,7 +701,10 @@ class LogSoftmax(Each):
     def problem(self) -> str | None:
         return None if self.module.dim in (1, -1) else "LogSoftmax over another axis than the classes"
 
-    def batched(self, x: Vectors, p: Pass) -> Vectors:
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        if x.dim() == 4:  # of pictures: over the channels of each client
+            rows = x.unflatten(1, (p.clients, -1))
+            return torch.log_softmax(rows, 2 if self.module.dim == 1 else -1).flatten(1, 2)
         return torch.log_softmax(x, -1)
 
     def written(self, x: Vectors, s: Sink, need: bool) -> tuple[Vectors, Back]:

@@ -16,6 +16,24 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+
+def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
+    return nn.Flatten(start_dim, end_dim)  # whose own default leaves the samples
+
+
+def _log_softmax(dim: int | None, dtype: torch.dtype | None = None) -> nn.Module:
+    if dtype is not None:
+        raise TypeError(f"dtype={dtype}: the layer has none")
+    return nn.LogSoftmax(dim)
+
+
+def _max_pool2d(
+    kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> nn.Module:  # fmt: skip
+    return nn.MaxPool2d(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
+
+
 # What a call of a function or of a tensor's method is as a layer: its arguments behind the tensor -> the layer.
 Layer = Callable[..., nn.Module]
 FUNCTIONS: Mapping[Any, Layer] = {
@@ -32,32 +50,40 @@ FUNCTIONS: Mapping[Any, Layer] = {
     F.sigmoid: nn.Sigmoid,
     torch.sigmoid: nn.Sigmoid,
     F.dropout: lambda p=0.5, training=True, inplace=False: nn.Dropout(p if training else 0.0),
-    torch.max_pool2d: nn.MaxPool2d,
-    F.max_pool2d: lambda *a, return_indices=False, **k: nn.MaxPool2d(*a, **k),
+    torch.max_pool2d: _max_pool2d,
+    F.max_pool2d: _max_pool2d,
     F.avg_pool2d: nn.AvgPool2d,
     F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    torch.flatten: nn.Flatten,
-    F.log_softmax: lambda dim=None, _stacklevel=3, dtype=None: nn.LogSoftmax(dim),
-    torch.log_softmax: lambda dim, dtype=None: nn.LogSoftmax(dim),
+    torch.flatten: _flatten,
+    F.log_softmax: lambda dim=None, _stacklevel=3, dtype=None: _log_softmax(dim, dtype),
+    torch.log_softmax: _log_softmax,
 }
 METHODS: Mapping[str, Layer] = {
     "relu": nn.ReLU,
     "relu_": lambda: nn.ReLU(inplace=True),
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
-    "flatten": nn.Flatten,
-    "log_softmax": lambda dim, dtype=None: nn.LogSoftmax(dim),
+    "flatten": _flatten,
+    "log_softmax": _log_softmax,
     "contiguous": nn.Identity,
 }
 ADDITIONS = (operator.add, operator.iadd, torch.add)
 
 
 class _Tracer(fx.Tracer):
-    """Stops at what the engine has a rule for, and at layers without parts."""
+    """Stops at what the engine has a rule for, and at layers without parts.
+
+    A graph does not say that a call stood under `torch.no_grad` or `torch.autocast`: such a forward has none.
+    """
 
     def __init__(self, known: Callable[[nn.Module], bool]) -> None:
         super().__init__()
         self.known = known
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if not torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            raise fx.proxy.TraceError("a call whose gradients or types are changed around it")
+        return super().create_node(*args, **kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return self.known(m) or not list(m.children())
@@ -78,7 +104,8 @@ def steps(module: nn.Module, known: Callable[[nn.Module], bool]) -> list[Step] |
         return None
     module = copy.deepcopy(module).train()  # a forward may leave things behind
     try:
-        graph = _Tracer(known).trace(module)
+        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+            graph = _Tracer(known).trace(module)
     except Exception:  # whatever a forward raises when it is given a stand-in: it has no graph
         return None
     found: list[Step] = []
