@@ -20,6 +20,7 @@ from . import checks, run
 from .checkpoint import atomic
 from .history import Diverged
 from .objective.protocol import Objective
+from .objective.targets import identity
 from .progress import bar, somebody_looks
 
 ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
@@ -149,9 +150,9 @@ def _one(number: int, federation: Any, setting: Mapping[str, Any], seed: int, fo
         fed = federation(seed=seed, **made) if callable(federation) else federation
         if folder is None:
             return number, _run(fed, called, seed)
-        identity = {"code": _code(called["method"]), "federation": fed.fingerprint(), "seed": seed}
-        identity |= {k: [_named(v), _digest(v)] for k, v in sorted(called.items())}
-        key = _hash(json.dumps(identity))
+        belongs = {"code": _code(called["method"]), "federation": fed.fingerprint(), "seed": seed}
+        belongs |= {k: [_named(v), _digest(v)] for k, v in sorted(called.items())}
+        key = _hash(json.dumps(belongs))
         file = Path(folder) / f"{key}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):  # two sweeps on one folder: the second waits, and reads
@@ -159,7 +160,7 @@ def _one(number: int, federation: Any, setting: Mapping[str, Any], seed: int, fo
                 return number, json.loads(file.read_text(encoding="utf-8"))["result"]
             result = _run(fed, called, seed, checkpoint_dir=file.with_suffix(""))
             with atomic(file) as f:
-                f.write(json.dumps({"identity": identity, "result": result}).encode())
+                f.write(json.dumps({"identity": belongs, "result": result}).encode())
         shutil.rmtree(file.with_suffix(""), ignore_errors=True)
         return number, result
     except Exception as e:  # whatever a method, a model or a disk raises: the other runs go on
@@ -193,15 +194,14 @@ def _named(value: Any) -> str:
 def _digest(value: Any) -> str:
     """A hash of a setting's value; of a function its source, and what it takes from around it."""
     if inspect.isfunction(value):
-        around = inspect.getclosurevars(value)
-        return _hash(_named([_source(value), value.__defaults__, around.nonlocals, around.globals]))
+        return _hash(identity([value, inspect.getclosurevars(value).globals]))
     try:
         return _hash(pickle.dumps(value))
     except Exception:  # what cannot be pickled has its repr alone, which stands beside this
         return ""
 
 
-def _source(defined: Any) -> str:
+def _source(defined: type) -> str:
     try:
         return inspect.getsource(defined)
     except (OSError, TypeError):  # typed at a prompt that keeps no source
