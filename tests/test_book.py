@@ -472,6 +472,18 @@ def test_a_check_runs_on_another_instruction_set_and_names_the_cell_that_differs
     ]
 
 
+def test_a_build_whose_chapters_show_what_is_not_stored_turns_red_with_the_book_ready(tmp_path, monkeypatch, capsys):
+    chapter = a_chapter(tmp_path, "print(f'accuracy {61.6:.1f}')", name="tested_stale")
+    book.refresh([chapter])
+    monkeypatch.setattr(book, "chapters", lambda: [chapter])
+    monkeypatch.setattr(book, "render", lambda target, executed: target)
+    book.main(["build"])
+    chapter.write_text(chapter.read_text().replace("accuracy 61.6\\n", "accuracy 64.6\\n"))
+    with pytest.raises(SystemExit, match=r"tested_stale, cell 2: text: 64\.6 became 61\.6, after 'accuracy'"):
+        book.main(["build"])
+    assert capsys.readouterr().out.count("the book is ready") == 2
+
+
 # ---- the repository as a newcomer finds it
 
 

@@ -25,6 +25,7 @@ from fedcore.submodels import Neurons, Width, kept, multihead
 
 SIZES = (13, 7, 20, 14, 9, 11)
 RUN = {"rounds": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 2, "momentum": 0.5, "clip": 1.0, "weight_decay": 1e-3}
+BRIEF = RUN | {"rounds": 2, "local_epochs": 1}
 WHOLE = [
     fc.HeteroFL(1), fc.FjORD(1), fc.FederatedDropout(1), fc.FedRolex(1), fc.DepthFL(1, alpha=0), fc.FedDSE(1),
     fc.FedDSE(1, 1.0), fc.FedGSE(1), fc.FedGSE(1, "SPL"), fc.HeteroFL(1, training="masked"),
@@ -49,7 +50,7 @@ def federation(model="thesis_mlp", sizes=SIZES, classes=5, **options):
 @pytest.mark.parametrize("model", ["thesis_mlp", "thesis_cnn_small", "quadratic"])
 def test_capacity_one_is_fedavg_bit_for_bit(method, model):
     fed = fc.quadratic(*h.problem()) if model == "quadratic" else federation(model)
-    for options in (RUN, {"rounds": 3, "cohort": 3, "weighting": "samples", "server_lr": 0.7, "batch_size": None}):
+    for options in (BRIEF, {"rounds": 3, "cohort": 3, "weighting": "samples", "server_lr": 0.7, "batch_size": None}):
         a, b = (fc.simulate(m, fed, **options) for m in (fc.FedAvg(), method))
         assert torch.equal(a.params, b.params)
         assert a.rows == b.rows
@@ -110,7 +111,7 @@ def test_compact_and_masked_runs_are_equal_to_rounding(method, model):
     if model == "preact" and type(method) not in (fc.FedDSE, fc.FedRolex):
         pytest.skip("two methods show it")
     fed = federation(model)
-    a, b = (fc.simulate(dataclasses.replace(method, training=kind), fed, **RUN) for kind in ("compact", "masked"))
+    a, b = (fc.simulate(dataclasses.replace(method, training=kind), fed, **BRIEF) for kind in ("compact", "masked"))
     h.close(a.params, b.params, 1e-11)
     assert not torch.equal(a.params, fed.x0)
     for name in method.client_state:
@@ -128,7 +129,7 @@ def test_compact_and_masked_runs_of_plain_sgd_are_equal_too(method):
 @methods(PARTS)
 def test_runs_are_equal_on_both_paths(method):
     fed = federation("heads" if isinstance(method, DepthFL) else "thesis_cnn_small")
-    a, b = (fc.simulate(method, fed.forced(path), **RUN).params for path in ("batched", "sequential"))
+    a, b = (fc.simulate(method, fed.forced(path), **BRIEF).params for path in ("batched", "sequential"))
     h.close(a, b, 1e-11)
 
 

@@ -1,6 +1,7 @@
 """The book's flow: run chapters with papermill, normalise what they wrote, render with jupyter-book.
 
-    python tools/book.py build                        run every chapter, render the book into _build/html
+    python tools/book.py build                        run every chapter, render the book into _build/html, and
+                                                      compare what the chapters show with what is stored
     python tools/book.py run 02_scaffold -p seed 1    run one chapter with parameters, into _build/runs
     python tools/book.py refresh [02_scaffold ...]    run chapters and store their outputs in book/*.ipynb
     python tools/book.py check --isa default [...]    run chapters and compare with what is stored, and their
@@ -202,6 +203,15 @@ def differences(new: Any, stored: Any, rules: Path = ROOT / "tests" / "nbval_san
     return lines
 
 
+def unlike_stored(done: Mapping[Path, Run]) -> list[str]:
+    """A line for every cell of executed chapters that shows something else than the stored notebook."""
+    return [
+        f"{source.stem}, {line}"
+        for source in sorted(done)
+        for line in differences(done[source].notebook, normalise(_read(source), source.stem))
+    ]
+
+
 def check(sources: Sequence[Path], isa: str, *, root: Path = ROOT, timeout: float = CELL_TIMEOUT) -> None:
     """Run chapters on the instruction set `isa` of ISAS, and compare what they show and record with what is stored.
 
@@ -211,10 +221,9 @@ def check(sources: Sequence[Path], isa: str, *, root: Path = ROOT, timeout: floa
 
     done = run_all(sources, root=root, timeout=timeout, env=ISAS[isa])
     records = small.records([small.Job(source.stem) for source in sources], ISAS[isa])
-    failures = []
+    failures = unlike_stored(done)
     for source, numbers in zip(sources, records, strict=True):
-        lines = differences(done[source].notebook, normalise(_read(source), source.stem))
-        failures += [f"{source.stem}, {line}" for line in [*lines, *expect.deviations(source.stem, numbers)]]
+        failures += [f"{source.stem}, {line}" for line in expect.deviations(source.stem, numbers)]
     if failures:
         raise ChapterFailed(f"on instruction set {isa!r}:\n" + "\n".join(failures))
     print(f"{len(sources)} chapters show and record on instruction set {isa!r} what is stored")
@@ -431,6 +440,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             index = _timed("rendering", lambda: render(ROOT / "_build" / "html", executed=executed))
             print(age())
             print(f"the book is ready, open\n{index}")
+            if lines := unlike_stored(done):
+                raise ChapterFailed("cells show what is not stored (make refresh stores it):\n" + "\n".join(lines))
         elif given.command == "refresh":
             refresh(_chosen(given.chapters), timeout=given.timeout)
         elif given.command == "check":

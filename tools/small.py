@@ -130,6 +130,7 @@ def _serve(orders: Sequence[Mapping[str, Any]]) -> None:
 
 def _run(chapter: str, only: str | None, root: str, record: str) -> None:
     sys.path.insert(0, root)
+    one_frame_each()
     os.chdir(ROOT / "book")
     os.environ["FEDCORE_RECORD"] = record
     cells = json.loads(Path(f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]
@@ -142,6 +143,20 @@ def _run(chapter: str, only: str | None, root: str, record: str) -> None:
                 names.update(PARAMETERS)
     if only is not None:
         names["pages"].record(**{only: names[only]})
+
+
+def one_frame_each() -> None:
+    """Of every explorer only the first frame is computed: the full runs of `make book` draw them all."""
+    from fedcore import widgets
+
+    frames, draw = {}, widgets._call
+
+    def first(fn: Any, setting: Any) -> Any:
+        if fn not in frames:
+            frames[fn] = draw(fn, setting)
+        return frames[fn]
+
+    widgets._call = first
 
 
 if __name__ == "__main__":
