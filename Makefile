@@ -1,6 +1,6 @@
 # make book | make test      the two commands; both make .venv when it is missing
 # make test-isa              the chapters on another instruction set: another processor's last bits (ISA=avx2)
-# make refresh               run the chapters and store their outputs in book/*.ipynb (after a change)
+# make refresh               run the chapters, store their outputs in book/*.ipynb, write the methods' pages (after a change)
 # make lint | make clean | make env
 # Another interpreter: PYTHON=python3.12 make book
 
@@ -31,7 +31,7 @@ test-isa: env
 	@$(IN) tools/book.py check --isa $(ISA)
 
 refresh: env
-	@$(IN) tools/book.py refresh
+	@$(IN) tools/book.py refresh && $(IN) tools/cards.py
 
 lint: env
 	@$(IN) -m ruff check . && $(IN) -m ruff format --check .

@@ -1,0 +1,40 @@
+"""Every method has a page, and it says what the package, the map of methods and the stored results say."""
+
+from __future__ import annotations
+
+import pytest
+
+import fedcore as fc
+from tools import book, cards
+
+
+@pytest.fixture(scope="module")
+def written():
+    return cards.every()
+
+
+def test_pages_are_what_the_code_and_the_results_give(written):
+    stale = [path.name for path, text in written.items() if not path.exists() or path.read_text("utf-8") != text]
+    assert not stale, "python tools/cards.py writes them"
+    assert {path.stem for path in (cards.ROOT / "book" / "methods").iterdir()} == {cards.page(kind) for kind in fc.ALL}
+
+
+def test_every_method_is_in_the_table_of_contents_and_in_the_map_with_a_link():
+    rows = cards.rows((cards.ROOT / "book" / "index.md").read_text("utf-8"))
+    for kind in fc.ALL:
+        assert f"book/methods/{cards.page(kind)}" in book.pages()
+        assert f"{{doc}}`{cards.title(kind)} <methods/{cards.page(kind)}>`" in rows[cards.title(kind)][0]
+
+
+@pytest.mark.parametrize("kind", fc.ALL, ids=lambda kind: kind.__name__)
+def test_the_call_on_a_page_runs(kind, written, capsys):
+    text = written[cards.ROOT / "book" / "methods" / f"{cards.page(kind)}.md"]
+    call = text.split("## Try it")[1].split("```python")[1].split("```")[0]
+    assert "rounds=20" in call
+    exec(call.replace("rounds=20", "rounds=1"), {})
+    assert kind.__name__ in capsys.readouterr().out
+
+
+def test_a_row_of_a_table_belongs_to_the_method_with_the_longest_fitting_name():
+    named = {row: cards.trained(row) for row in ("FedAvg + server momentum", "DFedAvgM", "MimeLite", "IID, K=1")}
+    assert list(named.values()) == [fc.FedAvg, fc.DFedAvgM, fc.MimeLite, None]

@@ -1,0 +1,240 @@
+"""The pages of the methods: for each its equation, the lines that run, settings, cost, results and references.
+
+    python tools/cards.py       write book/methods.md and book/methods/NAME.md
+
+They are made from the package, the map of methods in book/index.md and the stored results, and are committed, so that
+the book builds without a run; `tests/test_cards.py` compares them with what this file would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import fedcore as fc  # noqa: E402
+from fedcore.experiments import overview  # noqa: E402
+
+NAMES = {"DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout"}  # as the field writes them
+SPENT = {
+    "down": "received, in models of d numbers",
+    "up": "sent, in models of d numbers",
+    "gradients": "mini-batch gradients in a local step",
+    "products": "Hessian-vector products in a local step",
+    "forwards": "further forward passes in a local step",
+    "full_gradients": "gradients over all local data in a round",
+}
+HEADER = "| method | broadcast | direction of a local step | aggregate | state |"
+
+
+def title(kind: type) -> str:
+    return NAMES.get(kind.__name__, kind.__name__)
+
+
+def page(kind: type) -> str:
+    """The name of a method's page under book/methods, without its ending."""
+    return kind.__name__.lower()
+
+
+def rows(index: str) -> dict[str, list[str]]:
+    """The map of methods: the name of each -> its row (name, broadcast, direction, aggregate, state)."""
+    lines = index[index.index(HEADER) :].splitlines()[2:]
+    found = {}
+    for line in lines[: next(k for k, line in enumerate(lines) if not line.startswith("|"))]:
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for name in re.sub(r"\{cite\}`[^`]*`", "", re.sub(r"\{doc\}`(.*?) <.*?>`", r"\1", cells[0])).split(", "):
+            found[name.strip()] = cells
+    return found
+
+
+def chapters(root: Path = ROOT) -> dict[Path, str]:
+    """Each chapter's code and prose."""
+    sources = sorted((root / "book").glob("*.ipynb"))
+    return {
+        path: "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"])
+        for path in sources
+    }
+
+
+def trained(row: str) -> type | None:
+    """The method that a row of a table is about, by its name: "FedAvg + server momentum", "FedGSE, SPL"."""
+    found = [kind for kind in fc.ALL if re.match(rf"{re.escape(title(kind))}\b", row)]
+    return max(found, key=lambda kind: len(title(kind)), default=None)
+
+
+def results(root: Path = ROOT / "results") -> list[dict[str, Any]]:
+    """A line for every stored table of accuracies and row of it that a method has there."""
+    found = []
+    for table, place in overview.stored_tables(root):
+        cells = overview.stored_cells(table, place)
+        answers = overview.judged(table, cells)
+        for row in dict.fromkeys(row for row, _ in cells):
+            mine = {column: (cell, result) for (r, column), (cell, result) in cells.items() if r == row and result}
+            kind = trained(row)
+            if table.unit != "%" or kind is None:
+                continue
+            finals = [value for cell, result in mine.values() for value in [result.finals(cell.reporting(None))]]
+            means = [sum(v) / len(v) for v in finals if v and None not in v]
+            words = Counter(answers[row, column].word for column in mine if (row, column) in answers)
+            found.append(
+                {
+                    "method": kind, "row": row, "table": table, "profile": place.profile, "means": means,
+                    "words": words,
+                }
+            )  # fmt: skip
+    return found
+
+
+def _measured(line: dict[str, Any]) -> str:
+    low, high = min(line["means"]), max(line["means"])
+    return f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
+
+
+def _compared(line: dict[str, Any]) -> str:
+    against = line["table"].against
+    if line["row"] == against:
+        return "what others are measured from"
+    phrases = {"better": "better than", "worse": "worse than", "equal": "equal to"}
+    phrases["not distinguished"] = "not distinguished from"
+    found = [f"{words} {against} in {line['words'][word]}" for word, words in phrases.items() if line["words"][word]]
+    return f"{', '.join(found)} of {len(line['means'])}" if found else "not compared"
+
+
+def _results(kind: type, lines: list[dict[str, Any]], pages: dict[Path, str]) -> Iterator[str]:
+    mine = [line for line in lines if line["method"] is kind and line["means"]]
+    if not mine:
+        yield "No stored table trains it yet; `fc.sweep` and `python -m fedcore.reproduce new` compare it on your data."
+        return
+    yield "Accuracy in %, means over seeds, lowest to highest column; verdicts are paired and corrected within a table."
+    yield ""
+    yield "| table | accuracy | verdicts, by column |"
+    yield "|---|---|---|"
+    for line in mine:
+        name, row = line["table"].name, "" if line["row"] == title(kind) else f": {line['row']}"
+        shown = next((path.stem for path, text in pages.items() if f'show.result("{name}"' in text), "10_report")
+        yield f"| {{doc}}`{name} <../{shown}>`, {line['profile']}{row} | {_measured(line)} | {_compared(line)} |"
+
+
+def _settings(kind: type) -> Iterator[str]:
+    own = [f for f in fields(kind) if f.init] if is_dataclass(kind) else []
+    if not own:
+        yield "None of its own; learning rate, local steps, batches and the rest are those of the run (`fc.simulate`)."
+        return
+    shown = inspect.signature(kind).parameters
+    yield "| setting | default |"
+    yield "|---|---|"
+    for f in own:
+        default = shown[f.name].default
+        yield f"| `{f.name}` | {'to be given' if default is inspect.Parameter.empty else f'`{default!r}`'} |"
+
+
+def example(kind: type) -> Any:
+    """The method with its defaults; what has none gets a plain value."""
+    needed = {
+        name: {"mu": 0.1, "alpha": 0.05, "capacities": 0.5}[name]
+        for name, p in inspect.signature(kind).parameters.items()
+        if p.default is inspect.Parameter.empty
+    }
+    return kind(**needed)
+
+
+def card(kind: type, row: list[str] | None, lines: list[dict[str, Any]], pages: dict[Path, str]) -> str:
+    """A method's page, as MyST Markdown."""
+    shown, method = fc.shown(kind), example(kind)
+    cost = method.cost()
+    head, _, rest = shown.equation.partition("\n\n")
+    out = [f"# {title(kind)}", "", " ".join(head.split()), ""]
+    if row:
+        parts = zip(HEADER.strip("| ").split(" | ")[1:], row[1:], strict=True)
+        out += [line for part, rule in parts for line in (part, f": {rule}", "")]
+    if rest:
+        paragraphs = [" ".join(paragraph.split()) for paragraph in rest.split("\n\n")]
+        out += ["```{code-block} text", ":class: fc-wrapped", "\n\n".join(paragraphs), "```", ""]
+    out += ["## The lines that run", "", "```python", shown.code, "```", ""]
+    model = ', model=fc.models.projected("mlp")' if kind is fc.MOON else ""  # which looks at a representation
+    call = f"fc.{kind.__name__}({', '.join(f'{k}={v}' for k, v in _given(kind).items())})"
+    out += [
+        "## Try it", "", "```python", "import fedcore as fc", "",
+        f'fed = fc.federation("digits", clients=20, partition=fc.Dirichlet(0.3){model})',
+        f"history = fc.simulate({call}, fed, rounds=20, cohort=5, lr=0.1, seed=0)"
+        if not method.full_participation
+        else f"history = fc.simulate({call}, fed, rounds=20, lr=0.1, seed=0)",
+        "print(history)", "```", "",
+    ]  # fmt: skip
+    out += ["## Settings", "", *_settings(kind), "", "## What a round costs a client", ""]
+    spent = {label: getattr(cost, name) for name, label in SPENT.items()}
+    out += [
+        f"- {label}: {_number(value)}" for label, value in spent.items() if value or value is None or "models" in label
+    ]
+    state = [f"`{name}`" for name in method.client_state]
+    out += [f"- kept by each client between rounds: {', '.join(state) or 'nothing'}"]
+    out += [f"- {cost.note}"] if cost.note else []
+    out += ["", "## Results", "", *_results(kind, lines, pages), ""]
+    used = [path.stem for path, text in pages.items() if re.search(rf"\b{kind.__name__}\b", text)]
+    if used:
+        out += ["## In the chapters", "", ", ".join(f"{{doc}}`../{name}`" for name in used), ""]
+    keys = sorted({key for part in re.findall(r"\{cite\}`([^`]*)`", row[0] if row else "") for key in part.split(",")})
+    if keys:
+        out += [
+            "## Reference",
+            "",
+            ", ".join(f"{{cite:t}}`{key}`" for key in keys) + f'; BibTeX: `fc.cite("{kind.__name__}")`',
+            "",
+        ]
+    return "\n".join(out)
+
+
+def _number(value: float | None) -> str:
+    return "depends on the number of clients" if value is None else f"{value:.3g}"
+
+
+def _given(kind: type) -> dict[str, Any]:
+    method = example(kind)
+    shown = inspect.signature(kind).parameters
+    return {n: getattr(method, n) for n, p in shown.items() if p.default is inspect.Parameter.empty}
+
+
+def overview_page() -> str:
+    """The list of all methods with their first sentence."""
+    out = [
+        "# The methods, one page each",
+        "",
+        "Each page has the equation, the lines that run, a call to copy, settings, the cost of a round, and every",
+        "stored result.",
+        "",
+        "| method | in one sentence |",
+        "|---|---|",
+    ]
+    for kind in sorted(fc.ALL, key=lambda kind: title(kind).lower()):
+        head = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+        out.append(f"| {{doc}}`{title(kind)} <methods/{page(kind)}>` | {head} |")
+    return "\n".join(out) + "\n"
+
+
+def every(root: Path = ROOT) -> dict[Path, str]:
+    """Path -> text of all pages, as they are to be in the repository."""
+    map_of, lines, pages = (
+        rows((root / "book" / "index.md").read_text(encoding="utf-8")),
+        results(root / "results"),
+        chapters(root),
+    )
+    out = {root / "book" / "methods.md": overview_page()}
+    for kind in fc.ALL:
+        out[root / "book" / "methods" / f"{page(kind)}.md"] = card(kind, map_of.get(title(kind)), lines, pages)
+    return out
+
+
+if __name__ == "__main__":
+    for path, text in every().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(ROOT))
