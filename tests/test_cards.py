@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import fedcore as fc
-from tools import book, cards
+from tools import book, cards, plain_docstrings
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,21 @@ def test_the_call_on_a_page_runs(kind, written, capsys):
     assert "rounds=20" in call
     exec(call.replace("rounds=20", "rounds=1"), {})
     assert kind.__name__ in capsys.readouterr().out
+
+
+def test_every_public_name_has_a_page_or_stands_in_the_reference():
+    text = (cards.ROOT / "book" / "api.md").read_text("utf-8")
+    listed = set(re.findall(r"^\.\. auto\w+:: (?:fedcore\.)?(\w+)$", text, re.M))
+    methods = {kind.__name__ for kind in fc.ALL}
+    assert set(fc.__all__) - methods - listed == {"ALL"}
+
+
+def test_docstrings_are_shown_in_their_own_words():
+    doc = "Steps of y_i_ * 2.\n\nlr, mu: rates, `x_`s.  t: the\nround.\n\n    fc.start(a * b)\n\nNote: so|so."
+    assert plain_docstrings.plain(doc.splitlines()) == [
+        r"Steps of y_i\_ \* 2.", "", r"**lr, mu**: rates, ``x_``\ s.", "", "**t**: the round.", "",
+        "::", "", "    fc.start(a * b)", "", r"Note: so\|so.", "",
+    ]  # fmt: skip
 
 
 def test_a_row_of_a_table_belongs_to_the_method_with_the_longest_fitting_name():

@@ -371,7 +371,8 @@ def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | No
     for folder in (stage, target):
         shutil.rmtree(folder, ignore_errors=True)
     (stage / "fedcore").mkdir(parents=True)
-    for name in ("_config.yml", "_toc.yml", "fedcore/references.bib"):
+    (stage / "tools").mkdir()
+    for name in ("_config.yml", "_toc.yml", "fedcore/references.bib", "tools/plain_docstrings.py"):
         shutil.copy(root / name, stage / name)
     shutil.copytree(root / "book", stage / "book", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     for source, notebook in (executed or {}).items():
