@@ -18,7 +18,7 @@ class Reader(nn.Module):
 
 rng = np.random.default_rng(0)
 x = rng.integers(0, 20, (400, 6))
-fed = fc.federation((x, x[:, -1] // 5), clients=8, partition=fc.Dirichlet(0.5), model=Reader(), layout="text")
+fed = fc.federation((x, x[:, -1] // 5), clients=8, model=lambda s, c: Reader(), layout="text")
 history = fc.simulate(fc.FedAvg(), fed, rounds=12, cohort=4, lr=1.0, progress=False)
 assert history.final("accuracy") > 0.5
 net = fed.module(history.params)
