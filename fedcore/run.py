@@ -26,7 +26,7 @@ from .round import Seen, play
 from .settings import Cohort, Settings, check_method
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
-OnEvaluate = Callable[[int, Mapping[str, float]], bool | None]
+OnEvaluate = Callable[[int, dict[str, float]], bool | None]
 
 
 def simulate(

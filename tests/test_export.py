@@ -28,7 +28,7 @@ def stored(tmp_path, monkeypatch):
     for name in ("one", "two", "empty"):
         listed = [Cell(row, {**spec, "row": row}, row, "q=0.3", 71.25 if row == "same" else None, 4) for row in RIGHT]
         table = definitions.Table(name, "A title", "S000", lambda profile, l=listed: l, {"quick": "tiny"})
-        definitions._added.append(table)
+        definitions._added.append((tmp_path, table))
         place = Place(tmp_path, "quick", name)
         for cell in listed if name != "empty" else ():
             place.folder.mkdir(parents=True, exist_ok=True)

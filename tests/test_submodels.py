@@ -155,7 +155,7 @@ def test_the_thesis_resnets_have_a_stream_per_stage_and_one_per_block():
     ("bad", "words"),
     [
         (lambda: models.resnet18_gn((3, 8, 8), 10), "GroupNorm"),
-        (lambda: models.CharLSTM(), "CharLSTM"),
+        (lambda: models.CharLSTM(), "Embedding"),
         (lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), "Conv2d"),
         (lambda: nn.Sequential(nn.Conv2d(1, 3, 3), nn.Linear(6, 4), nn.Flatten(), nn.Linear(72, 10)), "Linear"),
         (lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 6), nn.LayerNorm(6)), "LayerNorm"),

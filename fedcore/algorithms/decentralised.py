@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class Gossip(Method):
     no effect.
     """
 
-    mixing: Topology = Ring()  # noqa: RUF009  (a frozen value)
+    mixing: Topology | Any = Ring()  # noqa: RUF009  (a frozen value)
     full_participation = True
     client_state = ("X",)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -16,6 +17,16 @@ from .. import checks
 from .arrays import as_array
 
 Indices = list[np.ndarray]
+
+
+class Partition(Protocol):
+    """What deals samples to clients; one of your own needs no more than this."""
+
+    def split(
+        self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None, /
+    ) -> Sequence[np.ndarray]:
+        """The rows of the training set that each client gets, without overlaps and none of them empty."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -199,9 +210,6 @@ class Listed:
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
         return list(self.parts)
-
-
-Partition = IID | Dirichlet | Shards | ByOwner | Listed
 
 
 def checked(parts: Sequence[np.ndarray], clients: int, N: int, overlapping: bool = False) -> Indices:

@@ -6,9 +6,10 @@ the same.  *sequential* takes one client after another and runs any `torch.nn.Mo
 *written* is batched without autograd, for fewer layers, and what a CPU takes where it can.
 
 To read it: `core` is what federations call; `rules` says what each layer is on the first and the last path and whose
-its neurons are, `traced` which layers a module of the user's own is made of, `mapped` what is done without them;
-`batched`, `sequential` and `written` are the paths, `choose` decides between them; `loss` is what is differentiated,
-`passes` counts how often, `units` are the neurons, `replay` holds CUDA graphs and compiled paths.
+its neurons are, `traced` which layers a module of the user's own is made of, `mapped` what is done without them,
+`recurrent` how the steps of an LSTM or a GRU are taken for all clients; `batched`, `sequential` and `written` are the
+paths, `choose` decides between them; `loss` is what is differentiated, `passes` counts how often, `units` are the
+neurons, `replay` holds CUDA graphs and compiled paths.
 No function here reads a number from a device, so that none ever waits for one.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ from .batched import Batched, Criterion
 from .choose import PATHS, blocks, even, is_large, share
 from .loss import PLAIN, CustomLoss, Loss
 from .mapped import Mapped
-from .rules import Branches, Chain, Dropout, rule_of
+from .rules import Branches, Chain, Dropout, Recurrent, rule_of
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
 from .units import Neurons
@@ -29,6 +30,7 @@ from .written import Written
 
 Chunks = Iterable[tuple[Tensor, Tensor]]
 Scores = Annotated[Tensor, "N"]
+AXES = (1, 2, 3)  # of a sample: features or a text's symbols, a sequence, a picture
 
 
 class Engine:
@@ -43,7 +45,8 @@ class Engine:
     parameters, gradients and evaluation as they were.  block: clients that are computed together at most; by default
     the whole cohort, and on the written path a rule of sizes alone, so that equal runs are equal to the bit on any
     machine of a kind.
-    mapped: whether a module without rules may be mapped over the clients (`mapped.maps`); batched, it then is.
+    mapped: whether the batched path maps the module over the clients, where `mapped.maps` says that it can, instead of
+    asking its layers' rules.
     Batch-norm modules train on batch statistics; `evaluate` first collects statistics over the training data
     (static batch norm), so no running buffer is sent or silently left at a client.
 
@@ -76,6 +79,7 @@ class Engine:
         for norm in self.norms:
             norm.usual_momentum = getattr(norm, "usual_momentum", norm.momentum)  # the user's, for `evaluated`
             norm.momentum = None  # that is: a mean over the chunks of an evaluation
+        self._noticed = False
         self._shrunk: dict[Any, Engine] = {}
         self._neurons: dict[bool, Neurons] = {}
         self._widths: dict[torch.Size, int] = {}
@@ -83,16 +87,20 @@ class Engine:
         self.unsupported = sorted(set(rule.problems()))
         if not self.unsupported and sorted(rule.parameters()) != sorted(self.layout.names):
             self.unsupported.append("parameters that are shared or outside its layers")
-        self.mapped = mapped and bool(self.unsupported)
+        self.axes = [axes for axes in AXES if not self.unsupported and rule.leaves(axes) == 1]
+        if not (self.axes or self.unsupported):
+            self.unsupported.append(f"{type(module).__name__}, in which no kind of samples goes from layer to layer")
+        self.mapped, self.recurs = mapped, any(isinstance(part, Recurrent) for part in rule.all())
         if self.mapped:
-            rule = Mapped(self.module, "")
+            rule, self.axes = Mapped(self.module, ""), AXES
         # a module outside the rules may draw random numbers or mix samples, in its layers or in its own forward
         self.random = self.one_by_one or any(isinstance(part, Dropout) for part in rule.all())
         self._own_forward = any(isinstance(part, Chain | Branches) for part in rule.all())
         self.batched = Batched(rule, self.layout, criterion, compute)
         self.sequential = Sequential(self.module, self.layout, criterion, compute, self.random)
         self.written = None
-        if path in ("auto", "written") and criterion is F.cross_entropy and not (self.unsupported or self._frozen):
+        by_rules = not (self.unsupported or mapped or self._frozen)
+        if path in ("auto", "written") and criterion is F.cross_entropy and by_rules:
             with contextlib.suppress(LookupError):
                 self.written = Written(rule, self.layout, compute)
         if path == "written" and self.written is None:
@@ -105,7 +113,7 @@ class Engine:
     @property
     def one_by_one(self) -> bool:
         """Whether only the module itself can be asked, for one client after another."""
-        return bool(self.unsupported) and not self.mapped
+        return not self.axes
 
     @cached_property
     def trained(self) -> Annotated[Tensor, "d"] | None:
@@ -151,15 +159,31 @@ class Engine:
             return self.path
         return "written" if self.written is not None and device.type == "cpu" else self.general(device)
 
-    def described(self, device: torch.device) -> str:
-        """The path that runs on this device; where it is a slow one for want of rules, why and what to do."""
+    def described(self, device: torch.device, axes: int) -> str:
+        """The path that samples with so many axes take on this device; where it is slow for want of rules, why."""
         path = self.chosen(device)
-        if path == "sequential" and self.path == "auto" and self.one_by_one:
-            return (
-                f"'sequential' (one client after another, which is slow: no rule for {', '.join(self.unsupported)}, "
-                "and torch.vmap does not take the module; layers with rules stand in fedcore.engine.rules.RULES)"
-            )
-        return repr(path)
+        if self.path != "auto" or axes in self.axes:
+            return repr(path)
+        return f"'sequential' (one client after another, which is slow: {self._missing(axes)})"
+
+    def _missing(self, axes: int) -> str:
+        """Why clients with such samples go one after another, and what to do."""
+        missing = ", ".join(self.unsupported) or f"samples with {axes} axes in {type(self.module).__name__}"
+        return (
+            f"no rule for {missing}, and torch.vmap does not take the module; layers with rules stand in "
+            "fedcore.engine.rules.RULES"
+        )
+
+    def _notice(self, axes: int) -> None:
+        """Say once that samples with so many axes go a slow path that nobody asked for."""
+        if self.path != "auto" or axes in self.axes or self._noticed:
+            return
+        self._noticed = True
+        warnings.warn(
+            f"{type(self.module).__name__} is trained one client after another, which is slow: {self._missing(axes)}; "
+            "call such layers one after another, or take the time, with path='sequential' and without this notice",
+            stacklevel=3,
+        )
 
     def general(self, device: torch.device) -> str:
         """The path with autograd, for modules and losses that the written one has no rule for."""
@@ -168,8 +192,8 @@ class Engine:
         return "sequential" if self.one_by_one or is_large(self.layout.d, device) else "batched"
 
     def _by_autograd(self, batch: Batch) -> str:
-        """`general` for this batch: sequences `[L, F]`, which no rule knows, go one client after another."""
-        return "sequential" if batch.x.dim() == 4 and not self.mapped else self.general(batch.w.device)
+        """`general` for this batch."""
+        return self.general(batch.w.device) if batch.x.dim() - 2 in self.axes else "sequential"
 
     def width(self, x: Tensor) -> int:
         """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""
@@ -178,13 +202,19 @@ class Engine:
         return self._widths[x.shape[1:]]
 
     def _blocks(self, Y: Tensor, batch: Batch) -> list[slice]:
-        """The clients that the written path computes together."""
+        """The clients that are computed together where a rule of sizes says how many."""
         numbers = 0 if self.block else batch.x.shape[1] * self.width(batch.x[0, :2]) + self.layout.d
         return blocks(len(Y), self.block, 2 * Y.element_size() * numbers, self.layout.d, Y.device)
 
+    def _parts(self, Y: Tensor, batch: Batch) -> list[slice]:
+        """The clients that the batched path computes together: all, but of recurrent layers no more than fit."""
+        if self.block is None and not self.recurs:
+            return [slice(0, len(Y))]
+        return self._blocks(Y, batch)
+
     def _writes(self, Y: Tensor, batch: Batch) -> bool:
         """Whether the written path takes a plain gradient of this batch."""
-        if self.chosen(Y.device) != "written" or batch.x.dim() - 2 not in self.written.ranks:
+        if self.chosen(Y.device) != "written" or batch.x.dim() - 2 not in self.written.axes:
             return False
         return not self.norms or all(even(batch.count[part]) for part in self._blocks(Y, batch))
 
@@ -211,10 +241,10 @@ class Engine:
             self._write(Y, batch, G, losses)
             return G, losses
         if self._by_autograd(batch) == "sequential":
+            self._notice(batch.x.dim() - 2)
             losses = self.sequential.gradient(Y, batch, loss, along, G)
         else:
-            whole = [slice(0, len(Y))]
-            for part in whole if self.block is None else blocks(len(Y), self.block, 0, self.layout.d, Y.device):
+            for part in self._parts(Y, batch):
                 some = None if along is None else along[part]
                 losses[part] = self.batched.gradient(Y[part], batch.rows(part), loss.cut(part), some, G[part])
         for place in self._frozen:
@@ -240,7 +270,7 @@ class Engine:
         row takes more steps than the one before it.  Written, it needs no room for gradients.
         """
         first = batch(0, slice(1)) if self.chosen(Y.device) == "written" else None
-        parts = self._blocks(Y, first) if first and first.x.dim() - 2 in self.written.ranks else []
+        parts = self._blocks(Y, first) if first and first.x.dim() - 2 in self.written.axes else []
         rows = [row[part] for row in counts for part in parts] if self.norms else []
         if not parts or not all(even(row[row > 0]) for row in rows):
             self._descend_by_gradients(Y, counts, batch, lr)
@@ -276,8 +306,7 @@ class Engine:
         """
         if self._by_autograd(batch) == "sequential":
             return self.sequential.logits(Y, batch)
-        parts = [slice(0, len(Y))] if self.block is None else blocks(len(Y), self.block, 0, self.layout.d, Y.device)
-        return torch.cat([self.batched.logits(Y[part], batch.rows(part)) for part in parts])
+        return torch.cat([self.batched.logits(Y[part], batch.rows(part)) for part in self._parts(Y, batch)])
 
     def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None = None) -> list[Tensor]:
         """Activations at the named layers, `[m, B, channels, positions]` each, scalers off, batch norm on the batch.
@@ -285,7 +314,7 @@ class Engine:
         loss: the derivatives of this loss by these activations instead.  ValueError for a module with layers that the
         engine has no rule for.
         """
-        if self.unsupported:
+        if self.unsupported or self.mapped:
             raise ValueError(
                 f"activations cannot be read in a model with {', '.join(self.unsupported)}; use layers of "
                 "fedcore.engine.rules.RULES"
@@ -401,7 +430,7 @@ def _numbers(module: nn.Module, x: Tensor) -> int:
     """Numbers in the outputs of all layers for one sample of `x [B, ...]`."""
     sizes = [x.numel()]
     hooks = [
-        layer.register_forward_hook(lambda _m, _in, out: sizes.append(out.numel()))
+        layer.register_forward_hook(lambda layer, _in, out: sizes.append(_outputs(layer, out)))
         for layer in module.modules()
         if not list(layer.children())
     ]
@@ -410,3 +439,8 @@ def _numbers(module: nn.Module, x: Tensor) -> int:
     for hook in hooks:
         hook.remove()
     return sum(sizes) // len(x)
+
+
+def _outputs(layer: nn.Module, out: Any) -> int:
+    """Numbers in a layer's output; of a recurrent one, in those of all layers that it stacks."""
+    return out.numel() if isinstance(out, Tensor) else out[0].numel() * getattr(layer, "num_layers", 1)

@@ -6,7 +6,8 @@ leaves the layer and which entries they own.  What a class leaves out is refused
 path, sub-models raise.  To add a layer, write its class and enter it in `RULES`.
 
 Features of m clients are `[m, B, F]`; images are `[B, m*C, H, W]`, so that the channels of one client lie together and
-a convolution's or norm's groups are the clients.
+a convolution's or norm's groups are the clients.  Sequences, samples of two axes, are images of one channel,
+`[B, m, L, F]`: a layer that treats their axes otherwise than those of an image says so in what it `takes`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import models
+from . import recurrent, traced
 from .batch import ONE_SAMPLE
-from .shapes import Activations, PerClient, PerSample, Pictures, Vectors
+from .shapes import Activations, PerClient, PerSample, Pictures, Sequences, Vectors
 from .traced import Step, steps
 
 if TYPE_CHECKING:
@@ -69,13 +71,15 @@ class Pass:
 class Rule:
     """What is known of one layer in its place; of a layer that is not in `RULES`: nothing.
 
-    takes: what the layer reads on the written path, samples of rank 1 (features), 3 (pictures), or None for both.
+    takes: what the layer reads, samples with 1 axis (features, or a text's symbols), 2 (sequences) or 3 (pictures).
+    writes: the same on the written path, where that is less.
     fresh: its output is new memory that its own way back does not read, so that an activation may write over it.
     passes_on: its output may be its input itself.  overwrites: it writes over its input, as `nn.ReLU(inplace=True)`.
     rereads: the parts of it whose input others read too, so that they must not write over it.
     """
 
-    takes: int | None = 3
+    takes: Sequence[int] = (1, 3)
+    writes: Sequence[int] | None = None
     fresh = passes_on = overwrites = False
     rereads: Sequence[Rule] = ()
 
@@ -101,6 +105,10 @@ class Rule:
             yield from (self.below(name) for name, _ in self.module.named_parameters(recurse=False))
         for child in self.children:
             yield from child.parameters()
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        """How many axes the samples that leave have for those that enter; 0: these cannot enter."""
+        return axes if axes in (self.writes if written and self.writes is not None else self.takes) else 0
 
     # --- batched ---
 
@@ -145,10 +153,6 @@ class Rule:
         """Whether `written` stands for this layer."""
         return type(self).written is not Rule.written and all(child.is_written() for child in self.children)
 
-    def leaves(self, rank: int) -> int:
-        """On the written path, the rank of samples that leave for those that enter; 0: these cannot enter."""
-        return rank if self.takes in (None, rank) else 0
-
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
         """The output and the function from its gradient to that of x, which puts the parameters' into s on its way.
 
@@ -173,8 +177,6 @@ class Rule:
 class Sequential(Rule):
     """`nn.Sequential`: one after another."""
 
-    takes = None
-
     def __init__(self, module: nn.Module, name: str, parts: Iterable[tuple[str, nn.Module]] | None = None) -> None:
         super().__init__(module, name)
         # named_children() would skip a layer that is used twice
@@ -189,10 +191,15 @@ class Sequential(Rule):
             x = child(x, p)
         return x
 
-    def leaves(self, rank: int) -> int:
+    def problem(self) -> str | None:
+        if type(self) is Sequential and any(isinstance(child, Recurrent) for child in self.children):
+            return "a recurrent layer in nn.Sequential, which hands on its states as well"
+        return super().problem()
+
+    def leaves(self, axes: int, written: bool = False) -> int:
         for child in self.children:
-            rank = child.leaves(rank)
-        return rank
+            axes = child.leaves(axes, written)
+        return axes
 
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
         backs = []
@@ -236,8 +243,9 @@ class Residual(Rule):
     def batched(self, x: Activations, p: Pass) -> Activations:
         return torch.relu(self.body(x, p) + self.shortcut(x, p))
 
-    def leaves(self, rank: int) -> int:
-        return rank if self.body.leaves(rank) == self.shortcut.leaves(rank) == rank else 0
+    def leaves(self, axes: int, written: bool = False) -> int:
+        ends = {self.body.leaves(axes, written), self.shortcut.leaves(axes, written)}
+        return ends.pop() if len(ends) == 1 else 0
 
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
         (a, back_a), (b, back_b) = self.body.written(x, s, need), self.shortcut.written(x, s, need)
@@ -265,6 +273,11 @@ class PreAct(Rule):
         super().__init__(module, name)
         self.enter, self.body, *shortcut = self.rereads = self.rules_of(module.named_children())
         self.shortcut = next(iter(shortcut), None)
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        h = self.enter.leaves(axes, written)
+        short = axes if self.shortcut is None else self.shortcut.leaves(h, written)
+        return short if self.body.leaves(h, written) == short else 0
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         h = self.enter(x, p)
@@ -297,6 +310,14 @@ class Branches(Rule):
                 shared.add(step)
         self.rereads = [rule for _, rule, reads in self.steps if rule is not None and reads[0] in shared]
 
+    def leaves(self, axes: int, written: bool = False) -> int:
+        values = {"": axes}
+        for step, rule, reads in self.steps:
+            inputs = [values[one] for one in reads]
+            joined = inputs[0] if len(set(inputs)) == 1 else 0
+            values[step] = joined if rule is None else rule.leaves(joined, written)
+        return values[self.steps[-1][0]]
+
     def batched(self, x: Activations, p: Pass) -> Activations:
         values = {"": x}
         for step, rule, reads in self.steps:
@@ -322,6 +343,13 @@ class Heads(Rule):
         self.heads = self.rules_of((f"heads.{i}", head) for i, head in enumerate(module.heads))
         self.rereads = (*self.stages[1:], *self.heads)
 
+    def leaves(self, axes: int, written: bool = False) -> int:
+        ends = set()
+        for stage, head in zip(self.stages, self.heads, strict=True):
+            axes = stage.leaves(axes, written)
+            ends.add(head.leaves(axes, written))
+        return ends.pop() if len(ends) == 1 else 0
+
     def batched(self, x: Activations, p: Pass) -> Annotated[Tensor, "m B heads C"]:
         logits = []
         for stage, head in zip(self.stages, self.heads, strict=True):
@@ -345,6 +373,9 @@ class Projected(Rule):
         self.encoder, self.classifier = self.rules_of(module._modules.items())
         self.rereads = [self.classifier]
 
+    def leaves(self, axes: int, written: bool = False) -> int:
+        return self.classifier.leaves(self.encoder.leaves(axes, written), written)
+
     def batched(self, x: Activations, p: Pass) -> Activations:
         p.z = self.encoder(x, p)
         return self.classifier(p.z, p)
@@ -359,10 +390,10 @@ class Projected(Rule):
 class Linear(Rule):
     """`nn.Linear`: one product per client."""
 
-    takes, fresh = 1, True
+    takes, writes, fresh = (1, 2, 3), (1,), True
 
     def batched(self, x: Activations, p: Pass) -> Activations:
-        if x.dim() == 4:  # along the last axis of pictures
+        if x.dim() == 4:  # along the last axis
             rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1)
             out = self.batched(rows.flatten(1, 3), p)
             return out.view(*rows.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
@@ -398,7 +429,7 @@ class Linear(Rule):
 class Conv2d(Rule):
     """`nn.Conv2d`: one convolution whose groups are the clients, each with the groups of the layer."""
 
-    fresh = True
+    takes, fresh = (3,), True
 
     def batched(self, x: Pictures, p: Pass) -> Pictures:
         c, padding = self.module, self.module.padding
@@ -492,10 +523,12 @@ class Conv2d(Rule):
 class GroupNorm(Rule):
     """`nn.GroupNorm`: groups of one client never mix with another's, so one call serves all.  It mixes channels."""
 
-    fresh = True
+    takes, writes, fresh = (1, 2, 3), (3,), True
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         n, groups = self.module, p.clients * self.module.num_groups
+        if x.dim() == 4 and x.shape[1] != p.clients * n.num_channels:  # a sequence, whose first axis are the channels
+            return as_sequences(self.batched(as_pictures(x), p), p)
         w, b = scale_and_shift(self, p.params)
         if x.dim() == 3:  # features are channels
             flat = x.transpose(0, 1).flatten(1)
@@ -518,7 +551,7 @@ class GroupNorm(Rule):
 class LayerNorm(Rule):
     """`nn.LayerNorm`: over the last axes of each sample."""
 
-    fresh = True
+    takes, fresh = (1, 2, 3), True
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         n, m = self.module, p.clients
@@ -537,8 +570,18 @@ class BatchNorm(Rule):
 
     fresh = True
 
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.takes = (1, 2) if isinstance(module, nn.BatchNorm1d) else (3,)
+
     def batched(self, x: Activations, p: Pass) -> Activations:
         """Where clients have different numbers of samples: the statistics of the real ones alone."""
+        if x.dim() == 4 and isinstance(self.module, nn.BatchNorm1d):  # sequences, whose first axis are the channels
+            return as_sequences(self.on_pictures(as_pictures(x), p), p)
+        return self.on_pictures(x, p)
+
+    def on_pictures(self, x: Activations, p: Pass) -> Activations:
+        """`batched` for features and pictures."""
         n, real = self.module, p.real
         if p.single and (x.dim() == 3 or x.shape[2:].numel() == 1):
             raise ValueError(ONE_SAMPLE)
@@ -620,7 +663,7 @@ BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor, nn.Module], Te
 class Pointwise(Each):
     """Activations: one number in, one number out."""
 
-    takes = None
+    takes = (1, 2, 3)
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__(module, name)
@@ -661,7 +704,7 @@ class ReLU(Pointwise):
 class Identity(Each):
     """`nn.Identity`."""
 
-    takes, passes_on = None, True
+    takes, passes_on = (1, 2, 3), True
 
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
         return x, lambda e: e
@@ -670,7 +713,7 @@ class Identity(Each):
 class MaxPool2d(Each):
     """`nn.MaxPool2d`."""
 
-    fresh = True
+    takes, fresh = (3,), True
 
     def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
         pool = self.module
@@ -683,7 +726,7 @@ class MaxPool2d(Each):
 class AdaptiveAvgPool2d(Each):
     """`nn.AdaptiveAvgPool2d`; written where it averages to one pixel."""
 
-    fresh = True
+    takes, fresh = (3,), True
 
     def is_written(self) -> bool:
         return self.module.output_size in (1, (1, 1))
@@ -696,7 +739,7 @@ class AdaptiveAvgPool2d(Each):
 class LogSoftmax(Each):
     """`nn.LogSoftmax` of the logits, which the cross-entropy takes for them."""
 
-    takes = 1
+    takes, writes = (1, 3), (1,)
 
     def problem(self) -> str | None:
         return None if self.module.dim in (1, -1) else "LogSoftmax over another axis than the classes"
@@ -718,7 +761,7 @@ class LogSoftmax(Each):
 class Dropout(Rule):
     """`nn.Dropout`: every client draws for its own samples, by its own generator, as it would alone."""
 
-    passes_on = True
+    takes, passes_on = (1, 2, 3), True
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         rate = self.module.p
@@ -735,7 +778,7 @@ class Dropout(Rule):
 class Flatten(Rule):
     """`nn.Flatten` of all axes but the first: from pictures to features, a channel becoming a block of columns."""
 
-    passes_on = True
+    takes, passes_on = (1, 2, 3), True
 
     def problem(self) -> str | None:
         return None if (self.module.start_dim, self.module.end_dim) == (1, -1) else "Flatten of some axes"
@@ -745,8 +788,8 @@ class Flatten(Rule):
             return x.reshape(x.shape[0], p.clients, -1).transpose(0, 1)
         return x.flatten(2)
 
-    def leaves(self, rank: int) -> int:
-        return min(rank, 1)
+    def leaves(self, axes: int, written: bool = False) -> int:
+        return min(axes, 1)
 
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Vectors, Back]:
         if x.dim() == 3:
@@ -762,7 +805,7 @@ class Flatten(Rule):
 class Scaler(Each):
     """`models.Scaler`: x / rate."""
 
-    takes, passes_on = None, True
+    takes, passes_on = (1, 2, 3), True
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         rate = self.module.rate if p.rate is None else p.rate
@@ -775,6 +818,126 @@ class Scaler(Each):
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
         rate = self.module.rate
         return (x, lambda e: e) if rate == 1 else (x / rate, lambda e: e / rate)
+
+
+# --- sequences ------------------------------------------------------------------------------------------------------
+
+
+class Embedding(Rule):
+    """`nn.Embedding`: each client looks its symbols up in its own table."""
+
+    takes, fresh = (1,), True
+
+    def problem(self) -> str | None:
+        e = self.module
+        unusual = e.max_norm is not None or e.sparse or e.scale_grad_by_freq
+        return "Embedding with max_norm, sparse or scale_grad_by_freq" if unusual else None
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        return 2 if axes == 1 else 0
+
+    def batched(self, x: Annotated[Tensor, "m B L"], p: Pass) -> Sequences:
+        e, tables = self.module, p.params[self.weight]
+        first = torch.arange(len(x), device=x.device).view(-1, 1, 1) * e.num_embeddings
+        out = F.embedding(x + first, tables.flatten(0, 1))
+        if e.padding_idx is not None:  # is looked up, but never learned
+            out = torch.where((x == e.padding_idx).unsqueeze(3), out.detach(), out)
+        return out.transpose(0, 1)
+
+
+class Recurrent(Rule):
+    """`nn.LSTM` and `nn.GRU`: the states of the last layer, all of them."""
+
+    takes, fresh = (2,), True
+
+    def problem(self) -> str | None:
+        layer, kind = self.module, type(self.module).__name__
+        for is_so, what in (
+            (not self.name, "the whole model"),
+            (layer.bidirectional, "bidirectional=True"),
+            (layer.dropout and layer.num_layers > 1, "dropout between its layers (use one layer each, and nn.Dropout)"),
+            (layer.proj_size, "proj_size"),
+        ):
+            if is_so:
+                return f"{kind} with {what}"
+        return None
+
+    def batched(self, x: Sequences, p: Pass) -> Sequences:
+        params = [p.params[self.below(name)] for name, _ in self.module.named_parameters()]
+        return recurrent.states(self.module, x.transpose(0, 1), params).transpose(0, 1)
+
+
+class Select(Rule):
+    """`x[:, index]`: one step of each sequence."""
+
+    takes, passes_on = (2,), True
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        return 1 if axes == 2 else 0
+
+    def batched(self, x: Sequences, p: Pass) -> Vectors:
+        return x[:, :, self.module.index].transpose(0, 1)
+
+
+class Mean(Select):
+    """The mean over the first or the second axis of each sequence."""
+
+    passes_on = False
+
+    def batched(self, x: Sequences, p: Pass) -> Vectors:
+        return x.mean(self.module.axis + 1).transpose(0, 1)
+
+
+class Swap(Rule):
+    """The two axes of each sequence in the other order."""
+
+    takes, passes_on = (2,), True
+
+    def batched(self, x: Sequences, p: Pass) -> Sequences:
+        return x.transpose(2, 3)
+
+
+class Symbols(Each):
+    """`x.long()`: the symbols of texts, whatever the type of their numbers."""
+
+    takes, passes_on = (1,), True
+
+
+class Conv1d(Rule):
+    """`nn.Conv1d`: one convolution whose groups are the clients, each with the groups of the layer."""
+
+    takes, fresh = (2,), True
+
+    def batched(self, x: Sequences, p: Pass) -> Sequences:
+        c, padding, rows = self.module, self.module.padding, x.flatten(1, 2)
+        if c.padding_mode != "zeros":
+            rows, padding = F.pad(rows, c._reversed_padding_repeated_twice, c.padding_mode), 0
+        bias = None if c.bias is None else p.params[self.bias].reshape(-1)
+        weight = p.params[self.weight].flatten(0, 1)
+        out = F.conv1d(rows, weight, bias, c.stride, padding, c.dilation, groups=p.clients * c.groups)
+        return out.unflatten(1, (p.clients, -1))
+
+
+class Pool1d(Each):
+    """`nn.MaxPool1d`, `nn.AvgPool1d` and the adaptive ones."""
+
+    takes, fresh = (2,), True
+
+    def problem(self) -> str | None:
+        return "a pooling that returns its indices" if getattr(self.module, "return_indices", False) else None
+
+    def batched(self, x: Sequences, p: Pass) -> Sequences:
+        return self.module(x.flatten(1, 2)).unflatten(1, (p.clients, -1))
+
+
+def as_pictures(x: Sequences) -> Pictures:
+    """Sequences `[B, m, C, L]` as pictures `[B, m*C, 1, L]`: their first axis are the channels."""
+    return x.flatten(1, 2).unsqueeze(2)
+
+
+def as_sequences(x: Pictures, p: Pass) -> Sequences:
+    """Pictures `[B, m*C, 1, L]` as sequences `[B, m, C, L]`."""
+    return x.squeeze(2).unflatten(1, (p.clients, -1))
 
 
 RULES: dict[type[nn.Module], type[Rule]] = {
@@ -807,6 +970,18 @@ RULES: dict[type[nn.Module], type[Rule]] = {
     nn.AdaptiveAvgPool2d: AdaptiveAvgPool2d,
     nn.Flatten: Flatten,
     models.Scaler: Scaler,
+    nn.Embedding: Embedding,
+    nn.LSTM: Recurrent,
+    nn.GRU: Recurrent,
+    nn.Conv1d: Conv1d,
+    nn.MaxPool1d: Pool1d,
+    nn.AvgPool1d: Pool1d,
+    nn.AdaptiveAvgPool1d: Pool1d,
+    nn.AdaptiveMaxPool1d: Pool1d,
+    traced.Select: Select,
+    traced.Mean: Mean,
+    traced.Swap: Swap,
+    traced.Symbols: Symbols,
 }
 
 
@@ -844,6 +1019,6 @@ def channels_last(W: Weights, dtype: torch.dtype) -> Annotated[Tensor, "m O kh k
 def entering(x: Tensor) -> Activations:
     """A batch `x [m, B, ...]` as the batched rules take it."""
     if x.dim() < 5:
-        return x
+        return x.transpose(0, 1) if x.dim() == 4 else x
     m, B, C, H, W = x.shape
     return x.transpose(0, 1).reshape(B, m * C, H, W)

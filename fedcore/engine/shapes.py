@@ -15,7 +15,8 @@ PerClient = Annotated[Tensor, "m"]
 PerSample = Annotated[Tensor, "m B"]
 Logits = Annotated[Tensor, "m B C"] | Annotated[Tensor, "m B heads C"]
 Representations = Annotated[Tensor, "m B _"]
-# inside the batched and the written path: features, or images with the clients' channels side by side
+# inside the batched and the written path: features, images with the clients' channels side by side, or sequences
 Vectors = Annotated[Tensor, "m B _"]
 Pictures = Annotated[Tensor, "B _ _ _"]
+Sequences = Annotated[Tensor, "B m _ _"]
 Activations = Vectors | Pictures

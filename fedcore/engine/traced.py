@@ -2,7 +2,7 @@
 
 A module whose forward is a chain of layers and of functions that are layers (`F.relu`, `F.max_pool2d`, `flatten`, ...)
 then runs like the `nn.Sequential` of the same layers, on all paths; with additions between branches, on the paths with
-autograd.
+autograd.  Of what a recurrent layer returns, its states and the last of them (`out[:, -1]`, `h_n[-1]`) are read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 
 def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
@@ -27,11 +27,52 @@ def _log_softmax(dim: int | None, dtype: torch.dtype | None = None) -> nn.Module
     return nn.LogSoftmax(dim)
 
 
-def _max_pool2d(
-    kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> nn.Module:  # fmt: skip
-    return nn.MaxPool2d(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
+def _max_pool(pool: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """The pooling layer from the arguments of its function, whose order is another."""
+
+    def make(
+        kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> nn.Module:  # fmt: skip
+        return pool(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
+
+    return make
+
+
+class Select(nn.Module):
+    """`x[:, index]` of `x [B, L, ...]`."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, self.index]
+
+
+class Mean(nn.Module):
+    """The mean of `x [B, L, F]` over one axis."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(self.axis)
+
+
+class Swap(nn.Module):
+    """`x [B, L, F]` as `[B, F, L]`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+class Symbols(nn.Module):
+    """The symbols of texts as whole numbers, whatever type they come in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.long()
 
 
 # What a call of a function or of a tensor's method is as a layer: its arguments behind the tensor -> the layer.
@@ -50,10 +91,15 @@ FUNCTIONS: Mapping[Any, Layer] = {
     F.sigmoid: nn.Sigmoid,
     torch.sigmoid: nn.Sigmoid,
     F.dropout: lambda p=0.5, training=True, inplace=False: nn.Dropout(p if training else 0.0),
-    torch.max_pool2d: _max_pool2d,
-    F.max_pool2d: _max_pool2d,
+    torch.max_pool2d: _max_pool(nn.MaxPool2d),
+    F.max_pool2d: _max_pool(nn.MaxPool2d),
     F.avg_pool2d: nn.AvgPool2d,
     F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+    torch.max_pool1d: _max_pool(nn.MaxPool1d),
+    F.max_pool1d: _max_pool(nn.MaxPool1d),
+    F.avg_pool1d: nn.AvgPool1d,
+    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d,
+    F.adaptive_max_pool1d: nn.AdaptiveMaxPool1d,
     torch.flatten: _flatten,
     F.log_softmax: lambda dim=None, _stacklevel=3, dtype=None: _log_softmax(dim, dtype),
     torch.log_softmax: _log_softmax,
@@ -66,8 +112,12 @@ METHODS: Mapping[str, Layer] = {
     "flatten": _flatten,
     "log_softmax": _log_softmax,
     "contiguous": nn.Identity,
+    "long": Symbols,
 }
 ADDITIONS = (operator.add, operator.iadd, torch.add)
+RECURRENT = (nn.LSTM, nn.GRU)
+EITHER_WAY = (nn.Embedding, nn.Linear)  # whose output does not depend on which of two axes are the samples
+VIEWS = (nn.Flatten, nn.Identity, nn.Dropout, Select, Swap)  # whose output may be their input's memory
 
 
 class _Tracer(fx.Tracer):
@@ -108,32 +158,120 @@ def steps(module: nn.Module, known: Callable[[nn.Module], bool]) -> list[Step] |
             graph = _Tracer(known).trace(module)
     except Exception:  # whatever a forward raises when it is given a stand-in: it has no graph
         return None
-    found: list[Step] = []
-    names: dict[fx.Node, str] = {}
-    sizes: set[fx.Node] = set()  # numbers that are read off shapes
+    reading = _Reading(module)
     for node in graph.nodes:
-        if node.op == "placeholder":
-            if names and node.users:
-                return None  # a second input
-            names[node] = "" if not names else names.get(node, "")
-        elif _is_size(node, sizes):
-            sizes.add(node)
-        elif node.op == "output":
-            (last,) = node.args
-            return found if found and names.get(last) == found[-1][0] else None
-        elif (layer := _layer(node, module, sizes)) is not None and _reads(node, names):
-            names[node] = node.target if node.op == "call_module" else node.name
-            found.append((names[node], layer, (names[node.args[0]],)))
-        elif node.target in ADDITIONS and not node.kwargs and all(_known(a, names) for a in node.args):
-            if node.target is operator.iadd and not _is_new(
-                node.args[0], {step: layer for step, layer, _ in found}, names
-            ):
-                return None
-            names[node] = node.name
-            found.append((node.name, None, tuple(names[a] for a in node.args)))
-        else:
+        if node.op == "output":
+            return reading.found if reading.ends(*node.args) else None
+        if not reading.takes(node):
             return None
     return None
+
+
+class _Reading:
+    """What has been read of a graph: the steps, and which of them each of its values is.
+
+    names: the step whose output a value is.  sizes: numbers that are read off shapes.  parts: what a recurrent layer
+    returns and what that is made of, with the layer and its name.  turned: values whose first two axes are the other
+    way round, steps before samples.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.found: list[Step] = []
+        self.names: dict[fx.Node, str] = {}
+        self.sizes: set[fx.Node] = set()
+        self.parts: dict[fx.Node, tuple[nn.Module, str, str]] = {}
+        self.turned: set[fx.Node] = set()
+
+    def ends(self, last: Any) -> bool:
+        """Whether this is the output of the last step, with the samples first."""
+        return bool(self.found) and self.names.get(last) == self.found[-1][0] and last not in self.turned
+
+    def takes(self, node: fx.Node) -> bool:
+        """Whether the node is a step, or something that steps need."""
+        if node.op == "placeholder":
+            if self.names and node.users:
+                return False  # a second input
+            self.names[node] = "" if not self.names else self.names.get(node, "")
+            return True
+        if _is_size(node, self.sizes):
+            self.sizes.add(node)
+            return node.args[0] not in self.turned  # whose first size is no number of samples
+        return self._recurs(node) or self._turns(node) or self._is_layer(node) or self._adds(node)
+
+    def _is_layer(self, node: fx.Node) -> bool:
+        if not _reads(node, self.names):
+            return False
+        source = node.args[0]
+        if source in self.turned and node.target is operator.getitem:
+            layer = Select(node.args[1]) if isinstance(node.args[1], int) else None
+        else:
+            layer = _layer(node, self.module, self.sizes)
+            if source in self.turned and isinstance(layer, EITHER_WAY):
+                self.turned.add(node)
+            elif source in self.turned or isinstance(layer, RECURRENT):
+                return False
+        if layer is None:
+            return False
+        self.names[node] = node.target if node.op == "call_module" else node.name
+        self.found.append((self.names[node], layer, (self.names[source],)))
+        return True
+
+    def _adds(self, node: fx.Node) -> bool:
+        names = self.names
+        if node.target not in ADDITIONS or node.kwargs or not all(_known(a, names) for a in node.args):
+            return False
+        if len({a in self.turned for a in node.args}) > 1:
+            return False
+        if node.target is operator.iadd and not _is_new(
+            node.args[0], {step: layer for step, layer, _ in self.found}, names
+        ):
+            return False
+        if node.args[0] in self.turned:
+            self.turned.add(node)
+        names[node] = node.name
+        self.found.append((node.name, None, tuple(names[a] for a in node.args)))
+        return True
+
+    def _turns(self, node: fx.Node) -> bool:
+        """`x.transpose(0, 1)`, `x.permute(1, 0, 2)`, `x.t()`: samples and steps change places."""
+        if not (node.args and _known(node.args[0], self.names) and _axes(node) in ((0, 1), (1, 0), (1, 0, 2))):
+            return False
+        self.names[node] = self.names[node.args[0]]
+        if node.args[0] not in self.turned:
+            self.turned.add(node)
+        return True
+
+    def _recurs(self, node: fx.Node) -> bool:
+        """A recurrent layer, or a part of what it returns: `out, (h, c)`, of a GRU `out, h`."""
+        if node.op == "call_module":
+            layer = self.module.get_submodule(node.target)
+            if not isinstance(layer, RECURRENT) or node.kwargs or not _reads(node, self.names):
+                return False
+            if (node.args[0] in self.turned) == layer.batch_first:
+                return False  # it would go along the samples
+            self.found.append((node.target, layer, (self.names[node.args[0]],)))
+            self.parts[node] = (layer, node.target, "all")
+            return True
+        if not node.args or not isinstance(node.args[0], fx.Node) or node.args[0] not in self.parts:
+            return False
+        layer, name, what = self.parts[node.args[0]]
+        index = node.args[1] if node.target is operator.getitem else None
+        if (what, index) == ("all", 0):
+            self.names[node] = name
+            if not layer.batch_first:
+                self.turned.add(node)
+            return True
+        if what in ("all", "pair") and index in (0, 1):
+            after = "last" if what == "pair" or isinstance(layer, nn.GRU) else "pair"
+            self.parts[node] = (layer, name, "cells" if (what, index) == ("pair", 1) else after)
+            return True
+        only = layer.num_layers == 1 and (index == 0 or (node.target == "squeeze" and node.args[1:] == (0,)))
+        if what == "last" and (only or index in (-1, layer.num_layers - 1)):
+            self.found.append((node.name, Select(-1), (name,)))
+            self.names[node] = node.name
+            return True
+        return False
 
 
 def _known(a: Any, names: Mapping[fx.Node, str]) -> bool:
@@ -143,7 +281,7 @@ def _known(a: Any, names: Mapping[fx.Node, str]) -> bool:
 def _is_new(node: fx.Node, layers: Mapping[str, nn.Module | None], names: Mapping[fx.Node, str]) -> bool:
     """Whether `+=` may write over a tensor: a layer has made it for this alone."""
     layer = layers.get(names[node])
-    return len(node.users) == 1 and bool(names[node]) and not isinstance(layer, nn.Flatten | nn.Identity | nn.Dropout)
+    return len(node.users) == 1 and bool(names[node]) and not isinstance(layer, VIEWS)
 
 
 def _reads(node: fx.Node, names: Mapping[fx.Node, str]) -> bool:
@@ -165,10 +303,16 @@ def _layer(node: fx.Node, module: nn.Module, sizes: set[fx.Node]) -> nn.Module |
     if node.op == "call_module":
         return None if node.kwargs else module.get_submodule(node.target)
     arguments, options = node.args[1:], dict(node.kwargs)
+    if node.target is operator.getitem:
+        return _selected(*arguments)
+    if _axes(node) in ((1, 2), (2, 1), (-1, -2), (-2, -1), (0, 2, 1)):
+        return Swap()
     if node.op == "call_method" and node.target in ("view", "reshape"):
         return nn.Flatten() if _keeps_samples(arguments, sizes) else None
     if (node.op == "call_method" and node.target == "mean") or node.target is torch.mean:
         axes, keep = _mean(*arguments, **options)
+        if axes in SEQUENCE_MEANS and not keep:
+            return Mean(SEQUENCE_MEANS[axes])
         pool = nn.AdaptiveAvgPool2d(1)
         return (pool if keep else nn.Sequential(pool, nn.Flatten())) if axes in ((2, 3), (-2, -1)) else None
     make = METHODS.get(node.target) if node.op == "call_method" else FUNCTIONS.get(node.target)
@@ -194,5 +338,27 @@ def _keeps_samples(arguments: tuple, sizes: set[fx.Node]) -> bool:
     return rows in sizes and (isinstance(columns, int) or columns in sizes)
 
 
+SEQUENCE_MEANS = {(1,): 1, (-2,): 1, (2,): 2, (-1,): 2}
+
+
 def _mean(dim: Any = None, keepdim: bool = False, dtype: Any = None) -> tuple[tuple, bool]:
+    dim = (dim,) if isinstance(dim, int) else dim
     return (tuple(sorted(dim)) if isinstance(dim, tuple | list) and dtype is None else ()), keepdim
+
+
+def _axes(node: fx.Node) -> tuple | None:
+    """The arguments of a transposition or permutation."""
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", None)
+    if node.kwargs or name not in ("transpose", "swapaxes", "permute", "t"):
+        return None
+    axes = node.args[1:]
+    axes = tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], tuple | list) else axes
+    return (0, 1) if name == "t" else axes
+
+
+def _selected(index: Any) -> nn.Module | None:
+    """`x[:, k]` and `x[:, k, :]`."""
+    whole = slice(None)
+    if isinstance(index, tuple) and len(index) in (2, 3) and index[0] == whole and index[2:] in ((), (whole,)):
+        return Select(index[1]) if isinstance(index[1], int) else None
+    return None

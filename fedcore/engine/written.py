@@ -70,8 +70,8 @@ class Written:
 
     def __init__(self, rule: Rule, layout: Layout, compute: torch.dtype | None = None) -> None:
         self.rule, self.layout, self.compute = rule, layout, compute
-        self.ranks = [rank for rank in (1, 3) if rule.is_written() and rule.leaves(rank) == 1]
-        if not self.ranks:
+        self.axes = [axes for axes in (1, 2, 3) if rule.is_written() and rule.leaves(axes, written=True) == 1]
+        if not self.axes:
             raise LookupError("no shape of inputs goes through to logits")
         self.flat = isinstance(rule, Sequential) and isinstance(rule.children[0], Flatten)
 

@@ -100,6 +100,7 @@ def build_partition(entry: Any) -> Any:
             )
         return made
     known = {key: kind for key, kind in vars(partitions).items() if isinstance(kind, type) and hasattr(kind, "split")}
+    del known["Partition"]  # what they are
     if name not in known:
         raise ValueError(f'partition {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
     return known[name](**arguments)

@@ -49,12 +49,12 @@ class Table:
         return list(self.make(profile)) if profile in self.captions else []
 
 
-_added: list[Table] = []
+_added: list[tuple[Path, Table]] = []  # with the file that defines it
 
 
 def tables() -> dict[str, Table]:
     """Every definition of the folder `documents` and of `add`, by name, in the order of the documents."""
-    found = [*(table for module in documents() for table in module.TABLES), *_added]
+    found = [*(table for module in documents() for table in module.TABLES), *(table for _, table in _added)]
     names = [table.name for table in found]
     if len(set(names)) < len(names):
         raise ValueError(f"two definitions share a name: {sorted(n for n in set(names) if names.count(n) > 1)}")
@@ -72,14 +72,16 @@ def documents() -> tuple[ModuleType, ...]:
 
 def add(file: str | os.PathLike) -> None:
     """Take in tables of your own: a Python file that defines `TABLES`, whose folder relative paths in their cells
-    ("file.py:Name") start from.
+    ("file.py:Name") start from.  A file that is added again is read again, in place of what it gave before.
 
     Raises ValueError for a file that is missing or does not run, with the line, and for one without `TABLES`.
     """
     found = getattr(files.load(file), "TABLES", None)
     if not isinstance(found, Sequence) or not all(isinstance(table, Table) for table in found):
         raise ValueError(f"{file} gives no definitions (TABLES is {found!r}); let it define TABLES = [Table(...), ...]")
-    _added.extend(_placed(table, Path(file).resolve().parent) for table in found)
+    place = Path(file).resolve()
+    _added[:] = [pair for pair in _added if pair[0] != place]
+    _added.extend((place, _placed(table, place.parent)) for table in found)
 
 
 def _placed(table: Table, folder: Path) -> Table:

@@ -63,7 +63,7 @@ class Federation:
         return (
             f"Federation({self.source.name!r}, clients={self.n}, partition={self.partition}, d={self.d:,}, "
             f"samples={self.sizes.sum()}, {self.sizes.min()} to {self.sizes.max()} a client, device={self.device}, "
-            f"path={self.engine.described(self.device)})"
+            f"path={self.engine.described(self.device, self.data.x.dim() - 1)})"
         )
 
     @property
@@ -184,8 +184,7 @@ class Federation:
 
         Raises ValueError where the path has no rule for the model or the samples.
         """
-        _has_path(path, self.data)
-        return replace(self, engine=self.engine.forced(path))
+        return replace(self, engine=_taking(self.data, self.engine.forced(path)))
 
     def fastest(self, cohort: int = 10, batch_size: int = 20) -> Federation:
         """The same federation with the path forced that took the least time here for one step of such a cohort.
@@ -386,10 +385,11 @@ class Federation:
     def activation_bytes(self, batch_size: int | None) -> float:
         """Bytes of activations and their gradients for one client's mini-batch.
 
-        0 where their number is bounded anyway: full batches come in parts, and so do clients but on the batched path.
+        0 where their number is bounded anyway: full batches come in parts, and so do clients but on the batched path
+        without recurrent layers.
         """
         e = self.engine
-        if batch_size is None or e.general(self.device) != "batched" or e.block is not None:
+        if batch_size is None or e.general(self.device) != "batched" or e.block is not None or e.recurs:
             return 0.0
         outputs = e.width(self.inputs(self.x[:2]))
         return 2.0 * min(batch_size, int(self.sizes.max())) * outputs * self.x0.element_size()
@@ -720,11 +720,11 @@ def on_network(
 
     Raises ValueError for parameters that are not finite and for a module, a loss or metrics that do not suit the data.
     """
-    _has_path(path, data)
     if path == "written" and loss is not None:
         raise ValueError("path='written' is for the cross-entropy alone, but loss is given; use path='auto'")
     example = data.inputs(data.x[:3])
-    mapped = path != "sequential" and bool(Engine(module).unsupported) and maps(module.to(data.device), example)
+    by_rules = path == "sequential" or data.x.dim() - 1 in Engine(module).axes
+    mapped = not by_rules and maps(module.to(data.device), example)
     engine = Engine(module, path, compute=compute, block=block, mapped=mapped).to(data.device, data.dtype)
     x0 = models.flatten(module).to(data.device, data.dtype)
     if not torch.isfinite(x0).all():
@@ -753,14 +753,17 @@ def on_network(
         accuracy = data.source.has_classes and logits.shape[1] >= classes
         criterion = checked_loss(loss, logits, data.y[:FIRST], accuracy)
         engine = Engine(engine.module, path, criterion, compute, block, mapped)
-    return Federation(data, engine, x0, partition, seed, checked_metrics(metrics))
+    return Federation(data, _taking(data, engine), x0, partition, seed, checked_metrics(metrics))
 
 
-def _has_path(path: str, data: Clients) -> None:
-    if path in ("written", "batched") and data.x.dim() == 3:
+def _taking(data: Clients, engine: Engine) -> Engine:
+    """The engine, if its path is one for these data."""
+    axes = {"batched": engine.axes, "written": engine.written.axes if engine.written else ()}
+    if data.x.dim() - 1 not in axes.get(engine.path, [data.x.dim() - 1]):
         raise ValueError(
-            f"path={path!r} has no rule for sequences {tuple(data.x.shape[1:])}; use path='auto' or 'sequential'"
+            f"path={engine.path!r} has no rule for samples {tuple(data.x.shape[1:])}; use path='auto' or 'sequential'"
         )
+    return engine
 
 
 def _augmentable(augment: RandAugment, source: Source) -> None:

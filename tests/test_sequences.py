@@ -1,0 +1,197 @@
+"""Modules on texts `[L]` and sequences `[L, F]`: their gradients are autograd's on the module alone, on the batched
+path where it has rules for them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from test_engine import batch, by_autograd, relative, rows
+from test_modules import Net
+from torch import nn
+
+import fedcore as fc
+from fedcore.engine import Engine, choose
+
+L, V, F, C = 7, 9, 4, 5  # steps, symbols, features, classes
+CPU = torch.device("cpu")
+
+
+def text(forward, **layers: nn.Module) -> nn.Module:
+    return Net(lambda m, x: m.out(forward(m, m.e(x))), e=nn.Embedding(V, F), out=nn.Linear(6, C), **layers)
+
+
+def series(forward, **layers: nn.Module) -> nn.Module:
+    return Net(lambda m, x: m.out(forward(m, x)), **{"out": nn.Linear(6, C)} | layers)
+
+
+def last_of_pair(m, x):
+    _, (h, _) = m.r(x)
+    return h[-1]
+
+
+def turned(m, x):
+    out, _ = m.r(m.e(x.t()))
+    return m.out(out[-1])
+
+
+def lstm(hidden_size=6, **options):
+    return nn.LSTM(F, hidden_size, **{"batch_first": True} | options)
+
+
+def gru(**options):
+    return nn.GRU(F, 6, **{"batch_first": True} | options)
+
+
+TEXTS = {
+    "LSTM": lambda: text(lambda m, x: m.r(x)[0][:, -1], r=lstm()),
+    "LSTM of two layers": lambda: text(lambda m, x: m.r(x)[0][:, -1, :], r=lstm(num_layers=2)),
+    "LSTM, h_n": lambda: text(last_of_pair, r=lstm(num_layers=2)),
+    "LSTM, h_n squeezed": lambda: text(lambda m, x: m.r(x)[1][0].squeeze(0), r=lstm(bias=False)),
+    "LSTM, mean of all states": lambda: text(lambda m, x: m.r(x)[0].mean(1), r=lstm()),
+    "LSTM, all states": lambda: Net(
+        lambda m, x: m.out(m.r(m.e(x))[0].flatten(1)), e=nn.Embedding(V, F), r=lstm(), out=nn.Linear(6 * L, C)),
+    "LSTM, steps first": lambda: Net(turned, e=nn.Embedding(V, F), r=nn.LSTM(F, 6, 2), out=nn.Linear(6, C)),
+    "LSTM between layers": lambda: text(
+        lambda m, x: torch.relu(m.b(m.n(m.r(m.a(x))[0])))[:, -1], a=nn.Linear(F, F), r=lstm(), n=nn.LayerNorm(6),
+        b=nn.Linear(6, 6)),
+    "GRU": lambda: text(lambda m, x: m.r(x)[0][:, -1], r=gru()),
+    "GRU of two layers, h_n": lambda: text(lambda m, x: m.r(x)[1][-1], r=gru(num_layers=2, bias=False)),
+    "GRU, h_n of one layer": lambda: text(lambda m, x: m.r(x)[1][0], r=gru()),
+    "GRU, permuted": lambda: text(lambda m, x: m.r(x.permute(1, 0, 2))[0][-1], r=nn.GRU(F, 6)),
+    "an LSTM, then a GRU": lambda: text(
+        lambda m, x: m.s(torch.tanh(m.r(x)[0]))[0][:, -1], r=lstm(), s=nn.GRU(6, 6, batch_first=True)),
+    "bag of symbols": lambda: Net(
+        lambda m, x: m.out(m.e(x.long()).mean(dim=1)), e=nn.Embedding(V, 6, padding_idx=2), out=nn.Linear(6, C)),
+    "convolution of a text": lambda: text(
+        lambda m, x: torch.relu(m.c(x.transpose(1, 2))).mean(2), c=nn.Conv1d(F, 6, 3)),
+}  # fmt: skip
+SERIES = {
+    "LSTM": lambda: series(lambda m, x: m.r(x)[0][:, -1], r=lstm()),
+    "GRU": lambda: series(lambda m, x: m.r(x)[0][:, 0], r=gru(num_layers=2)),
+    "1-D CNN": lambda: nn.Sequential(
+        nn.Conv1d(L, 6, 3, padding=1), nn.BatchNorm1d(6), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(6, 8, 2, groups=2),
+        nn.GroupNorm(2, 8), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, C)),
+    "1-D CNN, functions": lambda: series(
+        lambda m, x: nn.functional.max_pool1d(torch.relu(m.c(x)), 2, 2, 0, 1, True).flatten(1),
+        c=nn.Conv1d(L, 6, 3, padding="same"), out=nn.Linear(12, C)),
+    "1-D CNN, circular": lambda: nn.Sequential(
+        nn.Conv1d(L, 6, 3, padding=1, padding_mode="circular", bias=False), nn.AvgPool1d(2), nn.Flatten(),
+        nn.Linear(12, C)),
+    "residual": lambda: series(
+        lambda m, x: (x + m.c(x)).mean(1), c=nn.Conv1d(L, L, 3, padding=1), out=nn.Linear(F, C)),
+    "MLP": lambda: nn.Sequential(nn.Flatten(), nn.Linear(L * F, 6), nn.ReLU(), nn.Linear(6, C)),
+}  # fmt: skip
+BY_CLIENT = {
+    "LSTM with bidirectional=True": lambda: series(
+        lambda m, x: m.r(x)[0][:, -1], r=lstm(bidirectional=True), out=nn.Linear(12, C)),
+    "LSTM with proj_size": lambda: series(
+        lambda m, x: m.r(x)[0][:, -1], r=lstm(proj_size=3), out=nn.Linear(3, C)),
+    "GRU with dropout between its layers": lambda: series(
+        lambda m, x: m.r(x)[0][:, -1], r=gru(num_layers=2, dropout=0.5)),
+    "Net": lambda: series(lambda m, x: m.r(x)[0][:, -1], r=nn.GRU(F, 6)),  # along the samples
+    "a recurrent layer in nn.Sequential": lambda: nn.Sequential(
+        lstm(), Net(lambda m, out: out[0][:, -1]), nn.Linear(6, C)),
+}  # fmt: skip
+ALL = [*((kind, (L,), make) for kind, make in TEXTS.items()), *((k, (L, F), make) for k, make in SERIES.items())]
+
+
+def setting(make, shape, dtype=torch.float64):
+    torch.manual_seed(0)
+    module, b = make().to(dtype), batch(3, 4, shape, C, dtype)
+    if shape == (L,):
+        b = replace(b, x=torch.randint(0, V, b.x.shape, generator=torch.Generator().manual_seed(0)))
+    return module, rows(module, 3, dtype), b
+
+
+@pytest.mark.parametrize(("kind", "shape", "make"), ALL, ids=lambda v: str(v) if isinstance(v, str | tuple) else "")
+def test_gradients_are_autograds_on_the_module_alone(kind, shape, make):
+    module, Y, b = setting(make, shape)
+    engine = Engine(module)
+    assert engine.described(CPU, len(shape)) == ("'written'" if kind == "MLP" else "'batched'")
+    truth = by_autograd(copy.deepcopy(module), Y, b)
+    for one in (engine, engine.forced("batched"), Engine(module, "batched", block=2)):
+        assert relative(one.gradient(Y, b)[0], truth) < 1e-10
+    along = torch.ones_like(Y)
+    curved = engine.forced("sequential").gradient(Y, b, along=along)[0]
+    assert relative(engine.gradient(Y, b, along=along)[0], curved) < 1e-8
+    real = b.w > 0
+    assert relative(engine.logits(Y, b)[real], engine.forced("sequential").logits(Y, b)[real]) < 1e-10
+
+
+@pytest.mark.parametrize("kind", ["LSTM of two layers", "GRU", "LSTM, steps first"])
+def test_in_float32_they_are_autograds_to_its_rounding(kind):
+    module, Y, b = setting(TEXTS[kind], (L,), torch.float32)
+    engine = Engine(module)
+    assert relative(engine.gradient(Y, b)[0], by_autograd(module, Y, b)) < 1e-5
+    along = torch.ones_like(Y)
+    curved = engine.forced("sequential").gradient(Y, b, along=along)[0]
+    assert relative(engine.gradient(Y, b, along=along)[0], curved) < 1e-4
+
+
+@pytest.mark.parametrize("reason", BY_CLIENT)
+def test_what_has_no_rule_goes_one_by_one_and_says_why(reason):
+    module, Y, b = setting(BY_CLIENT[reason], (L, F))
+    engine = Engine(module)
+    assert "which is slow: no rule for" in engine.described(CPU, 2)
+    assert reason in engine.described(CPU, 2)
+    if "dropout" in reason:
+        return
+    with pytest.warns(UserWarning, match=reason):
+        assert relative(engine.gradient(Y, b)[0], by_autograd(module, Y, b)) < 1e-12
+
+
+def test_a_slow_path_is_said_once_and_not_where_it_was_asked_for(recwarn):
+    fed = corpus(lambda: text(lambda m, x: m.r(x)[0][:, -1], r=lstm(bidirectional=True, hidden_size=3)), "auto")
+    for _ in range(2):
+        fc.simulate(fc.FedAvg(), fed, rounds=2, local_steps=1)
+    fc.simulate(fc.FedAvg(), fed.forced("sequential"), rounds=1, local_steps=1)
+    fc.simulate(fc.FedAvg(), corpus(TEXTS["GRU"], "auto"), rounds=1, local_steps=1)
+    (notice,) = [str(w.message) for w in recwarn]
+    for words in ("Net is trained one client after another", "LSTM with bidirectional=True", "path='sequential'"):
+        assert words in notice
+
+
+def corpus(model, path, **more):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, V, (60, L)), rng.integers(0, C, 60)
+    settings = {"layout": "text", "dtype": torch.float64} | more
+    return fc.federation((x, y), clients=5, model=lambda shape, classes: model().double(), path=path, **settings)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [fc.SCAFFOLD(), fc.FedSAM(0.05), fc.FedPer(1), fc.DFedAvg(fc.Ring()), fc.FedDyn(0.1), fc.MimeLite(0.9)],
+    ids=repr,
+)
+def test_methods_on_texts_are_those_of_one_client_after_another(method):
+    def run(path):
+        fed = corpus(TEXTS["GRU"], path)
+        return fc.simulate(method, fed, rounds=2, cohort=None, batch_size=6, lr=0.1, eval_every=2)
+
+    fast, slow = run("auto"), run("sequential")
+    assert relative(fast.params, slow.params) < 1e-10
+    assert fast.final("loss") == pytest.approx(slow.final("loss"), rel=1e-10)
+
+
+def test_dropout_on_sequences_is_what_a_client_would_draw_alone():
+    module, Y, b = setting(lambda: text(lambda m, x: m.r(m.d(x))[0][:, -1], r=lstm(), d=nn.Dropout(0.4)), (L,))
+    engine = Engine(module)
+    assert relative(engine.gradient(Y, b)[0], engine.forced("sequential").gradient(Y, b)[0]) < 1e-12
+
+
+def test_sub_models_of_recurrent_layers_are_refused():
+    with pytest.raises(ValueError, match="which neurons own what in Embedding"):
+        fc.simulate(fc.HeteroFL({1: 0.5, 0.5: 0.5}), corpus(TEXTS["LSTM"], "auto"), rounds=1)
+
+
+def test_a_cohort_of_recurrent_networks_is_computed_in_parts_that_fit(monkeypatch):
+    module, Y, b = setting(TEXTS["LSTM"], (L,))
+    whole = Engine(module).gradient(Y, b)[0]
+    monkeypatch.setitem(choose.ROOM, "cpu", 1 << 10)
+    engine = Engine(module)
+    assert len(engine._parts(Y, b)) == 3
+    assert relative(engine.gradient(Y, b)[0], whole) < 1e-12
