@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from torch import Tensor
 from . import checkpoint, checks, distributed
 from .algorithms.method import Method, Round
 from .history import Diverged, History, Row
+from .identity import digest
 from .memory import Place, chunk_size
 from .objective.network import Federation
 from .objective.protocol import Objective
@@ -133,9 +135,13 @@ def simulate(
         place = Place(method, fed, s, world, chunk, rounds)
         settings = {**s.named(), "eval_every": eval_every} | ({"eval_on": eval_on} if eval_on != "test" else {})
         run = Run(method, fed, s, place, list(probes), personal, settings, on_evaluate)
-        store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
-        if store and resume:
-            run.restore(store.load(rounds))
+        store = None
+        if checkpoint_dir is not None:
+            store = checkpoint.Store(checkpoint_dir, run.identity(), run.bits())
+            if resume:
+                run.restore(store.load(rounds), rounds)
+            if run.t < rounds or not resume:
+                store.open()
         return run.go(rounds, store, checkpoint_every or eval_every, False if world.rank else progress)
 
 
@@ -161,11 +167,32 @@ class Run:
 
     def identity(self) -> dict[str, Any]:
         """All that determines the result, but for the number of rounds."""
-        more = {"personal": self.personal} if self.personal else {}
-        return {"method": repr(self.method), "federation": self.fed.fingerprint(), **self.settings, **more}
+        return {
+            "method": re.sub(r" at 0x[0-9a-fA-F]+", "", repr(self.method)),
+            "method's fields and code": digest(self.method, containers=False),
+            **{f"federation's {name}": value for name, value in self.fed.identity().items()},
+            **self.settings,
+            "personal": self.personal,
+            "probes": [[getattr(p, "__qualname__", repr(type(p))), digest(p, containers=False)] for p in self.probes],
+        }
 
-    def restore(self, saved: checkpoint.Saved | None) -> None:
-        """Go on after the rounds of a checkpoint; raises CheckpointError where the processes read different ones."""
+    def bits(self) -> dict[str, Any]:
+        """What the last bits of a result may hang on."""
+        cuda = self.fed.device.type == "cuda"
+        return {
+            "threads": torch.get_num_threads(),
+            "processes": self.place.world.size,
+            "chunk": self.place.chunk,
+            "device": torch.cuda.get_device_name(self.fed.device) if cuda else torch.backends.cpu.get_cpu_capability(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        }
+
+    def restore(self, saved: checkpoint.Saved | None, to: int) -> None:
+        """Go on after the rounds of a checkpoint, up to round `to`.
+
+        Raises CheckpointError where the processes read different ones.
+        """
         world = self.place.world
         rounds = world.objects(saved and saved.t)
         if len(set(rounds)) > 1:
@@ -183,7 +210,9 @@ class Run:
         for cohort in saved.cohorts:
             self.state.visits[cohort] += 1
         self.state = replace(self.state, server=server)
-        self.history.cohorts, self.history.rows = saved.cohorts, saved.rows
+        every = self.settings["eval_every"]  # a run of fewer rounds evaluated its last one, which is no last one now
+        self.history.cohorts = saved.cohorts
+        self.history.rows = [row for row in saved.rows if row[0] % every == 0 or row[0] == to]
         self.history.params, self.history.state = self.state["x"], dict(self.state)
 
     def go(self, rounds: int, store: checkpoint.Store | None, save_every: int, progress: bool | None) -> History:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import itertools
 import json
 import os
-import pickle
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,12 +17,13 @@ from filelock import FileLock
 from . import checks, run
 from .checkpoint import atomic
 from .history import Diverged
+from .identity import digest
 from .objective.protocol import Objective
-from .objective.targets import identity
 from .progress import bar, somebody_looks
 
 ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
 OURS = {"seed": "seeds=", "checkpoint_dir": "folder=", "resume": "folder=", "progress": "progress="}
+LISTENERS = ("probes", "on_evaluate")  # they may write to what they refer to
 Failure = tuple[str, Exception]
 
 
@@ -145,14 +144,16 @@ def _all(
 def _one(number: int, federation: Any, setting: Mapping[str, Any], seed: int, folder: Any) -> tuple[int, Any]:
     """One run: its number, and its rows and round of divergence, or the error that it ended with."""
     try:
+        from .experiments import provenance
+
         called = {k: v for k, v in setting.items() if k in ARGUMENTS}
         made = {k: v for k, v in setting.items() if k not in ARGUMENTS}
         fed = federation(seed=seed, **made) if callable(federation) else federation
         if folder is None:
             return number, _run(fed, called, seed)
-        belongs = {"code": _code(called["method"]), "federation": fed.fingerprint(), "seed": seed}
-        belongs |= {k: [_named(v), _digest(v)] for k, v in sorted(called.items())}
-        key = _hash(json.dumps(belongs))
+        belongs = {"code": provenance.library(), "federation": fed.fingerprint(), "seed": seed}
+        belongs |= {k: [_named(v), digest(v, containers=k not in LISTENERS)] for k, v in sorted(called.items())}
+        key = digest(belongs)
         file = Path(folder) / f"{key}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):  # two sweeps on one folder: the second waits, and reads
@@ -175,41 +176,9 @@ def _run(fed: Objective, called: Mapping[str, Any], seed: int, **more: Any) -> d
     return {"rows": history.rows, "diverged": diverged}
 
 
-def _code(method: Any) -> list[str]:
-    """Hashes of the package's code, and of the method's where it is the user's own."""
-    from .experiments import provenance
-
-    return [provenance.library(), *(_hash(_source(c)) for c in type(method).__mro__ if not _is_ours(c))]
-
-
-def _is_ours(defined: type) -> bool:
-    return defined.__module__.partition(".")[0] in ("fedcore", "builtins")
-
-
 def _named(value: Any) -> str:
     """The value's repr, without addresses in memory."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-
-
-def _digest(value: Any) -> str:
-    """A hash of a setting's value; of a function its source, and what it takes from around it."""
-    if inspect.isfunction(value):
-        return _hash(identity([value, inspect.getclosurevars(value).globals]))
-    try:
-        return _hash(pickle.dumps(value))
-    except Exception:  # what cannot be pickled has its repr alone, which stands beside this
-        return ""
-
-
-def _source(defined: type) -> str:
-    try:
-        return inspect.getsource(defined)
-    except (OSError, TypeError):  # typed at a prompt that keeps no source
-        return defined.__qualname__
-
-
-def _hash(text: str | bytes) -> str:
-    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:16]
 
 
 def _frame(names: Sequence[str], jobs: Sequence[tuple[dict, int]], results: Mapping[int, Any]) -> Any:

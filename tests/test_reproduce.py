@@ -142,6 +142,32 @@ def test_a_changed_parameter_is_another_cell(change, tmp_path):
     assert reproduce.load(file, SPEC).runs
 
 
+def test_a_result_of_a_data_pack_that_was_replaced_does_not_stand(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 5)), np.arange(60) % 3
+    pack = {"train_images": x, "train_labels": y, "test_images": x, "test_labels": y}
+    spec = SPEC | {"federation": {"source": "mine", "clients": 5, "model": "logistic"}}
+    np.savez(tmp_path / "mine.npz", **pack)
+    reproduce.run_cell(spec, [0], file=tmp_path / "cell.json")
+    assert reproduce.load(tmp_path / "cell.json", spec).runs
+    np.savez(tmp_path / "mine.npz", **pack | {"train_labels": y[::-1]})
+    assert not reproduce.load(tmp_path / "cell.json", spec).runs
+    np.savez(tmp_path / "mine.npz", **pack)
+    assert reproduce.load(tmp_path / "cell.json", spec).runs
+    (tmp_path / "mine.npz").unlink()  # results without the data, as on a laptop
+    assert reproduce.load(tmp_path / "cell.json", spec).runs
+
+
+def test_a_link_in_the_place_of_a_lock_keeps_its_target(tmp_path):
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    (tmp_path / ".cell.lock").symlink_to(target)
+    with pytest.raises(OSError, match=r"cell\.lock"):
+        reproduce.run_cell(SPEC, [0], file=tmp_path / "cell.json")
+    assert target.read_text() == "kept"
+
+
 def test_the_order_of_keys_does_not_make_another_cell():
     assert identity(dict(reversed(SPEC.items())), 0) == identity(SPEC, 0)
     assert identity(SPEC, 0) != identity(SPEC, 1)

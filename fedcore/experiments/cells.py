@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from .. import checks, distributed
-from ..checkpoint import atomic
+from ..checkpoint import atomic, sweep
 from . import files, provenance, studies, tracing
 from .tuning import choose, merged
 
@@ -128,7 +128,7 @@ def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
 
 
 def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
-    """The results in `file`, whatever code they are of; those of another specification are left out.
+    """The results in `file`, whatever code they are of; those of another specification or data pack are left out.
 
     Raises CorruptResult for a file that is not what was written.
     """
@@ -140,8 +140,13 @@ def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
             raise ValueError("its checksum differs")
-        runs = {int(seed): run for seed, run in content["runs"].items() if run["id"] == identity(spec, int(seed))}
-        tuned = content["tuned"] if (content["tuned"] or {}).get("id") == identity(spec) else None
+        data = provenance.data(spec)
+
+        def stands(stored: Mapping[str, Any], seed: int | None = None) -> bool:
+            return stored["id"] == identity(spec, seed) and data in (None, stored.get("data", data))
+
+        runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
+        tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
         trace = content.get("trace") if runs else None
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise CorruptResult(f"{file} is damaged ({e}); it is left out, and run again by the next batch") from e
@@ -166,6 +171,12 @@ def _store(file: Path, result: Result) -> None:
             f"{file} cannot be written ({e.strerror or e}); results that were finished before are as they were: make "
             "room, or use another results folder",
         ) from e
+
+
+def _made_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Code and, where it can be replaced, the data pack of a result."""
+    data = provenance.data(spec)
+    return {"code": provenance.code(spec)} | ({} if data is None else {"data": data})
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
@@ -215,7 +226,7 @@ def run_cell(
             result.tuned = {
                 "id": identity(spec),
                 **choose(spec, run),
-                "code": provenance.code(spec),
+                **_made_of(spec),
                 "seconds": round(time.perf_counter() - begin, 2),  # those of the runs do not hold them
             }
             store()
@@ -226,7 +237,7 @@ def run_cell(
             result.runs[seed] = {
                 "id": identity(spec, seed),
                 **found,
-                "code": provenance.code(spec),
+                **_made_of(spec),
                 **provenance.machine(device),
                 **({"processes": world.size} if world.size > 1 else {}),
                 "seconds": round(seconds, 2),
@@ -328,4 +339,5 @@ def _alone(file: Path | None) -> Iterator[None]:
 
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(_lock(file)):
+        sweep(file.parent)
         yield

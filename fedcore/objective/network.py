@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,9 +25,10 @@ from ..data.sources import Source, load
 from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss
 from ..engine.mapped import maps
 from ..engine.units import Neurons
+from ..identity import digest, network
 from ..models import Layout
 from .devices import available, first_line
-from .targets import Metric, checked_loss, checked_metrics, identity, measured
+from .targets import Metric, checked_loss, checked_metrics, measured
 
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
 FIRST = 20  # training samples that a loss of the user's is tried on
@@ -569,25 +569,37 @@ class Federation:
 
         return plots.partition(self.label_counts(), ax=ax).figure
 
+    def identity(self) -> dict[str, Any]:
+        """What determines a run here, by name; hashes of what is large.
+
+        "answers": logits of three samples, equal to rounding for the same model; all else is equal to the bit.
+        """
+        s, e, d = self.source, self.engine, self.data
+        collected = [b for norm in e.norms for b in norm.buffers()]  # by evaluations
+        once = self.augment is not None and self.augment.once
+        with torch.random.fork_rng([self.device] if self.x.is_cuda else []), torch.no_grad():
+            torch.manual_seed(0)
+            answers = copy.deepcopy(e.module).eval()(d.inputs(self.x[:3])).flatten().tolist()
+        return {
+            "data": digest(s.name, s.train_x, s.train_y, s.test_x, s.test_y, self.public),
+            "owners": digest(s.test_owner, None if s.test_owner is None else s.train_owner),
+            "clients": digest(self.sizes, np.concatenate(self.index)),
+            "model": digest(network(e.module, without=collected)),
+            "x0": digest(self.x0),
+            "answers": {"about": answers},
+            "dtype": str(self.dtype),
+            "normalise": self.normalise,
+            "augment": [repr(self.augment), digest(self.x[len(s.train_y) :]) if once else ""],
+            "loss": digest(e.criterion),
+            "metrics": {name: digest(metric) for name, metric in self.metrics.items()},
+            "path": e.path,
+            "compute": str(e.compute),
+            "block": self.block,
+        }
+
     def fingerprint(self) -> str:
         """A hash of what determines a run here: data, partition, model and initial parameters."""
-        parts = (self.source.name, self.n, str(self.dtype), repr(self.engine.module), self.normalise, self.augment)
-        h = hashlib.sha256(repr(parts).encode())
-        h.update(str(self.engine.compute or "").encode())
-        s, order = self.source, np.concatenate(self.index)
-        for a in (self.sizes, order, s.train_x, s.train_y, s.test_x, s.test_y, self.x0.cpu().numpy()):
-            h.update(repr((a.dtype.str, a.shape)).encode())
-            h.update(np.ascontiguousarray(a).reshape(-1).data)
-        for part in self.public or ():
-            h.update(part.cpu().numpy().tobytes())
-        if self.metrics or isinstance(self.engine.criterion, CustomLoss):
-            custom = identity(getattr(self.engine.criterion, "function", None))
-            h.update(repr((custom, sorted(self.metrics))).encode())
-        collected = {id(b) for norm in self.engine.norms for b in norm.buffers()}  # by evaluations
-        for name, b in self.engine.module.named_buffers():
-            if id(b) not in collected:
-                h.update(name.encode() + b.cpu().numpy().tobytes())
-        return h.hexdigest()[:16]
+        return digest({k: v for k, v in self.identity().items() if k != "answers"})
 
 
 def federation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..data import batches
 from ..data.batches import Plan
 from ..engine import PLAIN, Loss
 from ..engine.units import Neurons
+from ..identity import digest
 from ..models import Layout
 from .devices import available
 
@@ -47,10 +47,14 @@ class Quadratic:
             return self
         return Quadratic(*(part.to(device, dtype) for part in (self.A, self.b, self.x0)))
 
+    def identity(self) -> dict[str, Any]:
+        """A, b and x0, and of a class of the user's its code and whatever else it holds."""
+        more = {k: v for k, v in vars(self).items() if k not in ("A", "b", "x0", "optimum", "device")}
+        return {"A": digest(self.A), "b": digest(self.b), "x0": digest(self.x0), "class": digest(type(self), more)}
+
     def fingerprint(self) -> str:
-        """A hash of A, b, x0 and the number type."""
-        parts = (t.detach().cpu().double().numpy().tobytes() for t in (self.A, self.b, self.x0))
-        return hashlib.sha256(str(self.dtype).encode() + b"".join(parts)).hexdigest()[:16]
+        """A hash of what determines a run here."""
+        return digest(self.identity())
 
     # --- gradients --------------------------------------------------------------------------------------------------
 
