@@ -114,9 +114,18 @@ class _Describer:
 
 
 def _constants(layer: nn.Module) -> dict[str, Any]:
-    """What a layer holds beside parameters, buffers and layers, which torch keeps under names of its own."""
+    """What a layer holds beside parameters, buffers and layers, which torch keeps under names of its own.
+
+    Tensors do not count: mostly they are what the layer computed last.
+    """
     own = _is_own(type(layer))
-    return {k: v for k, v in vars(layer).items() if k not in _OF_EVERY_MODULE and (own or not k.startswith("_"))}
+    held = {k: v for k, v in vars(layer).items() if k not in _OF_EVERY_MODULE and (own or not k.startswith("_"))}
+    return {k: v for k, v in held.items() if not any(isinstance(part, Tensor) for part in _inside(v))}
+
+
+def _inside(value: Any) -> list[Any]:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [value, *parts]
 
 
 def _is_own(value: type | FunctionType) -> bool:

@@ -8,34 +8,34 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import checkpoint, checks, distributed
+from . import checkpoint, checks, distributed, hooks
 from .algorithms.method import Method, Round
 from .history import Diverged, History, Row
 from .identity import digest
 from .memory import Place, chunk_size
 from .objective.network import Federation
 from .objective.protocol import Objective
-from .objective.quadratic import Quadratic
 from .progress import bar as progress_bar
 from .progress import somebody_looks
-from .round import Seen, play
-from .settings import Cohort, Settings, check_method
+from .round import Seen, check_both, on, play
+from .settings import Cohort, Settings
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 OnEvaluate = Callable[[int, Mapping[str, float]], bool | None]
 
 
+@checks.arguments
 def simulate(
     method: Method,
     fed: Objective,
     *,
-    rounds: int,
+    rounds: checks.CountFromZero,
     cohort: Cohort | Callable[[int], Cohort] = None,
     lr: float | Callable[[int], float] = 0.1,
     lr_decay: float = 1.0,
@@ -48,18 +48,18 @@ def simulate(
     momentum: float = 0.0,
     weighting: str = "uniform",
     seed: int = 0,
-    eval_every: int = 1,
-    eval_on: str = "test",
+    eval_every: checks.Count = 1,
+    eval_on: Annotated[str, checks.OneOf(("test", "validation"))] = "test",
     on_evaluate: OnEvaluate | None = None,
     dtype: torch.dtype | None = None,
     device: str | torch.device | None = None,
     checkpoint_dir: str | os.PathLike | None = None,
-    checkpoint_every: int | None = None,
+    checkpoint_every: checks.Count | None = None,
     resume: bool = True,
     progress: bool | None = None,
     probes: Sequence[Probe] = (),
     personal: bool | str = False,
-    chunk: int | None = None,
+    chunk: Annotated[int, checks.Within(1, hint="or None for as many as there is memory for")] | None = None,
 ) -> History:
     """Run a method on a federation for `rounds` rounds and return its `History`.
 
@@ -98,29 +98,24 @@ def simulate(
     CheckpointError for a damaged or foreign checkpoint, OSError for a folder that cannot be written.  What
     `on_evaluate` raises carries the history up to there as `.history`; the checkpoint has it too.
     """
-    check_method(method)
-    if not isinstance(fed, Federation | Quadratic):
-        raise TypeError(f"fed={type(fed).__name__}; make one with fc.federation(...) or fc.quadratic(A, b)")
+    check_both(method, fed)
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype}; use torch.float32, torch.float64, or None for the federation's own")
-    rounds = checks.integer("rounds", rounds, 0)
-    eval_every = checks.integer("eval_every", eval_every, 1)
-    if checkpoint_every is not None:
-        checkpoint_every = checks.integer("checkpoint_every", checkpoint_every, 1)
     if callable(probes):
         raise TypeError(f"probes={probes!r} is one probe; use a list of them, probes=[...]")
+    if not isinstance(probes, Sequence) or not all(callable(probe) for probe in probes):
+        raise TypeError(f"probes={checks.brief(probes)}; use a list of functions (round, y [m, d]) -> {{name: value}}")
     if not isinstance(personal, bool):
         checks.choice("personal", personal, ("local",))
     if personal and not isinstance(fed, Federation):
         raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
-    checks.choice("eval_on", eval_on, ("test", "validation"))
     if eval_on == "validation":
         if not isinstance(fed, Federation):
             raise ValueError("eval_on='validation', but a quadratic has no data; use eval_on='test', its own measures")
         fed = fed.on_validation()
     if on_evaluate is not None and not callable(on_evaluate):
         raise TypeError(f"on_evaluate={on_evaluate!r}; use a function of the rounds done and the metrics, or None")
-    fed = method.on(fed.to(device, dtype))
+    fed = on(method, fed.to(device, dtype))
     s = Settings.checked(
         method, fed, rounds=rounds, cohort=cohort, lr=lr, lr_decay=lr_decay, local_epochs=local_epochs,
         local_steps=local_steps, batch_size=batch_size, server_lr=server_lr, weight_decay=weight_decay, clip=clip,
@@ -128,8 +123,6 @@ def simulate(
     )  # fmt: skip
     if chunk is None:
         chunk = chunk_size(method, fed, s)
-    else:
-        chunk = checks.integer("chunk", chunk, 1, hint="or None for as many as there is memory for")
     world = distributed.world()
     with world.together():
         place = Place(method, fed, s, world, chunk, rounds)
@@ -360,7 +353,11 @@ class Run:
             m = len(self.place.dealt(seen.drawn))
             X, clients = seen.y[:m], seen.round.ids[:m]
         else:
-            own = None if self.personal == "local" else self.method.personal(self.state, fed.layout)
+            own = (
+                None
+                if self.personal == "local"
+                else hooks.personal(self.method, self.state, fed.layout, (len(clients), fed.d))
+            )
             X = x.expand(len(clients), -1) if own is None else own
         metrics = fed.evaluate_clients(X, clients)
         columns = {k: list(zip(clients.tolist(), v.tolist(), strict=True)) for k, v in metrics.items()}

@@ -139,11 +139,10 @@ class RandomRegular(Topology):
     Raises TypeError or ValueError for a degree that is no integer from 1 to n - 1, and for odd n * degree.
     """
 
-    degree: int = 10
+    degree: checks.Count = 10
     varies = True
 
-    def __post_init__(self) -> None:
-        checks.integer("degree", self.degree, 1)
+    __post_init__ = checks.fields
 
     def lists(self, n: int, seed: int, t: int) -> Lists:
         checks.integer("degree", self.degree, 1, n - 1, hint=f"{n} clients")
@@ -171,11 +170,10 @@ class DirectedRandom(Topology):
     Raises TypeError or ValueError for a degree that is no integer from 1 to n - 1.
     """
 
-    degree: int = 10
+    degree: checks.Count = 10
     varies = True
 
-    def __post_init__(self) -> None:
-        checks.integer("degree", self.degree, 1)
+    __post_init__ = checks.fields
 
     def lists(self, n: int, seed: int, t: int) -> Lists:
         k = checks.integer("degree", self.degree, 1, n - 1, hint=f"{n} clients")

@@ -34,7 +34,7 @@ import numpy as np
 
 from .. import checks, distributed
 from ..checkpoint import atomic, sweep
-from . import files, provenance, studies, tracing
+from . import files, provenance, specification, studies, tracing
 from .tuning import choose, merged
 
 FORMAT = 1  # of the files, raised when what they hold changes its meaning
@@ -205,6 +205,7 @@ def run_cell(
     """
     spec = json.loads(json.dumps(spec, allow_nan=False))
     study = studies.find(spec)
+    specification.check(spec)
     seeds = [checks.integer("seed", seed, 0) for seed in seeds]
     file, world = None if file is None else Path(file), distributed.world()
     folder = None if workshop is None else Path(workshop) / f"{identity(spec)}-{provenance.code(spec)}"

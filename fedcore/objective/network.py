@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -602,23 +603,24 @@ class Federation:
         return digest({k: v for k, v in self.identity().items() if k != "answers"})
 
 
+@checks.arguments
 def federation(
     source: Any = "digits",
-    clients: int | None = None,
+    clients: checks.Count | None = None,
     partition: Partition | Sequence[Any] | None = None,
     model: str | nn.Module | Callable[..., nn.Module] = "cnn",
-    seed: int = 0,
+    seed: checks.Seed = 0,
     *,
-    root: str | None = None,
+    root: str | os.PathLike | None = None,
     download: bool = True,
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
     path: str = "auto",
     compute: torch.dtype | None = None,
-    block: int | None = None,
-    normalise: str = "pooled",
+    block: checks.Count | None = None,
+    normalise: Annotated[str, checks.OneOf(NORMALISE)] = "pooled",
     augment: RandAugment | None = None,
-    public: int | None = None,
+    public: checks.Count | None = None,
     validation: bool = False,
     start: Tensor | Mapping[str, Tensor] | nn.Module | None = None,
     layout: str | None = None,
@@ -667,8 +669,7 @@ def federation(
             f"the targets are {source.train_y.dtype} {source.train_y.shape} and no class labels [N]; give loss=..., "
             "such as torch.nn.MSELoss()"
         )
-    seed = checks.integer("seed", seed, 0)
-    if checks.boolean("validation", validation):
+    if validation:
         source = source.with_validation()
     aside = None
     if public is not None:
@@ -697,8 +698,6 @@ def federation(
                 "clients=None works with partition=ByOwner() on a source with owners and with a list of index arrays; "
                 "use clients=n"
             )
-    clients = checks.integer("clients", clients, 1)
-    checks.choice("normalise", normalise, NORMALISE)
     if augment is not None:
         _augmentable(augment, source)
     parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
