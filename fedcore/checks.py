@@ -10,11 +10,15 @@ import functools
 import inspect
 import math
 import numbers
+import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import torch
+from torch import Tensor
 
 LARGEST = 3.4e38  # the largest float32
 MOST = 10**9  # of anything that is counted
@@ -110,6 +114,20 @@ class OneOf:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """Values that pass a test; wanted: what they are, in words."""
+
+    test: Callable[[Any], bool]
+    wanted: str
+
+    def check(self, name: str, value: Any, kind: type) -> Any:
+        if not self.test(value):
+            wrong = ValueError if isinstance(kind, type) and isinstance(value, kind) else TypeError
+            raise wrong(f"{name}={brief(value)}; use {self.wanted}")
+        return value
+
+
+@dataclass(frozen=True)
 class Truth:
     """True or False."""
 
@@ -125,12 +143,26 @@ BelowOne = Annotated[float, Within(0, 0.999999)]
 Count = Annotated[int, Within(1, MOST)]
 CountFromZero = Annotated[int, Within(0, MOST)]
 Seed = Annotated[int, Within(0)]
+Points = Annotated[int, Within(2, 10_000)]
+Function = Annotated[Callable[..., Any], Kind(callable, "a function")]
+Text = Annotated[str, Kind(lambda value: isinstance(value, str), "a text")]
+Folder = Annotated[
+    str | os.PathLike, Kind(lambda value: isinstance(value, str | os.PathLike) and str(value), "the path of a folder")
+]
+Vector = Annotated[Tensor, Kind(lambda value: isinstance(value, Tensor) and value.ndim == 1, "a vector [d], a tensor")]
+FloatType = Annotated[
+    torch.dtype, Kind(lambda value: str(value) in ("torch.float32", "torch.float64"), "torch.float32 or torch.float64")
+]
+Device = Annotated[
+    str | torch.device, Kind(lambda value: isinstance(value, str | torch.device), "'cpu', 'cuda' or 'cuda:1'")
+]
+Mapped = Annotated[Mapping, Kind(lambda value: isinstance(value, Mapping), "a mapping")]
 
 
 def fields(instance: Any) -> None:
     """Check the fields of a dataclass by their annotations; raises TypeError or ValueError."""
-    for name, rule in _rules(type(instance)).items():
-        rule(name, getattr(instance, name))
+    for name, allowed in ranges(type(instance)).items():
+        allowed.check(name, getattr(instance, name))
 
 
 def arguments(function: F) -> F:
@@ -140,18 +172,31 @@ def arguments(function: F) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
-        for name, rule in _rules(function).items():
+        for name, allowed in ranges(function).items():
             if name in given.arguments:
-                given.arguments[name] = rule(name, given.arguments[name])
+                given.arguments[name] = allowed.check(name, given.arguments[name])
         return function(*given.args, **given.kwargs)
 
     return checked  # type: ignore[return-value]
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """What an annotation allows: its range, of numbers or whole numbers, and whether None."""
+
+    by: Within | OneOf | Kind | Truth
+    kind: type
+    none: bool
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value; raises TypeError or ValueError."""
+        return None if self.none and value is None else self.by.check(name, value, self.kind)
+
+
 @functools.cache
-def _rules(thing: Any) -> dict[str, Callable[[str, Any], Any]]:
-    """The checks of a class's fields or a function's parameters, by name."""
-    rules = {}
+def ranges(thing: Any) -> dict[str, Allowed]:
+    """What the fields of a class or the parameters of a function allow, by name, where annotations have a range."""
+    found = {}
     for part in reversed(thing.__mro__) if isinstance(thing, type) else [thing]:
         known = vars(sys.modules[part.__module__])
         for name, hint in inspect.get_annotations(part).items():
@@ -159,19 +204,18 @@ def _rules(thing: Any) -> dict[str, Callable[[str, Any], Any]]:
                 hint = eval(hint, known) if isinstance(hint, str) else hint
             except Exception:  # a type that is imported for annotations alone has no range
                 continue
-            rules[name] = _rule(hint, part.__module__.startswith("fedcore"))
-    return {name: rule for name, rule in rules.items() if rule is not None and name != "return"}
+            found[name] = _allowed(hint, part.__module__.startswith("fedcore"))
+    return {name: allowed for name, allowed in found.items() if allowed is not None and name != "return"}
 
 
-def _rule(hint: Any, ours: bool) -> Callable[[str, Any], Any] | None:
-    """The check that an annotation asks for; those of the user's classes ask for nothing but by a range."""
+def _allowed(hint: Any, ours: bool) -> Allowed | None:
+    """The range of an annotation; a bare `bool` is one in this package alone."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     marked = [get_args(kind) for kind in kinds if get_origin(kind) is Annotated]
-    found = [(marker, kind) for kind, marker in marked if isinstance(marker, Within | OneOf | Truth)]
+    found = [(by, kind) for kind, by in marked if isinstance(by, Within | OneOf | Kind)]
     if not found and ours and set(kinds) <= {bool, type(None)} and bool in kinds:
         found = [(Truth(), bool)]
     if len(found) != 1:
         return None
-    marker, kind = found[0]
-    optional = type(None) in kinds
-    return lambda name, value: None if optional and value is None else marker.check(name, value, kind)
+    (by, kind), none = found[0], type(None) in kinds
+    return Allowed(replace(by, wanted=f"{by.wanted}, or None") if none and isinstance(by, Kind) else by, kind, none)

@@ -62,14 +62,15 @@ def on(method: Method, fed: Objective) -> Objective:
     return hooks.on(method, fed, FEDERATIONS)
 
 
+@checks.arguments
 def one_round(
     method: Method,
     fed: Objective,
     state: State,
-    t: int,
+    t: checks.CountFromZero,
     *,
     cohort: int | float | Sequence[int] | None = None,
-    watch: Watch | None = None,
+    watch: checks.Function | None = None,
     **settings: Any,
 ) -> tuple[State, Seen]:
     """Round t (from 0) of a method: the new state, and what the round saw.  `state` stays as it is.
@@ -86,7 +87,6 @@ def one_round(
 
     Raises ValueError for a state of another method or federation and for settings out of range, TypeError as `start`.
     """
-    t = checks.integer("t", t, 0, checks.MOST)
     fed = on(method, fed)
     s = Settings.checked(method, fed, cohort=cohort, rounds=t + 1, **settings)
     place = Place(method, fed, s)

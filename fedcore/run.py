@@ -24,7 +24,7 @@ from .objective.protocol import Objective
 from .progress import bar as progress_bar
 from .progress import somebody_looks
 from .round import Seen, check_both, on, play
-from .settings import Cohort, Settings
+from .settings import BatchSize, Cohort, LocalSteps, Settings, Weighting
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 OnEvaluate = Callable[[int, Mapping[str, float]], bool | None]
@@ -38,22 +38,22 @@ def simulate(
     rounds: checks.CountFromZero,
     cohort: Cohort | Callable[[int], Cohort] = None,
     lr: float | Callable[[int], float] = 0.1,
-    lr_decay: float = 1.0,
-    local_epochs: int = 1,
-    local_steps: int | None = None,
-    batch_size: int | None = 20,
-    server_lr: float = 1.0,
-    weight_decay: float = 0.0,
-    clip: float | None = None,
-    momentum: float = 0.0,
-    weighting: str = "uniform",
-    seed: int = 0,
+    lr_decay: checks.Positive = 1.0,
+    local_epochs: checks.Count = 1,
+    local_steps: LocalSteps | None = None,
+    batch_size: BatchSize | None = 20,
+    server_lr: checks.Positive = 1.0,
+    weight_decay: checks.NonNegative = 0.0,
+    clip: checks.Positive | None = None,
+    momentum: checks.BelowOne = 0.0,
+    weighting: Weighting = "uniform",
+    seed: checks.Seed = 0,
     eval_every: checks.Count = 1,
     eval_on: Annotated[str, checks.OneOf(("test", "validation"))] = "test",
     on_evaluate: OnEvaluate | None = None,
-    dtype: torch.dtype | None = None,
-    device: str | torch.device | None = None,
-    checkpoint_dir: str | os.PathLike | None = None,
+    dtype: checks.FloatType | None = None,
+    device: checks.Device | None = None,
+    checkpoint_dir: checks.Folder | None = None,
     checkpoint_every: checks.Count | None = None,
     resume: bool = True,
     progress: bool | None = None,
@@ -99,11 +99,9 @@ def simulate(
     `on_evaluate` raises carries the history up to there as `.history`; the checkpoint has it too.
     """
     check_both(method, fed)
-    if dtype not in (None, torch.float32, torch.float64):
-        raise ValueError(f"dtype={dtype}; use torch.float32, torch.float64, or None for the federation's own")
     if callable(probes):
         raise TypeError(f"probes={probes!r} is one probe; use a list of them, probes=[...]")
-    if not isinstance(probes, Sequence) or not all(callable(probe) for probe in probes):
+    if not isinstance(probes, list | tuple) or not all(callable(probe) for probe in probes):
         raise TypeError(f"probes={checks.brief(probes)}; use a list of functions (round, y [m, d]) -> {{name: value}}")
     if not isinstance(personal, bool):
         checks.choice("personal", personal, ("local",))

@@ -20,6 +20,9 @@ HOOKS = (
 )  # fmt: skip
 
 
+LocalSteps = Annotated[int, Within(1, checks.MOST, hint="or None for local_epochs")]
+BatchSize = Annotated[int, Within(1, checks.MOST, hint="or None for the full local batch")]
+Weighting = Annotated[str, checks.OneOf(("uniform", "samples"))]
 Cohort = int | float | Sequence[int] | None
 
 
@@ -56,13 +59,13 @@ class Settings:
         lr: float | Callable[[int], float] = 0.1,
         lr_decay: checks.Positive = 1.0,
         local_epochs: checks.Count = 1,
-        local_steps: Annotated[int, Within(1, checks.MOST, hint="or None for local_epochs")] | None = None,
-        batch_size: Annotated[int, Within(1, checks.MOST, hint="or None for the full local batch")] | None = 20,
+        local_steps: LocalSteps | None = None,
+        batch_size: BatchSize | None = 20,
         server_lr: checks.Positive = 1.0,
         weight_decay: checks.NonNegative = 0.0,
         clip: checks.Positive | None = None,
         momentum: checks.BelowOne = 0.0,
-        weighting: Annotated[str, checks.OneOf(("uniform", "samples"))] = "uniform",
+        weighting: Weighting = "uniform",
         seed: checks.Seed = 0,
     ) -> Settings:
         """The settings of `rounds` rounds of a method.

@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from filelock import FileLock
 
@@ -20,10 +20,14 @@ from .history import Diverged
 from .identity import digest
 from .objective.protocol import Objective
 from .progress import bar, somebody_looks
+from .round import FEDERATIONS
 
 ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
 OURS = {"seed": "seeds=", "checkpoint_dir": "folder=", "resume": "folder=", "progress": "progress="}
 LISTENERS = ("probes", "on_evaluate")  # they may write to what they refer to
+FEDERATION = checks.Kind(
+    lambda value: callable(value) or isinstance(value, FEDERATIONS), "a federation, or a function that makes one"
+)
 Failure = tuple[str, Exception]
 
 
@@ -37,13 +41,14 @@ class SweepFailed(RuntimeError):
         super().__init__("\n".join([f"{len(failures)} of {total} runs failed; .frame has the others:", *lines, *more]))
 
 
+@checks.arguments
 def sweep(
-    federation: Objective | Callable[..., Objective],
-    grid: Mapping[str, Sequence[Any]],
+    federation: Annotated[Objective | Callable[..., Objective], FEDERATION],
+    grid: checks.Mapped,
     *,
     seeds: int | Sequence[int] = 3,
-    folder: str | os.PathLike | None = None,
-    workers: int | None = 1,
+    folder: checks.Folder | None = None,
+    workers: Annotated[int, checks.Within(1, 10_000, hint="or None for one per core")] | None = 1,
     progress: bool | None = None,
     **fixed: Any,
 ) -> Any:
@@ -72,8 +77,6 @@ def sweep(
     Raises ValueError for names that nothing takes and for empty lists, `SweepFailed` after all runs when some failed.
     """
     names, seeds = _checked(federation, grid, seeds, fixed)
-    if workers is not None:
-        workers = checks.integer("workers", workers, 1, hint="or None for one per core")
     settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[k] for k in names))]
     jobs = [(setting, seed) for setting in settings for seed in seeds]
     show = progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")
@@ -109,7 +112,7 @@ def _checked(
             raise ValueError(
                 f"{name!r} is an argument of neither simulate nor the federation; known: {', '.join(known)}"
             )
-    if isinstance(seeds, Sequence):
+    if isinstance(seeds, Sequence) and not isinstance(seeds, str | bytes):
         seeds = [checks.integer("seeds: seed", s, 0) for s in seeds]
         if not seeds or len(set(seeds)) < len(seeds):
             raise ValueError(f"seeds={seeds}; use different seeds, or how many")

@@ -199,7 +199,7 @@ class FedDSE(Submodel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.temperature != math.inf:
+        if not (isinstance(self.temperature, float) and self.temperature == math.inf):
             checks.number("temperature", self.temperature, 0)
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
@@ -255,7 +255,7 @@ class FedGSE(Submodel):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.choice("scoring", self.scoring, tuple(SCORINGS))
-        if isinstance(self.public, tuple | list):
+        if isinstance(self.public, tuple | list) and len(self.public) == 2:
             object.__setattr__(self, "public", Samples(*self.public))
         elif self.public is not None and not isinstance(self.public, Samples):
             checks.integer("public", self.public, 1, hint="samples per class, a pair (x, y), or None")

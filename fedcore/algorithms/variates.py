@@ -124,8 +124,8 @@ class FedPVR(Method):
         super().__post_init__()
         if isinstance(self.layers, list):
             object.__setattr__(self, "layers", tuple(self.layers))
-        layers = self.layers if isinstance(self.layers, tuple) else (self.layers or "",)
-        if not all(isinstance(name, str) for name in layers) or (not self.layers and self.layers not in (None, ())):
+        layers = () if self.layers is None else self.layers if isinstance(self.layers, tuple) else (self.layers,)
+        if not all(isinstance(name, str) and name for name in layers):
             raise TypeError(f"layers={self.layers!r}; use names of parameters or their beginnings, 'all', () or None")
         if self.layers == ():
             self._reduce(FedPVR.direction)

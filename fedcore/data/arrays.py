@@ -244,14 +244,16 @@ def _laid_out(x: np.ndarray, layout: str) -> np.ndarray:
 
 def _unfit(x: np.ndarray, layout: str) -> ValueError:
     others = "; ".join(f"{name!r}: {shape}" for name, shape in LAYOUTS.items())
-    return ValueError(f"inputs of shape {x.shape} and type {x.dtype} do not fit layout={layout!r}; layouts: {others}")
+    return ValueError(
+        f"inputs of shape {x.shape} and type {x.dtype} do not fit layout={layout!r}; give one of {others}"
+    )
 
 
 def from_mapping(name: str, z: Mapping[str, Any], layout: str | None = None, targets: bool = False) -> Source:
     try:
         arrays = [z[k] for k in ("train_images", "train_labels", "test_images", "test_labels")]
     except KeyError as e:
-        raise ValueError(f"{e} is missing; a source of arrays is {PACK}") from e
+        raise ValueError(f"{e} is missing; give {PACK}") from e
     extra = {k: np.asarray(z[k]) for k in ("train_owner", "test_owner") if k in z}
     layout = "text" if name in TEXTS else layout
     return from_arrays(name, *arrays, layout, targets, classes=CLASSES.get(name), **extra)

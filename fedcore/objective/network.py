@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -172,7 +171,8 @@ class Federation:
 
     # --- the same federation, changed -------------------------------------------------------------------------------
 
-    def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Federation:
+    @checks.arguments
+    def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Federation:
         """The same federation on another device or with parameters of another type; self is left as it is."""
         device, dtype = available(device or self.device), dtype or self.dtype
         if device == self.device and dtype == self.dtype:
@@ -180,7 +180,8 @@ class Federation:
         engine = self.engine.to(device, dtype)
         return replace(self, data=self.data.to(device, dtype), engine=engine, x0=self.x0.to(device, dtype))
 
-    def forced(self, path: str) -> Federation:
+    @checks.arguments
+    def forced(self, path: Annotated[str, checks.OneOf(PATHS)]) -> Federation:
         """The same federation with the engine's path forced ("written", "batched" or "sequential").
 
         Raises ValueError where the path has no rule for the model or the samples.
@@ -188,14 +189,15 @@ class Federation:
         _has_path(path, self.data)
         return replace(self, engine=self.engine.forced(path))
 
-    def fastest(self, cohort: int = 10, batch_size: int = 20) -> Federation:
+    @checks.arguments
+    def fastest(self, cohort: checks.Count = 10, batch_size: checks.Count = 20) -> Federation:
         """The same federation with the path forced that took the least time here for one step of such a cohort.
 
         `fed.engine.times` has the seconds of each path.  Paths agree to rounding only: a run on another machine, which
         may time them differently, is then equal to rounding and not to the bit.
         """
-        clients = np.arange(min(checks.integer("cohort", cohort, 1), self.n))
-        plan = self.plan(self.seed, 0, clients, steps=1, batch_size=checks.integer("batch_size", batch_size, 1))
+        clients = np.arange(min(cohort, self.n))
+        plan = self.plan(self.seed, 0, clients, steps=1, batch_size=batch_size)
         Y, batch = self.x0.repeat(len(clients), 1), self.batch(plan, 0)
         times: dict[str, float] = {}
         for path in PATHS:
@@ -213,7 +215,8 @@ class Federation:
         fed.engine.times = times
         return fed
 
-    def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Federation:
+    @checks.arguments
+    def shrink(self, to: checks.Function) -> Federation:
         """The same clients with the smaller model `to(module)` (`submodels.Width(0.5)`); made once for equal `to`.
 
         `x0` is the smaller module's.  `fed.shrink(Width(r)).evaluate(x[places])` evaluates a sub-model of x.
@@ -223,7 +226,8 @@ class Federation:
             self._smaller[to] = replace(self, engine=engine, x0=models.flatten(engine.module))
         return self._smaller[to]
 
-    def with_model(self, change: Callable[[nn.Module], nn.Module]) -> Federation:
+    @checks.arguments
+    def with_model(self, change: checks.Function) -> Federation:
         """The same clients and data with the model `change(module)`; what it draws comes from the federation's seed."""
         module, e = copy.deepcopy(self.engine.module).cpu(), self.engine
         nn.utils.vector_to_parameters(self.x0.cpu(), module.parameters())
@@ -462,7 +466,8 @@ class Federation:
         "pooled".  Raises ValueError for an x of another length and for an unknown reading.
         """
         self._flat("x", x)
-        reading = reading or ("pooled" if self.source.test_owner is None else "target")
+        if reading is None:
+            reading = "pooled" if self.source.test_owner is None else "target"
         checks.choice("reading", reading, READINGS[1:])
         seen = [] if self.metrics else None
         found = self.engine.evaluate(x, self.data.test_chunks(reading), self.data.train_chunks, seen)
@@ -494,6 +499,8 @@ class Federation:
         Raises ValueError for an X of another shape and for clients that do not exist.
         """
         clients = np.arange(self.n) if clients is None else np.asarray(clients)
+        if clients.ndim != 1 or clients.dtype.kind not in "iu" or not len(clients):
+            raise TypeError(f"clients={checks.brief(clients)}; use a list of clients' numbers, or None for all")
         wrong = clients[(clients < 0) | (clients >= self.n)]
         if len(wrong):
             raise ValueError(f"clients={wrong[:10].tolist()} do not exist; use clients from 0 to {self.n - 1}")
@@ -611,12 +618,13 @@ def federation(
     model: str | nn.Module | Callable[..., nn.Module] = "cnn",
     seed: checks.Seed = 0,
     *,
-    root: str | os.PathLike | None = None,
+    root: checks.Folder | None = None,
     download: bool = True,
-    device: str | torch.device | None = None,
-    dtype: torch.dtype = torch.float32,
-    path: str = "auto",
-    compute: torch.dtype | None = None,
+    device: checks.Device | None = None,
+    dtype: checks.FloatType = torch.float32,
+    path: Annotated[str, checks.OneOf(("auto", *PATHS))] = "auto",
+    compute: Annotated[torch.dtype, checks.Kind(lambda v: v is torch.bfloat16, "torch.bfloat16, or None")]
+    | None = None,
     block: checks.Count | None = None,
     normalise: Annotated[str, checks.OneOf(NORMALISE)] = "pooled",
     augment: RandAugment | None = None,
@@ -661,8 +669,6 @@ def federation(
     Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data, indices out of range or given
     twice, losses and metrics of another shape), TypeError.
     """
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype={dtype}; use torch.float32 or torch.float64")
     source = load(source, root, download, layout, targets=loss is not None)
     if loss is None and not source.has_classes:
         raise ValueError(
@@ -678,7 +684,7 @@ def federation(
         partition = Listed(tuple(partition))
     elif partition is None:
         partition = ByOwner() if source.by_client else IID()
-    if not hasattr(partition, "split") or isinstance(partition, type | str):
+    if not hasattr(partition, "split") or isinstance(partition, type | str | bytes | Tensor):
         raise TypeError(
             f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c), fc.ByOwner(), or a list of index "
             "arrays, one per client"

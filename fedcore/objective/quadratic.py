@@ -40,7 +40,8 @@ class Quadratic:
     def __repr__(self) -> str:
         return f"Quadratic(clients={self.n}, d={self.d}, dtype={self.dtype}, device={self.device})"
 
-    def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Quadratic:
+    @checks.arguments
+    def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Quadratic:
         """The same problem on another device or in another type."""
         device, dtype = available(device or self.device), dtype or self.dtype
         if device == self.device and dtype == self.dtype:
@@ -156,7 +157,8 @@ def _no(what: str) -> ValueError:
     return ValueError(f"a quadratic has no {what}; use a federation with a network (fc.federation)")
 
 
-def quadratic(A: Any, b: Any, x0: Any = None, *, device: str | torch.device | None = None) -> Quadratic:
+@checks.arguments
+def quadratic(A: Any, b: Any, x0: Any = None, *, device: checks.Device | None = None) -> Quadratic:
     """The quadratic federation: `A [n, p, p]`, `b [n, p]`, `x0 [p]` (default zeros); float64 unless given in float32.
 
     Raises ValueError for shapes that do not fit, NaN, and A_i that are not symmetric.
@@ -165,7 +167,7 @@ def quadratic(A: Any, b: Any, x0: Any = None, *, device: str | torch.device | No
     try:
         A, b = (part if hasattr(part, "dtype") else np.asarray(part, np.float64) for part in (A, b))
         A, b = (torch.as_tensor(part, device=device).detach().clone() for part in (A, b))
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         raise ValueError(f"A or b is no array of numbers ({e}); use A [n, p, p] and b [n, p] with n, p >= 1") from e
     dtype = torch.float32 if A.dtype == b.dtype == torch.float32 else torch.float64
     A, b = A.to(dtype), b.to(dtype)
@@ -173,7 +175,10 @@ def quadratic(A: Any, b: Any, x0: Any = None, *, device: str | torch.device | No
         raise ValueError(
             f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; use A [n, p, p] and b [n, p] with n, p >= 1"
         )
-    x0 = torch.zeros_like(b[0]) if x0 is None else torch.as_tensor(x0, dtype=dtype, device=b.device).detach().clone()
+    try:
+        x0 = 0 * b[0] if x0 is None else torch.as_tensor(x0, dtype=dtype, device=b.device).detach().clone()
+    except (TypeError, ValueError, RuntimeError, OverflowError) as e:
+        raise ValueError(f"x0={checks.brief(x0)} is no array of numbers; use [{b.shape[1]}], the p of b [n, p]") from e
     if x0.shape != b[0].shape:
         raise ValueError(f"x0 has shape {tuple(x0.shape)}; use [{b.shape[1]}], the p of b [n, p]")
     for name, part in (("A", A), ("b", b), ("x0", x0)):
