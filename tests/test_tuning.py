@@ -249,8 +249,8 @@ def test_a_specification_with_a_wrong_key_says_which_one_was_meant(change, words
     assert not missing, f"{missing} not in: {e.value}"
 
 
-def test_a_search_by_the_loss_takes_the_smallest():
-    spec = SPECIFIED | {"metric": "loss"}
-    assert tuning.choose(spec, lambda spec, seed, name: {"final": spec["run"]["lr"]})["setting"] == {"run": {"lr": 0.1}}
-    spec["better"] = "higher"
-    assert tuning.choose(spec, lambda spec, seed, name: {"final": spec["run"]["lr"]})["setting"] != {"run": {"lr": 0.1}}
+@pytest.mark.parametrize(("said", "lr"), [({}, 0.1), ({"better": "lower"}, 0.1), ({"better": "higher"}, 0.2)])
+def test_a_search_by_the_loss_takes_the_smallest_unless_told_otherwise(said, lr):
+    spec = SPECIFIED | {"metric": "loss", "tune": {"grid": [{"run": {"lr": v}} for v in (0.2, 0.1)]}} | said
+    chosen = tuning.choose(spec, lambda spec, seed, name: {"final": spec["run"]["lr"]})
+    assert chosen["setting"] == {"run": {"lr": lr}}
