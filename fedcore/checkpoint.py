@@ -186,7 +186,7 @@ def sweep(folder: Path, older: float = 60.0) -> None:
     for file in folder.glob(f".*.{_here()}.*"):
         found = re.fullmatch(rf"\..+\.{re.escape(_here())}\.(\d+)\.[0-9a-f]{{16}}", file.name)
         with contextlib.suppress(OSError):
-            if found and time.time() - file.stat().st_mtime > older and not _is_alive(int(found[1])):
+            if found and time.time() - file.stat().st_mtime > older and not is_alive(int(found[1])):
                 file.unlink()
 
 
@@ -194,7 +194,8 @@ def _here() -> str:
     return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 
 
-def _is_alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Whether a process of this machine runs; True where that cannot be asked."""
     if os.name != "posix":  # elsewhere a signal 0 is no question
         return True
     try:

@@ -133,9 +133,9 @@ def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
     Raises CorruptResult for a file that is not what was written.
     """
     file = Path(file)
-    if not file.exists():
-        return Result(spec)
     try:
+        if not file.exists():
+            return Result(spec)
         content = json.loads(file.read_text(encoding="utf-8"))
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
@@ -148,7 +148,9 @@ def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
         runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
         tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
         trace = content.get("trace") if runs else None
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except OSError as e:
+        raise CorruptResult(f"{file} cannot be read ({e.strerror or e}); it is left out: move it away") from e
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as e:
         raise CorruptResult(f"{file} is damaged ({e}); it is left out, and run again by the next batch") from e
     return Result(spec, runs, tuned, trace)
 
