@@ -7,11 +7,17 @@ can resume.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
+import reprlib
+import secrets
+import socket
 import tempfile
-import threading
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FORMAT = 1
+from . import archives
+
+FORMAT = 2
 
 
 class CheckpointError(RuntimeError):
@@ -38,17 +46,29 @@ class Saved:
 
 
 class Store:
-    """The checkpoint of one run in `folder`; `identity` is all that determines the run's result."""
+    """The checkpoint of one run in `folder`.
 
-    def __init__(self, folder: str | os.PathLike, identity: dict[str, Any]) -> None:
-        self.path, self.identity = Path(folder) / "checkpoint.npz", json.loads(json.dumps(identity))
+    identity: all that determines the run's result.  bits: what its last bits may hang on besides; where these differ,
+    a run goes on with a warning.
+    """
+
+    def __init__(self, folder: str | os.PathLike, identity: Mapping[str, Any], bits: Mapping[str, Any]) -> None:
+        if not isinstance(folder, str | os.PathLike) or not str(folder):
+            raise ValueError(f"checkpoint_dir={folder!r} names no folder; use a path, or None for no checkpoints")
+        self.path = Path(folder) / "checkpoint.npz"
+        self.identity, self.bits = (json.loads(json.dumps(part)) for part in (identity, bits))
+
+    def open(self) -> None:
+        """Make the folder, and sweep what killed runs left there; OSError where it cannot be written."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.path.parent).close()
         except OSError as e:
             raise OSError(
-                f"checkpoint_dir={str(folder)!r} cannot be written ({e.strerror or e}); use a folder you may write to"
+                f"checkpoint_dir={str(self.path.parent)!r} cannot be written ({e.strerror or e}); use a folder you may "
+                "write to"
             ) from e
+        sweep(self.path.parent)
 
     def save(self, t: int, state: dict[str, Tensor], cohorts: list, rows: list) -> None:
         """Write the checkpoint; a reader sees the old one or the new one, never half of one."""
@@ -60,7 +80,7 @@ class Store:
             [(r, names.index(name), -1 if c is None else c) for r, name, c, _ in rows], np.int64
         ).reshape(-1, 3)
         arrays["values"] = np.array([v for *_, v in rows], np.float64)
-        head = {"format": FORMAT, "t": t, "metrics": names, "identity": self.identity}
+        head = {"format": FORMAT, "t": t, "metrics": names, "identity": self.identity, "bits": self.bits}
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         try:
             with atomic(self.path) as f:
@@ -68,8 +88,9 @@ class Store:
         except OSError as e:
             raise OSError(
                 e.errno,
-                f"{self.path} cannot be written after {t} rounds ({e.strerror or e}); the checkpoint before it is "
-                "as it was: make room, or use another checkpoint_dir",
+                f"{self.path} cannot be written after {t} rounds ({e.strerror or e}); "
+                f"{'the one before is as it was' if self.path.exists() else 'there is none before it'}: make room, or "
+                "use another checkpoint_dir",
             ) from e
 
     def load(self, rounds: int) -> Saved | None:
@@ -77,12 +98,12 @@ class Store:
         if not self.path.exists():
             return None
         try:
-            with np.load(self.path, allow_pickle=False) as z:
-                arrays = {k: z[k] for k in z.files}
+            arrays = archives.read(self.path)
             head = json.loads(arrays.pop("head").tobytes())
             if head["format"] != FORMAT:
                 raise CheckpointError(
-                    f"{self.path} has format {head['format']}, this version reads {FORMAT}; use resume=False"
+                    f"{self.path} has format {head['format']}, this version reads {FORMAT}; go on with the version "
+                    "that wrote it, or use resume=False"
                 )
             flat, ends = arrays["cohorts"].tolist(), np.cumsum(arrays["cohort_sizes"]).tolist()
             cohorts = [flat[a:b] for a, b in zip([0, *ends], ends, strict=False)]
@@ -93,14 +114,18 @@ class Store:
             state = {k.removeprefix("state/"): torch.from_numpy(v) for k, v in arrays.items() if k.startswith("state/")}
         except CheckpointError:
             raise
+        except (MemoryError, PermissionError) as e:  # the file may be whole
+            raise type(e)(f"{self.path} cannot be read ({getattr(e, 'strerror', None) or e or 'no memory'})") from e
+        except OSError as e:
+            if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO):
+                raise OSError(e.errno, f"{self.path} cannot be read ({e.strerror})") from e
+            raise self._damaged(e) from e
         except Exception as e:  # damage shows in many ways: zip, npy header, JSON, or what is missing
-            raise CheckpointError(
-                f"{self.path} is damaged or no checkpoint ({type(e).__name__}: {e}); delete it, or use resume=False"
-            ) from e
-        saved = head["identity"]
-        differs = {k: (saved.get(k), v) for k, v in self.identity.items() if not _same(saved.get(k), v, head["t"])}
+            raise self._damaged(e) from e
+        saved, now = head["identity"], self.identity
+        differs = [k for k in {**now, **saved} if not _same(saved.get(k), now.get(k), head["t"])]
         if differs:
-            listed = "; ".join(f"{k}: saved {a!r}, now {b!r}" for k, (a, b) in differs.items())
+            listed = "; ".join(f"{k}: saved {_brief(saved.get(k))}, now {_brief(now.get(k))}" for k in differs)
             raise CheckpointError(
                 f"{self.path} belongs to another run ({listed}); use another checkpoint_dir, or resume=False"
             )
@@ -109,13 +134,29 @@ class Store:
                 f"{self.path} holds {head['t']} rounds, rounds={rounds} were asked for; use rounds>={head['t']}, "
                 "another checkpoint_dir, or resume=False"
             )
+        if other := [k for k, v in self.bits.items() if head["bits"].get(k) != v]:
+            listed = ", ".join(f"{k} {head['bits'].get(k)} and {self.bits[k]}" for k in other)
+            warnings.warn(
+                f"{self.path} was made with other {listed}: the run goes on, equal to rounding and not to the bit",
+                stacklevel=4,
+            )
         return Saved(head["t"], state, cohorts, rows)
+
+    def _damaged(self, e: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path} is damaged or no checkpoint ({type(e).__name__}: {e}); delete it, or use resume=False"
+        )
 
 
 def _same(saved: Any, now: Any, rounds: int) -> bool:
     """Whether two settings are the same; of those that change by round, the rounds that were run."""
-    if isinstance(saved, dict) and isinstance(now, dict) and saved.keys() == now.keys() == {"by round"}:
-        return saved["by round"][:rounds] == now["by round"][:rounds]
+    if isinstance(saved, dict) and isinstance(now, dict) and saved.keys() == now.keys():
+        if saved.keys() == {"by round"}:
+            return saved["by round"][:rounds] == now["by round"][:rounds]
+        if saved.keys() == {"about"}:
+            a, b = (np.array(part["about"], float) for part in (saved, now))
+            size = np.abs(a, where=np.isfinite(a), out=np.zeros(a.shape)).max(initial=0)
+            return a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-3 * size, equal_nan=True)
     return saved == now
 
 
@@ -123,8 +164,9 @@ def _same(saved: Any, now: Any, rounds: int) -> bool:
 def atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """`with atomic(path) as f:` writes a binary file that appears under its name only when complete and on disk."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    file = open(temporary, "wb")  # noqa: SIM115  (not mkstemp: the file keeps the permissions of the user's umask)
+    temporary = path.with_name(f".{path.name}.{_here()}.{os.getpid()}.{secrets.token_hex(8)}")
+    # not mkstemp: the file keeps the permissions of the user's umask.  "x": no link that somebody placed is followed
+    file = open(temporary, "xb")  # noqa: SIM115
     try:
         yield file
         file.flush()
@@ -134,3 +176,38 @@ def atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):  # on a full disk closing fails too
             file.close()
         temporary.unlink(missing_ok=True)
+
+
+def sweep(folder: Path, older: float = 60.0) -> None:
+    """Remove the unfinished files that `atomic` left in a folder when its process was killed on this machine.
+
+    older: seconds since anything was written to them.
+    """
+    for file in folder.glob(f".*.{_here()}.*"):
+        found = re.fullmatch(rf"\..+\.{re.escape(_here())}\.(\d+)\.[0-9a-f]{{16}}", file.name)
+        with contextlib.suppress(OSError):
+            if found and time.time() - file.stat().st_mtime > older and not is_alive(int(found[1])):
+                file.unlink()
+
+
+def _here() -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process of this machine runs; True where that cannot be asked."""
+    if os.name != "posix":  # elsewhere a signal 0 is no question
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _brief(value: Any) -> str:
+    brief = reprlib.Repr()
+    brief.maxstring = brief.maxother = 120
+    return brief.repr(value)

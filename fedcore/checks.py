@@ -1,47 +1,72 @@
-"""Argument checks that name the value, the allowed range and the remedy."""
+"""Checks of arguments that name the value, the allowed range and the remedy.
+
+A range stands in the annotation, `alpha: NonNegative = 0.05`, of a dataclass's field or of a function's parameter;
+`fields` and `arguments` see to it, and that what is annotated `bool` is True or False.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import numbers
-from collections.abc import Iterable
-from typing import Any
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import torch
+from torch import Tensor
+
+LARGEST = 3.4e38  # the largest float32
+MOST = 10**9  # of anything that is counted
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def number(name: str, value: float, low: float, high: float = math.inf, *, open_low: bool = False) -> float:
     """A finite number in [low, high] (or (low, high] with `open_low`); raises TypeError or ValueError."""
     allowed = f"{name} {'>' if open_low else '>='} {low:g}" + ("" if high == math.inf else f" and <= {high:g}")
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}={value!r} is not a number; use a number with {allowed}")
-    value = float(value)
+        raise TypeError(f"{name}={brief(value)} is not a number; use a number with {allowed}")
+    try:
+        value = float(value)
+    except OverflowError:
+        value = math.inf
+    if high == math.inf and math.isfinite(value) and value > LARGEST:
+        high, allowed = LARGEST, f"{allowed} and <= {LARGEST:g}, the largest float32"
     if not math.isfinite(value) or value < low or value > high or (open_low and value == low):
         raise ValueError(f"{name}={value:g} is out of range; use {allowed}")
     return value
 
 
 def integer(name: str, value: int, low: int, high: int | None = None, *, hint: str = "") -> int:
-    """An integer in [low, high]; raises TypeError or ValueError."""
+    """An integer in [low, high], at most 2^63 - 1; raises TypeError or ValueError."""
     allowed = f"{name}>={low}" + ("" if high is None else f" and {name}<={high}") + (f" ({hint})" if hint else "")
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name}={value!r} is not an integer; use {allowed}")
+        raise TypeError(f"{name}={brief(value)} is not an integer; use {allowed}")
+    if high is None and value >= 2**63:
+        high, allowed = 2**63 - 1, f"{name}<=2**63 - 1"
     if value < low or (high is not None and value > high):
-        raise ValueError(f"{name}={value} is out of range; use {allowed}")
+        raise ValueError(f"{name}={brief(value)} is out of range; use {allowed}")
     return int(value)
 
 
 def choice(name: str, value: str, allowed: Iterable[str]) -> str:
     """One of the allowed words; raises ValueError."""
     allowed = list(allowed)
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(map(repr, allowed))}")
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name}={brief(value)} is not known; use one of {', '.join(map(repr, allowed))}")
     return value
 
 
 def boolean(name: str, value: bool) -> bool:
     """True or False; raises TypeError."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} is neither True nor False; use one of them")
-    return bool(value)
+        raise TypeError(f"{name}={brief(value)} is neither True nor False; use one of them")
+    return value
 
 
 def shape(name: str, value: Any, wanted: tuple[int, ...], hint: str) -> None:
@@ -50,3 +75,147 @@ def shape(name: str, value: Any, wanted: tuple[int, ...], hint: str) -> None:
         raise TypeError(f"{name}={type(value).__name__} is no tensor; use {hint}")
     if tuple(value.shape) != wanted:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, needed is {wanted}; use {hint}")
+
+
+def brief(value: Any) -> str:
+    """The repr, cut in its middle where it is long."""
+    if isinstance(value, int) and abs(value) > 10**40:
+        return f"{'-' if value < 0 else ''}1e{int(math.log10(abs(value)))}"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:120]}...{text[-60:]}"
+
+
+# --- ranges in annotations ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Within:
+    """Numbers from low to high; open_low: above low.  hint: what else to say of whole numbers."""
+
+    low: float
+    high: float | None = None
+    open_low: bool = False
+    hint: str = ""
+
+    def check(self, name: str, value: Any, kind: type) -> Any:
+        if kind is int:
+            return integer(name, value, int(self.low), None if self.high is None else int(self.high), hint=self.hint)
+        return number(name, value, self.low, math.inf if self.high is None else self.high, open_low=self.open_low)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    def check(self, name: str, value: Any, kind: type) -> Any:
+        return choice(name, value, self.words)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Values that pass a test; wanted: what they are, in words."""
+
+    test: Callable[[Any], bool]
+    wanted: str
+
+    def check(self, name: str, value: Any, kind: type) -> Any:
+        if not self.test(value):
+            wrong = ValueError if isinstance(kind, type) and isinstance(value, kind) else TypeError
+            raise wrong(f"{name}={brief(value)}; use {self.wanted}")
+        return value
+
+
+@dataclass(frozen=True)
+class Truth:
+    """True or False."""
+
+    def check(self, name: str, value: Any, kind: type) -> Any:
+        return boolean(name, value)
+
+
+Positive = Annotated[float, Within(0, open_low=True)]
+NonNegative = Annotated[float, Within(0)]
+Fraction = Annotated[float, Within(0, 1)]
+PositiveFraction = Annotated[float, Within(0, 1, open_low=True)]
+BelowOne = Annotated[float, Within(0, 0.999999)]
+Count = Annotated[int, Within(1, MOST)]
+CountFromZero = Annotated[int, Within(0, MOST)]
+Seed = Annotated[int, Within(0)]
+Points = Annotated[int, Within(2, 10_000)]
+Function = Annotated[Callable[..., Any], Kind(callable, "a function")]
+Text = Annotated[str, Kind(lambda value: isinstance(value, str), "a text")]
+Folder = Annotated[
+    str | os.PathLike, Kind(lambda value: isinstance(value, str | os.PathLike) and str(value), "the path of a folder")
+]
+Vector = Annotated[Tensor, Kind(lambda value: isinstance(value, Tensor) and value.ndim == 1, "a vector [d], a tensor")]
+FloatType = Annotated[
+    torch.dtype, Kind(lambda value: str(value) in ("torch.float32", "torch.float64"), "torch.float32 or torch.float64")
+]
+Device = Annotated[
+    str | torch.device, Kind(lambda value: isinstance(value, str | torch.device), "'cpu', 'cuda' or 'cuda:1'")
+]
+Mapped = Annotated[Mapping, Kind(lambda value: isinstance(value, Mapping), "a mapping")]
+
+
+def fields(instance: Any) -> None:
+    """Check the fields of a dataclass by their annotations; raises TypeError or ValueError."""
+    for name, allowed in ranges(type(instance)).items():
+        allowed.check(name, getattr(instance, name))
+
+
+def arguments(function: F) -> F:
+    """The function, with its arguments checked by their annotations; whole numbers and numbers become int and float."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        for name, allowed in ranges(function).items():
+            if name in given.arguments:
+                given.arguments[name] = allowed.check(name, given.arguments[name])
+        return function(*given.args, **given.kwargs)
+
+    return checked  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What an annotation allows: its range, of numbers or whole numbers, and whether None."""
+
+    by: Within | OneOf | Kind | Truth
+    kind: type
+    none: bool
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value; raises TypeError or ValueError."""
+        return None if self.none and value is None else self.by.check(name, value, self.kind)
+
+
+@functools.cache
+def ranges(thing: Any) -> dict[str, Allowed]:
+    """What the fields of a class or the parameters of a function allow, by name, where annotations have a range."""
+    found = {}
+    for part in reversed(thing.__mro__) if isinstance(thing, type) else [thing]:
+        known = vars(sys.modules[part.__module__])
+        for name, hint in inspect.get_annotations(part).items():
+            try:
+                hint = eval(hint, known) if isinstance(hint, str) else hint
+            except Exception:  # a type that is imported for annotations alone has no range
+                continue
+            found[name] = _allowed(hint, part.__module__.startswith("fedcore"))
+    return {name: allowed for name, allowed in found.items() if allowed is not None and name != "return"}
+
+
+def _allowed(hint: Any, ours: bool) -> Allowed | None:
+    """The range of an annotation; a bare `bool` is one in this package alone."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    marked = [get_args(kind) for kind in kinds if get_origin(kind) is Annotated]
+    found = [(by, kind) for kind, by in marked if isinstance(by, Within | OneOf | Kind)]
+    if not found and ours and set(kinds) <= {bool, type(None)} and bool in kinds:
+        found = [(Truth(), bool)]
+    if len(found) != 1:
+        return None
+    (by, kind), none = found[0], type(None) in kinds
+    return Allowed(replace(by, wanted=f"{by.wanted}, or None") if none and isinstance(by, Kind) else by, kind, none)

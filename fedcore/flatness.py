@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -12,12 +13,22 @@ from . import checks, rng
 from .objective.network import Federation
 from .objective.quadratic import Quadratic
 
-Objective = Federation | Quadratic | Callable[[Tensor], Tensor]
+_F = checks.Kind(
+    lambda value: isinstance(value, Federation | Quadratic) or callable(value), "a federation or a function"
+)
+Objective = Annotated[Federation | Quadratic | Callable[[Tensor], Tensor], _F]
 """A federation, whose F is the mean of its clients' training losses, or any differentiable function `x [d] -> F(x)`."""
 
 
+@checks.arguments
 def zeroth_order_flatness(
-    fed: Objective, x: Tensor, rho: float, *, samples: int = 32, steps: int = 10, seed: int = 0
+    fed: Objective,
+    x: checks.Vector,
+    rho: checks.Positive,
+    *,
+    samples: checks.Count = 32,
+    steps: checks.CountFromZero = 10,
+    seed: checks.Seed = 0,
 ) -> dict[str, float]:
     """How much F rises on the sphere of radius rho around `x [d]`: F(x + e) - F(x), the flatness that SAM lowers.
 
@@ -31,8 +42,15 @@ def zeroth_order_flatness(
     return _on_sphere(lambda e: F_(x + e) - base, lambda e: slope(x + e), x, rho, samples, steps, seed)
 
 
+@checks.arguments
 def first_order_flatness(
-    fed: Objective, x: Tensor, rho: float, *, samples: int = 32, steps: int = 10, seed: int = 0
+    fed: Objective,
+    x: checks.Vector,
+    rho: checks.Positive,
+    *,
+    samples: checks.Count = 32,
+    steps: checks.CountFromZero = 10,
+    seed: checks.Seed = 0,
 ) -> dict[str, float]:
     """How steep F gets on the sphere of radius rho around `x [d]`: rho ||grad F(x + e)||, the flatness that GAM lowers.
 
@@ -47,21 +65,28 @@ def first_order_flatness(
     return _on_sphere(lambda e: rho * slope(x + e).norm(), uphill, x, rho, samples, steps, seed)
 
 
-def loss_along(fed: Objective, a: Tensor, b: Tensor, points: int = 21) -> tuple[np.ndarray, np.ndarray]:
+@checks.arguments
+def loss_along(
+    fed: Objective, a: checks.Vector, b: checks.Vector, points: checks.Points = 21
+) -> tuple[np.ndarray, np.ndarray]:
     """F on the segment a + s (b - a): s in [0, 1] and F, `[points]` each.  `a`, `b`: `[d]`."""
-    checks.integer("points", points, 2)
     F_, s = _objective(fed)[0], np.linspace(0, 1, points)
     return s, np.array([float(F_(torch.lerp(a, b, float(v)))) for v in s])
 
 
+@checks.arguments
 def loss_slice(
-    fed: Objective, x: Tensor, u: Tensor, v: Tensor, radius: float = 1.0, points: int = 21
+    fed: Objective,
+    x: checks.Vector,
+    u: checks.Vector,
+    v: checks.Vector,
+    radius: checks.Positive = 1.0,
+    points: checks.Points = 21,
 ) -> tuple[np.ndarray, np.ndarray]:
     """F on the square x + s u + t v: s (and t) in [-radius, radius] `[points]`, and F `[points (t), points (s)]`.
 
     `x`, `u`, `v`: `[d]`; u and v are used as they are, so unit vectors make the radius a distance.
     """
-    checks.integer("points", points, 2)
     F_, s = _objective(fed)[0], np.linspace(-radius, radius, points)
     return s, np.array([[float(F_(x + a * u + b * v)) for a in s.tolist()] for b in s.tolist()])
 
@@ -69,7 +94,7 @@ def loss_slice(
 def _objective(fed: Objective) -> tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]:
     """F and its gradient; `slope(x, along=v)` is a Hessian-vector product."""
     if not isinstance(fed, Federation | Quadratic):
-        return fed, lambda x, along=None: _slope(fed, x, along)
+        return _number(fed), lambda x, along=None: _slope(_number(fed), x, along)
     plan = fed.plan(0, 0, np.arange(fed.n), steps=1, batch_size=None)
 
     def slope(x: Tensor, along: Tensor | None = None) -> Tensor:
@@ -77,6 +102,16 @@ def _objective(fed: Objective) -> tuple[Callable[[Tensor], Tensor], Callable[...
         return fed.full_gradient(x.expand(fed.n, -1), plan, along=along).mean(0)
 
     return fed.objective, slope
+
+
+def _number(F_: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def value(x: Tensor) -> Tensor:
+        found = F_(x)
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            raise TypeError(f"fed gave {checks.brief(found)}; return one number, computed from x in torch")
+        return found
+
+    return value
 
 
 def _slope(F_: Callable[[Tensor], Tensor], x: Tensor, along: Tensor | None) -> Tensor:
@@ -94,9 +129,6 @@ def _on_sphere(
     steps: int,
     seed: int,
 ) -> dict[str, float]:
-    checks.number("rho", rho, 0, open_low=True)
-    checks.integer("samples", samples, 1)
-    checks.integer("steps", steps, 0)
     noise = rng.numpy_generator(seed, rng.DATA)
 
     def scaled(direction: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from . import checks
 from .algorithms.method import Method
 
 Row = tuple[int, str, int | None, float]
@@ -74,6 +75,10 @@ class History:
 
     def curve(self, metric: str = "accuracy", client: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Rounds and values of a metric of the server, or of one client; raises KeyError naming those there are."""
+        if not isinstance(metric, str) or not isinstance(client, int | np.integer | None):
+            raise TypeError(
+                f"metric={checks.brief(metric)}, client={checks.brief(client)}; use a name, and a number or None"
+            )
         pairs = [(t, v) for t, name, i, v in self.rows if name == metric and i == client]
         if not pairs:
             known = sorted({name for _, name, i, _ in self.rows if i == client})
@@ -89,6 +94,8 @@ class History:
         """A metric against rounds (a matplotlib Figure); the default is accuracy, or loss where there is none."""
         from . import plots
 
+        if ax is not None and not hasattr(ax, "figure"):
+            raise TypeError(f"ax={checks.brief(ax)}; use matplotlib axes, or None for a new figure")
         if metric is None:
             metric = "accuracy" if any(name == "accuracy" for _, name, _, _ in self.rows) else "loss"
         t, v = self.curve(metric)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import distributed
+from . import distributed, hooks
 from .algorithms.method import Cut, Method, Round
 from .data.batches import Plan
 from .engine import PLAIN, Loss
@@ -107,13 +107,8 @@ class Place:
 
     def start(self) -> State:
         """The state before round 0."""
-        x, server = self.fed.x0, {k: v.clone() for k, v in self.method.start(self.fed.x0).items()}
-        for name in (*server, *self.method.client_state):
-            if hasattr(Round, name) or name in Round.__dataclass_fields__:
-                raise ValueError(
-                    f"{type(self.method).__name__} has a state {name!r}, which is a name of the round; use another"
-                )
-        first, clients = self.method.client_start(x), {}
+        x = self.fed.x0
+        server, first, clients = hooks.start(self.method, x), hooks.client_start(self.method, x), {}
         for name in self.method.client_state:
             clients[name] = torch.zeros(len(self.clients), self.fed.d, dtype=x.dtype, device=self.home)
             if name in first:
@@ -249,9 +244,9 @@ class Place:
     def prepare(self, method: Method, r: Round, drawn: Drawn) -> Round:
         """`method.prepare`; a method that sees rows sees those of all processes, and this one goes on with its own."""
         if self.world.size == 1 or method.across == "sums":
-            return method.prepare(r)
+            return hooks.prepared(method, method.prepare(r))
         whole = self.whole(r, drawn)
-        ready, here = method.prepare(whole), self._here(whole.ids, drawn)
+        ready, here = hooks.prepared(method, method.prepare(whole)), self._here(whole.ids, drawn)
         if not len(here):  # this process's row is no client of the cohort
             return method.prepare(replace(r, total=lambda v: v))
         rows, memory = (
@@ -262,12 +257,13 @@ class Place:
         parts = ready.parts and [part for part in (p.among(here) for p in ready.parts) if len(part.rows)]
         return replace(r.extended(rows=rows, memory=memory), server=ready.server, loss=loss, parts=parts)
 
-    def aggregate(self, method: Method, r: Round, Y: Tensor, drawn: Drawn) -> dict[str, Tensor]:
+    def aggregate(self, method: Method, r: Round, Y: Tensor, drawn: Drawn, state: State) -> dict[str, Tensor]:
         """`method.aggregate` on the rows that it sees; of client states, this process's rows."""
         if self.world.size == 1 or method.across == "sums":
-            return method.aggregate(r, Y)
+            return hooks.aggregate(method, r, Y, list(state))
         whole = self.whole(r, drawn)
-        new, here = method.aggregate(whole, self.gather(Y, drawn)), self._here(whole.ids, drawn)
+        new = hooks.aggregate(method, whole, self.gather(Y, drawn), list(state))
+        here = self._here(whole.ids, drawn)
         return {k: v[here] if k in method.client_state else v for k, v in new.items()}
 
     def whole(self, r: Round, drawn: Drawn) -> Round:

@@ -169,7 +169,8 @@ class Projected(nn.Module):
         return {**vars(self), "z": None}
 
 
-def projected(model: str | Callable = "cnn", dim: int = 256) -> Callable[[Sequence[int], int], nn.Module]:
+@checks.arguments
+def projected(model: str | Callable = "cnn", dim: checks.Count = 256) -> Callable[[Sequence[int], int], nn.Module]:
     """A model with MOON's projection head before its classifier: features -> same width -> dim -> classes.
 
     model: a name in `MODELS`, or a function `(shape, classes) -> Sequential`.
@@ -187,7 +188,6 @@ def projected(model: str | Callable = "cnn", dim: int = 256) -> Callable[[Sequen
 
     if not callable(model):
         checks.choice("model", model, MODELS)
-    checks.integer("dim", dim, 1)
     return make
 
 

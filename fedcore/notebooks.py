@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .checkpoint import is_alive
+
+HOUR = 3600.0  # seconds: a kernel reads its specification when it starts
 _serial = itertools.count()
 
 
@@ -97,6 +102,11 @@ class _Kernel:
 
     def __enter__(self) -> str:
         self.folder.mkdir(parents=True, exist_ok=True)
+        for other in self.folder.parent.iterdir():  # of processes that were killed
+            found = re.fullmatch(r"notebook-(\d+)-\d+", other.name)
+            with contextlib.suppress(OSError):
+                if found and time.time() - other.stat().st_mtime > HOUR and not is_alive(int(found[1])):
+                    shutil.rmtree(other, ignore_errors=True)
         (self.folder / "kernel.json").write_text(json.dumps(self.spec), encoding="utf-8")
         return self.name
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from .flatness import first_order_flatness, loss_along, loss_slice, zeroth_order
 from .memory import State
 from .objective.network import Federation
 from .objective.quadratic import Quadratic
-from .round import local_steps, one_round, start
+from .round import check_both, local_steps, one_round, start
 
 __all__ = [
     "consensus", "control_error", "drift", "first_order_flatness", "gradient_estimate", "gradient_of", "loss_along",
@@ -46,7 +47,8 @@ def control_error(r: Round, y: Tensor) -> dict[str, Tensor]:
     return {"control_error": (r.c_i - g).norm(dim=1) / g.norm(dim=1).clamp_min(1e-30)}
 
 
-def gradient_estimate(alpha: float):
+@checks.arguments
+def gradient_estimate(alpha: checks.NonNegative):
     """A probe of FedUp's estimate (alpha/lr)(x_prev - x) of grad F(x), against the mean of the cohort's gradients.
 
     Records `estimate_ratio` (length of the estimate's projection on the gradient, over the gradient's length: 1 is
@@ -89,7 +91,12 @@ def consensus(r: Round, y: Tensor) -> dict[str, Tensor]:
     return {name: (Z - Z.mean(0)).norm(dim=1).mean() for name, Z in (("consensus", X), ("consensus_local", y))}
 
 
-def submodel_gap(labels: str = "zero", momentum: float = 0.0, others: Mapping[str, Method] | None = None):
+@checks.arguments
+def submodel_gap(
+    labels: Annotated[str, checks.OneOf(("all", "zero", "-inf"))] = "zero",
+    momentum: checks.BelowOne = 0.0,
+    others: checks.Mapped | None = None,
+):
     """A probe of sub-model methods: how far each client's update is from that of the whole network (FedGSE, 4.4.3).
 
     The whole network is trained beside, from the round's own model, batches, learning rate and weight decay, with the
@@ -172,16 +179,17 @@ def submodel_conflict(fed: Federation, x: Tensor, scores: Sequence[Tensor], rati
     }
 
 
+@checks.arguments
 def mime_ablation(
     method: Method,
     fed: Federation | Quadratic,
-    x: Tensor,
+    x: checks.Vector,
     *,
-    steps: int = 40,
-    lr: float,
-    batch_size: int | None = 20,
-    seed: int = 0,
-    t: int = 0,
+    steps: checks.Count = 40,
+    lr: checks.Positive,
+    batch_size: checks.Count | None = 20,
+    seed: checks.Seed = 0,
+    t: checks.CountFromZero = 0,
     cohort: Sequence[int] | None = None,
     state: Mapping[str, Tensor] | None = None,
     targets: Sequence[int] = (),
@@ -200,14 +208,19 @@ def mime_ablation(
 
     Raises ValueError for an x of another shape, clients or targets that do not exist, and steps < 1.
     """
-    steps, lr = checks.integer("steps", steps, 1), checks.number("lr", lr, 0, open_low=True)
+    check_both(method, fed)
     if x.shape != (fed.d,):
         raise ValueError(f"x has shape {tuple(x.shape)}; use the {fed.d} parameters of this federation, [{fed.d}]")
-    clients = np.arange(fed.n) if cohort is None else np.asarray(cohort, dtype=int)
-    if not len(clients) or len(set(clients.tolist())) < len(clients) or not set(clients) <= set(range(fed.n)):
+    for name, given in (("cohort", () if cohort is None else cohort), ("targets", targets)):
+        if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+            raise TypeError(f"{name}={checks.brief(given)}; use a list of whole numbers")
+    if not isinstance(state, Mapping | None):
+        raise TypeError(f"state={checks.brief(state)}; use a mapping name -> tensor, or None")
+    targets = [checks.integer("targets: step", k, 1, steps) for k in targets]
+    chosen = range(fed.n) if cohort is None else [checks.integer("cohort: client", i, 0, fed.n - 1) for i in cohort]
+    clients = np.array(chosen, dtype=int)
+    if not len(clients) or len(set(clients.tolist())) < len(clients):
         raise ValueError(f"cohort={list(clients)}; use different clients from 0 to {fed.n - 1}, or None for all")
-    if not set(targets) <= set(range(1, steps + 1)):
-        raise ValueError(f"targets={list(targets)}; use steps from 1 to {steps}")
 
     first = start(method, fed)
     server = {**first.server, **(state or {}), "x": x}

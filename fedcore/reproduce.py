@@ -16,6 +16,7 @@ they are made of is in `fedcore.experiments`.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -35,47 +36,65 @@ __all__ = [
     "summary", "tables",
 ]  # fmt: skip
 
+INTERRUPTED = 130  # the shell's status
 PER_NOTEBOOK = 4.0  # seconds that a cell's notebook adds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status.  arguments: instead of those of the command line."""
     given = _parse(arguments)
+    if given.debug:
+        return _main(given)
+    try:
+        return _main(given)
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError, ImportError) as e:
+        print(_short(str(e)), file=sys.stderr)
+        return 2
+
+
+def _main(given: argparse.Namespace) -> int:
     root = Path(given.results)
+    if root.exists() and not root.is_dir():
+        raise ValueError(f"--results {root} is no folder; name one")
     root = root / "uncommitted" if given.uncommitted else root
     seeds = list(range(given.seeds)) if given.seeds else None
-    try:
-        if given.definitions:
-            table.add(given.definitions)
-        if given.names[0] != "report" and (given.format or given.output or given.plot):
-            raise ValueError("--format, --output and --plot belong to `report`; run tables without them")
-        if given.output and not given.format:
-            raise ValueError(f"--output {given.output} needs --format, one of {', '.join(export.FORMATS)}")
-        if given.names == ["list"]:
-            return _list(root, given.profile, seeds, given.workers)
-        if given.names[0] == "new":
-            return _new(given.names[1:], given.profile)
-        if given.names[0] == "report":
-            return _export(root, seeds, given) if given.format or given.plot else _report(root, seeds, given.names[1:])
-        if distributed.world().size > 1 and not given.plain:
-            raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
-        chosen = list(tables().values()) if given.names == ["all"] else [get(name) for name in given.names]
-    except ValueError as e:
-        print(e, file=sys.stderr)
-        return 2
+    if given.definitions:
+        table.add(given.definitions)
+    if given.names[0] != "report" and (given.format or given.output or given.plot):
+        raise ValueError("--format, --output and --plot belong to `report`; run tables without them")
+    if given.output and not given.format:
+        raise ValueError(f"--output {given.output} needs --format, one of {', '.join(export.FORMATS)}")
+    if given.names == ["list"]:
+        return _list(root, given.profile, seeds, given.workers)
+    if given.names[0] == "new":
+        return _new(given.names[1:], given.profile)
+    if given.names[0] == "report":
+        return _export(root, seeds, given) if given.format or given.plot else _report(root, seeds, given.names[1:])
+    if distributed.world().size > 1 and not given.plain:
+        raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
+    chosen = list(tables().values()) if given.names == ["all"] else [get(name) for name in given.names]
+    chosen = list({t.name: t for t in (get(t.drawn_from) if t.drawn_from else t for t in chosen)}.values())
+    cells = {t.name: [c for c in t.cells(given.profile) if not given.only or given.only in c.name] for t in chosen}
+    if given.only and not any(cells.values()):
+        raise ValueError(_nothing(given.only, [c.name for t in chosen for c in t.cells(given.profile)]))
     failures = 0
     try:
-        for one in {t.name: t for t in (get(t.drawn_from) if t.drawn_from else t for t in chosen)}.values():
-            failures += _run(one, Place(root, given.profile, one.name), seeds, given)
+        for one in chosen:
+            failures += _run(cells[one.name], Place(root, given.profile, one.name), seeds, given)
     except KeyboardInterrupt:
         print("\nstopped; what is finished is kept, and the same command goes on from here", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     return 1 if failures else 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m fedcore.reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m fedcore.reproduce",
+        usage="%(prog)s NAME [NAME ...] [options]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="list, report, new, all, or names of tables and figures"
@@ -102,6 +121,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="run nothing, but see whether today's code still computes what is older than it: a few rounds a cell",
     )
+    parser.add_argument("--debug", action="store_true", help="show errors with their whole traceback")
     parser.add_argument(
         "--uncommitted", action="store_true",
         help="use RESULTS/uncommitted, which git ignores: for trials of code that no commit holds",
@@ -123,13 +143,23 @@ def _new(names: Sequence[str], profile: str) -> int:
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
+    if not text.isdecimal() or not 1 <= len(text) <= 5 or not 1 <= int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number from 1 to 10000")
     return int(text)
 
 
-def _run(one: Table, place: Place, seeds: list[int] | None, given: argparse.Namespace) -> int:
-    cells = [cell for cell in one.cells(given.profile) if not given.only or given.only in cell.name]
+def _nothing(only: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(only, names, 3, 0.3) or names[:3]
+    return f"no cell's name contains {only!r}; did you mean one of {', '.join(map(repr, near)) or 'no cells'}?"
+
+
+def _short(text: str, lines: int = 6) -> str:
+    """The first lines of an error; `--debug` shows all."""
+    kept = [line[:500] for line in text.strip().splitlines()]
+    return "\n".join(kept if len(kept) <= lines else [*kept[: lines - 1], "... (--debug shows all)"])
+
+
+def _run(cells: list[Cell], place: Place, seeds: list[int] | None, given: argparse.Namespace) -> int:
     if given.confirm:
         return _confirm(place, cells, given.device)
     outcome = batch.run(
@@ -141,7 +171,9 @@ def _run(one: Table, place: Place, seeds: list[int] | None, given: argparse.Name
     for message in outcome.damaged:
         print(message, file=sys.stderr)
     for name, notebook, error in outcome.failed:
-        print(f"\nFAILED {place.table}: {name}\n  notebook: {notebook}\n  {error.rstrip()}", file=sys.stderr)
+        shown = error.rstrip() if given.debug else _short(error.splitlines()[0], 1)
+        where = "" if given.plain else f"\n  notebook: {notebook}"
+        print(f"\nFAILED {place.table}: {name}{where}\n  {shown}", file=sys.stderr)
     print(
         f"{place.table} ({given.profile}): {len(outcome.done)} cells run, {len(outcome.stood)} stood already, "
         f"{len(outcome.failed)} failed; results in {place.folder}"
@@ -229,6 +261,8 @@ def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
     from .experiments import claims, overview
 
     chosen = export.chosen(names)
+    if not root.is_dir():
+        raise ValueError(f"the results folder {root} does not exist; run a table first, or name another by --results")
     for profile in PROFILES:
         frames = {}
         for t in chosen:
@@ -271,9 +305,13 @@ def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace) -> i
 
 def _command() -> int:
     """`main`, which ends quietly when nobody reads its output any more (`list | head`), with the shell's status 141."""
+    for stream in (sys.stdout, sys.stderr):  # of any encoding
+        stream.reconfigure(errors="backslashreplace")
     try:
         status = main()
         sys.stdout.flush()
+        if status == INTERRUPTED:  # without waiting for threads that are at work; kernels end with their parent
+            os._exit(status)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
         return 141

@@ -11,9 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import checks, hooks
 from .algorithms.method import Method, Round
 from .memory import Drawn, Place, State
+from .objective.network import Federation
 from .objective.protocol import Objective
+from .objective.quadratic import Quadratic
 from .settings import Settings, check_method
 
 Watch = Callable[[Round, Tensor], None]
@@ -40,18 +43,34 @@ def start(method: Method, fed: Objective) -> State:
     Raises TypeError for what is no method or whose hooks take other arguments, ValueError for a federation that does
     not suit the method.
     """
+    return Place(method, on(method, fed)).start()
+
+
+FEDERATIONS = (Federation, Quadratic)
+
+
+def check_both(method: Method, fed: Objective) -> None:
+    """TypeError for what is no method or no federation."""
     check_method(method)
-    return Place(method, method.on(fed)).start()
+    if not isinstance(fed, FEDERATIONS):
+        raise TypeError(f"fed={type(fed).__name__}; make one with fc.federation(...) or fc.quadratic(A, b)")
 
 
+def on(method: Method, fed: Objective) -> Objective:
+    """The federation as a method needs it; raises TypeError as `check_both`."""
+    check_both(method, fed)
+    return hooks.on(method, fed, FEDERATIONS)
+
+
+@checks.arguments
 def one_round(
     method: Method,
     fed: Objective,
     state: State,
-    t: int,
+    t: checks.CountFromZero,
     *,
     cohort: int | float | Sequence[int] | None = None,
-    watch: Watch | None = None,
+    watch: checks.Function | None = None,
     **settings: Any,
 ) -> tuple[State, Seen]:
     """Round t (from 0) of a method: the new state, and what the round saw.  `state` stays as it is.
@@ -68,8 +87,7 @@ def one_round(
 
     Raises ValueError for a state of another method or federation and for settings out of range, TypeError as `start`.
     """
-    check_method(method)
-    fed = method.on(fed)
+    fed = on(method, fed)
     s = Settings.checked(method, fed, cohort=cohort, rounds=t + 1, **settings)
     place = Place(method, fed, s)
     place.check(state)
@@ -92,10 +110,10 @@ def play(
     )  # fmt: skip
 
     r = place.prepare(method, r, drawn)
-    Y = place.iterates(method.broadcast(r), r.m)
+    Y = place.iterates(hooks.broadcast(method, r), r.m)
     for small, y in place.pieces(r, Y):
         local_steps(method, small, y, watch)
-    new = place.aggregate(method, r, Y, drawn)
+    new = place.aggregate(method, r, Y, drawn, state)
     return place.put(state, new, drawn, t), Seen(r, Y, drawn)
 
 
@@ -117,7 +135,7 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         if watch is not None:
             watch(seen, y)
         with unwritten(method, {**seen.server, **_plain(seen.rows), "y": y}):
-            v = method.direction(G, y, seen)
+            v = hooks.direction(method, method.direction(G, y, seen), y)
         if r.clip is not None:
             v = v * (r.clip / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
         if velocity is not None:

@@ -4,60 +4,62 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import checkpoint, checks, distributed
+from . import checkpoint, checks, distributed, hooks
 from .algorithms.method import Method, Round
 from .history import Diverged, History, Row
+from .identity import digest
 from .memory import Place, chunk_size
 from .objective.network import Federation
 from .objective.protocol import Objective
-from .objective.quadratic import Quadratic
 from .progress import bar as progress_bar
 from .progress import somebody_looks
-from .round import Seen, play
-from .settings import Cohort, Settings, check_method
+from .round import Seen, check_both, on, play
+from .settings import BatchSize, Cohort, LocalSteps, Settings, Weighting
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 OnEvaluate = Callable[[int, dict[str, float]], bool | None]
 
 
+@checks.arguments
 def simulate(
     method: Method,
     fed: Objective,
     *,
-    rounds: int,
+    rounds: checks.CountFromZero,
     cohort: Cohort | Callable[[int], Cohort] = None,
     lr: float | Callable[[int], float] = 0.1,
-    lr_decay: float = 1.0,
-    local_epochs: int = 1,
-    local_steps: int | None = None,
-    batch_size: int | None = 20,
-    server_lr: float = 1.0,
-    weight_decay: float = 0.0,
-    clip: float | None = None,
-    momentum: float = 0.0,
-    weighting: str = "uniform",
-    seed: int = 0,
-    eval_every: int = 1,
-    eval_on: str = "test",
+    lr_decay: checks.Positive = 1.0,
+    local_epochs: checks.Count = 1,
+    local_steps: LocalSteps | None = None,
+    batch_size: BatchSize | None = 20,
+    server_lr: checks.Positive = 1.0,
+    weight_decay: checks.NonNegative = 0.0,
+    clip: checks.Positive | None = None,
+    momentum: checks.BelowOne = 0.0,
+    weighting: Weighting = "uniform",
+    seed: checks.Seed = 0,
+    eval_every: checks.Count = 1,
+    eval_on: Annotated[str, checks.OneOf(("test", "validation"))] = "test",
     on_evaluate: OnEvaluate | None = None,
-    dtype: torch.dtype | None = None,
-    device: str | torch.device | None = None,
-    checkpoint_dir: str | os.PathLike | None = None,
-    checkpoint_every: int | None = None,
+    dtype: checks.FloatType | None = None,
+    device: checks.Device | None = None,
+    checkpoint_dir: checks.Folder | None = None,
+    checkpoint_every: checks.Count | None = None,
     resume: bool = True,
     progress: bool | None = None,
     probes: Sequence[Probe] = (),
     personal: bool | str = False,
-    chunk: int | None = None,
+    chunk: Annotated[int, checks.Within(1, hint="or None for as many as there is memory for")] | None = None,
 ) -> History:
     """Run a method on a federation for `rounds` rounds and return its `History`.
 
@@ -96,29 +98,22 @@ def simulate(
     CheckpointError for a damaged or foreign checkpoint, OSError for a folder that cannot be written.  What
     `on_evaluate` raises carries the history up to there as `.history`; the checkpoint has it too.
     """
-    check_method(method)
-    if not isinstance(fed, Federation | Quadratic):
-        raise TypeError(f"fed={type(fed).__name__}; make one with fc.federation(...) or fc.quadratic(A, b)")
-    if dtype not in (None, torch.float32, torch.float64):
-        raise ValueError(f"dtype={dtype}; use torch.float32, torch.float64, or None for the federation's own")
-    rounds = checks.integer("rounds", rounds, 0)
-    eval_every = checks.integer("eval_every", eval_every, 1)
-    if checkpoint_every is not None:
-        checkpoint_every = checks.integer("checkpoint_every", checkpoint_every, 1)
+    check_both(method, fed)
     if callable(probes):
         raise TypeError(f"probes={probes!r} is one probe; use a list of them, probes=[...]")
+    if not isinstance(probes, list | tuple) or not all(callable(probe) for probe in probes):
+        raise TypeError(f"probes={checks.brief(probes)}; use a list of functions (round, y [m, d]) -> {{name: value}}")
     if not isinstance(personal, bool):
         checks.choice("personal", personal, ("local",))
     if personal and not isinstance(fed, Federation):
         raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
-    checks.choice("eval_on", eval_on, ("test", "validation"))
     if eval_on == "validation":
         if not isinstance(fed, Federation):
             raise ValueError("eval_on='validation', but a quadratic has no data; use eval_on='test', its own measures")
         fed = fed.on_validation()
     if on_evaluate is not None and not callable(on_evaluate):
         raise TypeError(f"on_evaluate={on_evaluate!r}; use a function of the rounds done and the metrics, or None")
-    fed = method.on(fed.to(device, dtype))
+    fed = on(method, fed.to(device, dtype))
     s = Settings.checked(
         method, fed, rounds=rounds, cohort=cohort, lr=lr, lr_decay=lr_decay, local_epochs=local_epochs,
         local_steps=local_steps, batch_size=batch_size, server_lr=server_lr, weight_decay=weight_decay, clip=clip,
@@ -126,16 +121,18 @@ def simulate(
     )  # fmt: skip
     if chunk is None:
         chunk = chunk_size(method, fed, s)
-    else:
-        chunk = checks.integer("chunk", chunk, 1, hint="or None for as many as there is memory for")
     world = distributed.world()
     with world.together():
         place = Place(method, fed, s, world, chunk, rounds)
         settings = {**s.named(), "eval_every": eval_every} | ({"eval_on": eval_on} if eval_on != "test" else {})
         run = Run(method, fed, s, place, list(probes), personal, settings, on_evaluate)
-        store = checkpoint.Store(checkpoint_dir, run.identity()) if checkpoint_dir is not None else None
-        if store and resume:
-            run.restore(store.load(rounds))
+        store = None
+        if checkpoint_dir is not None:
+            store = checkpoint.Store(checkpoint_dir, run.identity(), run.bits())
+            if resume:
+                run.restore(store.load(rounds), rounds)
+            if run.t < rounds or not resume:
+                store.open()
         return run.go(rounds, store, checkpoint_every or eval_every, False if world.rank else progress)
 
 
@@ -161,11 +158,32 @@ class Run:
 
     def identity(self) -> dict[str, Any]:
         """All that determines the result, but for the number of rounds."""
-        more = {"personal": self.personal} if self.personal else {}
-        return {"method": repr(self.method), "federation": self.fed.fingerprint(), **self.settings, **more}
+        return {
+            "method": re.sub(r" at 0x[0-9a-fA-F]+", "", repr(self.method)),
+            "method's fields and code": digest(self.method, containers=False),
+            **{f"federation's {name}": value for name, value in self.fed.identity().items()},
+            **self.settings,
+            "personal": self.personal,
+            "probes": [[getattr(p, "__qualname__", repr(type(p))), digest(p, containers=False)] for p in self.probes],
+        }
 
-    def restore(self, saved: checkpoint.Saved | None) -> None:
-        """Go on after the rounds of a checkpoint; raises CheckpointError where the processes read different ones."""
+    def bits(self) -> dict[str, Any]:
+        """What the last bits of a result may hang on."""
+        cuda = self.fed.device.type == "cuda"
+        return {
+            "threads": torch.get_num_threads(),
+            "processes": self.place.world.size,
+            "chunk": self.place.chunk,
+            "device": torch.cuda.get_device_name(self.fed.device) if cuda else torch.backends.cpu.get_cpu_capability(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        }
+
+    def restore(self, saved: checkpoint.Saved | None, to: int) -> None:
+        """Go on after the rounds of a checkpoint, up to round `to`.
+
+        Raises CheckpointError where the processes read different ones.
+        """
         world = self.place.world
         rounds = world.objects(saved and saved.t)
         if len(set(rounds)) > 1:
@@ -183,7 +201,9 @@ class Run:
         for cohort in saved.cohorts:
             self.state.visits[cohort] += 1
         self.state = replace(self.state, server=server)
-        self.history.cohorts, self.history.rows = saved.cohorts, saved.rows
+        every = self.settings["eval_every"]  # a run of fewer rounds evaluated its last one, which is no last one now
+        self.history.cohorts = saved.cohorts
+        self.history.rows = [row for row in saved.rows if row[0] % every == 0 or row[0] == to]
         self.history.params, self.history.state = self.state["x"], dict(self.state)
 
     def go(self, rounds: int, store: checkpoint.Store | None, save_every: int, progress: bool | None) -> History:
@@ -331,7 +351,11 @@ class Run:
             m = len(self.place.dealt(seen.drawn))
             X, clients = seen.y[:m], seen.round.ids[:m]
         else:
-            own = None if self.personal == "local" else self.method.personal(self.state, fed.layout)
+            own = (
+                None
+                if self.personal == "local"
+                else hooks.personal(self.method, self.state, fed.layout, (len(clients), fed.d))
+            )
             X = x.expand(len(clients), -1) if own is None else own
         metrics = fed.evaluate_clients(X, clients)
         columns = {k: list(zip(clients.tolist(), v.tolist(), strict=True)) for k, v in metrics.items()}

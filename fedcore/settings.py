@@ -6,12 +6,13 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from . import checks, rng
+from . import checks, hooks, rng
 from .algorithms.method import Method, Work
+from .checks import Within
 from .objective.protocol import Objective
 
 HOOKS = (
@@ -19,6 +20,9 @@ HOOKS = (
 )  # fmt: skip
 
 
+LocalSteps = Annotated[int, Within(1, checks.MOST, hint="or None for local_epochs")]
+BatchSize = Annotated[int, Within(1, checks.MOST, hint="or None for the full local batch")]
+Weighting = Annotated[str, checks.OneOf(("uniform", "samples"))]
 Cohort = int | float | Sequence[int] | None
 
 
@@ -45,46 +49,47 @@ class Settings:
     weighting: str = "uniform"
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        """Raises ValueError and TypeError with value, range and remedy."""
-        for name in ("lr", "lr_decay", "server_lr"):
-            if not isinstance(getattr(self, name), ByRound):
-                self._set(name, checks.number(name, getattr(self, name), 0, open_low=True))
-        self._set("weight_decay", checks.number("weight_decay", self.weight_decay, 0))
-        self._set("momentum", checks.number("momentum", self.momentum, 0, 0.999999))
-        if self.clip is not None:
-            self._set("clip", checks.number("clip", self.clip, 0, open_low=True))
-        self._set("local_epochs", checks.integer("local_epochs", self.local_epochs, 1))
-        self._set("seed", checks.integer("seed", self.seed, 0))
-        for name, instead in (("batch_size", "the full local batch"), ("local_steps", "local_epochs")):
-            if getattr(self, name) is not None:
-                self._set(name, checks.integer(name, getattr(self, name), 1, hint=f"or None for {instead}"))
-        checks.choice("weighting", self.weighting, ("uniform", "samples"))
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
     @staticmethod
+    @checks.arguments
     def checked(
         method: Method,
         fed: Objective,
         rounds: int,
         cohort: Cohort | Callable[[int], Cohort] = None,
         lr: float | Callable[[int], float] = 0.1,
-        **settings: Any,
+        lr_decay: checks.Positive = 1.0,
+        local_epochs: checks.Count = 1,
+        local_steps: LocalSteps | None = None,
+        batch_size: BatchSize | None = 20,
+        server_lr: checks.Positive = 1.0,
+        weight_decay: checks.NonNegative = 0.0,
+        clip: checks.Positive | None = None,
+        momentum: checks.BelowOne = 0.0,
+        weighting: Weighting = "uniform",
+        seed: checks.Seed = 0,
     ) -> Settings:
-        """The settings of `rounds` rounds of a method; raises ValueError also where the two do not suit each other."""
+        """The settings of `rounds` rounds of a method.
+
+        Raises ValueError and TypeError with value, range and remedy, also where method and settings do not suit each
+        other.
+        """
         if callable(lr):
             lr = _by_round("lr", lr, rounds, lambda v: checks.number("lr", v, 0, open_low=True))
+        else:
+            lr = checks.number("lr", lr, 0, open_low=True)
         if method.ignores_cohort:
             cohort = None
         if callable(cohort):
             cohort = _by_round("cohort", cohort, rounds, lambda v: _cohort(v, fed.n))
         else:
             cohort = _cohort(cohort, fed.n)
-        s = Settings(cohort, lr, **settings)
+        s = Settings(
+            cohort, lr, lr_decay, local_epochs, local_steps, batch_size, server_lr, weight_decay, clip, momentum,
+            weighting, seed,
+        )  # fmt: skip
         for rate in {min(s.lr, default=1), max(s.lr, default=1)} if isinstance(s.lr, ByRound) else {s.lr}:
-            if abs(math.log(rate) + rounds * math.log(s.lr_decay)) > 700:
+            end = math.log(rate) + rounds * math.log(s.lr_decay)
+            if end < -700 or end > math.log(checks.LARGEST):
                 raise ValueError(
                     f"lr={rate:g} with lr_decay={s.lr_decay:g} leaves the floating-point numbers within "
                     f"rounds={rounds}; use an lr_decay nearer to 1, or fewer rounds"
@@ -113,7 +118,8 @@ class Settings:
     def work(self, method: Method, t: int) -> Work:
         """The local work of round t, as the method takes it."""
         lr = (self.lr[t] if isinstance(self.lr, ByRound) else self.lr) * self.lr_decay**t
-        return method.local_work(Work(t, lr, self.momentum, self.local_epochs, self.local_steps, self.batch_size))
+        work = Work(t, lr, self.momentum, self.local_epochs, self.local_steps, self.batch_size)
+        return hooks.local_work(method, work)
 
     def named(self) -> dict[str, Any]:
         """The settings by name, one that is a function of the round as {"by round": its values}."""

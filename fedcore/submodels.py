@@ -22,8 +22,10 @@ class Width:
     """module -> the module with the first ceil(ratio * width) units of each stream; `scaled`: its scalers have rate
     `ratio` (else 1)."""
 
-    ratio: float
+    ratio: checks.PositiveFraction
     scaled: bool = True
+
+    __post_init__ = checks.fields
 
     def __call__(self, module: nn.Module) -> nn.Module:
         neurons, small = Neurons.of(module), copy.deepcopy(module)
@@ -57,7 +59,9 @@ class Width:
 class Depth:
     """A network with heads -> its first `stages` stages and heads."""
 
-    stages: int
+    stages: checks.Count
+
+    __post_init__ = checks.fields
 
     def __call__(self, module: nn.Module) -> nn.Module:
         if self.stages == stages(module):
@@ -113,8 +117,9 @@ def with_heads(net: nn.Module, classes: int) -> Heads:
 def multihead(model: str | Callable[[Sequence[int], int], nn.Module]) -> Callable[[Sequence[int], int], nn.Module]:
     """DepthFL's form of a model, `with_heads` of it.  Returns a function for `model=`."""
     if isinstance(model, str):
-        checks.choice("model", model, MODELS)
-        model = MODELS[model]
+        model = MODELS[checks.choice("model", model, MODELS)]
+    if not callable(model):
+        raise TypeError(f"model={checks.brief(model)}; use a name, or a function (shape, classes) -> torch.nn.Module")
     return lambda shape, classes: with_heads(model(shape, classes), classes)
 
 

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import itertools
 import json
 import os
-import pickle
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from filelock import FileLock
 
 from . import checks, run
 from .checkpoint import atomic
 from .history import Diverged
+from .identity import digest
 from .objective.protocol import Objective
-from .objective.targets import identity
 from .progress import bar, somebody_looks
+from .round import FEDERATIONS
 
 ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
 OURS = {"seed": "seeds=", "checkpoint_dir": "folder=", "resume": "folder=", "progress": "progress="}
+LISTENERS = ("probes", "on_evaluate")  # they may write to what they refer to
+FEDERATION = checks.Kind(
+    lambda value: callable(value) or isinstance(value, FEDERATIONS), "a federation, or a function that makes one"
+)
 Failure = tuple[str, Exception]
 
 
@@ -38,13 +41,14 @@ class SweepFailed(RuntimeError):
         super().__init__("\n".join([f"{len(failures)} of {total} runs failed; .frame has the others:", *lines, *more]))
 
 
+@checks.arguments
 def sweep(
-    federation: Objective | Callable[..., Objective],
-    grid: Mapping[str, Sequence[Any]],
+    federation: Annotated[Objective | Callable[..., Objective], FEDERATION],
+    grid: checks.Mapped,
     *,
     seeds: int | Sequence[int] = 3,
-    folder: str | os.PathLike | None = None,
-    workers: int | None = 1,
+    folder: checks.Folder | None = None,
+    workers: Annotated[int, checks.Within(1, 10_000, hint="or None for one per core")] | None = 1,
     progress: bool | None = None,
     **fixed: Any,
 ) -> Any:
@@ -73,8 +77,6 @@ def sweep(
     Raises ValueError for names that nothing takes and for empty lists, `SweepFailed` after all runs when some failed.
     """
     names, seeds = _checked(federation, grid, seeds, fixed)
-    if workers is not None:
-        workers = checks.integer("workers", workers, 1, hint="or None for one per core")
     settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[k] for k in names))]
     jobs = [(setting, seed) for setting in settings for seed in seeds]
     show = progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")
@@ -110,7 +112,7 @@ def _checked(
             raise ValueError(
                 f"{name!r} is an argument of neither simulate nor the federation; known: {', '.join(known)}"
             )
-    if isinstance(seeds, Sequence):
+    if isinstance(seeds, Sequence) and not isinstance(seeds, str | bytes):
         seeds = [checks.integer("seeds: seed", s, 0) for s in seeds]
         if not seeds or len(set(seeds)) < len(seeds):
             raise ValueError(f"seeds={seeds}; use different seeds, or how many")
@@ -145,14 +147,16 @@ def _all(
 def _one(number: int, federation: Any, setting: Mapping[str, Any], seed: int, folder: Any) -> tuple[int, Any]:
     """One run: its number, and its rows and round of divergence, or the error that it ended with."""
     try:
+        from .experiments import provenance
+
         called = {k: v for k, v in setting.items() if k in ARGUMENTS}
         made = {k: v for k, v in setting.items() if k not in ARGUMENTS}
         fed = federation(seed=seed, **made) if callable(federation) else federation
         if folder is None:
             return number, _run(fed, called, seed)
-        belongs = {"code": _code(called["method"]), "federation": fed.fingerprint(), "seed": seed}
-        belongs |= {k: [_named(v), _digest(v)] for k, v in sorted(called.items())}
-        key = _hash(json.dumps(belongs))
+        belongs = {"code": provenance.library(), "federation": fed.fingerprint(), "seed": seed}
+        belongs |= {k: [_named(v), digest(v, containers=k not in LISTENERS)] for k, v in sorted(called.items())}
+        key = digest(belongs)
         file = Path(folder) / f"{key}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):  # two sweeps on one folder: the second waits, and reads
@@ -175,41 +179,9 @@ def _run(fed: Objective, called: Mapping[str, Any], seed: int, **more: Any) -> d
     return {"rows": history.rows, "diverged": diverged}
 
 
-def _code(method: Any) -> list[str]:
-    """Hashes of the package's code, and of the method's where it is the user's own."""
-    from .experiments import provenance
-
-    return [provenance.library(), *(_hash(_source(c)) for c in type(method).__mro__ if not _is_ours(c))]
-
-
-def _is_ours(defined: type) -> bool:
-    return defined.__module__.partition(".")[0] in ("fedcore", "builtins")
-
-
 def _named(value: Any) -> str:
     """The value's repr, without addresses in memory."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-
-
-def _digest(value: Any) -> str:
-    """A hash of a setting's value; of a function its source, and what it takes from around it."""
-    if inspect.isfunction(value):
-        return _hash(identity([value, inspect.getclosurevars(value).globals]))
-    try:
-        return _hash(pickle.dumps(value))
-    except Exception:  # what cannot be pickled has its repr alone, which stands beside this
-        return ""
-
-
-def _source(defined: type) -> str:
-    try:
-        return inspect.getsource(defined)
-    except (OSError, TypeError):  # typed at a prompt that keeps no source
-        return defined.__qualname__
-
-
-def _hash(text: str | bytes) -> str:
-    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:16]
 
 
 def _frame(names: Sequence[str], jobs: Sequence[tuple[dict, int]], results: Mapping[int, Any]) -> Any:

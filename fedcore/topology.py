@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -139,11 +139,10 @@ class RandomRegular(Topology):
     Raises TypeError or ValueError for a degree that is no integer from 1 to n - 1, and for odd n * degree.
     """
 
-    degree: int = 10
+    degree: checks.Count = 10
     varies = True
 
-    def __post_init__(self) -> None:
-        checks.integer("degree", self.degree, 1)
+    __post_init__ = checks.fields
 
     def lists(self, n: int, seed: int, t: int) -> Lists:
         checks.integer("degree", self.degree, 1, n - 1, hint=f"{n} clients")
@@ -171,11 +170,10 @@ class DirectedRandom(Topology):
     Raises TypeError or ValueError for a degree that is no integer from 1 to n - 1.
     """
 
-    degree: int = 10
+    degree: checks.Count = 10
     varies = True
 
-    def __post_init__(self) -> None:
-        checks.integer("degree", self.degree, 1)
+    __post_init__ = checks.fields
 
     def lists(self, n: int, seed: int, t: int) -> Lists:
         k = checks.integer("degree", self.degree, 1, n - 1, hint=f"{n} clients")
@@ -202,13 +200,18 @@ class Graph(Topology):
     def __post_init__(self) -> None:
         if getattr(self.graph, "is_directed", bool)():
             raise ValueError("the graph is directed; use graph.to_undirected(), or fc.DirectedRandom(degree)")
-        pairs = [tuple(pair) for pair in getattr(self.graph, "edges", self.graph)]
+        try:
+            pairs = [(a, b) for a, b, *_ in getattr(self.graph, "edges", self.graph)]
+        except (TypeError, ValueError) as e:
+            raise TypeError(f"graph={checks.brief(self.graph)}; use a networkx graph, or pairs of numbers") from e
+        if not hasattr(self.graph, "nodes"):
+            pairs = [tuple(checks.integer("graph: client", i, 0, 10**6) for i in pair) for pair in pairs]
         numbered = not hasattr(self.graph, "nodes")
         nodes = list(range(1 + max(map(max, pairs), default=-1)) if numbered else self.graph.nodes)
         if set(nodes) == set(range(len(nodes))):
             nodes.sort()
         number = {node: i for i, node in enumerate(nodes)}
-        edges = sorted({tuple(sorted((number[a], number[b]))) for a, b, *_ in pairs if a != b})
+        edges = sorted({tuple(sorted((number[a], number[b]))) for a, b in pairs if a != b})
         _connected(len(nodes), edges, "the graph")
         object.__setattr__(self, "graph", tuple(edges))
 
@@ -272,20 +275,27 @@ def topology(value: Any) -> Topology:
     return Matrix(W, connected=not alone)
 
 
+def _is_device(value: Any) -> bool:
+    try:
+        return isinstance(value, torch.device) or (isinstance(value, str) and torch.device(value) is not None)
+    except RuntimeError:
+        return False
+
+
+@checks.arguments
 def mixing(
-    topology: Topology,
-    n: int,
-    seed: int = 0,
-    t: int = 0,
+    topology: Annotated[Topology, checks.Kind(lambda value: isinstance(value, Topology), "fc.Ring() or another")],
+    n: checks.Count,
+    seed: checks.Seed = 0,
+    t: checks.CountFromZero = 0,
     *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
+    device: Annotated[torch.device | str, checks.Kind(_is_device, "'cpu', 'cuda' or 'cuda:1'")] = "cpu",
+    dtype: checks.FloatType = torch.float64,
 ) -> Mixing:
     """The W of n clients in round t, a function of (topology, n, seed, t) alone, built once.
 
     Raises ValueError where the topology has no graph on n clients.
     """
-    checks.integer("n", n, 1)
     when = (seed, t) if topology.varies else (0, 0)
     return _mixing(topology, n, *when, device, dtype)
 
@@ -309,6 +319,7 @@ def gap(W: Any) -> float:
     return 1.0 - float(np.sort(np.abs(spectrum(W)))[::-1][1:2].sum())
 
 
+@checks.arguments
 def check(W: Any, *, connected: bool = True) -> np.ndarray:
     """W `[n, n]` in float64, when it is a mixing matrix: symmetric, doubly stochastic, and leading to consensus.
 
@@ -348,7 +359,7 @@ def check(W: Any, *, connected: bool = True) -> np.ndarray:
 def _array(W: Any) -> np.ndarray:
     try:
         W = np.array(W.detach().cpu().numpy() if isinstance(W, Tensor) else W, np.float64)
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         raise ValueError(f"the mixing matrix is no array of numbers ({e}); use [n, n]") from e
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not len(W):
         raise ValueError(f"the mixing matrix has shape {W.shape}; use [n, n], one row and one column a client")

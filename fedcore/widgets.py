@@ -20,10 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from . import checks
 from .alt import check_figure, describe, numbered, printed
 
 DPI = 160  # 1024 pixels for a 6.4 inch figure: sharp on a phone and in a text column
@@ -153,6 +154,8 @@ def _values(name: str, values: Any) -> list:
         )
     if not len(values):
         raise ValueError(f"{name}={values!r} is empty; give at least one value")
+    if len(values) > 1000:
+        raise ValueError(f"{name} has {len(values):,} values, more than a slider can show; give a few tens at most")
     labels = _labels(values)
     for label in labels:
         if labels.count(label) > 1:
@@ -318,13 +321,15 @@ def _can_be_live() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
+@checks.arguments
 def explore(
     fn: Callable,
     *,
-    start: Mapping[str, Any] | None = None,
-    caption: str | None = None,
-    play: str | bool | None = None,
-    max_frames: int = 60,
+    start: checks.Mapped | None = None,
+    caption: checks.Text | None = None,
+    play: Annotated[str | bool, checks.Kind(lambda v: isinstance(v, str | bool), "a name, False or None")]
+    | None = None,
+    max_frames: checks.Count = 60,
     **values: Sequence,
 ) -> Explorer:
     """A picture with a slider for each of `values`: `explore(fn, alpha=[0.1, 1.0], K=[1, 5, 10])`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import helpers as h
 import numpy as np
@@ -294,7 +295,64 @@ LOSSES = [
     (lambda: fed(metrics={"m": 3}), TypeError, "metrics= mapping name -> function"),
     (lambda: fed(metrics={"accuracy": mse}), ValueError, "'accuracy' already another name"),
 ]
+
+
+def mine(**hooks):
+    """A method of the user's with these hooks."""
+    return type("Mine", (fc.Method,), hooks)()
+
+
+HOOKS = [
+    (mine(aggregate=lambda s, r, y: {}), ValueError, "Mine.aggregate [] 'x'"),
+    (
+        mine(aggregate=lambda s, r, y: {"x": r.x, "xx": r.x}),
+        ValueError,
+        "Mine.aggregate 'xx' none of its states declare",
+    ),
+    (mine(aggregate=lambda s, r, y: {"x": r.x.mean()}), ValueError, "Mine.aggregate: 'x' () (3,) torch.float64"),
+    (mine(aggregate=lambda s, r, y: {"x": r.x.long()}), ValueError, "'x' torch.int64 torch.float64"),
+    (mine(aggregate=lambda s, r, y: None), TypeError, "Mine.aggregate None mapping"),
+    (mine(client_state=("h",), aggregate=lambda s, r, y: {"x": r.x, "h": y[0]}), ValueError, "'h' (3,) (4, 3)"),
+    (mine(client_state=("p",)), ValueError, "'p' a name of the round use another"),
+    (mine(client_state="h_i"), TypeError, "Mine.client_state='h_i' tuple of names"),
+    (mine(client_state=("h", "h")), ValueError, "client_state 'h' twice"),
+    (mine(client_state=("x",)), ValueError, "'x' server clients two names"),
+    (
+        mine(client_state=("h",), client_start=lambda s, x: {"hh": x}),
+        ValueError,
+        "client_start 'hh' none of its states",
+    ),
+    (mine(client_state=("h",), client_start=lambda s, x: {"h": x[:2]}), ValueError, "client_start: 'h' (2,) (3,)"),
+    (mine(start=lambda s, x: {"z": x}), ValueError, "Mine.start ['z'] without the model"),
+    (mine(start=lambda s, x: None), TypeError, "Mine.start None mapping"),
+    (mine(direction=lambda s, G, y, r: G(y).mean()), ValueError, "Mine.direction () (4, 3)"),
+    (mine(direction=lambda s, G, y, r: G(y).mean(0)), ValueError, "Mine.direction (3,) (4, 3)"),
+    (mine(direction=lambda s, G, y, r: None), TypeError, "Mine.direction None tensor (4, 3)"),
+    (mine(broadcast=lambda s, r: r.x.mean()), ValueError, "Mine.broadcast () (3,) (4, 3)"),
+    (mine(prepare=lambda s, r: None), TypeError, "Mine.prepare None r.extended(...)"),
+    (mine(local_work=lambda s, w: {}), TypeError, "Mine.local_work {} dataclasses.replace(work,"),
+    (mine(local_work=lambda s, w: replace(w, lr=-1.0)), ValueError, "Mine.local_work: lr=-1 lr > 0"),
+    (mine(local_work=lambda s, w: replace(w, momentum=5)), ValueError, "Mine.local_work: momentum=5 <= 0.999999"),
+    (mine(local_work=lambda s, w: replace(w, steps=0)), ValueError, "Mine.local_work: steps=0 steps>=1"),
+    (mine(on=lambda s, f: None), TypeError, "Mine.on None federation"),
+]
+HOOKS = [(lambda method=method: run(method, cohort=None), *rest) for method, *rest in HOOKS]
+REALS = X.astype(np.float64)
+SILENT = [
+    (lambda: fed(((X, Y), (REALS, Y))), ValueError, "uint8 float64 one type"),
+    (lambda: fed((X, np.where(Y > 1, 10**9, Y))), ValueError, "0 to 1000000000 np.unique"),
+    (lambda: fed((REALS * 1e300, Y)), ValueError, "beyond float32 scale"),
+    (lambda: fed((X[:, :, :0], Y)), ValueError, "(32, 1, 0, 4) no numbers"),
+    (lambda: run(lr=1e300), ValueError, "lr=1e+300 3.4e+38"),
+    (lambda: run(seed=2**64), ValueError, "seed=18446744073709551616 2**63 - 1"),
+    (lambda: run(rounds=10**30), ValueError, "rounds rounds<=1000000000"),
+    (lambda: run(federation=fed(), local_steps=10**9), ValueError, "1,000,000,000 local steps fewer local steps"),
+    (lambda: fc.explore(run, rounds=range(10**9)), ValueError, "1,000,000,000 values slider"),
+    (lambda: fed().evaluate_clients(fed().x0[None], [-1]), ValueError, "[-1] clients from 0 to 3"),
+]
 TABLE = {
+    "hooks": HOOKS,
+    "silent": SILENT,
     "simulate": SIMULATE,
     "methods": METHODS,
     "federation": FEDERATION,

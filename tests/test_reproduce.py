@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import resource
@@ -140,6 +141,32 @@ def test_a_changed_parameter_is_another_cell(change, tmp_path):
     changed = merged(SPEC, change)
     assert not reproduce.load(file, changed).runs
     assert reproduce.load(file, SPEC).runs
+
+
+def test_a_result_of_a_data_pack_that_was_replaced_does_not_stand(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 5)), np.arange(60) % 3
+    pack = {"train_images": x, "train_labels": y, "test_images": x, "test_labels": y}
+    spec = SPEC | {"federation": {"source": "mine", "clients": 5, "model": "logistic"}}
+    np.savez(tmp_path / "mine.npz", **pack)
+    reproduce.run_cell(spec, [0], file=tmp_path / "cell.json")
+    assert reproduce.load(tmp_path / "cell.json", spec).runs
+    np.savez(tmp_path / "mine.npz", **pack | {"train_labels": y[::-1]})
+    assert not reproduce.load(tmp_path / "cell.json", spec).runs
+    np.savez(tmp_path / "mine.npz", **pack)
+    assert reproduce.load(tmp_path / "cell.json", spec).runs
+    (tmp_path / "mine.npz").unlink()  # results without the data, as on a laptop
+    assert reproduce.load(tmp_path / "cell.json", spec).runs
+
+
+def test_a_link_in_the_place_of_a_lock_keeps_its_target(tmp_path):
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    (tmp_path / ".cell.lock").symlink_to(target)
+    with pytest.raises(OSError, match=r"cell\.lock"):
+        reproduce.run_cell(SPEC, [0], file=tmp_path / "cell.json")
+    assert target.read_text() == "kept"
 
 
 def test_the_order_of_keys_does_not_make_another_cell():
@@ -347,6 +374,96 @@ def test_a_table_runs_end_to_end_as_notebooks_and_a_dead_worker_costs_its_runnin
     assert tidy.count("\n") == 3
     plain = reproduce.run_cell({**SPEC, "method": ["FedUp", {}]}, [0])
     assert result(trial, "two", "FedUp 中文 é")["runs"]["0"]["final"] == plain.runs[0]["final"]
+
+
+MISTAKES = {
+    "a definitions file with a syntax error": ("x = (", ["mine"], "line 1"),
+    "one that imports what is not there": ("import nothere", ["mine"], "nothere"),
+    "one whose tables are none": ("TABLES = [3]", ["mine"], "TABLES is [3]"),
+    "a table whose cells cannot be made": (
+        "[3].nope",
+        ["mine"],
+        "AttributeError: 'list' object has no attribute 'nope'",
+    ),
+    "a table that gives no cells": ("[7]", ["mine"], "gives 7; use Cell(name, specification)"),
+    "two cells with one file": ("[Cell('lr 0.1', {}), Cell('lr-0.1', {})]", ["mine"], "'lr 0.1' and 'lr-0.1'"),
+    "a name outside of the results": ("../../x", ["mine"], "a table is called '../../x'"),
+    "a cell without a name": ("[Cell('?', {})]", ["mine"], "'?', which names no file"),
+    "no cell of that name": ("[Cell('abc', {})]", ["mine", "--only", "abd"], "did you mean one of 'abc'?"),
+    "a scheduler that is none": ("[Cell('abc', {})]", ["mine", "--scheduler", "nonsense"], "no scheduler answers"),
+    "results that are a file": ("[Cell('abc', {})]", ["mine", "--results", __file__], "is no folder"),
+    "a report on nothing": ("[]", ["report", "--results", "nowhere"], "the results folder nowhere does not exist"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_on_the_command_line_is_a_few_lines_and_status_2(mistake, tmp_path, monkeypatch, capsys):
+    made, arguments, words = MISTAKES[mistake]
+    name, cells = ("../../x", "[]") if made == "../../x" else ("mine", made)
+    whole = made.startswith(("x =", "import", "TABLES"))
+    text = f"TABLES = [Table({name!r}, 't', 'own', lambda profile: {cells}, {{'quick': 'c'}})]"
+    (tmp_path / "mine.py").write_text(made if whole else f"from fedcore.experiments import Cell, Table\n{text}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(definitions, "_added", [])
+    assert reproduce.main([*arguments, "--definitions", "mine.py"]) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert len(err.splitlines()) <= 6
+    assert "Traceback" not in out + err
+
+
+def test_debug_shows_the_whole_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="does not exist"):
+        reproduce.main(["report", "--results", "nowhere", "--debug"])
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "1.5", "10" * 20, "²"])
+def test_a_number_out_of_range_is_refused_before_anything_is_made(number, capsys):
+    with pytest.raises(SystemExit) as e:
+        reproduce.main(["list", "--seeds", number])
+    assert e.value.code == 2
+    assert "whole number from 1 to 10000" in (err := capsys.readouterr().err)
+    assert len(err.splitlines()) <= 6
+
+
+def test_what_is_damaged_in_a_results_folder_is_named_and_the_others_go_on(trial, here):
+    folder = trial / "results" / "quick" / "counted"
+    (folder / "c0.json").mkdir(parents=True)
+    (folder / "c1.json").write_text("[" * 100_000)
+    status, out, err = here("counted", "--plain", "--seeds", "1")
+    assert status == 1
+    assert "3 cells run, 0 stood already, 1 failed" in out
+    assert all(words in err for words in ("c0.json cannot be read", "c1.json is damaged"))
+
+
+def test_ctrl_c_ends_a_batch_in_five_seconds_and_says_what_is_kept(trial):
+    with subprocess.Popen(
+        command(trial, "long"), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        until = time.monotonic() + 60
+        while not list(trial.glob("results/quick/long/notebooks/*")):
+            assert time.monotonic() < until
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=5)
+    assert process.returncode == 130
+    assert "what is finished is kept" in err
+    assert "Traceback" not in err
+
+
+def test_a_local_cluster_listens_on_no_interface_but_loopback():
+    psutil = pytest.importorskip("psutil")
+    known, seen = set(psutil.Process().net_connections()), []
+
+    def look(cell, device):
+        return [c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN" and c not in known]
+
+    call = functools.partial(look, device=None)
+    batch._on_cluster(call, [Cell("a", {})], lambda cell, result: seen.extend(result()), lambda _: None, None, 1)
+    assert set(seen) == {"127.0.0.1"}
 
 
 def test_unknown_names_get_near_ones(here):

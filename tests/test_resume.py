@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import random
 import resource
 import signal
 import time
+import zipfile
 from pathlib import Path
 
 import helpers as h
@@ -49,8 +51,7 @@ SERVER.set_forkserver_preload(["torch"])
 def slowly(method: fc.Method, folder: Path, out: Path, pause: float) -> None:
     """A run of 60 rounds of `pause` seconds and more, which leaves its dump in `out`."""
     torch.set_num_threads(1)
-    slow = lambda round, y: time.sleep(pause) or {}  # noqa: E731
-    options = RUN | {"probes": [*RUN["probes"], slow]}
+    options = RUN | {"on_evaluate": lambda t, metrics: time.sleep(pause)}
     out.write_text(json.dumps(dump(fc.simulate(method, federation(), rounds=60, checkpoint_dir=folder, **options))))
 
 
@@ -98,11 +99,12 @@ class Stop(Exception):
     pass
 
 
-def interrupted_at(t: int):
-    """A probe that raises in round t: what a Ctrl-C does, at a chosen place."""
+def interrupted_in(rounds: set[int]):
+    """A probe that raises in the first of these rounds it sees, once: what a Ctrl-C does, at a chosen place."""
 
     def probe(r, y):
-        if r.t == t:
+        if r.t in rounds:
+            rounds.remove(r.t)
             raise Stop
         return {}
 
@@ -118,18 +120,20 @@ def test_every_place_to_stop_gives_the_same_end(method, checkpoint_every, eval_e
     for t in range(7):
         folder = tmp_path / str(t)
         kept = options | {"checkpoint_dir": folder, "checkpoint_every": checkpoint_every}
+        kept["probes"] = [fc.probes.drift, interrupted_in({t})]
         if (t + 1) % eval_every == 0 or t == 6:
             with pytest.raises(Stop):
-                fc.simulate(method, fed, rounds=7, **kept | {"probes": [fc.probes.drift, interrupted_at(t)]})
+                fc.simulate(method, fed, rounds=7, **kept)
         assert dump(fc.simulate(method, fed, rounds=7, **kept)) == whole, t
 
 
 @every_method
-def test_more_rounds_continue_where_fewer_ended(method, tmp_path):
-    fed = federation()
+@pytest.mark.parametrize("eval_every", [1, 3])
+def test_more_rounds_continue_where_fewer_ended(method, eval_every, tmp_path):
+    fed, options = federation(), RUN | {"eval_every": eval_every}
     for rounds in (2, 5, 5, 9):
-        grown = fc.simulate(method, fed, rounds=rounds, checkpoint_dir=tmp_path, **RUN)
-        assert dump(grown) == dump(fc.simulate(method, fed, rounds=rounds, **RUN)), rounds
+        grown = fc.simulate(method, fed, rounds=rounds, checkpoint_dir=tmp_path, **options)
+        assert dump(grown) == dump(fc.simulate(method, fed, rounds=rounds, **options)), rounds
 
 
 def test_a_resumed_run_does_not_repeat_the_rounds_it_has(tmp_path):
@@ -221,6 +225,134 @@ def test_a_checkpoint_of_another_architecture_with_equal_parameters_is_refused(s
     tanh = torch.nn.Sequential(*(torch.nn.Tanh() if isinstance(m, torch.nn.ReLU) else m for m in fed.engine.module))
     with pytest.raises(fc.CheckpointError, match="federation"):
         again(saved.parent, fed=h.network(dtype=torch.float32, model=tanh))
+
+
+class Signed(torch.nn.Module):
+    """A model of the user's: what it computes hangs on attributes and buffers that its repr does not show."""
+
+    def __init__(self, sign=1.0, offset=0.0, trained=True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.sign = torch.nn.Linear(16, 4), torch.nn.Linear(4, 3), sign
+        self.register_buffer("offset", torch.tensor(offset))
+        self.first.weight.requires_grad_(trained)
+
+    def forward(self, x):
+        return self.last(self.sign * self.first(x.flatten(1)).relu() + self.offset)
+
+
+class SignedSquared(Signed):
+    def forward(self, x):
+        return self.last(self.sign * self.first(x.flatten(1)).square() + self.offset)
+
+
+SignedSquared.__qualname__ = SignedSquared.__name__ = "Signed"
+
+
+class Scaled(fc.Method):
+    def __init__(self, by):
+        self.by = by
+
+    def aggregate(self, r, y):
+        return {"x": r.x + r.mean(self.by[: len(r.x)] * (y - r.x))}
+
+
+class Doubled(fc.Method):
+    def direction(self, G, y, r):
+        return 2 * G(y)
+
+
+class Tripled(fc.Method):
+    def direction(self, G, y, r):
+        return 3 * G(y)
+
+
+Tripled.__qualname__ = Tripled.__name__ = "Doubled"
+
+
+def owned(test_owner) -> fc.Federation:
+    x, y = h.images(60, (1, 4, 4), 3)
+    arrays = {"train_images": x, "train_labels": y, "test_images": x[:8], "test_labels": y[:8]}
+    owners = {"train_owner": np.arange(60) % 4, "test_owner": np.array(test_owner)}
+    return fc.federation(arrays | owners, partition=fc.ByOwner(), model="logistic", device="cpu")
+
+
+def augmented(seed: int) -> fc.Federation:
+    """Federations that differ in the copies that augmentation added, and in nothing else."""
+    fed = fc.federation(
+        h.images(60, (1, 8, 8), 3), 4, model="logistic", seed=seed, augment=fc.RandAugment(once=True), device="cpu"
+    )
+    rows = [np.concatenate([part, part + 48]) for part in np.array_split(np.arange(48), 4)]
+    parts = [part[:12] for part in rows]
+    return dataclasses.replace(fed, data=dataclasses.replace(fed.data, index=rows, parts=parts), x0=fed.x0 * 0)
+
+
+def one_record(r, y):
+    return {"one": 1.0}
+
+
+def model(**options) -> dict:
+    return {"fed": h.network(dtype=torch.float32, model=Signed(**options))}
+
+
+SAME_BUT = {
+    "personal": ({"personal": True}, {}, "personal: saved True, now False"),
+    "a probe more": ({}, {"probes": [fc.probes.drift, one_record]}, "probes: saved"),
+    "a probe less": ({}, {"probes": []}, "probes: saved"),
+    "a probe's argument": (
+        {"probes": [fc.probes.gradient_estimate(0.1)], "method": fc.FedUp()},
+        {"probes": [fc.probes.gradient_estimate(0.2)], "method": fc.FedUp()},
+        "probes: saved",
+    ),
+    "an attribute of the model": (model(), model(sign=-1.0), "federation's model"),
+    "a buffer of the model": (model(), model(offset=1.0), "federation's model"),
+    "a frozen layer": (model(), model(trained=False), "federation's model"),
+    "the model's forward": (
+        model(), {"fed": h.network(dtype=torch.float32, model=SignedSquared())}, "federation's answers",
+    ),
+    "owners of test images": (
+        {"fed": owned([0, 1, 2, 3] * 2)}, {"fed": owned([0, 0, 1, 1, 2, 2, 3, 3])}, "federation's owners",
+    ),
+    "augmented copies": ({"fed": augmented(0)}, {"fed": augmented(1)}, "federation's augment"),
+    "an array of a method": (
+        {"method": Scaled(torch.ones(2000))},
+        {"method": Scaled(torch.ones(2000).index_fill(0, torch.tensor(1000), 2.0))},
+        "method's fields and code",
+    ),
+    "the code of a method": ({"method": Doubled()}, {"method": Tripled()}, "method's fields and code"),
+    "the path": ({}, {"fed": h.network(dtype=torch.float32, path="sequential")}, "federation's path"),
+    "the block": ({}, {"fed": h.network(dtype=torch.float32, block=2)}, "federation's block"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SAME_BUT)
+def test_a_run_that_is_the_same_but_for_one_thing_is_refused_either_way_round(what, tmp_path):
+    *both, words = SAME_BUT[what]
+    for k, (first, second) in enumerate((both, both[::-1])):
+        again(tmp_path / str(k), **first)
+        again(tmp_path / str(k), **first)  # it is itself
+        with pytest.raises(fc.CheckpointError, match="belongs to another run") as e:
+            again(tmp_path / str(k), **second)
+        assert words in str(e.value) or k == 1
+
+
+class Neighbours(fc.topology.Topology):
+    """A topology of the user's, whose repr has its address."""
+
+    def lists(self, n, seed, t):
+        return fc.Ring().lists(n, seed, t)
+
+
+def test_a_topology_of_the_users_without_a_repr_is_known_again(tmp_path):
+    for rounds in (2, 3):
+        grown = again(tmp_path, fc.DFedAvg(Neighbours()), rounds=rounds, cohort=None)
+    assert dump(grown) == dump(fc.simulate(fc.DFedAvg(fc.Ring()), federation(), rounds=3, **RUN | {"cohort": None}))
+
+
+def test_another_number_of_threads_goes_on_and_says_so(saved, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    with pytest.warns(UserWarning, match=r"made with other threads 1 and 99.*equal to rounding and not to the bit"):
+        again(saved.parent, rounds=4)
 
 
 def test_a_checkpoint_of_more_rounds_than_asked_is_refused(saved):
@@ -341,6 +473,77 @@ def test_a_write_that_fails_late_leaves_the_old_checkpoint_whole_and_no_litter(s
     monkeypatch.undo()
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == ["checkpoint.npz"]
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), MemoryError(), OSError(24, "Too many open")]
+)
+def test_a_checkpoint_that_cannot_be_read_now_is_not_called_damaged(error, saved, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(checkpoint.archives, "read", fail)
+    with pytest.raises(type(error), match=r"checkpoint.npz cannot be read") as e:
+        again(saved.parent)
+    assert "delete" not in str(e.value)
+    monkeypatch.undo()
+    again(saved.parent)
+
+
+def test_an_archive_that_claims_more_than_it_is_long_is_refused_before_it_is_read(saved):
+    large = np.zeros(2**20)
+    np.savez_compressed(saved, x=large)
+    with pytest.raises(fc.CheckpointError, match=r"bytes claim to hold 8,388,"):
+        again(saved.parent)
+    with zipfile.ZipFile(saved, "w") as z, z.open("x.npy", "w") as f:
+        np.lib.format.write_array_header_1_0(f, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
+        f.write(bytes(8))
+    with pytest.raises(fc.CheckpointError, match=r"x.npy claims to be float64 \(1099511627776,\) and is not as long"):
+        again(saved.parent)
+
+
+def test_a_finished_run_is_read_from_a_folder_that_may_only_be_read(saved, monkeypatch):
+    whole = dump(again(saved.parent))
+
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(checkpoint.tempfile, "TemporaryFile", refuse)
+    assert dump(again(saved.parent)) == whole
+    with pytest.raises(OSError, match="cannot be written"):
+        again(saved.parent, rounds=4)
+
+
+def test_what_a_killed_run_left_is_swept_and_what_a_living_one_writes_is_not(saved):
+    gone = multiprocessing.get_context("forkserver").Process(target=int)
+    gone.start()
+    gone.join()
+    host, token = checkpoint._here(), "0" * 16
+    files = {who: saved.with_name(f".checkpoint.npz.{host}.{who}.{token}") for who in (gone.pid, os.getpid(), 10**9)}
+    for file in files.values():
+        file.write_bytes(b"half")
+        os.utime(file, (0, 0))
+    os.utime(files[10**9])  # written to a moment ago
+    again(saved.parent, rounds=4)
+    assert {file.name for file in saved.parent.iterdir()} == {
+        "checkpoint.npz", files[os.getpid()].name, files[10**9].name
+    }  # fmt: skip
+
+
+def test_a_link_in_a_temporary_files_place_is_not_followed(tmp_path, monkeypatch):
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    monkeypatch.setattr(checkpoint.secrets, "token_hex", lambda _: "0" * 16)
+    link = tmp_path / f".file.{checkpoint._here()}.{os.getpid()}.{'0' * 16}"
+    link.symlink_to(target)
+    with pytest.raises(FileExistsError), checkpoint.atomic(tmp_path / "file"):
+        pass
+    assert target.read_text() == "kept"
+
+
+def test_a_folder_without_a_name_is_refused():
+    with pytest.raises(ValueError, match="checkpoint_dir='' names no folder"):
+        again("")
 
 
 def test_a_reader_never_sees_half_a_file(saved, monkeypatch):

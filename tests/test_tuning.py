@@ -211,3 +211,46 @@ def test_a_diverged_run_counts_as_guessing_and_one_without_a_record_is_refused()
     np.testing.assert_allclose(cells.Result({}, {0: run}).correct([0]), 0.1)
     with pytest.raises(ValueError, match="seed 3 has no record of single test images"):
         cells.Result({}, {0: run}).correct([3])
+
+
+# --- specifications -----------------------------------------------------------------------------------------------
+
+
+SPECIFIED = {
+    "study": "simulate", "method": ["FedAvg", {}], "federation": {"source": "digits", "clients": 5},
+    "run": {"rounds": 2, "lr": 0.1}, "tune": {"axes": {"run.lr": [0.1, 0.2]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tunes": {}}, "specification 'tunes' did you mean 'tune'?"),
+        ({"better": "lowest"}, "better='lowest' 'higher', 'lower'"),
+        ({"metric": "auc"}, "metric='auc' better='higher' or 'lower'"),
+        ({"run": {"lr": 0.1}}, "run lacks 'rounds'"),
+        ({"run": {"rounds": 2, "local_step": 3}}, "run 'local_step' did you mean 'local_steps'?"),
+        ({"run": 3}, "run is 3 mapping rounds"),
+        ({"federation": {"clients": 5}}, "federation lacks 'source'"),
+        ({"federation": {"source": "digits", "client": 5}}, "'client' did you mean 'clients'?"),
+        ({"method": "FedAvg"}, "method='FedAvg' arguments"),
+        ({"tune": {"axes": {}, "seed": [1]}}, "tune 'seed' did you mean 'seeds'?"),
+        ({"tune": {"axes": {"run.lr": []}}}, "axes one value run.lr"),
+        ({"tune": {"axes": {"run.lr": [1]}, "seeds": []}}, "seeds=[] one seed at least [1000]"),
+        ({"method": ["FedUp", {"alfa": 0.1}]}, "FedUp takes no 'alfa' did you mean 'alpha'?"),
+        ({"federation": {"source": "digits", "partition": ["Dirichlet", {}]}}, "Dirichlet needs 'q'"),
+        ({"method": ["DFedAvg", {"mixing": ["Rin", {}]}]}, "topology 'Rin' did you mean 'Ring'?"),
+    ],
+)
+def test_a_specification_with_a_wrong_key_says_which_one_was_meant(change, words):
+    with pytest.raises(ValueError) as e:
+        cells.run_cell(SPECIFIED | change)
+    missing = [word for word in words.split() if word not in str(e.value)]
+    assert not missing, f"{missing} not in: {e.value}"
+
+
+@pytest.mark.parametrize(("said", "lr"), [({}, 0.1), ({"better": "lower"}, 0.1), ({"better": "higher"}, 0.2)])
+def test_a_search_by_the_loss_takes_the_smallest_unless_told_otherwise(said, lr):
+    spec = SPECIFIED | {"metric": "loss", "tune": {"grid": [{"run": {"lr": v}} for v in (0.2, 0.1)]}} | said
+    chosen = tuning.choose(spec, lambda spec, seed, name: {"final": spec["run"]["lr"]})
+    assert chosen["setting"] == {"run": {"lr": lr}}

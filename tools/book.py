@@ -36,6 +36,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from fedcore.checkpoint import atomic  # noqa: E402
 from fedcore.notebooks import NotebookFailed, execute  # noqa: E402
 from tools import outputs  # noqa: E402
 
@@ -57,11 +58,16 @@ ISAS = {
     },
 }
 CELL_TIMEOUT = 300  # seconds, for one cell in the quick profile
+LINES = 6  # of an error of `run`, without --debug
 PARALLEL = 2  # chapters at once, in threads: separate processes race for the kernels' ports
 
 
 class ChapterFailed(Exception):
-    """A chapter did not run to its end, or was called with a parameter that it does not have."""
+    """A chapter did not run to its end."""
+
+
+class WrongCall(ChapterFailed):
+    """A chapter or a parameter that does not exist was asked for."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,7 @@ def run_chapter(
     parameters = dict(parameters or {})
     known = defaults(source)
     if unknown := sorted(set(parameters) - set(known)):
-        raise ChapterFailed(f"{source.name} has no parameter {', '.join(unknown)}; it takes: {', '.join(known)}")
+        raise WrongCall(f"{source.name} has no parameter {', '.join(unknown)}; it takes: {', '.join(known)}")
     output = output or root / "_build" / "runs" / source.name
     output.parent.mkdir(parents=True, exist_ok=True)
     record = output.with_suffix(".json")
@@ -171,8 +177,9 @@ def run_all(
     print(f"running {len(sources)} chapters, {PARALLEL} at once", flush=True)
     done: dict[Path, Run] = {}
     failures: list[str] = []
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        jobs = {pool.submit(run_chapter, s, root=root, timeout=timeout, env=env): s for s in sources}
+    pool = ThreadPoolExecutor(PARALLEL)
+    jobs = {pool.submit(run_chapter, s, root=root, timeout=timeout, env=env): s for s in sources}
+    try:
         for job in as_completed(jobs):
             source = jobs[job]
             try:
@@ -181,6 +188,8 @@ def run_all(
             except ChapterFailed as error:
                 failures.append(str(error))
                 print(f"  {source.stem:{width}}  FAILED", flush=True)
+    finally:  # after a Ctrl-C nobody waits for what is running: `_command` ends it
+        pool.shutdown(wait=False, cancel_futures=True)
     if failures:
         raise ChapterFailed("\n\n".join(failures))
     return done
@@ -331,7 +340,8 @@ def refresh(sources: Sequence[Path], *, root: Path = ROOT, timeout: float = CELL
         text = _text(keep_timings(run.notebook, normalise(_read(source), source.stem)))
         print(f"  {source.stem}: {'unchanged' if text == old else 'updated'}")
         if text != old:
-            source.write_text(text, encoding="utf-8")
+            with atomic(source) as f:
+                f.write(text.encode())
 
 
 def _read(path: Path) -> Any:
@@ -368,8 +378,7 @@ def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | No
     page.
     """
     stage = target.parent / f"{target.name}-stage"
-    for folder in (stage, target):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(stage, ignore_errors=True)
     (stage / "fedcore").mkdir(parents=True)
     (stage / "tools").mkdir()
     for name in ("_config.yml", "_toc.yml", "fedcore/references.bib", "tools/plain_docstrings.py"):
@@ -385,6 +394,7 @@ def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | No
     html = stage / "_build" / "html"
     if missing := [page for page in pages(root) if not (html / f"{page}.html").exists()]:
         raise ChapterFailed(f"jupyter-book built no page for: {', '.join(missing)}")
+    shutil.rmtree(target, ignore_errors=True)  # not before there is another
     html.rename(target)
     shutil.rmtree(stage)
     return target / "index.html"
@@ -397,7 +407,7 @@ def _chosen(names: Sequence[str], root: Path = ROOT) -> list[Path]:
     available = {path.stem: path for path in chapters(root)}
     stems = [Path(name).stem for name in names]
     if unknown := [stem for stem in stems if stem not in available]:
-        raise ChapterFailed(f"no chapter {', '.join(unknown)}; the book has: {', '.join(available)}")
+        raise WrongCall(f"no chapter {', '.join(unknown)}; the book has: {', '.join(available)}")
     return [available[stem] for stem in stems] or list(available.values())
 
 
@@ -424,6 +434,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("build", "run", "refresh", "check"):
         command = commands.add_parser(name)
+        command.add_argument("--debug", action="store_true", help="show errors with their whole traceback")
         command.add_argument("--timeout", type=float, default=CELL_TIMEOUT, help="seconds per cell")
         if name == "run":
             command.add_argument("chapter")
@@ -454,8 +465,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(json.dumps(run.numbers, indent=1))
             print(f"{run.seconds:.1f} s; {ROOT / '_build' / 'runs' / source.name}")
     except ChapterFailed as failure:
-        sys.exit(f"\n{failure}")
+        lines = str(failure).strip().splitlines()
+        if given.command == "run" and not given.debug and len(lines) > LINES:  # a reader's parameters, mostly
+            lines = [*lines[: LINES - 2], "...", "(--debug shows all)"]
+        print("\n" + "\n".join(lines), file=sys.stderr)
+        sys.exit(2 if isinstance(failure, WrongCall) else 1)
+
+
+def _command() -> None:
+    """`main`; Ctrl-C ends it at once, with kernels that are at work, which end with their parent."""
+    for stream in (sys.stdout, sys.stderr):  # of any encoding
+        stream.reconfigure(errors="backslashreplace")
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nstopped; stored notebooks are whole; start the same command again", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(130)
 
 
 if __name__ == "__main__":
-    main()
+    _command()

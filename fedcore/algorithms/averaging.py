@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .. import checks
+from ..checks import BelowOne
 from .method import Method, Round, Work
 
 
@@ -21,11 +21,8 @@ class FedAvg(Method):
     Raises ValueError unless 0 <= server_momentum < 1.
     """
 
-    server_momentum: float = 0.0
+    server_momentum: BelowOne = 0.0
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("server_momentum", self.server_momentum, 0, 0.999999)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "v": torch.zeros_like(x)} if self.server_momentum else {"x": x}

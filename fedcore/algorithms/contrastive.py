@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import checks
+from ..checks import NonNegative, Positive
 from ..engine import Loss
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round
@@ -26,14 +26,13 @@ class MOON(Method):
     tau <= 0, and for models without a representation layer.
     """
 
-    mu: float = 1.0
-    tau: float = 0.5
+    mu: NonNegative = 1.0
+    tau: Positive = 0.5
     client_state = ("prev",)
     across = "sums"
 
     def __post_init__(self) -> None:
-        checks.number("mu", self.mu, 0)
-        checks.number("tau", self.tau, 0, open_low=True)
+        super().__post_init__()
         if not self.mu:
             self._reduce(MOON.direction)
 

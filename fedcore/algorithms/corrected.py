@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import checks
+from ..checks import Fraction, NonNegative, Positive, PositiveFraction
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round, and_one
 from .sharpness import FedSAM
@@ -25,11 +25,11 @@ class FedCM(Method):
     alpha: 0.1 in the paper; 1 is FedAvg, bit for bit.  Raises ValueError unless 0 < alpha <= 1.
     """
 
-    alpha: float = 0.1
+    alpha: PositiveFraction = 0.1
     across = "sums"
 
     def __post_init__(self) -> None:
-        checks.number("alpha", self.alpha, 0, 1, open_low=True)
+        super().__post_init__()
         if self.alpha == 1:
             self._reduce(FedCM.direction)
 
@@ -56,13 +56,9 @@ class MoFedSAM(FedSAM):
     Raises ValueError for rho < 0, and unless 0 < beta <= 1.
     """
 
-    beta: float = 0.1
+    beta: PositiveFraction = 0.1
     across = "sums"
     start, aggregate = FedCM.start, FedCM.aggregate
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.number("beta", self.beta, 0, 1, open_low=True)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         return self.beta * super().direction(G, y, r) + (1 - self.beta) * r.Delta
@@ -109,16 +105,11 @@ class FedSpeed(Method):
     inverse weight of the proximal term, default 10.  Raises ValueError for rho < 0, alpha outside [0, 1], lam <= 0.
     """
 
-    rho: float = 0.1
-    alpha: float = 1.0
-    lam: float = 10.0
+    rho: NonNegative = 0.1
+    alpha: Fraction = 1.0
+    lam: Positive = 10.0
     client_state = ("g_i",)
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("rho", self.rho, 0)
-        checks.number("alpha", self.alpha, 0, 1)
-        checks.number("lam", self.lam, 0, open_low=True)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         g = G(y)

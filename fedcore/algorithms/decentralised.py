@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
-from .. import checks, topology
+from .. import topology
+from ..checks import BelowOne, Count, Fraction, NonNegative, OneOf
 from ..models import Layout
 from ..topology import Mixing, Ring, Topology
 from .method import Cost, Gradient, Method, Round, Work
@@ -27,6 +28,7 @@ class Gossip(Method):
     client_state = ("X",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "mixing", topology.topology(self.mixing))
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
@@ -91,11 +93,7 @@ class DFedAvgM(Gossip):
     DFedAvg.  Raises ValueError for a mixing that does not suit, and unless 0 <= momentum < 1.
     """
 
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.number("momentum", self.momentum, 0, 0.999999)
+    momentum: BelowOne = 0.9
 
     def local_work(self, work: Work) -> Work:
         return replace(work, momentum=self.momentum)
@@ -112,13 +110,11 @@ class DFedSAM(Gossip):
     Raises ValueError for a mixing that does not suit, rho < 0, gossip_steps < 1.
     """
 
-    rho: float = 0.1
-    gossip_steps: int = 1
+    rho: NonNegative = 0.1
+    gossip_steps: Count = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.number("rho", self.rho, 0)
-        checks.integer("gossip_steps", self.gossip_steps, 1)
         if not self.rho:
             self._reduce(FedSAM.direction)
 
@@ -157,21 +153,16 @@ class DFedGAM(Gossip):
     or gamma outside [0, 1].
     """
 
-    rho: float = 0.1
-    form: str = "literal"
-    alpha: float = 1.0
-    rho_inner: float = 0.03
-    beta0: float = 0.1
-    beta1: float = 0.1
-    gamma: float = 0.05
+    rho: NonNegative = 0.1
+    form: Annotated[str, OneOf(("literal", "gam", "accelerated"))] = "literal"
+    alpha: NonNegative = 1.0
+    rho_inner: NonNegative = 0.03
+    beta0: Fraction = 0.1
+    beta1: Fraction = 0.1
+    gamma: Fraction = 0.05
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.choice("form", self.form, ("literal", "gam", "accelerated"))
-        for name in ("rho", "alpha", "rho_inner"):
-            checks.number(name, getattr(self, name), 0)
-        for name in ("beta0", "beta1", "gamma"):
-            checks.number(name, getattr(self, name), 0, 1)
         if self.form != "accelerated" and (not self.rho or (self.form == "gam" and not self.alpha)):
             self._reduce(DFedGAM.direction)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from .. import checks
+from ..checks import CountFromZero, Fraction, Within
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round
 from .personal import FedALA
@@ -26,13 +27,10 @@ class FedPer(Method):
     0 is FedAvg, bit for bit; all of them is LocalOnly.  Raises ValueError for a layers that the model does not have.
     """
 
-    layers: int = 1
+    layers: CountFromZero = 1
     client_state = ("head_i",)
     across = "sums"
     first = FedALA.first
-
-    def __post_init__(self) -> None:
-        checks.integer("layers", self.layers, 0)
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"head_i": x}
@@ -72,11 +70,8 @@ class FedRep(FedPer):
     Raises ValueError for a layers that the model does not have, share outside [0, 1].
     """
 
-    share: float = 0.5
-
-    def __post_init__(self) -> None:
-        checks.integer("layers", self.layers, 1, hint="FedAvg has no personal layers")
-        checks.number("share", self.share, 0, 1)
+    layers: Annotated[int, Within(1, hint="FedAvg has no personal layers")] = 1
+    share: Fraction = 0.5
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         head_first = r.step < self.share * r.K - 1e-3  # so that rounding makes no step more of a whole number

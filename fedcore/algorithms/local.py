@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import checks
+from ..checks import Count, NonNegative, Positive
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round
 
@@ -57,12 +57,9 @@ class Ditto(Method):
     lam (lambda): pull to the server's model; the default 1 is ours, tune it.  Raises ValueError for lam < 0.
     """
 
-    lam: float = 1.0
+    lam: NonNegative = 1.0
     client_state = ("v_i",)
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("lam", self.lam, 0)
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"v_i": x}
@@ -104,16 +101,11 @@ class pFedMe(Method):
     Raises ValueError for lam <= 0, inner_steps < 1, inner_lr <= 0.
     """
 
-    lam: float = 15.0
-    inner_steps: int = 5
-    inner_lr: float = 0.05
+    lam: Positive = 15.0
+    inner_steps: Count = 5
+    inner_lr: Positive = 0.05
     client_state = ("theta_i",)
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("lam", self.lam, 0, open_low=True)
-        checks.integer("inner_steps", self.inner_steps, 1)
-        checks.number("inner_lr", self.inner_lr, 0, open_low=True)
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"theta_i": x}

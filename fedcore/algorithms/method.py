@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import rng
+from .. import checks, rng
 from ..engine import PLAIN, Loss
 from ..engine.shapes import Flat, Parameters, PerClient
 
@@ -375,6 +375,10 @@ class Method:
         super().__init_subclass__(**more)
         if "across" not in vars(cls) and ("prepare" in vars(cls) or "aggregate" in vars(cls)):
             cls.across = "rows"
+
+    def __post_init__(self) -> None:
+        """Of a dataclass: check the fields whose annotations have a range (`checks`)."""
+        checks.fields(self)
 
     def __repr__(self) -> str:
         given = {k: v for k, v in vars(self).items() if k != "_takes_gradients"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .. import checks
+from ..checks import BelowOne, Fraction, NonNegative, Positive
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round, Work
 
@@ -23,11 +23,11 @@ class MimeLite(Method):
     beta: 0, 0.9 or 0.99 in the paper; default 0.9.  Raises ValueError unless 0 <= beta < 1.
     """
 
-    beta: float = 0.9
+    beta: BelowOne = 0.9
     across = "sums"
 
     def __post_init__(self) -> None:
-        checks.number("beta", self.beta, 0, 0.999999)
+        super().__post_init__()
         if not self.beta:
             self._reduce(MimeLite.direction)
 
@@ -55,11 +55,8 @@ class Mime(Method):
     beta: as MimeLite.  Raises ValueError unless 0 <= beta < 1.
     """
 
-    beta: float = 0.9
+    beta: BelowOne = 0.9
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("beta", self.beta, 0, 0.999999)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "s": torch.zeros_like(x)}
@@ -90,18 +87,11 @@ class STEM(Method):
     participation, used under partial participation as it stands.  Raises ValueError for a outside [0, 1].
     """
 
-    a: float = 0.1
-    kappa: float | None = None
-    w: float = 1.0
-    c: float = 1.0
+    a: Fraction = 0.1
+    kappa: Positive | None = None
+    w: Positive = 1.0
+    c: NonNegative = 1.0
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("a", self.a, 0, 1)
-        if self.kappa is not None:
-            checks.number("kappa", self.kappa, 0, open_low=True)
-        checks.number("w", self.w, 0, open_low=True)
-        checks.number("c", self.c, 0)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "d": torch.zeros_like(x)}

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import checks, rng
+from .. import rng
+from ..checks import Count, NonNegative
 from ..engine import Loss
 from ..models import Layout
 from ..submodels import Depth, Width, combine, with_heads
@@ -105,15 +106,13 @@ class DepthFL(Submodel):
     and for capacities < 1 on models without stages.
     """
 
-    alpha: float = 0.1
+    alpha: NonNegative = 0.1
     distil: bool = True
-    ramp: int = 300
+    ramp: Count = 300
     across = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.number("alpha", self.alpha, 0)
-        checks.integer("ramp", self.ramp, 1)
         _compact(self)
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import checks
+from ..checks import CountFromZero, NonNegative, PositiveFraction
 from ..models import Layout
 from .method import Cost, Method, Round, on_host
 
@@ -78,17 +78,12 @@ class FedALA(Method):
     Raises ValueError for a layers that the model does not have, sample outside (0, 1], lr < 0.
     """
 
-    layers: int = 1
-    sample: float = 0.8
-    lr: float = 1.0
+    layers: CountFromZero = 1
+    sample: PositiveFraction = 0.8
+    lr: NonNegative = 1.0
     clip: bool = True
     client_state = ("theta_i", "W_i")
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.integer("layers", self.layers, 0)
-        checks.number("sample", self.sample, 0, 1, open_low=True)
-        checks.number("lr", self.lr, 0)
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"theta_i": x, "W_i": torch.ones_like(x)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .. import checks
+from ..checks import NonNegative, Positive
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round
 
@@ -20,10 +20,10 @@ class FedProx(Method):
     mu: the default 0.01 is the value of FedBN's digit experiments; tune it.  Raises ValueError for mu < 0.
     """
 
-    mu: float = 0.01
+    mu: NonNegative = 0.01
 
     def __post_init__(self) -> None:
-        checks.number("mu", self.mu, 0)
+        super().__post_init__()
         if not self.mu:
             self._reduce(FedProx.direction)
 
@@ -43,11 +43,11 @@ class FedUp(Method):
     last cohort already has x_prev; any other downloads 2 d.  Raises ValueError for alpha < 0.
     """
 
-    alpha: float = 0.05
+    alpha: NonNegative = 0.05
     across = "sums"
 
     def __post_init__(self) -> None:
-        checks.number("alpha", self.alpha, 0)
+        super().__post_init__()
         if not self.alpha:
             self._reduce(FedUp.direction)
 
@@ -75,13 +75,10 @@ class FedSplit(Method):
     Raises ValueError for s <= 0, and under partial participation.
     """
 
-    s: float = 1.0
+    s: Positive = 1.0
     client_state = ("z_i",)
     full_participation = True
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("s", self.s, 0, open_low=True)
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"z_i": x}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import checks
+from ..checks import BelowOne, Positive
 from ..models import Layout
 from .method import Cost, Method, Round, and_one
 
@@ -18,14 +18,9 @@ class Adaptive(Method):
     The state has them as `m_t` and `v_t [d]`; in a round they are those of the round before, m_{t-1} and v_{t-1}.
     """
 
-    beta1: float
-    tau: float
+    beta1: BelowOne
+    tau: Positive
     across = "sums"
-
-    def __post_init__(self) -> None:
-        for name in sorted({"beta1", "beta2"} & set(vars(self))):
-            checks.number(name, getattr(self, name), 0, 0.999999)
-        checks.number("tau", self.tau, 0, open_low=True)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "m_t": torch.zeros_like(x), "v_t": torch.full_like(x, self.tau**2)}
@@ -53,8 +48,8 @@ class FedAdagrad(Adaptive):
     The rule has no beta2.  Raises ValueError unless 0 <= beta1 < 1 and tau > 0.
     """
 
-    beta1: float = 0.0
-    tau: float = 1e-3
+    beta1: BelowOne = 0.0
+    tau: Positive = 1e-3
 
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
         return v + delta**2
@@ -70,9 +65,9 @@ class FedAdam(Adaptive):
     0 <= beta1 < 1, 0 <= beta2 < 1 and tau > 0.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Positive = 1e-3
 
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * delta**2
@@ -88,9 +83,9 @@ class FedYogi(Adaptive):
     0 <= beta1 < 1, 0 <= beta2 < 1 and tau > 0.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Positive = 1e-3
 
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:
         return v - (1 - self.beta2) * delta**2 * (v - delta**2).sign()
@@ -134,11 +129,8 @@ class FedExP(Method):
     Raises ValueError for eps <= 0.
     """
 
-    eps: float = 1e-3
+    eps: Positive = 1e-3
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("eps", self.eps, 0, open_low=True)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "x_prev": x}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import checks
+from ..checks import NonNegative, Positive
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round
 
@@ -26,10 +26,10 @@ class FedSAM(Method):
     rho = 0 is FedAvg, bit for bit.  rho: 0.1 as in FL-Simulator.  Raises ValueError for rho < 0.
     """
 
-    rho: float = 0.1
+    rho: NonNegative = 0.1
 
     def __post_init__(self) -> None:
-        checks.number("rho", self.rho, 0)
+        super().__post_init__()
         if not self.rho:
             self._reduce(FedSAM.direction)
 
@@ -51,14 +51,10 @@ class FedSMOO(Method):
     alpha (lambda in the code) and rho: 0.1 and 0.1 there.  Raises ValueError for alpha <= 0, rho < 0.
     """
 
-    alpha: float = 0.1
-    rho: float = 0.1
+    alpha: Positive = 0.1
+    rho: NonNegative = 0.1
     client_state = ("h_i", "mu_i")
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("alpha", self.alpha, 0, open_low=True)
-        checks.number("rho", self.rho, 0)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "h": torch.zeros_like(x), "s": torch.zeros_like(x)}

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks, rng
+from ..checks import Count, OneOf, Within
 from ..engine import PLAIN, Loss
 from ..engine.units import Neurons
 from ..models import Layout
@@ -45,18 +46,16 @@ class Submodel(Method):
 
     capacities: Capacities = tuple(LEVELS.items())
     _: KW_ONLY
-    labels: str = "all"
-    mode: str = "fix"
-    training: str = "compact"
+    labels: Annotated[str, OneOf(("all", "zero", "-inf"))] = "all"
+    mode: Annotated[str, OneOf(("fix", "dynamic"))] = "fix"
+    training: Annotated[str, OneOf(("compact", "masked"))] = "compact"
     aligned = True
     scaled = True
     across = "sums"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "capacities", _capacities(self.capacities))
-        checks.choice("labels", self.labels, ("all", "zero", "-inf"))
-        checks.choice("mode", self.mode, ("fix", "dynamic"))
-        checks.choice("training", self.training, ("compact", "masked"))
         if self.training == "compact":
             self._reduce(Submodel.direction)
 
@@ -195,15 +194,13 @@ class FedDSE(Submodel):
     """
 
     temperature: float = 0.0
-    budget: int | None = None
+    budget: Annotated[int, Within(1, hint="or None for all local samples")] | None = None
     standardise: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.temperature != math.inf:
+        if not (isinstance(self.temperature, float) and self.temperature == math.inf):
             checks.number("temperature", self.temperature, 0)
-        if self.budget is not None:
-            checks.integer("budget", self.budget, 1, hint="or None for all local samples")
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         T = self.temperature
@@ -248,19 +245,17 @@ class FedGSE(Submodel):
     scoring, and for public data that are too few or overlap the clients' or the test data.
     """
 
-    variant: str = "CSL"
+    variant: Annotated[str, OneOf(("CSL", "SPL"))] = "CSL"
     public: Any = None
-    similar: int = 128
+    similar: Count = 128
     scoring: str = "public-code"
     client_state = ("last",)
     across = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.choice("variant", self.variant, ("CSL", "SPL"))
         checks.choice("scoring", self.scoring, tuple(SCORINGS))
-        checks.integer("similar", self.similar, 1)
-        if isinstance(self.public, tuple | list):
+        if isinstance(self.public, tuple | list) and len(self.public) == 2:
             object.__setattr__(self, "public", Samples(*self.public))
         elif self.public is not None and not isinstance(self.public, Samples):
             checks.integer("public", self.public, 1, hint="samples per class, a pair (x, y), or None")

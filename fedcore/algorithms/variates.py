@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from .. import checks
+from ..checks import NonNegative, OneOf, Positive
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round, and_one
 
@@ -24,12 +25,9 @@ class SCAFFOLD(Method):
     Raises ValueError for another option.
     """
 
-    option: str = "II"
+    option: Annotated[str, OneOf(("I", "II"))] = "II"
     client_state = ("c_i",)
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.choice("option", self.option, ("I", "II"))
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "c": torch.zeros_like(x)}
@@ -61,12 +59,9 @@ class FedDyn(Method):
     alpha: 0.01 in the authors' example; tune it.  Raises ValueError for alpha <= 0.
     """
 
-    alpha: float = 0.01
+    alpha: Positive = 0.01
     client_state = ("h_i",)
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("alpha", self.alpha, 0, open_low=True)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "h": torch.zeros_like(x)}
@@ -90,12 +85,9 @@ class FedDC(Method):
     alpha: 0.01 in the authors' CIFAR examples.  Raises ValueError for alpha < 0.
     """
 
-    alpha: float = 0.01
+    alpha: NonNegative = 0.01
     client_state = ("h_i", "c_i")
     across = "sums"
-
-    def __post_init__(self) -> None:
-        checks.number("alpha", self.alpha, 0)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "h": torch.zeros_like(x), "c": torch.zeros_like(x)}
@@ -129,8 +121,12 @@ class FedPVR(Method):
     across = "sums"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.layers, list):
             object.__setattr__(self, "layers", tuple(self.layers))
+        layers = () if self.layers is None else self.layers if isinstance(self.layers, tuple) else (self.layers,)
+        if not all(isinstance(name, str) and name for name in layers):
+            raise TypeError(f"layers={self.layers!r}; use names of parameters or their beginnings, 'all', () or None")
         if self.layers == ():
             self._reduce(FedPVR.direction)
 

@@ -14,6 +14,7 @@ import numpy as np
 from .. import checks, rng
 
 CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "roles": 80, "tiny-imagenet": 200}
+MOST_CLASSES = 1_000_000
 TEXTS = ("shakespeare", "roles")
 LAYOUTS = {
     "image": "[N, H, W], [N, C, H, W] or [N, H, W, C]", "features": "[N, F]", "sequence": "[N, L] or [N, L, F]",
@@ -128,10 +129,21 @@ def from_arrays(
         if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
             bad = int((~np.isfinite(inputs.reshape(len(inputs), -1)).all(1)).sum())
             raise ValueError(f"{bad} {what} inputs hold NaN or infinity; clean or drop them first")
+        if not math.prod(inputs.shape):
+            raise ValueError(
+                f"{what} inputs of shape {inputs.shape} hold no numbers; give samples of one number at least"
+            )
+        if inputs.dtype.kind == "f" and np.abs(inputs).max() > checks.LARGEST:
+            raise ValueError(f"{what} inputs reach {np.abs(inputs).max():g}, beyond float32; scale them")
         _check_labels(what, labels, targets)
     y, test_y, classes = _classes(y, test_y, targets, extra.pop("classes", None))
     layout = _guess(x) if layout is None else checks.choice("layout", layout, LAYOUTS)
     x, test_x = (_laid_out(part, layout) for part in (x, test_x))
+    if x.ndim == 4 and (x.dtype == np.uint8) != (test_x.dtype == np.uint8):
+        raise ValueError(
+            f"training images are {x.dtype} and test images {test_x.dtype}, but bytes are normalised and other numbers "
+            "are not; give both in one type"
+        )
     if x.shape[1:] != test_x.shape[1:]:
         raise ValueError(f"training inputs {x.shape[1:]} and test inputs {test_x.shape[1:]} differ in shape")
     for key, labels in (("train_owner", y), ("test_owner", test_y)):
@@ -166,6 +178,11 @@ def _classes(
         return y, test_y, math.prod(y.shape[1:])
     low, high = min(y.min(), test_y.min()), max(y.max(), test_y.max())
     classes = classes or int(high) + 1
+    if classes > MOST_CLASSES:
+        raise ValueError(
+            f"labels run from {low} to {high}, which would be {classes:,} classes; number them 0..C-1 without gaps, as "
+            "np.unique(y, return_inverse=True)[1] does"
+        )
     if low < 0 or high >= classes:
         raise ValueError(f"labels run from {low} to {high}; allowed are 0..{classes - 1}")
     return y, test_y, classes
@@ -227,14 +244,16 @@ def _laid_out(x: np.ndarray, layout: str) -> np.ndarray:
 
 def _unfit(x: np.ndarray, layout: str) -> ValueError:
     others = "; ".join(f"{name!r}: {shape}" for name, shape in LAYOUTS.items())
-    return ValueError(f"inputs of shape {x.shape} and type {x.dtype} do not fit layout={layout!r}; layouts: {others}")
+    return ValueError(
+        f"inputs of shape {x.shape} and type {x.dtype} do not fit layout={layout!r}; give one of {others}"
+    )
 
 
 def from_mapping(name: str, z: Mapping[str, Any], layout: str | None = None, targets: bool = False) -> Source:
     try:
         arrays = [z[k] for k in ("train_images", "train_labels", "test_images", "test_labels")]
     except KeyError as e:
-        raise ValueError(f"{e} is missing; a source of arrays is {PACK}") from e
+        raise ValueError(f"{e} is missing; give {PACK}") from e
     extra = {k: np.asarray(z[k]) for k in ("train_owner", "test_owner") if k in z}
     layout = "text" if name in TEXTS else layout
     return from_arrays(name, *arrays, layout, targets, classes=CLASSES.get(name), **extra)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -35,13 +35,11 @@ class RandAugment:
     Raises ValueError for num_ops < 1 and magnitudes outside 0..10.
     """
 
-    num_ops: int = 2
-    magnitude: int = 10
+    num_ops: Annotated[int, checks.Within(1, 100)] = 2
+    magnitude: Annotated[int, checks.Within(0, 10)] = 10
     once: bool = False
 
-    def __post_init__(self) -> None:
-        checks.integer("num_ops", self.num_ops, 1)
-        checks.integer("magnitude", self.magnitude, 0, 10)
+    __post_init__ = checks.fields
 
     def draws(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of the operations and whether their sign is negative, `[num_ops, N]` each, from N random words."""

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from .. import rng
 
+MOST = 2**30  # samples of a round: their indices take 16 bytes each
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -126,6 +128,11 @@ def _dealt(
     """K_i batches of each client from its step number `first` on; epoch e's order is a hash of (stream, client, e)."""
     sizes = np.array([len(s) for s in samples])
     per_epoch = -(-sizes // batch_size)
+    if (entries := int(K.max()) * len(clients) * int(min(batch_size, sizes.max()))) > MOST:
+        raise ValueError(
+            f"{int(K.max()):,} local steps of {len(clients):,} clients use {entries:,} samples in a round, more than "
+            f"{MOST:,}; use fewer local steps, epochs or clients"
+        )
     # one entry per (row, epoch, sample) that the round may touch: hash, then sort within (row, epoch)
     e0, e1 = first // per_epoch, (first + K - 1) // per_epoch + 1
     groups = e1 - e0

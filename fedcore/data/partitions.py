@@ -51,15 +51,12 @@ class Dirichlet:
     Raises ValueError for q <= 0, and when `max_draws` draws never gave each client min_size samples.
     """
 
-    q: float
+    q: checks.Positive
     equal_sizes: bool = False
-    min_size: int | None = None
-    max_draws: int = 10_000
+    min_size: checks.Count | None = None
+    max_draws: checks.Count = 10_000
 
-    def __post_init__(self) -> None:
-        checks.number("q", self.q, 0, open_low=True)
-        if self.min_size is not None:
-            checks.integer("min_size", self.min_size, 1)
+    __post_init__ = checks.fields
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
         _enough(labels, clients)
@@ -116,10 +113,9 @@ class Shards:
     Raises ValueError for more classes than labels, and for fewer shards than labels (samples would be lost).
     """
 
-    classes: int
+    classes: checks.Count
 
-    def __post_init__(self) -> None:
-        checks.integer("classes", self.classes, 1)
+    __post_init__ = checks.fields
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
         _enough(labels, clients)
@@ -168,10 +164,9 @@ class ByOwner:
     """
 
     subset: bool = False
-    parts: int = 1
+    parts: checks.Count = 1
 
-    def __post_init__(self) -> None:
-        checks.integer("parts", self.parts, 1)
+    __post_init__ = checks.fields
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
         if owner is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import rng
+from .. import archives, rng
 from .arrays import CLASSES, PACK, DataNotFound, Source, from_arrays, from_mapping
 
 # The 80 symbols of the Shakespeare task, in the order of FedProx's `language_utils`.
@@ -30,8 +30,7 @@ def read(name: str, root: Path, download: bool = True, layout: str | None = None
     file = pack(name, root)
     if file.is_file():
         try:
-            with np.load(file, allow_pickle=False) as z:
-                return from_mapping(name, z, layout, targets)
+            return from_mapping(name, archives.read(file, packed=True), layout, targets)
         except Exception as e:  # damage shows in many ways: zip, npy header, or what the arrays hold
             raise ValueError(f"{file} is not readable as a data pack ({e}); it should be {PACK}") from e
     if name == "digits":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,9 +16,12 @@ from .. import distributed
 from ..notebooks import NotebookFailed, execute
 from ..progress import bar
 from .cells import Cell, CorruptResult, Result, load, run_cell
+from .table import slug
 
 NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
 RETRIES = 2  # of a cell whose worker died
+SECONDS = 10  # until a scheduler must have answered
+LOOPBACK = "127.0.0.1:0"  # by default Dask's status pages are open to the network
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,6 @@ class Place:
 def results() -> Path:
     """The project's results folder, seen from the book's folder or from above it."""
     return next((p for p in (Path("../results"), Path("results")) if p.is_dir()), Path("results"))
-
-
-def slug(name: str) -> str:
-    """A file name from a cell's name: letters and digits of any script stay, all else becomes a hyphen."""
-    return "-".join(filter(None, "".join(c if c.isalnum() or c in "._=" else "-" for c in name).split("-")))
 
 
 @dataclass
@@ -191,27 +190,37 @@ def _on_cluster(
     if scheduler is None:
         count = workers or gpus or len(_cores())
         cluster = LocalCluster(
-            n_workers=count, threads_per_worker=1, processes=False, dashboard_address=None, silence_logs=50
-        )
+            n_workers=count, threads_per_worker=1, processes=False, silence_logs=50, dashboard_address=LOOPBACK,
+            worker_dashboard_address=LOOPBACK,
+        )  # fmt: skip
     else:
         cluster = None
-    client = Client(cluster or scheduler)
     try:
-        futures = {}
-        for k, cell in enumerate(todo):
-            on = call.keywords["device"] or (f"cuda:{k % gpus}" if gpus > 1 and cluster is not None else None)
-            key = f"{cell.name}-{k}"
-            futures[client.submit(call, cell=cell, device=on, key=key, pure=False, retries=RETRIES)] = cell
-        name_running(", ".join(cell.name for cell in todo[: sum(client.nthreads().values())]))
-        for future in as_completed(futures):
-            collect(futures[future], future.result)
-            threads = client.nthreads()  # a scheduler that others started may hand a worker more cells than it runs
-            at_work = (key for worker, keys in client.processing().items() for key in list(keys)[: threads[worker]])
-            name_running(", ".join(key.rpartition("-")[0] for key in at_work))
-    finally:
-        client.close()
-        if cluster is not None:
-            cluster.close()
+        client = Client(cluster or scheduler, timeout=SECONDS)
+    except (OSError, ValueError, TypeError) as e:
+        raise ValueError(
+            f"no scheduler answers at {scheduler} ({e}); start one: dask scheduler --host 127.0.0.1"
+        ) from e
+    futures = {}
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: cluster is not None and cluster.close())
+        stack.callback(client.close)
+        try:
+            for k, cell in enumerate(todo):
+                on = call.keywords["device"] or (f"cuda:{k % gpus}" if gpus > 1 and cluster is not None else None)
+                key = f"{cell.name}-{k}"
+                futures[client.submit(call, cell=cell, device=on, key=key, pure=False, retries=RETRIES)] = cell
+            name_running(", ".join(cell.name for cell in todo[: sum(client.nthreads().values())]))
+            for future in as_completed(futures):
+                collect(futures[future], future.result)
+                threads = client.nthreads()  # a scheduler that others started may hand a worker more cells than it runs
+                at_work = (key for worker, keys in client.processing().items() for key in list(keys)[: threads[worker]])
+                name_running(", ".join(key.rpartition("-")[0] for key in at_work))
+        except KeyboardInterrupt:  # at once: threads at work in this process end with it, workers elsewhere are told
+            if scheduler is not None:
+                client.cancel(list(futures), force=True)
+            stack.pop_all()
+            raise
 
 
 def _cores() -> Sequence[int]:

@@ -18,6 +18,7 @@ from .. import Federation, RandAugment, algorithms, federation, models, simulate
 from ..algorithms.averaging import FedAvg
 from ..data import domains, partitions
 from . import files
+from .specification import called, nearest
 
 
 def method_class(name: str) -> type[algorithms.Method]:
@@ -41,14 +42,17 @@ def build_method(entry: Any, fed: Federation, run: Mapping[str, Any]) -> algorit
         per_epoch = 1 if batch is None else float(np.ceil(fed.sizes / batch).mean())
         steps = run.get("local_steps") or run.get("local_epochs", 1) * per_epoch
         arguments["alpha"] = arguments.pop("alpha_K") / steps
-    return method_class(name)(**{key: _argument(key, value) for key, value in arguments.items()})
+    return called(name, method_class(name), {key: _argument(key, value) for key, value in arguments.items()})
 
 
 def _argument(key: str, value: Any) -> Any:
     """JSON has texts for keys and no topologies: capacities get numbers, `mixing` is `["Ring", {}]`."""
     if key == "mixing":
         name, arguments = value
-        return getattr(topology, name)(**arguments)
+        known = {kind.__name__: kind for kind in topology.Topology.__subclasses__()}
+        if name not in known:
+            raise ValueError(f"topology {name!r} is not known; {nearest(name, known)}")
+        return called(name, known[name], arguments)
     return {float(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
@@ -103,7 +107,7 @@ def build_partition(entry: Any) -> Any:
     del known["Partition"]  # what they are
     if name not in known:
         raise ValueError(f'partition {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
-    return known[name](**arguments)
+    return called(name, known[name], arguments)
 
 
 def build_source(entry: Any) -> Any:
@@ -119,7 +123,7 @@ def build_source(entry: Any) -> Any:
         return entry
     if not hasattr(domains, name):
         raise ValueError(f'source {name!r} is not known; use a function of fedcore.data.domains, or "file.py:Name"')
-    return getattr(domains, name)(**arguments)
+    return called(name, getattr(domains, name), arguments)
 
 
 def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) -> Federation:

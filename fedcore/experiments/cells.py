@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 
 from .. import checks, distributed
-from ..checkpoint import atomic
-from . import files, provenance, studies, tracing
+from ..checkpoint import atomic, sweep
+from . import files, provenance, specification, studies, tracing
 from .tuning import choose, merged
 
 FORMAT = 1  # of the files, raised when what they hold changes its meaning
@@ -128,22 +128,29 @@ def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
 
 
 def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
-    """The results in `file`, whatever code they are of; those of another specification are left out.
+    """The results in `file`, whatever code they are of; those of another specification or data pack are left out.
 
     Raises CorruptResult for a file that is not what was written.
     """
     file = Path(file)
-    if not file.exists():
-        return Result(spec)
     try:
+        if not file.exists():
+            return Result(spec)
         content = json.loads(file.read_text(encoding="utf-8"))
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
             raise ValueError("its checksum differs")
-        runs = {int(seed): run for seed, run in content["runs"].items() if run["id"] == identity(spec, int(seed))}
-        tuned = content["tuned"] if (content["tuned"] or {}).get("id") == identity(spec) else None
+        data = provenance.data(spec)
+
+        def stands(stored: Mapping[str, Any], seed: int | None = None) -> bool:
+            return stored["id"] == identity(spec, seed) and data in (None, stored.get("data", data))
+
+        runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
+        tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
         trace = content.get("trace") if runs else None
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except OSError as e:
+        raise CorruptResult(f"{file} cannot be read ({e.strerror or e}); it is left out: move it away") from e
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as e:
         raise CorruptResult(f"{file} is damaged ({e}); it is left out, and run again by the next batch") from e
     return Result(spec, runs, tuned, trace)
 
@@ -166,6 +173,12 @@ def _store(file: Path, result: Result) -> None:
             f"{file} cannot be written ({e.strerror or e}); results that were finished before are as they were: make "
             "room, or use another results folder",
         ) from e
+
+
+def _made_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Code and, where it can be replaced, the data pack of a result."""
+    data = provenance.data(spec)
+    return {"code": provenance.code(spec)} | ({} if data is None else {"data": data})
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
@@ -194,6 +207,7 @@ def run_cell(
     """
     spec = json.loads(json.dumps(spec, allow_nan=False))
     study = studies.find(spec)
+    specification.check(spec)
     seeds = [checks.integer("seed", seed, 0) for seed in seeds]
     file, world = None if file is None else Path(file), distributed.world()
     folder = None if workshop is None else Path(workshop) / f"{identity(spec)}-{provenance.code(spec)}"
@@ -215,7 +229,7 @@ def run_cell(
             result.tuned = {
                 "id": identity(spec),
                 **choose(spec, run),
-                "code": provenance.code(spec),
+                **_made_of(spec),
                 "seconds": round(time.perf_counter() - begin, 2),  # those of the runs do not hold them
             }
             store()
@@ -226,7 +240,7 @@ def run_cell(
             result.runs[seed] = {
                 "id": identity(spec, seed),
                 **found,
-                "code": provenance.code(spec),
+                **_made_of(spec),
                 **provenance.machine(device),
                 **({"processes": world.size} if world.size > 1 else {}),
                 "seconds": round(seconds, 2),
@@ -328,4 +342,5 @@ def _alone(file: Path | None) -> Iterator[None]:
 
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(_lock(file)):
+        sweep(file.parent)
         yield

@@ -29,6 +29,8 @@ from typing import Any
 
 import torch
 
+from ..data.arrays import data_root
+from ..data.readers import pack
 from . import files
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -168,6 +170,26 @@ LIBRARY = ("fedcore.run", *(name for name in FILES if name.startswith("fedcore.a
 def code(spec: Mapping[str, Any]) -> str:
     """The hash of the source that can change a result of this specification."""
     return SOURCES.digest(roots(spec))
+
+
+def data(spec: Mapping[str, Any]) -> str | None:
+    """The hash of the data pack that a specification names; None where its data are no pack, which can be replaced."""
+    federation = spec.get("federation") or {}
+    name = federation.get("source")
+    if not isinstance(name, str) or files.is_reference(name):
+        return None
+    file = pack(name.lower(), data_root(federation.get("root")))
+    try:
+        stat = file.stat()
+        return _content(file, stat.st_size, stat.st_mtime_ns)
+    except OSError:
+        return None
+
+
+@cache
+def _content(file: Path, size: int, changed: int) -> str:
+    with open(file, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()[:16]
 
 
 def library() -> str:

@@ -6,13 +6,15 @@ import csv
 import importlib
 import os
 import pkgutil
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..checks import brief
 from . import files
 from .cells import Cell
 
@@ -44,9 +46,51 @@ class Table:
     unit: str = "%"
     axis: str = ""
 
+    def __post_init__(self) -> None:
+        """ValueError for a name that cannot name a folder, and for what are no captions."""
+        if not isinstance(self.name, str) or slug(self.name) != self.name or not self.name.strip("."):
+            raise ValueError(f"a table is called {self.name!r}; use letters, digits, '-', '_', '=' and '.' alone")
+        if not isinstance(self.captions, Mapping) or not set(self.captions) <= set(PROFILES):
+            raise ValueError(
+                f"table {self.name}: captions={brief(self.captions)}; use a mapping to texts from {', '.join(PROFILES)}"
+            )
+
     def cells(self, profile: str) -> list[Cell]:
-        """The cells of a profile; none where the table does not have it."""
-        return list(self.make(profile)) if profile in self.captions else []
+        """The cells of a profile; none where the table does not have it.
+
+        Raises ValueError where its function fails or gives no cells, and for two that would share a file.
+        """
+        if profile not in self.captions:
+            return []
+        try:
+            cells = list(self.make(profile))
+        except ValueError:
+            raise
+        except Exception as e:  # whatever a function of the user's raises
+            line = traceback.extract_tb(e.__traceback__)[-1]
+            where = f"{Path(line.filename).name}, line {line.lineno}"
+            raise ValueError(f"table {self.name} gives no cells ({type(e).__name__}: {e}, {where}); correct it") from e
+        files: dict[str, str] = {}
+        for cell in cells:
+            if not isinstance(cell, Cell) or not isinstance(cell.name, str) or not isinstance(cell.spec, Mapping):
+                raise ValueError(f"table {self.name} gives {brief(cell)}; use Cell(name, specification)")
+            file = slug(cell.name).casefold()
+            if not file or len(file.encode()) > 200:
+                raise ValueError(
+                    f"table {self.name} has a cell {brief(cell.name)}, which names no file; use another name"
+                )
+            if file in files:
+                raise ValueError(
+                    f"table {self.name} has the cells {files[file]!r} and {cell.name!r}, whose results would be one "
+                    f"file ({file}.json); use names that differ in letters or digits"
+                )
+            files[file] = cell.name
+        return cells
+
+
+def slug(name: str) -> str:
+    """A file name from a cell's name: letters and digits of any script stay, all else becomes a hyphen."""
+    return "-".join(filter(None, "".join(c if c.isalnum() or c in "._=" else "-" for c in name).split("-")))
 
 
 _added: list[tuple[Path, Table]] = []  # with the file that defines it
@@ -85,7 +129,10 @@ def add(file: str | os.PathLike) -> None:
 
 
 def _placed(table: Table, folder: Path) -> Table:
-    return replace(table, make=lambda profile: [cell.at(folder) for cell in table.make(profile)])
+    return replace(
+        table,
+        make=lambda profile: [cell.at(folder) if isinstance(cell, Cell) else cell for cell in table.make(profile)],
+    )
 
 
 def get(name: str) -> Table:

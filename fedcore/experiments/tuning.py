@@ -106,7 +106,7 @@ class Search:
         """The best settings among the longest runs, the best first."""
         if not self.tried:
             raise ValueError("the search has no settings; give `grid` or `axes` with at least one value each")
-        sign = -1 if self.spec.get("better") == "lower" else 1
+        sign = -1 if lower_is_better(self.spec) else 1
         longest = max(_length(t) for t in self.tried)
         full = [t for t in self.tried if _length(t) == longest]
         order = sorted(full, key=lambda t: math.inf if t["score"] is None else -sign * t["score"])  # keeps ties' order
@@ -115,6 +115,11 @@ class Search:
     def best(self) -> Setting:
         """The best setting."""
         return self.leading(1)[0]
+
+
+def lower_is_better(spec: Mapping[str, Any]) -> bool:
+    """Whether a search looks for the smallest value: `better`, or what the metric says by its name."""
+    return spec.get("better", "lower" if "loss" in spec.get("metric", "") else "higher") == "lower"
 
 
 def beyond(values: list[float], at: float, limits: tuple[float, float]) -> float | None:

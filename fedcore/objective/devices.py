@@ -9,7 +9,7 @@ from .. import distributed
 
 def available(device: str | torch.device | None) -> torch.device:
     """The device, None for this process's default; raises ValueError where it is not available."""
-    device = device or distributed.device()
+    device = distributed.device() if device is None else device
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as e:

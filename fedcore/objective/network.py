@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -26,9 +25,10 @@ from ..data.sources import Source, load
 from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss
 from ..engine.mapped import maps
 from ..engine.units import Neurons
+from ..identity import digest, network
 from ..models import Layout
 from .devices import available, first_line
-from .targets import Metric, checked_loss, checked_metrics, identity, measured
+from .targets import Metric, checked_loss, checked_metrics, measured
 
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
 FIRST = 20  # training samples that a loss of the user's is tried on
@@ -171,7 +171,8 @@ class Federation:
 
     # --- the same federation, changed -------------------------------------------------------------------------------
 
-    def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Federation:
+    @checks.arguments
+    def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Federation:
         """The same federation on another device or with parameters of another type; self is left as it is."""
         device, dtype = available(device or self.device), dtype or self.dtype
         if device == self.device and dtype == self.dtype:
@@ -179,21 +180,23 @@ class Federation:
         engine = self.engine.to(device, dtype)
         return replace(self, data=self.data.to(device, dtype), engine=engine, x0=self.x0.to(device, dtype))
 
-    def forced(self, path: str) -> Federation:
+    @checks.arguments
+    def forced(self, path: Annotated[str, checks.OneOf(PATHS)]) -> Federation:
         """The same federation with the engine's path forced ("written", "batched" or "sequential").
 
         Raises ValueError where the path has no rule for the model or the samples.
         """
         return replace(self, engine=_taking(self.data, self.engine.forced(path)))
 
-    def fastest(self, cohort: int = 10, batch_size: int = 20) -> Federation:
+    @checks.arguments
+    def fastest(self, cohort: checks.Count = 10, batch_size: checks.Count = 20) -> Federation:
         """The same federation with the path forced that took the least time here for one step of such a cohort.
 
         `fed.engine.times` has the seconds of each path.  Paths agree to rounding only: a run on another machine, which
         may time them differently, is then equal to rounding and not to the bit.
         """
-        clients = np.arange(min(checks.integer("cohort", cohort, 1), self.n))
-        plan = self.plan(self.seed, 0, clients, steps=1, batch_size=checks.integer("batch_size", batch_size, 1))
+        clients = np.arange(min(cohort, self.n))
+        plan = self.plan(self.seed, 0, clients, steps=1, batch_size=batch_size)
         Y, batch = self.x0.repeat(len(clients), 1), self.batch(plan, 0)
         times: dict[str, float] = {}
         for path in PATHS:
@@ -211,7 +214,8 @@ class Federation:
         fed.engine.times = times
         return fed
 
-    def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Federation:
+    @checks.arguments
+    def shrink(self, to: checks.Function) -> Federation:
         """The same clients with the smaller model `to(module)` (`submodels.Width(0.5)`); made once for equal `to`.
 
         `x0` is the smaller module's.  `fed.shrink(Width(r)).evaluate(x[places])` evaluates a sub-model of x.
@@ -221,7 +225,8 @@ class Federation:
             self._smaller[to] = replace(self, engine=engine, x0=models.flatten(engine.module))
         return self._smaller[to]
 
-    def with_model(self, change: Callable[[nn.Module], nn.Module]) -> Federation:
+    @checks.arguments
+    def with_model(self, change: checks.Function) -> Federation:
         """The same clients and data with the model `change(module)`; what it draws comes from the federation's seed."""
         module, e = copy.deepcopy(self.engine.module).cpu(), self.engine
         nn.utils.vector_to_parameters(self.x0.cpu(), module.parameters())
@@ -461,7 +466,8 @@ class Federation:
         "pooled".  Raises ValueError for an x of another length and for an unknown reading.
         """
         self._flat("x", x)
-        reading = reading or ("pooled" if self.source.test_owner is None else "target")
+        if reading is None:
+            reading = "pooled" if self.source.test_owner is None else "target"
         checks.choice("reading", reading, READINGS[1:])
         seen = [] if self.metrics else None
         found = self.engine.evaluate(x, self.data.test_chunks(reading), self.data.train_chunks, seen)
@@ -493,6 +499,8 @@ class Federation:
         Raises ValueError for an X of another shape and for clients that do not exist.
         """
         clients = np.arange(self.n) if clients is None else np.asarray(clients)
+        if clients.ndim != 1 or clients.dtype.kind not in "iu" or not len(clients):
+            raise TypeError(f"clients={checks.brief(clients)}; use a list of clients' numbers, or None for all")
         wrong = clients[(clients < 0) | (clients >= self.n)]
         if len(wrong):
             raise ValueError(f"clients={wrong[:10].tolist()} do not exist; use clients from 0 to {self.n - 1}")
@@ -569,44 +577,58 @@ class Federation:
 
         return plots.partition(self.label_counts(), ax=ax).figure
 
+    def identity(self) -> dict[str, Any]:
+        """What determines a run here, by name; hashes of what is large.
+
+        "answers": logits of three samples, equal to rounding for the same model; all else is equal to the bit.
+        """
+        s, e, d = self.source, self.engine, self.data
+        collected = [b for norm in e.norms for b in norm.buffers()]  # by evaluations
+        once = self.augment is not None and self.augment.once
+        with torch.random.fork_rng([self.device] if self.x.is_cuda else []), torch.no_grad():
+            torch.manual_seed(0)
+            answers = copy.deepcopy(e.module).eval()(d.inputs(self.x[:3])).flatten().tolist()
+        return {
+            "data": digest(s.name, s.train_x, s.train_y, s.test_x, s.test_y, self.public),
+            "owners": digest(s.test_owner, None if s.test_owner is None else s.train_owner),
+            "clients": digest(self.sizes, np.concatenate(self.index)),
+            "model": digest(network(e.module, without=collected)),
+            "x0": digest(self.x0),
+            "answers": {"about": answers},
+            "dtype": str(self.dtype),
+            "normalise": self.normalise,
+            "augment": [repr(self.augment), digest(self.x[len(s.train_y) :]) if once else ""],
+            "loss": digest(e.criterion),
+            "metrics": {name: digest(metric) for name, metric in self.metrics.items()},
+            "path": e.path,
+            "compute": str(e.compute),
+            "block": self.block,
+        }
+
     def fingerprint(self) -> str:
         """A hash of what determines a run here: data, partition, model and initial parameters."""
-        parts = (self.source.name, self.n, str(self.dtype), repr(self.engine.module), self.normalise, self.augment)
-        h = hashlib.sha256(repr(parts).encode())
-        h.update(str(self.engine.compute or "").encode())
-        s, order = self.source, np.concatenate(self.index)
-        for a in (self.sizes, order, s.train_x, s.train_y, s.test_x, s.test_y, self.x0.cpu().numpy()):
-            h.update(repr((a.dtype.str, a.shape)).encode())
-            h.update(np.ascontiguousarray(a).reshape(-1).data)
-        for part in self.public or ():
-            h.update(part.cpu().numpy().tobytes())
-        if self.metrics or isinstance(self.engine.criterion, CustomLoss):
-            custom = identity(getattr(self.engine.criterion, "function", None))
-            h.update(repr((custom, sorted(self.metrics))).encode())
-        collected = {id(b) for norm in self.engine.norms for b in norm.buffers()}  # by evaluations
-        for name, b in self.engine.module.named_buffers():
-            if id(b) not in collected:
-                h.update(name.encode() + b.cpu().numpy().tobytes())
-        return h.hexdigest()[:16]
+        return digest({k: v for k, v in self.identity().items() if k != "answers"})
 
 
+@checks.arguments
 def federation(
     source: Any = "digits",
-    clients: int | None = None,
+    clients: checks.Count | None = None,
     partition: Partition | Sequence[Any] | None = None,
     model: str | nn.Module | Callable[..., nn.Module] = "cnn",
-    seed: int = 0,
+    seed: checks.Seed = 0,
     *,
-    root: str | None = None,
+    root: checks.Folder | None = None,
     download: bool = True,
-    device: str | torch.device | None = None,
-    dtype: torch.dtype = torch.float32,
-    path: str = "auto",
-    compute: torch.dtype | None = None,
-    block: int | None = None,
-    normalise: str = "pooled",
+    device: checks.Device | None = None,
+    dtype: checks.FloatType = torch.float32,
+    path: Annotated[str, checks.OneOf(("auto", *PATHS))] = "auto",
+    compute: Annotated[torch.dtype, checks.Kind(lambda v: v is torch.bfloat16, "torch.bfloat16, or None")]
+    | None = None,
+    block: checks.Count | None = None,
+    normalise: Annotated[str, checks.OneOf(NORMALISE)] = "pooled",
     augment: RandAugment | None = None,
-    public: int | None = None,
+    public: checks.Count | None = None,
     validation: bool = False,
     start: Tensor | Mapping[str, Tensor] | nn.Module | None = None,
     layout: str | None = None,
@@ -647,16 +669,13 @@ def federation(
     Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data, indices out of range or given
     twice, losses and metrics of another shape), TypeError.
     """
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype={dtype}; use torch.float32 or torch.float64")
     source = load(source, root, download, layout, targets=loss is not None)
     if loss is None and not source.has_classes:
         raise ValueError(
             f"the targets are {source.train_y.dtype} {source.train_y.shape} and no class labels [N]; give loss=..., "
             "such as torch.nn.MSELoss()"
         )
-    seed = checks.integer("seed", seed, 0)
-    if checks.boolean("validation", validation):
+    if validation:
         source = source.with_validation()
     aside = None
     if public is not None:
@@ -665,7 +684,7 @@ def federation(
         partition = Listed(tuple(partition))
     elif partition is None:
         partition = ByOwner() if source.by_client else IID()
-    if not hasattr(partition, "split") or isinstance(partition, type | str):
+    if not hasattr(partition, "split") or isinstance(partition, type | str | bytes | Tensor):
         raise TypeError(
             f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c), fc.ByOwner(), or a list of index "
             "arrays, one per client"
@@ -685,8 +704,6 @@ def federation(
                 "clients=None works with partition=ByOwner() on a source with owners and with a list of index arrays; "
                 "use clients=n"
             )
-    clients = checks.integer("clients", clients, 1)
-    checks.choice("normalise", normalise, NORMALISE)
     if augment is not None:
         _augmentable(augment, source)
     parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)

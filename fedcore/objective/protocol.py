@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -65,6 +65,10 @@ class Objective(Protocol):
 
     def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Objective:
         """The same objectives on another device or in another type; self is left as it is."""
+
+    def identity(self) -> dict[str, Any]:
+        """What determines a run here, by name: texts, numbers and hashes, and {"about": numbers} for what is equal to
+        rounding only."""
 
     def fingerprint(self) -> str:
         """A hash of what determines a run here."""

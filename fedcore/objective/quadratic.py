@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..data import batches
 from ..data.batches import Plan
 from ..engine import PLAIN, Loss
 from ..engine.units import Neurons
+from ..identity import digest
 from ..models import Layout
 from .devices import available
 
@@ -40,17 +40,22 @@ class Quadratic:
     def __repr__(self) -> str:
         return f"Quadratic(clients={self.n}, d={self.d}, dtype={self.dtype}, device={self.device})"
 
-    def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Quadratic:
+    @checks.arguments
+    def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Quadratic:
         """The same problem on another device or in another type."""
         device, dtype = available(device or self.device), dtype or self.dtype
         if device == self.device and dtype == self.dtype:
             return self
         return Quadratic(*(part.to(device, dtype) for part in (self.A, self.b, self.x0)))
 
+    def identity(self) -> dict[str, Any]:
+        """A, b and x0, and of a class of the user's its code and whatever else it holds."""
+        more = {k: v for k, v in vars(self).items() if k not in ("A", "b", "x0", "optimum", "device")}
+        return {"A": digest(self.A), "b": digest(self.b), "x0": digest(self.x0), "class": digest(type(self), more)}
+
     def fingerprint(self) -> str:
-        """A hash of A, b, x0 and the number type."""
-        parts = (t.detach().cpu().double().numpy().tobytes() for t in (self.A, self.b, self.x0))
-        return hashlib.sha256(str(self.dtype).encode() + b"".join(parts)).hexdigest()[:16]
+        """A hash of what determines a run here."""
+        return digest(self.identity())
 
     # --- gradients --------------------------------------------------------------------------------------------------
 
@@ -152,7 +157,8 @@ def _no(what: str) -> ValueError:
     return ValueError(f"a quadratic has no {what}; use a federation with a network (fc.federation)")
 
 
-def quadratic(A: Any, b: Any, x0: Any = None, *, device: str | torch.device | None = None) -> Quadratic:
+@checks.arguments
+def quadratic(A: Any, b: Any, x0: Any = None, *, device: checks.Device | None = None) -> Quadratic:
     """The quadratic federation: `A [n, p, p]`, `b [n, p]`, `x0 [p]` (default zeros); float64 unless given in float32.
 
     Raises ValueError for shapes that do not fit, NaN, and A_i that are not symmetric.
@@ -161,7 +167,7 @@ def quadratic(A: Any, b: Any, x0: Any = None, *, device: str | torch.device | No
     try:
         A, b = (part if hasattr(part, "dtype") else np.asarray(part, np.float64) for part in (A, b))
         A, b = (torch.as_tensor(part, device=device).detach().clone() for part in (A, b))
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         raise ValueError(f"A or b is no array of numbers ({e}); use A [n, p, p] and b [n, p] with n, p >= 1") from e
     dtype = torch.float32 if A.dtype == b.dtype == torch.float32 else torch.float64
     A, b = A.to(dtype), b.to(dtype)
@@ -169,7 +175,10 @@ def quadratic(A: Any, b: Any, x0: Any = None, *, device: str | torch.device | No
         raise ValueError(
             f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; use A [n, p, p] and b [n, p] with n, p >= 1"
         )
-    x0 = torch.zeros_like(b[0]) if x0 is None else torch.as_tensor(x0, dtype=dtype, device=b.device).detach().clone()
+    try:
+        x0 = 0 * b[0] if x0 is None else torch.as_tensor(x0, dtype=dtype, device=b.device).detach().clone()
+    except (TypeError, ValueError, RuntimeError, OverflowError) as e:
+        raise ValueError(f"x0={checks.brief(x0)} is no array of numbers; use [{b.shape[1]}], the p of b [n, p]") from e
     if x0.shape != b[0].shape:
         raise ValueError(f"x0 has shape {tuple(x0.shape)}; use [{b.shape[1]}], the p of b [n, p]")
     for name, part in (("A", A), ("b", b), ("x0", x0)):

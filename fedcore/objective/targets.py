@@ -1,16 +1,12 @@
-"""Losses and metrics of the user's: checked on the first samples, and told apart by what they compute."""
+"""Losses and metrics of the user's, checked on the first samples."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
-from functools import partial
-from inspect import getsource
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..engine import CustomLoss
 from .devices import first_line
@@ -102,38 +98,3 @@ def measured(metrics: Mapping[str, Metric], z: Tensor, y: Tensor) -> dict[str, T
 def name(function: Any) -> str:
     """What an error calls a function."""
     return getattr(function, "__qualname__", type(function).__name__)
-
-
-def identity(value: Any, depth: int = 4) -> str:
-    """A text that is equal in another process for a function that computes the same: its name, source and constants."""
-    if isinstance(value, str | bytes | int | float | complex | None):
-        return repr(value)
-    if isinstance(value, Tensor | np.ndarray):
-        array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
-        return f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
-    of = getattr(value, "__qualname__", type(value).__qualname__)
-    text = f"{getattr(value, '__module__', '')}.{of}"
-    if not depth:
-        return text
-    parts: list[Any] = []
-    if isinstance(value, nn.Module):  # its repr leaves constants out, as HuberLoss does
-        constants = {k: v for k, v in vars(value).items() if not k.startswith("_")}
-        parts = [repr(value), value.state_dict(), constants, type(value).forward]
-    elif isinstance(value, partial):
-        parts = [value.func, value.args, value.keywords]
-    elif isinstance(value, Mapping):
-        parts = [item for pair in value.items() for item in pair]
-    elif isinstance(value, list | tuple):
-        parts = list(value)
-    elif hasattr(value, "__code__"):
-        parts = [_source(value), value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ())]
-    elif callable(value) and hasattr(value, "__dict__") and not isinstance(value, type):
-        parts = [type(value).__call__, vars(value)]
-    return f"{text}{[identity(part, depth - 1) for part in parts]}"
-
-
-def _source(function: Any) -> str:
-    try:
-        return getsource(function)
-    except (OSError, TypeError):  # typed at a prompt
-        return function.__code__.co_code.hex()

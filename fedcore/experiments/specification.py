@@ -1,0 +1,103 @@
+"""Whether a cell's specification is one: its keys and their kinds, before anything is computed."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from .. import checks, federation, simulate
+
+TRAINED = ("method", "federation", "run")
+NEEDED = {  # keys by study, beside those that every study may have; those of a study of the user's are its own
+    "simulate": TRAINED, "personal": (*TRAINED, "client"), "profiles": (*TRAINED, "layer"),
+    "clients": (*TRAINED, "clients"), "mime": (*TRAINED, "pair", "steps"), "gap": (*TRAINED, "what"),
+    "size": ("by", "capacities", "classes", "model", "shape", "what"), "cost": ("cost", "method"),
+}  # fmt: skip
+OF_ALL = ("study", "tune", "better", "metric", "on")
+TUNE = ("grid", "axes", "seeds", "rounds", "finalists", "growth", "limits")
+BETTER = ("higher", "lower")
+OURS = {"method", "fed", "seed", "device", "checkpoint_dir", "resume", "progress", "probes", "on_evaluate", "personal"}
+
+
+def check(spec: Mapping[str, Any]) -> None:
+    """Raises ValueError for keys that are missing, unknown or of another kind, with the nearest known one."""
+    needed = NEEDED.get(spec.get("study", ""))
+    if needed is not None:
+        _known("the specification", spec, (*OF_ALL, *needed), needed)
+        if "method" in needed:
+            _named("method", spec["method"])
+        if "run" in needed:
+            _known("run", spec["run"], set(inspect.signature(simulate).parameters) - OURS, ("rounds",))
+            fed = set(inspect.signature(federation).parameters) - {"seed", "device"}
+            _known("federation", spec["federation"], fed, ("source",))
+    if "better" in spec:
+        checks.choice("better", spec["better"], BETTER)
+    if "tune" in spec:
+        _check_search(spec)
+
+
+def _check_search(spec: Mapping[str, Any]) -> None:
+    tune, metric = spec["tune"], spec.get("metric", "accuracy")
+    _known("tune", tune, TUNE, ())
+    if "grid" in tune:
+        if not isinstance(tune["grid"], Sequence) or not all(isinstance(part, Mapping) for part in tune["grid"]):
+            raise ValueError(
+                f"tune: grid={checks.brief(tune['grid'])}; use a list of settings, {{part: {{name: value}}}}"
+            )
+    else:
+        axes = tune.get("axes")
+        if not isinstance(axes, Mapping) or not all(isinstance(v, Sequence) and len(v) for v in axes.values()):
+            raise ValueError(
+                f"tune: axes={checks.brief(axes)}; use {{'run.lr': [0.1, 0.2]}}, each with one value at least"
+            )
+    seeds = tune.get("seeds", [1000])
+    if not isinstance(seeds, Sequence) or not len(seeds):
+        raise ValueError(f"tune: seeds={seeds!r}; use a list of one seed at least, or leave it out for [1000]")
+    for seed in seeds:
+        checks.integer("tune: seed", seed, 0)
+    if "better" not in spec and "accuracy" not in metric and "loss" not in metric:
+        raise ValueError(f"a search by metric={metric!r} needs better='higher' or 'lower'; say which")
+
+
+def _known(what: str, given: Any, known: Collection[str], needed: Collection[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{what} is {checks.brief(given)}; use a mapping with {', '.join(needed) or 'its settings'}")
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{what} has {key!r}, which nothing reads; {nearest(key, known)}")
+    for key in needed:
+        if key not in given:
+            raise ValueError(f"{what} lacks {key!r}; it needs {', '.join(needed)}")
+
+
+def _named(what: str, entry: Any) -> None:
+    pair = isinstance(entry, list | tuple) and len(entry) == 2
+    if not (pair and isinstance(entry[0], str) and isinstance(entry[1], Mapping)):
+        raise ValueError(
+            f'{what}={checks.brief(entry)}; use [name, {{arguments}}], such as ["FedUp", {{"alpha": 0.1}}]'
+        )
+
+
+def called(what: str, make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """`make(**arguments)`; ValueError naming the nearest argument where it takes others."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # written in C
+        return make(**arguments)
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        for key in arguments:
+            if key not in parameters:
+                raise ValueError(f"{what} takes no {key!r}; {nearest(key, list(parameters))}")
+    for key, parameter in parameters.items():
+        variable = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty and not variable and key not in arguments:
+            raise ValueError(f"{what} needs {key!r}; give it")
+    return make(**arguments)
+
+
+def nearest(key: Any, known: Collection[str]) -> str:
+    """A remedy for an unknown key."""
+    near = difflib.get_close_matches(str(key), list(known), 1, 0.5)
+    return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"

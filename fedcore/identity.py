@@ -1,0 +1,162 @@
+"""What a value is, as a hash: the same in another process for what computes the same, another for what does not.
+
+A run goes on from a checkpoint only where these are equal, and a sweep knows its runs by them.  Numbers and texts
+count as they are, arrays with all their entries, functions and classes of the user's by what Python compiled them to
+(so that comments and layout do not count), with the constants, functions and classes that they refer to.  Of what a
+library defines, this package included, the name counts alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_LIBRARIES = tuple(
+    f"{folder}{os.sep}"
+    for folder in (*sysconfig.get_paths().values(), Path(torch.__file__).parents[1], Path(__file__).parent)
+)
+_OF_EVERY_MODULE = {*vars(nn.Module()), "training"}
+_SPECIAL = ("__init__", "__post_init__", "__call__", "__getattr__", "__getitem__", "__len__")
+_PLAIN = str | bytes | int | float | complex | None | torch.dtype | torch.device | range
+
+
+def digest(*values: Any, containers: bool = True) -> str:
+    """A hash, 16 hexadecimal digits.
+
+    containers=False: without the lists, mappings and objects that functions refer to, where they may be what a
+    function writes to, such as a probe's record.
+    """
+    return _short(_Describer(containers).text(values))
+
+
+def network(module: nn.Module, parameters: bool = False, without: Iterable[Tensor] = ()) -> tuple[Any, ...]:
+    """What a network computes: its layers with their constants and code, its buffers, which parameters are trained,
+    and where asked for, their values.  without: buffers that do not count."""
+    skipped = {id(b) for b in without}
+    layers = [(name, type(layer), _constants(layer)) for name, layer in module.named_modules()]
+    trained = [(name, p.requires_grad, p if parameters else None) for name, p in module.named_parameters()]
+    return layers, trained, [(name, b) for name, b in module.named_buffers() if id(b) not in skipped]
+
+
+class _Describer:
+    """Texts of values; each object's once, cycles by name."""
+
+    def __init__(self, containers: bool) -> None:
+        self.containers, self.known = containers, {}
+        self.alive: list[Any] = []  # an id is one object's while it lives
+
+    def text(self, value: Any) -> str:
+        value = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, _PLAIN):
+            return repr(value)
+        if id(value) not in self.known:
+            self.alive.append(value)
+            self.known[id(value)] = _name(value)
+            self.known[id(value)] = self.inside(value)
+        return self.known[id(value)]
+
+    def inside(self, value: Any) -> str:
+        if isinstance(value, Tensor | np.ndarray):
+            a = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
+            content = self.text(a.tolist()).encode() if a.dtype == object else a.reshape(-1).view(np.uint8).data
+            return f"{a.dtype.str}{a.shape}{_short(content)}"
+        if isinstance(value, Mapping):
+            return f"{{{', '.join(f'{self.text(k)}: {self.text(v)}' for k, v in value.items())}}}"
+        if isinstance(value, list | tuple):
+            return f"({', '.join(map(self.text, value))})"
+        if isinstance(value, set | frozenset):
+            return f"{{{', '.join(sorted(map(self.text, value)))}}}"
+        return f"{_name(value)} {_short(', '.join(map(self.text, self.parts(value))))}"
+
+    def parts(self, value: Any) -> Iterable[Any]:
+        """What tells this value from others of its name."""
+        if isinstance(value, functools.partial):
+            return value.func, value.args, value.keywords
+        if isinstance(value, MethodType):
+            return value.__self__, value.__func__
+        if isinstance(value, staticmethod | classmethod):
+            return (value.__func__,)
+        if isinstance(value, property):
+            return (value.fget,)
+        if isinstance(value, CodeType):
+            return value.co_code, value.co_names, value.co_varnames, value.co_freevars, value.co_consts
+        if isinstance(value, FunctionType):
+            return self.function(value)
+        if isinstance(value, type):
+            kept = [(k, v) for k, v in vars(value).items() if k in _SPECIAL or not k.startswith("__")]
+            return (*kept, *value.__bases__) if _is_own(value) else ()
+        if isinstance(value, nn.Module):
+            return network(value, parameters=True)
+        if hasattr(value, "fingerprint"):
+            return (value.fingerprint(),)
+        return (type(value), vars(value)) if hasattr(value, "__dict__") and not isinstance(value, ModuleType) else ()
+
+    def function(self, f: FunctionType) -> Iterable[Any]:
+        """A function's code, defaults, and what it takes from around it."""
+        own = _is_own(f)
+        around = dict(zip(f.__code__.co_freevars, map(_content, f.__closure__ or ()), strict=True))
+        if own:
+            names = {name for code in _codes(f.__code__) for name in code.co_names}
+            around |= {k: f.__globals__[k] for k in sorted(names & f.__globals__.keys())}
+        used = {k: v for k, v in around.items() if self.containers or not _is_container(v)}
+        return f.__code__ if own else None, f.__defaults__, f.__kwdefaults__, used
+
+
+def _constants(layer: nn.Module) -> dict[str, Any]:
+    """What a layer holds beside parameters, buffers and layers, which torch keeps under names of its own.
+
+    Tensors do not count: mostly they are what the layer computed last.
+    """
+    own = _is_own(type(layer))
+    held = {k: v for k, v in vars(layer).items() if k not in _OF_EVERY_MODULE and (own or not k.startswith("_"))}
+    return {k: v for k, v in held.items() if not any(isinstance(part, Tensor) for part in _inside(v))}
+
+
+def _inside(value: Any) -> list[Any]:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [value, *parts]
+
+
+def _is_own(value: type | FunctionType) -> bool:
+    """Whether a class or function is the user's: neither this package's nor of an installed library."""
+    if isinstance(value, FunctionType):
+        return not value.__code__.co_filename.startswith(_LIBRARIES)
+    file = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
+    return value.__module__ not in sys.builtin_module_names and not file.startswith(_LIBRARIES)
+
+
+def _is_container(value: Any) -> bool:
+    code = type | FunctionType | MethodType | functools.partial | Callable
+    return not isinstance(value, _PLAIN | tuple | frozenset | np.generic | np.ndarray | Tensor | nn.Module | code)
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    return [code, *(inner for const in code.co_consts if isinstance(const, CodeType) for inner in _codes(const))]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that is not bound yet
+        return None
+
+
+def _name(value: Any) -> str:
+    named = value if hasattr(value, "__qualname__") else type(value)
+    own = isinstance(named, type | FunctionType) and _is_own(named)  # the user's modules are named as they are run
+    return named.__qualname__ if own else f"{getattr(named, '__module__', '')}.{named.__qualname__}"
+
+
+def _short(content: Any) -> str:
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
