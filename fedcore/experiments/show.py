@@ -236,6 +236,9 @@ def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     decided = sum(line.answer.word != OPEN for line in lines)
     alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
     caption += f" Cut at {WIDEST} points." * cut
+    low_high = [line.answer.comparison.interval for line in lines if line.answer.word == OPEN]
+    if any(not low <= 0 <= high for low, high in low_high):
+        caption += " Open although its interval leaves out zero: with many comparisons, Holm's rule asks more of each."
     return show(figure, {"comparisons": len(lines), "decided": decided}, alt=alt, caption=caption)
 
 

@@ -152,7 +152,7 @@ CLAIMS = [
     Claim(
         "dfedgam-equal", "S002", "§4.2",
         "For the same number of local steps, DFedGAM is more accurate than FedAvg and SCAFFOLD",
-        "not compared; a gossip round makes every client work, a server's a tenth of them", "dfedgam-table1",
+        "not compared; a gossip round makes every client work, a server's its cohort alone", "dfedgam-table1",
         _asked("DFedGAM", f"FedAvg{EQUAL}", f"SCAFFOLD{EQUAL}"),
     ),
     Claim(
