@@ -1,13 +1,17 @@
 """The static face of explorers, driven in a real Chromium: on a page made here, and on every page of the built book."""
 
+import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from browser import DESKTOP, PHONE, check_shown, chromium, drive, expected, opened, shown, stored
 
 from fedcore import plots, widgets
 
+ROOT = Path(__file__).resolve().parent.parent
 HEAD = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
 
 
@@ -29,6 +33,25 @@ def steps(n, fixed):
 def browser():
     with chromium() as running:
         yield running
+
+
+HOSTILE = r"""<p>\(a^2\) \(\href{javascript:document.title='run'}{x}\)
+\(\style{background:url(https://foreign.example/y.png)}{z}\)</p>"""
+
+
+def test_a_formula_carries_no_script_and_no_address(browser, tmp_path):
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["mathjax3_config"]
+    (package,) = importlib.util.find_spec("sphinx-mathjax-offline").submodule_search_locations
+    path = tmp_path / "formula.html"
+    script = f"<script>MathJax = {json.dumps(config)}</script>"
+    source = (Path(package) / "static" / "mathjax" / "tex-chtml.js").as_uri()
+    path.write_text(f'{HEAD}<title>t</title><body>{HOSTILE}{script}<script src="{source}"></script>', "utf-8")
+    with opened(browser, path) as tab:
+        tab.wait_for_function("window.MathJax && MathJax.startup && MathJax.startup.promise")
+        tab.evaluate("MathJax.startup.promise")
+        assert tab.locator("mjx-container").count() == 3
+        assert tab.locator("mjx-container a[href^=javascript]").count() == 0
+        assert "foreign.example" not in tab.locator("p").inner_html()
 
 
 @pytest.fixture(scope="module")
