@@ -16,6 +16,7 @@ they are made of is in `fedcore.experiments`.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -271,6 +272,8 @@ def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace) -> i
 
 def _command() -> int:
     """`main`, which ends quietly when nobody reads its output any more (`list | head`), with the shell's status 141."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # a file on Windows would get the code page, without a check mark
     try:
         status = main()
         sys.stdout.flush()
