@@ -171,6 +171,7 @@ def atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
         yield file
         file.flush()
         os.fsync(file.fileno())
+        file.close()  # Windows renames no file that is open
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):  # on a full disk closing fails too

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -305,8 +306,9 @@ def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace) -> i
 
 def _command() -> int:
     """`main`, which ends quietly when nobody reads its output any more (`list | head`), with the shell's status 141."""
-    for stream in (sys.stdout, sys.stderr):  # of any encoding
-        stream.reconfigure(errors="backslashreplace")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # any terminal's encoding; a file of Windows would get the code page
+            stream.reconfigure(errors="backslashreplace", **({} if stream.isatty() else {"encoding": "utf-8"}))
     try:
         status = main()
         sys.stdout.flush()

@@ -5,7 +5,9 @@ They are run here from the repository; nothing in them needs more than what a wh
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import runpy
 import shutil
 import subprocess
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from fedcore import checkpoint, reproduce
 from fedcore.experiments import table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +42,21 @@ def test_pyright_accepts_the_programs(tmp_path):
         ["pyright", "-p", str(tmp_path), "--pythonpath", sys.executable], capture_output=True, text=True, check=False
     )
     assert out.returncode == 0, out.stdout
+
+
+def test_a_file_is_closed_before_it_gets_its_name_as_windows_wants_it(tmp_path, monkeypatch):
+    seen = []
+    with checkpoint.atomic(tmp_path / "result.json") as file:
+        monkeypatch.setattr(os, "replace", lambda old, new: seen.append((file.closed, Path(new).name)))
+    assert seen == [(True, "result.json")]
+
+
+def test_the_command_writes_utf8_whatever_the_code_page_is(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    monkeypatch.setattr(reproduce, "main", lambda: print("✓"))
+    reproduce._command()
+    assert written.getvalue().split() == ["✓".encode()]
 
 
 def test_a_wheel_holds_every_file_of_the_package():

@@ -35,7 +35,7 @@ OPEN = "not measured yet"
 def load(folder: Path) -> dict[str, Any]:
     """Name -> a benchmark's file under a folder: its cases, machine and versions; None where it was not run."""
     files = {name: folder / f"{name}.json" for name in NAMES}
-    return {name: json.loads(file.read_text()) if file.exists() else None for name, file in files.items()}
+    return {name: json.loads(file.read_bytes()) if file.exists() else None for name, file in files.items()}
 
 
 def best(case: Mapping[str, Any], kind: str = "float32", of: str = "ratio_to_plain") -> tuple[float, str] | None:
