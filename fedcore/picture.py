@@ -18,13 +18,17 @@ RADIUS = 0.55  # of the ellipse of curvature 1, in units of the plane
 
 def still(
     fed: Quadratic,
+    optimum: np.ndarray | None,
     clients: Sequence[Mapping[str, Any]],
     paths: Mapping[str, np.ndarray],
     looks: Mapping[str, Mapping[str, Any]],
     alt: str,
     words: Sequence[str],
 ) -> str:
-    """HTML of the picture: the plane with each method's path `[rounds + 1, 2]`, a legend, and a sentence a method."""
+    """HTML of the picture: the plane with each method's path `[rounds + 1, 2]`, a legend, and sentences.
+
+    optimum: the minimiser of F `[2]`, None where there is none.
+    """
     start = next(iter(paths.values()))[0] if paths else fed.x0.numpy()
     half = max(3.05, 1.2 * max(float(np.abs(start).max()), *(max(map(abs, c["optimum"])) for c in clients)))
     scale = WIDTH / 2 / half
@@ -39,10 +43,8 @@ def still(
         return "M" + "L".join(" ".join(at(p)) for p in points)
 
     parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" class="pg-paper"/>']
-    parts += [
-        f'<g class="pg-contours"><path d="{"".join(map(line, _levels(fed, half)))}"/></g>',
-        '<g class="pg-ellipses">',
-    ]
+    contours = "".join(map(line, _levels(fed, half))) if optimum is not None else ""
+    parts.append(f'<g class="pg-contours"><path d="{contours}"/></g><g class="pg-ellipses">')
     for c in clients:
         rx, ry = (scale * RADIUS / math.sqrt(max(v, 0.012)) for v in c["curvature"])
         parts.append(
@@ -54,22 +56,24 @@ def still(
         dash = f' stroke-dasharray="{looks[name]["dash"]}"' if looks[name]["dash"] else ""
         parts.append(f'<path style="--c:{looks[name]["colour"]}" d="{line(path)}"{dash}/>')
     parts.append('</g><g class="pg-star">')
-    optimum = fed.optimum.numpy()
-    star = "L".join(
-        f"{r * math.sin(k * math.pi / 5):.1f} {-r * math.cos(k * math.pi / 5):.1f}" for k, r in enumerate((15, 6.3) * 5)
-    )
-    parts.append(f'<path d="M{star}Z" transform="{moved(optimum)}"/></g><g class="pg-now">')
+    if optimum is not None:
+        turns = [(r, k * math.pi / 5) for k, r in enumerate((15, 6.3) * 5)]
+        star = "L".join(f"{r * math.sin(t):.1f} {-r * math.cos(t):.1f}" for r, t in turns)
+        parts.append(f'<path d="M{star}Z" transform="{moved(optimum)}"/>')
+    parts.append('</g><g class="pg-now">')
     for name, path in near.items():
         parts.append(f'<circle style="--c:{looks[name]["colour"]}" r="6" transform="{moved(path[-1])}"/>')
     parts.append('</g><g class="pg-words">')
     for word, x in (("optimum", optimum), ("start", start)):
+        if x is None:
+            continue
         u, v = at(x)
         parts.append(f'<text x="{float(u) + 17:.1f}" y="{float(v) + 4:.1f}">{word}</text>')
     parts.append(f'</g><g class="pg-start"><circle r="8" transform="{moved(start)}"/></g>')
     for i, c in enumerate(clients):
         parts.append(
-            f'<g class="pg-client" transform="{moved(c["optimum"])}"><rect x="-11" y="-11" width="22" height="22" rx="5"/>'
-            f'<text y="4.6">{i + 1}</text></g>'
+            f'<g class="pg-client" transform="{moved(c["optimum"])}">'
+            f'<rect x="-11" y="-11" width="22" height="22" rx="5"/><text y="4.6">{i + 1}</text></g>'
         )
     label = html.escape(alt)
     legend = "".join(f'<li style="--c:{looks[name]["colour"]}">{name}</li>' for name in paths)
@@ -91,8 +95,6 @@ def _levels(fed: Quadratic, half: float, levels: int = 9, points: int = 61) -> l
     grid = torch.tensor([[u, v] for v in y for u in x], dtype=torch.float64)
     F = np.array([float(fed.objective(p)) for p in grid]).reshape(len(y), len(x))
     low, high = float(fed.objective(fed.optimum)), F.max()
-    if not high > low:
-        return []
     lines = contour_generator(x, y, F)
     heights = low + (high - low) * (np.arange(1, levels + 1) / (levels + 1)) ** 2
     return [line for height in heights for line in lines.lines(height)]

@@ -12,7 +12,6 @@ import html
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -163,7 +162,9 @@ class Playground:
 
     def _told(self) -> list[str]:
         """A sentence for each method, from its distance to the optimum at the start and at the end."""
-        optimum, out = self.federation.optimum.numpy(), []
+        optimum, out = self.optimum(), []
+        if optimum is None:
+            return ["The clients' mean objective has no single minimum."]
         for name, path in self.paths().items():
             first, last = (float(np.linalg.norm(path[t] - optimum)) for t in (0, -1))
             if not last < 1e6:
@@ -171,16 +172,16 @@ class Playground:
             elif last < 1e-3:
                 out.append(f"{name} reaches the optimum within {self.rounds} rounds.")
             else:
-                out.append(
-                    f"{name} starts {first:.2f} from the optimum and is {last:.2f} from it after {self.rounds} rounds."
-                )
+                after = f"after {self.rounds} rounds"
+                out.append(f"{name} starts {first:.2f} from the optimum and is {last:.2f} from it {after}.")
         return out
 
     def _still(self) -> str:
         """What stands in the page before the script runs, and where none does: drawn from the package's numbers."""
         return picture.still(
-            self.federation, self._state["clients"], self.paths(), _methods_of_the_page(), self.alt(), self._told()
-        )
+            self.federation, self.optimum(), self._state["clients"], self.paths(), _methods_of_the_page(), self.alt(),
+            self._told(),
+        )  # fmt: skip
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return {"text/html": self.html(), "text/plain": repr(self)}
@@ -201,6 +202,12 @@ class Playground:
             return _UnevenQuadratic(A, b, x0, s["uneven"])
         p, q = (8 * l1).sqrt()[:, None] * u, (8 * l2).sqrt()[:, None] * v
         return _UnevenLogistic(torch.stack([p, q, (p + q) / 2**0.5, (p - q) / 2**0.5], 1), b, x0, s["uneven"])
+
+    def optimum(self) -> np.ndarray | None:
+        """The minimiser of F `[2]`, or None where the clients' curvatures leave it no single one."""
+        fed = self.federation
+        low, high = np.linalg.eigvalsh(fed.A.sum(0).numpy())
+        return fed.optimum.numpy() if low > 1e-10 * max(1.0, high) else None
 
     def _run(self, name: str) -> dict[str, Any]:
         """The run's settings as `simulate` takes them: methods without a server know no cohort and no server step."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from browser import chromium, opened
 
 import fedcore as fc
@@ -103,6 +104,32 @@ def test_the_page_and_the_package_start_from_one_setting(core):
         "Object.fromEntries(Object.keys(core.METHODS).map((m) => [m, core.checked({methods: {[m]: {}}}).methods[m]]))"
     )
     assert starts == playing.METHODS
+
+
+def test_a_logistic_problem_has_the_gradients_and_products_of_its_losses_and_the_curvature_that_is_given():
+    fed = fc.playground(4, problem="logistic").federation
+    plan = fed.plan(0, 0, np.arange(4))
+    Y = torch.randn(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    z, q = torch.einsum("nsp,np->ns", fed.a, Y), torch.sigmoid(torch.einsum("nsp,np->ns", fed.a, fed.b))
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(z, q, reduction="none").mean(1)
+    (g,) = torch.autograd.grad(losses.sum(), Y, create_graph=True)
+    (Hg,) = torch.autograd.grad((g * g.detach()).sum(), Y)
+    torch.testing.assert_close(fed.gradient(Y, plan), g)
+    torch.testing.assert_close(fed.gradient(Y.detach(), plan, along=g.detach()), Hg)
+    torch.testing.assert_close(fed.gradient_and_losses(Y, plan)[1], losses)
+    torch.testing.assert_close(fed.A, fc.playground(4).federation.A)
+    assert fed.full_gradient(fed.b, plan).abs().max() < 1e-15, "a client's own model does not minimise its objective"
+    assert fed.full_gradient(fed.optimum.expand(4, -1), plan).sum(0).norm() < 1e-13
+    with pytest.raises(ValueError, match="pooled"):
+        fc.simulate(fc.Central(), fed, rounds=1)
+
+
+def test_a_problem_without_a_minimum_says_so_in_words():
+    clients = [{"optimum": (-1, 0), "curvature": (1, -2)}, {"optimum": (1, 0)}]
+    pg = fc.playground(clients, rounds=5)
+    assert pg.optimum() is None
+    assert "no single minimum" in pg.alt()
+    assert "optimum</text>" not in pg.html().split("<script")[0]
 
 
 # ------------------------------------------------------------------------------------------------ in Python
@@ -252,9 +279,8 @@ def test_a_finger_moves_a_handle_and_the_page_stays(browser, page):
 def test_every_point_and_control_has_a_name_and_answers_to_keys(browser, page):
     with opened(browser, page) as tab:
         for handle in tab.locator(".pg-handle").all():
-            spoken = {
-                k: handle.get_attribute(f"aria-{k}") for k in ("label", "valuenow", "valuetext", "valuemin", "valuemax")
-            }
+            names = ("label", "valuenow", "valuetext", "valuemin", "valuemax")
+            spoken = {name: handle.get_attribute(f"aria-{name}") for name in names}
             assert all(spoken.values()), spoken
             assert float(spoken["valuemin"]) <= float(spoken["valuenow"]) <= float(spoken["valuemax"])
         handle = tab.get_by_role("slider", name="Optimum of client 1")
