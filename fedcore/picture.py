@@ -54,7 +54,7 @@ def still(
     near = {name: path[np.abs(path).max(1) < 1e6] for name, path in paths.items()}
     for name, path in near.items():
         dash = f' stroke-dasharray="{looks[name]["dash"]}"' if looks[name]["dash"] else ""
-        parts.append(f'<path style="--c:{looks[name]["colour"]}" d="{line(path)}"{dash}/>')
+        parts.append(f'<path style="--k:{looks[name]["colour"]}" d="{line(path)}"{dash}/>')
     parts.append('</g><g class="pg-star">')
     if optimum is not None:
         turns = [(r, k * math.pi / 5) for k, r in enumerate((15, 6.3) * 5)]
@@ -62,7 +62,7 @@ def still(
         parts.append(f'<path d="M{star}Z" transform="{moved(optimum)}"/>')
     parts.append('</g><g class="pg-now">')
     for name, path in near.items():
-        parts.append(f'<circle style="--c:{looks[name]["colour"]}" r="6" transform="{moved(path[-1])}"/>')
+        parts.append(f'<circle style="--k:{looks[name]["colour"]}" r="6" transform="{moved(path[-1])}"/>')
     parts.append('</g><g class="pg-words">')
     for word, x in (("optimum", optimum), ("start", start)):
         if x is None:
@@ -76,7 +76,7 @@ def still(
             f'<rect x="-11" y="-11" width="22" height="22" rx="5"/><text y="4.6">{i + 1}</text></g>'
         )
     label = html.escape(alt)
-    legend = "".join(f'<li style="--c:{looks[name]["colour"]}">{name}</li>' for name in paths)
+    legend = "".join(f'<li style="--k:{looks[name]["colour"]}">{name}</li>' for name in paths)
     return (
         f'<div class="pg-stage"><svg viewBox="0 0 {WIDTH} {HEIGHT}" class="pg-plane" role="img" aria-label="{label}">'
         f'{"".join(parts)}</svg></div><ul class="pg-side pg-legend">{legend}</ul>'

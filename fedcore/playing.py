@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import copy
 import html
+import importlib.util
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from .history import Diverged, History
 from .objective.logistic import Logistic
 from .objective.quadratic import Quadratic
 from .run import Probe, simulate
-from .widgets import asset
+from .widgets import asset, can_be_live
 
 METHODS = {
     "FedAvg": {}, "FedProx": {"mu": 0.5}, "SCAFFOLD": {}, "FedUp": {"alpha": 0.05}, "FedDyn": {"alpha": 0.3},
@@ -183,8 +185,26 @@ class Playground:
             self._told(),
         )  # fmt: skip
 
+    @cached_property
+    def widget(self) -> Any:
+        """The picture as a live widget, whose state is this playground's (made once, shared by all displays).
+
+        Raises ImportError where anywidget is missing; the HTML face needs nothing.
+        """
+        widget = _widget_class()(state=self.state, config=self.config())
+        widget.observe(self._moved, names="state")
+        return widget
+
+    def _moved(self, change: Any) -> None:
+        """A hand on the live picture has changed its state."""
+        self._state = _checked({**self._state, **change["new"]})
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/html": self.html(), "text/plain": repr(self)}
+        bundle = {"text/html": self.html(), "text/plain": repr(self)}
+        if can_be_live() and importlib.util.find_spec("anywidget"):
+            view = "application/vnd.jupyter.widget-view+json"
+            bundle[view] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
+        return bundle
 
     # --- numbers ----------------------------------------------------------------------------------------------------
 
@@ -250,6 +270,21 @@ def _methods_of_the_page() -> dict[str, dict[str, Any]]:
             "gradients": cost.gradients + 2 * cost.products, "full": cost.full_gradients,
         }  # fmt: skip
     return out
+
+
+@cache
+def _widget_class() -> type:
+    import anywidget
+    import traitlets
+
+    class PlaygroundWidget(anywidget.AnyWidget):
+        """The page's script, with its state in both places."""
+
+        _esm, _css = asset("playground.js"), asset("playground.css")
+        state = traitlets.Dict().tag(sync=True)
+        config = traitlets.Dict().tag(sync=True)
+
+    return PlaygroundWidget
 
 
 # ------------------------------------------------------------------------------------------------- the problem

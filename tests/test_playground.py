@@ -53,7 +53,7 @@ def random_state(method, number):
 
 CORE = f"""{HEAD}<title>core</title><script type="module">
 {MODULE.read_text("utf-8")}
-window.core = {{run, problem, cohort, checked, fromHash, toHash, warnings, fixedPoint, METHODS, HYPER, DEFAULTS}};
+window.core = {{render, run, problem, cohort, checked, METHODS, DEFAULTS}};
 </script>"""
 
 
@@ -205,6 +205,64 @@ def test_a_run_that_diverges_ends_where_it_did():
     pg = fc.playground(lr=3.0, local_steps=40, rounds=40, methods=["FedAvg"])
     assert len(pg.history()["FedAvg"].cohorts) < 40
     assert "FedAvg runs away." in pg.html()
+
+
+# ------------------------------------------------------------------------------------------------ in Jupyter
+
+
+def test_a_widget_and_python_hold_one_state(monkeypatch):
+    pytest.importorskip("anywidget")
+    pg = fc.playground()
+    widget = pg.widget
+    pg.lr = 0.3
+    assert widget.state["lr"] == 0.3
+    moved = pg.state | {"cohort": 1, "start": [0.25, 0.5]}
+    widget.state = moved  # what a hand in the page does
+    assert (pg.cohort, pg.start, pg.state) == (1, [0.25, 0.5], moved)
+    monkeypatch.setattr(playing, "can_be_live", lambda: True)
+    assert {"text/html", "text/plain", "application/vnd.jupyter.widget-view+json"} == set(pg._repr_mimebundle_())
+
+
+def test_without_a_kernel_or_anywidget_the_output_is_html_alone(monkeypatch):
+    pg = fc.playground()
+    assert set(pg._repr_mimebundle_()) == {"text/html", "text/plain"}
+    monkeypatch.setattr(playing, "can_be_live", lambda: True)
+    monkeypatch.setattr(playing.importlib.util, "find_spec", lambda name: None)
+    assert set(pg._repr_mimebundle_()) == {"text/html", "text/plain"}
+
+
+def test_the_widget_face_follows_its_model_and_tells_it_what_a_hand_does(browser, tmp_path):
+    pg = fc.playground(caption="<i>live</i>")
+    (tmp_path / "core.html").write_text(f"{CORE}<style>{playing.asset('playground.css')}</style><body>", "utf-8")
+    with opened(browser, tmp_path / "core.html") as tab:
+        tab.wait_for_function("window.core")
+        tab.evaluate(
+            """([config, state]) => {
+                const values = {config, state}, listeners = [];
+                window.model = {values, saved: 0, listeners, get: (k) => values[k], set: (k, v) => (values[k] = v),
+                    save_changes: () => (model.saved += 1), on: (e, f) => listeners.push(f),
+                    off: (e, f) => listeners.splice(listeners.indexOf(f), 1)};
+                window.leave = core.render({model, el: document.body});
+            }""",
+            [pg.config(), pg.state],
+        )
+        assert tab.locator("figcaption").inner_text() == "<i>live</i>"
+        tab.locator(".pg-start").press("ArrowRight")
+        slider(tab, "local_steps").fill("20")
+        tab.clock.run_for(300)
+        told = tab.evaluate("model.values.state")
+        assert tab.evaluate("model.saved") == 1, "two changes at once are told once"
+        assert (told["local_steps"], told["start"]) == (20, [-1.55, 1.9])
+        assert playing._checked(told)["local_steps"] == 20
+        new = fc.playground(3, ["FedAvg", "FedProx"], lr=0.05).state
+        tab.evaluate("state => { model.values.state = state; model.listeners.forEach((f) => f()); }", new)
+        tab.clock.run_for(300)
+        assert tab.locator(".pg-client").count() == 3
+        assert slider(tab, "lr").input_value() == "0.05"
+        assert slider(tab, "FedProx.mu").count() == 1
+        assert tab.evaluate("model.saved") == 1, "what came from Python was sent back"
+        tab.evaluate("leave()")
+        assert tab.evaluate("model.listeners.length") == 0
 
 
 # ------------------------------------------------------------------------------------------------ by hand

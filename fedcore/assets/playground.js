@@ -417,9 +417,10 @@ export function run(P, s, name, rounds, wanted = []) {
   return {path, traces, diverged: 0, last: r};
 }
 
-// Where a method comes to rest when all clients take part, or null: two thousand rounds at most.
-export function fixedPoint(P, s, name) {
-  const all = {...s, cohort: null}, r = begin(all);
+// Where a method comes to rest when all clients take part, or null: two thousand rounds at most.  from: the round up to
+// which all did.
+export function fixedPoint(P, s, name, from = null) {
+  const all = {...s, cohort: null}, r = from || begin(all);
   for (let t = 0; t < 2000; t++) {
     const [x, y] = r.x;
     round(P, all, name, r);
@@ -593,7 +594,35 @@ const html = (tag, properties = {}, parent = null) => {
   parent?.append(e);
   return e;
 };
-const px = (v) => v.toFixed(1);
+const px = (v) => Math.round(10 * v) / 10;
+
+// Draws into a group, again and again: put(tag, attributes, text) takes up the element of the last picture where there
+// is one and touches what has changed, so that a picture follows a finger on a slow phone.
+function pen(group) {
+  const all = [];
+  let k = 0;
+  const put = (tag, attributes, text = null) => {
+    let item = all[k];
+    if (item?.tag !== tag) {
+      const e = make(tag);
+      if (item) item.e.replaceWith(e);
+      else group.append(e);
+      item = all[k] = {tag, e, was: {}, text: null};
+    }
+    k += 1;
+    for (const [name, v] of Object.entries(attributes)) {
+      if (item.was[name] !== v) item.e.setAttribute(name, v);
+    }
+    for (const name in item.was) if (!(name in attributes)) item.e.removeAttribute(name);
+    item.was = attributes;
+    if (item.text !== text) item.e.textContent = item.text = text;
+  };
+  put.begin = () => (k = 0);
+  put.end = () => {
+    while (all.length > k) all.pop().e.remove();
+  };
+  return put;
+}
 
 // Markers by matplotlib's letters, as elsewhere in the book; r is about the radius.
 const polygon = (r, points, turn = -90) => "M" + points.map((q, k) => {
@@ -655,6 +684,7 @@ function told(name, d, fixed, diverged, rounds) {
 
 // A playground in `root`, a <figure>.  config: {name, caption, state, methods: {name: {colour, marker, dash, down, up,
 // gradients, full}}}.  Returns {get, set}; onChange(state) follows every change by hand.
+let mounted = 0;
 export function mount(root, config, onChange = () => {}) {
   const initial = checked(config.state), looks = config.methods, id = config.name || "playground";
   let s = structuredClone(initial), trouble = [], remembered = structuredClone(initial.methods);
@@ -671,6 +701,7 @@ export function mount(root, config, onChange = () => {}) {
 
   // ---- what stands on the page
   root.classList.add("fc-ready");
+  for (const [name, {colour}] of Object.entries(looks)) root.style.setProperty(`--${name}`, `color-mix(in srgb, ${colour}, white var(--lift))`);
   const body = root.querySelector(".pg-body") || html("div", {className: "pg-body"});
   body.replaceChildren(); // the still picture
   root.prepend(body);
@@ -680,12 +711,12 @@ export function mount(root, config, onChange = () => {}) {
   const more = html("details", {className: "pg-more"}, body);
 
   const plane = make("svg", {viewBox: `0 0 ${W} ${H}`, class: "pg-plane", role: "group"}, stage);
-  const clip = `${id}-${Math.random().toString(36).slice(2)}`;
-  make("rect", {width: W, height: H, rx: 8}, make("clipPath", {id: clip}, make("defs", {}, plane)));
   make("rect", {width: W, height: H, rx: 8, class: "pg-paper"}, plane);
-  const inside = make("g", {"clip-path": `url(#${clip})`}, plane);
-  const layer = {};
-  for (const name of ["contours", "ellipses", "traces", "paths", "fixed", "star", "words", "now"]) layer[name] = make("g", {class: `pg-${name}`, "aria-hidden": true}, inside);
+  const layer = {}, put = {};
+  for (const name of ["contours", "ellipses", "traces", "paths", "fixed", "star", "words", "now"]) {
+    layer[name] = make("g", {class: `pg-${name}`, "aria-hidden": true}, plane);
+    put[name] = pen(layer[name]);
+  }
   const handles = make("g", {class: "pg-handles"}, plane);
   const notice = html("p", {className: "pg-notice", role: "status", hidden: true}, stage);
 
@@ -830,7 +861,7 @@ export function mount(root, config, onChange = () => {}) {
   // A labelled range: native, so keys, touch and screen readers work as everywhere.
   const range = (parent, label, low, high, step, get, set, print = short, more = {}) => {
     const row = html("label", {className: "pg-range", title: more.title || ""}, parent), name = html("span", {textContent: label}, row);
-    if (more.colour) name.style.setProperty("--c", more.colour);
+    if (more.method) name.style.setProperty("--k", `var(--${more.method})`);
     const input = html("input", {type: "range", min: low, max: high, step, autocomplete: "off"}, row), out = html("output", {ariaLive: "off"}, row);
     input.dataset.name = more.name || label;
     input.setAttribute("aria-label", more.spoken || label);
@@ -839,12 +870,12 @@ export function mount(root, config, onChange = () => {}) {
       set(+input.value);
     };
     return () => {
-      const v = get();
-      input.min = typeof low === "function" ? low() : low;
-      input.max = typeof high === "function" ? high() : high;
+      const v = get(), text = print(v), top = String(typeof high === "function" ? high() : high);
+      if (input.max !== top) input.max = top;
       if (+input.value !== v) input.value = v;
-      out.textContent = print(v);
-      input.setAttribute("aria-valuetext", print(v));
+      if (out.textContent === text) return;
+      out.textContent = text;
+      input.setAttribute("aria-valuetext", text);
     };
   };
   let updates = [];
@@ -852,7 +883,7 @@ export function mount(root, config, onChange = () => {}) {
   const chip = (name) => {
     const on = name in s.methods, look = looks[name];
     const b = html("button", {type: "button", className: "pg-chip"}, chips);
-    b.style.setProperty("--c", look.colour);
+    b.style.setProperty("--k", `var(--${name})`);
     const svg = make("svg", {viewBox: "0 0 30 12", "aria-hidden": true}, b);
     make("path", {d: "M1 6H29", "stroke-dasharray": look.dash || "none"}, svg);
     make("path", {d: marker(look.marker, 4), transform: "translate(15 6)", class: "pg-mark"}, svg);
@@ -895,7 +926,7 @@ export function mount(root, config, onChange = () => {}) {
     for (const name of Object.keys(s.methods)) {
       for (const [key, [letter, low, high]] of Object.entries(HYPER[name] || {})) {
         add(`${name} ${letter}`, low, high, 0.01, () => parameters(s, name)[key], (v) => change({methods: {...s.methods, [name]: {...s.methods[name], [key]: v}}}),
-          short, {name: `${name}.${key}`, colour: looks[name].colour, spoken: `${name}, ${key}`});
+          short, {name: `${name}.${key}`, method: name, spoken: `${name}, ${key}`});
       }
     }
     updates.forEach((u) => u());
@@ -908,7 +939,7 @@ export function mount(root, config, onChange = () => {}) {
   const axes = html("div", {className: "pg-axes", role: "radiogroup", ariaLabel: "Distance to the optimum, against"}, chartBox);
   html("span", {textContent: "by"}, axes);
   for (const [key, words] of [["rounds", "rounds"], ["gradients", "gradients"], ["bytes", "bytes"]]) {
-    const label = html("label", {}, axes), input = html("input", {type: "radio", name: `${clip}-axis`, value: key, checked: key === axis, autocomplete: "off"}, label);
+    const label = html("label", {}, axes), input = html("input", {type: "radio", name: `${id}-${++mounted}-axis`, value: key, checked: key === axis, autocomplete: "off"}, label);
     label.append(words);
     input.onchange = () => {
       axis = key;
@@ -1071,34 +1102,47 @@ export function mount(root, config, onChange = () => {}) {
 
   // ---- the drawing itself
   const polyline = (path, from, to) => {
-    let d = "";
-    for (let t = from; t <= to; t++) d += `${t === from ? "M" : "L"}${px(X(path[2 * t]))} ${px(Y(path[2 * t + 1]))}`;
+    let d = "", before = "";
+    for (let t = from; t <= to; t++) {
+      const point = `${px(X(path[2 * t]))} ${px(Y(path[2 * t + 1]))}`;
+      if (point !== before) d += `${t === from ? "M" : "L"}${point}`; // at rest nothing is added
+      before = point;
+    }
     return d;
   };
-  let spokenAt = 0;
+  // Dots as lines of no length with round ends: one element for all of them.
+  const dots = (path, from, to) => {
+    let d = "", before = "";
+    for (let t = from; t <= to; t++) {
+      const point = `M${px(X(path[2 * t]))} ${px(Y(path[2 * t + 1]))}h0`;
+      if (point !== before) d += point;
+      before = point;
+    }
+    return d;
+  };
+  let spokenAt = -Infinity, telltale = 0;
   const render = () => {
     const P = problem(s), names = Object.keys(s.methods), whole = Math.floor(shown), part = shown - whole;
     const wanted = part ? [whole] : [...new Set([0, 1, whole - 1])].filter((t) => t >= 0 && t < whole);
     const runs = Object.fromEntries(names.map((name) => [name, run(P, s, name, s.rounds, wanted)]));
-    const rest = Object.fromEntries(names.map((name) => [name, runs[name].diverged ? null : fixedPoint(P, s, name)]));
+    const rest = Object.fromEntries(names.map((name) => [name, runs[name].diverged ? null : fixedPoint(P, s, name, s.cohort ? null : runs[name].last)]));
     const away = (x, y) => (P.optimum ? Math.hypot(x - P.optimum[0], y - P.optimum[1]) : null);
 
     // level lines of F, evenly spaced in the root of its height
-    layer.contours.replaceChildren();
+    Object.values(put).forEach((p) => p.begin());
     if (P.optimum) {
       const F0 = objective(P, ...P.optimum), edge = half * 1.25;
       if (P.logistic) {
         const top = Math.max(objective(P, edge, edge), objective(P, -edge, -edge), objective(P, edge, -edge), objective(P, -edge, edge)) - F0;
         const levels = Array.from({length: 9}, (_, k) => F0 + top * ((k + 1) / 10) ** 2);
-        make("path", {d: levelLines((u, v) => objective(P, (u - W / 2) / unit(), (H / 2 - v) / unit()), levels)}, layer.contours);
+        put.contours("path", {d: levelLines((u, v) => objective(P, (u - W / 2) / unit(), (H / 2 - v) / unit()), levels)});
       } else {
         const M = [0, 0, 0];
         for (let i = 0; i < P.n; i++) for (let k = 0; k < 3; k++) M[k] += P.A[3 * i + k] / P.n;
         const [low, high] = eigenvalues(M), t = (Math.atan2(2 * M[1], M[0] - M[2]) / 2) * (180 / Math.PI);
         for (let k = 1; k <= 9; k++) {
           const r = 0.42 * k * unit() * (half / 3.05);
-          make("ellipse", {rx: px(r * Math.sqrt(1 / high) * Math.sqrt(Math.sqrt(high * low))), ry: px(r * Math.sqrt(1 / low) * Math.sqrt(Math.sqrt(high * low))),
-                           transform: `translate(${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))}) rotate(${px(-t)})`}, layer.contours);
+          put.contours("ellipse", {rx: px(r * (low / high) ** 0.25), ry: px(r * (high / low) ** 0.25), transform: `translate(${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))}) rotate(${px(-t)})`});
         }
       }
     }
@@ -1119,28 +1163,34 @@ export function mount(root, config, onChange = () => {}) {
     points.start.place(s.start, spoken(s.start));
 
     // the server's path, the clients' local steps of some rounds, and where the method would come to rest
-    for (const name of ["traces", "paths", "fixed", "star", "words", "now"]) layer[name].replaceChildren();
     const told_ = [], busy = s.clients.map((c) => c.optimum).concat([s.start]), fixedOnes = [];
     for (const name of names) {
       const {path, traces, diverged} = runs[name], look = looks[name], count = path.length / 2 - 1, end = Math.min(whole, count);
-      const style = `--c:${look.colour}`;
+      const style = `--k:var(--${name})`;
+      let lines = "", steps = "", tips = "";
       for (const t of wanted) {
         for (const one of traces[t] || []) {
           if (!one || lost(one.slice(-2))) continue;
           const K = one.length / 2 - 1, upto = part ? Math.min(K, Math.ceil((part / 0.72) * K)) : K;
-          make("path", {d: polyline(one, 0, upto), style}, layer.traces);
-          for (let k = 1; k <= upto && K <= 20; k++) make("circle", {cx: px(X(one[2 * k])), cy: px(Y(one[2 * k + 1])), r: k === K ? 2.6 : 1.5, style}, layer.traces);
+          lines += polyline(one, 0, upto);
+          if (K <= 20) steps += dots(one, 1, upto);
+          if (upto === K) tips += dots(one, K, K);
         }
       }
+      put.traces("path", {d: lines, style});
+      put.traces("path", {d: steps, style, class: "pg-dots"});
+      put.traces("path", {d: tips, style, class: "pg-tips"});
       let d = polyline(path, 0, end), now = [path[2 * end], path[2 * end + 1]];
       if (part > 0.72 && whole < count) { // the server moves to the mean of what the clients found
         const q = (part - 0.72) / 0.28;
         now = now.map((v, k) => v + q * (path[2 * whole + 2 + k] - v));
         d += `L${px(X(now[0]))} ${px(Y(now[1]))}`;
       }
-      make("path", {d, style, "stroke-dasharray": look.dash || "none"}, layer.paths);
-      for (let t = 1; t <= end; t++) make("circle", {cx: px(X(path[2 * t])), cy: px(Y(path[2 * t + 1])), r: 2, style}, layer.paths);
-      make("path", {d: marker(look.marker, 6), transform: `translate(${px(X(now[0]))} ${px(Y(now[1]))})`, style}, layer.now);
+      put.paths("path", {d, style, "stroke-dasharray": look.dash || "none"});
+      const rounds = dots(path, 1, end);
+      put.paths("path", {d: rounds, style, class: "pg-tips"});
+      put.paths("path", {d: rounds, class: "pg-holes"});
+      put.now("path", {d: marker(look.marker, 6), transform: `translate(${px(X(now[0]))} ${px(Y(now[1]))})`, style});
       for (let t = 0; t <= end; t += 2) busy.push([path[2 * t], path[2 * t + 1]]);
       const fixed = rest[name], bias = fixed ? away(...fixed) : null;
       if (bias > 0.04 * (half / 3.05)) fixedOnes.push({name, fixed, bias, style});
@@ -1148,8 +1198,8 @@ export function mount(root, config, onChange = () => {}) {
       told_.push(told(name, away(path[2 * end], path[2 * end + 1]), bias, at, whole));
     }
     for (const {fixed, style} of fixedOnes) {
-      make("path", {d: `M${px(X(fixed[0]))} ${px(Y(fixed[1]))}L${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))}`, style, class: "pg-gap"}, layer.fixed);
-      make("circle", {cx: px(X(fixed[0])), cy: px(Y(fixed[1])), r: 10.5, style}, layer.fixed);
+      put.fixed("path", {d: `M${px(X(fixed[0]))} ${px(Y(fixed[1]))}L${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))}`, style, class: "pg-gap"});
+      put.fixed("circle", {cx: px(X(fixed[0])), cy: px(Y(fixed[1])), r: 10.5, style});
       busy.push(fixed);
     }
     const word = (text, [x, y], gap, style = "") => { // where it is emptiest: right, left, above or below
@@ -1164,17 +1214,18 @@ export function mount(root, config, onChange = () => {}) {
         }
         if (!best || room > best.room + 1e-9) best = {room, cx, cy, dx, dy, anchor};
       }
-      make("text", {x: px(X(x) + best.dx), y: px(Y(y) + best.dy), "text-anchor": best.anchor, style}, layer.words, text);
+      put.words("text", {x: px(X(x) + best.dx), y: px(Y(y) + best.dy), "text-anchor": best.anchor, style}, text);
       for (let q = -1; q <= 1; q++) busy.push([(best.cx + (q * wide) / 2 - W / 2) / u, (H / 2 - best.cy) / u]);
     };
     if (P.optimum) {
-      make("path", {d: marker("*", 10), transform: `translate(${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))})`, }, layer.star);
+      put.star("path", {d: marker("*", 10), transform: `translate(${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))})`});
       busy.push(P.optimum);
       word("optimum", P.optimum, 17);
     }
     word("start", s.start, 15);
     if (fixedOnes.length && fixedOnes.length < 3) fixedOnes.forEach(({name, fixed, style}) => word(`${name} stops here`, fixed, 16, style));
 
+    Object.values(put).forEach((p) => p.end());
     drawChart(P, runs, whole, away);
     updates.forEach((u) => u());
     select_.value = s.problem;
@@ -1185,10 +1236,17 @@ export function mount(root, config, onChange = () => {}) {
     const text = told_.filter(Boolean).join(" ") || (names.length ? "" : "Choose a method.");
     const setting = `${P.n} clients, K = ${s.local_steps}, η = ${short(s.lr)}${s.cohort ? `, ${s.cohort} clients a round` : ""}.`;
     plane.setAttribute("aria-label", `${text} The plane of two parameters; ${setting}`);
-    const tick = performance.now(); // spoken at most once a second, and when the hand rests
-    if (says.textContent !== text && (!says.textContent || !playing || tick - spokenAt > 200)) {
-      says.textContent = text;
-      spokenAt = tick;
+    const tick = performance.now(); // words flow anew, which costs more than lines: ten times a second is enough
+    if (says.textContent !== text) {
+      if (tick - spokenAt > 100) {
+        says.textContent = text;
+        spokenAt = tick;
+      } else if (!telltale) {
+        telltale = setTimeout(() => {
+          telltale = 0;
+          draw();
+        }, 110);
+      }
     }
     root.dataset.round = shown;
   };
@@ -1198,6 +1256,7 @@ export function mount(root, config, onChange = () => {}) {
     if (axis === "bytes") return 8 * 2 * m * (look.down + look.up);
     return r.reduce((sum, i) => sum + P.K[i] * look.gradients + look.full, 0);
   };
+  const onChart = pen(chart);
   const drawChart = (P, runs, whole, away) => {
     const {w, h, left, right, top, bottom} = CHART, names = Object.keys(runs), curves = {};
     let furthest = 1, high = -Infinity, low = Infinity;
@@ -1215,9 +1274,11 @@ export function mount(root, config, onChange = () => {}) {
       curves[name] = points;
       furthest = Math.max(furthest, at);
     }
-    chart.replaceChildren();
+    const put = onChart;
+    put.begin();
     if (!P.optimum || !names.length) {
-      make("text", {x: w / 2, y: h / 2, "text-anchor": "middle"}, chart, names.length ? "no optimum to measure from" : "no method chosen");
+      put("text", {x: w / 2, y: h / 2, "text-anchor": "middle"}, names.length ? "no optimum to measure from" : "no method chosen");
+      put.end();
       chart.setAttribute("aria-label", "An empty chart.");
       return;
     }
@@ -1225,21 +1286,22 @@ export function mount(root, config, onChange = () => {}) {
     const x = (v) => left + (v / furthest) * (w - left - right), y = (v) => top + ((ceiling - Math.min(v, ceiling)) / (ceiling - floor)) * (h - top - bottom);
     const every = Math.ceil((ceiling - floor) / 4);
     for (let d = ceiling; d >= floor; d -= every) {
-      make("path", {d: `M${left} ${px(y(d))}H${w - right}`, class: "pg-grid"}, chart);
-      make("text", {x: left - 6, y: px(y(d) + 4), "text-anchor": "end"}, chart, d === 0 ? "1" : d === 1 ? "10" : `10${superscript(d)}`);
+      put("path", {d: `M${left} ${px(y(d))}H${w - right}`, class: "pg-grid"});
+      put("text", {x: left - 6, y: px(y(d) + 4), "text-anchor": "end"}, d === 0 ? "1" : d === 1 ? "10" : `10${superscript(d)}`);
     }
     const unitOf = {rounds: "rounds", gradients: "gradients", bytes: "bytes"}[axis], big = axis === "bytes" && furthest >= 2000;
-    make("text", {x: left, y: h - 9}, chart, "0");
-    make("text", {x: w - right, y: h - 9, "text-anchor": "end"}, chart, `${big ? `${short(furthest / 1000)} kB` : `${short(furthest)} ${unitOf}`}`);
+    put("text", {x: left, y: h - 9}, "0");
+    put("text", {x: w - right, y: h - 9, "text-anchor": "end"}, `${big ? `${short(furthest / 1000)} kB` : `${short(furthest)} ${unitOf}`}`);
     const ends = [];
     for (const name of names) {
-      const points = curves[name], look = looks[name], style = `--c:${look.colour}`, upto = Math.min(whole, points.length - 1);
+      const points = curves[name], look = looks[name], style = `--k:var(--${name})`, upto = Math.min(whole, points.length - 1);
       const line = (to) => points.slice(0, to + 1).map(([u, v], k) => `${k ? "L" : "M"}${px(x(u))} ${px(y(v))}`).join("");
-      make("path", {d: line(points.length - 1), style, class: "pg-curve pg-ghost"}, chart);
-      make("path", {d: line(upto), style, class: "pg-curve", "stroke-dasharray": look.dash || "none"}, chart);
-      if (upto >= 0) make("path", {d: marker(look.marker, 4.5), transform: `translate(${px(x(points[upto][0]))} ${px(y(points[upto][1]))})`, style, class: "pg-end"}, chart);
+      if (upto < points.length - 1) put("path", {d: line(points.length - 1), style, class: "pg-curve pg-ghost"});
+      put("path", {d: line(upto), style, class: "pg-curve", "stroke-dasharray": look.dash || "none"});
+      if (upto >= 0) put("path", {d: marker(look.marker, 4.5), transform: `translate(${px(x(points[upto][0]))} ${px(y(points[upto][1]))})`, style, class: "pg-end"});
       ends.push(`${name} ${short(10 ** points[Math.max(0, upto)][1])}`);
     }
+    put.end();
     chart.setAttribute("aria-label", `Distance to the optimum after round ${whole}, against ${unitOf}: ${listed(ends)}.`);
   };
 
