@@ -35,6 +35,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import fedcore  # noqa: E402
 from fedcore.notebooks import NotebookFailed, execute  # noqa: E402
 from tools import outputs  # noqa: E402
 
@@ -365,6 +366,8 @@ def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | No
     for name in ("_config.yml", "_toc.yml", "fedcore/references.bib"):
         shutil.copy(root / name, stage / name)
     shutil.copytree(root / "book", stage / "book", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    # The opening picture of the landing page, made by the package so that no copy can grow old.
+    (stage / "book" / "playground.html").write_text(fedcore.playground().html(), encoding="utf-8")
     for source, notebook in (executed or {}).items():
         (stage / source.relative_to(root)).write_text(_text(notebook), encoding="utf-8")
     main = "from jupyter_book.cli.main import main; main()"
