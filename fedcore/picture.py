@@ -1,4 +1,7 @@
-"""The playground's still picture: an SVG of a plane, its level lines and paths, in the page's own colours."""
+"""The playground's still picture: an SVG of a plane, its level lines and paths, in the page's own colours.
+
+Attributes give it plain colours; where the playground's style is there, they follow the page.
+"""
 
 from __future__ import annotations
 
@@ -42,43 +45,48 @@ def still(
     def line(points: np.ndarray) -> str:
         return "M" + "L".join(" ".join(at(p)) for p in points)
 
-    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" class="pg-paper"/>']
+    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" class="pg-paper" fill="none" stroke="#8886"/>']
     contours = "".join(map(line, _levels(fed, half))) if optimum is not None else ""
-    parts.append(f'<g class="pg-contours"><path d="{contours}"/></g><g class="pg-ellipses">')
+    parts.append(f'<g class="pg-contours" fill="none" stroke="#8885"><path d="{contours}"/></g>')
+    parts.append('<g class="pg-ellipses" fill="#8883" stroke="#888">')
     for c in clients:
         rx, ry = (scale * RADIUS / math.sqrt(max(v, 0.012)) for v in c["curvature"])
         parts.append(
             f'<ellipse rx="{rx:.1f}" ry="{ry:.1f}" transform="{moved(c["optimum"])} rotate({-c["angle"]:.1f})"/>'
         )
-    parts.append('</g><g class="pg-paths">')
+    parts.append('</g><g class="pg-paths" fill="none" stroke-width="2.6">')
     near = {name: path[np.abs(path).max(1) < 1e6] for name, path in paths.items()}
     for name, path in near.items():
         dash = f' stroke-dasharray="{looks[name]["dash"]}"' if looks[name]["dash"] else ""
-        parts.append(f'<path style="--k:{looks[name]["colour"]}" d="{line(path)}"{dash}/>')
-    parts.append('</g><g class="pg-star">')
+        colour = looks[name]["colour"]
+        parts.append(f'<path style="--k:{colour}" stroke="{colour}" d="{line(path)}"{dash}/>')
+    parts.append('</g><g class="pg-star" fill="#F0E442" stroke="#1d2430">')
     if optimum is not None:
         turns = [(r, k * math.pi / 5) for k, r in enumerate((15, 6.3) * 5)]
         star = "L".join(f"{r * math.sin(t):.1f} {-r * math.cos(t):.1f}" for r, t in turns)
         parts.append(f'<path d="M{star}Z" transform="{moved(optimum)}"/>')
     parts.append('</g><g class="pg-now">')
     for name, path in near.items():
-        parts.append(f'<circle style="--k:{looks[name]["colour"]}" r="6" transform="{moved(path[-1])}"/>')
-    parts.append('</g><g class="pg-words">')
+        colour = looks[name]["colour"]
+        parts.append(f'<circle style="--k:{colour}" fill="{colour}" r="6" transform="{moved(path[-1])}"/>')
+    parts.append('</g><g class="pg-words" font-size="13" fill="currentColor">')
     for word, x in (("optimum", optimum), ("start", start)):
         if x is None:
             continue
         u, v = at(x)
         parts.append(f'<text x="{float(u) + 17:.1f}" y="{float(v) + 4:.1f}">{word}</text>')
-    parts.append(f'</g><g class="pg-start"><circle r="8" transform="{moved(start)}"/></g>')
+    parts.append(f'</g><g class="pg-start" fill="#fff" stroke="#1d2430"><circle r="8" transform="{moved(start)}"/></g>')
     for i, c in enumerate(clients):
         parts.append(
             f'<g class="pg-client" transform="{moved(c["optimum"])}">'
-            f'<rect x="-11" y="-11" width="22" height="22" rx="5"/><text y="4.6">{i + 1}</text></g>'
+            f'<rect x="-11" y="-11" width="22" height="22" rx="5" fill="#fff" stroke="#1d2430"/>'
+            f'<text y="4.6" font-size="13" text-anchor="middle" fill="#1d2430">{i + 1}</text></g>'
         )
     label = html.escape(alt)
     legend = "".join(f'<li style="--k:{looks[name]["colour"]}">{name}</li>' for name in paths)
     return (
-        f'<div class="pg-stage"><svg viewBox="0 0 {WIDTH} {HEIGHT}" class="pg-plane" role="img" aria-label="{label}">'
+        f'<div class="pg-stage"><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" class="pg-plane" role="img" '
+        f'aria-label="{label}">'
         f'{"".join(parts)}</svg></div><ul class="pg-side pg-legend">{legend}</ul>'
         f'<p class="pg-says">{html.escape(" ".join(words))}</p>'
     )

@@ -12,6 +12,8 @@ import html
 import importlib.util
 import json
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
@@ -41,6 +43,8 @@ DEFAULT_CLIENTS = (
     {"optimum": (-2.2, -0.4), "curvature": (0.4, 2.0), "angle": 55.0},
     {"optimum": (2.1, -1.0), "curvature": (0.2, 2.7), "angle": 75.0},
 )
+
+PLACES = ((1.9, 1.4), (-0.8, -1.8), (-2.3, 1.0), (0.9, -2.0), (0.4, 2.1), (2.5, 0.2))  # of the third client and more
 
 
 def playground(
@@ -142,16 +146,19 @@ class Playground:
         """What the page's script is given: the state, and each method's look and cost."""
         return {"name": self.name, "caption": self.caption, "state": self.state, "methods": _methods_of_the_page()}
 
-    def html(self) -> str:
-        """Self-contained HTML: a still picture with its words, and the script that makes it move."""
+    def html(self, alone: bool = True) -> str:
+        """HTML: a still picture with its words and, where it stands alone, the style and script that make it move.
+
+        alone=False: the page that shows it brings `assets/playground.css` and `playground.js`, as the book's pages do.
+        """
         # Without "<" no text in the data can end the script element that holds it.
         config = json.dumps(self.config(), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         caption = f"\n<figcaption>{html.escape(self.caption)}</figcaption>" if self.caption else ""
+        style = f"\n<style>\n{asset('playground.css')}\n</style>" if alone else ""
+        script = f'\n<script type="module">\n{asset("playground.js")}\n</script>' if alone else ""
         return (
-            f'<figure class="fc-pg" id="{self.name}">\n<style>\n{asset("playground.css")}\n</style>\n'
-            f'<div class="pg-body">{self._still()}</div>{caption}\n'
-            f'<script type="application/json">{config}</script>\n'
-            f'<script type="module">\n{asset("playground.js")}\n</script>\n</figure>'
+            f'<figure class="fc-pg" id="{self.name}">{style}\n<div class="pg-body">{self._still()}</div>{caption}\n'
+            f'<script type="application/json">{config}</script>{script}\n</figure>'
         )
 
     def alt(self) -> str:
@@ -200,7 +207,9 @@ class Playground:
         self._state = _checked({**self._state, **change["new"]})
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle = {"text/html": self.html(), "text/plain": repr(self)}
+        # A batch run's outputs are shown by pages that bring style and script, once for all of them.
+        alone = not os.environ.get("FEDCORE_BATCH")
+        bundle = {"text/html": self.html(alone), "text/plain": repr(self)}
         if can_be_live() and importlib.util.find_spec("anywidget"):
             view = "application/vnd.jupyter.widget-view+json"
             bundle[view] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
@@ -256,6 +265,13 @@ class Playground:
             return simulate(method, fed, rounds=self.rounds, progress=False, probes=probes, **self._run(name))
         except Diverged as e:
             return e.history
+
+
+def page_script() -> str:
+    """`assets/playground.js` as a plain script: pages that are opened from files may load no modules."""
+    return (
+        "(() => {\n" + re.sub(r"^export (?:default .*)?", "", asset("playground.js"), flags=re.MULTILINE) + "\n})();\n"
+    )
 
 
 def _methods_of_the_page() -> dict[str, dict[str, Any]]:
@@ -365,14 +381,9 @@ def _clients(value: Any, problem: str) -> list[dict[str, Any]]:
 
 
 def _placed(n: int) -> list[dict[str, Any]]:
-    """The first n clients where none were given: the two of the opening picture, then turns by the golden angle."""
-    turns = 2.399963 * np.arange(1, n + 1)
-    rest = [
-        {"optimum": (round(1.9 * math.cos(t), 2), round(1.5 * math.sin(t), 2)), "curvature": (0.4, (1.2, 2)[i % 2]),
-         "angle": 40 * i % 180}
-        for i, t in enumerate(turns.tolist())
-    ]  # fmt: skip
-    return [*DEFAULT_CLIENTS, *rest[2:]][:n]
+    """The first n clients where none were given: the two of the opening picture, then others around them."""
+    rest = [{"optimum": p, "curvature": (0.4, (1.2, 2)[i % 2]), "angle": 40 * i} for i, p in enumerate(PLACES)]
+    return [*DEFAULT_CLIENTS, *rest][:n]
 
 
 def _pair(name: str, value: Any, low: float, high: float) -> list[float]:

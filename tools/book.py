@@ -35,7 +35,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import fedcore  # noqa: E402
+from fedcore import playing  # noqa: E402
 from fedcore.notebooks import NotebookFailed, execute  # noqa: E402
 from tools import outputs  # noqa: E402
 
@@ -366,8 +366,15 @@ def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | No
     for name in ("_config.yml", "_toc.yml", "fedcore/references.bib"):
         shutil.copy(root / name, stage / name)
     shutil.copytree(root / "book", stage / "book", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    # The opening picture of the landing page, made by the package so that no copy can grow old.
-    (stage / "book" / "playground.html").write_text(fedcore.playground().html(), encoding="utf-8")
+    # The playground's style and script, once for all pages, and the landing page's picture: made by the package, so
+    # that no copy grows old.
+    made = {
+        "assets/playground.css": playing.asset("playground.css"),
+        "assets/playground.js": playing.page_script(),
+        "playground.html": playing.playground().html(alone=False),
+    }
+    for name, text in made.items():
+        (stage / "book" / name).write_text(text, encoding="utf-8")
     for source, notebook in (executed or {}).items():
         (stage / source.relative_to(root)).write_text(_text(notebook), encoding="utf-8")
     main = "from jupyter_book.cli.main import main; main()"

@@ -530,12 +530,9 @@ export function checked(given, old = DEFAULTS, problems = []) {
   return s;
 }
 
-// Where the i-th client stands when a reader adds one.
-const placed = (i) => {
-  const t = 2.399963 * (i + 1); // the golden angle: each new one falls into a gap
-  const r = (v) => Math.round(100 * v) / 100;
-  return {optimum: [r(1.9 * Math.cos(t)), r(1.5 * Math.sin(t))], curvature: [0.4, i % 2 ? 2 : 1.2], angle: (40 * i) % 180};
-};
+// Where the i-th client stands when a reader adds one, and none was there at first.
+const PLACES = [[1.9, 1.4], [-0.8, -1.8], [-2.3, 1], [0.9, -2], [0.4, 2.1], [2.5, 0.2]];
+export const placed = (i) => (i < 2 ? structuredClone(DEFAULTS.clients[i]) : {optimum: [...PLACES[i - 2]], curvature: [0.4, i % 2 ? 2 : 1.2], angle: 40 * (i - 2)});
 
 // As an address's fragment, readable: problem=quadratic&clients=-1.6,.8,.3,2,-20;...
 const trim = (v) => String(+(+v).toPrecision(12));
@@ -1123,7 +1120,9 @@ export function mount(root, config, onChange = () => {}) {
   let spokenAt = -Infinity, telltale = 0;
   const render = () => {
     const P = problem(s), names = Object.keys(s.methods), whole = Math.floor(shown), part = shown - whole;
-    const wanted = part ? [whole] : [...new Set([0, 1, whole - 1])].filter((t) => t >= 0 && t < whole);
+    // local steps: of the round that runs; else of the first two and the last, where there is room for so many lines
+    const lines = P.n * names.length, chosen = part ? [whole] : lines > 12 ? [] : lines > 6 ? [whole - 1] : [0, 1, whole - 1];
+    const wanted = [...new Set(chosen)].filter((t) => t >= 0 && (part || t < whole));
     const runs = Object.fromEntries(names.map((name) => [name, run(P, s, name, s.rounds, wanted)]));
     const rest = Object.fromEntries(names.map((name) => [name, runs[name].diverged ? null : fixedPoint(P, s, name, s.cohort ? null : runs[name].last)]));
     const away = (x, y) => (P.optimum ? Math.hypot(x - P.optimum[0], y - P.optimum[1]) : null);
@@ -1167,17 +1166,17 @@ export function mount(root, config, onChange = () => {}) {
     for (const name of names) {
       const {path, traces, diverged} = runs[name], look = looks[name], count = path.length / 2 - 1, end = Math.min(whole, count);
       const style = `--k:var(--${name})`;
-      let lines = "", steps = "", tips = "";
+      let walks = "", steps = "", tips = "";
       for (const t of wanted) {
         for (const one of traces[t] || []) {
           if (!one || lost(one.slice(-2))) continue;
           const K = one.length / 2 - 1, upto = part ? Math.min(K, Math.ceil((part / 0.72) * K)) : K;
-          lines += polyline(one, 0, upto);
+          walks += polyline(one, 0, upto);
           if (K <= 20) steps += dots(one, 1, upto);
           if (upto === K) tips += dots(one, K, K);
         }
       }
-      put.traces("path", {d: lines, style});
+      put.traces("path", {d: walks, style});
       put.traces("path", {d: steps, style, class: "pg-dots"});
       put.traces("path", {d: tips, style, class: "pg-tips"});
       let d = polyline(path, 0, end), now = [path[2 * end], path[2 * end + 1]];
