@@ -417,11 +417,11 @@ export function run(P, s, name, rounds, wanted = []) {
   return {path, traces, diverged: 0, last: r};
 }
 
-// Where a method comes to rest when all clients take part, or null: two thousand rounds at most.  from: the round up to
-// which all did.
-export function fixedPoint(P, s, name, from = null) {
-  const all = {...s, cohort: null}, r = from || begin(all);
-  for (let t = 0; t < 2000; t++) {
+// Where a method comes to rest when all clients take part, or null; `patience` local steps at most, two thousand rounds
+// at most.  from: the round up to which all did.
+export function fixedPoint(P, s, name, from = null, patience = 3e5) {
+  const rounds = Math.min(2000, patience / (P.n * s.local_steps)), all = {...s, cohort: null}, r = from || begin(all);
+  for (let t = 0; t < rounds; t++) {
     const [x, y] = r.x;
     round(P, all, name, r);
     if (lost(r.x)) return null;
@@ -643,7 +643,7 @@ export function marker(code, r) {
 }
 
 // Level lines of F by marching squares, for objectives whose levels are no ellipses: one path for all levels.
-function levelLines(f, levels, nx = 56, ny = 51) {
+function levelLines(f, levels, nx = 44, ny = 40) {
   const v = new Float64Array((nx + 1) * (ny + 1)), at = (i, j) => v[j * (nx + 1) + i];
   for (let j = 0; j <= ny; j++) for (let i = 0; i <= nx; i++) v[j * (nx + 1) + i] = f((i * W) / nx, (j * H) / ny);
   const out = [];
@@ -792,7 +792,11 @@ export function mount(root, config, onChange = () => {}) {
       const [x, y] = where();
       move([x + by[0], y + by[1]]);
     });
+    let before = "";
     g.place = ([x, y], text) => {
+      const now = `${x} ${y} ${half} ${text}`;
+      if (now === before) return;
+      before = now;
       g.setAttribute("transform", `translate(${px(X(x))} ${px(Y(y))})`);
       g.setAttribute("aria-valuemin", px(-half));
       g.setAttribute("aria-valuemax", px(half));
@@ -826,9 +830,7 @@ export function mount(root, config, onChange = () => {}) {
   let points = [];
   const build = () => {
     handles.replaceChildren();
-    layer.ellipses.replaceChildren();
     points = s.clients.map((_, i) => {
-      const ellipse = make("ellipse", {}, layer.ellipses);
       const g = handle("client", (g) => {
         make("rect", {x: -11, y: -11, width: 22, height: 22, rx: 5}, g);
         make("text", {y: 4.6}, g, i + 1);
@@ -836,7 +838,7 @@ export function mount(root, config, onChange = () => {}) {
       const ends = [0, 1].map((k) => handle("axis", (g) => make("circle", {r: 6}, g), `Axis ${k + 1} of client ${i + 1}'s ellipse`,
         (p) => dragAxis(i, k, p), () => axisEnd(s.clients[i], k)));
       for (const e of [g, ...ends]) e.addEventListener("focus", () => select(i));
-      return {g, ends, ellipse};
+      return {g, ends};
     });
     const start = handle("start", (g) => {
       make("circle", {r: 8}, g);
@@ -858,6 +860,7 @@ export function mount(root, config, onChange = () => {}) {
   // A labelled range: native, so keys, touch and screen readers work as everywhere.
   const range = (parent, label, low, high, step, get, set, print = short, more = {}) => {
     const row = html("label", {className: "pg-range", title: more.title || ""}, parent), name = html("span", {textContent: label}, row);
+    if (more.method) name.className = "pg-key";
     if (more.method) name.style.setProperty("--k", `var(--${more.method})`);
     const input = html("input", {type: "range", min: low, max: high, step, autocomplete: "off"}, row), out = html("output", {ariaLive: "off"}, row);
     input.dataset.name = more.name || label;
@@ -1118,13 +1121,26 @@ export function mount(root, config, onChange = () => {}) {
     return d;
   };
   let spokenAt = -Infinity, telltale = 0;
+  // What is drawn is computed anew when the state or the round has changed; a hand that moves waits for no late rest.
+  let memo = {};
+  const computed = (names, wanted) => {
+    const key = `${wanted} ${!dragging}`;
+    if (memo.s !== s || memo.key !== key) {
+      const P = problem(s), runs = {}, rest = {};
+      for (const name of names) {
+        runs[name] = run(P, s, name, s.rounds, wanted);
+        rest[name] = runs[name].diverged ? null : fixedPoint(P, s, name, s.cohort ? null : runs[name].last, dragging ? 3e4 : 3e5);
+      }
+      memo = {s, key, P, runs, rest};
+    }
+    return memo;
+  };
   const render = () => {
-    const P = problem(s), names = Object.keys(s.methods), whole = Math.floor(shown), part = shown - whole;
+    const names = Object.keys(s.methods), whole = Math.floor(shown), part = shown - whole;
     // local steps: of the round that runs; else of the first two and the last, where there is room for so many lines
-    const lines = P.n * names.length, chosen = part ? [whole] : lines > 12 ? [] : lines > 6 ? [whole - 1] : [0, 1, whole - 1];
+    const lines = s.clients.length * names.length, chosen = part ? [whole] : lines > 12 ? [] : lines > 6 ? [whole - 1] : [0, 1, whole - 1];
     const wanted = [...new Set(chosen)].filter((t) => t >= 0 && (part || t < whole));
-    const runs = Object.fromEntries(names.map((name) => [name, run(P, s, name, s.rounds, wanted)]));
-    const rest = Object.fromEntries(names.map((name) => [name, runs[name].diverged ? null : fixedPoint(P, s, name, s.cohort ? null : runs[name].last)]));
+    const {P, runs, rest} = computed(names, wanted);
     const away = (x, y) => (P.optimum ? Math.hypot(x - P.optimum[0], y - P.optimum[1]) : null);
 
     // level lines of F, evenly spaced in the root of its height
@@ -1139,24 +1155,26 @@ export function mount(root, config, onChange = () => {}) {
         const M = [0, 0, 0];
         for (let i = 0; i < P.n; i++) for (let k = 0; k < 3; k++) M[k] += P.A[3 * i + k] / P.n;
         const [low, high] = eigenvalues(M), t = (Math.atan2(2 * M[1], M[0] - M[2]) / 2) * (180 / Math.PI);
+        let d = "";
         for (let k = 1; k <= 9; k++) {
-          const r = 0.42 * k * unit() * (half / 3.05);
-          put.contours("ellipse", {rx: px(r * (low / high) ** 0.25), ry: px(r * (high / low) ** 0.25), transform: `translate(${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))}) rotate(${px(-t)})`});
+          const r = 0.42 * k * unit() * (half / 3.05), a = px(r * (low / high) ** 0.25), b = px(r * (high / low) ** 0.25);
+          d += `M${-a} 0a${a} ${b} 0 1 0 ${2 * a} 0a${a} ${b} 0 1 0 ${-2 * a} 0Z`;
         }
+        put.contours("path", {d, transform: `translate(${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))}) rotate(${px(-t)})`});
       }
     }
 
     // each client: its optimum, and the level line on which its objective has one height
     s.clients.forEach((c, i) => {
-      const {g, ends, ellipse} = points[i], [l1, l2] = c.curvature, on = selected === i;
-      ellipse.setAttribute("rx", px(radius(l1) * unit()));
-      ellipse.setAttribute("ry", px(radius(l2) * unit()));
-      ellipse.setAttribute("transform", `translate(${px(X(c.optimum[0]))} ${px(Y(c.optimum[1]))}) rotate(${px(-c.angle)})`);
-      ellipse.setAttribute("class", `${on ? "pg-on" : ""} ${Math.min(l1, l2) <= 0 ? "pg-open" : ""}`);
+      const {g, ends} = points[i], [l1, l2] = c.curvature, on = selected === i;
+      put.ellipses("ellipse", {
+        rx: px(radius(l1) * unit()), ry: px(radius(l2) * unit()), class: `${on ? "pg-on" : ""} ${Math.min(l1, l2) <= 0 ? "pg-open" : ""}`,
+        transform: `translate(${px(X(c.optimum[0]))} ${px(Y(c.optimum[1]))}) rotate(${px(-c.angle)})`,
+      });
       g.place(c.optimum, `${spoken(c.optimum)}; curvatures ${short(l1)} and ${short(l2)}`);
       ends.forEach((e, k) => {
         e.place(axisEnd(c, k), `curvature ${short(c.curvature[k])}, angle ${short(c.angle + 90 * k)} degrees`);
-        e.style.display = on ? "" : "none";
+        if ((e.style.display === "") !== on) e.style.display = on ? "" : "none";
       });
     });
     points.start.place(s.start, spoken(s.start));
@@ -1201,7 +1219,7 @@ export function mount(root, config, onChange = () => {}) {
       put.fixed("circle", {cx: px(X(fixed[0])), cy: px(Y(fixed[1])), r: 10.5, style});
       busy.push(fixed);
     }
-    const word = (text, [x, y], gap, style = "") => { // where it is emptiest: right, left, above or below
+    const word = (text, [x, y], gap) => { // where it is emptiest: right, left, above or below
       const u = unit(), wide = text.length * 6.6, spots = [[gap, 4, "start"], [-gap, 4, "end"], [0, -gap, "middle"], [0, gap + 9, "middle"]];
       let best = null;
       for (const [dx, dy, anchor] of spots) {
@@ -1213,7 +1231,7 @@ export function mount(root, config, onChange = () => {}) {
         }
         if (!best || room > best.room + 1e-9) best = {room, cx, cy, dx, dy, anchor};
       }
-      put.words("text", {x: px(X(x) + best.dx), y: px(Y(y) + best.dy), "text-anchor": best.anchor, style}, text);
+      put.words("text", {x: px(X(x) + best.dx), y: px(Y(y) + best.dy), "text-anchor": best.anchor}, text);
       for (let q = -1; q <= 1; q++) busy.push([(best.cx + (q * wide) / 2 - W / 2) / u, (H / 2 - best.cy) / u]);
     };
     if (P.optimum) {
@@ -1222,7 +1240,7 @@ export function mount(root, config, onChange = () => {}) {
       word("optimum", P.optimum, 17);
     }
     word("start", s.start, 15);
-    if (fixedOnes.length && fixedOnes.length < 3) fixedOnes.forEach(({name, fixed, style}) => word(`${name} stops here`, fixed, 16, style));
+    if (fixedOnes.length && fixedOnes.length < 3) fixedOnes.forEach(({name, fixed}) => word(`${name} stops here`, fixed, 16));
 
     Object.values(put).forEach((p) => p.end());
     drawChart(P, runs, whole, away);
