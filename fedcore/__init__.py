@@ -24,6 +24,7 @@ from .history import Diverged, History
 from .listing import Shown, shown
 from .objective.network import Federation, federation
 from .objective.quadratic import Quadratic, quadratic
+from .playing import playground
 from .round import one_round, start
 from .run import simulate
 from .sweeping import SweepFailed, sweep
@@ -37,5 +38,5 @@ __all__ = [
     "IID", "ByOwner", "CheckpointError", "Complete", "DataNotFound", "DirectedRandom", "Dirichlet", "Diverged",
     "Exponential", "Federation", "Graph", "History", "Matrix", "Quadratic", "RandAugment", "RandomRegular", "Ring",
     "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore", "federation", "models", "one_round",
-    "probes", "quadratic", "show", "shown", "simulate", "start", "submodels", "sweep", "topology",
+    "playground", "probes", "quadratic", "show", "shown", "simulate", "start", "submodels", "sweep", "topology",
 ]  # fmt: skip

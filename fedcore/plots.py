@@ -29,6 +29,15 @@ LINES = (
     (0, (8, 2, 2, 2)),
 )
 
+# One colour, marker and line for each method of the playground; relatives share a colour and differ in the line.
+_BLUE, _RED, _GREEN, _PINK, _ORANGE, _SKY, _BLACK, _ = COLOURS
+LOOKS = {
+    "FedAvg": (_BLUE, "o", "-"), "FedProx": (_GREEN, "^", "-"), "SCAFFOLD": (_RED, "s", "-"),
+    "FedUp": (_PINK, "D", "-"), "FedDyn": (_ORANGE, "v", "-"), "FedDC": (_ORANGE, "X", "--"), "Mime": (_SKY, "P", "-"),
+    "MimeLite": (_SKY, "o", "--"), "FedSAM": (_BLACK, "^", "-"), "FedNova": (_GREEN, "D", "--"),
+    "DFedAvg": (_BLUE, "s", "--"), "DFedSAM": (_BLACK, "v", "--"), "DFedGAM": (_PINK, "P", "--"),
+}  # fmt: skip
+
 STYLE = Path(__file__).parent / "assets" / "book.mplstyle"
 LEGEND = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 10}
 

@@ -307,8 +307,10 @@ def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace) -> i
 def _command() -> int:
     """`main`, which ends quietly when nobody reads its output any more (`list | head`), with the shell's status 141."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # any terminal's encoding; a file of Windows would get the code page
-            stream.reconfigure(errors="backslashreplace", **({} if stream.isatty() else {"encoding": "utf-8"}))
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # any terminal's encoding
+            if os.name == "nt" and not stream.isatty():
+                stream.reconfigure(encoding="utf-8")  # else a file gets the code page, which has no check mark
     try:
         status = main()
         sys.stdout.flush()

@@ -283,7 +283,7 @@ class Explorer:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle = {"text/html": self.html(), "text/plain": repr(self)}
-        if _can_be_live():
+        if can_be_live():
             view = "application/vnd.jupyter.widget-view+json"
             bundle[view] = {"version_major": 2, "version_minor": 0, "model_id": self.live.model_id}
         return bundle
@@ -309,7 +309,7 @@ def _words_html(picture: Picture) -> str:
     )
 
 
-def _can_be_live() -> bool:
+def can_be_live() -> bool:
     """Whether live widgets make sense: not switched off, ipywidgets there, and a kernel that would answer."""
     if os.environ.get("FEDCORE_LIVE", "1") == "0":
         return False

@@ -143,7 +143,7 @@ def test_a_chapter_can_be_launched_and_downloaded(built_book, chapter):
 
 
 def test_a_broken_reference_turns_the_build_red(tmp_path):
-    for name in ("_config.yml", "fedcore/references.bib", "tools/plain_docstrings.py"):
+    for name in ("_config.yml", "fedcore/references.bib", "tools/sphinx_fedcore.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "book" / "assets", tmp_path / "book" / "assets")

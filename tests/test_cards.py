@@ -7,7 +7,7 @@ import re
 import pytest
 
 import fedcore as fc
-from tools import book, cards, plain_docstrings
+from tools import book, cards, sphinx_fedcore
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_every_public_name_has_a_page_or_stands_in_the_reference():
 
 def test_docstrings_are_shown_in_their_own_words():
     doc = "Steps of y_i_ * 2.\n\nlr, mu: rates, `x_`s.  t: the\nround.\n\n    fc.start(a * b)\n\nNote: so|so."
-    assert plain_docstrings.plain(doc.splitlines()) == [
+    assert sphinx_fedcore.plain(doc.splitlines()) == [
         r"Steps of y_i\_ \* 2.", "", r"**lr, mu**: rates, ``x_``\ s.", "", "**t**: the round.", "",
         "::", "", "    fc.start(a * b)", "", r"Note: so\|so.", "",
     ]  # fmt: skip

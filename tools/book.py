@@ -381,7 +381,7 @@ def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | No
     shutil.rmtree(stage, ignore_errors=True)
     (stage / "fedcore").mkdir(parents=True)
     (stage / "tools").mkdir()
-    for name in ("_config.yml", "_toc.yml", "fedcore/references.bib", "tools/plain_docstrings.py"):
+    for name in ("_config.yml", "_toc.yml", "fedcore/references.bib", "tools/sphinx_fedcore.py"):
         shutil.copy(root / name, stage / name)
     shutil.copytree(root / "book", stage / "book", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     for source, notebook in (executed or {}).items():

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..data.batches import Plan
 from ..data.clients import Clients
 from ..engine import PLAIN, Loss
+from .logistic import Logistic
 from .network import Federation
 from .quadratic import Quadratic
 
@@ -23,7 +24,11 @@ def pooled(fed: Any) -> Any:
     """
     if fed.n == 1:
         return fed
-    return replace(fed, data=_union(fed.data, fed.seed)) if isinstance(fed, Federation) else Mean(fed.A, fed.b, fed.x0)
+    if isinstance(fed, Federation):
+        return replace(fed, data=_union(fed.data, fed.seed))
+    if isinstance(fed, Logistic):
+        raise ValueError("logistic clients are not pooled; use quadratics, or a federation with a network")
+    return Mean(fed.A, fed.b, fed.x0)
 
 
 def _union(data: Clients, seed: int) -> Clients:

@@ -1,5 +1,7 @@
-"""Sphinx: docstrings in plain words, as this package writes them, shown as they are.
+"""What the book's pages get while Sphinx makes them.
 
+The playground's style and script, once for all pages, and the landing page's picture: written by the package when a
+build begins, so that no copy grows old.  And docstrings, shown in the plain words that this package writes them in.
 They are no reStructuredText: `x_prev`, `*` and `|` mean themselves, what stands in backquotes is code, an indented
 paragraph is an example, and a sentence that begins with "name:" explains a parameter and gets a paragraph of its own.
 """
@@ -7,6 +9,7 @@ paragraph is an example, and a sentence that begins with "name:" explains a para
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 NAMED = r"[a-z_]\w*(?:, [a-z_]\w*)*: "
@@ -36,11 +39,25 @@ def _escaped(text: str) -> str:
     return "".join(parts)
 
 
+def playground(app: Any) -> None:
+    """Write the playground's files into the folder of the pages."""
+    from fedcore import playing
+
+    made = {
+        "assets/playground.css": playing.asset("playground.css"),
+        "assets/playground.js": playing.page_script(),
+        "playground.html": playing.playground().html(alone=False),
+    }
+    for name, text in made.items():
+        (Path(app.srcdir) / "book" / name).write_text(text, encoding="utf-8")
+
+
+def docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = plain(lines)
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Called by Sphinx."""
-
-    def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-        lines[:] = plain(lines)
-
-    app.connect("autodoc-process-docstring", process)
+    app.connect("builder-inited", playground)
+    app.connect("autodoc-process-docstring", docstring)
     return {"parallel_read_safe": True}

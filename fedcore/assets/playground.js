@@ -1,0 +1,1385 @@
+// The playground: federated methods on problems of two parameters, computed and drawn in the page itself.
+// First the core, which knows no page (tests compare it with the package), then the picture.
+// One file for all: pages of the book carry it, notebooks load it as a widget (anywidget's form), tests import it.
+
+// ---------------------------------------------------------------------------------------------------- the core
+
+const EPS = 1e-12; // added to norms, as in the package
+
+// A state is what a reader can set, and nothing else.  Names are those of the package.
+export const DEFAULTS = {
+  problem: "quadratic",
+  clients: [
+    {optimum: [-2.2, -0.4], curvature: [0.4, 2], angle: 55},
+    {optimum: [2.1, -1], curvature: [0.2, 2.7], angle: 75},
+  ],
+  start: [-1.6, 1.9],
+  methods: {FedAvg: {}, SCAFFOLD: {}},
+  lr: 0.1,
+  local_steps: 10,
+  cohort: null,
+  server_lr: 1,
+  uneven: 0,
+  rounds: 30,
+  seed: 0,
+};
+
+// Parameter of a method: its letter, range on the slider, and the value it starts from.
+export const HYPER = {
+  FedProx: {mu: ["μ", 0, 3, 0.5]},
+  FedUp: {alpha: ["α", 0, 0.3, 0.05]},
+  FedDyn: {alpha: ["α", 0.01, 2, 0.3]},
+  FedDC: {alpha: ["α", 0, 2, 0.1]},
+  Mime: {beta: ["β", 0, 0.98, 0.5]},
+  MimeLite: {beta: ["β", 0, 0.98, 0.5]},
+  FedSAM: {rho: ["ρ", 0, 1, 0.2]},
+  DFedSAM: {rho: ["ρ", 0, 1, 0.2]},
+  DFedGAM: {rho: ["ρ", 0, 1, 0.2]},
+};
+
+// Where gradients and directions are put: a vector would be made millions of times a second.
+let gx = 0, gy = 0, vx = 0, vy = 0;
+
+const sigmoid = (z) => 1 / (1 + Math.exp(-z));
+
+// The objectives of a state.  Quadratic: F_i = 0.5 (x - b_i)' A_i (x - b_i).  Logistic: the cross-entropy of four
+// samples a_j whose labels are the probabilities sigmoid(a_j . b_i), so that b_i minimises it; its Hessian at x = 0 has
+// the curvatures and axes that are given.
+export function problem(s) {
+  const n = s.clients.length, logistic = s.problem === "logistic";
+  const P = {n, logistic, A: new Float64Array(3 * n), b: new Float64Array(2 * n), a: new Float64Array(8 * n),
+             q: new Float64Array(4 * n), K: new Int32Array(n), sharpest: 0, warnings: []};
+  s.clients.forEach((c, i) => {
+    const [l1, l2] = c.curvature, t = (c.angle * Math.PI) / 180, u = Math.cos(t), v = Math.sin(t);
+    P.b.set(c.optimum, 2 * i);
+    P.A.set([l1 * u * u + l2 * v * v, (l1 - l2) * u * v, l1 * v * v + l2 * u * u], 3 * i);
+    P.K[i] = Math.max(1, Math.floor(s.local_steps * (1 - (n > 1 ? (s.uneven * i) / (n - 1) : 0)) + 0.5));
+    if (logistic) {
+      const p = Math.sqrt(8 * l1), q = Math.sqrt(8 * l2), h = Math.SQRT1_2;
+      const along = [p * u, p * v], across = [-q * v, q * u];
+      for (let k = 0; k < 2; k++) {
+        P.a[8 * i + k] = along[k];
+        P.a[8 * i + 2 + k] = across[k];
+        P.a[8 * i + 4 + k] = h * (along[k] + across[k]);
+        P.a[8 * i + 6 + k] = h * (along[k] - across[k]);
+      }
+      for (let j = 0; j < 4; j++) {
+        P.q[4 * i + j] = sigmoid(P.a[8 * i + 2 * j] * c.optimum[0] + P.a[8 * i + 2 * j + 1] * c.optimum[1]);
+      }
+    }
+  });
+  P.optimum = optimum(P);
+  return P;
+}
+
+// The gradient of client i at (x, y), into gx and gy.
+function gradient(P, i, x, y) {
+  if (!P.logistic) {
+    const ex = x - P.b[2 * i], ey = y - P.b[2 * i + 1], A = P.A, o = 3 * i;
+    gx = A[o] * ex + A[o + 1] * ey;
+    gy = A[o + 1] * ex + A[o + 2] * ey;
+    return;
+  }
+  let sx = 0, sy = 0;
+  for (let j = 0, o = 8 * i; j < 4; j++, o += 2) {
+    const r = (sigmoid(P.a[o] * x + P.a[o + 1] * y) - P.q[4 * i + j]) / 4;
+    sx += r * P.a[o];
+    sy += r * P.a[o + 1];
+  }
+  gx = sx;
+  gy = sy;
+}
+
+// The Hessian of client i at (x, y): [h11, h12, h22].
+function hessian(P, i, x, y) {
+  if (!P.logistic) return [P.A[3 * i], P.A[3 * i + 1], P.A[3 * i + 2]];
+  const H = [0, 0, 0];
+  for (let j = 0, o = 8 * i; j < 4; j++, o += 2) {
+    const p = sigmoid(P.a[o] * x + P.a[o + 1] * y), w = (p * (1 - p)) / 4;
+    H[0] += w * P.a[o] * P.a[o];
+    H[1] += w * P.a[o] * P.a[o + 1];
+    H[2] += w * P.a[o + 1] * P.a[o + 1];
+  }
+  return H;
+}
+
+// F(x) less its value at no particular point: only differences of it are drawn.
+export function objective(P, x, y) {
+  let sum = 0;
+  for (let i = 0; i < P.n; i++) sum += localObjective(P, i, x, y);
+  return sum / P.n;
+}
+
+function localObjective(P, i, x, y) {
+  let sum = 0;
+  if (!P.logistic) {
+    const ex = x - P.b[2 * i], ey = y - P.b[2 * i + 1], A = P.A, o = 3 * i;
+    return 0.5 * (A[o] * ex * ex + 2 * A[o + 1] * ex * ey + A[o + 2] * ey * ey);
+  }
+  for (let j = 0, o = 8 * i; j < 4; j++, o += 2) {
+    const z = P.a[o] * x + P.a[o + 1] * y;
+    sum += (Math.max(z, 0) + Math.log1p(Math.exp(-Math.abs(z))) - P.q[4 * i + j] * z) / 4;
+  }
+  return sum;
+}
+
+const eigenvalues = ([a, b, c]) => {
+  const mid = (a + c) / 2, gap = Math.hypot((a - c) / 2, b);
+  return [mid - gap, mid + gap];
+};
+
+// The minimiser of F, or null where there is none or more than one.
+function optimum(P) {
+  const slope = (x, y) => {
+    let sx = 0, sy = 0;
+    for (let i = 0; i < P.n; i++) {
+      gradient(P, i, x, y);
+      sx += gx;
+      sy += gy;
+    }
+    return [sx, sy];
+  };
+  let x = 0, y = 0;
+  for (let i = 0; i < P.n; i++) {
+    x += P.b[2 * i] / P.n;
+    y += P.b[2 * i + 1] / P.n;
+  }
+  let g = slope(x, y);
+  for (let k = 0; k < 60; k++) { // Newton: one step is exact on quadratics, but for rounding
+    const H = [0, 0, 0];
+    for (let i = 0; i < P.n; i++) hessian(P, i, x, y).forEach((h, k) => (H[k] += h));
+    const det = H[0] * H[2] - H[1] * H[1], [low, high] = eigenvalues(H);
+    if (!(low > 1e-10 * Math.max(1, high))) return null;
+    const dx = (H[2] * g[0] - H[1] * g[1]) / det, dy = (H[0] * g[1] - H[1] * g[0]) / det;
+    let step = 1, next = null;
+    for (; step > 1e-4; step /= 2) { // far out the sigmoid is flat: no step may make the gradient longer
+      next = slope(x - step * dx, y - step * dy);
+      if (Math.hypot(...next) < Math.hypot(...g)) break;
+    }
+    if (step <= 1e-4) break;
+    x -= step * dx;
+    y -= step * dy;
+    g = next;
+  }
+  return [x, y];
+}
+
+// SplitMix64 chained over integers, and Floyd's draw of m of n clients: the cohorts of the package, to the bit.
+const MASK = (1n << 64n) - 1n;
+function word(...parts) {
+  let h = 0n;
+  for (const part of parts) {
+    h = ((h ^ BigInt(part)) + 0x9e3779b97f4a7c15n) & MASK;
+    h = ((h ^ (h >> 30n)) * 0xbf58476d1ce4e5b9n) & MASK;
+    h = ((h ^ (h >> 27n)) * 0x94d049bb133111ebn) & MASK;
+    h ^= h >> 31n;
+  }
+  return h;
+}
+const drawn = new Map();
+export function cohort(seed, t, n, m) {
+  if (m >= n) return Array.from({length: n}, (_, i) => i);
+  const key = `${seed},${t},${n},${m}`;
+  if (!drawn.has(key)) {
+    const chosen = new Set();
+    for (let j = n - m; j < n; j++) {
+      const r = Number(word(seed, 1, t, j) % BigInt(j + 1));
+      chosen.add(chosen.has(r) ? j : r);
+    }
+    if (drawn.size > 5000) drawn.clear();
+    drawn.set(key, [...chosen].sort((a, b) => a - b));
+  }
+  return drawn.get(key);
+}
+
+// A method is a direction, and what it does beside FedAvg's aggregate.  r: the round, with the server's vectors (x, y),
+// its states as pairs, and the clients' as arrays of pairs; `h` are the method's parameters.
+const plain = (P) => (i, x, y) => {
+  gradient(P, i, x, y);
+  vx = gx;
+  vy = gy;
+};
+const perturbed = (P, rho, hvp) => (i, x, y) => {
+  gradient(P, i, x, y);
+  if (rho > 0) {
+    let ex = gx, ey = gy;
+    if (hvp) { // along the gradient of the gradient's norm, H g
+      const [a, b, c] = hessian(P, i, x, y);
+      ex = a * gx + b * gy;
+      ey = b * gx + c * gy;
+    }
+    const scale = rho / (Math.sqrt(ex * ex + ey * ey) + EPS);
+    gradient(P, i, x + scale * ex, y + scale * ey);
+  }
+  vx = gx;
+  vy = gy;
+};
+// c_i - c of SCAFFOLD's option II and of FedDC, after the local steps.
+const variates = (P, r, end) => {
+  let sx = 0, sy = 0;
+  for (const i of r.cohort) {
+    const k = r.lr * P.K[i];
+    const cx = r.ci[2 * i] - r.c[0] + (r.x[0] - end[2 * i]) / k, cy = r.ci[2 * i + 1] - r.c[1] + (r.x[1] - end[2 * i + 1]) / k;
+    sx += cx - r.ci[2 * i];
+    sy += cy - r.ci[2 * i + 1];
+    r.ci[2 * i] = cx;
+    r.ci[2 * i + 1] = cy;
+  }
+  r.c = [r.c[0] + sx / P.n, r.c[1] + sy / P.n];
+};
+// h_i <- h_i + y_i - x of FedDyn and FedDC, and the server's step by their mean.
+const integral = (P, r, end, mean) => {
+  let sx = 0, sy = 0;
+  for (const i of r.cohort) {
+    sx += end[2 * i] - r.x[0];
+    sy += end[2 * i + 1] - r.x[1];
+    r.hi[2 * i] += end[2 * i] - r.x[0];
+    r.hi[2 * i + 1] += end[2 * i + 1] - r.x[1];
+  }
+  r.h = [r.h[0] + sx / P.n, r.h[1] + sy / P.n];
+  return [r.x[0] + r.server_lr * mean[0] + r.h[0], r.x[1] + r.server_lr * mean[1] + r.h[1]];
+};
+const ahead = (r, mean) => [r.x[0] + r.server_lr * mean[0], r.x[1] + r.server_lr * mean[1]];
+const cohortGradient = (P, r) => {
+  let sx = 0, sy = 0;
+  for (const i of r.cohort) {
+    gradient(P, i, r.x[0], r.x[1]);
+    sx += gx;
+    sy += gy;
+  }
+  return [sx / r.cohort.length, sy / r.cohort.length];
+};
+const momentum = (b, s, C) => [(1 - b) * C[0] + b * s[0], (1 - b) * C[1] + b * s[1]];
+
+export const METHODS = {
+  FedAvg: {direction: plain},
+  FedProx: {
+    direction: (P, r, {mu}) => (i, x, y) => {
+      gradient(P, i, x, y);
+      vx = gx + mu * (x - r.x[0]);
+      vy = gy + mu * (y - r.x[1]);
+    },
+  },
+  SCAFFOLD: {
+    direction: (P, r) => (i, x, y) => {
+      gradient(P, i, x, y);
+      vx = gx - r.ci[2 * i] + r.c[0];
+      vy = gy - r.ci[2 * i + 1] + r.c[1];
+    },
+    aggregate: (P, r, end, mean) => {
+      variates(P, r, end);
+      return ahead(r, mean);
+    },
+  },
+  FedUp: {
+    direction: (P, r, {alpha}) => (i, x, y) => {
+      gradient(P, i, x, y);
+      vx = gx + (alpha / r.lr) * (r.previous[0] - r.x[0]) + alpha * (x - r.x[0]);
+      vy = gy + (alpha / r.lr) * (r.previous[1] - r.x[1]) + alpha * (y - r.x[1]);
+    },
+    aggregate: (P, r, end, mean) => {
+      r.previous = r.x;
+      return ahead(r, mean);
+    },
+  },
+  FedDyn: {
+    direction: (P, r, {alpha}) => (i, x, y) => {
+      gradient(P, i, x, y);
+      vx = gx + alpha * (x - r.x[0] + r.hi[2 * i]);
+      vy = gy + alpha * (y - r.x[1] + r.hi[2 * i + 1]);
+    },
+    aggregate: integral,
+  },
+  FedDC: {
+    direction: (P, r, {alpha}) => (i, x, y) => {
+      gradient(P, i, x, y);
+      vx = gx + alpha * (x - r.x[0] + r.hi[2 * i]) - r.ci[2 * i] + r.c[0];
+      vy = gy + alpha * (y - r.x[1] + r.hi[2 * i + 1]) - r.ci[2 * i + 1] + r.c[1];
+    },
+    aggregate: (P, r, end, mean) => {
+      variates(P, r, end);
+      return integral(P, r, end, mean);
+    },
+  },
+  Mime: {
+    direction: (P, r, {beta}) => {
+      const C = (r.C = cohortGradient(P, r)), [x0, y0] = r.x, s = r.s;
+      return (i, x, y) => {
+        gradient(P, i, x0, y0);
+        const ox = gx, oy = gy;
+        gradient(P, i, x, y);
+        vx = (1 - beta) * (gx - ox + C[0]) + beta * s[0];
+        vy = (1 - beta) * (gy - oy + C[1]) + beta * s[1];
+      };
+    },
+    aggregate: (P, r, end, mean, {beta}) => {
+      r.s = momentum(beta, r.s, r.C);
+      return ahead(r, mean);
+    },
+  },
+  MimeLite: {
+    direction: (P, r, {beta}) => (i, x, y) => {
+      gradient(P, i, x, y);
+      vx = (1 - beta) * gx + beta * r.s[0];
+      vy = (1 - beta) * gy + beta * r.s[1];
+    },
+    aggregate: (P, r, end, mean, {beta}) => {
+      r.s = momentum(beta, r.s, cohortGradient(P, r));
+      return ahead(r, mean);
+    },
+  },
+  FedSAM: {direction: (P, r, {rho}) => perturbed(P, rho, false)},
+  FedNova: {
+    direction: plain,
+    aggregate: (P, r, end) => {
+      const m = r.cohort.length;
+      let steps = 0, dx = 0, dy = 0;
+      for (const i of r.cohort) {
+        steps += P.K[i] / m;
+        dx += (end[2 * i] - r.x[0]) / P.K[i] / m;
+        dy += (end[2 * i + 1] - r.x[1]) / P.K[i] / m;
+      }
+      return ahead(r, [steps * dx, steps * dy]);
+    },
+  },
+  DFedAvg: {direction: plain, ring: true},
+  DFedSAM: {direction: (P, r, {rho}) => perturbed(P, rho, false), ring: true},
+  DFedGAM: {direction: (P, r, {rho}) => perturbed(P, rho, true), ring: true},
+};
+
+// The state before round 0: server vectors and clients' states, all at the start or zero.
+export function begin(s) {
+  const n = s.clients.length, X = new Float64Array(2 * n);
+  for (let i = 0; i < n; i++) X.set(s.start, 2 * i);
+  return {t: 0, x: [...s.start], previous: [...s.start], c: [0, 0], h: [0, 0], s: [0, 0],
+          ci: new Float64Array(2 * n), hi: new Float64Array(2 * n), X, lr: s.lr, server_lr: s.server_lr, cohort: []};
+}
+
+// Round r.t of a method, in place.  trace: filled with the clients' local iterates, one list [x, y, x, y, ...] a client.
+export function round(P, s, name, r, trace) {
+  const method = METHODS[name], h = parameters(s, name), n = P.n;
+  r.cohort = cohort(s.seed, r.t, n, method.ring || !s.cohort ? n : s.cohort);
+  const direction = method.direction(P, r, h), end = (r.end = new Float64Array(2 * n));
+  let mx = 0, my = 0;
+  for (const i of r.cohort) {
+    let x = method.ring ? r.X[2 * i] : r.x[0], y = method.ring ? r.X[2 * i + 1] : r.x[1];
+    const path = trace ? [x, y] : null;
+    for (let k = 0; k < P.K[i]; k++) {
+      direction(i, x, y);
+      x -= r.lr * vx;
+      y -= r.lr * vy;
+      if (path) path.push(x, y);
+    }
+    end[2 * i] = x;
+    end[2 * i + 1] = y;
+    mx += (x - r.x[0]) / r.cohort.length;
+    my += (y - r.x[1]) / r.cohort.length;
+    if (trace) trace[i] = path;
+  }
+  if (method.ring) {
+    const X = new Float64Array(2 * n);
+    let sx = 0, sy = 0;
+    for (let i = 0; i < n; i++) {
+      const a = 2 * ((i + 1) % n), b = 2 * ((i + n - 1) % n);
+      X[2 * i] = (end[2 * i] + end[a] + end[b]) / 3;
+      X[2 * i + 1] = (end[2 * i + 1] + end[a + 1] + end[b + 1]) / 3;
+      sx += X[2 * i] / n;
+      sy += X[2 * i + 1] / n;
+    }
+    r.X = X;
+    r.x = [sx, sy];
+  } else {
+    r.x = method.aggregate ? method.aggregate(P, r, end, [mx, my], h) : ahead(r, [mx, my]);
+  }
+  r.t += 1;
+}
+
+export function parameters(s, name) {
+  const h = {};
+  for (const [key, spec] of Object.entries(HYPER[name] || {})) h[key] = s.methods[name]?.[key] ?? spec[3];
+  return h;
+}
+
+const FAR = 1e6;
+const lost = (x) => !(Math.abs(x[0]) < FAR && Math.abs(x[1]) < FAR);
+
+// `rounds` rounds of a method: the server's path [x, y, ...] of rounds + 1 points, shorter where it leaves all bounds.
+// traces: for some rounds, the clients' local iterates.
+export function run(P, s, name, rounds, wanted = []) {
+  const r = begin(s), path = [r.x[0], r.x[1]], traces = {};
+  for (let t = 0; t < rounds; t++) {
+    const trace = wanted.includes(t) ? new Array(P.n) : null;
+    round(P, s, name, r, trace);
+    if (trace) traces[t] = trace;
+    if (lost(r.x)) return {path, traces, diverged: t + 1, last: r};
+    path.push(r.x[0], r.x[1]);
+  }
+  return {path, traces, diverged: 0, last: r};
+}
+
+// Where a method comes to rest when all clients take part, or null; `patience` local steps at most, two thousand rounds
+// at most.  from: the round up to which all did.
+export function fixedPoint(P, s, name, from = null, patience = 3e5) {
+  const rounds = Math.min(2000, patience / (P.n * s.local_steps)), all = {...s, cohort: null}, r = from || begin(all);
+  for (let t = 0; t < rounds; t++) {
+    const [x, y] = r.x;
+    round(P, all, name, r);
+    if (lost(r.x)) return null;
+    // a step that small may still be one of very many: ask for stillness in proportion to how far it has come
+    if (t > 2 && Math.hypot(r.x[0] - x, r.x[1] - y) < 1e-9) return r.x;
+  }
+  return null;
+}
+
+// What cannot go well with a state, in words a reader can act on.
+export function warnings(P, s) {
+  const out = [];
+  let steepest = 0, who = 0;
+  s.clients.forEach((c, i) => {
+    const [low, high] = [Math.min(...c.curvature), Math.max(...c.curvature)];
+    if (high > steepest) [steepest, who] = [high, i];
+    if (low < 0) out.push(`Client ${i + 1} has the curvature ${short(low)} < 0: it has no minimum, its steps run away.`);
+    else if (low === 0) out.push(`Client ${i + 1} has the curvature 0: its minimum is a line, not a point.`);
+  });
+  if (!P.optimum) out.push("The clients' mean F has no single minimum: give some client more curvature.");
+  if (s.lr * steepest > 2) {
+    out.push(`η · curvature is ${short(s.lr * steepest)} for client ${who + 1}, and local steps grow beyond 2: use η < ${short(2 / steepest)}.`);
+  }
+  return out;
+}
+
+export const short = (v) => {
+  if (!Number.isFinite(v)) return "not finite";
+  if (v !== 0 && Math.abs(v) < 1e-3) return v.toExponential(0).replace("e-", " · 10^-").replace(/\^-(\d+)/, (_, d) => superscript(`-${d}`));
+  return String(+v.toPrecision(Math.abs(v) >= 1 ? 3 : 2)).replace("-", "−");
+};
+const superscript = (text) => [...String(text)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
+
+// ----------------------------------------------------------------------- states from outside: addresses, notebooks
+
+const finite = (v, low, high, otherwise, name, problems) => {
+  if (v === null || v === "" || !Number.isFinite(+v)) problems.push(`${name} is ${v === "" ? "empty" : v}, not a number; it stays ${otherwise}.`);
+  else if (+v < low || +v > high) problems.push(`${name} = ${v} is outside ${low} to ${high}; it stays ${otherwise}.`);
+  else return +v;
+  return otherwise;
+};
+export const RANGE = {
+  lr: [0, 10], local_steps: [1, 200], server_lr: [0, 10], uneven: [0, 1], rounds: [1, 200], seed: [0, 1e6],
+  place: [-1e3, 1e3], curvature: [-1e3, 1e3], angle: [-1e4, 1e4],
+};
+
+// A state with everything in range: what is wrong in `given` is said in `problems` and left as it is in `old`.
+export function checked(given, old = DEFAULTS, problems = []) {
+  const s = structuredClone(old);
+  const set = (name) => {
+    if (given[name] !== undefined) s[name] = finite(given[name], ...RANGE[name], old[name], name, problems);
+  };
+  ["lr", "local_steps", "server_lr", "uneven", "rounds", "seed"].forEach(set);
+  for (const name of ["local_steps", "rounds", "seed"]) s[name] = Math.round(s[name]);
+  if (s.lr === 0) {
+    problems.push("lr = 0 moves nothing; it stays " + old.lr + ".");
+    s.lr = old.lr;
+  }
+  if (given.problem !== undefined) {
+    if (["quadratic", "logistic"].includes(given.problem)) s.problem = given.problem;
+    else problems.push(`problem ${given.problem} is not known; use quadratic or logistic.`);
+  }
+  const pair = (v, was, range, name) => {
+    const two = Array.isArray(v) && v.length === 2 ? v : [NaN, NaN];
+    return two.map((v, k) => finite(v, ...range, was[k], name, problems));
+  };
+  if (given.start !== undefined) s.start = pair(given.start, s.start, RANGE.place, "start");
+  if (given.clients !== undefined) {
+    if (!Array.isArray(given.clients) || given.clients.length < 2 || given.clients.length > 8) {
+      problems.push(`${given.clients?.length ?? 0} clients were given; use 2 to 8.`);
+    } else {
+      s.clients = given.clients.map((c, i) => {
+        const was = s.clients[i] || placed(i);
+        return {
+          optimum: pair(c.optimum ?? was.optimum, was.optimum, RANGE.place, `optimum of client ${i + 1}`),
+          curvature: pair(c.curvature ?? was.curvature, was.curvature, RANGE.curvature, `curvature of client ${i + 1}`),
+          angle: finite(c.angle ?? was.angle, ...RANGE.angle, was.angle, `angle of client ${i + 1}`, problems),
+        };
+      });
+    }
+  }
+  if (s.problem === "logistic") {
+    s.clients.forEach((c, i) => {
+      if (Math.min(...c.curvature) >= 0) return;
+      problems.push(`A logistic problem has no negative curvature; client ${i + 1} gets the absolute value.`);
+      c.curvature = c.curvature.map(Math.abs);
+    });
+  }
+  const n = s.clients.length;
+  if (given.cohort !== undefined) s.cohort = given.cohort === null ? null : Math.round(finite(given.cohort, 1, n, n, "cohort", problems));
+  if (s.cohort >= n) s.cohort = null;
+  if (given.methods !== undefined) {
+    s.methods = {};
+    for (const [name, h] of Object.entries(given.methods)) {
+      if (!METHODS[name]) {
+        problems.push(`The playground has no method ${name}.`);
+        continue;
+      }
+      s.methods[name] = {};
+      for (const [key, [letter, low, , start]] of Object.entries(HYPER[name] || {})) {
+        const v = h?.[key] ?? old.methods[name]?.[key] ?? start;
+        s.methods[name][key] = finite(v, low, key === "beta" ? 0.999 : 1e3, start, `${name}'s ${letter}`, problems);
+      }
+    }
+  }
+  return s;
+}
+
+// Where the i-th client stands when a reader adds one, and none was there at first.
+const PLACES = [[1.9, 1.4], [-0.8, -1.8], [-2.3, 1], [0.9, -2], [0.4, 2.1], [2.5, 0.2]];
+export const placed = (i) => (i < 2 ? structuredClone(DEFAULTS.clients[i]) : {optimum: [...PLACES[i - 2]], curvature: [0.4, i % 2 ? 2 : 1.2], angle: 40 * (i - 2)});
+
+// As an address's fragment, readable: problem=quadratic&clients=-1.6,.8,.3,2,-20;...
+const trim = (v) => String(+(+v).toPrecision(12));
+export function toHash(s) {
+  const clients = s.clients.map((c) => [...c.optimum, ...c.curvature, c.angle].map(trim).join(",")).join(";");
+  const methods = Object.keys(s.methods).map((name) => [name, ...Object.values(parameters(s, name)).map(trim)].join(":")).join(",");
+  const parts = {problem: s.problem, clients, start: s.start.map(trim).join(","), methods};
+  for (const name of ["lr", "local_steps", "server_lr", "uneven", "rounds", "seed"]) parts[name] = trim(s[name]);
+  parts.cohort = s.cohort ?? "all";
+  return Object.entries(parts).map(([k, v]) => `${k}=${v}`).join("&");
+}
+export function fromHash(text) {
+  const given = {};
+  for (const part of text.split("&")) {
+    const [k, v = ""] = part.split("=");
+    if (k === "clients") {
+      given.clients = v.split(";").map((c) => {
+        const [x, y, l1, l2, angle] = c.split(",").map((v) => (v === "" ? NaN : +v));
+        return {optimum: [x, y], curvature: [l1, l2], angle};
+      });
+    } else if (k === "start") given.start = v.split(",").map(Number);
+    else if (k === "methods") {
+      given.methods = {};
+      for (const one of v.split(",").filter(Boolean)) {
+        const [name, ...h] = one.split(":");
+        given.methods[name] = Object.fromEntries(Object.keys(HYPER[name] || {}).map((key, k) => [key, h[k] === undefined ? undefined : +h[k]]));
+      }
+    } else if (k === "cohort") given.cohort = v === "all" ? null : +v;
+    else if (k in DEFAULTS) given[k] = k === "problem" ? v : v === "" ? NaN : +v;
+  }
+  return given;
+}
+export function toPython(s) {
+  const num = (v) => trim(v);
+  const clients = s.clients.map((c) => `    dict(optimum=(${c.optimum.map(num).join(", ")}), curvature=(${c.curvature.map(num).join(", ")}), angle=${num(c.angle)}),`);
+  const methods = Object.keys(s.methods).map((name) => `fc.${name}(${Object.entries(parameters(s, name)).map(([k, v]) => `${k}=${num(v)}`).join(", ")})`);
+  const rest = ["lr", "local_steps", "server_lr", "uneven", "rounds", "seed"].map((name) => `${name}=${num(s[name])}`);
+  return `fc.playground(clients=[\n${clients.join("\n")}\n], methods=[${methods.join(", ")}], problem="${s.problem}", ` +
+    `start=(${s.start.map(num).join(", ")}), cohort=${s.cohort ?? "None"}, ${rest.join(", ")})`;
+}
+
+// -------------------------------------------------------------------------------------------------- the picture
+
+const W = 440, H = 400; // the plane's own units; the page scales it
+const CHART = {w: 300, h: 190, left: 40, right: 12, top: 10, bottom: 30};
+const SVG = "http://www.w3.org/2000/svg";
+const make = (tag, attributes = {}, parent = null, text = null) => {
+  const e = document.createElementNS(SVG, tag);
+  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
+  if (text !== null) e.textContent = text;
+  parent?.append(e);
+  return e;
+};
+const html = (tag, properties = {}, parent = null) => {
+  const e = Object.assign(document.createElement(tag), properties);
+  parent?.append(e);
+  return e;
+};
+const px = (v) => Math.round(10 * v) / 10;
+
+// Draws into a group, again and again: put(tag, attributes, text) takes up the element of the last picture where there
+// is one and touches what has changed, so that a picture follows a finger on a slow phone.
+function pen(group) {
+  const all = [];
+  let k = 0;
+  const put = (tag, attributes, text = null) => {
+    let item = all[k];
+    if (item?.tag !== tag) {
+      const e = make(tag);
+      if (item) item.e.replaceWith(e);
+      else group.append(e);
+      item = all[k] = {tag, e, was: {}, text: null};
+    }
+    k += 1;
+    for (const [name, v] of Object.entries(attributes)) {
+      if (item.was[name] !== v) item.e.setAttribute(name, v);
+    }
+    for (const name in item.was) if (!(name in attributes)) item.e.removeAttribute(name);
+    item.was = attributes;
+    if (item.text !== text) item.e.textContent = item.text = text;
+  };
+  put.begin = () => (k = 0);
+  put.end = () => {
+    while (all.length > k) all.pop().e.remove();
+  };
+  return put;
+}
+
+// Markers by matplotlib's letters, as elsewhere in the book; r is about the radius.
+const polygon = (r, points, turn = -90) => "M" + points.map((q, k) => {
+  const t = ((360 * k) / points.length + turn) * (Math.PI / 180);
+  return `${px(r * q * Math.cos(t))} ${px(r * q * Math.sin(t))}`;
+}).join("L") + "Z";
+export function marker(code, r) {
+  const b = 0.42 * r, a = 1.1 * r;
+  const plus = `M${-b} ${-a}H${b}V${-b}H${a}V${b}H${b}V${a}H${-b}V${b}H${-a}V${-b}H${-b}Z`;
+  const shapes = {
+    o: `M${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
+    s: polygon(1.25 * r, [1, 1, 1, 1], -45),
+    D: polygon(1.3 * r, [1, 1, 1, 1]),
+    "^": polygon(1.3 * r, [1, 1, 1]),
+    v: polygon(1.3 * r, [1, 1, 1], 90),
+    P: plus,
+    X: polygon(1.2 * r, [1, 0.5, 1, 0.5, 1, 0.5, 1, 0.5], -45),
+    "*": polygon(1.5 * r, [1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42]),
+  };
+  return shapes[code] || shapes.o;
+}
+
+// Level lines of F by marching squares, for objectives whose levels are no ellipses: one path for all levels.
+function levelLines(f, levels, nx = 44, ny = 40) {
+  const v = new Float64Array((nx + 1) * (ny + 1)), at = (i, j) => v[j * (nx + 1) + i];
+  for (let j = 0; j <= ny; j++) for (let i = 0; i <= nx; i++) v[j * (nx + 1) + i] = f((i * W) / nx, (j * H) / ny);
+  const out = [];
+  for (const level of levels) {
+    for (let j = 0; j < ny; j++) {
+      for (let i = 0; i < nx; i++) {
+        const c = [at(i, j), at(i + 1, j), at(i + 1, j + 1), at(i, j + 1)];
+        if (Math.min(...c) > level || Math.max(...c) < level) continue;
+        const cuts = [];
+        for (let k = 0; k < 4; k++) {
+          const a = c[k], b = c[(k + 1) % 4];
+          if (a < level === b < level) continue;
+          const q = (level - a) / (b - a), [x0, y0] = [[0, 0], [1, 0], [1, 1], [0, 1]][k], [x1, y1] = [[1, 0], [1, 1], [0, 1], [0, 0]][k];
+          cuts.push(`${px(((i + x0 + q * (x1 - x0)) * W) / nx)} ${px(((j + y0 + q * (y1 - y0)) * H) / ny)}`);
+        }
+        for (let k = 0; k + 1 < cuts.length; k += 2) out.push(`M${cuts[k]}L${cuts[k + 1]}`);
+      }
+    }
+  }
+  return out.join("");
+}
+
+const listed = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
+
+// What a method has come to, as a sentence.
+function told(name, d, fixed, diverged, rounds) {
+  const after = `after ${rounds} round${rounds === 1 ? "" : "s"}`;
+  if (diverged) return `${name} runs away in round ${diverged}.`;
+  if (d === null) return "";
+  if (d < 1e-3) return `${name} reaches the optimum (${short(d)} ${after}).`;
+  if (fixed === null || fixed < 1e-3) return `${name} is ${short(d)} from the optimum ${after}.`;
+  if (Math.abs(d - fixed) < 0.02 * fixed) return `${name} stops ${short(fixed)} short of the optimum.`;
+  return `${name} is ${short(d)} from the optimum ${after}, on its way to a fixed point ${short(fixed)} from it.`;
+}
+
+// A playground in `root`, a <figure>.  config: {name, caption, state, methods: {name: {colour, marker, dash, down, up,
+// gradients, full}}}.  Returns {get, set}; onChange(state) follows every change by hand.
+let mounted = 0;
+export function mount(root, config, onChange = () => {}) {
+  const initial = checked(config.state), looks = config.methods, id = config.name || "playground";
+  let s = structuredClone(initial), trouble = [], remembered = structuredClone(initial.methods);
+  const address = () => `#${id}:`;
+  const fromAddress = () => {
+    if (!location.hash.startsWith(address())) return false;
+    trouble = [];
+    s = checked(fromHash(decodeURIComponent(location.hash.slice(address().length))), initial, trouble);
+    return true;
+  };
+  const linked = fromAddress();
+  let shown = s.rounds, playing = 0, selected = -1, axis = "rounds", dragging = null, all = false;
+  const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+  // ---- what stands on the page
+  root.classList.add("fc-ready");
+  for (const [name, {colour}] of Object.entries(looks)) root.style.setProperty(`--${name}`, `color-mix(in srgb, ${colour}, white var(--lift))`);
+  const body = root.querySelector(".pg-body") || html("div", {className: "pg-body"});
+  body.replaceChildren(); // the still picture
+  root.prepend(body);
+  const chips = html("div", {className: "pg-chips", role: "group", ariaLabel: "Methods"}, body);
+  const stage = html("div", {className: "pg-stage"}, body), side = html("div", {className: "pg-side"}, body);
+  const bar = html("div", {className: "pg-bar"}, body), says = html("p", {className: "pg-says", ariaLive: "polite"}, body);
+  const more = html("details", {className: "pg-more"}, body);
+
+  const plane = make("svg", {viewBox: `0 0 ${W} ${H}`, class: "pg-plane", role: "group"}, stage);
+  make("rect", {width: W, height: H, rx: 8, class: "pg-paper"}, plane);
+  const layer = {}, put = {};
+  for (const name of ["contours", "ellipses", "traces", "paths", "fixed", "star", "words", "now"]) {
+    layer[name] = make("g", {class: `pg-${name}`, "aria-hidden": true}, plane);
+    put[name] = pen(layer[name]);
+  }
+  const handles = make("g", {class: "pg-handles"}, plane);
+  const notice = html("p", {className: "pg-notice", role: "status", hidden: true}, stage);
+
+  // ---- the window: fixed while a hand moves things, wide enough for all of them
+  let half = 3.05;
+  const fit = () => {
+    const far = Math.max(...s.clients.flatMap((c) => c.optimum.map(Math.abs)), ...s.start.map(Math.abs));
+    half = Math.max(3.05, 1.2 * far);
+  };
+  fit();
+  const X = (x) => W / 2 + (x * W) / 2 / half, Y = (y) => H / 2 - (y * W) / 2 / half, unit = () => W / 2 / half;
+  const toWorld = (event) => {
+    const box = plane.getBoundingClientRect(), k = W / box.width;
+    return [((event.clientX - box.left) * k - W / 2) / unit(), (H / 2 - (event.clientY - box.top) * k) / unit()];
+  };
+  const bounded = (v, edge) => Math.max(-edge, Math.min(edge, v));
+  const place = ([x, y]) => [x, y].map((v, k) => Math.round(1000 * bounded(v, half * (k ? H / W : 1) * 0.97)) / 1000);
+
+  // ---- changes
+  let dirty = false, telling = 0;
+  const draw = () => {
+    if (dirty) return;
+    dirty = true;
+    requestAnimationFrame(() => {
+      dirty = false;
+      render();
+    });
+  };
+  const change = (patch, quiet = false) => {
+    trouble = [];
+    const rounds = s.rounds, atEnd = shown === rounds;
+    s = checked(patch, s, trouble);
+    Object.assign(remembered, s.methods);
+    if (atEnd || shown > s.rounds) shown = s.rounds;
+    draw();
+    if (quiet) return;
+    clearTimeout(telling);
+    telling = setTimeout(() => onChange(structuredClone(s)), 60);
+  };
+  const client = (i, patch) => change({clients: s.clients.map((c, k) => (k === i ? {...c, ...patch} : c))});
+
+  // ---- handles: every point that a hand can move, also by arrow keys
+  const handle = (kind, shape, words, move, where) => {
+    const g = make("g", {class: `pg-handle pg-${kind}`, role: "slider", tabindex: 0, "aria-roledescription": "point in the plane",
+                         "aria-orientation": "horizontal", "aria-label": words}, handles);
+    make("circle", {r: 22, class: "pg-touch"}, g);
+    shape(g);
+    g.addEventListener("pointerdown", (event) => {
+      event.preventDefault();
+      stop();
+      g.focus({preventScroll: true});
+      g.setPointerCapture(event.pointerId);
+      const [x, y] = toWorld(event), [x0, y0] = where();
+      dragging = {g, dx: x0 - x, dy: y0 - y};
+      root.classList.add("pg-dragging");
+    });
+    g.addEventListener("pointermove", (event) => {
+      if (dragging?.g !== g) return;
+      const [x, y] = toWorld(event);
+      move([x + dragging.dx, y + dragging.dy]);
+    });
+    for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) {
+      g.addEventListener(end, () => {
+        if (dragging?.g !== g) return;
+        dragging = null;
+        root.classList.remove("pg-dragging");
+        draw();
+      });
+    }
+    g.addEventListener("keydown", (event) => {
+      const step = event.shiftKey ? 0.25 : 0.05;
+      const by = {ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, step], ArrowDown: [0, -step]}[event.key];
+      if (!by) return;
+      event.preventDefault();
+      stop();
+      const [x, y] = where();
+      move([x + by[0], y + by[1]]);
+    });
+    let before = "";
+    g.place = ([x, y], text) => {
+      const now = `${x} ${y} ${half} ${text}`;
+      if (now === before) return;
+      before = now;
+      g.setAttribute("transform", `translate(${px(X(x))} ${px(Y(y))})`);
+      g.setAttribute("aria-valuemin", px(-half));
+      g.setAttribute("aria-valuemax", px(half));
+      g.setAttribute("aria-valuenow", x.toFixed(3));
+      g.setAttribute("aria-valuetext", text);
+    };
+    return g;
+  };
+  const spoken = ([x, y]) => `x ${short(+x.toFixed(3))}, y ${short(+y.toFixed(3))}`;
+  const RADIUS = 0.55; // of the ellipse of curvature 1, in units of the plane
+  const radius = (l) => RADIUS / Math.sqrt(Math.max(l, 0.012));
+  const axisOf = (c, k) => {
+    const t = ((c.angle + 90 * k) * Math.PI) / 180;
+    return [Math.cos(t), Math.sin(t)];
+  };
+  const axisEnd = (c, k) => {
+    const [u, v] = axisOf(c, k), r = radius(c.curvature[k]);
+    return [c.optimum[0] + r * u, c.optimum[1] + r * v];
+  };
+  const dragAxis = (i, k, [x, y]) => {
+    const c = s.clients[i], dx = x - c.optimum[0], dy = y - c.optimum[1], r = Math.max(0.12, Math.min(5, Math.hypot(dx, dy)));
+    const curvature = [...c.curvature];
+    curvature[k] = +((RADIUS / r) ** 2).toPrecision(4);
+    client(i, {curvature, angle: Math.round(10 * ((Math.atan2(dy, dx) * 180) / Math.PI - 90 * k)) / 10});
+  };
+  const select = (i) => {
+    if (selected === i) return;
+    selected = i;
+    draw();
+  };
+  let points = [];
+  const build = () => {
+    handles.replaceChildren();
+    points = s.clients.map((_, i) => {
+      const g = handle("client", (g) => {
+        make("rect", {x: -11, y: -11, width: 22, height: 22, rx: 5}, g);
+        make("text", {y: 4.6}, g, i + 1);
+      }, `Optimum of client ${i + 1}`, (p) => client(i, {optimum: place(p)}), () => s.clients[i].optimum);
+      const ends = [0, 1].map((k) => handle("axis", (g) => make("circle", {r: 6}, g), `Axis ${k + 1} of client ${i + 1}'s ellipse`,
+        (p) => dragAxis(i, k, p), () => axisEnd(s.clients[i], k)));
+      for (const e of [g, ...ends]) e.addEventListener("focus", () => select(i));
+      return {g, ends};
+    });
+    const start = handle("start", (g) => {
+      make("circle", {r: 8}, g);
+      make("circle", {r: 2.5, class: "pg-dot"}, g);
+    }, "Start of the server", (p) => change({start: place(p)}), () => s.start);
+    start.addEventListener("focus", () => select(-1));
+    points.start = start;
+  };
+  plane.addEventListener("pointerdown", (event) => {
+    if (!event.target.closest(".pg-handle")) select(-1);
+  });
+
+  // ---- controls
+  const button = (parent, text, title, action) => {
+    const b = html("button", {type: "button", textContent: text, title}, parent);
+    b.onclick = action;
+    return b;
+  };
+  // A labelled range: native, so keys, touch and screen readers work as everywhere.
+  const range = (parent, label, low, high, step, get, set, print = short, more = {}) => {
+    const row = html("label", {className: "pg-range", title: more.title || ""}, parent), name = html("span", {textContent: label}, row);
+    if (more.method) name.className = "pg-key";
+    if (more.method) name.style.setProperty("--k", `var(--${more.method})`);
+    const input = html("input", {type: "range", min: low, max: high, step, autocomplete: "off"}, row), out = html("output", {ariaLive: "off"}, row);
+    input.dataset.name = more.name || label;
+    input.setAttribute("aria-label", more.spoken || label);
+    input.oninput = () => {
+      stop();
+      set(+input.value);
+    };
+    return () => {
+      const v = get(), text = print(v), top = String(typeof high === "function" ? high() : high);
+      if (input.max !== top) input.max = top;
+      if (+input.value !== v) input.value = v;
+      if (out.textContent === text) return;
+      out.textContent = text;
+      input.setAttribute("aria-valuetext", text);
+    };
+  };
+  let updates = [];
+
+  const chip = (name) => {
+    const on = name in s.methods, look = looks[name];
+    const b = html("button", {type: "button", className: "pg-chip"}, chips);
+    b.style.setProperty("--k", `var(--${name})`);
+    const svg = make("svg", {viewBox: "0 0 30 12", "aria-hidden": true}, b);
+    make("path", {d: "M1 6H29", "stroke-dasharray": look.dash || "none"}, svg);
+    make("path", {d: marker(look.marker, 4), transform: "translate(15 6)", class: "pg-mark"}, svg);
+    b.append(name);
+    b.dataset.name = name;
+    b.setAttribute("aria-pressed", on);
+    b.onclick = () => {
+      const methods = {...s.methods};
+      if (name in methods) delete methods[name];
+      else methods[name] = remembered[name] || {};
+      // in the order of the chips, so that colours keep their place
+      change({methods: Object.fromEntries(Object.keys(looks).filter((m) => m in methods).map((m) => [m, methods[m]]))});
+      controls();
+      chips.querySelector(`[data-name="${name}"]`)?.focus();
+    };
+  };
+  const USUAL = ["FedAvg", "SCAFFOLD", "FedProx", "FedUp", "FedDyn"];
+  let sliders, chart;
+  // Everything that depends on which methods and how many clients there are; the rest is made once.
+  const controls = () => {
+    updates = updates.filter((u) => u.lasting);
+    chips.replaceChildren();
+    const known = Object.keys(looks);
+    const first = known.filter((name) => all || name in s.methods || name in initial.methods || USUAL.includes(name));
+    first.forEach(chip);
+    const rest = known.length - first.length;
+    if (rest || all) {
+      const b = button(chips, all ? "fewer" : `${rest} more`, "Show all methods of the playground", () => {
+        all = !all;
+        controls();
+        chips.querySelector(".pg-all").focus();
+      });
+      b.className = "pg-chip pg-all";
+      b.setAttribute("aria-expanded", all);
+    }
+    sliders.replaceChildren();
+    const add = (...given) => updates.push(range(sliders, ...given));
+    add("local steps K", 1, 50, 1, () => s.local_steps, (v) => change({local_steps: v}), String, {name: "local_steps"});
+    add("step size η", 0.005, 1.2, 0.005, () => s.lr, (v) => change({lr: v}), short, {name: "lr"});
+    for (const name of Object.keys(s.methods)) {
+      for (const [key, [letter, low, high]] of Object.entries(HYPER[name] || {})) {
+        add(`${name} ${letter}`, low, high, 0.01, () => parameters(s, name)[key], (v) => change({methods: {...s.methods, [name]: {...s.methods[name], [key]: v}}}),
+          short, {name: `${name}.${key}`, method: name, spoken: `${name}, ${key}`});
+      }
+    }
+    updates.forEach((u) => u());
+  };
+
+  // the side: chart above, sliders below
+  const chartBox = html("div", {className: "pg-chart"}, side);
+  html("p", {className: "pg-title", textContent: "Distance to the optimum"}, chartBox);
+  chart = make("svg", {viewBox: `0 0 ${CHART.w} ${CHART.h}`, role: "img"}, chartBox);
+  const axes = html("div", {className: "pg-axes", role: "radiogroup", ariaLabel: "Distance to the optimum, against"}, chartBox);
+  html("span", {textContent: "by"}, axes);
+  for (const [key, words] of [["rounds", "rounds"], ["gradients", "gradients"], ["bytes", "bytes"]]) {
+    const label = html("label", {}, axes), input = html("input", {type: "radio", name: `${id}-${++mounted}-axis`, value: key, checked: key === axis, autocomplete: "off"}, label);
+    label.append(words);
+    input.onchange = () => {
+      axis = key;
+      draw();
+    };
+  }
+  sliders = html("div", {className: "pg-sliders"}, side);
+
+  // the bar: play, step, reset, round, share
+  const playButton = button(bar, "Play", "Watch the rounds, one after another", () => (playing ? stop() : play()));
+  playButton.classList.add("pg-play");
+  button(bar, "Step", "One round more", () => {
+    stop();
+    shown = shown >= s.rounds ? 1 : Math.floor(shown) + 1;
+    draw();
+  });
+  const roundSlider = range(bar, "round", 0, () => s.rounds, 1, () => Math.floor(shown), (v) => {
+    shown = v;
+    draw();
+  }, (v) => `${v} of ${s.rounds}`, {name: "round"});
+  roundSlider.lasting = true;
+  updates.push(roundSlider);
+  button(bar, "Reset", "Everything as it was at first", () => {
+    stop();
+    trouble = [];
+    s = structuredClone(initial);
+    remembered = structuredClone(initial.methods);
+    shown = s.rounds;
+    selected = -1;
+    fit();
+    if (location.hash.startsWith(address())) history.replaceState(null, "", location.pathname + location.search);
+    rebuild();
+    onChange(structuredClone(s));
+  });
+  const copied = html("span", {className: "pg-copied", role: "status"});
+  const copy = async (text, words) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      copied.textContent = words;
+    } catch { // no clipboard here: show the text, ready to be copied by hand
+      const field = html("input", {value: text, readOnly: true, ariaLabel: "Text to copy"});
+      copied.replaceChildren(field);
+      field.select();
+    }
+    setTimeout(() => (copied.textContent = ""), 8000);
+  };
+  if (!config.widget) {
+    button(bar, "Link", "Copy the address of exactly this picture", () => {
+      history.replaceState(null, "", address() + toHash(s));
+      copy(location.href, "Link copied.");
+    });
+  }
+  button(bar, "Python", "Copy the call that opens this picture in Jupyter", () => copy(`import fedcore as fc\n\npg = ${toPython(s)}\npg`, "Python copied."));
+  bar.append(copied);
+
+  // more: rarely moved settings, and every number as a field
+  html("summary", {textContent: "More settings, and all numbers"}, more);
+  const rare = html("div", {className: "pg-sliders"}, more);
+  const lasting = (...given) => {
+    const u = range(rare, ...given);
+    u.lasting = true;
+    updates.push(u);
+  };
+  const kind = html("label", {className: "pg-range"}, rare);
+  html("span", {textContent: "problem"}, kind);
+  const select_ = html("select", {autocomplete: "off"}, kind);
+  for (const v of ["quadratic", "logistic"]) html("option", {value: v, textContent: v}, select_);
+  select_.onchange = () => {
+    stop();
+    change({problem: select_.value});
+  };
+  lasting("clients n", 2, 8, 1, () => s.clients.length, (n) => {
+    const clients = s.clients.slice(0, n);
+    while (clients.length < n) clients.push(initial.clients[clients.length] || placed(clients.length));
+    change({clients, cohort: s.cohort === null ? null : Math.min(s.cohort, n)});
+    rebuild();
+  }, String, {name: "clients"});
+  lasting("clients a round m", 1, () => s.clients.length, 1, () => s.cohort ?? s.clients.length, (m) => change({cohort: m >= s.clients.length ? null : m}),
+    (v) => (v === s.clients.length ? "all" : String(v)), {name: "cohort"});
+  lasting("server step η_g", 0.05, 2, 0.05, () => s.server_lr, (v) => change({server_lr: v}), short, {name: "server_lr"});
+  lasting("uneven work", 0, 1, 0.05, () => s.uneven, (v) => change({uneven: v}), (v) => (v ? problem(s).K.join(", ") : "none"), {name: "uneven", title: "Later clients take fewer of the K local steps"});
+  lasting("rounds", 5, 100, 1, () => s.rounds, (v) => change({rounds: v}), String, {name: "rounds"});
+  const table = html("table", {className: "pg-table"}, html("div", {className: "pg-wide"}, more));
+  const fields = () => {
+    table.replaceChildren();
+    const head = html("tr", {}, html("thead", {}, table)), body = html("tbody", {}, table);
+    for (const words of ["", "x", "y", "curvature 1", "curvature 2", "angle °"]) {
+      if (words) html("th", {textContent: words, scope: "col"}, head);
+      else html("td", {}, head);
+    }
+    const field = (row, words, get, set) => {
+      const input = html("input", {type: "text", inputMode: "decimal", autocomplete: "off", ariaLabel: words}, html("td", {}, row));
+      input.onchange = () => {
+        stop();
+        set(input.value.trim() === "" ? "" : Number(input.value.replace(",", ".").replace("−", "-")));
+        fit();
+        u();
+      };
+      const u = () => {
+        if (document.activeElement !== input) input.value = get();
+        else input.defaultValue = get();
+      };
+      u.lasting = true;
+      u.field = true;
+      updates.push(u);
+    };
+    s.clients.forEach((_, i) => {
+      const row = html("tr", {}, body), who = `of client ${i + 1}`;
+      html("th", {scope: "row", textContent: `client ${i + 1}`}, row);
+      for (const k of [0, 1]) field(row, `${"xy"[k]} ${who}`, () => s.clients[i].optimum[k], (v) => client(i, {optimum: s.clients[i].optimum.map((w, j) => (j === k ? v : w))}));
+      for (const k of [0, 1]) field(row, `curvature ${k + 1} ${who}`, () => s.clients[i].curvature[k], (v) => client(i, {curvature: s.clients[i].curvature.map((w, j) => (j === k ? v : w))}));
+      field(row, `angle ${who}`, () => s.clients[i].angle, (v) => client(i, {angle: v}));
+    });
+    const row = html("tr", {}, body);
+    html("th", {scope: "row", textContent: "start"}, row);
+    for (const k of [0, 1]) field(row, `${"xy"[k]} of the start`, () => s.start[k], (v) => change({start: s.start.map((w, j) => (j === k ? v : w))}));
+  };
+  const rebuild = () => {
+    updates = updates.filter((u) => !u.field);
+    build();
+    fields();
+    controls();
+    draw();
+  };
+
+  // ---- time
+  let last = 0;
+  const frame = (now) => {
+    if (!playing) return;
+    if (!root.isConnected) return stop();
+    // the first rounds slowly enough to follow each client, the others faster
+    const seconds = shown < 2 ? 1.8 : shown < 6 ? 0.6 : 0.18;
+    shown = Math.min(s.rounds, shown + Math.min(0.1, (now - last) / 1000) / seconds);
+    last = now;
+    render();
+    if (shown >= s.rounds) return stop();
+    playing = requestAnimationFrame(frame);
+  };
+  const play = () => {
+    if (shown >= s.rounds) shown = 0;
+    if (still.matches) { // readers who ask for less motion see the rounds one by one
+      shown = Math.floor(shown) + 1;
+      return draw();
+    }
+    last = performance.now();
+    playButton.textContent = "Pause";
+    says.ariaLive = "off";
+    playing = requestAnimationFrame(frame);
+  };
+  const stop = () => {
+    if (playing) cancelAnimationFrame(playing);
+    playing = 0;
+    playButton.textContent = "Play";
+    if (says.ariaLive !== "polite") says.ariaLive = "polite";
+    if (shown !== Math.floor(shown)) {
+      shown = Math.floor(shown);
+      draw();
+    }
+  };
+
+  // ---- the drawing itself
+  const polyline = (path, from, to) => {
+    let d = "", before = "";
+    for (let t = from; t <= to; t++) {
+      const point = `${px(X(path[2 * t]))} ${px(Y(path[2 * t + 1]))}`;
+      if (point !== before) d += `${t === from ? "M" : "L"}${point}`; // at rest nothing is added
+      before = point;
+    }
+    return d;
+  };
+  // Dots as lines of no length with round ends: one element for all of them.
+  const dots = (path, from, to) => {
+    let d = "", before = "";
+    for (let t = from; t <= to; t++) {
+      const point = `M${px(X(path[2 * t]))} ${px(Y(path[2 * t + 1]))}h0`;
+      if (point !== before) d += point;
+      before = point;
+    }
+    return d;
+  };
+  let spokenAt = -Infinity, telltale = 0;
+  // What is drawn is computed anew when the state or the round has changed; a hand that moves waits for no late rest.
+  let memo = {};
+  const computed = (names, wanted) => {
+    const key = `${wanted} ${!dragging}`;
+    if (memo.s !== s || memo.key !== key) {
+      const P = problem(s), runs = {}, rest = {};
+      for (const name of names) {
+        runs[name] = run(P, s, name, s.rounds, wanted);
+        rest[name] = runs[name].diverged ? null : fixedPoint(P, s, name, s.cohort ? null : runs[name].last, dragging ? 3e4 : 3e5);
+      }
+      memo = {s, key, P, runs, rest};
+    }
+    return memo;
+  };
+  const render = () => {
+    const names = Object.keys(s.methods), whole = Math.floor(shown), part = shown - whole;
+    // local steps: of the round that runs; else of the first two and the last, where there is room for so many lines
+    const lines = s.clients.length * names.length, chosen = part ? [whole] : lines > 12 ? [] : lines > 6 ? [whole - 1] : [0, 1, whole - 1];
+    const wanted = [...new Set(chosen)].filter((t) => t >= 0 && (part || t < whole));
+    const {P, runs, rest} = computed(names, wanted);
+    const away = (x, y) => (P.optimum ? Math.hypot(x - P.optimum[0], y - P.optimum[1]) : null);
+
+    // level lines of F, evenly spaced in the root of its height
+    Object.values(put).forEach((p) => p.begin());
+    if (P.optimum) {
+      const F0 = objective(P, ...P.optimum), edge = half * 1.25;
+      if (P.logistic) {
+        const top = Math.max(objective(P, edge, edge), objective(P, -edge, -edge), objective(P, edge, -edge), objective(P, -edge, edge)) - F0;
+        const levels = Array.from({length: 9}, (_, k) => F0 + top * ((k + 1) / 10) ** 2);
+        put.contours("path", {d: levelLines((u, v) => objective(P, (u - W / 2) / unit(), (H / 2 - v) / unit()), levels)});
+      } else {
+        const M = [0, 0, 0];
+        for (let i = 0; i < P.n; i++) for (let k = 0; k < 3; k++) M[k] += P.A[3 * i + k] / P.n;
+        const [low, high] = eigenvalues(M), t = (Math.atan2(2 * M[1], M[0] - M[2]) / 2) * (180 / Math.PI);
+        let d = "";
+        for (let k = 1; k <= 9; k++) {
+          const r = 0.42 * k * unit() * (half / 3.05), a = px(r * (low / high) ** 0.25), b = px(r * (high / low) ** 0.25);
+          d += `M${-a} 0a${a} ${b} 0 1 0 ${2 * a} 0a${a} ${b} 0 1 0 ${-2 * a} 0Z`;
+        }
+        put.contours("path", {d, transform: `translate(${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))}) rotate(${px(-t)})`});
+      }
+    }
+
+    // each client: its optimum, and the level line on which its objective has one height
+    s.clients.forEach((c, i) => {
+      const {g, ends} = points[i], [l1, l2] = c.curvature, on = selected === i;
+      put.ellipses("ellipse", {
+        rx: px(radius(l1) * unit()), ry: px(radius(l2) * unit()), class: `${on ? "pg-on" : ""} ${Math.min(l1, l2) <= 0 ? "pg-open" : ""}`,
+        transform: `translate(${px(X(c.optimum[0]))} ${px(Y(c.optimum[1]))}) rotate(${px(-c.angle)})`,
+      });
+      g.place(c.optimum, `${spoken(c.optimum)}; curvatures ${short(l1)} and ${short(l2)}`);
+      ends.forEach((e, k) => {
+        e.place(axisEnd(c, k), `curvature ${short(c.curvature[k])}, angle ${short(c.angle + 90 * k)} degrees`);
+        if ((e.style.display === "") !== on) e.style.display = on ? "" : "none";
+      });
+    });
+    points.start.place(s.start, spoken(s.start));
+
+    // the server's path, the clients' local steps of some rounds, and where the method would come to rest
+    const told_ = [], busy = s.clients.map((c) => c.optimum).concat([s.start]), fixedOnes = [];
+    for (const name of names) {
+      const {path, traces, diverged} = runs[name], look = looks[name], count = path.length / 2 - 1, end = Math.min(whole, count);
+      const style = `--k:var(--${name})`;
+      let walks = "", steps = "", tips = "";
+      for (const t of wanted) {
+        for (const one of traces[t] || []) {
+          if (!one || lost(one.slice(-2))) continue;
+          const K = one.length / 2 - 1, upto = part ? Math.min(K, Math.ceil((part / 0.72) * K)) : K;
+          walks += polyline(one, 0, upto);
+          if (K <= 20) steps += dots(one, 1, upto);
+          if (upto === K) tips += dots(one, K, K);
+        }
+      }
+      put.traces("path", {d: walks, style});
+      put.traces("path", {d: steps, style, class: "pg-dots"});
+      put.traces("path", {d: tips, style, class: "pg-tips"});
+      let d = polyline(path, 0, end), now = [path[2 * end], path[2 * end + 1]];
+      if (part > 0.72 && whole < count) { // the server moves to the mean of what the clients found
+        const q = (part - 0.72) / 0.28;
+        now = now.map((v, k) => v + q * (path[2 * whole + 2 + k] - v));
+        d += `L${px(X(now[0]))} ${px(Y(now[1]))}`;
+      }
+      put.paths("path", {d, style, "stroke-dasharray": look.dash || "none"});
+      const rounds = dots(path, 1, end);
+      put.paths("path", {d: rounds, style, class: "pg-tips"});
+      put.paths("path", {d: rounds, class: "pg-holes"});
+      put.now("path", {d: marker(look.marker, 6), transform: `translate(${px(X(now[0]))} ${px(Y(now[1]))})`, style});
+      for (let t = 0; t <= end; t += 2) busy.push([path[2 * t], path[2 * t + 1]]);
+      const fixed = rest[name], bias = fixed ? away(...fixed) : null;
+      if (bias > 0.04 * (half / 3.05)) fixedOnes.push({name, fixed, bias, style});
+      const at = diverged && whole >= diverged ? diverged : 0;
+      told_.push(told(name, away(path[2 * end], path[2 * end + 1]), bias, at, whole));
+    }
+    for (const {fixed, style} of fixedOnes) {
+      put.fixed("path", {d: `M${px(X(fixed[0]))} ${px(Y(fixed[1]))}L${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))}`, style, class: "pg-gap"});
+      put.fixed("circle", {cx: px(X(fixed[0])), cy: px(Y(fixed[1])), r: 10.5, style});
+      busy.push(fixed);
+    }
+    const word = (text, [x, y], gap) => { // where it is emptiest: right, left, above or below
+      const u = unit(), wide = text.length * 6.6, spots = [[gap, 4, "start"], [-gap, 4, "end"], [0, -gap, "middle"], [0, gap + 9, "middle"]];
+      let best = null;
+      for (const [dx, dy, anchor] of spots) {
+        const cx = X(x) + dx + (anchor === "start" ? wide / 2 : anchor === "end" ? -wide / 2 : 0), cy = Y(y) + dy - 4;
+        let room = Math.min(0, cx - wide / 2 - 4, W - 4 - cx - wide / 2, cy - 10, H - 10 - cy) * 50;
+        for (const [bx, by] of busy) {
+          const ex = Math.max(0, Math.abs(X(bx) - cx) - wide / 2), ey = Math.max(0, Math.abs(Y(by) - cy) - 7);
+          room -= Math.max(0, 16 - Math.hypot(ex, ey));
+        }
+        if (!best || room > best.room + 1e-9) best = {room, cx, cy, dx, dy, anchor};
+      }
+      put.words("text", {x: px(X(x) + best.dx), y: px(Y(y) + best.dy), "text-anchor": best.anchor}, text);
+      for (let q = -1; q <= 1; q++) busy.push([(best.cx + (q * wide) / 2 - W / 2) / u, (H / 2 - best.cy) / u]);
+    };
+    if (P.optimum) {
+      put.star("path", {d: marker("*", 10), transform: `translate(${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))})`});
+      busy.push(P.optimum);
+      word("optimum", P.optimum, 17);
+    }
+    word("start", s.start, 15);
+    if (fixedOnes.length && fixedOnes.length < 3) fixedOnes.forEach(({name, fixed}) => word(`${name} stops here`, fixed, 16));
+
+    Object.values(put).forEach((p) => p.end());
+    drawChart(P, runs, whole, away);
+    updates.forEach((u) => u());
+    select_.value = s.problem;
+
+    const wrong = [...trouble, ...warnings(P, s)];
+    notice.hidden = !wrong.length;
+    if (notice.textContent !== wrong.join(" ")) notice.textContent = wrong.join(" ");
+    const text = told_.filter(Boolean).join(" ") || (names.length ? "" : "Choose a method.");
+    const setting = `${P.n} clients, K = ${s.local_steps}, η = ${short(s.lr)}${s.cohort ? `, ${s.cohort} clients a round` : ""}.`;
+    plane.setAttribute("aria-label", `${text} The plane of two parameters; ${setting}`);
+    const tick = performance.now(); // words flow anew, which costs more than lines: ten times a second is enough
+    if (says.textContent !== text) {
+      if (tick - spokenAt > 100) {
+        says.textContent = text;
+        spokenAt = tick;
+      } else if (!telltale) {
+        telltale = setTimeout(() => {
+          telltale = 0;
+          draw();
+        }, 110);
+      }
+    }
+    root.dataset.round = shown;
+  };
+
+  const cost = (P, name, r) => {
+    const look = looks[name], m = METHODS[name].ring ? P.n : r.length;
+    if (axis === "bytes") return 8 * 2 * m * (look.down + look.up);
+    return r.reduce((sum, i) => sum + P.K[i] * look.gradients + look.full, 0);
+  };
+  const onChart = pen(chart);
+  const drawChart = (P, runs, whole, away) => {
+    const {w, h, left, right, top, bottom} = CHART, names = Object.keys(runs), curves = {};
+    let furthest = 1, high = -Infinity, low = Infinity;
+    for (const name of names) {
+      const {path} = runs[name], points = [];
+      let at = 0;
+      for (let t = 0; 2 * t < path.length; t++) {
+        if (t) at += axis === "rounds" ? 1 : cost(P, name, cohort(s.seed, t - 1, P.n, METHODS[name].ring || !s.cohort ? P.n : s.cohort));
+        const d = away(path[2 * t], path[2 * t + 1]);
+        if (d === null) break;
+        points.push([at, Math.log10(Math.max(d, 1e-8))]);
+        high = Math.max(high, points.at(-1)[1]);
+        low = Math.min(low, points.at(-1)[1]);
+      }
+      curves[name] = points;
+      furthest = Math.max(furthest, at);
+    }
+    const put = onChart;
+    put.begin();
+    if (!P.optimum || !names.length) {
+      put("text", {x: w / 2, y: h / 2, "text-anchor": "middle"}, names.length ? "no optimum to measure from" : "no method chosen");
+      put.end();
+      chart.setAttribute("aria-label", "An empty chart.");
+      return;
+    }
+    const ceiling = Math.min(6, Math.ceil(high - 0.05)), floor = Math.min(ceiling - 2, Math.max(-8, Math.floor(low)));
+    const x = (v) => left + (v / furthest) * (w - left - right), y = (v) => top + ((ceiling - Math.min(v, ceiling)) / (ceiling - floor)) * (h - top - bottom);
+    const every = Math.ceil((ceiling - floor) / 4);
+    for (let d = ceiling; d >= floor; d -= every) {
+      put("path", {d: `M${left} ${px(y(d))}H${w - right}`, class: "pg-grid"});
+      put("text", {x: left - 6, y: px(y(d) + 4), "text-anchor": "end"}, d === 0 ? "1" : d === 1 ? "10" : `10${superscript(d)}`);
+    }
+    const unitOf = {rounds: "rounds", gradients: "gradients", bytes: "bytes"}[axis], big = axis === "bytes" && furthest >= 2000;
+    put("text", {x: left, y: h - 9}, "0");
+    put("text", {x: w - right, y: h - 9, "text-anchor": "end"}, `${big ? `${short(furthest / 1000)} kB` : `${short(furthest)} ${unitOf}`}`);
+    const ends = [];
+    for (const name of names) {
+      const points = curves[name], look = looks[name], style = `--k:var(--${name})`, upto = Math.min(whole, points.length - 1);
+      const line = (to) => points.slice(0, to + 1).map(([u, v], k) => `${k ? "L" : "M"}${px(x(u))} ${px(y(v))}`).join("");
+      if (upto < points.length - 1) put("path", {d: line(points.length - 1), style, class: "pg-curve pg-ghost"});
+      put("path", {d: line(upto), style, class: "pg-curve", "stroke-dasharray": look.dash || "none"});
+      if (upto >= 0) put("path", {d: marker(look.marker, 4.5), transform: `translate(${px(x(points[upto][0]))} ${px(y(points[upto][1]))})`, style, class: "pg-end"});
+      ends.push(`${name} ${short(10 ** points[Math.max(0, upto)][1])}`);
+    }
+    put.end();
+    chart.setAttribute("aria-label", `Distance to the optimum after round ${whole}, against ${unitOf}: ${listed(ends)}.`);
+  };
+
+  rebuild();
+  render();
+  const follow = () => {
+    if (!fromAddress()) return;
+    shown = s.rounds;
+    fit();
+    rebuild();
+  };
+  addEventListener("hashchange", follow);
+  if (linked) root.scrollIntoView({block: "center"});
+  return {
+    get: () => structuredClone(s),
+    set: (state) => {
+      const n = s.clients.length, methods = Object.keys(s.methods).join();
+      stop();
+      change(state, true);
+      fit();
+      if (n !== s.clients.length || methods !== Object.keys(s.methods).join()) rebuild();
+    },
+    render,
+    destroy: () => {
+      stop();
+      removeEventListener("hashchange", follow);
+    },
+  };
+}
+
+// ------------------------------------------------------------------------------------------ pages and notebooks
+
+// Every playground of a page that is not yet one.  Each holds its configuration as JSON.
+export function mountAll() {
+  for (const root of document.querySelectorAll("figure.fc-pg:not(.fc-ready)")) {
+    const store = root.querySelector("script[type='application/json']");
+    if (store) root.playground = mount(root, JSON.parse(store.textContent));
+  }
+}
+
+// anywidget's form: the notebook's kernel and the page hold one state.
+function render({model, el}) {
+  const config = {...model.get("config"), widget: true, state: model.get("state")};
+  const root = html("figure", {className: "fc-pg"}, el);
+  if (config.caption) html("figcaption", {textContent: config.caption}, root);
+  let ours = "";
+  const view = mount(root, config, (state) => {
+    ours = JSON.stringify(state);
+    model.set("state", state);
+    model.save_changes();
+  });
+  const listen = () => {
+    const state = model.get("state");
+    if (JSON.stringify(state) !== ours) view.set(state);
+  };
+  model.on("change:state", listen);
+  return () => {
+    model.off("change:state", listen);
+    view.destroy();
+  };
+}
+export default {render};
+
+if (typeof document !== "undefined") mountAll();

@@ -1,0 +1,414 @@
+"""The playground: federated methods on problems of two parameters that a hand can move, in a page or in Jupyter.
+
+The picture is drawn and computed by one JavaScript module, `assets/playground.js`, which follows the same rules as the
+package (a test compares the numbers).  This module states the problem, computes its numbers with the package itself,
+and draws the still picture that stands where no script runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import html
+import importlib.util
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import algorithms, checks, picture, plots
+from .algorithms.method import Method
+from .data.batches import Plan
+from .history import Diverged, History
+from .objective.logistic import Logistic
+from .objective.quadratic import Quadratic
+from .run import Probe, simulate
+from .widgets import asset, can_be_live
+
+METHODS = {
+    "FedAvg": {}, "FedProx": {"mu": 0.5}, "SCAFFOLD": {}, "FedUp": {"alpha": 0.05}, "FedDyn": {"alpha": 0.3},
+    "FedDC": {"alpha": 0.1}, "Mime": {"beta": 0.5}, "MimeLite": {"beta": 0.5}, "FedSAM": {"rho": 0.2}, "FedNova": {},
+    "DFedAvg": {}, "DFedSAM": {"rho": 0.2}, "DFedGAM": {"rho": 0.2},
+}  # fmt: skip
+"""The methods that the playground has, with the parameters that its sliders start from."""
+
+GOSSIP = ("DFedAvg", "DFedSAM", "DFedGAM")
+DEFAULT_CLIENTS = (
+    {"optimum": (-2.2, -0.4), "curvature": (0.4, 2.0), "angle": 55.0},
+    {"optimum": (2.1, -1.0), "curvature": (0.2, 2.7), "angle": 75.0},
+)
+
+PLACES = ((1.9, 1.4), (-0.8, -1.8), (-2.3, 1.0), (0.9, -2.0), (0.4, 2.1), (2.5, 0.2))  # of the third client and more
+
+
+def playground(
+    clients: int | Sequence[Mapping[str, Any]] = 2,
+    methods: Sequence[str | Method] = ("FedAvg", "SCAFFOLD"),
+    *,
+    problem: str = "quadratic",
+    start: Sequence[float] = (-1.6, 1.9),
+    lr: float = 0.1,
+    local_steps: int = 10,
+    cohort: int | None = None,
+    server_lr: float = 1.0,
+    uneven: float = 0.0,
+    rounds: int = 30,
+    seed: int = 0,
+    name: str = "playground",
+    caption: str = "",
+) -> Playground:
+    """A picture of the plane in which clients' optima, the start and the ellipses can be moved by hand.
+
+    clients: 2 to 8, placed for you, or one mapping each with `optimum` (x, y), `curvature` (along the client's two
+    axes; a negative or zero one is drawn, and said to have no minimum) and `angle` of the first axis in degrees.
+    methods: names or methods, such as `["FedAvg", fc.FedProx(mu=0.3)]`; those of `playing.METHODS`, on a ring for
+    methods without a server.  problem: "quadratic", 0.5 (x - b_i)' A_i (x - b_i), or "logistic", the cross-entropy of
+    four samples whose labels are probabilities, with the same optimum and at x = 0 the same curvature.
+
+    start: where the server begins.  lr, local_steps, cohort, server_lr, seed: as `simulate`'s.  uneven: client i of n
+    takes K (1 - uneven i / (n - 1)) of the K local steps, at least one.  rounds: of the picture.  name: how the
+    picture is called in addresses, for pages with several.  caption: stands below it.
+
+    Raises ValueError or TypeError with the value, the allowed range and the remedy.
+    """
+    state = {"clients": clients, "methods": methods, "problem": problem, "start": start, "lr": lr,
+             "local_steps": local_steps, "cohort": cohort, "server_lr": server_lr, "uneven": uneven, "rounds": rounds,
+             "seed": seed}  # fmt: skip
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"name={name!r} cannot stand in an address; use letters, digits and _, such as 'drift'")
+    return Playground(_checked(state), name, caption)
+
+
+class Playground:
+    """A playground's state, readable and settable (`pg.clients`, `pg.lr = 0.3`), its numbers and its picture."""
+
+    def __init__(self, state: dict[str, Any], name: str = "playground", caption: str = "") -> None:
+        self._state, self.name, self.caption = state, name, caption
+
+    def __repr__(self) -> str:
+        return (
+            f"Playground({len(self._state['clients'])} clients, {self._state['problem']}, "
+            f"{', '.join(map(repr, self.methods.values()))}, lr={self.lr:g}, local_steps={self.local_steps})"
+        )
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A copy of all settings, as the page's script has them."""
+        return copy.deepcopy(self._state)
+
+    def set(self, **settings: Any) -> None:
+        """Change settings, named as in `fc.playground`; a live picture follows.  Raises what `fc.playground` raises."""
+        unknown = sorted(set(settings) - set(self._state))
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no setting of a playground; use {', '.join(self._state)}")
+        self._state = _checked({**self._state, **settings})
+        if "widget" in vars(self):
+            self.widget.state = self.state
+
+    @property
+    def clients(self) -> list[dict[str, Any]]:
+        """One mapping a client: `optimum`, `curvature`, `angle`."""
+        return self.state["clients"]
+
+    @clients.setter
+    def clients(self, value: int | Sequence[Mapping[str, Any]]) -> None:
+        self.set(clients=value)
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """The methods that are shown, by name."""
+        return {name: getattr(algorithms, name)(**h) for name, h in self._state["methods"].items()}
+
+    @methods.setter
+    def methods(self, value: Sequence[str | Method]) -> None:
+        self.set(methods=value)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name in self._state:
+            return self.state[name]
+        raise AttributeError(f"a playground has no {name!r}; its settings are {', '.join(self._state)}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name in vars(self).get("_state", {}):
+            self.set(**{name: value})
+        else:
+            object.__setattr__(self, name, value)
+
+    # --- the picture ------------------------------------------------------------------------------------------------
+
+    def config(self) -> dict[str, Any]:
+        """What the page's script is given: the state, and each method's look and cost."""
+        return {"name": self.name, "caption": self.caption, "state": self.state, "methods": _methods_of_the_page()}
+
+    def html(self, alone: bool = True) -> str:
+        """HTML: a still picture with its words and, where it stands alone, the style and script that make it move.
+
+        alone=False: the page that shows it brings `assets/playground.css` and `playground.js`, as the book's pages do.
+        """
+        # Without "<" no text in the data can end the script element that holds it.
+        config = json.dumps(self.config(), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        caption = f"\n<figcaption>{html.escape(self.caption)}</figcaption>" if self.caption else ""
+        style = f"\n<style>\n{asset('playground.css')}\n</style>" if alone else ""
+        script = f'\n<script type="module">\n{asset("playground.js")}\n</script>' if alone else ""
+        return (
+            f'<figure class="fc-pg" id="{self.name}">{style}\n<div class="pg-body">{self._still()}</div>{caption}\n'
+            f'<script type="application/json">{config}</script>{script}\n</figure>'
+        )
+
+    def alt(self) -> str:
+        """The picture in words: what each method comes to, and the setting."""
+        return f"{' '.join(self._told())} The plane of two parameters; {self._setting()}"
+
+    def _setting(self) -> str:
+        part = f", {self.cohort} clients a round" if self.cohort else ""
+        return f"{len(self._state['clients'])} clients, K = {self.local_steps}, η = {self.lr:g}{part}."
+
+    def _told(self) -> list[str]:
+        """A sentence for each method, from its distance to the optimum at the start and at the end."""
+        optimum, out = self.optimum(), []
+        if optimum is None:
+            return ["The clients' mean objective has no single minimum."]
+        for name, path in self.paths().items():
+            first, last = (float(np.linalg.norm(path[t] - optimum)) for t in (0, -1))
+            if not last < 1e6:
+                out.append(f"{name} runs away.")
+            elif last < 1e-3:
+                out.append(f"{name} reaches the optimum within {self.rounds} rounds.")
+            else:
+                after = f"after {self.rounds} rounds"
+                out.append(f"{name} starts {first:.2f} from the optimum and is {last:.2f} from it {after}.")
+        return out
+
+    def _still(self) -> str:
+        """What stands in the page before the script runs, and where none does: drawn from the package's numbers."""
+        return picture.still(
+            self.federation, self.optimum(), self._state["clients"], self.paths(), _methods_of_the_page(), self.alt(),
+            self._told(),
+        )  # fmt: skip
+
+    @cached_property
+    def widget(self) -> Any:
+        """The picture as a live widget, whose state is this playground's (made once, shared by all displays).
+
+        Raises ImportError where anywidget is missing; the HTML face needs nothing.
+        """
+        widget = _widget_class()(state=self.state, config=self.config())
+        widget.observe(self._moved, names="state")
+        return widget
+
+    def _moved(self, change: Any) -> None:
+        """A hand on the live picture has changed its state."""
+        self._state = _checked({**self._state, **change["new"]})
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        # A batch run's outputs are shown by pages that bring style and script, once for all of them.
+        alone = not os.environ.get("FEDCORE_BATCH")
+        bundle = {"text/html": self.html(alone), "text/plain": repr(self)}
+        if can_be_live() and importlib.util.find_spec("anywidget"):
+            view = "application/vnd.jupyter.widget-view+json"
+            bundle[view] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
+        return bundle
+
+    # --- numbers ----------------------------------------------------------------------------------------------------
+
+    @property
+    def federation(self) -> Quadratic:
+        """The problem as a federation of the package, in float64."""
+        s = self._state
+        b = torch.tensor([c["optimum"] for c in s["clients"]], dtype=torch.float64)
+        x0 = torch.tensor(s["start"], dtype=torch.float64)
+        l1, l2 = torch.tensor([c["curvature"] for c in s["clients"]], dtype=torch.float64).T
+        t = torch.tensor([math.radians(c["angle"]) for c in s["clients"]], dtype=torch.float64)
+        u, v = torch.stack([t.cos(), t.sin()], 1), torch.stack([-t.sin(), t.cos()], 1)
+        if s["problem"] == "quadratic":
+            A = l1[:, None, None] * u[:, :, None] * u[:, None] + l2[:, None, None] * v[:, :, None] * v[:, None]
+            return _UnevenQuadratic(A, b, x0, s["uneven"])
+        p, q = (8 * l1).sqrt()[:, None] * u, (8 * l2).sqrt()[:, None] * v
+        return _UnevenLogistic(torch.stack([p, q, (p + q) / 2**0.5, (p - q) / 2**0.5], 1), b, x0, s["uneven"])
+
+    def optimum(self) -> np.ndarray | None:
+        """The minimiser of F `[2]`, or None where the clients' curvatures leave it no single one."""
+        fed = self.federation
+        low, high = np.linalg.eigvalsh(fed.A.sum(0).numpy())
+        return fed.optimum.numpy() if low > 1e-10 * max(1.0, high) else None
+
+    def _run(self, name: str) -> dict[str, Any]:
+        """The run's settings as `simulate` takes them: methods without a server know no cohort and no server step."""
+        s, gossip = self._state, name in GOSSIP
+        return {
+            "lr": s["lr"], "local_steps": s["local_steps"], "seed": s["seed"],
+            "cohort": None if gossip else s["cohort"], "server_lr": 1.0 if gossip else s["server_lr"],
+        }  # fmt: skip
+
+    def history(self) -> dict[str, History]:
+        """Each method's `History`, by `fc.simulate` on `federation`; one that diverges ends where it did."""
+        fed = self.federation
+        return {name: self._history(fed, name, method) for name, method in self.methods.items()}
+
+    def paths(self) -> dict[str, np.ndarray]:
+        """The server's models by method, `[rounds + 1, 2]`: the picture's paths, computed by the package."""
+        fed, out = self.federation, {}
+        for name, method in self.methods.items():
+            points = []
+            history = self._history(fed, name, method, lambda r, y, points=points: points.append(r.x) or {})
+            out[name] = torch.stack([*points, history.params]).numpy()
+        return out
+
+    def _history(self, fed: Quadratic, name: str, method: Method, *probes: Probe) -> History:
+        try:
+            return simulate(method, fed, rounds=self.rounds, progress=False, probes=probes, **self._run(name))
+        except Diverged as e:
+            return e.history
+
+
+def page_script() -> str:
+    """`assets/playground.js` as a plain script: pages that are opened from files may load no modules."""
+    return (
+        "(() => {\n" + re.sub(r"^export (?:default .*)?", "", asset("playground.js"), flags=re.MULTILINE) + "\n})();\n"
+    )
+
+
+def _methods_of_the_page() -> dict[str, dict[str, Any]]:
+    """Colour, marker and line of each method, and what it costs a client: numbers sent in units of d, gradients."""
+    out = {}
+    for name, given in METHODS.items():
+        colour, marker, line = plots.LOOKS[name]
+        cost = getattr(algorithms, name)(**given).cost()
+        out[name] = {
+            "colour": "currentColor" if colour == "#000000" else colour, "marker": marker,
+            "dash": "" if line == "-" else "7 4", "down": cost.down, "up": cost.up,
+            "gradients": cost.gradients + 2 * cost.products, "full": cost.full_gradients,
+        }  # fmt: skip
+    return out
+
+
+@cache
+def _widget_class() -> type:
+    import anywidget
+    import traitlets
+
+    class PlaygroundWidget(anywidget.AnyWidget):
+        """The page's script, with its state in both places."""
+
+        _esm, _css = asset("playground.js"), asset("playground.css")
+        state = traitlets.Dict().tag(sync=True)
+        config = traitlets.Dict().tag(sync=True)
+
+    return PlaygroundWidget
+
+
+# ------------------------------------------------------------------------------------------------- the problem
+
+
+class _Uneven:
+    """Local work that falls from the first client to the last: K_i = K (1 - uneven i / (n - 1)), at least one step."""
+
+    uneven: float
+
+    def plan(self, seed: int, t: int, clients: np.ndarray, **work: Any) -> Plan:
+        plan = super().plan(seed, t, clients, **work)
+        if not self.uneven or self.n == 1:
+            return plan
+        K = np.maximum(1, np.floor(plan.steps * (1 - self.uneven * plan.clients / (self.n - 1)) + 0.5).astype(int))
+        order = np.argsort(-K, kind="stable")  # the clients still at work are always the first
+        return Plan(plan.clients[order], plan.rows[torch.as_tensor(order)], K[order], plan.keys[order])
+
+    def to(self, device: Any = None, dtype: Any = None) -> Any:
+        moved = super().to(device, dtype)
+        moved.uneven = self.uneven
+        return moved
+
+
+class _UnevenQuadratic(_Uneven, Quadratic):
+    def __init__(self, A: Tensor, b: Tensor, x0: Tensor, uneven: float = 0.0) -> None:
+        super().__init__(A, b, x0)
+        self.uneven = uneven
+
+
+class _UnevenLogistic(_Uneven, Logistic):
+    def __init__(self, a: Tensor, b: Tensor, x0: Tensor, uneven: float = 0.0) -> None:
+        super().__init__(a, b, x0)
+        self.uneven = uneven
+
+
+# ------------------------------------------------------------------------------------------------- checks
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with numbers of plain Python; raises with value, range and remedy."""
+    checks.choice("problem", given["problem"], ("quadratic", "logistic"))
+    s: dict[str, Any] = {"problem": given["problem"]}
+    s["clients"] = _clients(given["clients"], s["problem"])
+    s["start"] = _pair("start", given["start"], -1e3, 1e3)
+    s["methods"] = _methods(given["methods"])
+    for name in ("lr", "server_lr"):
+        s[name] = checks.number(name, given[name], 0, 10, open_low=True)
+    s["uneven"] = checks.number("uneven", given["uneven"], 0, 1)
+    s["local_steps"] = checks.integer("local_steps", given["local_steps"], 1, 200)
+    s["rounds"] = checks.integer("rounds", given["rounds"], 1, 200)
+    s["seed"] = checks.integer("seed", given["seed"], 0, 10**6)
+    n, cohort = len(s["clients"]), given["cohort"]
+    s["cohort"] = None if cohort is None else checks.integer("cohort", cohort, 1, n, hint="or None for all clients")
+    s["cohort"] = None if s["cohort"] == n else s["cohort"]
+    return s
+
+
+def _clients(value: Any, problem: str) -> list[dict[str, Any]]:
+    hint = "a number of clients, or one dict(optimum=(x, y), curvature=(1, 1), angle=0) each"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        checks.integer("len(clients)", len(value), 2, 8)
+    else:
+        value = _placed(checks.integer("clients", value, 2, 8, hint=hint))
+    low = 0 if problem == "logistic" else -1e3  # a cross-entropy has no negative curvature
+    clients = []
+    for i, c in enumerate(value):
+        if not isinstance(c, Mapping) or not {"optimum"} <= set(c) <= {"optimum", "curvature", "angle"}:
+            raise ValueError(f"clients[{i}]={c!r}; use dict(optimum=(x, y), curvature=(1, 1), angle=0)")
+        clients.append(
+            {
+                "optimum": _pair(f"clients[{i}]['optimum']", c["optimum"], -1e3, 1e3),
+                "curvature": _pair(f"clients[{i}]['curvature']", c.get("curvature", (1, 1)), low, 1e3),
+                "angle": checks.number(f"clients[{i}]['angle']", c.get("angle", 0), -1e4, 1e4),
+            }
+        )
+    return clients
+
+
+def _placed(n: int) -> list[dict[str, Any]]:
+    """The first n clients where none were given: the two of the opening picture, then others around them."""
+    rest = [{"optimum": p, "curvature": (0.4, (1.2, 2)[i % 2]), "angle": 40 * i} for i, p in enumerate(PLACES)]
+    return [*DEFAULT_CLIENTS, *rest][:n]
+
+
+def _pair(name: str, value: Any, low: float, high: float) -> list[float]:
+    try:
+        x, y = value
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={value!r}; use two numbers, such as (1.0, -0.5)") from None
+    return [checks.number(name, float(v) if hasattr(v, "dtype") else v, low, high) for v in (x, y)]
+
+
+def _methods(value: Any) -> dict[str, dict[str, float]]:
+    if isinstance(value, str | Method):
+        raise TypeError(f"methods={value!r} is one method; use a list, methods=[{value!r}]")
+    if isinstance(value, Mapping):  # a state's own form
+        value = [getattr(algorithms, name)(**h) if name in METHODS else name for name, h in value.items()]
+    chosen: dict[str, dict[str, float]] = {}
+    for method in value:
+        kind = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
+        if kind not in METHODS:
+            raise ValueError(f"methods has {method!r}; the playground has {', '.join(METHODS)}")
+        if kind in chosen:
+            raise ValueError(f"methods has {kind} twice; give each method once")
+        given = METHODS[kind] if isinstance(method, str | type) else {k: getattr(method, k) for k in METHODS[kind]}
+        chosen[kind] = {k: float(v) for k, v in given.items()}
+        if isinstance(method, Method) and method != getattr(algorithms, kind)(**chosen[kind]):
+            sliders = ", ".join(METHODS[kind]) or "no parameter"
+            raise ValueError(f"methods has {method!r}, but the playground's {kind} takes {sliders}; leave the others")
+    return chosen
