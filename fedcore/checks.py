@@ -20,7 +20,6 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import torch
 from torch import Tensor
 
-LARGEST = 3.4e38  # the largest float32
 MOST = 10**9  # of anything that is counted
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,8 +34,6 @@ def number(name: str, value: float, low: float, high: float = math.inf, *, open_
         value = float(value)
     except OverflowError:
         value = math.inf
-    if high == math.inf and math.isfinite(value) and value > LARGEST:
-        high, allowed = LARGEST, f"{allowed} and <= {LARGEST:g}, the largest float32"
     if not math.isfinite(value) or value < low or value > high or (open_low and value == low):
         raise ValueError(f"{name}={value:g} is out of range; use {allowed}")
     return value

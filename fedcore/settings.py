@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 
 from . import checks, hooks, rng
 from .algorithms.method import Method, Work
@@ -83,16 +84,19 @@ class Settings:
             cohort = _by_round("cohort", cohort, rounds, lambda v: _cohort(v, fed.n))
         else:
             cohort = _cohort(cohort, fed.n)
+        largest = torch.finfo(fed.dtype).max
+        for name, value in (("server_lr", server_lr), ("weight_decay", weight_decay), ("clip", clip or 1.0)):
+            checks.number(name, value, 0, largest)
         s = Settings(
             cohort, lr, lr_decay, local_epochs, local_steps, batch_size, server_lr, weight_decay, clip, momentum,
             weighting, seed,
         )  # fmt: skip
         for rate in {min(s.lr, default=1), max(s.lr, default=1)} if isinstance(s.lr, ByRound) else {s.lr}:
             end = math.log(rate) + rounds * math.log(s.lr_decay)
-            if end < -700 or end > math.log(checks.LARGEST):
+            if end < -700 or end > math.log(largest):
                 raise ValueError(
-                    f"lr={rate:g} with lr_decay={s.lr_decay:g} leaves the floating-point numbers within "
-                    f"rounds={rounds}; use an lr_decay nearer to 1, or fewer rounds"
+                    f"lr={rate:g} with lr_decay={s.lr_decay:g} leaves the numbers of {fed.dtype} (up to {largest:.2g}) "
+                    f"within rounds={rounds}; use a smaller lr, an lr_decay nearer to 1, or fewer rounds"
                 )
         if method.full_participation and min(map(_size, s.cohorts), default=fed.n) < fed.n:
             raise ValueError(

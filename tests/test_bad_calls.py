@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import sys
 import types
 import warnings
 from typing import Any
@@ -41,7 +42,9 @@ ANYTHING, NOTHING = frozenset(VALUES), frozenset()
 TRUE_FALSE, NONE = frozenset({"True", "False"}), frozenset({"None"})
 
 
-def numbers(low: float, high: float = checks.LARGEST, open_low: bool = False, whole: bool = False) -> frozenset[str]:
+def numbers(
+    low: float, high: float = sys.float_info.max, open_low: bool = False, whole: bool = False
+) -> frozenset[str]:
     """The names of the values that are numbers from low to high."""
     named = {k for k in NUMBERS if low <= VALUES[k] <= high and not (open_low and VALUES[k] == low)}
     return frozenset(k for k in named if not whole or isinstance(VALUES[k], int))
@@ -157,7 +160,7 @@ def allowed(what: str, function: Any, name: str) -> frozenset[str] | None:
     elif isinstance(found.by, checks.OneOf):
         values = frozenset(k for k, v in VALUES.items() if isinstance(v, str) and v in found.by.words)
     else:
-        most = 2**63 - 1 if found.kind is int else checks.LARGEST
+        most = 2**63 - 1 if found.kind is int else sys.float_info.max
         high = most if found.by.high is None else found.by.high
         values = numbers(found.by.low, high, found.by.open_low, whole=found.kind is int)
     return values | NONE if found.none else values

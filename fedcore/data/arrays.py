@@ -133,7 +133,7 @@ def from_arrays(
             raise ValueError(
                 f"{what} inputs of shape {inputs.shape} hold no numbers; give samples of one number at least"
             )
-        if inputs.dtype.kind == "f" and np.abs(inputs).max() > checks.LARGEST:
+        if inputs.dtype.kind == "f" and np.abs(inputs).max() > np.finfo(np.float32).max:
             raise ValueError(f"{what} inputs reach {np.abs(inputs).max():g}, beyond float32; scale them")
         _check_labels(what, labels, targets)
     y, test_y, classes = _classes(y, test_y, targets, extra.pop("classes", None))
