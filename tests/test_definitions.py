@@ -11,6 +11,7 @@ from fedcore import reproduce
 from fedcore.experiments import batch, cells, files
 from fedcore.experiments import table as definitions
 from fedcore.experiments.batch import Place
+from fedcore.experiments.building import build_federation
 from fedcore.experiments.provenance import SOURCES, Sources, roots
 
 RUN = {"rounds": 2, "lr": 0.1, "local_steps": 2}
@@ -79,6 +80,12 @@ def change(spec, part, value):
 
 
 # --- where names lead ---------------------------------------------------------------------------------------------
+
+
+def test_a_partition_in_a_specification_may_be_lists_of_indices():
+    listed = {"source": "digits", "partition": [[5, 6, 7], [0, 9]], "model": "logistic"}
+    fed = build_federation(json.loads(json.dumps(listed)), 0, None)
+    assert [part.tolist() for part in fed.index] == listed["partition"]
 
 
 def test_a_table_with_a_method_a_model_a_partition_and_data_of_the_user_runs_alike_as_notebook_and_plainly(folder):

@@ -42,6 +42,16 @@ def test_processes_give_what_one_gives():
     pd.testing.assert_frame_equal(alone, both)
 
 
+def test_workers_of_a_dask_cluster_give_what_one_process_gives():
+    joblib, distributed = pytest.importorskip("joblib"), pytest.importorskip("distributed")
+    settings = {"method": fc.FedAvg(), "seeds": [3, 5], "rounds": 3}
+    alone = fc.sweep(bowls, {"lr": [0.1, 0.2]}, **settings)
+    where = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with distributed.Client(**where), joblib.parallel_config(backend="dask"):
+        there = fc.sweep(bowls, {"lr": [0.1, 0.2]}, workers=None, **settings)
+    pd.testing.assert_frame_equal(alone, there)
+
+
 def test_a_second_call_does_what_is_missing(tmp_path):
     made = []
 

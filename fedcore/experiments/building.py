@@ -92,8 +92,13 @@ def _model_of_file(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def build_partition(entry: Any) -> Any:
-    """`["Dirichlet", {"q": 0.3}]` -> `fc.Dirichlet(q=0.3)`; raises ValueError for an unknown name, and for one of a
-    file that makes no object with the call `split(labels, clients, rng, owner)`."""
+    """`["Dirichlet", {"q": 0.3}]` -> `fc.Dirichlet(q=0.3)`; or lists of indices, one per client.
+
+    Raises ValueError for an unknown name, and for one of a file that makes no object with the call
+    `split(labels, clients, rng, owner)`.
+    """
+    if not isinstance(entry[0], str):
+        return partitions.Listed(tuple(map(np.asarray, entry)))
     name, arguments = entry
     if files.is_reference(name):
         made = files.find(name)(**arguments)
@@ -129,7 +134,7 @@ def build_source(entry: Any) -> Any:
 def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) -> Federation:
     """`{"source", "clients", "partition": ["Dirichlet", {"q": 0.3}], "model": name or [name, arguments], ...}`.
 
-    augment: the arguments of RandAugment.  start:
+    partition: also lists of indices, one per client.  augment: the arguments of RandAugment.  start:
     `{"lr", "epochs"}`, the initial model is one that the server has trained on its public images alone.
     """
     settings = dict(entry)
