@@ -997,6 +997,7 @@ export function mount(root, config, onChange = () => {}) {
 
   // more: rarely moved settings, and every number as a field
   html("summary", {textContent: "More settings, and all numbers"}, more);
+  more.ontoggle = () => draw();
   const rare = html("div", {className: "pg-sliders"}, more);
   const lasting = (...given) => {
     const u = range(rare, ...given);
@@ -1039,8 +1040,8 @@ export function mount(root, config, onChange = () => {}) {
         u();
       };
       const u = () => {
-        if (document.activeElement !== input) input.value = get();
-        else input.defaultValue = get();
+        const text = String(get());
+        if (document.activeElement !== input && input.value !== text) input.value = text;
       };
       u.lasting = true;
       u.field = true;
@@ -1120,7 +1121,7 @@ export function mount(root, config, onChange = () => {}) {
     }
     return d;
   };
-  let spokenAt = -Infinity, telltale = 0;
+  let spokenAt = -Infinity, telltale = 0, turn = 0;
   // What is drawn is computed anew when the state or the round has changed; a hand that moves waits for no late rest.
   let memo = {};
   const computed = (names, wanted) => {
@@ -1243,9 +1244,11 @@ export function mount(root, config, onChange = () => {}) {
     if (fixedOnes.length && fixedOnes.length < 3) fixedOnes.forEach(({name, fixed}) => word(`${name} stops here`, fixed, 16));
 
     Object.values(put).forEach((p) => p.end());
-    drawChart(P, runs, whole, away);
-    updates.forEach((u) => u());
-    select_.value = s.problem;
+    // under a moving hand chart and numbers take turns: each thirty times a second is enough
+    turn += 1;
+    if (!dragging || turn % 2) drawChart(P, runs, whole, away);
+    if (!dragging || turn % 2 === 0) updates.forEach((u) => (u.field && !more.open) || u());
+    if (select_.value !== s.problem) select_.value = s.problem;
 
     const wrong = [...trouble, ...warnings(P, s)];
     notice.hidden = !wrong.length;
