@@ -88,7 +88,9 @@ def simulate(
     Results are equal to rounding; to the bit where clients are computed one by one or in blocks that chunks hold whole.
 
     checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at
-    evaluations); with `resume` a run continues from it and ends bit-identical to one that was never stopped.
+    evaluations); with `resume` a run continues from it and ends bit-identical to one that was never stopped, where it
+    has the same kind of processor, number of threads and processes, and torch; elsewhere equal to rounding, with a
+    warning that says what differs.
     progress: a bar with the last metrics; None shows one for runs over a second on a terminal or in a live notebook.
     True writes one line an evaluation where there is no terminal.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def check(spec: Mapping[str, Any]) -> None:
     """Raises ValueError for keys that are missing, unknown or of another kind, with the nearest known one."""
     needed = NEEDED.get(spec.get("study", ""))
     if needed is not None:
-        _known("the specification", spec, (*OF_ALL, *needed), needed)
+        _known("the specification", spec, {*OF_ALL, *itertools.chain(*NEEDED.values())}, needed)
         if "method" in needed:
             _named("method", spec["method"])
         if "run" in needed:
