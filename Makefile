@@ -20,8 +20,8 @@ unexport MPLBACKEND
 book: env
 	@$(IN) tools/book.py build
 
-# loadfile: the cells of one notebook stay together, in order, in one worker. nbval compares two chapters with their
-# stored outputs; `make book`, which runs them all, compares all.
+# loadfile: the cells of one notebook stay together, in order, in one worker; files in the order of conftest.py.
+# nbval compares two chapters with their stored outputs; `make book`, which runs all chapters, compares all.
 test: env
 	@$(IN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 --nbval --nbval-cell-timeout 300 \
     tests book/04_mime.ipynb book/11_engine.ipynb

@@ -119,7 +119,9 @@ class Kind:
 
     def check(self, name: str, value: Any, kind: type) -> Any:
         if not self.test(value):
-            wrong = ValueError if isinstance(kind, type) and isinstance(value, kind) else TypeError
+            kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+            fits = any(type(k) is type and isinstance(value, k) for k in kinds)
+            wrong = ValueError if fits else TypeError
             raise wrong(f"{name}={brief(value)}; use {self.wanted}")
         return value
 

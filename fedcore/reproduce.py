@@ -309,8 +309,8 @@ def _command() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # any terminal's encoding
-            if os.name == "nt" and not stream.isatty():
-                stream.reconfigure(encoding="utf-8")  # else a file gets the code page, which has no check mark
+            if not stream.isatty() and "PYTHONIOENCODING" not in os.environ:
+                stream.reconfigure(encoding="utf-8")  # a file on Windows would get the code page, without a check mark
     try:
         status = main()
         sys.stdout.flush()

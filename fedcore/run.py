@@ -359,7 +359,7 @@ class Run:
                 else hooks.personal(self.method, self.state, fed.layout, (len(clients), fed.d))
             )
             X = x.expand(len(clients), -1) if own is None else own
-        metrics = fed.evaluate_clients(X, clients)
+        metrics = fed.evaluate_clients(X, clients) if len(clients) else {}  # of a process without clients
         columns = {k: list(zip(clients.tolist(), v.tolist(), strict=True)) for k, v in metrics.items()}
         everyone = world.objects(columns)
         for name in max(everyone, key=len):  # a process without clients has no metrics

@@ -4,10 +4,6 @@ import os
 import sys
 from pathlib import Path
 
-# Each of several test processes takes its share of the cores; torch reads this when it is first imported.
-if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
-
 import matplotlib
 import pytest
 from filelock import FileLock

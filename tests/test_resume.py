@@ -542,7 +542,7 @@ def test_a_link_in_a_temporary_files_place_is_not_followed(tmp_path, monkeypatch
 
 
 def test_a_folder_without_a_name_is_refused():
-    with pytest.raises(ValueError, match="checkpoint_dir='' names no folder"):
+    with pytest.raises(ValueError, match="checkpoint_dir=''; use the path of a folder"):
         again("")
 
 

@@ -587,7 +587,11 @@ class Federation:
         once = self.augment is not None and self.augment.once
         with torch.random.fork_rng([self.device] if self.x.is_cuda else []), torch.no_grad():
             torch.manual_seed(0)
-            answers = copy.deepcopy(e.module).eval()(d.inputs(self.x[:3])).flatten().tolist()
+            module = copy.deepcopy(e.module).eval()
+            for layer in module.modules():
+                if isinstance(layer, nn.modules.batchnorm._NormBase):
+                    layer.reset_running_stats()  # evaluations collect them
+            answers = module(d.inputs(self.x[:3])).flatten().tolist()
         return {
             "data": digest(s.name, s.train_x, s.train_y, s.test_x, s.test_y, self.public),
             "owners": digest(s.test_owner, None if s.test_owner is None else s.train_owner),
