@@ -212,7 +212,7 @@ BESIDE = {
     "ALL", "Method", "CheckpointError", "DataNotFound", "Diverged", "SweepFailed", "Federation", "History", "Quadratic",
     "Shown", "Federation.shrink", "Federation.public_logits", "Federation.public_sensitivities", "Federation.inputs",
     *(f"{kind}.{name}" for kind in ("Federation", "Quadratic") for name in vars(Objective)),  # what a round calls
-    "Federation.batch", "Federation.plot", "Quadratic.module", "playground",  # test_playground.py has its wrong settings
+    "Federation.batch", "Federation.plot", "Quadratic.module", "playground",  # tested beside it
     *(f"models.{name}" for name in ("build", "started", "flatten", "digit_model", "preact_resnet", *fc.models.MODELS)),
     *(f"submodels.{name}" for name in ("kept", "stages", "with_heads", "cost", "combine")),
     *(f"probes.{name}" for name in
