@@ -438,9 +438,10 @@ def test_what_is_damaged_in_a_results_folder_is_named_and_the_others_go_on(trial
 
 
 def test_ctrl_c_ends_a_batch_and_says_what_is_kept(trial):
+    """Also where the tests run in the background, whose processes inherit that Ctrl-C is ignored."""
     with subprocess.Popen(
         command(trial, "long"), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:  # fmt: skip
         until = time.monotonic() + 60
         while not list(trial.glob("results/quick/long/notebooks/*")):
