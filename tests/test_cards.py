@@ -52,6 +52,12 @@ def test_docstrings_are_shown_in_their_own_words():
     ]  # fmt: skip
 
 
+def test_runs_that_diverged_are_counted_and_in_no_mean():
+    line = {"finals": {"q=0.1": [50.0, 52.0], "q=0.3": [60.0, float("nan")], "q=0.6": [70.0, 70.0]}}
+    assert cards._measured(line) == "51.0 to 70.0, 2 seeds, runs diverged in 1 of 3 columns"
+    assert cards._measured({"finals": {"q": [float("nan")]}}) == "1 seeds, runs diverged in 1 of 1 columns"
+
+
 def test_a_row_of_a_table_belongs_to_the_method_with_the_longest_fitting_name():
     named = {row: cards.trained(row) for row in ("FedAvg + server momentum", "DFedAvgM", "MimeLite", "IID, K=1")}
     assert list(named.values()) == [fc.FedAvg, fc.DFedAvgM, fc.MimeLite, None]

@@ -36,14 +36,6 @@ METHODS = [
     fc.MoFedSAM(0.05, 0.3), fc.FedGamma(0.05), fc.FedSpeed(0.05, 0.7, 3.0), fc.FedPer(), fc.FedRep(), fc.Ditto(0.5),
     fc.pFedMe(2.0, 3, 0.1), fc.LocalOnly(), fc.Central(),
 ]  # fmt: skip
-# One method for everything that rules ask of the engine: its own local steps, gradients elsewhere, of all data, along a
-# direction or of the last layers, representations, smaller networks of every kind, and the scores that choose them.
-KINDS = [
-    fc.FedAvg(), fc.SCAFFOLD("I"), fc.Mime(0.6), fc.STEM(0.4), fc.FedSAM(0.05), fc.MOON(2.0), fc.FedALA(1, 0.8, 0.5),
-    fc.DFedGAM(fc.Ring(), 0.05, form="gam"), fc.HeteroFL({1: 0.5, 0.5: 0.5}), fc.FjORD({1: 0.5, 0.5: 0.5}),
-    fc.FedRolex(0.5, training="masked"), fc.DepthFL(1.0, alpha=0.2), fc.FedDSE({1: 0.5, 0.5: 0.5}, 1.0),
-    fc.FedGSE(0.5, "SPL", public=1),
-]  # fmt: skip
 RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 1}  # one to five local steps
 
 every_method = pytest.mark.parametrize("method", METHODS, ids=repr)

@@ -8,7 +8,7 @@ import tracemalloc
 import helpers as h
 import pytest
 import torch
-from test_contract import KINDS, METHODS, both_federations, every_method, make, run, same
+from test_contract import METHODS, both_federations, every_method, make, run, same
 
 import fedcore as fc
 from fedcore import memory
@@ -40,12 +40,8 @@ def test_a_cohort_in_chunks_gives_what_the_whole_cohort_gives(method, kind, monk
     close(run(method, fed, chunk=2, **options), whole, 1e-11)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "block", "chunk"),
-    [(m, "written", 2, 4) for m in METHODS]
-    + [(m, *way) for m in KINDS for way in (("sequential", None, 2), ("written", 1, 2))],
-    ids=str,
-)
+@pytest.mark.parametrize(("path", "block", "chunk"), [("sequential", None, 2), ("written", 1, 2), ("written", 2, 4)])
+@every_method
 def test_chunks_of_whole_blocks_give_the_same_to_the_bit(method, path, block, chunk, monkeypatch):
     if isinstance(method, fc.MOON):
         pytest.skip("needs a model with a representation layer")
@@ -124,19 +120,19 @@ def live() -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("method", "chunk"), [(fc.FedAvg(), None), (fc.FedDC(0.3), 2), (fc.FedALA(), None), (fc.FedRolex(0.5), 2)], ids=str
 )
-def test_memory_does_not_grow_over_40_rounds(method, chunk):
+def test_memory_does_not_grow_over_100_rounds(method, chunk):
     tensors, blocks = [], []
 
     def count(r, y):
-        if r.t in (19, 59):
+        if r.t in (19, 119):
             tensors.append(live())
             blocks.append(tracemalloc.get_traced_memory()[0])
         return {}
 
     tracemalloc.start()
     try:
-        run(method, h.network(sizes=(8, 4, 4, 4, 4)), cohort=5, rounds=60, eval_every=20, probes=[count], chunk=chunk)
+        run(method, h.network(sizes=(8, 4, 4, 4, 4)), rounds=120, eval_every=20, probes=[count], chunk=chunk)
     finally:
         tracemalloc.stop()
-    assert tensors[0] == tensors[1], "tensors after 20 and after 60 rounds"
-    assert blocks[1] - blocks[0] < 40 * 1000, "bytes, where a round leaves its cohort and a few numbers"
+    assert tensors[0] == tensors[1], "tensors after 20 and after 120 rounds"
+    assert blocks[1] - blocks[0] < 100 * 500, "bytes, where a round leaves its cohort and a few numbers"

@@ -66,7 +66,7 @@ def rounds_in(file: Path) -> int:
         return json.loads(z["head"].tobytes())["t"]
 
 
-@pytest.mark.parametrize("method", [fc.SCAFFOLD()], ids=lambda method: "states of both kinds")
+@every_method
 def test_a_killed_run_that_is_started_again_ends_as_if_nothing_had_happened(method, tmp_path):
     file, out = tmp_path / "run" / "checkpoint.npz", tmp_path / "out.json"
     first = start(method, file.parent, out, 0.1)  # 60 rounds take over 6 s

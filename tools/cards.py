@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import re
 import sys
 from collections import Counter
@@ -78,25 +79,28 @@ def results(root: Path = ROOT / "results") -> list[dict[str, Any]]:
         cells = overview.stored_cells(table, place)
         answers = overview.judged(table, cells)
         for row in dict.fromkeys(row for row, _ in cells):
-            mine = {column: (cell, result) for (r, column), (cell, result) in cells.items() if r == row and result}
             kind = trained(row)
             if table.unit != "%" or kind is None:
                 continue
-            finals = [value for cell, result in mine.values() for value in [result.finals(cell.reporting(None))]]
-            means = [sum(v) / len(v) for v in finals if v and None not in v]
-            words = Counter(answers[row, column].word for column in mine if (row, column) in answers)
-            found.append(
-                {
-                    "method": kind, "row": row, "table": table, "profile": place.profile, "means": means,
-                    "words": words,
-                }
-            )  # fmt: skip
+            mine = {column: (cell, result) for (r, column), (cell, result) in cells.items() if r == row and result}
+            finals = {column: result.finals(cell.reporting(None)) for column, (cell, result) in mine.items()}
+            finals = {column: values for column, values in finals.items() if values}
+            words = Counter(answers[row, column].word for column in finals if (row, column) in answers)
+            devices = sorted({run["device"] for _, result in mine.values() for run in result.runs.values()})
+            found.append({"method": kind, "row": row, "table": table, "profile": place.profile, "finals": finals,
+                          "words": words, "devices": devices})  # fmt: skip
     return found
 
 
 def _measured(line: dict[str, Any]) -> str:
-    low, high = min(line["means"]), max(line["means"])
-    return f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
+    """Means from the lowest to the highest column, the number of seeds, and in how many columns a run diverged."""
+    finals = list(line["finals"].values())
+    means = sorted(sum(values) / len(values) for values in finals if all(map(math.isfinite, values)))
+    diverged = len(finals) - len(means)
+    ends = list(dict.fromkeys(f"{mean:.1f}" for mean in (*means[:1], *means[-1:])))
+    seeds = " or ".join(map(str, sorted({len(values) for values in finals})))
+    runs = f"runs diverged in {diverged} of {len(finals)} columns"
+    return ", ".join([*([" to ".join(ends)] if ends else []), f"{seeds} seeds", *([runs] if diverged else [])])
 
 
 def _compared(line: dict[str, Any]) -> str:
@@ -106,22 +110,32 @@ def _compared(line: dict[str, Any]) -> str:
     phrases = {"better": "better than", "worse": "worse than", "equal": "equal to"}
     phrases["not distinguished"] = "not distinguished from"
     found = [f"{words} {against} in {line['words'][word]}" for word, words in phrases.items() if line["words"][word]]
-    return f"{', '.join(found)} of {len(line['means'])}" if found else "not compared"
+    return f"{', '.join(found)} of {len(line['finals'])}" if found else "not compared"
 
 
 def _results(kind: type, lines: list[dict[str, Any]], pages: dict[Path, str]) -> Iterator[str]:
-    mine = [line for line in lines if line["method"] is kind and line["means"]]
+    mine = [line for line in lines if line["method"] is kind and line["finals"]]
     if not mine:
         yield "No stored table trains it yet; `fc.sweep` and `python -m fedcore.reproduce new` compare it on your data."
         return
-    yield "Accuracy in %, means over seeds, lowest to highest column; verdicts are paired and corrected within a table."
+    yield "Accuracy on the test set in %, means over seeds from the lowest to the highest column; verdicts are paired,"
+    yield "and corrected within a table."
     yield ""
     yield "| table | accuracy | verdicts, by column |"
     yield "|---|---|---|"
+    settings = {}
     for line in mine:
-        name, row = line["table"].name, "" if line["row"] == title(kind) else f": {line['row']}"
-        shown = next((path.stem for path, text in pages.items() if f'show.result("{name}"' in text), "10_report")
-        yield f"| {{doc}}`{name} <../{shown}>`, {line['profile']}{row} | {_measured(line)} | {_compared(line)} |"
+        table, row = line["table"], "" if line["row"] == title(kind) else f": {line['row']}"
+        shown = next((path.stem for path, text in pages.items() if f'show.result("{table.name}"' in text), "10_report")
+        where = f"{{doc}}`{table.name} <../{shown}>`, {line['profile']}"
+        computed = f"{table.name}, {line['profile']}, computed on {' and '.join(line['devices'])}"
+        settings[computed] = table.captions[line["profile"]]
+        yield f"| {where}{row} | {_measured(line)} | {_compared(line)} |"
+    yield ""
+    yield "Settings:"
+    yield ""
+    for name, caption in settings.items():
+        yield f"- {name}: {caption}"
 
 
 def _settings(kind: type) -> Iterator[str]:
@@ -129,27 +143,14 @@ def _settings(kind: type) -> Iterator[str]:
     if not own:
         yield "None of its own; learning rate, local steps, batches and the rest are those of the run (`fc.simulate`)."
         return
-    shown = inspect.signature(kind).parameters
     yield "| setting | default |"
     yield "|---|---|"
-    for f in own:
-        default = shown[f.name].default
-        yield f"| `{f.name}` | {'to be given' if default is inspect.Parameter.empty else f'`{default!r}`'} |"
-
-
-def example(kind: type) -> Any:
-    """The method with its defaults; what has none gets a plain value."""
-    needed = {
-        name: {"mu": 0.1, "alpha": 0.05, "capacities": 0.5}[name]
-        for name, p in inspect.signature(kind).parameters.items()
-        if p.default is inspect.Parameter.empty
-    }
-    return kind(**needed)
+    yield from (f"| `{f.name}` | `{getattr(kind(), f.name)!r}` |" for f in own)
 
 
 def card(kind: type, row: list[str] | None, lines: list[dict[str, Any]], pages: dict[Path, str]) -> str:
     """A method's page, as MyST Markdown."""
-    shown, method = fc.shown(kind), example(kind)
+    shown, method = fc.shown(kind), kind()
     cost = method.cost()
     head, _, rest = shown.equation.partition("\n\n")
     out = [f"# {title(kind)}", "", " ".join(head.split()), ""]
@@ -161,7 +162,7 @@ def card(kind: type, row: list[str] | None, lines: list[dict[str, Any]], pages: 
         out += ["```{code-block} text", ":class: fc-wrapped", "\n\n".join(paragraphs), "```", ""]
     out += ["## The lines that run", "", "```python", shown.code, "```", ""]
     model = ', model=fc.models.projected("mlp")' if kind is fc.MOON else ""  # which looks at a representation
-    call = f"fc.{kind.__name__}({', '.join(f'{k}={v}' for k, v in _given(kind).items())})"
+    call = f"fc.{kind.__name__}()"
     out += [
         "## Try it", "", "```python", "import fedcore as fc", "",
         f'fed = fc.federation("digits", clients=20, partition=fc.Dirichlet(0.3){model})',
@@ -195,12 +196,6 @@ def card(kind: type, row: list[str] | None, lines: list[dict[str, Any]], pages: 
 
 def _number(value: float | None) -> str:
     return "depends on the number of clients" if value is None else f"{value:.3g}"
-
-
-def _given(kind: type) -> dict[str, Any]:
-    method = example(kind)
-    shown = inspect.signature(kind).parameters
-    return {n: getattr(method, n) for n, p in shown.items() if p.default is inspect.Parameter.empty}
 
 
 def overview_page() -> str:
