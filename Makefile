@@ -1,6 +1,8 @@
 # make book | make test      the two commands; both make .venv when it is missing
+# make pages                 render the pages from stored outputs: nothing is run, under a minute
 # make test-isa              the chapters on another instruction set: another processor's last bits (ISA=avx2)
 # make refresh               run the chapters, store their outputs in book/*.ipynb, write the methods' pages (after a change)
+# make lock                  requirements.lock anew: the newest that requirements.txt allows, with hashes
 # make lint | make clean | make env
 # Another interpreter: PYTHON=python3.12 make book
 
@@ -16,28 +18,37 @@ IN := .venv/bin/python
 # Chapters draw through the notebook's own backend, whatever the shell says.
 unexport MPLBACKEND
 
-.PHONY: book test test-isa refresh lint clean env
+.PHONY: book pages test test-isa refresh lock lint clean env
+# The tests of built pages, also in a browser, look at those that were just made.
 book: env
 	@$(IN) tools/book.py build
+	@FEDCORE_BOOK=_build/html $(IN) -m pytest -q -m built tests/test_book.py tests/test_browser.py
+
+# BOOK_URL and BOOK_REPOSITORY, where set, say where the pages and their source stand.
+pages: env
+	@$(IN) tools/book.py pages
 
 # loadfile: the cells of one notebook stay together, in order, in one worker; files in the order of conftest.py.
-# nbval compares two chapters with their stored outputs; `make book`, which runs all chapters, compares all.
+# nbval compares one chapter with its stored outputs; `make book`, which runs all chapters, compares all.
 test: env
-	@$(IN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 --nbval --nbval-cell-timeout 300 \
-    tests book/04_mime.ipynb book/11_engine.ipynb
+	@$(IN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 -m "not built" \
+    --nbval --nbval-cell-timeout 300 tests book/engine.ipynb
 
 ISA := default
 test-isa: env
 	@$(IN) tools/book.py check --isa $(ISA)
 
 refresh: env
-	@$(IN) tools/book.py refresh && $(IN) tools/cards.py
+	@$(IN) tools/book.py refresh && $(IN) tools/cards.py && $(IN) tools/dress.py
 
 lint: env
 	@$(IN) -m ruff check . && $(IN) -m ruff format --check .
 
 env:
 	@"$(PYTHON)" tools/env.py
+
+lock: env
+	@$(IN) tools/env.py lock
 
 clean:
 	rm -rf _build .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""`pytest --nbval book/02_scaffold.ipynb` from here: nbval runs the cells, `tools.outputs` compares what they show."""
+"""`pytest --nbval book/scaffold.ipynb` from here: nbval runs the cells, `tools.outputs` compares what they show."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ for name, value in {"FEDCORE_LIVE": "0", "FEDCORE_BATCH": "1", "OMP_NUM_THREADS"
     os.environ.setdefault(name, value)
 
 # Files that take longest begin first: with two workers, what is left at the end is then short.
-LONG = ["test_chapters.py", "test_browser.py", "test_playground.py", "test_book.py", "test_reproduce.py"]
+LONG = ["test_chapters.py", "test_playground.py", "test_book.py", "test_reproduce.py"]
 LONG += ["test_gpu_ready.py", "test_memory.py", "test_distributed.py"]
 
 

@@ -10,6 +10,7 @@ Importing needs torch and numpy only; everything else is imported where it is us
 
 from . import algorithms, distributed, models, probes, submodels, topology
 from .algorithms import *  # noqa: F403  (the methods, by the names that this room gives)
+from .algorithms import Round
 from .checkpoint import CheckpointError
 from .citations import cite
 from .data import (
@@ -27,6 +28,7 @@ from .objective.quadratic import Quadratic, quadratic
 from .playing import playground
 from .round import one_round, start
 from .run import simulate
+from .submodel_playing import submodel_playground
 from .sweeping import SweepFailed, sweep
 from .topology import Complete, DirectedRandom, Exponential, Graph, Matrix, RandomRegular, Ring, Torus
 from .widgets import explore, show
@@ -37,6 +39,7 @@ __all__ = [
     *algorithms.__all__,
     "IID", "ByOwner", "CheckpointError", "Complete", "DataNotFound", "DirectedRandom", "Dirichlet", "Diverged",
     "Exponential", "Federation", "Graph", "History", "Matrix", "Quadratic", "RandAugment", "RandomRegular", "Ring",
-    "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore", "federation", "models", "one_round",
-    "playground", "probes", "quadratic", "show", "shown", "simulate", "start", "submodels", "sweep", "topology",
+    "Round", "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore", "federation", "models",
+    "one_round", "playground", "probes", "quadratic", "show", "shown", "simulate", "start", "submodel_playground",
+    "submodels", "sweep", "topology",
 ]  # fmt: skip

@@ -130,47 +130,67 @@ def _mappable_text(artist: Any) -> str | None:
     return None
 
 
-def _axes_text(ax: Any) -> list[str]:
+def _message(ax: Any) -> str:
+    """What a panel shows, in one sentence: what is plotted, and who is highest and lowest at the end."""
     title = " ".join(filter(None, (plain(ax.get_title(loc=loc)) for loc in ("left", "center", "right"))))
     x, y = plain(ax.get_xlabel()), plain(ax.get_ylabel())
     x, y = (t + " (log scale)" * (s == "log") for t, s in ((x or "x", ax.get_xscale()), (y or "y", ax.get_yscale())))
-    out = [f"{title}: {y} against {x}." if title else f"{y[:1].upper()}{y[1:]} against {x}."]
+    what = f"{title}: {y} against {x}" if title else f"{y[:1].upper()}{y[1:]} against {x}"
+    ends = {}
+    for line in _named(ax):
+        xy = np.column_stack([np.ravel(np.asarray(v, dtype=float)) for v in line.get_data(orig=False)])
+        xy = xy[np.isfinite(xy).all(axis=1)]
+        if line.get_transform() is ax.transData and len(xy) > 1 and line.get_gid() != "path":
+            ends[plain(str(line.get_label()))] = xy[-1, 1]
+    if len(ends) < 2 or max(ends.values()) == min(ends.values()):
+        return f"{what}."
+    high, low = max(ends, key=ends.get), min(ends, key=ends.get)
+    return f"{what}. {high} ends highest, at {rounded(ends[high], 3)}, {low} lowest, at {rounded(ends[low], 3)}."
+
+
+def _named(ax: Any) -> list[Any]:
+    """The lines that a legend names; all, where it names none."""
+    named = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
+    return named or list(ax.lines)
+
+
+def _details(ax: Any) -> list[str]:
     items = [_bars_text(c, ax) for c in ax.containers if hasattr(c, "patches")]
-    items += [_line_text(line, ax) for line in ax.lines]
+    items += [_line_text(line, ax) for line in _named(ax)]
     items += [_mappable_text(artist) for artist in (*ax.images, *ax.collections)]
     bands = sum(type(c).__name__ in ("PolyCollection", "FillBetweenPolyCollection") for c in ax.collections)
     items += [f"{bands} shaded band{'s' * (bands > 1)}"] if bands else []
     notes = [plain(t.get_text()) for t in ax.texts if t.get_text().strip()]
     items += ["Notes: " + ", ".join(notes[:6])] if notes else []
     items = [item for item in items if item]
-    return (
-        out + [f"{item}." for item in items[:12]] + ([f"{len(items) - 12} more are drawn."] if len(items) > 12 else [])
-    )
+    more = [f"{len(items) - 8} more are drawn."] if len(items) > 8 else []
+    return [f"{item}." for item in items[:8]] + more
 
 
 def describe(figure: Any, numbers: Mapping[str, Any] | None = None) -> str:
-    """Alt text from the data of a matplotlib figure: titles, axes, what each curve does, then the numbers.
+    """Alt text from the data of a matplotlib figure: for each panel its message, then `numbers`, then what is drawn.
 
-    For each line its first, last, lowest and highest value (three significant digits); for bars, heat maps,
-    scatters, contours and arrows a short summary.  At most about 150 words before `numbers`; the same figure gives
-    the same text; never empty.  Raises ValueError when `figure` is not a matplotlib figure.
+    The message says what is plotted, and which curves end highest and lowest.  Details, until about 100 words are said:
+    of a line its first, last, lowest and highest value (three significant digits), of bars, heat maps, scatters,
+    contours and arrows a short summary; lines without a name only where no line has one.  The same figure gives the
+    same text; never empty.  Raises ValueError when `figure` is not a matplotlib figure.
     """
     check_figure(figure, "figure")
-    sentences = [plain(figure.get_suptitle()) + "."] if figure.get_suptitle() else []
     panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>" and ax.get_visible()]
+    several = len(panels) > 1
+    sentences = [plain(figure.get_suptitle()) + "."] if figure.get_suptitle() else []
+    sentences += [f"Panel {k}: {_message(ax)}" if several else _message(ax) for k, ax in enumerate(panels, 1)]
+    sentences = sentences or ["A picture without axes."]
+    if numbers:
+        sentences.append(numbered("", numbers))
+    words = sum(len(sentence.split()) for sentence in sentences)
     for k, ax in enumerate(panels, 1):
-        first, *rest = _axes_text(ax)
-        sentences += [f"Panel {k}: {first}" if len(panels) > 1 else first, *rest]
-    if not panels:
-        sentences.append("A picture without axes.")
-    words, kept = 0, []
-    for sentence in sentences:
-        words += len(sentence.split())
-        if words > 150 and kept:
-            kept.append("The rest is left out.")
-            break
-        kept.append(sentence)
-    return numbered(" ".join(kept), numbers)
+        for place, sentence in enumerate(_details(ax)):
+            words += len(sentence.split())
+            if words > 100:
+                return " ".join([*sentences, "The rest is left out."])
+            sentences.append(f"Panel {k}: {sentence}" if several and not place else sentence)
+    return " ".join(sentences)
 
 
 def check_figure(figure: Any, name: str) -> None:

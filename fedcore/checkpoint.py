@@ -45,6 +45,34 @@ class Saved:
     rows: list[tuple[int, str, int | None, float]]
 
 
+class Arrays:
+    """A history as arrays.  Histories grow, so what an earlier checkpoint had is not converted again."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.arrays = {
+            "cohort_sizes": np.zeros(0, np.int32), "cohorts": np.zeros(0, np.int32),
+            "rows": np.zeros((0, 3), np.int32), "values": np.zeros(0),
+        }  # fmt: skip
+
+    def of(self, cohorts: list[list[int]], rows: list[tuple[int, str, int | None, float]]) -> dict[str, np.ndarray]:
+        """`cohorts` one after another and `cohort_sizes`; `rows` (round, number of the metric, client or -1) and
+        `values`."""
+        if len(cohorts) < len(self.arrays["cohort_sizes"]) or len(rows) < len(self.arrays["values"]):
+            self.__init__()
+        later, more = cohorts[len(self.arrays["cohort_sizes"]) :], rows[len(self.arrays["values"]) :]
+        number = self.names.setdefault
+        new = {
+            "cohort_sizes": [len(c) for c in later],
+            "cohorts": [i for c in later for i in c],
+            "rows": [(r, number(name, len(self.names)), -1 if c is None else c) for r, name, c, _ in more],
+            "values": [v for *_, v in more],
+        }
+        for k, old in self.arrays.items():
+            self.arrays[k] = np.concatenate([old, np.array(new[k], old.dtype).reshape(-1, *old.shape[1:])])
+        return self.arrays
+
+
 class Store:
     """The checkpoint of one run in `folder`.
 
@@ -57,6 +85,7 @@ class Store:
             raise ValueError(f"checkpoint_dir={folder!r} names no folder; use a path, or None for no checkpoints")
         self.path = Path(folder) / "checkpoint.npz"
         self.identity, self.bits = (json.loads(json.dumps(part)) for part in (identity, bits))
+        self._saved = Arrays()
 
     def open(self) -> None:
         """Make the folder, and sweep what killed runs left there; OSError where it cannot be written."""
@@ -72,14 +101,9 @@ class Store:
 
     def save(self, t: int, state: dict[str, Tensor], cohorts: list, rows: list) -> None:
         """Write the checkpoint; a reader sees the old one or the new one, never half of one."""
-        names = sorted({name for _, name, _, _ in rows})
         arrays = {f"state/{k}": v.detach().cpu().numpy() for k, v in state.items()}
-        arrays["cohort_sizes"] = np.array([len(c) for c in cohorts], np.int64)
-        arrays["cohorts"] = np.array([i for c in cohorts for i in c], np.int64)
-        arrays["rows"] = np.array(
-            [(r, names.index(name), -1 if c is None else c) for r, name, c, _ in rows], np.int64
-        ).reshape(-1, 3)
-        arrays["values"] = np.array([v for *_, v in rows], np.float64)
+        arrays |= self._saved.of(cohorts, rows)
+        names = list(self._saved.names)
         head = {"format": FORMAT, "t": t, "metrics": names, "identity": self.identity, "bits": self.bits}
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         try:

@@ -16,15 +16,25 @@ go on from it.  On several machines (torchrun --nnodes) `checkpoint_dir` must be
 
 `simulate` shards whenever torch.distributed has a process group of more than one process, and makes one itself under
 torchrun.  Every process must then make the same calls in the same order.  An error on one of them ends the call on all:
-the others raise `Stopped` with its message.
+the others raise `Stopped` with its message.  Where one dies, the others raise `Lost` at once; where one hangs, after
+1,800 seconds, or as many as the environment variable FEDCORE_TIMEOUT says: more than process 0 ever takes for an
+evaluation, during which the others wait.  Workers end within two seconds of a torchrun that was killed.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import datetime
+import functools
 import os
+import re
+import socket
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,35 +42,47 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from . import checks
+
 
 class Stopped(RuntimeError):
     """Another process raised an error; the message is its."""
+
+
+class Lost(Stopped):
+    """Another process died, or did not answer in time."""
 
 
 class World:
     """The processes of a run: `rank` of `size`.  With one process, every operation is the identity."""
 
     rank, size = 0, 1
+    peers: Sequence[tuple[str, int]] = ()  # the machine and the number of each process
+    lost = ""  # what is known of a process that died or hangs: nothing more can be done together
 
     def __init__(self, root: Any = None) -> None:
         self.root, self.inside = root, False
         if root is None:
             return
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.host = self.gpu = dist.new_group(backend="gloo")
+        with self._exchange():
+            self.host = self.gpu = dist.new_group(backend="gloo", timeout=patience())
+        self.peers = self.objects((socket.gethostname(), os.getpid()))
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
         if all(self.objects(dist.is_nccl_available() and here <= torch.cuda.device_count())):
-            self.gpu = dist.new_group(backend="nccl")
+            self.gpu = dist.new_group(backend="nccl", timeout=patience())
 
     def agree(self, failure: str | None = None) -> None:
         """Before every collective: nobody has failed.  On the host, so that no accelerator is waited for."""
         if self.size == 1:
             return
         failures = torch.tensor([failure is not None], dtype=torch.int32)
-        dist.all_reduce(failures, group=self.host)
+        with self._exchange():
+            dist.all_reduce(failures, group=self.host)
         if int(failures):
             gathered: list[Any] = [None] * self.size
-            dist.all_gather_object(gathered, failure, group=self.host)
+            with self._exchange():
+                dist.all_gather_object(gathered, failure, group=self.host)
             if failure is None:
                 rank = next(r for r, message in enumerate(gathered) if message is not None)
                 raise Stopped(f"process {rank} of {self.size} stopped: {gathered[rank]}")
@@ -87,7 +109,8 @@ class World:
         """The sum of v over the processes, in its place; the same bits on all of them."""
         if self.size > 1:
             self.agree()
-            dist.all_reduce(v, group=self._group(v))
+            with self._exchange():
+                dist.all_reduce(v, group=self._group(v))
         return v
 
     def gather(self, rows: Tensor, places: Sequence[np.ndarray], to: int | None = None) -> Tensor | None:
@@ -99,10 +122,11 @@ class World:
         own = rows.new_zeros(max(map(len, places)), *rows.shape[1:])
         own[:count] = rows[:count]
         parts = [torch.empty_like(own) for _ in places] if to in (None, self.rank) else None
-        if to is None:
-            dist.all_gather(parts, own, group=self._group(own))
-        else:
-            dist.gather(own, parts, to, group=self._group(own))
+        with self._exchange():
+            if to is None:
+                dist.all_gather(parts, own, group=self._group(own))
+            else:
+                dist.gather(own, parts, to, group=self._group(own))
         if parts is None:
             return None
         whole = rows.new_empty(sum(map(len, places)), *rows.shape[1:])
@@ -119,8 +143,28 @@ class World:
         gathered = [value] * self.size
         if self.size > 1:
             self.agree()
-            dist.all_gather_object(gathered, value, group=self.host)
+            with self._exchange():
+                dist.all_gather_object(gathered, value, group=self.host)
         return gathered
+
+    @contextlib.contextmanager
+    def _exchange(self) -> Iterator[None]:
+        """Around every collective: what a backend reports of a dead or silent process is `Lost`, from then on."""
+        if self.lost:
+            raise Lost(self.lost)
+        try:
+            yield
+        except RuntimeError as e:
+            found = []
+            for _ in range(10):  # a process closes its connections a moment before it has ended
+                conditions = [_condition(*peer) for peer in self.peers]
+                found = [f"process {r} of {self.size} {what}" for r, what in enumerate(conditions) if what]
+                if found:
+                    break
+                time.sleep(0.1)
+            who = "; ".join(found) or f"one of the {self.size} processes has ended, or did not answer in {_stated()}"
+            self.lost = f"{who}: started again, a run goes on from its last checkpoint ({_first_line(e)})"
+            raise Lost(self.lost) from None
 
     def _group(self, v: Tensor) -> Any:
         return self.gpu if v.is_cuda else self.host
@@ -134,16 +178,73 @@ def world() -> World:
     global _world
     if not dist.is_available():
         return ALONE
+    if dist.is_torchelastic_launched():
+        _end_with(os.getppid())
     if _launched() and not dist.is_initialized():
         if torch.cuda.is_available():
             torch.cuda.set_device(device())
-        dist.init_process_group("gloo")
+        try:
+            dist.init_process_group("gloo", timeout=patience())
+        except RuntimeError as e:
+            all_of_them = f"the {os.environ['WORLD_SIZE']} processes of torchrun"
+            raise Lost(f"{all_of_them} did not meet in {_stated()}: {_first_line(e)}") from None
         atexit.register(_part)
+        sys.excepthook = functools.partial(_in_one_line, sys.excepthook)
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return ALONE
     if _world.root is not dist.group.WORLD:
         _world = World(dist.group.WORLD)
     return _world
+
+
+def patience() -> datetime.timedelta:
+    """How long a process waits for the others; raises ValueError for a FEDCORE_TIMEOUT that is no time."""
+    given = os.environ.get("FEDCORE_TIMEOUT", "1800")
+    try:
+        return datetime.timedelta(seconds=checks.number("FEDCORE_TIMEOUT", float(given), 1, 1e6))
+    except ValueError:
+        raise ValueError(f"FEDCORE_TIMEOUT={given!r} is no time; use seconds from 1 to 1e6") from None
+
+
+def _stated() -> str:
+    return f"{patience().total_seconds():g} s (FEDCORE_TIMEOUT)"
+
+
+def _first_line(e: Exception) -> str:
+    return re.sub(r"^\[\S+\] ", "", str(e)).partition("\n")[0].partition(". ")[0][:160]
+
+
+def _in_one_line(shown: Callable[..., None], kind: type, e: BaseException, traceback: Any) -> None:
+    """An uncaught error: where a process was waiting when another was lost helps nobody."""
+    if isinstance(e, Lost):
+        print(f"process {os.environ['RANK']} stops: {e}", file=sys.stderr, flush=True)
+    else:
+        shown(kind, e, traceback)
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """End this process when its launcher does: torchrun ends its workers itself, but not where it was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        with contextlib.suppress(OSError):
+            print("torchrun has ended, so this worker ends too", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _condition(host: str, process: int) -> str | None:
+    """What is known against a process: that it has ended, or that it is stopped; of this machine and on Linux alone."""
+    if host != socket.gethostname() or not Path("/proc/self/stat").exists():
+        return None
+    try:
+        letter = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "has ended"
+    return {"Z": "has ended", "X": "has ended", "T": "is stopped"}.get(letter)
 
 
 def _part() -> None:

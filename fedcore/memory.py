@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from . import distributed, hooks
-from .algorithms.method import Cut, Method, Round
+from .algorithms.method import Cut, Method, Part, Round
 from .data.batches import Plan
 from .engine import PLAIN, Loss
 from .objective.protocol import Objective
@@ -272,7 +273,21 @@ class Place:
         gather = partial(self.gather, drawn=drawn)
         fields = {"p": gather(r.p), "K": gather(r.K), "visits": gather(torch.as_tensor(r.visits)).numpy()}
         rows = {kind: Cut(getattr(r, kind), gather) for kind in ("rows", "memory")}
-        return replace(r, plan=plan, total=lambda v: v, **fields, **rows)
+        loss, parts = r.loss.gathered(gather), self._all_parts(r, drawn, plan.clients)
+        return replace(r, plan=plan, total=lambda v: v, loss=loss, parts=parts, **fields, **rows)
+
+    def _all_parts(self, r: Round, drawn: Drawn, clients: np.ndarray) -> list[Part] | None:
+        """The parts of all processes, their rows numbered as `clients`; the largest networks first, as on one."""
+        if r.parts is None:
+            return None
+        rows = np.flatnonzero(np.isin(clients, self.dealt(drawn)))
+        here = [part.to_device("cpu").renumbered(rows) for part in r.parts] if len(rows) else []
+        networks: list[list[Part]] = []
+        for part in chain(*self.world.objects(here)):
+            same = next((parts for parts in networks if parts[0].to == part.to), None)
+            networks.append([part]) if same is None else same.append(part)
+        joined = [Part.joined(parts).to_device(self.base) for parts in networks]
+        return sorted(joined, key=lambda part: -math.inf if part.places is None else -part.places.shape[1])
 
     def gather(self, rows: Tensor, drawn: Drawn) -> Tensor:
         """The rows of all processes in the order of one process."""

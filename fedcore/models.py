@@ -446,10 +446,11 @@ def build(
     """A module for inputs `shape` and `classes` outputs; named models are initialised from `seed` alone.
 
     `model` is a name in `MODELS`, a function `(shape, classes) -> nn.Module`, or a module of yours, which keeps the
-    weights it has.  Raises ValueError for an unknown name, TypeError for anything else.
+    weights it has.  Raises ValueError for an unknown name and for modules that are lazy, wrapped in DataParallel, or
+    compiled by torch.jit, TypeError for anything else.
     """
     if isinstance(model, nn.Module):
-        return model
+        return _checked(model)
     if isinstance(model, str):
         if model not in MODELS:
             raise ValueError(f"model={model!r} is not known; use one of {sorted(MODELS)} or a torch.nn.Module")
@@ -462,6 +463,22 @@ def build(
             module = model(tuple(shape), classes)
     if not isinstance(module, nn.Module):
         raise TypeError(f"model={model!r} returned {module!r}; use a function (shape, classes) -> torch.nn.Module")
+    return _checked(module)
+
+
+def _checked(module: nn.Module) -> nn.Module:
+    """The module; ValueError for one whose parameters are not there yet or cannot be replaced by a client's."""
+    for name, part in module.named_modules():
+        what = f"{type(part).__name__}{f' at {name!r}' if name else ''}"
+        if nn.parameter.is_lazy(next(iter(part.parameters(recurse=False)), None)):
+            raise ValueError(
+                f"the model has no parameters yet in its {what}; call it once on an example, or give the layer its "
+                "number of inputs"
+            )
+        if isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            raise ValueError(f"the model is wrapped in {what}; give the module inside it, {name or 'model'}.module")
+        if isinstance(part, torch.jit.ScriptModule):
+            raise ValueError(f"the model is compiled by torch.jit ({what}); give the nn.Module that it was made of")
     return module
 
 

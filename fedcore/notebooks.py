@@ -92,7 +92,7 @@ class _Kernel:
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-            "FEDCORE_LIVE": "0",  # no Output widgets: they hang a batch run at random
+            "FEDCORE_LIVE": "0",  # stored pages hold HTML alone
             "FEDCORE_BATCH": "1",
             "TQDM_DISABLE": "1",
             **env,

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -22,6 +23,7 @@ from .checkpoint import atomic
 from .widgets import asset
 
 PROFILES = ("quick", "paper", "test")
+COLUMN = 88  # letters of a table that fit into the text column
 VERDICTS = ("holds", "holds in part", "does not hold", "cannot be decided here")
 
 
@@ -174,34 +176,93 @@ def departures(items: Sequence[tuple[str, str, str]]) -> Html:
 
 
 def table(frame: Any, caption: str, digits: int = 4) -> Html:
-    """A small table from a pandas frame, with a caption; it scrolls sideways on a phone.
+    """A small table from a pandas frame, with a caption.
 
-    Floats are shown with `digits` significant digits. A plain 0, 1, 2, ... index is left out.
+    A column called "verdict" comes first. Words wrap and numbers do not; a table of few rows that is too wide for the
+    text column even so is turned round, and one that is still too wide scrolls beside its first column. Floats are
+    shown with `digits` significant digits. A plain 0, 1, 2, ... index is left out.
     """
+    frame = _verdict_first(frame)
+    heads = [_joined(name) for name in frame.columns]
+    rows = [[_entry(value, digits) for value in row] for row in frame.itertuples(index=False)]
+    names = None if _plain_index(frame) else [_joined(name) for name in frame.index]
+    corner = "" if names is None else _joined(frame.index.name or frame.columns.name or "")
+    if len(rows) <= 3 < len(heads) and _width(heads, rows, names) > COLUMN:
+        turned = [list(row) for row in zip(*rows, strict=True)]
+        heads, rows, names, corner = names or [f"{k}" for k in range(1, len(rows) + 1)], turned, heads, ""
+    kinds = [_kind([row[k] for row in rows]) for k in range(len(heads))]
+    head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(heads, kinds, strict=True))
+    if names is not None:
+        head = (f'<th scope="col">{escape(corner)}</th>' if corner else "<td></td>") + head
+    lines = []
+    for k, row in enumerate(rows):
+        first = "" if names is None else f'<th scope="row">{escape(names[k])}</th>'
+        cells = "".join(f"<td{kind}>{escape(text)}</td>" for kind, text in zip(kinds, row, strict=True))
+        lines.append(f"<tr>{first}{cells}</tr>")
+    text = frame.to_string(index=names is not None, float_format=lambda v: f"{v:.{digits}g}", na_rep="–")
+    return Html(
+        f'<div class="fc-scroll tex2jax_process" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f'<table class="fc-table"><caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{chr(10).join(lines)}</tbody></table></div>",
+        f"{caption}\n{text}",
+    )
+
+
+def _verdict_first(frame: Any) -> Any:
+    names = list(frame.columns)
+    return frame[["verdict", *(name for name in names if name != "verdict")]] if "verdict" in names else frame
+
+
+def _plain_index(frame: Any) -> bool:
     import pandas as pd
 
-    plain_index = isinstance(frame.index, pd.RangeIndex)
+    return isinstance(frame.index, pd.RangeIndex)
 
-    def number(value: float) -> str:
-        return f"{value:.{digits}g}"
 
-    html = frame.to_html(index=not plain_index, border=0, classes="fc-table", float_format=number, na_rep="–")
-    html = html.replace(">", f"><caption>{escape(caption)}</caption>", 1)  # after the opening tag
-    text = frame.to_string(index=not plain_index, float_format=number, na_rep="–")
-    region = f'role="region" tabindex="0" aria-label="{escape(caption)}"'
-    return Html(f'<div class="fc-scroll tex2jax_process" {region}>{html}</div>', f"{caption}\n{text}")
+def _joined(name: Any) -> str:
+    return ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+
+
+def _entry(value: Any, digits: int) -> str:
+    value = value.item() if hasattr(value, "item") else value
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+_NUMBER = r"[-+\u2212]?[\d.,]+(?:e[-+]?\d+)?"
+_SHORT = re.compile(
+    rf"{_NUMBER}(?: ?[%\u00d7])?(?: \u00b1 [\d.]+)?(?: \({_NUMBER}\))?(?: [\u2713\u2717=~])?|\u2013|nan|-?inf|diverged"
+)
+
+
+def _kind(texts: Sequence[str]) -> str:
+    """The class of a column of numbers, with spreads, printed values and marks: it stands to the right unwrapped."""
+    return ' class="fc-n"' if all(map(_SHORT.fullmatch, texts)) else ""
+
+
+def _width(heads: Sequence[str], rows: Sequence[Sequence[str]], names: Sequence[str] | None) -> int:
+    """The least width in letters: of each column its longest word, or number."""
+    columns = [[head, *(row[k] for row in rows)] for k, head in enumerate(heads)]
+    columns += [list(names)] if names else []
+    return sum(
+        2 + max(len(word) for text in column for word in ([text] if _kind([text]) else text.split() or [""]))
+        for column in columns
+    )
 
 
 def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
     """A long table of texts that a reader can sort by its headers and filter by words and by menus.
 
-    `frame` is a pandas frame of at most 8 columns; texts wrap, and a value that is an `Html` is put in as it is.
+    `frame` is a pandas frame of at most 8 columns; one called "verdict" comes first, texts wrap, and a value that is an
+    `Html` is put in as it is.
     Each column in `menus` gets a menu of its values. A categorical column sorts in the order of its categories, any
     other by its text. The table scrolls in a window of its own. Everything works offline and by keyboard; without
     JavaScript the whole table stands there.
 
     Raises ValueError for more than 8 columns, no rows, and a menu of an unknown column.
     """
+    frame = _verdict_first(frame)
     names = [str(name) for name in frame.columns]
     if not 1 <= len(names) <= 8:
         raise ValueError(f"the table has {len(names)} columns; a filtered table has 1 to 8, merge or leave some out")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .looks import colours, dark
 from .objective.quadratic import Quadratic
 
 WIDTH, HEIGHT = 440, 400  # the plane's units, as in assets/playground.js
@@ -59,8 +60,8 @@ def still(
     for name, path in near.items():
         dash = f' stroke-dasharray="{looks[name]["dash"]}"' if looks[name]["dash"] else ""
         colour = looks[name]["colour"]
-        parts.append(f'<path style="--k:{colour}" stroke="{colour}" d="{line(path)}"{dash}/>')
-    parts.append('</g><g class="pg-star" fill="#F0E442" stroke="#1d2430">')
+        parts.append(f'<path style="--k:{_mixed(looks[name])}" stroke="{colour}" d="{line(path)}"{dash}/>')
+    parts.append('</g><g class="pg-star" fill="#f2c230" stroke="#1d2430">')
     if optimum is not None:
         turns = [(r, k * math.pi / 5) for k, r in enumerate((15, 6.3) * 5)]
         star = "L".join(f"{r * math.sin(t):.1f} {-r * math.cos(t):.1f}" for r, t in turns)
@@ -68,7 +69,7 @@ def still(
     parts.append('</g><g class="pg-now">')
     for name, path in near.items():
         colour = looks[name]["colour"]
-        parts.append(f'<circle style="--k:{colour}" fill="{colour}" r="6" transform="{moved(path[-1])}"/>')
+        parts.append(f'<circle style="--k:{_mixed(looks[name])}" fill="{colour}" r="6" transform="{moved(path[-1])}"/>')
     parts.append('</g><g class="pg-words" font-size="13" fill="currentColor">')
     for word, x in (("optimum", optimum), ("start", start)):
         if x is None:
@@ -83,13 +84,18 @@ def still(
             f'<text y="4.6" font-size="13" text-anchor="middle" fill="#1d2430">{i + 1}</text></g>'
         )
     label = html.escape(alt)
-    legend = "".join(f'<li style="--k:{looks[name]["colour"]}">{name}</li>' for name in paths)
+    legend = "".join(f'<li style="--k:{_mixed(looks[name])}">{name}</li>' for name in paths)
     return (
         f'<div class="pg-stage"><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" class="pg-plane" role="img" '
         f'aria-label="{label}">'
         f'{"".join(parts)}</svg></div><ul class="pg-side pg-legend">{legend}</ul>'
         f'<p class="pg-says">{html.escape(" ".join(words))}</p>'
     )
+
+
+def _mixed(look: Mapping[str, Any]) -> str:
+    """A method's colour by day or by night, as `--day` of the playground's style says."""
+    return f"color-mix(in srgb,{look['colour']} var(--day),{look['dark']})"
 
 
 def _levels(fed: Quadratic, half: float, levels: int = 9, points: int = 61) -> list[np.ndarray]:
@@ -106,3 +112,85 @@ def _levels(fed: Quadratic, half: float, levels: int = 9, points: int = 61) -> l
     lines = contour_generator(x, y, F)
     heights = low + (high - low) * (np.arange(1, levels + 1) / (levels + 1)) ** 2
     return [line for height in heights for line in lines.lines(height)]
+
+
+CLIENTS = [
+    {"colour": colour, "dark": dark(colour)}
+    for colour in (colours()[name] for name in ("blue", "amber", "green", "pink", "sky", "ink"))
+]
+"""The colours of clients by day and by night."""
+
+
+def network(
+    sizes: Sequence[int], kept: np.ndarray, conflict: np.ndarray, clients: Sequence[str], alt: str, words: str
+) -> str:
+    """HTML of a small network: each hidden neuron in a ring whose parts are the clients that train it, and a legend.
+
+    sizes: units of each layer.  kept `[n, hidden]`: who trains which neuron; conflict `[hidden]`: the mean cosine of
+    their updates, NaN where fewer than two train it.  clients: the classes of each.
+    """
+
+    def place(layer: int, unit: int) -> tuple[float, float]:
+        return 36 + layer * (WIDTH - 72) / (len(sizes) - 1), HEIGHT / 2 + (unit - (sizes[layer] - 1) / 2) * 48
+
+    trained = [np.ones(sizes[0], bool), *np.split(kept.any(0), np.cumsum(sizes[1:-2])), np.ones(sizes[-1], bool)]
+    lines = [
+        "M{:.1f} {:.1f}L{:.1f} {:.1f}".format(*place(layer, a), *place(layer + 1, b))
+        for layer in range(len(sizes) - 1)
+        for a in np.flatnonzero(trained[layer])
+        for b in np.flatnonzero(trained[layer + 1])
+    ]
+    parts = [
+        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" class="pg-paper" fill="none" stroke="#8886"/>'
+        f'<g class="pg-lines" fill="none" stroke="#8884"><path d="{"".join(lines)}"/></g><g class="pg-ends" '
+        'fill="#fff" stroke="#888">'
+    ]
+    for layer, names in ((0, "xy"), (len(sizes) - 1, "ABCDEF")):
+        for unit, name in enumerate(names):
+            x, y = place(layer, unit)
+            parts.append(
+                f'<g transform="translate({x:.1f} {y:.1f})"><circle r="13"/><text y="4.5" font-size="13" stroke="none" '
+                f'text-anchor="middle" fill="#1d2430">{name}</text></g>'
+            )
+    parts.append("</g>")
+    hidden = [(layer, unit) for layer in range(1, len(sizes) - 1) for unit in range(sizes[layer])]
+    for j, (layer, unit) in enumerate(hidden):
+        x, y = place(layer, unit)
+        pull = max(0.0, -np.nan_to_num(conflict[j]))
+        parts.append(f'<g class="pg-neuron" transform="translate({x:.1f} {y:.1f})">')
+        parts += [_sector(i, len(clients), bool(own[j])) for i, own in enumerate(kept)]
+        parts.append(
+            f'<circle r="14.5" class="pg-core" style="--c:{100 * pull:.0f}%" fill="rgb({255 - 37 * pull:.0f} '
+            f'{255 - 142 * pull:.0f} {255 - 134 * pull:.0f})"/><text y="4.5" font-size="13" text-anchor="middle" '
+            f'fill="#1d2430">{_inside(conflict[j])}</text></g>'
+        )
+    legend = "".join(
+        f'<li style="--k:{_mixed(CLIENTS[i])}">client {i + 1}: {classes}</li>' for i, classes in enumerate(clients)
+    )
+    return (
+        f'<div class="pg-stage"><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" class="pg-plane" role="img" '
+        f'aria-label="{html.escape(alt)}">{"".join(parts)}</svg></div><ul class="pg-side pg-legend">{legend}</ul>'
+        f'<p class="pg-says">{html.escape(words)}</p>'
+    )
+
+
+def _sector(i: int, n: int, takes: bool) -> str:
+    """The part of a neuron's ring that is client i's of n, clockwise from the top."""
+
+    def corner(radius: float, end: int) -> str:
+        t = 2 * math.pi * (i + end) / n - math.pi / 2 + (-1.6 if end else 1.6) / radius
+        return f"{radius * math.cos(t):.1f} {radius * math.sin(t):.1f}"
+
+    fill = 'fill="none" stroke="#8886" stroke-width="0.8"'
+    if takes:
+        fill = f'fill="{CLIENTS[i]["colour"]}" style="fill:{_mixed(CLIENTS[i])}"'
+    d = f"M{corner(15.5, 0)}A15.5 15.5 0 0 1 {corner(15.5, 1)}L{corner(22, 1)}A22 22 0 0 0 {corner(22, 0)}Z"
+    return f'<path {fill} d="{d}"/>'
+
+
+def _inside(cosine: float) -> str:
+    """A cosine as it stands in a neuron, such as −.4."""
+    if not math.isfinite(cosine):
+        return ""
+    text = f"{cosine:.1f}".replace("-", "−").replace("0.", ".")
+    return {"−1.0": "−1", "1.0": "1", ".0": "0", "−.0": "0"}.get(text, text)

@@ -7,29 +7,23 @@ and draws the still picture that stands where no script runs.
 
 from __future__ import annotations
 
-import copy
-import html
-import importlib.util
-import json
 import math
-import os
-import re
-from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import algorithms, checks, picture, plots
+from . import algorithms, checks, picture
 from .algorithms.method import Method
 from .data.batches import Plan
 from .history import Diverged, History
+from .live import Live, look
 from .objective.logistic import Logistic
 from .objective.quadratic import Quadratic
 from .run import Probe, simulate
-from .widgets import asset, can_be_live
+from .topology import Complete, Graph, Ring, Topology
 
 METHODS = {
     "FedAvg": {}, "FedProx": {"mu": 0.5}, "SCAFFOLD": {}, "FedUp": {"alpha": 0.05}, "FedDyn": {"alpha": 0.3},
@@ -38,6 +32,7 @@ METHODS = {
 }  # fmt: skip
 """The methods that the playground has, with the parameters that its sliders start from."""
 
+TOPOLOGIES = ("ring", "complete", "star", "path")
 GOSSIP = ("DFedAvg", "DFedSAM", "DFedGAM")
 DEFAULT_CLIENTS = (
     {"optimum": (-2.2, -0.4), "curvature": (0.4, 2.0), "angle": 55.0},
@@ -60,6 +55,7 @@ def playground(
     uneven: float = 0.0,
     rounds: int = 30,
     seed: int = 0,
+    topology: str = "ring",
     name: str = "playground",
     caption: str = "",
 ) -> Playground:
@@ -67,10 +63,11 @@ def playground(
 
     clients: 2 to 8, placed for you, or one mapping each with `optimum` (x, y), `curvature` (along the client's two
     axes; a negative or zero one is drawn, and said to have no minimum) and `angle` of the first axis in degrees.
-    methods: names or methods, such as `["FedAvg", fc.FedProx(mu=0.3)]`; those of `playing.METHODS`, on a ring for
-    methods without a server.  problem: "quadratic", 0.5 (x - b_i)' A_i (x - b_i), or "logistic", the cross-entropy of
-    four samples whose labels are probabilities, with the same optimum and at x = 0 the same curvature.
+    methods: names or methods, such as `["FedAvg", fc.FedProx(mu=0.3)]`; those of `playing.METHODS`.  problem:
+    "quadratic", 0.5 (x - b_i)' A_i (x - b_i), or "logistic", the cross-entropy of four samples whose labels are
+    probabilities, with the same optimum and at x = 0 the same curvature.
 
+    topology: the graph of methods without a server, "ring", "complete", "star" (client 1 in the middle) or "path".
     start: where the server begins.  lr, local_steps, cohort, server_lr, seed: as `simulate`'s.  uneven: client i of n
     takes K (1 - uneven i / (n - 1)) of the K local steps, at least one.  rounds: of the picture.  name: how the
     picture is called in addresses, for pages with several.  caption: stands below it.
@@ -79,37 +76,25 @@ def playground(
     """
     state = {"clients": clients, "methods": methods, "problem": problem, "start": start, "lr": lr,
              "local_steps": local_steps, "cohort": cohort, "server_lr": server_lr, "uneven": uneven, "rounds": rounds,
-             "seed": seed}  # fmt: skip
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"name={name!r} cannot stand in an address; use letters, digits and _, such as 'drift'")
-    return Playground(_checked(state), name, caption)
+             "seed": seed, "topology": topology}  # fmt: skip
+    return Playground(state, name, caption)
 
 
-class Playground:
+class Playground(Live):
     """A playground's state, readable and settable (`pg.clients`, `pg.lr = 0.3`), its numbers and its picture."""
 
-    def __init__(self, state: dict[str, Any], name: str = "playground", caption: str = "") -> None:
-        self._state, self.name, self.caption = state, name, caption
+    scripts = ("playground.js",)
+
+    @staticmethod
+    def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+        """The state with numbers of plain Python; raises what `fc.playground` raises."""
+        return _checked(given)
 
     def __repr__(self) -> str:
         return (
             f"Playground({len(self._state['clients'])} clients, {self._state['problem']}, "
             f"{', '.join(map(repr, self.methods.values()))}, lr={self.lr:g}, local_steps={self.local_steps})"
         )
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """A copy of all settings, as the page's script has them."""
-        return copy.deepcopy(self._state)
-
-    def set(self, **settings: Any) -> None:
-        """Change settings, named as in `fc.playground`; a live picture follows.  Raises what `fc.playground` raises."""
-        unknown = sorted(set(settings) - set(self._state))
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} is no setting of a playground; use {', '.join(self._state)}")
-        self._state = _checked({**self._state, **settings})
-        if "widget" in vars(self):
-            self.widget.state = self.state
 
     @property
     def clients(self) -> list[dict[str, Any]]:
@@ -123,43 +108,21 @@ class Playground:
     @property
     def methods(self) -> dict[str, Method]:
         """The methods that are shown, by name."""
-        return {name: getattr(algorithms, name)(**h) for name, h in self._state["methods"].items()}
+        graph = {"mixing": graph_of(self._state["topology"], len(self._state["clients"]))}
+        return {
+            name: getattr(algorithms, name)(**h, **(graph if name in GOSSIP else {}))
+            for name, h in self._state["methods"].items()
+        }
 
     @methods.setter
     def methods(self, value: Sequence[str | Method]) -> None:
         self.set(methods=value)
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and name in self._state:
-            return self.state[name]
-        raise AttributeError(f"a playground has no {name!r}; its settings are {', '.join(self._state)}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_") and name in vars(self).get("_state", {}):
-            self.set(**{name: value})
-        else:
-            object.__setattr__(self, name, value)
 
     # --- the picture ------------------------------------------------------------------------------------------------
 
     def config(self) -> dict[str, Any]:
         """What the page's script is given: the state, and each method's look and cost."""
         return {"name": self.name, "caption": self.caption, "state": self.state, "methods": _methods_of_the_page()}
-
-    def html(self, alone: bool = True) -> str:
-        """HTML: a still picture with its words and, where it stands alone, the style and script that make it move.
-
-        alone=False: the page that shows it brings `assets/playground.css` and `playground.js`, as the book's pages do.
-        """
-        # Without "<" no text in the data can end the script element that holds it.
-        config = json.dumps(self.config(), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-        caption = f"\n<figcaption>{html.escape(self.caption)}</figcaption>" if self.caption else ""
-        style = f"\n<style>\n{asset('playground.css')}\n</style>" if alone else ""
-        script = f'\n<script type="module">\n{asset("playground.js")}\n</script>' if alone else ""
-        return (
-            f'<figure class="fc-pg" id="{self.name}">{style}\n<div class="pg-body">{self._still()}</div>{caption}\n'
-            f'<script type="application/json">{config}</script>{script}\n</figure>'
-        )
 
     def alt(self) -> str:
         """The picture in words: what each method comes to, and the setting."""
@@ -185,35 +148,12 @@ class Playground:
                 out.append(f"{name} starts {first:.2f} from the optimum and is {last:.2f} from it {after}.")
         return out
 
-    def _still(self) -> str:
+    def still(self) -> str:
         """What stands in the page before the script runs, and where none does: drawn from the package's numbers."""
         return picture.still(
             self.federation, self.optimum(), self._state["clients"], self.paths(), _methods_of_the_page(), self.alt(),
             self._told(),
         )  # fmt: skip
-
-    @cached_property
-    def widget(self) -> Any:
-        """The picture as a live widget, whose state is this playground's (made once, shared by all displays).
-
-        Raises ImportError where anywidget is missing; the HTML face needs nothing.
-        """
-        widget = _widget_class()(state=self.state, config=self.config())
-        widget.observe(self._moved, names="state")
-        return widget
-
-    def _moved(self, change: Any) -> None:
-        """A hand on the live picture has changed its state."""
-        self._state = _checked({**self._state, **change["new"]})
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # A batch run's outputs are shown by pages that bring style and script, once for all of them.
-        alone = not os.environ.get("FEDCORE_BATCH")
-        bundle = {"text/html": self.html(alone), "text/plain": repr(self)}
-        if can_be_live() and importlib.util.find_spec("anywidget"):
-            view = "application/vnd.jupyter.widget-view+json"
-            bundle[view] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        return bundle
 
     # --- numbers ----------------------------------------------------------------------------------------------------
 
@@ -267,40 +207,16 @@ class Playground:
             return e.history
 
 
-def page_script() -> str:
-    """`assets/playground.js` as a plain script: pages that are opened from files may load no modules."""
-    return (
-        "(() => {\n" + re.sub(r"^export (?:default .*)?", "", asset("playground.js"), flags=re.MULTILINE) + "\n})();\n"
-    )
-
-
 def _methods_of_the_page() -> dict[str, dict[str, Any]]:
     """Colour, marker and line of each method, and what it costs a client: numbers sent in units of d, gradients."""
     out = {}
     for name, given in METHODS.items():
-        colour, marker, line = plots.LOOKS[name]
         cost = getattr(algorithms, name)(**given).cost()
         out[name] = {
-            "colour": "currentColor" if colour == "#000000" else colour, "marker": marker,
-            "dash": "" if line == "-" else "7 4", "down": cost.down, "up": cost.up,
+            **look(name), "down": cost.down, "up": cost.up,
             "gradients": cost.gradients + 2 * cost.products, "full": cost.full_gradients,
         }  # fmt: skip
     return out
-
-
-@cache
-def _widget_class() -> type:
-    import anywidget
-    import traitlets
-
-    class PlaygroundWidget(anywidget.AnyWidget):
-        """The page's script, with its state in both places."""
-
-        _esm, _css = asset("playground.js"), asset("playground.css")
-        state = traitlets.Dict().tag(sync=True)
-        config = traitlets.Dict().tag(sync=True)
-
-    return PlaygroundWidget
 
 
 # ------------------------------------------------------------------------------------------------- the problem
@@ -340,6 +256,13 @@ class _UnevenLogistic(_Uneven, Logistic):
 # ------------------------------------------------------------------------------------------------- checks
 
 
+def graph_of(name: str, n: int) -> Topology:
+    """The graph of n clients that has this name; weights are Metropolis' (of a complete graph, 1/n)."""
+    if name in ("star", "path"):
+        return Graph([(0 if name == "star" else i - 1, i) for i in range(1, n)])
+    return {"ring": Ring, "complete": Complete}[name]()
+
+
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     """The state with numbers of plain Python; raises with value, range and remedy."""
     checks.choice("problem", given["problem"], ("quadratic", "logistic"))
@@ -353,6 +276,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     s["local_steps"] = checks.integer("local_steps", given["local_steps"], 1, 200)
     s["rounds"] = checks.integer("rounds", given["rounds"], 1, 200)
     s["seed"] = checks.integer("seed", given["seed"], 0, 10**6)
+    s["topology"] = checks.choice("topology", given["topology"], TOPOLOGIES)
     n, cohort = len(s["clients"]), given["cohort"]
     s["cohort"] = None if cohort is None else checks.integer("cohort", cohort, 1, n, hint="or None for all clients")
     s["cohort"] = None if s["cohort"] == n else s["cohort"]
@@ -388,27 +312,32 @@ def _placed(n: int) -> list[dict[str, Any]]:
 
 def _pair(name: str, value: Any, low: float, high: float) -> list[float]:
     try:
-        x, y = value
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}={value!r}; use two numbers, such as (1.0, -0.5)") from None
-    return [checks.number(name, float(v) if hasattr(v, "dtype") else v, low, high) for v in (x, y)]
+        x, y = (float(v) if hasattr(v, "dtype") else v for v in value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name}={checks.brief(value)}; use two numbers, such as (1.0, -0.5)") from None
+    return [checks.number(name, v, low, high) for v in (x, y)]
 
 
 def _methods(value: Any) -> dict[str, dict[str, float]]:
     if isinstance(value, str | Method):
         raise TypeError(f"methods={value!r} is one method; use a list, methods=[{value!r}]")
+    if not isinstance(value, Iterable):
+        raise TypeError(f"methods={checks.brief(value)}; use a list of names or methods, such as ['FedAvg']")
     if isinstance(value, Mapping):  # a state's own form
         value = [getattr(algorithms, name)(**h) if name in METHODS else name for name, h in value.items()]
     chosen: dict[str, dict[str, float]] = {}
     for method in value:
         kind = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
         if kind not in METHODS:
-            raise ValueError(f"methods has {method!r}; the playground has {', '.join(METHODS)}")
+            raise ValueError(f"methods has {checks.brief(method)}; use some of {', '.join(METHODS)}")
         if kind in chosen:
             raise ValueError(f"methods has {kind} twice; give each method once")
         given = METHODS[kind] if isinstance(method, str | type) else {k: getattr(method, k) for k in METHODS[kind]}
         chosen[kind] = {k: float(v) for k, v in given.items()}
         if isinstance(method, Method) and method != getattr(algorithms, kind)(**chosen[kind]):
             sliders = ", ".join(METHODS[kind]) or "no parameter"
-            raise ValueError(f"methods has {method!r}, but the playground's {kind} takes {sliders}; leave the others")
+            raise ValueError(
+                f"methods has {method!r}, but the playground's {kind} takes {sliders}; leave the others"
+                + (", and choose the graph by topology=" if kind in GOSSIP else "")
+            )
     return chosen

@@ -13,30 +13,8 @@ from typing import Any
 
 import numpy as np
 
-# Okabe and Ito's eight colours, which readers with any colour vision can tell apart; reordered for lines on
-# white: strong contrasts first, yellow last.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-# Markers and dashes repeat what the colours say, for readers and printers without colour.
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-LINES = (
-    "-",
-    "--",
-    "-.",
-    (0, (1, 1.2)),
-    (0, (6, 1.5)),
-    (0, (4, 1, 1, 1, 1, 1)),
-    (0, (2, 2)),
-    (0, (8, 2, 2, 2)),
-)
-
-# One colour, marker and line for each method of the playground; relatives share a colour and differ in the line.
-_BLUE, _RED, _GREEN, _PINK, _ORANGE, _SKY, _BLACK, _ = COLOURS
-LOOKS = {
-    "FedAvg": (_BLUE, "o", "-"), "FedProx": (_GREEN, "^", "-"), "SCAFFOLD": (_RED, "s", "-"),
-    "FedUp": (_PINK, "D", "-"), "FedDyn": (_ORANGE, "v", "-"), "FedDC": (_ORANGE, "X", "--"), "Mime": (_SKY, "P", "-"),
-    "MimeLite": (_SKY, "o", "--"), "FedSAM": (_BLACK, "^", "-"), "FedNova": (_GREEN, "D", "--"),
-    "DFedAvg": (_BLUE, "s", "--"), "DFedSAM": (_BLACK, "v", "--"), "DFedGAM": (_PINK, "P", "--"),
-}  # fmt: skip
+from .looks import COLOURS, LINES, looks
+from .looks import MARKERS as MARKERS  # for those who draw
 
 STYLE = Path(__file__).parent / "assets" / "book.mplstyle"
 LEGEND = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 10}
@@ -55,7 +33,7 @@ def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int =
 
     if not (width > 0 and height > 0):
         raise ValueError(f"width={width}, height={height} inches is out of range; use numbers > 0")
-    cycle = cycler(color=COLOURS, linestyle=LINES)
+    cycle = cycler(color=COLOURS[: len(LINES)], linestyle=LINES)
     with style.context([STYLE, {"axes.prop_cycle": cycle}]):
         fig = Figure(figsize=(width, height), layout="constrained")
         axes, size = fig.subplots(nrows, ncols), matplotlib.rcParams["axes.titlesize"]
@@ -70,10 +48,11 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
     """Mean over seeds as a line, plus and minus one standard deviation as a band; returns `ax`.
 
     `series` maps a label to an array [seeds, points] (or [points] for one seed); `x` has [points] entries and
-    counts from 1 when absent.  The standard deviation is the sample's (n - 1); one seed has no band.
+    counts from 1 when absent.  A label that begins with a method's name is drawn as that method is everywhere
+    (`looks.looks`).  The standard deviation is the sample's (n - 1); one seed has no band.
     Raises ValueError for wrong shapes.
     """
-    for k, (label, values) in enumerate(series.items()):
+    for k, ((label, values), look) in enumerate(zip(series.items(), looks(list(series)), strict=True)):
         values = np.atleast_2d(np.asarray(values, dtype=float))
         if values.ndim != 2 or not values.size:
             raise ValueError(f"series[{label!r}] has shape {values.shape}; give [seeds, points] or [points]")
@@ -83,18 +62,18 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
                 f"x has shape {at.shape} but series[{label!r}] has {values.shape[1]} points; "
                 f"give x with shape ({values.shape[1]},)"
             )
-        mean, colour, mark = values.mean(axis=0), COLOURS[k % len(COLOURS)], k + k // len(COLOURS)
+        mean = values.mean(axis=0)
         if len(values) > 1:
             sd = values.std(axis=0, ddof=1)
-            ax.fill_between(at, mean - sd, mean + sd, color=colour, alpha=0.16, linewidth=0)
+            ax.fill_between(at, mean - sd, mean + sd, color=look.colour, alpha=0.16, linewidth=0)
         every = max(1, len(at) // 6)
         # Markers of different curves are shifted against each other, so that equal curves still show both.
         marks = {
-            "marker": MARKERS[mark % len(MARKERS)],
+            "marker": look.marker,
             "markersize": 5.5,
             "markevery": (k * every // 3 % every, every),
         }
-        ax.plot(at, mean, label=label, color=colour, linestyle=LINES[mark % len(LINES)], linewidth=2, **marks)
+        ax.plot(at, mean, label=label, color=look.colour, linestyle=look.line, linewidth=2, **marks)
     if legend and len(series) > 1:
         ax.legend(**LEGEND)
     return ax
@@ -108,12 +87,12 @@ def cumulative(ax: Any, groups: Mapping[str, Any]) -> Any:
     """
     import seaborn
 
-    for k, (label, values) in enumerate(groups.items()):
+    for (label, values), look in zip(groups.items(), looks(list(groups)), strict=True):
         values = np.asarray(values, dtype=float)
         if not len(values) or not np.isfinite(values).all():
             raise ValueError(f"group {label!r} is empty or not finite; give at least one finite number a group")
-        style = {"color": COLOURS[k % len(COLOURS)], "linestyle": LINES[k % len(LINES)]}
-        seaborn.ecdfplot(x=values, ax=ax, label=f"{label} ({len(values)})", **style)
+        line = {"color": look.colour, "linestyle": look.line}
+        seaborn.ecdfplot(x=values, ax=ax, label=f"{label} ({len(values)})", **line)
     ax.legend(**LEGEND)
     return ax
 
@@ -134,7 +113,7 @@ def partition(counts: Any, ax: Any = None) -> Any:
     clients, labels = counts.shape
     if ax is None:
         ax = figure(height=min(4.6, 2.0 + 0.13 * labels))[1]
-    shades = ["#ffffff", "#cfe3f1", "#56a4d3", "#0072B2", "#06304d"]
+    shades = ["#ffffff", "#cfe0f1", "#6ba3d8", COLOURS[0], "#0b2f57"]
     with style.context(STYLE):
         norm = PowerNorm(0.5, vmin=0, vmax=max(1.0, counts.max()))
         edges = {"edgecolors": "#f0f0f0", "linewidth": 0.6} if max(clients, labels) <= 40 else {}
@@ -160,12 +139,12 @@ def arrows(ax: Any, paths: Mapping[str, Any] | Sequence[Any], legend: bool = Tru
     The last point carries the path's marker.  Raises ValueError for wrong shapes.
     """
     named = paths if isinstance(paths, Mapping) else {f"_path {i}": p for i, p in enumerate(paths)}
-    for k, (label, points) in enumerate(named.items()):
+    for (label, points), look in zip(named.items(), looks(list(named)), strict=True):
         points = np.asarray(points, dtype=float)
         if points.ndim != 2 or points.shape[1] != 2 or not len(points):
             raise ValueError(f"path {label!r} has shape {points.shape}; give points as [k, 2] with k >= 1")
-        colour, steps = COLOURS[k % len(COLOURS)], np.diff(points, axis=0)
-        marks = {"marker": MARKERS[k % len(MARKERS)], "markersize": 6, "markevery": [-1]}
+        colour, steps = look.colour, np.diff(points, axis=0)
+        marks = {"marker": look.marker, "markersize": 6, "markevery": [-1]}
         ax.plot(*points.T, color=colour, linestyle="-", linewidth=0.9, zorder=3, label=label, gid="path", **marks)
         if len(steps):
             head = {"units": "inches", "width": 0.022, "headwidth": 5, "headlength": 6, "headaxislength": 5.4}

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _main(given)
     except BrokenPipeError:
         raise
-    except (ValueError, OSError, ImportError) as e:
+    except (ValueError, OSError, ImportError, distributed.Lost) as e:
         print(_short(str(e)), file=sys.stderr)
         return 2
 

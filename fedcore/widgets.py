@@ -1,33 +1,32 @@
 """Pictures with words and numbers: `show` for one, `explore` for a family of them behind sliders.
 
 A picture of the book always comes with alt text made from its data and with its numbers in print.  `explore`
-gives two faces in one output: live ipywidgets in a running Jupyter, and frames rendered beforehand with a small
-script of our own, which work in a static page without kernel and without internet.
+computes every frame beforehand and shows them with a small script of our own, which works alike in Jupyter, after its
+kernel is gone, and in a static page without internet.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import html
 import inspect
-import io
 import itertools
 import json
 import math
-import os
-import sys
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
+from numbers import Real
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from . import checks
+from . import checks, vector
 from .alt import check_figure, describe, numbered, printed
 
-DPI = 160  # 1024 pixels for a 6.4 inch figure: sharp on a phone and in a text column
 CSS_INCH = 110  # CSS pixels an inch of the figure takes where there is room
 GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η", "theta": "θ", "kappa": "κ", "lambda": "λ",
          "mu": "μ", "rho": "ρ", "sigma": "σ", "tau": "τ"}  # fmt: skip
@@ -36,42 +35,35 @@ GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η",
 # --------------------------------------------------------------------------------------------- pictures
 
 
-def _png(figure: Any) -> bytes:
-    """A palette PNG of at most 64 colours on white, the same bytes for the same figure."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
+class Drawn(NamedTuple):
+    """A figure as SVG for a text column and for a phone, and how many CSS pixels each takes where there is room."""
 
-    # `savefig` would walk the figure twice; the figure gets its own canvas and resolution back afterwards.
-    canvas, dpi, layout = figure.canvas, figure.dpi, figure.get_layout_engine()
-    try:
-        agg = FigureCanvasAgg(figure)
-        figure.dpi = DPI
-        if layout is None:  # a figure of pyplot's: without a layout its labels may lie outside
-            figure.set_layout_engine("constrained")
-        agg.draw()
-        picture = Image.fromarray(np.array(agg.buffer_rgba()))  # four channels: RGBA
-    finally:
-        figure.dpi = dpi
-        figure.set_layout_engine(layout)
-        figure.set_canvas(canvas)
-    if "matplotlib.pyplot" in sys.modules:  # else the notebook's backend prints an open figure once more, without words
-        sys.modules["matplotlib.pyplot"].close(figure)
-    paper, out = Image.new("RGBA", picture.size, "white"), io.BytesIO()
-    paper.alpha_composite(picture)
-    flat = paper.convert("RGB").quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    flat.save(out, format="PNG", optimize=True)
-    return out.getvalue()
+    wide: str
+    phone: str
+    size: tuple[int, int]
+    phone_size: tuple[int, int]
 
 
-def _uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+def draw(figure: Any) -> Drawn:
+    """A figure's two pictures, the same text for the same figure."""
+    wide, phone = (
+        tuple(round(CSS_INCH * v) for v in inches) for inches in (figure.get_size_inches(), vector.size(figure))
+    )
+    return Drawn(vector.svg(figure), vector.svg(figure, phone=True), wide, phone)
 
 
 @cache
 def asset(name: str) -> str:
-    """A style or script of `fedcore/assets`, without indent, comments and blank lines (these end HTML in Markdown)."""
-    lines = (line.strip() for line in (Path(__file__).parent / "assets" / name).read_text("utf-8").splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith(("//", "/*")))
+    """A style or script of `fedcore/assets`, without indent, comments and blank lines (these end HTML in Markdown).
+
+    What stands in a line behind " // " is a comment.
+    """
+    text = (Path(__file__).parent / "assets" / name).read_text("utf-8")
+    lines = (line.partition(" // ")[0].strip() for line in text.splitlines())
+    lines = (line for line in lines if line and not line.startswith(("//", "/*")))
+    if name.endswith(".css"):
+        lines = (re.sub(r" ?([{};]) ?", r"\1", line).replace(": ", ":") for line in lines)
+    return "\n".join(lines)
 
 
 def _row(kind: str, pairs: Mapping[str, str]) -> str:
@@ -91,29 +83,25 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
 def _figure_html(shown: Picture, body: str, frame: int | None = None, tail: str = "") -> str:
     """The one piece of markup behind `show` and `explore`; `frame` is the index of an explorer's start frame."""
     kind = "fc-picture dark-light" if frame is None else f'fc-picture fc-explorer dark-light" data-frame="{frame}'
-    width, height = shown.size
-    image = f'src="{_uri(shown.png)}" width="{width}" height="{height}" alt="{html.escape(shown.alt)}"'
-    if shown.caption:
-        body += f'<div class="fc-caption">{html.escape(" ".join(shown.caption.split()))}</div>'
+    (width, height), (narrow, tall) = shown.drawn.size, shown.drawn.phone_size
+    image = f'src="{vector.uri(shown.drawn.wide)}" width="{width}" height="{height}" alt="{html.escape(shown.alt)}"'
+    phone = f'srcset="{vector.uri(shown.drawn.phone)}" width="{narrow}" height="{tall}"'
+    caption = f'<div class="fc-caption">{html.escape(" ".join(shown.caption.split()))}</div>' if shown.caption else ""
     return (
         f'<figure class="{kind}" style="max-width:{width}px">\n<style>\n{asset("explore.css")}\n</style>\n'
-        f'<img class="dark-light" {image}>\n<figcaption>{body}</figcaption>{tail}\n</figure>'
+        f'<picture><source media="(max-width: 575.98px)" {phone}>'
+        f'<img class="dark-light" {image}></picture>\n<figcaption>{caption}{body}</figcaption>{tail}\n</figure>'
     )
-
-
-def _css_size(figure: Any) -> tuple[int, int]:
-    return tuple(round(CSS_INCH * inches) for inches in figure.get_size_inches())
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as shown in a page: PNG, alt text, printed numbers (name -> text) and caption."""
+    """A picture as shown in a page: SVG, alt text, printed numbers (name -> text) and caption."""
 
-    png: bytes = field(repr=False)
+    drawn: Drawn = field(repr=False)
     alt: str
     numbers: dict[str, str]
     caption: str = ""
-    size: tuple[int, int] = (704, 396)
 
     def html(self) -> str:
         """Self-contained HTML, without script."""
@@ -137,10 +125,16 @@ def show(
     """
     check_figure(figure, "figure")
     words = numbered(alt, numbers) if alt and alt.strip() else describe(figure, numbers)
-    return Picture(_png(figure), words, printed(numbers), caption or "", _css_size(figure))
+    return Picture(draw(figure), words, printed(numbers), caption or "")
 
 
 # -------------------------------------------------------------------------------------------- explorers
+
+
+def _packed(value: Any) -> str:
+    """JSON, compressed, as an address: frames are alike, and together take the space of two or three."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    return "data:application/gzip;base64," + base64.b64encode(gzip.compress(text, mtime=0)).decode()
 
 
 def _values(name: str, values: Any) -> list:
@@ -167,6 +161,13 @@ def _labels(values: Sequence) -> list[str]:
     """What stands beside a slider: short if that distinguishes the values, else exact."""
     short = [f"{v:.6g}" if isinstance(v, float) else str(getattr(v, "__name__", v)) for v in values]
     return short if len(set(short)) == len(short) else [repr(v) for v in values]
+
+
+def _control(values: Sequence) -> str:
+    """What chooses among values: two are a toggle, numbers a slider, all else a menu; one needs no choice."""
+    if len(values) < 3:
+        return "toggle" if len(values) == 2 else "text"
+    return "slider" if all(isinstance(v, Real) and not isinstance(v, bool) for v in values) else "menu"
 
 
 def _check_names(fn: Callable, names: Sequence[str]) -> None:
@@ -203,16 +204,14 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Explorer:
-    """Frames for every setting, in row-major order of the parameters, and the function that made them."""
+    """Frames for every setting, in row-major order of the parameters."""
 
-    fn: Callable = field(repr=False)
     values: dict[str, list]
     frames: list[Frame] = field(repr=False)
-    pictures: list[bytes] = field(repr=False)
+    pictures: list[Drawn] = field(repr=False)
     start: int
     play: int | None
     caption: str
-    size: tuple[int, int]
 
     def settings(self) -> list[dict[str, str]]:
         """Parameter name -> label, for every frame."""
@@ -220,16 +219,18 @@ class Explorer:
         return [dict(zip(self.values, row, strict=True)) for row in itertools.product(*labels)]
 
     def html(self) -> str:
-        """Self-contained HTML: the start frame, and a script that makes sliders over all frames."""
+        """Self-contained HTML: the start frame, and a script that makes controls over all frames."""
         titles = [_title(name) for name in self.values]
         first = self.frames[self.start]
+        pictures = [(vector.uri(drawn.wide), vector.uri(drawn.phone)) for drawn in self.pictures]
         store = {
             "names": list(self.values),
             "titles": titles,
             "labels": [_labels(v) for v in self.values.values()],
+            "kinds": [_control(v) for v in self.values.values()],
             "play": self.play,
             "frames": [{"picture": f.picture, "alt": f.alt, "numbers": list(f.numbers.items())} for f in self.frames],
-            "pictures": [None if k == first.picture else _uri(png) for k, png in enumerate(self.pictures)],
+            "pictures": _packed(pictures),
         }
         # Without "<" no text in the data can end the script element that holds it.
         data = json.dumps(store, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -238,55 +239,15 @@ class Explorer:
         tail = f'\n<script type="application/json">{data}</script>\n<script>\n{asset("explore.js")}\n</script>'
         return _figure_html(self._start_picture(), body, self.start, tail)
 
-    @cached_property
-    def live(self) -> Any:
-        """ipywidgets that call `fn` again on every change of a slider (made once, shared by all displays)."""
-        import ipywidgets
-
-        # A batch run hangs at random on Output widgets, so none is used: the words go into an HTML widget.
-        image = ipywidgets.Image(layout={"width": "100%", "max_width": f"{self.size[0]}px", "height": "auto"})
-        below = ipywidgets.HTML()
-        sliders = {}
-
-        def place(picture: Picture) -> None:
-            image.value, below.value = picture.png, _words_html(picture)
-
-        def draw(change: Any = None) -> None:
-            at = {name: slider.index for name, slider in sliders.items()}
-            try:
-                figure, numbers = _call(self.fn, {name: self.values[name][k] for name, k in at.items()})
-                alt = _frame_alt({name: _labels(self.values[name])[k] for name, k in at.items()}, figure, numbers)
-                place(Picture(_png(figure), alt, printed(numbers), self.caption))
-            except Exception as error:  # a callback's exception is shown nowhere else, and an old picture misleads
-                image.value, below.value = b"", f"<b>{html.escape(f'{type(error).__name__}: {error}')}</b>"
-
-        start = np.unravel_index(self.start, [len(v) for v in self.values.values()])
-        for (name, values), at in zip(self.values.items(), start, strict=True):
-            sliders[name] = ipywidgets.SelectionSlider(
-                options=_labels(values),
-                index=int(at),
-                description=_title(name),
-                continuous_update=False,
-                style={"description_width": "initial"},
-                layout={"width": "100%", "max_width": "32rem"},
-            )
-            sliders[name].observe(draw, names="value")
-        place(self._start_picture())
-        return ipywidgets.VBox([image, *sliders.values(), below])
-
     def _start_picture(self) -> Picture:
         first = self.frames[self.start]
-        return Picture(self.pictures[first.picture], first.alt, first.numbers, self.caption, self.size)
+        return Picture(self.pictures[first.picture], first.alt, first.numbers, self.caption)
 
     def __repr__(self) -> str:
         return _table([setting | frame.numbers for setting, frame in zip(self.settings(), self.frames, strict=True)])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle = {"text/html": self.html(), "text/plain": repr(self)}
-        if can_be_live():
-            view = "application/vnd.jupyter.widget-view+json"
-            bundle[view] = {"version_major": 2, "version_minor": 0, "model_id": self.live.model_id}
-        return bundle
+        return {"text/html": self.html(), "text/plain": repr(self)}
 
 
 def _title(name: str) -> str:
@@ -297,28 +258,6 @@ def _title(name: str) -> str:
 def _frame_alt(labels: Mapping[str, str], figure: Any, numbers: Mapping[str, Any]) -> str:
     at = ", ".join(f"{name.replace('_', ' ')} {label}" for name, label in labels.items())
     return f"At {at}. {describe(figure, numbers)}"
-
-
-def _words_html(picture: Picture) -> str:
-    """Numbers, caption, and the alt text for screen readers only: the Image widget has no place for it."""
-    caption = f'<div class="fc-caption">{html.escape(picture.caption)}</div>' if picture.caption else ""
-    hidden = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
-    return (
-        f"<style>\n{asset('explore.css')}\n</style>{_row('fc-numbers', picture.numbers)}{caption}"
-        f'<div style="{hidden}">{html.escape(picture.alt)}</div>'
-    )
-
-
-def can_be_live() -> bool:
-    """Whether live widgets make sense: not switched off, ipywidgets there, and a kernel that would answer."""
-    if os.environ.get("FEDCORE_LIVE", "1") == "0":
-        return False
-    try:
-        import ipywidgets  # noqa: F401
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    return getattr(get_ipython(), "kernel", None) is not None
 
 
 @checks.arguments
@@ -332,12 +271,12 @@ def explore(
     max_frames: checks.Count = 60,
     **values: Sequence,
 ) -> Explorer:
-    """A picture with a slider for each of `values`: `explore(fn, alpha=[0.1, 1.0], K=[1, 5, 10])`.
+    """A picture with a control for each of `values`: `explore(fn, alpha=[0.1, 1.0], K=[1, 5, 10])`.
 
     `fn(alpha=..., K=...)` returns a matplotlib Figure or `(Figure, {name: number})`.  It is called here once for
-    every combination, and once more for each move of a live slider.  `start` is the setting shown first, e.g.
-    `{"K": 5}` (default: first values); `play` names the parameter that the play button steps (default: the first
-    with more than one value; False: no button).  FEDCORE_LIVE=0 in the environment leaves the live face out.
+    every combination, and the frames follow a hand while it moves.  Three numbers or more get a slider, two values of
+    any kind a toggle, others a menu.  `start` is the setting shown first, e.g. `{"K": 5}` (default: first values);
+    `play` names the parameter that the play button steps (default: the first with a slider; False: no button).
     Raises ValueError for no parameter, an empty list, something that is not a sequence, a repeated value, a name
     that `fn` does not take, more than `max_frames` combinations, or a `start`, `play` or result that fits nothing.
     """
@@ -355,16 +294,16 @@ def explore(
     several = [name for name, v in lists.items() if len(v) > 1]
     if isinstance(play, str) and play not in several:
         raise ValueError(f"play={play!r} is not a parameter with several values; use one of {several or 'none'}")
-    steps = play if isinstance(play, str) else several[0] if several and play is not False else None
+    sliders = [name for name, v in lists.items() if _control(v) == "slider"]
+    steps = play if isinstance(play, str) else sliders[0] if sliders and play is not False else None
     labels = [dict(zip(lists, row, strict=True)) for row in itertools.product(*map(_labels, lists.values()))]
-    frames, index, sizes = [], {}, []
+    frames, index = [], {}
     for row, words in zip(itertools.product(*lists.values()), labels, strict=True):
         figure, numbers = _call(fn, dict(zip(lists, row, strict=True)))
-        picture = index.setdefault(_png(figure), len(index))  # equal pictures are stored once
+        picture = index.setdefault(draw(figure), len(index))  # equal pictures are stored once
         frames.append(Frame(picture, _frame_alt(words, figure, numbers), printed(numbers)))
-        sizes.append(_css_size(figure))
     played = None if steps is None else list(lists).index(steps)
-    return Explorer(fn, lists, frames, list(index), first, played, caption or "", sizes[first])
+    return Explorer(lists, frames, list(index), first, played, caption or "")
 
 
 def _start(lists: Mapping[str, list], start: Mapping[str, Any] | None) -> int:

@@ -5,7 +5,8 @@ A page may print no error of ours to the console and may ask nothing of any mach
 
 from __future__ import annotations
 
-import html
+import base64
+import gzip
 import json
 import os
 import re
@@ -99,6 +100,7 @@ def opened(
         tab.on("console", lambda m: seen.errors.append(m.text) if m.type == "error" and m.text not in THEME else None)
         tab.clock.install()
         tab.goto(page.as_uri() if isinstance(page, Path) else page)
+        tab.evaluate("Promise.all([...document.querySelectorAll('figure.fc-explorer')].map(f => f.unpacked))")
         yield tab
         tab.evaluate("0")  # what the page did last has been reported once this answers
         seen.check()
@@ -127,20 +129,20 @@ def stored(page: str) -> list[Expected]:
     """The explorers of a page, read from its source without running its script."""
     out = []
     for start, block in re.findall(
-        r'<figure class="fc-picture fc-explorer[^>]*data-frame="(\d+)".*?(<img.*?)</figure>', page, re.S
+        r'<figure[^>]* class="fc-picture fc-explorer[^>]*data-frame="(\d+)".*?(<img.*?)</figure>', page, re.S
     ):
         data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', block, re.S)[1])
-        first = html.unescape(re.search(r'<img[^>]* src="([^"]*)"', block)[1])
-        frames = tuple(f | {"picture": data["pictures"][f["picture"]] or first} for f in data["frames"])
+        pictures = json.loads(gzip.decompress(base64.b64decode(data["pictures"].split(",")[1])))
+        frames = tuple(f | {"picture": pictures[f["picture"]][0]} for f in data["frames"])
         out.append(Expected(tuple(data["names"]), tuple(map(tuple, data["labels"])), frames, int(start)))
     return out
 
 
 def expected(explorer: Any) -> Expected:
     """The same from an `Explorer` in Python."""
-    import base64
+    from fedcore import vector
 
-    uris = ["data:image/png;base64," + base64.b64encode(png).decode() for png in explorer.pictures]
+    uris = [vector.uri(drawn.wide) for drawn in explorer.pictures]
     frames = tuple(
         {"picture": uris[f.picture], "alt": f.alt, "numbers": [list(pair) for pair in f.numbers.items()]}
         for f in explorer.frames
@@ -151,7 +153,7 @@ def expected(explorer: Any) -> Expected:
 
 
 def shown(figure: Any) -> dict[str, Any]:
-    """What a reader sees of an explorer now: sliders, picture, words and numbers."""
+    """What a reader sees of an explorer now: controls, picture, words and numbers."""
     return figure.evaluate(
         """figure => ({
             frame: +figure.dataset.frame,
@@ -159,28 +161,36 @@ def shown(figure: Any) -> dict[str, Any]:
             alt: figure.querySelector("img").alt,
             numbers: [...figure.querySelectorAll(".fc-numbers > span")].map(
                 s => [s.firstElementChild.textContent, s.lastElementChild.textContent]),
-            sliders: [...figure.querySelectorAll("input")].map(i => ({
-                name: i.dataset.name, value: +i.value, max: +i.max, spoken: i.getAttribute("aria-valuetext"),
-                printed: i.parentElement.nextElementSibling.textContent, label: i.labels[0].textContent})),
+            controls: [...figure.querySelectorAll("[data-name]")].map(e => {
+                const one = (value, max, spoken, printed, label) => (
+                    {name: e.dataset.name, kind: e.tagName, value: +value, max: +max, spoken, printed, label});
+                if (e.tagName === "INPUT") return one(e.value, e.max, e.getAttribute("aria-valuetext"),
+                    e.parentElement.querySelector("output").textContent, e.labels[0].textContent);
+                if (e.tagName === "SELECT") return one(e.value, e.options.length - 1, e.selectedOptions[0].textContent,
+                    e.selectedOptions[0].textContent, e.labels[0].textContent);
+                const both = [...e.children], on = both.filter(b => b.ariaPressed === "true");
+                return one(both.indexOf(on[0]), both.length - 1, on.map(b => b.textContent).join(), on[0].textContent,
+                    e.ariaLabel);
+            }),
         })"""
     )
 
 
 def check_shown(figure: Any, expect: Expected) -> int:
-    """Picture, alt text and printed numbers are those of the frame the sliders stand on; returns its index."""
+    """Picture, alt text and printed numbers are those of the frame the controls stand on; returns its index."""
     now = shown(figure)
     movable = [name for name, values in zip(expect.names, expect.labels, strict=True) if len(values) > 1]
-    assert [slider["name"] for slider in now["sliders"]] == movable, "not every parameter has its slider"
-    for slider in now["sliders"]:
-        values = expect.labels[expect.names.index(slider["name"])]
-        assert slider["max"] == len(values) - 1, f"slider {slider['name']} has a wrong range"
-        assert slider["label"], f"slider {slider['name']} has no label"
-        value = values[slider["value"]]
-        said = {slider["spoken"], slider["printed"]}
-        assert said == {value}, f"slider {slider['name']} says another value than {value}: {said}"
-    at = expect.index({slider["name"]: slider["printed"] for slider in now["sliders"]})
+    assert [control["name"] for control in now["controls"]] == movable, "not every parameter has its control"
+    for control in now["controls"]:
+        values = expect.labels[expect.names.index(control["name"])]
+        assert control["max"] == len(values) - 1, f"control {control['name']} has a wrong range"
+        assert control["label"], f"control {control['name']} has no label"
+        value = values[control["value"]]
+        said = {control["spoken"], control["printed"]}
+        assert said == {value}, f"control {control['name']} says another value than {value}: {said}"
+    at = expect.index({control["name"]: control["printed"] for control in now["controls"]})
     frame = expect.frames[at]
-    assert now["frame"] == at, f"the figure says frame {now['frame']}, the sliders stand on {at}"
+    assert now["frame"] == at, f"the figure says frame {now['frame']}, the controls stand on {at}"
     assert now["picture"] == frame["picture"], f"the picture is not that of frame {at}"
     assert now["alt"] == frame["alt"], f"the alt text is not that of frame {at}: {now['alt']}"
     assert now["numbers"] == frame["numbers"], f"the numbers are not those of frame {at}: {now['numbers']}"
@@ -188,7 +198,7 @@ def check_shown(figure: Any, expect: Expected) -> int:
 
 
 def drive(figure: Any, expect: Expected) -> set[int]:
-    """Press keys on every slider, checking after each press; returns the frames that were seen."""
+    """Move every control by keys or choice, checking after each move; returns the frames that were seen."""
     seen = {check_shown(figure, expect)}
     for slider in figure.get_by_role("slider").all():
         last = int(slider.get_attribute("max"))
@@ -202,4 +212,34 @@ def drive(figure: Any, expect: Expected) -> set[int]:
             slider.press(key)
             assert int(slider.input_value()) == place, f"{key} moved the slider to {slider.input_value()}, not {place}"
             seen.add(check_shown(figure, expect))
+    for menu in figure.locator("select").all():
+        for place in range(menu.locator("option").count()):
+            menu.select_option(index=place)
+            seen.add(check_shown(figure, expect))
+    for button in figure.locator(".fc-toggle button").all():
+        button.press("Enter")
+        assert button.get_attribute("aria-pressed") == "true"
+        seen.add(check_shown(figure, expect))
     return seen
+
+
+# ---- the playgrounds: their pages, their state and their words
+
+HEAD = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+NAMELESS = """[...document.querySelectorAll("input, button, select")].filter(e => !(e.ariaLabel || e.textContent.trim()
+    || e.labels?.[0]?.textContent.trim())).length"""
+
+
+def state(tab: Any) -> dict[str, Any]:
+    """The settings of the page's first playground."""
+    return tab.evaluate("document.querySelector('.fc-pg').playground.get()")
+
+
+def says(tab: Any) -> str:
+    """What it says in words, once it has settled."""
+    tab.clock.run_for(300)
+    return tab.locator(".pg-says").inner_text()
+
+
+def slider(tab: Any, name: str) -> Any:
+    return tab.locator(f"input[data-name='{name}']")

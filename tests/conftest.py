@@ -1,4 +1,8 @@
-"""What several test files share: the book's flow as a module, and the book built once for all of them."""
+"""What several test files share: the book's flow as a module, and the book built once for all of them.
+
+Tests that look at built pages are marked `built`: `make book` runs them on the pages that it made, `make test` leaves
+them out, and a plain `pytest tests` runs them too.
+"""
 
 import os
 import sys
@@ -13,11 +17,22 @@ sys.path.insert(0, str(ROOT))  # `from tools import book` in a bare `pytest` cal
 matplotlib.use("Agg")  # not by MPLBACKEND: kernels that tests start would inherit it
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "built_book" in getattr(item, "fixturenames", ()):
+            item.add_marker("built")
+
+
 @pytest.fixture(scope="session")
 def built_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the HTML book, rendered from the stored notebooks without running them; once for all workers."""
+    """The folder of the HTML book: FEDCORE_BOOK where it is set, and else rendered from the stored notebooks without
+    running them, once for all workers."""
     from tools import book
 
+    if built := os.environ.get("FEDCORE_BOOK"):
+        assert (ROOT / built / "index.html").exists(), f"FEDCORE_BOOK={built} holds no book: run tools/book.py build"
+        return ROOT / built
     base = tmp_path_factory.getbasetemp()
     html = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "built" / "html"
     html.parent.mkdir(exist_ok=True)

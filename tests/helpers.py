@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from torch import nn
 from torch.func import functional_call
 
 import fedcore as fc
+
+SERVER = multiprocessing.get_context("forkserver")  # a process that imports these once and forks for each process
+SERVER.set_forkserver_preload(["fedcore.reproduce", "pytest"])
 
 
 def problem(n: int = 4, p: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

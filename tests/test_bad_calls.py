@@ -86,6 +86,7 @@ RIGHT: dict[str, tuple[Any, dict[str, Any]]] = {
     "federation": (fc.federation, {"source": IMAGES, "clients": 2, "model": "logistic", "device": "cpu"}),
     "quadratic": (fc.quadratic, {"A": BOXES[0], "b": BOXES[1]}),
     "sweep": (fc.sweep, {"federation": QUADRATIC, "grid": {"method": [fc.FedAvg()]}, "seeds": 1, "rounds": 1}),
+    "playground": (fc.playground, {}), "submodel_playground": (fc.submodel_playground, {}),
     "explore": (fc.explore, {"fn": figure, "a": [1, 2]}), "show": (fc.show, {"figure": None}),
     "shown": (fc.shown, {"method": fc.FedAvg()}), "cite": (lambda names: fc.cite(names), {"names": "FedAvg"}),
     "topology.mixing": (fc.topology.mixing, {"topology": fc.Ring(), "n": 4}),
@@ -140,6 +141,18 @@ TAKES: dict[str, frozenset[str]] = {
     "model": {"function"}, "x": NOTHING, "params": NOTHING, "client": NONE | {"0", "1", "2"}, "X": NOTHING,
     "clients": NONE, "k": numbers(1, 2, whole=True), "to": NOTHING, "change": NOTHING, "y": {"array"},
     "others": NONE | {"dict"}, "targets": {"list", "tuple"}, "probes.mime_ablation: cohort": NONE | {"[3]"},
+    "playground: clients": {"2"}, "playground: methods": {"list", "tuple", "dict"}, "problem": NOTHING,
+    "playground: start": {"array"}, "uneven": numbers(0, 1), "playground: topology": NOTHING,
+    "playground: lr": numbers(0, 10, open_low=True), "playground: server_lr": numbers(0, 10, open_low=True),
+    "playground: cohort": NONE | {"1", "2"}, "playground: seed": numbers(0, 10**6, whole=True),
+    "playground: local_steps": numbers(1, 200, whole=True), "playground: rounds": numbers(1, 200, whole=True),
+    "submodel_playground: clients": {"2"}, "ratio": numbers(0, 1, open_low=True), "side": NOTHING,
+    "submodel_playground: temperature": numbers(0, 10), "submodel_playground: lr": numbers(0, 10, open_low=True),
+    "submodel_playground: local_steps": numbers(1, 50, whole=True),
+    "submodel_playground: rounds": numbers(1, 60, whole=True),
+    "submodel_playground: seed": numbers(0, 10**6, whole=True),
+    **{f"{kind}playground: {name}": values for kind in ("", "submodel_")
+       for name, values in (("name", {"text"}), ("caption", {"text", "digit", "empty"}))},
     "reading": NONE, "History.curve: metric": NOTHING, "History.curve: client": NONE,
     "History.final: client": NONE, "History.plot: metric": NONE, "metric": NOTHING, "ax": NONE,
 }  # fmt: skip
@@ -212,7 +225,8 @@ BESIDE = {
     "ALL", "Method", "CheckpointError", "DataNotFound", "Diverged", "SweepFailed", "Federation", "History", "Quadratic",
     "Shown", "Federation.shrink", "Federation.public_logits", "Federation.public_sensitivities", "Federation.inputs",
     *(f"{kind}.{name}" for kind in ("Federation", "Quadratic") for name in vars(Objective)),  # what a round calls
-    "Federation.batch", "Federation.plot", "Quadratic.module", "playground",  # tested beside it
+    "Federation.batch", "Federation.plot", "Quadratic.module",  # tested beside it
+    "Round",  # which the package makes
     *(f"models.{name}" for name in ("build", "started", "flatten", "digit_model", "preact_resnet", *fc.models.MODELS)),
     *(f"submodels.{name}" for name in ("kept", "stages", "with_heads", "cost", "combine")),
     *(f"probes.{name}" for name in

@@ -22,7 +22,7 @@ def test_pages_are_what_the_code_and_the_results_give(written):
 
 
 def test_every_method_is_in_the_table_of_contents_and_in_the_map_with_a_link():
-    rows = cards.rows((cards.ROOT / "book" / "index.md").read_text("utf-8"))
+    rows = cards.rows((cards.ROOT / "book" / "map.md").read_text("utf-8"))
     for kind in fc.ALL:
         assert f"book/methods/{cards.page(kind)}" in book.pages()
         assert f"{{doc}}`{cards.title(kind)} <methods/{cards.page(kind)}>`" in rows[cards.title(kind)][0]
@@ -50,6 +50,37 @@ def test_docstrings_are_shown_in_their_own_words():
         r"Steps of y_i\_ \* 2.", "", r"**lr, mu**: rates, ``x_``\ s.", "", "**t**: the round.", "",
         "::", "", "    fc.start(a * b)", "", r"Note: so\|so.", "",
     ]  # fmt: skip
+
+
+def test_a_signature_shows_types_without_their_ranges():
+    long = (
+        "(n: ~typing.Annotated[int, ~fedcore.checks.Within(low=1, hint='a, b')] | None = None, f: dict[str, int] = {})"
+    )
+    assert sphinx_fedcore.unannotated(long) == "(n: int | None = None, f: dict[str, int] = {})"
+    assert (
+        sphinx_fedcore.unannotated("(x: ~torch.Annotated[~torch.dtype, Kind(test=<lambda>)] = 1)")
+        == "(x: ~torch.dtype = 1)"
+    )
+
+
+def test_markup_that_screen_readers_take_wrongly_is_mended():
+    long = '<dt>f(<dl>\n<dd><em class="sig-param">n</em>, </dd>\n</dl>)</dt><dd><dl><dt>a</dt><dd>b</dd></dl></dd>'
+    assert sphinx_fedcore.readable("<tr><th></th><th>a</th></tr>") == "<tr><td></td><th>a</th></tr>"
+    mended = sphinx_fedcore.readable(long + '<summary aria-label="Toggle hidden content">The code</summary>')
+    assert '<span class="fc-parameter"><em class="sig-param">n</em>, </span>' in mended
+    assert mended.endswith("<dd><dl><dt>a</dt><dd>b</dd></dl></dd><summary>The code</summary>")
+
+
+def test_the_picture_of_the_map_says_where_each_method_differs_from_fedavg(written):
+    rows = cards.rows((cards.ROOT / "book" / "map.md").read_text("utf-8"))
+    differ = {name: cards.differs(rows[name], rows["FedAvg"]) for name in map(cards.title, fc.ALL)}
+    assert differ["FedAvg"] == (False,) * 4
+    assert differ["FedProx"] == (False, True, False, False)
+    assert differ["FedNova"] == (False, False, True, False)
+    assert differ["SCAFFOLD"] == (True,) * 4
+    text = written[cards.ROOT / "book" / "map.html"]
+    for kind in fc.ALL:
+        assert text.count(f'href="methods/{cards.page(kind)}.html"') == 1
 
 
 def test_runs_that_diverged_are_counted_and_in_no_mean():

@@ -13,14 +13,14 @@ CHAPTERS = [source.stem for source in book.chapters()]
 # Errors in code that no method of the fingerprint below runs: chapter, the tag of the cell that sees it (None: any of
 # its cells), and the error.
 ERRORS = [
-    ("09_fedgse", "exact", ("backward", "dh[0] * (before > 0)", "dh[0]")),  # this and the next: what is proved there
-    ("09_fedgse", "exact", ("gaps", "(a - c, b - d) for (a, b)", "(a + c, b + d) for (a, b)")),
-    ("10_report", None, ("FedUp", "self.alpha / r.lr", "1.01 * self.alpha / r.lr")),
-    ("11_engine", None, ("Linear", "s.put(self.bias, e.sum(1))", "s.put(self.bias, 1.01 * e.sum(1))")),
+    ("fedgse", "exact", ("backward", "dh[0] * (before > 0)", "dh[0]")),  # this and the next: what is proved there
+    ("fedgse", "exact", ("gaps", "(a - c, b - d) for (a, b)", "(a + c, b + d) for (a, b)")),
+    ("report", "again", ("FedUp", "self.alpha / r.lr", "1.01 * self.alpha / r.lr")),
+    ("engine", None, ("Linear", "s.put(self.bias, e.sum(1))", "s.put(self.bias, 1.01 * e.sum(1))")),
 ]
 
 # One per cent in a rule of every method, in rounds of errors that do not meet: each turns the numbers of its methods in
-# the fingerprint of chapter 5, the last entry or what has it in front of a comma.
+# the fingerprint of the comparison, the last entry or what has it in front of a comma.
 ROUNDS = [
     [
         ("FedAvg", "self.server_momentum * r.v", "1.01 * self.server_momentum * r.v", "FedAvg, server momentum"),
@@ -105,8 +105,8 @@ def recorded():
     """Job -> what it records, for all jobs of this file: one process imports the libraries for all of them."""
     jobs = [small.Job(chapter) for chapter in CHAPTERS]
     jobs += [small.Job(chapter, (error,), only) for chapter, only, error in ERRORS]
-    jobs += [small.Job("05_comparison", errors_of(errors), only="fingerprint") for errors in ([], *ROUNDS)]
-    jobs.append(small.Job("09_fedgse", (), only="exact"))
+    jobs += [small.Job("comparison", errors_of(errors), only="fingerprint") for errors in ([], *ROUNDS)]
+    jobs += [small.Job("fedgse", (), only="exact"), small.Job("report", (), only="again")]
     return dict(zip(jobs, small.records(jobs), strict=True))
 
 
@@ -128,9 +128,9 @@ def test_chapter_turns_red_when_what_it_computes_is_wrong(recorded, chapter, onl
 
 @pytest.mark.parametrize("errors", ROUNDS)
 def test_every_method_has_a_number_that_one_per_cent_changes(recorded, errors):
-    numbers = recorded[small.Job("05_comparison", errors_of(errors), only="fingerprint")]
+    numbers = recorded[small.Job("comparison", errors_of(errors), only="fingerprint")]
     assert isinstance(numbers, dict), numbers
-    changed = expect.deviations("05_comparison", numbers, only="fingerprint")
+    changed = expect.deviations("comparison", numbers, only="fingerprint")
     unseen = [
         f"{name}: {wrong}"
         for name, _, wrong, number in errors
@@ -139,13 +139,13 @@ def test_every_method_has_a_number_that_one_per_cent_changes(recorded, errors):
     assert not unseen
 
 
-@pytest.mark.parametrize(("chapter", "only"), [("05_comparison", "fingerprint"), ("09_fedgse", "exact")])
+@pytest.mark.parametrize(("chapter", "only"), [("comparison", "fingerprint"), ("fedgse", "exact"), ("report", "again")])
 def test_a_cell_alone_gives_what_it_gives_in_its_chapter(recorded, chapter, only):
     assert not expect.deviations(chapter, recorded[small.Job(chapter, (), only)], only)
 
 
 def test_every_method_has_a_fingerprint_and_an_error():
-    names = json.loads((book.ROOT / "tests" / "expected" / "05_comparison.json").read_text(encoding="utf-8"))
+    names = json.loads((book.ROOT / "tests" / "expected" / "comparison.json").read_text(encoding="utf-8"))
     taken = {name.removeprefix("fingerprint/").partition(",")[0] for name in names if name.startswith("fingerprint/")}
     methods = {method.__name__ for method in fc.ALL}
     assert methods <= taken
@@ -170,6 +170,22 @@ def test_a_planted_error_that_does_not_fit_is_refused(tmp_path):
         small.plant(tmp_path / "package", [("FedAvg", "no such text", "")])
 
 
+def test_a_solution_takes_the_place_of_what_is_to_be_written_and_must_be_right():
+    """Every exercise in code is checked so by its chapter's small run."""
+    cell = "def twice(x):\n    return x  # change this\n\n\nprint('right' if twice(3) == 6 else 'not yet')\n"
+    right = "def twice(x):\n    return 2 * x\n"
+    assert small.solved(cell, right) == right + "\n\nprint('right' if twice(3) == 6 else 'not yet')\n"
+    small.check_solution(cell, right, {}, "here")
+    with pytest.raises(ValueError, match=r"here prints 'not yet', expected 'right'"):
+        small.check_solution(cell, right.replace("2", "3"), {}, "here")
+    with pytest.raises(ValueError, match=r"prints 'right', expected 'not yet'"):
+        small.check_solution(cell.replace("return x ", "return 2 * x"), right, {}, "here")
+    with pytest.raises(ValueError, match="the solution defines thrice, the exercise twice"):
+        small.solved(cell, right.replace("twice", "thrice"))
+    with pytest.raises(ValueError, match="cell a is an exercise, but"):
+        small.solution_of({"id": "a"}, [{"id": "a"}, {"id": "b", "cell_type": "markdown", "source": ["text"]}])
+
+
 def test_a_chapter_runs_small_in_a_kernel_too(tmp_path):
-    run = book.run_chapter(book.ROOT / "book" / "11_engine.ipynb", small.PARAMETERS, output=tmp_path / "out.ipynb")
-    assert not expect.deviations("11_engine", small.flat(run.numbers))
+    run = book.run_chapter(book.ROOT / "book" / "engine.ipynb", small.PARAMETERS, output=tmp_path / "out.ipynb")
+    assert not expect.deviations("engine", small.flat(run.numbers))

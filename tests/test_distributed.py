@@ -5,11 +5,16 @@ Run by torchrun, and with a number by itself, this file is also the script that 
 
 from __future__ import annotations
 
+import contextlib
+import io
+import multiprocessing
 import os
 import pickle
-import socket
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import helpers as h
@@ -23,10 +28,40 @@ import fedcore as fc
 from fedcore import distributed, memory
 from fedcore import reproduce as command
 from fedcore.algorithms.platform import PlatformSCAFFOLD
+from tools.processes import fork, runs, until
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "seed": 3}  # of 5 clients: one of 4 processes is idle
 SIZES, FULL = {"weighting": "samples", "momentum": 0.5}, {"cohort": None}
+
+
+def all_of_it(r, y):
+    """A probe of all that a round has: what its clients compute, their rows, and the networks that they train."""
+    found = {"gradient": r.gradient(y, 0), "full gradient": r.full_gradient(y), "p": r.p, "K": r.K}
+    found |= {"visits": torch.as_tensor(r.visits), "client": r.clients} | dict(r.rows) | dict(r.memory)
+    each = {name: v.double().reshape(len(y), -1).norm(dim=1) for name, v in found.items()}
+    for k, part in enumerate(r.parts or ()):
+        entries = torch.zeros(y.shape)
+        entries[part.entries("cpu")] = 1
+        each[f"part {k}"] = entries.sum(1)
+    return each | {"mean": r.mean(y).norm(), "sum": r.sum(y - r.x).norm()}
+
+
+def staged(shape, classes):
+    return fc.models.mlp(shape, classes, (8, 6))
+
+
+def probes(kind: str, method: fc.Method) -> list:
+    """Every probe of the package that says something about this method, and one of all that a probe may look at."""
+    found = [fc.probes.drift, fc.probes.consensus, all_of_it]
+    found += [fc.probes.control_error] if "c_i" in method.client_state else []
+    found += [fc.probes.gradient_estimate(0.2)] if isinstance(method, fc.FedUp) else []
+    if kind == "network" and isinstance(method, fc.algorithms.Submodel):
+        beside = {"fixed": fc.HeteroFL({1: 0.5, 0.5: 0.5}, training="masked")}
+        found.append(fc.probes.submodel_gap(labels=method.labels, others=beside))
+    return found
+
+
 CASES = {
     "server momentum": (fc.FedAvg(server_momentum=0.7), SIZES),
     "gradient before the round": (fc.Mime(0.6), {"clip": 0.5, "weight_decay": 0.01}),
@@ -35,7 +70,7 @@ CASES = {
     "last model": (fc.FedUp(alpha=0.2), {"personal": "local"}),
     "personal models": (fc.FedALA(1, 0.8, 0.5), {"personal": True}),
     "sub-models": (fc.HeteroFL({1: 0.5, 0.5: 0.5}, labels="zero", mode="dynamic"), SIZES),
-    "nobody deep": (fc.DepthFL(1.0, alpha=0.2), {}),
+    "depths": (fc.DepthFL({1: 0.5, 0.5: 0.5}, alpha=0.2, labels="zero"), {"model": staged, "probes": [all_of_it]}),
     "no server": (fc.DFedSAM(fc.RandomRegular(2), 0.05), {**FULL, "probes": [fc.probes.consensus]}),
     "the last client's sum": (PlatformSCAFFOLD(), {}),
     "float32": (fc.FedAvg(), {"dtype": torch.float32}),
@@ -65,8 +100,8 @@ TABLES = [Table("trial", "a trial", "S000", lambda profile: CELLS, {{"quick": "t
 """
 
 
-def federation() -> fc.Federation:
-    return h.network(model=test_contract.contrastive)
+def federation(model=test_contract.contrastive) -> fc.Federation:
+    return h.network(model=model)
 
 
 def left(history: fc.History) -> dict:
@@ -80,11 +115,12 @@ def left(history: fc.History) -> dict:
 
 def run(name: str) -> dict:
     method, options = CASES[name]
-    return left(fc.simulate(method, federation(), **RUN | options))
+    options = RUN | options
+    return left(fc.simulate(method, federation(options.pop("model", test_contract.contrastive)), **options))
 
 
 def battery(kind: str, method: fc.Method) -> dict:
-    return left(test_contract.run(method, test_contract.make(kind), rounds=2))
+    return left(test_contract.run(method, test_contract.make(kind), rounds=2, probes=probes(kind, method)))
 
 
 def suits(kind: str, method: fc.Method) -> bool:
@@ -259,7 +295,7 @@ def test_several_processes_give_the_run_of_one(name, N, found):
 
 
 @pytest.mark.parametrize("i", range(len(BATTERY)), ids=lambda i: f"{BATTERY[i][0]}-{BATTERY[i][1]!r}")
-def test_two_processes_give_the_run_of_one_for_every_method(i, found):
+def test_two_processes_give_the_run_of_one_for_every_method_and_all_that_probes_see_of_it(i, found):
     same_run(found[2][0]["battery"][i], battery(*BATTERY[i]))
 
 
@@ -361,6 +397,102 @@ def test_notebooks_under_torchrun_are_refused(found):
     assert "torchrun shares plain runs and no notebooks; add --plain" in found["said"][2]
 
 
+# --- processes that die or hang -------------------------------------------------------------------------------------
+
+SERVER = multiprocessing.get_context("forkserver")  # a process that imports torch once and forks for each launcher
+SERVER.set_forkserver_preload(["torch", "fedcore"])
+LIMIT = 3  # seconds that a process waits for the others
+
+
+class Slow(fc.SCAFFOLD):
+    """Says once in each process that local steps are taken there."""
+
+    def direction(self, G, y, r):
+        file = Path(os.environ["FOLDER"], os.environ["RANK"])
+        if r.t == 1 and not file.exists():
+            file.with_suffix(".half").write_text(str(os.getpid()))
+            file.with_suffix(".half").rename(file)
+        time.sleep(0.02)
+        return super().direction(G, y, r)
+
+
+def launch(folder: Path, N: int) -> None:
+    """A launcher of N workers in a run that takes minutes, each of which leaves its error in a file."""
+    os.environ |= {"FOLDER": str(folder), "FEDCORE_TIMEOUT": str(LIMIT), "OMP_NUM_THREADS": "1"}
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        with pytest.raises(distributed.Lost) as e:
+            fc.simulate(Slow(), federation(), **RUN | {"rounds": 10_000, "cohort": None})
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            sys.excepthook(e.type, e.value, e.tb)  # what Python does where nobody catches it
+        begin = time.monotonic()
+        again = caught(lambda: fc.simulate(fc.FedAvg(), federation(), **RUN))
+        found = said.getvalue(), str(e.value), again[:2], time.monotonic() - begin
+        half = Path(folder, f"{os.environ['RANK']}.half")
+        half.write_bytes(pickle.dumps(found))
+        half.rename(half.with_suffix(".error"))
+        until(lambda: len(list(folder.glob("*.error"))) == N - 1, 5)  # one that ends now would be named by the others
+        os._exit(0)
+
+    fork(N, work)
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory) -> dict:
+    """Three groups at work, `{what will be done to them: (launcher, folder, pids of the workers)}`."""
+    found = {}
+    for what, N in (("kill", 3), ("stop", 2), ("launcher", 2)):
+        folder = tmp_path_factory.mktemp(what)
+        launcher = SERVER.Process(target=launch, args=(folder, N))
+        launcher.start()
+        found[what] = launcher, folder, N
+    for what, (launcher, folder, N) in found.items():
+        assert until(lambda: all((folder / str(r)).exists() for r in range(N)), 60), what  # noqa: B023
+        found[what] = launcher, folder, [int((folder / str(r)).read_text()) for r in range(N)]
+    yield found
+    for launcher, _, pids in found.values():
+        launcher.kill()
+        for pid in filter(runs, pids):
+            os.kill(pid, signal.SIGKILL)
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks Linux what processes do")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("what", "sent", "seconds", "words"),
+    [("kill", signal.SIGKILL, 10, "has ended"), ("stop", signal.SIGSTOP, LIMIT + 5, "is stopped")],
+)
+def test_a_process_that_dies_or_hangs_is_one_line_on_all_others_in_the_stated_time(what, sent, seconds, words, groups):
+    _, folder, pids = groups[what]
+    os.kill(pids[1], sent)
+    others = [folder / f"{r}.error" for r in range(len(pids)) if r != 1]
+    assert until(lambda: all(map(Path.exists, others)), seconds)
+    for file in others:
+        said, message, again, wait = pickle.loads(file.read_bytes())
+        assert said == f"process {file.stem} stops: {message}\n"
+        assert re.match(rf"process 1 of {len(pids)} {words}: started again, a run goes on from its last", message)
+        assert again == ("Lost", message)
+        assert wait < 1, "what is lost is not waited for once more"
+
+
+@linux
+def test_workers_end_with_a_torchrun_that_was_killed(groups):
+    launcher, _, pids = groups["launcher"]
+    assert all(map(runs, pids))
+    launcher.kill()
+    assert until(lambda: not any(map(runs, pids)), 10)
+
+
+@pytest.mark.parametrize("wrong", ["0", "soon", "nan", "1e9", ""])
+def test_a_time_that_is_none_is_refused(wrong, monkeypatch):
+    monkeypatch.setenv("FEDCORE_TIMEOUT", wrong)
+    with pytest.raises(ValueError, match=rf"FEDCORE_TIMEOUT='{wrong}' is no time; use seconds from 1 to 1e6"):
+        distributed.patience()
+
+
 def test_one_process_is_no_group():
     world = distributed.world()
     assert (world.rank, world.size) == (0, 1)
@@ -371,23 +503,8 @@ def test_one_process_is_no_group():
         raise KeyError
 
 
-def forks(N: int, folder: Path) -> None:
-    """Four processes as torchrun starts them, but from one that has read torch already: seconds instead of a minute."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "forks"}
-    os.environ |= {"WORLD_SIZE": str(N), "LOCAL_WORLD_SIZE": str(N)}
-    children = []
-    for rank in range(N):
-        if (child := os.fork()) == 0:
-            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            process(folder)
-            return
-        children.append(child)
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    sys.exit(max(map(abs, statuses)))
-
-
 if __name__ == "__main__":
-    process(Path(sys.argv[1])) if len(sys.argv) == 2 else forks(int(sys.argv[2]), Path(sys.argv[1]))
+    if len(sys.argv) == 2:
+        process(Path(sys.argv[1]))
+    else:
+        sys.exit(fork(int(sys.argv[2]), lambda: process(Path(sys.argv[1]))))

@@ -141,6 +141,20 @@ def test_threads_that_share_the_blocks_change_no_bit(method, model):
     assert torch.equal(runs[0], runs[2])
 
 
+@pytest.mark.parametrize("path", ["auto", "batched", "sequential"])
+@pytest.mark.parametrize("method", [fc.SCAFFOLD(), fc.DFedAvg(fc.Ring())], ids=repr)
+def test_another_number_of_threads_gives_the_same_to_rounding(method, path):
+    fed, before, runs = h.network(path=path), torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            runs.append(fc.simulate(method, fed, rounds=3, lr=0.05, batch_size=8))
+    finally:
+        torch.set_num_threads(before)
+    h.close(runs[0].params, runs[1].params, 1e-13)
+    assert runs[0].cohorts == runs[1].cohorts
+
+
 @pytest.mark.parametrize("model", ["mlp", "digit_cnn", "resnet18_gn"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_fedprox_without_its_term_is_fedavg_to_the_bit_where_the_engine_takes_the_steps(model, dtype):

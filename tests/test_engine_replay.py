@@ -8,7 +8,6 @@ import helpers as h
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 
 import fedcore as fc
 from fedcore.engine import replay
@@ -64,6 +63,8 @@ def test_without_cuda_the_engine_runs_as_before():
 @pytest.mark.skipif(not shutil.which("c++"), reason="needs a C++ compiler")
 @pytest.mark.parametrize("kind", ["batched", "sequential"])
 def test_compiled_paths_give_the_same_run(kind):
+    from torch._dynamo.utils import counters  # seconds, in each process that collects the tests
+
     smooth = lambda shape, classes: nn.Sequential(  # noqa: E731
         nn.Flatten(), nn.Linear(64, 6), nn.Softplus(), nn.Linear(6, classes)
     )

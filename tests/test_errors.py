@@ -68,6 +68,14 @@ def nan_weights() -> nn.Module:
     return module
 
 
+class Detached(nn.Linear):
+    def __init__(self):
+        super().__init__(16, 3)
+
+    def forward(self, x):
+        return super().forward(x.flatten(1)).detach()
+
+
 class Pair(nn.Module):
     def __init__(self):
         super().__init__()
@@ -192,6 +200,14 @@ FEDERATION = [
     (lambda: fed(model=nn.Linear(4, 3)), ValueError, "(1, 4, 3) 3 classes 3 wide"),
     (lambda: fed(model=Pair()), ValueError, "tuple logits [B, classes]"),
     (lambda: fed(model=nn.Flatten()), ValueError, "no parameters at least one"),
+    (
+        lambda: fed(model=nn.Sequential(nn.Flatten(), nn.LazyLinear(3))),
+        ValueError,
+        "LazyLinear '1' call example inputs",
+    ),
+    (lambda: fed(model=nn.DataParallel(flat(nn.Linear(16, 3)))), ValueError, "DataParallel model.module"),
+    (lambda: fed(model=torch.jit.script(flat(nn.Linear(16, 3)))), ValueError, "torch.jit nn.Module that it was made"),
+    (lambda: fed(model=Detached()), ValueError, "no gradient detach() torch.no_grad() NumPy"),
     (lambda: fed(model=nan_weights()), ValueError, "initial parameters NaN finite"),
     (lambda: fed(dtype=torch.int64), ValueError, "dtype=torch.int64 torch.float32 torch.float64"),
     (lambda: fed(device="gpu"), ValueError, "device='gpu' 'cpu' 'cuda'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import math
 
@@ -16,6 +17,8 @@ from fedcore import models, rng
 from fedcore.algorithms import personal
 from fedcore.data.augment import OPERATIONS, SIGNED
 from fedcore.engine import Engine
+from fedcore.experiments.building import build_federation, build_method
+from fedcore.experiments.personal import domains
 
 RUN = {"rounds": 3, "lr": 0.1, "batch_size": 4, "seed": 2}
 
@@ -651,6 +654,25 @@ def test_personal_rows_carry_client_numbers_and_local_ones_are_the_cohorts():
     for t, cohort in enumerate(local.cohorts):
         assert [i for r, name, i, _ in local.rows if (r, name) == (t + 1, "own_accuracy")] == cohort
     assert local.params.equal(history.params)
+
+
+@pytest.mark.parametrize("method", [["FedAvg", {}], ["Ditto", {"lam": 1.0}], ["Central", {}]])
+def test_the_study_of_personal_models_tests_each_on_its_own_domain(method):
+    """As `simulate` evaluates them with personal=True; the stored bits give the same number."""
+    federation = {"source": ["digit_domains", {"train": 20, "test": 10, "size": 8}], "partition": ["ByOwner", {}],
+                  "model": "digit_model_small"}  # fmt: skip
+    run = {"rounds": 1, "lr": 0.1, "batch_size": 10, "local_steps": 2}
+    spec = {"study": "domains", "method": method, "federation": federation, "run": run, "clients": list("abcde")}
+    found = domains(spec, 0, None, None)
+    fed = build_federation(federation, 0, None)
+    h = fc.simulate(build_method(method, fed, run), fed, seed=0, personal=True, **run)
+    if method[0] == "Central":  # its history is that of one client
+        values = fed.evaluate_clients(h.params.expand(5, -1))["own_accuracy"].tolist()
+    else:
+        values = [h.final("own_accuracy", i) for i in range(5)]
+    assert found["clients"] == pytest.approx(dict(zip("abcde", 100 * np.asarray(values), strict=True)), abs=1e-4)
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(found["correct"]), np.uint8), count=found["images"])
+    assert 100 * bits.mean() == found["final"] == pytest.approx(100 * np.mean(values))
 
 
 def test_without_domains_there_is_no_own_accuracy():

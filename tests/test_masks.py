@@ -116,7 +116,7 @@ def test_one_hidden_layer_needs_no_second_sweep():
 
 
 def test_alternating_leaves_a_greedy_choice_that_keeps_nothing():
-    """Chapter 9's exercise: squared gradients [[4, 0, 0], [0, 3, 2]] between the layers, one unit kept in each."""
+    """An exercise: squared gradients [[4, 0, 0], [0, 3, 2]] between the layers, one unit kept in each."""
     between = torch.tensor([[[4.0, 0, 0], [0, 3.0, 2.0]]]).mT.sqrt()
     zeros = torch.zeros(1, 2), torch.zeros(1, 3), torch.zeros(1, 2)
     gradient = [(torch.zeros(1, 2, 2), zeros[0]), (between, zeros[1]), (torch.zeros(1, 2, 3), zeros[2])]

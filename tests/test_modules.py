@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import torchvision
 from test_engine import batch, by_autograd, relative, rows
 from torch import nn
 
@@ -146,11 +145,11 @@ MODULES = {
     "torchvision ResNet18, group norm": (
         lambda: thin_resnet(), BATCHED),
     "torchvision MobileNetV2, group norm": (
-        lambda: torchvision.models.mobilenet_v2(
+        lambda: vision().mobilenet_v2(
             num_classes=5, width_mult=0.1, norm_layer=lambda c: nn.GroupNorm(1, c), dropout=0.0), BATCHED),
     "torchvision SqueezeNet's fire": (
         lambda: Net(lambda m, x: m.out(m.fire(F.relu(m.stem(x))).mean((2, 3))), stem=nn.Conv2d(1, 6, 3),
-                    fire=torchvision.models.squeezenet.Fire(6, 4, 4, 4), out=nn.Linear(8, 5)), "mapped"),
+                    fire=vision().squeezenet.Fire(6, 4, 4, 4), out=nn.Linear(8, 5)), "mapped"),
     "transformer": (Attention, "mapped"),
     "a parameter of its own": (
         lambda: Net(lambda m, x: m.out(x.flatten(1) * m.scale), scale=nn.Parameter(torch.rand(64)),
@@ -177,9 +176,16 @@ MODULES = {
 }  # fmt: skip
 
 
+def vision():
+    """torchvision's models, read where they are used: that takes seconds, in each process that collects the tests."""
+    import torchvision
+
+    return torchvision.models
+
+
 def thin_resnet() -> nn.Module:
-    net = torchvision.models.ResNet(
-        torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=5, norm_layer=lambda c: nn.GroupNorm(2, c)
+    net = vision().ResNet(
+        vision().resnet.BasicBlock, [1, 1, 1, 1], num_classes=5, norm_layer=lambda c: nn.GroupNorm(2, c)
     )
     net.conv1, net.layer3, net.layer4 = nn.Conv2d(1, 64, 3, padding=1, bias=False), nn.Identity(), nn.Identity()
     net.fc = nn.Linear(128, 5)

@@ -1,9 +1,12 @@
-"""A name leads to one thing: no module of the package is hidden, no script stands beside a folder of its name."""
+"""A name leads to one thing: no module of the package is hidden, no script stands beside a folder of its name, and the
+tests that a page names are there."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+import re
 import sys
 from pathlib import Path
 
@@ -25,3 +28,17 @@ def test_a_module_is_what_its_name_gives(name):
 def test_no_file_stands_beside_a_folder_of_its_name():
     folders = {path.parent for path in ROOT.rglob("*.py") if not {".venv", "_build"} & set(path.parts)}
     assert not [folder.name for folder in folders if folder.with_suffix(".py").exists()]
+
+
+def test_every_line_of_what_is_the_same_to_the_bit_names_tests_that_are_there():
+    page = (ROOT / "book" / "decisions.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert len(lines) >= 15
+    for line in lines:
+        named = re.findall(r"`(tests/\w+\.py)::(\w+)`", line)
+        assert named, line
+        for file, test in named:
+            there = {
+                node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)
+            }
+            assert test in there, f"{file}::{test}"

@@ -168,7 +168,27 @@ def test_a_table_scrolls_has_a_caption_and_rounds_for_display_only():
     assert "–" in shown.html
     assert frame.accuracy[0] == 0.951234
     assert "<th>0</th>" not in shown.html
-    assert "<th>A</th>" in pages.table(frame.set_index("method"), "x").html
+    assert '<thead><tr><th scope="col">method</th>' in pages.table(frame.set_index("method"), "x").html
+    assert '<th scope="row">A</th>' in pages.table(frame.set_index("method"), "x").html
+
+
+def test_a_table_has_its_verdict_first_its_numbers_to_the_right_and_no_empty_header():
+    frame = pd.DataFrame({"runs": ["1.5 ± 0.2", "12 %"], "verdict": ["holds in part", "holds"]}, index=["A", "B"])
+    shown = pages.table(frame, "c").html
+    assert shown.index(">verdict<") < shown.index(">runs<")
+    assert '<td class="fc-n">1.5 ± 0.2</td>' in shown
+    assert "<td>holds in part</td>" in shown
+    assert "></th>" not in shown
+    filtered = pages.filtered(frame, "c").html
+    assert filtered.index(">verdict<") < filtered.index(">runs<")
+
+
+def test_a_table_of_few_rows_that_is_too_wide_is_turned_round():
+    frame = pd.DataFrame([[1.5] * 14] * 2, index=["mean", "median"], columns=[f"condition{k}" for k in range(14)])
+    shown = pages.table(frame, "c").html
+    assert shown.count("<tr>") == 15
+    assert '<th scope="row">condition13</th><td class="fc-n">1.5</td><td class="fc-n">1.5</td>' in shown
+    assert pages.table(frame.iloc[:, :4], "c").html.count("<tr>") == 3
 
 
 # ---- record
@@ -274,7 +294,7 @@ def test_pages_and_citations_need_neither_pandas_nor_ipython_to_be_imported():
 
 def test_chapters_that_a_symbol_points_to_exist():
     rows = csv.DictReader((ROOT / "book" / "notation.csv").open(encoding="utf-8", newline=""))
-    chapters = {str(int(path.stem[:2])) for path in (ROOT / "book").glob("[0-9][0-9]_*.ipynb")}
+    chapters = {path.stem for path in (ROOT / "book").glob("*.ipynb")}
     assert {row["first used"] for row in rows} <= chapters | {"landing page"}
 
 

@@ -1,17 +1,15 @@
 """The playground computes what the package computes, says what is wrong, and is operated by hand, key and address."""
 
-from pathlib import Path
+import types
 
 import numpy as np
 import pytest
 import torch
-from browser import chromium, opened
+from browser import HEAD, NAMELESS, chromium, opened, says, slider, state
 
 import fedcore as fc
-from fedcore import playing
-
-MODULE = Path(playing.__file__).parent / "assets" / "playground.js"
-HEAD = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+from fedcore import live, playing
+from fedcore.playing import Playground
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +46,12 @@ def random_state(method, number):
         "uneven": float(g.uniform(0, 1)) if number % 3 == 0 else 0.0,
         "rounds": ROUNDS,
         "seed": int(g.integers(0, 10**6)),
+        "topology": playing.TOPOLOGIES[number // 2 % 4],
     }
 
 
 CORE = f"""{HEAD}<title>core</title><script type="module">
-{MODULE.read_text("utf-8")}
+{Playground.module()}
 window.core = {{render, placed, run, problem, cohort, checked, METHODS, DEFAULTS}};
 </script>"""
 
@@ -78,8 +77,8 @@ def test_the_page_computes_the_numbers_of_the_package_on_200_random_problems(cor
         [states, method],
     )
     worst = 0.0
-    for state, page in zip(states, got, strict=True):
-        pg = fc.playground(**state)
+    for given, page in zip(states, got, strict=True):
+        pg = fc.playground(**given)
         path = pg.paths()[method]
         fed = pg.federation
         scale = np.abs(path).max()
@@ -147,7 +146,7 @@ def test_a_problem_without_a_minimum_says_so_in_words():
         ({"clients": [{"optimum": (0, float("nan"))}] * 2}, r"clients\[0\]\['optimum'\]=nan is out of range"),
         ({"clients": [{"place": (0, 0)}] * 2}, r"use dict\(optimum=\(x, y\)"),
         ({"clients": [{"optimum": (0, 0), "curvature": (-1, 1)}] * 2, "problem": "logistic"}, "curvature.*=-1 is out"),
-        ({"methods": ["FedAvg", "FedBest"]}, "methods has 'FedBest'; the playground has FedAvg"),
+        ({"methods": ["FedAvg", "FedBest"]}, "methods has 'FedBest'; use some of FedAvg"),
         ({"methods": "FedAvg"}, r"use a list, methods=\['FedAvg'\]"),
         ({"methods": [fc.FedAvg(server_momentum=0.5)]}, "the playground's FedAvg takes no parameter"),
         ({"methods": [fc.SCAFFOLD("I")]}, "the playground's SCAFFOLD takes no parameter"),
@@ -221,21 +220,27 @@ def test_a_widget_and_python_hold_one_state(monkeypatch):
     moved = pg.state | {"cohort": 1, "start": [0.25, 0.5]}
     widget.state = moved  # what a hand in the page does
     assert (pg.cohort, pg.start, pg.state) == (1, [0.25, 0.5], moved)
-    monkeypatch.setattr(playing, "can_be_live", lambda: True)
+    monkeypatch.setattr(live, "can_be_live", lambda: True)
     assert {"text/html", "text/plain", "application/vnd.jupyter.widget-view+json"} == set(pg._repr_mimebundle_())
 
 
-def test_without_a_kernel_or_anywidget_the_output_is_html_alone(monkeypatch):
-    pg = fc.playground()
-    assert set(pg._repr_mimebundle_()) == {"text/html", "text/plain"}
-    monkeypatch.setattr(playing, "can_be_live", lambda: True)
-    monkeypatch.setattr(playing.importlib.util, "find_spec", lambda name: None)
-    assert set(pg._repr_mimebundle_()) == {"text/html", "text/plain"}
+def test_without_a_kernel_or_anywidget_or_where_it_is_switched_off_the_output_is_html_alone(monkeypatch):
+    pg, html = fc.playground(), {"text/html", "text/plain"}
+    assert set(pg._repr_mimebundle_()) == html
+    IPython = pytest.importorskip("IPython")
+    monkeypatch.delenv("FEDCORE_LIVE", raising=False)
+    monkeypatch.setattr(IPython, "get_ipython", lambda: types.SimpleNamespace(kernel=True))
+    assert set(pg._repr_mimebundle_()) > html
+    monkeypatch.setenv("FEDCORE_LIVE", "0")
+    assert set(pg._repr_mimebundle_()) == html
+    monkeypatch.delenv("FEDCORE_LIVE")
+    monkeypatch.setattr(live.importlib.util, "find_spec", lambda name: None)
+    assert set(pg._repr_mimebundle_()) == html
 
 
 def test_the_widget_face_follows_its_model_and_tells_it_what_a_hand_does(browser, tmp_path):
     pg = fc.playground(caption="<i>live</i>")
-    (tmp_path / "core.html").write_text(f"{CORE}<style>{playing.asset('playground.css')}</style><body>", "utf-8")
+    (tmp_path / "core.html").write_text(f"{CORE}<style>{Playground.style()}</style><body>", "utf-8")
     with opened(browser, tmp_path / "core.html") as tab:
         tab.wait_for_function("window.core")
         tab.evaluate(
@@ -276,19 +281,6 @@ def page(tmp_path):
     path = tmp_path / "page.html"
     path.write_text(f"{HEAD}<title>t</title><body>{fc.playground(caption='A & <b>').html()}", "utf-8")
     return path
-
-
-def state(tab):
-    return tab.evaluate("document.querySelector('.fc-pg').playground.get()")
-
-
-def says(tab):
-    tab.clock.run_for(300)
-    return tab.locator(".pg-says").inner_text()
-
-
-def slider(tab, name):
-    return tab.locator(f"input[data-name='{name}']")
 
 
 def test_the_picture_follows_the_pointer_before_it_lets_go(browser, page):
@@ -358,11 +350,7 @@ def test_every_point_and_control_has_a_name_and_answers_to_keys(browser, page):
         assert after["curvature"][0] == before["curvature"][0]
         assert after["curvature"][1] != before["curvature"][1]
         tab.locator("summary").click()
-        nameless = tab.evaluate(
-            """[...document.querySelectorAll("input, button, select")].filter(e => !(e.ariaLabel || e.textContent.trim()
-            || e.labels?.[0]?.textContent.trim())).length"""
-        )
-        assert nameless == 0
+        assert tab.evaluate(NAMELESS) == 0
         tab.get_by_role("radio", name="bytes").check()
         tab.clock.run_for(50)
         assert "against bytes: FedAvg 0.83 and SCAFFOLD" in tab.locator(".pg-chart svg").get_attribute("aria-label")
@@ -513,4 +501,4 @@ def test_two_playgrounds_of_a_page_do_not_move_each_other(browser, tmp_path):
 
 
 def test_the_module_weighs_less_than_60_kb():
-    assert len(playing.asset("playground.js")) + len(playing.asset("playground.css")) < 60_000
+    assert len((Playground.module() + Playground.style()).encode()) < 60_000

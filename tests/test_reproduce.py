@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import helpers as h
 import numpy as np
 import pytest
 import torch
@@ -114,6 +115,31 @@ def here(trial, monkeypatch, capsys):
 def environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+# in processes of their own, forked where the package has been read
+
+
+def begun(folder: Path, *arguments: str) -> None:
+    """The command."""
+    sys.exit(reproduce.main(command(folder, *arguments)[3:]))
+
+
+def working(file: Path, locked) -> None:
+    """A process that is at work on a cell until it is killed."""
+    with cells._alone(file):
+        locked.set()
+        time.sleep(600)
+
+
+def with_no_more_room(file: Path, said) -> None:
+    """A further seed of a cell, where no file can be longer than the cell's is now; says the error."""
+    size = file.stat().st_size
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    with pytest.raises(OSError) as e:
+        reproduce.run_cell(SPEC, [0, 1], file=file)
+    said.send(str(e.value))
 
 
 def result(folder: Path, table: str, cell: str) -> dict:
@@ -242,13 +268,18 @@ def test_a_wrong_specification_is_explained(spec, message):
 
 
 def test_killed_in_the_middle_and_started_again_gives_the_same_bits(trial, here):
-    with subprocess.Popen(command(trial, "long", "--plain", "--seeds", "1"), cwd=ROOT, env=environment()) as process:
+    process = h.SERVER.Process(target=begun, args=(trial, "long", "--plain", "--seeds", "1"))
+    process.start()
+    try:
         until = time.monotonic() + 60
         while not list(trial.glob("results/quick/long/unfinished/*/seed0/checkpoint.npz")):
             assert time.monotonic() < until
-            assert process.poll() is None
+            assert process.is_alive()
             time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert not (trial / "results" / "quick" / "long" / "long.json").exists()
     assert here("long", "--plain", "--seeds", "1")[0] == 0
     spec = {**SPEC, "run": {**SPEC["run"], "rounds": 200, "eval_every": 10}}
@@ -259,11 +290,12 @@ def test_killed_in_the_middle_and_started_again_gives_the_same_bits(trial, here)
 
 
 def test_two_batches_on_one_folder_run_no_cell_twice(trial):
-    both = [
-        subprocess.Popen(command(trial, "counted", "--plain", "--seeds", "2"), cwd=ROOT, env=environment())
-        for _ in range(2)
-    ]
-    assert [process.wait(120) for process in both] == [0, 0]
+    both = [h.SERVER.Process(target=begun, args=(trial, "counted", "--plain", "--seeds", "2")) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(120)
+    assert [process.exitcode for process in both] == [0, 0]
     runs = (trial / "log.txt").read_text().splitlines()
     assert sorted(runs) == [f"c{k} {seed}" for k in range(4) for seed in range(2)]
     for k in range(4):
@@ -274,19 +306,14 @@ def test_two_batches_on_one_folder_run_no_cell_twice(trial):
 
 def test_list_counts_the_cells_that_some_process_works_on_now(trial, here):
     assert "running" not in here("list", "--seeds", "2")[1]
+    locked = h.SERVER.Event()
     file = Place(trial / "results", "quick", "counted").file(Cell("c1", {}))
-    code = f"""
-from pathlib import Path
-from fedcore.experiments import cells
-with cells._alone(Path({str(file)!r})):
-    print("locked", flush=True)
-    input()
-"""
-    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT, "env": environment()}
-    with subprocess.Popen([sys.executable, "-c", code], **quiet) as process:
-        assert process.stdout.readline() == "locked\n"
-        assert "0 of 4 cells done x 2 seeds, 1 running now;" in here("list", "--seeds", "2")[1]
-        process.kill()
+    process = h.SERVER.Process(target=working, args=(file, locked), daemon=True)
+    process.start()
+    assert locked.wait(60)
+    assert "0 of 4 cells done x 2 seeds, 1 running now;" in here("list", "--seeds", "2")[1]
+    process.kill()
+    process.join()
     assert "running" not in here("list", "--seeds", "2")[1], "a worker that died works no more"
 
 
@@ -318,17 +345,13 @@ def test_a_failing_notebook_is_named_with_its_error(trial):
 def test_a_full_disk_is_explained_and_costs_no_finished_cell(tmp_path):
     file = tmp_path / "cell.json"
     reproduce.run_cell(SPEC, [0], file=file)
-    before, size = file.read_bytes(), file.stat().st_size
-    code = f"""
-import resource, signal
-from fedcore import reproduce
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
-reproduce.run_cell({SPEC!r}, [0, 1], file={str(file)!r})
-"""
-    assert resource.RLIMIT_FSIZE is not None
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd=ROOT)
-    assert "make room" in done.stderr
+    before = file.read_bytes()
+    ours, theirs = h.SERVER.Pipe()
+    process = h.SERVER.Process(target=with_no_more_room, args=(file, theirs))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
+    assert "make room" in ours.recv()
     assert file.read_bytes() == before
     assert [p for p in tmp_path.iterdir() if p.suffix == ".json"] == [file]
 
@@ -366,7 +389,7 @@ def test_a_table_runs_end_to_end_as_notebooks_and_a_dead_worker_costs_its_runnin
     assert "2 cells run, 0 stood already, 0 failed" in out
     notebooks = sorted((trial / "results" / "quick" / "two" / "notebooks").glob("*.ipynb"))
     assert [n.name for n in notebooks] == ["FedAvg.ipynb", "FedUp-中文-é.ipynb"]
-    assert "image/png" in notebooks[0].read_text()
+    assert "image/svg+xml" in notebooks[0].read_text()
     assert "0 cells run, 2 stood already" in here("two", "--seeds", "2")[1]
     assert "2 of 2 cells done" in here("list", "--seeds", "2")[1]
     here("report", "--seeds", "2")
@@ -453,6 +476,29 @@ def test_ctrl_c_ends_a_batch_in_five_seconds_and_says_what_is_kept(trial):
     assert process.returncode == 130
     assert "what is finished is kept" in err
     assert "Traceback" not in err
+
+
+def test_checkpoints_of_stored_runs_are_swept_at_the_next_start_and_others_kept(trial, here):
+    assert here("two", "--plain", "--seeds", "1")[0] == 0
+    folder = trial / "results" / "quick" / "two" / "unfinished" / f"{identity(SPEC)}-0123456789abcdef"
+    for run in ("seed0", "seed1"):  # as a kill after the result was stored leaves the first
+        (folder / run).mkdir(parents=True)
+    assert here("two", "--plain", "--seeds", "1")[0] == 0
+    assert [left.name for left in folder.iterdir()] == ["seed1"]
+    (folder / "seed1").rename(folder / "seed0")
+    assert here("two", "--plain", "--seeds", "1")[0] == 0
+    assert not folder.exists()
+
+
+def test_too_few_open_files_for_notebooks_are_said_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    with pytest.raises(ValueError, match=r"64 open files are allowed.*needs about 128; say ulimit -n 128 first"):
+        batch._room_for_files(128)
+    raised = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: raised.append(limits))
+    batch._room_for_files(128)
+    assert raised == [(128, 4096)]
 
 
 def test_a_local_cluster_listens_on_no_interface_but_loopback():
@@ -672,7 +718,7 @@ def test_stand_ins_never_stand_beside_a_value_of_other_data():
 
 
 @pytest.mark.parametrize("profile", ["quick", "desk"])
-@pytest.mark.parametrize("name", [*TRAINED, *THESIS, "shift-ablation"])
+@pytest.mark.parametrize("name", [*TRAINED, *THESIS, "shift-ablation", "fedup-further", "shift-personal"])
 def test_every_method_of_a_column_is_searched_alike(name, profile):
     by_column = {}
     for cell in reproduce.get(name).cells(profile):
@@ -788,7 +834,8 @@ def test_the_control_starts_every_method_from_one_model():
 
 def test_every_definition_has_cells_captions_and_specifications_that_build():
     for table in reproduce.tables().values():
-        assert {"paper"} <= set(table.captions) <= set(definitions.PROFILES)
+        assert set(table.captions) <= set(definitions.PROFILES)
+        assert "paper" in table.captions or table.name in ("fedup-further", "shift-personal"), "in no document"
         for profile, caption in table.captions.items():
             listed = table.cells(profile)
             assert caption

@@ -44,9 +44,6 @@ def federation() -> fc.Federation:
 
 # --- a real SIGKILL -----------------------------------------------------------------------------------------------
 
-SERVER = multiprocessing.get_context("forkserver")  # a process that imports torch once and forks for each run
-SERVER.set_forkserver_preload(["torch"])
-
 
 def slowly(method: fc.Method, folder: Path, out: Path, pause: float) -> None:
     """A run of 60 rounds of `pause` seconds and more, which leaves its dump in `out`."""
@@ -56,7 +53,7 @@ def slowly(method: fc.Method, folder: Path, out: Path, pause: float) -> None:
 
 
 def start(*given) -> multiprocessing.Process:
-    process = SERVER.Process(target=slowly, args=given)
+    process = h.SERVER.Process(target=slowly, args=given)
     process.start()
     return process
 
@@ -313,7 +310,8 @@ SAME_BUT = {
     "owners of test images": (
         {"fed": owned([0, 1, 2, 3] * 2)}, {"fed": owned([0, 0, 1, 1, 2, 2, 3, 3])}, "federation's owners",
     ),
-    "augmented copies": ({"fed": augmented(0)}, {"fed": augmented(1)}, "federation's augment"),
+    # made where they are used: augmentation imports torchvision, which the processes above would do as well
+    "augmented copies": (lambda: {"fed": augmented(0)}, lambda: {"fed": augmented(1)}, "federation's augment"),
     "an array of a method": (
         {"method": Scaled(torch.ones(2000))},
         {"method": Scaled(torch.ones(2000).index_fill(0, torch.tensor(1000), 2.0))},
@@ -328,6 +326,7 @@ SAME_BUT = {
 @pytest.mark.parametrize("what", SAME_BUT)
 def test_a_run_that_is_the_same_but_for_one_thing_is_refused_either_way_round(what, tmp_path):
     *both, words = SAME_BUT[what]
+    both = [one() if callable(one) else one for one in both]
     for k, (first, second) in enumerate((both, both[::-1])):
         again(tmp_path / str(k), **first)
         again(tmp_path / str(k), **first)  # it is itself
@@ -458,6 +457,31 @@ def test_a_full_disk_leaves_the_old_checkpoint_whole_and_no_litter(saved):
         assert saved.read_bytes() == before
         assert [p.name for p in saved.parent.iterdir()] == ["checkpoint.npz"]
     assert dump(again(saved.parent, rounds=6)) == dump(fc.simulate(fc.SCAFFOLD(), federation(), rounds=6, **RUN))
+
+
+def test_a_full_disk_at_the_first_checkpoint_speaks_of_none_before_it(tmp_path):
+    soft = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, soft[1]))
+    try:
+        with pytest.raises(OSError, match=r"after 1 rounds.*there is none before it: make room"):
+            again(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, soft)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_converts_what_is_new_of_a_history_and_holds_all_of_it(tmp_path):
+    store, rows, cohorts = checkpoint.Store(tmp_path, {}, {}), [], []
+    for t in range(4):
+        cohorts.append([t, 2 * t])
+        rows += [(t, "loss", None, t / 3), (t, f"new {t}", t, -1.0)]
+        rows = list(rows)  # the history may be another list
+        store.save(t, {}, cohorts, rows)
+        saved = store.load(9)
+        assert (saved.rows, saved.cohorts) == (rows, cohorts)
+    store.save(1, {}, cohorts[:1], rows[1:2])  # another history
+    saved = store.load(9)
+    assert (saved.rows, saved.cohorts) == (rows[1:2], cohorts[:1])
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])

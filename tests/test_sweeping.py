@@ -33,13 +33,13 @@ def test_every_setting_with_every_seed_is_the_run_of_simulate():
         h = fc.simulate(method, digits(1, fc.Dirichlet(0.3)), lr=0.2, seed=1, **RUN)
         at = (frame["method"] == repr(method)) & (frame["partition"] == repr(fc.Dirichlet(0.3)))
         one = frame[at & (frame["lr"] == 0.2) & (frame["seed"] == 1)]
-        pd.testing.assert_frame_equal(one[list(h.frame())].reset_index(drop=True), h.frame())
+        pd.testing.assert_frame_equal(one[list(h.frame())].reset_index(drop=True), h.frame(), check_exact=True)
 
 
 def test_processes_give_what_one_gives():
     alone = fc.sweep(bowls, {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=[3, 5], rounds=3)
     both = fc.sweep(bowls, {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=[3, 5], rounds=3, workers=2)
-    pd.testing.assert_frame_equal(alone, both)
+    pd.testing.assert_frame_equal(alone, both, check_exact=True)
 
 
 def test_workers_of_a_dask_cluster_give_what_one_process_gives():
@@ -49,7 +49,7 @@ def test_workers_of_a_dask_cluster_give_what_one_process_gives():
     where = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
     with distributed.Client(**where), joblib.parallel_config(backend="dask"):
         there = fc.sweep(bowls, {"lr": [0.1, 0.2]}, workers=None, **settings)
-    pd.testing.assert_frame_equal(alone, there)
+    pd.testing.assert_frame_equal(alone, there, check_exact=True)
 
 
 def test_a_second_call_does_what_is_missing(tmp_path):

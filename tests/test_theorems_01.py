@@ -1,4 +1,7 @@
-"""The propositions of chapter 1, "Averaging and drift", checked numerically in float64 through the package."""
+"""The propositions on averaging, heterogeneity and drift, checked numerically in float64 through the package."""
+
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -176,11 +179,63 @@ def test_even_numbers_of_steps_need_no_condition_on_the_step():
     assert (np.diff(sum(z**k for k in range(3))) < 0).any()
 
 
+@pytest.mark.parametrize("K", [1, 4, 12])
+def test_thm_fedavg_convergence(K):
+    """On random convex problems, quadratics without a strong curvature among them, the bound holds and is no bound
+    by orders of magnitude everywhere; without its second term it fails."""
+    draw, tightest, without = np.random.default_rng(K), [], []
+    for _ in range(24):
+        n, d = 3, int(draw.integers(1, 4))
+        roots = draw.normal(size=(n, d, max(1, d - 1)))
+        A = roots @ roots.transpose(0, 2, 1)  # positive semi-definite, singular for d > 1
+        b = draw.normal(size=(n, d)) * draw.choice([0.1, 1.0, 10.0])
+        L = np.linalg.eigvalsh(A).max()
+        lr, T = draw.choice([0.1, 0.5, 1.0]) / (6 * L * K), int(draw.choice([1, 20, 300]))
+        best = np.linalg.lstsq(A.sum(0), np.einsum("npq,nq->p", A, b), rcond=None)[0]
+
+        def F(x, A=A, b=b):
+            return np.einsum("np,npq,nq->n", x - b, A, x - b).mean() / 2
+
+        x = start = best + draw.choice([0.001, 1.0]) * draw.normal(size=d)
+        excess = []
+        for _ in range(T):
+            Y = np.repeat(x[None], n, 0)
+            for _ in range(K):
+                excess.append(F(Y.mean(0)))
+                Y = Y - lr * np.einsum("npq,nq->np", A, Y - b)
+            x = Y.mean(0)
+        sigma2 = (np.einsum("npq,nq->np", A, best - b) ** 2).sum(1).mean()
+        left = np.mean(excess) - F(best)
+        first, second = 2 * ((start - best) ** 2).sum() / (lr * K * T), 5 * L * lr**2 * K * (K - 1) * sigma2
+        assert left <= (first + second) * (1 + 1e-9)
+        tightest.append(left / (first + second))
+        without.append(left > first)
+    assert max(tightest) > 0.02
+    assert any(without) == (K > 1)
+
+
+@pytest.mark.parametrize(("q", "n"), [(0.1, 20), (1.0, 20), (0.3, 100)])
+def test_thm_dirichlet_holders(q, n):
+    """The mean over draws of sum_i p_i^2, by NumPy's Dirichlet; and what the chapter reads off it."""
+    p = np.random.default_rng(0).dirichlet(np.full(n, q), size=40_000)
+    assert (p**2).sum(1).mean() == pytest.approx((q + 1) / (n * q + 1), rel=0.02)
+
+
+def test_the_chapter_counts_the_holders_of_a_label_as_proved():
+    text = (Path(__file__).parent.parent / "book" / "heterogeneity.ipynb").read_text(encoding="utf-8")
+    counted = re.search(
+        r"With \$q = ([\d.]+)\$ that is ([\d.]+) of (\d+) clients, ([\d.]+) of (\d+) and (\d+) of (\d+)", text
+    )
+    q, *pairs = map(float, counted.groups())
+    for holders, n in zip(pairs[::2], pairs[1::2], strict=True):
+        assert holders == round((n * q + 1) / (q + 1), 1)
+
+
 # --- the exercises --------------------------------------------------------------------------------------------------
 
 
 def test_unequal_numbers_of_steps_bias_the_limit_although_all_curvatures_are_equal():
-    """Exercise 1, played through the package one client at a time, which is what lets K_i differ."""
+    """The first exercise on heterogeneity, through the package one client at a time, which is what lets K_i differ."""
     K, b, x = (5, 20), (1.0, -1.0), 0.3
     for _ in range(60):
         ends = [
@@ -196,7 +251,7 @@ def test_unequal_numbers_of_steps_bias_the_limit_although_all_curvatures_are_equ
 
 
 def test_smaller_steps_at_equal_walking_distance_keep_the_bias():
-    """Exercise 2: lr -> 0 with lr K = 0.5 tends to the gradient-flow limit, not to the optimum."""
+    """The first exercise on drift: lr -> 0 with lr K = 0.5 tends to the gradient-flow limit, not to the optimum."""
     flow = 1 - np.exp(-0.5 * np.array([1.0, 3.0]))
     wanted = (flow[0] - flow[1]) / flow.sum()
     assert wanted == pytest.approx(-0.3276, abs=5e-5)

@@ -1,4 +1,4 @@
-"""The propositions of chapter 2, "SCAFFOLD", checked numerically in float64 through the package."""
+"""The propositions on SCAFFOLD, checked numerically in float64 through the package."""
 
 import itertools
 

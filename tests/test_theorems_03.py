@@ -1,4 +1,4 @@
-"""Chapter 3's theorems as numbers: one test a label, in float64, through the public interface."""
+"""FedUp's theorems as numbers: one test a label, in float64, through the public interface."""
 
 from __future__ import annotations
 

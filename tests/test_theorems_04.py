@@ -1,4 +1,4 @@
-"""Chapter 4's proposition as numbers, in float64, through the public interface."""
+"""Mime's proposition as numbers, in float64, through the public interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chapter 5's propositions as numbers, in float64, through the public interface."""
+"""The comparison's propositions as numbers, in float64, through the public interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chapter 6's propositions as numbers, in float64, through the public interface; and what its source's table says."""
+"""DFedGAM's propositions as numbers, in float64, through the public interface; and what its source's table says."""
 
 from __future__ import annotations
 

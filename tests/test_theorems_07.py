@@ -1,4 +1,4 @@
-"""Chapter 7's propositions as numbers, in float64, through the public interface."""
+"""Feature shift's propositions as numbers, in float64, through the public interface."""
 
 from __future__ import annotations
 

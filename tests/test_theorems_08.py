@@ -1,4 +1,4 @@
-"""Chapter 8's propositions as numbers, in float64, through the public interface."""
+"""Neuron conflict's propositions as numbers, in float64, through the public interface."""
 
 from __future__ import annotations
 

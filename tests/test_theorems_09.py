@@ -1,4 +1,4 @@
-"""Chapter 9's propositions, in float64 and by enumeration: what a mask does to a gradient, what a score promises."""
+"""Propositions on masks, in float64 and by enumeration: what a mask does to a gradient, what a score promises."""
 
 from __future__ import annotations
 

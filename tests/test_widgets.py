@@ -1,18 +1,19 @@
-"""Pictures, their words and their numbers; the live and the stored face of explorers; the recurring plots."""
+"""Pictures, their words and their numbers; explorers; the recurring plots."""
 
-import io
+import base64
+import gzip
 import json
-import os
 import re
 import subprocess
 import sys
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from PIL import Image
 
-from fedcore import plots, widgets
+from fedcore import looks, plots, vector, widgets
 from fedcore.alt import printed, rounded
 from fedcore.widgets import describe, explore, show
 
@@ -22,6 +23,11 @@ def line(slope=2.0, K=3):
     ax.plot(np.arange(K + 1), slope * np.arange(K + 1) - 1, label="loss")
     ax.set(title="Descent", xlabel="round", ylabel="training loss")
     return figure
+
+
+def unpacked(page):
+    store = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page, re.S)[1])
+    return store | {"pictures": json.loads(gzip.decompress(base64.b64decode(store["pictures"].split(",")[1])))}
 
 
 def numbered_line(slope, K):
@@ -42,8 +48,18 @@ def test_alt_text_follows_the_data():
     assert describe(line(2.0)) == describe(line(2.0))
 
 
-def test_alt_text_ends_with_the_numbers_as_printed():
-    assert describe(line(), {"final loss": 0.123456, "rounds": 3}).endswith("Numbers: final loss 0.1235, rounds 3.")
+def test_alt_text_says_the_message_first_then_the_numbers_then_what_is_drawn():
+    figure, ax = plots.figure()
+    ax.plot([0, 1], [5.0, 1.0], label="SCAFFOLD")
+    ax.plot([0, 1], [5.0, 3.0], label="FedAvg")
+    ax.plot([0, 1], [0.0, 9.0])
+    ax.set(xlabel="round", ylabel="loss")
+    text = describe(figure, {"final loss": 0.123456, "rounds": 3})
+    assert text.startswith(
+        "Loss against round. FedAvg ends highest, at 3, SCAFFOLD lowest, at 1. "
+        "Numbers: final loss 0.1235, rounds 3. SCAFFOLD: from 5"
+    )
+    assert "A line" not in text, "what a legend does not name is left out"
 
 
 def test_alt_text_is_never_empty_and_never_longer_than_two_hundred_words():
@@ -106,26 +122,63 @@ def test_scalars_of_numpy_and_torch_are_numbers():
 # --------------------------------------------------------------------------------------------- static picture
 
 
-def test_a_picture_is_a_small_palette_png_with_the_same_bytes_each_time():
+def test_a_picture_is_a_small_svg_with_the_same_text_each_time_and_leaves_its_figure_alone():
     figure = line()
-    canvas, dpi = figure.canvas, figure.dpi
-    first, again = show(figure).png, show(figure).png
-    assert first == again == show(line()).png
-    assert first != show(line(2.5)).png
-    assert figure.canvas is canvas
-    assert figure.dpi == dpi
-    picture = Image.open(io.BytesIO(first))
-    assert picture.mode == "P"
-    assert len(picture.getcolors()) <= 64
-    assert picture.width == 4 * widgets.DPI
-    assert picture.convert("RGB").getpixel((2, 2)) == (255, 255, 255)
-    assert len(first) < 20_000
+    before = figure.canvas, figure.dpi, tuple(figure.get_size_inches()), figure.patch.get_visible()
+    first, again = show(figure).drawn, show(figure).drawn
+    assert first == again == show(line()).drawn
+    assert first != show(line(2.5)).drawn
+    assert (figure.canvas, figure.dpi, tuple(figure.get_size_inches()), figure.patch.get_visible()) == before
+    assert first.size == (440, 264)
+    assert len(first.wide) < 9_000
 
 
-def test_a_transparent_figure_gets_white_paper():
+def test_a_picture_has_no_paper_and_its_colours_turn_on_a_dark_page():
     figure = line()
-    figure.patch.set_alpha(0)
-    assert Image.open(io.BytesIO(show(figure).png)).convert("RGB").getpixel((2, 2)) == (255, 255, 255)
+    figure.axes[0].plot([0, 1], [0, 1], "k-")
+    text = show(figure).drawn.wide
+    day, night = re.findall(r":root{([^}]*)}", text)
+    by_day, by_night = (dict(pair.split(":") for pair in part.rstrip(";").split(";")) for part in (day, night))
+    assert "@media(prefers-color-scheme:dark)" in text
+    ground = {"fill": looks.colours()["paper"], "dark": looks.colours(dark=True)["paper"]}
+    for name, colour in by_day.items():
+        assert by_night[name] == looks.dark(colour)
+    ink = next(name for name, colour in by_day.items() if colour == looks.colours()["ink"])
+    assert looks.contrast(by_day[ink], ground["fill"]) > 7
+    assert looks.contrast(by_night[ink], ground["dark"]) > 7
+    assert not re.search(r'<path class="c\d+" d="M0 [\d.]+L', text), "the figure's white paper is drawn"
+    figure.patch.set_facecolor("#ffeeaa")
+    assert "#ffeeaa" in show(figure).drawn.wide
+
+
+def test_on_a_phone_panels_are_stacked_and_letters_are_as_large_as_text():
+    figure, axes = plots.figure(7.4, 3.0, ncols=3)
+    for k, ax in enumerate(axes):
+        ax.plot([0, 1], [k, 1], label=f"curve {k}")
+    handles = [handle for ax in axes for handle in ax.get_lines()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    drawn, specs = show(figure).drawn, [ax.get_subplotspec() for ax in axes]
+    assert drawn.phone_size[0] / widgets.CSS_INCH == vector.PHONE
+    assert drawn.phone_size[1] > 2 * drawn.size[1]
+    for text in (drawn.wide, drawn.phone):
+        heights = [float(y) for y in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>curve \d<', text)]
+        assert len(heights) == 3
+        assert len(set(heights)) == (1 if text is drawn.wide else 2), "two names a line on a phone"
+    assert 11 / 72 * 358 / vector.PHONE > 12, "CSS pixels of a label in a column of 358"
+    assert [ax.get_subplotspec() for ax in axes] == specs
+    assert show(figure).drawn == drawn
+
+
+def test_letters_of_a_formula_become_words_and_a_heat_map_one_image():
+    figure, ax = plots.figure()
+    ax.set_xlabel(r"round $t$ of $\alpha_i$")
+    ax.pcolormesh(np.arange(900.0).reshape(30, 30))
+    text = show(figure).drawn.wide
+    assert ">round\xa0</tspan>" in text
+    assert text.count("<image") == 1
+    assert "image{filter:invert" in text
+    ax.imshow(np.zeros((4, 4, 3)))
+    assert "image{filter:invert" not in show(figure).drawn.wide  # a photograph keeps its colours
 
 
 def test_a_picture_prints_its_numbers_and_says_them():
@@ -135,9 +188,10 @@ def test_a_picture_prints_its_numbers_and_says_them():
     assert "<span>final &lt;loss&gt;</span> <b>0.1235</b>" in page
     assert "One &amp; two" in page
     assert "Numbers: final &lt;loss&gt; 0.1235." in re.search(r'alt="([^"]*)"', page)[1]
-    assert page.count("data:image/png;base64,") == 1
+    assert page.count("data:image/svg+xml,") == 2  # for a column and for a phone
     assert "<script" not in page
-    assert re.search(r'<img class="dark-light"', page)
+    for part in re.findall(r'(?:src|srcset)="data:image/svg\+xml,([^"]*)"', page):
+        ElementTree.fromstring(unquote(part))
 
 
 def test_words_of_the_author_replace_the_description_but_not_the_numbers():
@@ -172,7 +226,7 @@ def test_equal_frames_are_stored_once():
     explorer = explore(lambda n, m: line(n), n=[1, 2], m=[1, 2, 3])
     assert len(explorer.frames) == 6
     assert len(explorer.pictures) == 2
-    assert explorer.html().count("data:image/png;base64,") == 2
+    assert len(unpacked(explorer.html())["pictures"]) == 2
 
 
 def test_html_is_one_block_that_markdown_and_sphinx_leave_alone():
@@ -183,19 +237,18 @@ def test_html_is_one_block_that_markdown_and_sphinx_leave_alone():
     assert figure.count("<script") == figure.count("</script>") == 2
     assert "<!--" not in figure
     assert not re.search(r'\b(?:src|href)="(?!data:)', figure)
-    store = json.loads(re.search(r'<script type="application/json">(.*?)</script>', figure, re.S)[1])
-    assert store["frames"][1]["numbers"] == [["</script>", "<!-- "]]
+    assert unpacked(figure)["frames"][1]["numbers"] == [["</script>", "<!-- "]]
 
 
 def test_html_is_the_same_each_time_and_the_script_is_small():
     first, again = (explore(numbered_line, slope=[1.0, 2.0], K=[1, 2], caption="Same.").html() for _ in range(2))
     assert first == again
-    assert len(widgets.asset("explore.js")) < 4000
+    assert len(widgets.asset("explore.js")) < 4500
 
 
 def test_frames_of_an_explorer_are_light():
     explorer = explore(numbered_line, slope=[1.0, 2.0, 3.0], K=[1, 2, 3])
-    assert max(map(len, explorer.pictures)) < 20_000
+    assert len(explorer.html()) < 60_000
 
 
 def test_values_too_close_for_a_short_label_are_written_out():
@@ -220,73 +273,26 @@ def test_importing_widgets_and_plots_loads_no_plotting_and_no_notebook_library()
     assert run.stdout.strip() == "[]"
 
 
-# --------------------------------------------------------------------------------------------------- live face
-
-
-def test_live_sliders_call_the_function_again_and_show_its_picture_and_numbers():
-    calls = []
-
-    def fn(slope, K):
-        calls.append((slope, K))
-        return numbered_line(slope, K)
-
-    explorer = explore(fn, slope=[1.0, 2.0], K=[1, 2], start={"slope": 2.0}, caption="Live.")
-    image, slope, K, below = explorer.live.children
-    assert (slope.description, slope.index, K.description, K.index) == ("slope", 1, "K", 0)
-    assert slope.options == ("1", "2")
-    assert image.value == explorer.pictures[explorer.frames[2].picture]
-    calls.clear()
-    K.index = 1
-    assert calls == [(2.0, 2)]
-    assert image.value == explorer.pictures[explorer.frames[3].picture]
-    assert "<span>last</span> <b>3</b>" in below.value
-    assert explorer.frames[3].alt in below.value
-    K.index = 0
-    assert calls == [(2.0, 2), (2.0, 1)]
-
-
-def test_a_live_function_that_fails_shows_its_error_and_no_old_picture():
-    broken = False
-
-    def fn(n):
-        if broken:
-            raise RuntimeError("diverged at <n>")
-        return line(n)
-
-    image, slider, below = explore(fn, n=[1, 2]).live.children
-    broken = True
-    slider.index = 1
-    assert image.value == b""
-    assert "RuntimeError: diverged at &lt;n&gt;" in below.value
-    broken = False
-    slider.index = 0
-    assert image.value == show(line(1)).png
-
-
-def test_without_a_kernel_there_is_no_live_face():
-    assert set(explore(numbered_line, slope=[1.0], K=[1, 2])._repr_mimebundle_()) == {"text/html", "text/plain"}
-
-
-def test_a_kernel_gets_both_faces_in_one_output_and_the_switch_leaves_the_live_one_out(tmp_path, monkeypatch):
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+def test_a_live_kernel_gets_the_frames_themselves_which_move_without_it(monkeypatch):
+    """One face everywhere: it follows a dragged slider, and still does once the kernel is gone."""
     monkeypatch.delenv("FEDCORE_LIVE", raising=False)
-    cells = [
-        "from fedcore import plots, widgets\nimport ipywidgets, os\n"
-        "def fn(n):\n    f, ax = plots.figure(); ax.plot([0, n]); return f, {'n': n}\n"
-        "e = widgets.explore(fn, n=[1, 2, 3]); e",
-        "e.live.children[1].index = 2\nprint(e.live.children[2].value.split('<b>')[1].split('</b>')[0])\n"
-        "print(any(isinstance(w, ipywidgets.Output) for w in ipywidgets.widgets.widget._instances.values()))",
-        "os.environ['FEDCORE_LIVE'] = '0'; e",
-    ]
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbclient.NotebookClient(book, timeout=120, resources={"metadata": {"path": os.getcwd()}}).execute()
-    first, second, third = (cell.outputs for cell in book.cells)
-    assert len(first) == len(third) == 1
-    assert set(first[0].data) == {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"}
-    assert second[0].text.split() == ["3", "False"]
-    assert set(third[0].data) == {"text/html", "text/plain"}
-    assert third[0].data["text/html"] == first[0].data["text/html"]
+    explorer = explore(numbered_line, slope=[1.0, 2.0], K=[1, 2])
+    assert explorer._repr_mimebundle_() == {"text/html": explorer.html(), "text/plain": repr(explorer)}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1], "text"), ([1, 2], "toggle"), (["a", "b"], "toggle"), ([False, True], "toggle"), ([1, 2, 3.5], "slider"),
+        (np.arange(3), "slider"), ([0.0, 1.0, np.inf], "slider"), (["a", "b", "c"], "menu"), ([None, 1, 2], "menu"),
+        ([(1,), (2,), (3,)], "menu"),
+    ],
+)  # fmt: skip
+def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, kind):
+    page = explore(lambda a: line(), a=values).html()
+    store = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page, re.S)[1])
+    assert store["kinds"] == [kind]
+    assert (store["play"] == 0) == (kind == "slider")
 
 
 # ------------------------------------------------------------------------------------------------------ errors
@@ -361,21 +367,17 @@ def test_a_cumulative_plot_steps_by_the_share_of_each_value():
 def test_curves_differ_without_colour():
     ax = plots.figure()[1]
     plots.curves(ax, {f"{k}": np.arange(9.0) for k in range(8)})
-    looks = {(str(l.get_marker()), str(l._unscaled_dash_pattern)) for l in ax.lines}
-    assert len(looks) == 8
-    plots.curves(ax, {f"{k}": np.arange(9.0) for k in range(10)})
-    first, ninth = ax.lines[8], ax.lines[16]
-    assert first.get_color() == ninth.get_color()
-    assert first.get_marker() != ninth.get_marker()
-    assert first._unscaled_dash_pattern != ninth._unscaled_dash_pattern
-    assert len(set(plots.COLOURS)) == len(plots.COLOURS) == len(plots.MARKERS) == len(plots.LINES) == 8
+    shapes = {(str(l.get_marker()), str(l._unscaled_dash_pattern)) for l in ax.lines}
+    assert len(shapes) == 8
+    assert len(set(plots.COLOURS)) == len(plots.COLOURS) == 10
+    assert len(plots.MARKERS) == len(plots.LINES) == 8
 
 
 def test_a_partition_picture_shows_the_counts_of_a_hundred_clients_and_sixty_two_labels():
     counts = np.random.default_rng(0).integers(0, 9, (100, 62))
     ax = plots.partition(counts)
     np.testing.assert_array_equal(np.asarray(ax.collections[0].get_array()), counts.T)
-    assert len(show(ax.figure).png) < 60_000
+    assert len(show(ax.figure).drawn.wide) < 60_000
     assert len(ax.get_xticks()) <= 12
     assert ax.get_xlim() == (-0.5, 99.5)
 

@@ -2,8 +2,9 @@
 
     python tools/book.py build                        run every chapter, render the book into _build/html, and
                                                       compare what the chapters show with what is stored
-    python tools/book.py run 02_scaffold -p seed 1    run one chapter with parameters, into _build/runs
-    python tools/book.py refresh [02_scaffold ...]    run chapters and store their outputs in book/*.ipynb
+    python tools/book.py pages                        render the stored outputs into _build/html; runs nothing
+    python tools/book.py run scaffold -p seed 1       run one chapter with parameters, into _build/runs
+    python tools/book.py refresh [scaffold ...]       run chapters and store their outputs in book/*.ipynb
     python tools/book.py check --isa default [...]    run chapters and compare with what is stored, and their
                                                       small runs with tests/expected, on other instructions
 
@@ -83,7 +84,7 @@ class Run:
 
 
 def pages(root: Path = ROOT) -> list[str]:
-    """The pages of _toc.yml in order, as in the file: `book/index`, `book/01_averaging`, ..."""
+    """The pages of _toc.yml in order, as in the file: `book/index`, `book/averaging`, ..."""
     import yaml
 
     def files(node: Any) -> list[str]:
@@ -244,8 +245,9 @@ def check(sources: Sequence[Path], isa: str, *, root: Path = ROOT, timeout: floa
 def normalise(notebook: Any, name: str = "notebook", *, refuse_injected: bool = True) -> Any:
     """The notebook with only what belongs into the repository; the same code then gives the same bytes.
 
-    Kept of the metadata: each cell's tags and `mystnb`. Executions are numbered 1, 2, ..., streams are
-    joined, stderr is dropped with a notice, and cells without a usable id get one from their content.
+    Kept of the metadata: each cell's tags and `mystnb`; what the page folds, JupyterLab folds too. Executions are
+    numbered 1, 2, ..., streams are joined, stderr is dropped with a notice, and cells without a usable id get one
+    from their content.
 
     Raises ChapterFailed for an error output, a live widget, and (unless told otherwise) papermill's
     injected cell.
@@ -266,7 +268,8 @@ def normalise(notebook: Any, name: str = "notebook", *, refuse_injected: bool = 
         tags = cell.metadata.get("tags", [])
         if refuse_injected and "injected-parameters" in tags:
             raise ChapterFailed(f"{name}, cell {number} was injected by papermill; store a run without parameters")
-        kept = {"tags": tags, "mystnb": cell.metadata.get("mystnb")}
+        folded = {"hide-input", "remove-input"} & set(tags) and "parameters" not in tags
+        kept = {"tags": tags, "mystnb": cell.metadata.get("mystnb"), "jupyter": folded and {"source_hidden": True}}
         cell.metadata = nbformat.from_dict({name: value for name, value in kept.items() if value})
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", cell.get("id", "")) or cell.id in ids:
             cell.id = hashlib.sha256(f"{number} {cell.source}".encode()).hexdigest()[:8]
@@ -432,7 +435,7 @@ def _timed(label: str, work: Callable[[], Any]) -> Any:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("build", "run", "refresh", "check"):
+    for name in ("build", "pages", "run", "refresh", "check"):
         command = commands.add_parser(name)
         command.add_argument("--debug", action="store_true", help="show errors with their whole traceback")
         command.add_argument("--timeout", type=float, default=CELL_TIMEOUT, help="seconds per cell")
@@ -440,7 +443,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("chapter")
             pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
             command.add_argument("-p", "--parameter", **pair)
-        elif name != "build":
+        elif name not in ("build", "pages"):
             command.add_argument("chapters", nargs="*")
         if name == "check":
             command.add_argument("--isa", choices=ISAS, default="default", help="instruction set")
@@ -454,6 +457,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"the book is ready, open\n{index}")
             if lines := unlike_stored(done):
                 raise ChapterFailed("cells show what is not stored (make refresh stores it):\n" + "\n".join(lines))
+        elif given.command == "pages":
+            print(_timed("rendering what is stored", lambda: render(ROOT / "_build" / "html")))
         elif given.command == "refresh":
             refresh(_chosen(given.chapters), timeout=given.timeout)
         elif given.command == "check":

@@ -1,8 +1,8 @@
 """The pages of the methods: for each its equation, the lines that run, settings, cost, results and references.
 
-    python tools/cards.py       write book/methods.md and book/methods/NAME.md
+    python tools/cards.py       write book/methods.md, book/methods/NAME.md and book/map.html, the map as a picture
 
-They are made from the package, the map of methods in book/index.md and the stored results, and are committed, so that
+They are made from the package, the map of methods in book/map.md and the stored results, and are committed, so that
 the book builds without a run; `tests/test_cards.py` compares them with what this file would write.
 """
 
@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import fedcore as fc  # noqa: E402
+from fedcore import looks  # noqa: E402
 from fedcore.experiments import overview  # noqa: E402
 
 NAMES = {"DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout"}  # as the field writes them
@@ -46,9 +47,9 @@ def page(kind: type) -> str:
     return kind.__name__.lower()
 
 
-def rows(index: str) -> dict[str, list[str]]:
+def rows(text: str) -> dict[str, list[str]]:
     """The map of methods: the name of each -> its row (name, broadcast, direction, aggregate, state)."""
-    lines = index[index.index(HEADER) :].splitlines()[2:]
+    lines = text[text.index(HEADER) :].splitlines()[2:]
     found = {}
     for line in lines[: next(k for k, line in enumerate(lines) if not line.startswith("|"))]:
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
@@ -126,7 +127,7 @@ def _results(kind: type, lines: list[dict[str, Any]], pages: dict[Path, str]) ->
     settings = {}
     for line in mine:
         table, row = line["table"], "" if line["row"] == title(kind) else f": {line['row']}"
-        shown = next((path.stem for path, text in pages.items() if f'show.result("{table.name}"' in text), "10_report")
+        shown = next((path.stem for path, text in pages.items() if f'show.result("{table.name}"' in text), "report")
         where = f"{{doc}}`{table.name} <../{shown}>`, {line['profile']}"
         computed = f"{table.name}, {line['profile']}, computed on {' and '.join(line['devices'])}"
         settings[computed] = table.captions[line["profile"]]
@@ -215,14 +216,57 @@ def overview_page() -> str:
     return "\n".join(out) + "\n"
 
 
+VERBS = ("broadcast", "direction", "aggregate", "state")
+
+
+def differs(row: list[str], base: list[str]) -> tuple[bool, ...]:
+    """In which of `VERBS` a row of the map is not FedAvg's; words like "all" and "own" are part of a rule."""
+
+    def rule(cell: str) -> str:
+        return "mean" if cell == "mean of the rows" else cell
+
+    return tuple(rule(a) != rule(b) for a, b in zip(row[1:], base[1:], strict=True))
+
+
+def picture(map_of: dict[str, list[str]]) -> str:
+    """The map as HTML: a line for each set of verbs in which methods differ from FedAvg, and these methods after it."""
+    base = map_of["FedAvg"]
+    groups: dict[tuple[bool, ...], list[str]] = {}
+    page_of = {title(kind): page(kind) for kind in fc.ALL}
+    for name in page_of:
+        groups.setdefault(differs(map_of[name], base), []).append(name)
+    head = "".join(f"<span>{verb}</span>" for verb in VERBS)
+    out = [f'<div class="fc-map"><div class="fc-map-row fc-map-head" aria-hidden="true"><div>{head}</div></div>']
+    for places in sorted(groups, key=lambda places: (sum(places), [not place for place in places])):
+        words = " and ".join(", ".join(v for v, place in zip(VERBS, places, strict=True) if place).rsplit(", ", 1))
+        label = f"differ in {words}" if words else "as FedAvg in all four"
+        dots = "".join(f'<i class="{"on" if place else "off"}"></i>' for place in places)
+        links = "".join(_chip(name, page_of[name]) for name in groups[places])
+        out.append(
+            f'<div class="fc-map-row"><div role="img" aria-label="{label}">{dots}</div>'
+            f'<ul aria-label="{label}">{links}</ul></div>'
+        )
+    return "\n".join([*out, "</div>"]) + "\n"
+
+
+def _chip(name: str, target: str) -> str:
+    """A link to a method's page, with the method's colour and marker."""
+    look = looks.METHODS[name]
+    colour = next(key for key, value in looks.colours().items() if value == look.colour)
+    return (
+        f'<li><a href="methods/{target}.html" style="--k:var(--fc-{colour})">'
+        f'<svg viewBox="-8 -8 16 16" aria-hidden="true"><path d="{looks.outline(look.marker)}"/></svg>{name}</a></li>'
+    )
+
+
 def every(root: Path = ROOT) -> dict[Path, str]:
     """Path -> text of all pages, as they are to be in the repository."""
     map_of, lines, pages = (
-        rows((root / "book" / "index.md").read_text(encoding="utf-8")),
+        rows((root / "book" / "map.md").read_text(encoding="utf-8")),
         results(root / "results"),
         chapters(root),
     )
-    out = {root / "book" / "methods.md": overview_page()}
+    out = {root / "book" / "methods.md": overview_page(), root / "book" / "map.html": picture(map_of)}
     for kind in fc.ALL:
         out[root / "book" / "methods" / f"{page(kind)}.md"] = card(kind, map_of.get(title(kind)), lines, pages)
     return out

@@ -1,34 +1,87 @@
-"""Make `.venv` from requirements.txt, or bring it up to date; says nothing when there is nothing to do.
+"""Make `.venv`, or bring it up to date; says nothing when there is nothing to do.
+
+On Linux x86-64 with Python 3.11 to 3.13 every package is the one that requirements.lock names, checked by its hash;
+elsewhere, and where the package index at hand does not have these, the newest that requirements.txt allows.
+REQUIREMENTS=requirements.txt chooses the latter, REQUIREMENTS=requirements.lock ends where the lock cannot be had.
+
+`python tools/env.py lock` writes requirements.lock anew from requirements.txt.
 
 Run with the Python that the environment shall have. Only the standard library, and no syntax that an old Python
 cannot read: the message for a Python that is too old must still appear.
 """
 
 import hashlib
+import os
+import platform
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".ready"
+LOCK, BOUNDS = "requirements.lock", "requirements.txt"
+LOCKED = ("Linux", "x86_64", (3, 11), (3, 13))
 
 
 def main():
     version = ".".join(map(str, sys.version_info[:2]))
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit(f"{sys.executable} is Python {version}; this needs 3.11 or newer: PYTHON=python3.12 make book")
+    asked = os.environ.get("REQUIREMENTS", "")
+    if asked not in ("", LOCK, BOUNDS):
+        sys.exit(f"REQUIREMENTS={asked}; use {LOCK} or {BOUNDS}, or leave it out")
     if made_for() != version:
         print(f"making .venv with Python {version}", flush=True)
         run(sys.executable, "-m", "venv", "--clear", str(VENV))
     # Contents, not times: a checkout touches files. The folder belongs to it because `-e .` points there.
-    sources = (ROOT / "requirements.txt", ROOT / "pyproject.toml")
-    wanted = hashlib.sha256(b"\0".join([str(ROOT).encode(), *(f.read_bytes() for f in sources)])).hexdigest()
+    sources = [ROOT / name for name in (BOUNDS, LOCK, "pyproject.toml")]
+    parts = [str(ROOT).encode(), asked.encode(), *(f.read_bytes() for f in sources)]
+    wanted = hashlib.sha256(b"\0".join(parts)).hexdigest()
     if not STAMP.exists() or STAMP.read_text() != wanted:
-        print("installing requirements.txt (some minutes the first time)", flush=True)
-        run(str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-r", "requirements.txt")
+        if asked == LOCK or (not asked and fits()):
+            print(f"installing {LOCK} (some minutes the first time)", flush=True)
+            status, differs = install("--require-hashes", "-r", LOCK)
+            if status and (asked or differs):
+                sys.exit(f"{LOCK} cannot be installed here; REQUIREMENTS={BOUNDS} goes without it")
+            if status:
+                print(f"not every package of {LOCK} can be had here; the newest that {BOUNDS} allows:", flush=True)
+        else:
+            print(f"installing {BOUNDS} (some minutes the first time)", flush=True)
+        if install("-r", BOUNDS)[0]:
+            sys.exit(f"failed: pip install -r {BOUNDS}")
         STAMP.write_text(wanted)
+
+
+def fits():
+    """Whether the lock is for this machine and Python."""
+    system, machine, first, last = LOCKED
+    return (platform.system(), platform.machine()) == (system, machine) and first <= sys.version_info[:2] <= last
+
+
+def install(*arguments):
+    """Run pip, show what it says, and return its status and whether a file was not the one that its hash names."""
+    differs = False
+    call = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", *arguments]
+    with subprocess.Popen(call, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
+        for line in pip.stdout:
+            print(line, end="", flush=True)
+            differs = differs or "DO NOT MATCH THE HASHES" in line
+    return pip.returncode, differs
+
+
+def lock():
+    """Write requirements.lock anew: the newest that requirements.txt allows today, with the hash of every file."""
+    text = (ROOT / BOUNDS).read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        bounds, tool = Path(folder, BOUNDS), Path(folder, "uv")
+        bounds.write_text("".join(line for line in text.splitlines(True) if not line.startswith("-e ")))
+        run(str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-q", "--target", str(tool), "uv")
+        call = [str(tool / "bin" / "uv"), "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
+        options = ["--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header", "--upgrade"]
+        run(*call, *options, str(bounds), "-o", str(ROOT / LOCK))
 
 
 def made_for():
@@ -47,4 +100,4 @@ def run(*command):
 
 
 if __name__ == "__main__":
-    main()
+    lock() if sys.argv[1:] == ["lock"] else main()

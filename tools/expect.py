@@ -1,4 +1,4 @@
-"""Store what the chapters' small runs should give: `python tools/expect.py [02_scaffold ...]`.
+"""Store what the chapters' small runs should give: `python tools/expect.py [scaffold ...]`.
 
 Each chapter is run with `profile="test"` at one seed: short, stable training in float64, so that its recorded numbers
 are the same on every processor up to rounding.  A number has to be within RELATIVE of the stored one, or within NOISE

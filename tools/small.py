@@ -11,8 +11,11 @@ of the package, the text `right` becomes `wrong`.
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -138,11 +141,48 @@ def _run(chapter: str, only: str | None, root: str, record: str) -> None:
     for cell in cells:
         tags = cell["metadata"].get("tags", [])
         if cell["cell_type"] == "code" and (only is None or {"parameters", "setup", only} & set(tags)):
-            exec(compile("".join(cell["source"]), f"{chapter} {cell['id']}", "exec"), names)
+            source = "".join(cell["source"])
+            exec(compile(source, f"{chapter} {cell['id']}", "exec"), names)
+            if "exercise" in tags:
+                check_solution(source, solution_of(cell, cells), dict(names), f"{chapter} {cell['id']}")
             if "parameters" in tags:
                 names.update(PARAMETERS)
     if only is not None:
         names["pages"].record(**{only: names[only]})
+
+
+def solution_of(cell: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> str:
+    """The code of the solution that stands behind an exercise's cell, between lines of `~~~`."""
+    texts = ["".join(c["source"]) for c in cells[cells.index(cell) + 1 :] if c["cell_type"] == "markdown"]
+    found = re.search(r"^~~~python\n(.*?)^~~~", texts[0] if texts else "", re.DOTALL | re.MULTILINE)
+    if not found:
+        raise ValueError(f"cell {cell['id']} is an exercise, but the text behind it has no solution in ~~~python")
+    return found.group(1)
+
+
+def solved(cell: str, solution: str) -> str:
+    """An exercise's cell with the solution's functions and classes in the place of those that are to be written."""
+    lines, nodes = cell.splitlines(keepends=True), {node.name: node for node in _definitions(cell)}
+    for new in _definitions(solution):
+        if new.name not in nodes:
+            raise ValueError(f"the solution defines {new.name}, the exercise {', '.join(nodes) or 'nothing'}")
+    for new in sorted(_definitions(solution), key=lambda node: -nodes[node.name].lineno):
+        old = nodes[new.name]
+        lines[old.lineno - 1 : old.end_lineno] = [f"{ast.get_source_segment(solution, new)}\n"]
+    return "".join(lines)
+
+
+def _definitions(source: str) -> list[ast.FunctionDef | ast.ClassDef]:
+    return [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+def check_solution(cell: str, solution: str, names: dict[str, Any], where: str) -> None:
+    """ValueError unless the cell prints "right" with the solution in it, and "not yet" as it stands."""
+    for source, expected in ((cell, "not yet"), (solved(cell, solution), "right")):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            exec(compile(source, where, "exec"), names)
+        if said.getvalue().strip() != expected:
+            raise ValueError(f"{where} prints {said.getvalue().strip()!r}, expected {expected!r}")
 
 
 def one_frame_each() -> None:

@@ -1,16 +1,24 @@
 """What the book's pages get while Sphinx makes them.
 
-The playground's style and script, once for all pages, and the landing page's picture: written by the package when a
-build begins, so that no copy grows old.  And docstrings, shown in the plain words that this package writes them in.
+The tokens of the look, the playground's style and script, once for all pages, and the landing page's picture: written
+by the package when a build begins, so that no copy grows old.  Numbers of figures, what other sites show of a page
+(OpenGraph), and, where `BOOK_URL` and `BOOK_REPOSITORY` say where the book stands, a site map and launch buttons.  And
+docstrings, shown in the plain words that this package writes them in.
 They are no reStructuredText: `x_prev`, `*` and `|` mean themselves, what stands in backquotes is code, an indented
 paragraph is an example, and a sentence that begins with "name:" explains a parameter and gets a paragraph of its own.
 """
 
 from __future__ import annotations
 
+import html
+import itertools
+import os
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
+
+from docutils import nodes
 
 NAMED = r"[a-z_]\w*(?:, [a-z_]\w*)*: "
 
@@ -41,11 +49,13 @@ def _escaped(text: str) -> str:
 
 def playground(app: Any) -> None:
     """Write the playground's files into the folder of the pages."""
-    from fedcore import playing
+    from fedcore import live, playing
+    from fedcore.widgets import asset
 
     made = {
-        "assets/playground.css": playing.asset("playground.css"),
-        "assets/playground.js": playing.page_script(),
+        "assets/tokens.css": asset("tokens.css"),
+        "assets/playground.css": live.page_style(),
+        "assets/playground.js": live.page_script(),
         "playground.html": playing.playground().html(alone=False),
     }
     for name, text in made.items():
@@ -56,8 +66,105 @@ def docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
     lines[:] = plain(lines)
 
 
+def addresses(app: Any, config: Any) -> None:
+    """What depends on where the book stands: nothing of it is shown as long as nobody says so."""
+    config.html_baseurl = os.environ.get("BOOK_URL", "").rstrip("/")
+    if repository := os.environ.get("BOOK_REPOSITORY"):
+        config.html_theme_options |= {
+            "repository_url": repository, "repository_branch": "main", "use_repository_button": True,
+            "launch_buttons": {"notebook_interface": "jupyterlab", "binderhub_url": "https://mybinder.org"},
+        }  # fmt: skip
+
+
+def numbered(body: str, chapter: str) -> str:
+    """The page with a number before each figure's caption, and an anchor that a link can name."""
+    count = itertools.count(1)
+
+    def number(found: re.Match[str]) -> str:
+        at = f"{chapter}.{next(count)}" if chapter else str(next(count))
+        name = f"figure-{at.replace('.', '-')}"
+        head = re.sub(r"^<figure", f'<figure data-figure="{name}"', found[0])
+        return re.sub(r"<figcaption>$", f'<figcaption><b class="fc-label" id="{name}">Figure {at}.</b>', head)
+
+    return re.sub(r'<figure class="fc-p(?:icture|g)\b(?:(?!</figure>).)*?<figcaption>', number, body, flags=re.DOTALL)
+
+
+def readable(body: str) -> str:
+    """The page without markup that screen readers take wrongly: a folded cell whose name is hidden behind a general
+    one, empty headers, and the lines of a long signature, which Sphinx writes as definitions of nothing."""
+    body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+    body = re.sub(r"<th[^>]*></th>", "<td></td>", body)  # the corner of pandas' tables heads nothing
+
+    def lines(found: re.Match[str]) -> str:
+        inner = found[1].replace("<dd>", '<span class="fc-parameter">').replace("</dd>", "</span>")
+        return f"<span>{inner}</span>"
+
+    return re.sub(r'<dl>\s*(<dd><(?:em|span) class="sig-param.*?)</dl>', lines, body, flags=re.DOTALL)
+
+
+def page(app: Any, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Number a page's figures, and say what other sites show of it."""
+    if doctree is None:
+        return
+    chapter = ".".join(map(str, app.env.toc_secnumbers.get(name, {}).get("", ())))
+    context["body"] = readable(numbered(context["body"], chapter))
+    words = next((p.astext() for p in doctree.findall(nodes.paragraph) if len(p.astext()) > 40), context["title"])
+    title = re.sub("<.*?>", "", context["title"])
+    about = {"og:type": "article", "og:site_name": app.config.project, "og:title": title,
+             "og:description": textwrap.shorten(words, 200, placeholder=" ...")}  # fmt: skip
+    if base := app.config.html_baseurl:
+        about |= {"og:url": f"{base}/{name}.html", "og:image": f"{base}/_static/card.png"}
+    tags = [f'<meta property="{key}" content="{html.escape(value)}">' for key, value in about.items()]
+    tags.append(f'<meta name="description" content="{html.escape(about["og:description"])}">')
+    context["metatags"] = context.get("metatags", "") + "\n".join(tags)
+
+
+# What the theme's buttons are called, where their label hides the words on them, or they have none.
+SEARCH = 'search-button-field search-button__button pst-js-only" title="Search"'
+BUTTONS = {
+    '<summary><span class="toctree-toggle"': '<summary aria-label="pages of this section"><span class="toctree-toggle"',
+    f'{SEARCH} aria-label="Search"': SEARCH,
+}
+
+
+def finished(app: Any, error: Exception | None) -> None:
+    """Name the theme's buttons; list the pages for search engines, where the book has an address."""
+    if error is not None:
+        return
+    for file in Path(app.outdir).glob("book/**/*.html"):
+        text = file.read_text(encoding="utf-8")
+        for before, after in BUTTONS.items():
+            text = text.replace(before, after)
+        file.write_text(text, encoding="utf-8")
+    if app.config.html_baseurl:
+        pages = "".join(f"<url><loc>{app.config.html_baseurl}/{name}.html</loc></url>" for name in app.env.found_docs)
+        text = f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{pages}</urlset>'
+        (Path(app.outdir) / "sitemap.xml").write_text(text, encoding="utf-8")
+
+
+def unannotated(signature: str) -> str:
+    """A signature with `Annotated[int, Within(low=1, ...)]` as `int`: ranges are said in words below it."""
+    while found := re.search(r"~?(?:typing|types|torch)?\.?Annotated\[", signature):
+        depth, at, comma = 1, found.end(), None
+        while depth and at < len(signature):
+            depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(signature[at], 0)
+            if signature[at] == "," and depth == 1 and comma is None:
+                comma = at
+            at += 1
+        signature = signature[: found.start()] + signature[found.end() : comma] + signature[at:]
+    return signature
+
+
+def signature(app: Any, what: str, name: str, obj: Any, options: Any, given: str | None, returned: str | None) -> Any:
+    return given and unannotated(given), returned and unannotated(returned)
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Called by Sphinx."""
+    app.connect("config-inited", addresses, priority=100)
     app.connect("builder-inited", playground)
+    app.connect("html-page-context", page)
+    app.connect("build-finished", finished)
     app.connect("autodoc-process-docstring", docstring)
+    app.connect("autodoc-process-signature", signature)
     return {"parallel_read_safe": True}

@@ -105,6 +105,23 @@ class Part:
         places = None if self.places is None else self.places[torch.as_tensor(chosen).to(self.places.device)]
         return Part(np.searchsorted(some, self.rows[chosen]), self.to, places)
 
+    @staticmethod
+    def joined(parts: Sequence[Part]) -> Part:
+        """Parts of one network as one."""
+        rows, places = np.concatenate([part.rows for part in parts]), None
+        order = np.argsort(rows)
+        if parts[0].places is not None:
+            places = torch.cat([part.places for part in parts])[torch.as_tensor(order)]
+        return Part(rows[order], parts[0].to, places)
+
+    def renumbered(self, rows: np.ndarray) -> Part:
+        """The same part in a matrix whose rows `rows [m]` are those of this one."""
+        return replace(self, rows=rows[self.rows])
+
+    def to_device(self, device: str | torch.device) -> Part:
+        """The same with its places on a device."""
+        return self if self.places is None else replace(self, places=self.places.to(device))
+
     def split(self, size: int) -> list[Part]:
         """Parts of at most `size` rows each."""
         cuts = [slice(a, a + size) for a in range(0, len(self.rows), size)]

@@ -234,7 +234,7 @@ class FedGSE(Submodel):
     "printed", as the study prints it: g = sum over positions of |sum over samples of dF/dh| (eq. 4-3), h the
     activation, plain logits; "SPL" takes the samples that the client's last model gets right, "CSL" all with its
     predictions as labels.  In a layer whose activations reach the loss through a linear layer and batch norm alone,
-    this score is zero (chapter 9, proposition "Batch norm cancels"); then there is a UserWarning, and the first units
+    this score is zero (proposition "Batch norm cancels" of the book); then there is a UserWarning, and the first units
     are kept.  "printed-before": the same with the derivative by what enters the nonlinearity (Lemma 1 needs that).
     "absolute" and "absolute-before": as these two, but the sum over samples and positions of absolute values.
 

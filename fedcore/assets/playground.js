@@ -1,13 +1,13 @@
 // The playground: federated methods on problems of two parameters, computed and drawn in the page itself.
 // First the core, which knows no page (tests compare it with the package), then the picture.
-// One file for all: pages of the book carry it, notebooks load it as a widget (anywidget's form), tests import it.
+// Behind live.js in one module: pages of the book carry it, notebooks load it as a widget, tests import it.
 
 // ---------------------------------------------------------------------------------------------------- the core
 
 const EPS = 1e-12; // added to norms, as in the package
 
 // A state is what a reader can set, and nothing else.  Names are those of the package.
-export const DEFAULTS = {
+const DEFAULTS = {
   problem: "quadratic",
   clients: [
     {optimum: [-2.2, -0.4], curvature: [0.4, 2], angle: 55},
@@ -22,10 +22,12 @@ export const DEFAULTS = {
   uneven: 0,
   rounds: 30,
   seed: 0,
+  topology: "ring",
 };
+const TOPOLOGIES = ["ring", "complete", "star", "path"];
 
 // Parameter of a method: its letter, range on the slider, and the value it starts from.
-export const HYPER = {
+const HYPER = {
   FedProx: {mu: ["μ", 0, 3, 0.5]},
   FedUp: {alpha: ["α", 0, 0.3, 0.05]},
   FedDyn: {alpha: ["α", 0.01, 2, 0.3]},
@@ -45,10 +47,10 @@ const sigmoid = (z) => 1 / (1 + Math.exp(-z));
 // The objectives of a state.  Quadratic: F_i = 0.5 (x - b_i)' A_i (x - b_i).  Logistic: the cross-entropy of four
 // samples a_j whose labels are the probabilities sigmoid(a_j . b_i), so that b_i minimises it; its Hessian at x = 0 has
 // the curvatures and axes that are given.
-export function problem(s) {
+function problem(s) {
   const n = s.clients.length, logistic = s.problem === "logistic";
   const P = {n, logistic, A: new Float64Array(3 * n), b: new Float64Array(2 * n), a: new Float64Array(8 * n),
-             q: new Float64Array(4 * n), K: new Int32Array(n), sharpest: 0, warnings: []};
+             q: new Float64Array(4 * n), K: new Int32Array(n), W: mixing(s.topology, n)};
   s.clients.forEach((c, i) => {
     const [l1, l2] = c.curvature, t = (c.angle * Math.PI) / 180, u = Math.cos(t), v = Math.sin(t);
     P.b.set(c.optimum, 2 * i);
@@ -72,6 +74,21 @@ export function problem(s) {
   return P;
 }
 
+// The weights of n clients that mix without a server, row by row: a ring's are 1/3, those of a star and a path Metropolis'.
+function mixing(topology, n) {
+  const W = new Float64Array(n * n), degree = new Int32Array(n);
+  if (topology === "complete") return W.fill(1 / n);
+  if (topology === "ring") {
+    for (let i = 0; i < n; i++) for (const k of [i, (i + 1) % n, (i + n - 1) % n]) W[n * i + k] += 1 / 3;
+    return W;
+  }
+  const pairs = Array.from({length: n - 1}, (_, i) => [topology === "star" ? 0 : i, i + 1]);
+  for (const pair of pairs) for (const i of pair) degree[i] += 1;
+  for (const [i, k] of pairs) W[n * i + k] = W[n * k + i] = 1 / (1 + Math.max(degree[i], degree[k]));
+  for (let i = 0; i < n; i++) W[n * i + i] = 1 - W.subarray(n * i, n * (i + 1)).reduce((a, b) => a + b, 0);
+  return W;
+}
+
 // The gradient of client i at (x, y), into gx and gy.
 function gradient(P, i, x, y) {
   if (!P.logistic) {
@@ -90,21 +107,25 @@ function gradient(P, i, x, y) {
   gy = sy;
 }
 
-// The Hessian of client i at (x, y): [h11, h12, h22].
+// The Hessian of client i at (x, y), [h11, h12, h22], into bend.
+const bend = new Float64Array(3);
 function hessian(P, i, x, y) {
-  if (!P.logistic) return [P.A[3 * i], P.A[3 * i + 1], P.A[3 * i + 2]];
-  const H = [0, 0, 0];
+  if (!P.logistic) {
+    for (let k = 0; k < 3; k++) bend[k] = P.A[3 * i + k];
+    return bend;
+  }
+  bend.fill(0);
   for (let j = 0, o = 8 * i; j < 4; j++, o += 2) {
     const p = sigmoid(P.a[o] * x + P.a[o + 1] * y), w = (p * (1 - p)) / 4;
-    H[0] += w * P.a[o] * P.a[o];
-    H[1] += w * P.a[o] * P.a[o + 1];
-    H[2] += w * P.a[o + 1] * P.a[o + 1];
+    bend[0] += w * P.a[o] * P.a[o];
+    bend[1] += w * P.a[o] * P.a[o + 1];
+    bend[2] += w * P.a[o + 1] * P.a[o + 1];
   }
-  return H;
+  return bend;
 }
 
 // F(x) less its value at no particular point: only differences of it are drawn.
-export function objective(P, x, y) {
+function objective(P, x, y) {
   let sum = 0;
   for (let i = 0; i < P.n; i++) sum += localObjective(P, i, x, y);
   return sum / P.n;
@@ -146,11 +167,11 @@ function optimum(P) {
   }
   let g = slope(x, y);
   for (let k = 0; k < 60; k++) { // Newton: one step is exact on quadratics, but for rounding
-    const H = [0, 0, 0];
-    for (let i = 0; i < P.n; i++) hessian(P, i, x, y).forEach((h, k) => (H[k] += h));
-    const det = H[0] * H[2] - H[1] * H[1], [low, high] = eigenvalues(H);
+    const S = [0, 0, 0];
+    for (let i = 0; i < P.n; i++) hessian(P, i, x, y).forEach((h, k) => (S[k] += h));
+    const det = S[0] * S[2] - S[1] * S[1], [low, high] = eigenvalues(S);
     if (!(low > 1e-10 * Math.max(1, high))) return null;
-    const dx = (H[2] * g[0] - H[1] * g[1]) / det, dy = (H[0] * g[1] - H[1] * g[0]) / det;
+    const dx = (S[2] * g[0] - S[1] * g[1]) / det, dy = (S[0] * g[1] - S[1] * g[0]) / det;
     let step = 1, next = null;
     for (; step > 1e-4; step /= 2) { // far out the sigmoid is flat: no step may make the gradient longer
       next = slope(x - step * dx, y - step * dy);
@@ -164,20 +185,9 @@ function optimum(P) {
   return [x, y];
 }
 
-// SplitMix64 chained over integers, and Floyd's draw of m of n clients: the cohorts of the package, to the bit.
-const MASK = (1n << 64n) - 1n;
-function word(...parts) {
-  let h = 0n;
-  for (const part of parts) {
-    h = ((h ^ BigInt(part)) + 0x9e3779b97f4a7c15n) & MASK;
-    h = ((h ^ (h >> 30n)) * 0xbf58476d1ce4e5b9n) & MASK;
-    h = ((h ^ (h >> 27n)) * 0x94d049bb133111ebn) & MASK;
-    h ^= h >> 31n;
-  }
-  return h;
-}
+// Floyd's draw of m of n clients: the cohorts of the package, to the bit.
 const drawn = new Map();
-export function cohort(seed, t, n, m) {
+function cohort(seed, t, n, m) {
   if (m >= n) return Array.from({length: n}, (_, i) => i);
   const key = `${seed},${t},${n},${m}`;
   if (!drawn.has(key)) {
@@ -204,9 +214,9 @@ const perturbed = (P, rho, hvp) => (i, x, y) => {
   if (rho > 0) {
     let ex = gx, ey = gy;
     if (hvp) { // along the gradient of the gradient's norm, H g
-      const [a, b, c] = hessian(P, i, x, y);
-      ex = a * gx + b * gy;
-      ey = b * gx + c * gy;
+      hessian(P, i, x, y);
+      ex = bend[0] * gx + bend[1] * gy;
+      ey = bend[1] * gx + bend[2] * gy;
     }
     const scale = rho / (Math.sqrt(ex * ex + ey * ey) + EPS);
     gradient(P, i, x + scale * ex, y + scale * ey);
@@ -251,7 +261,7 @@ const cohortGradient = (P, r) => {
 };
 const momentum = (b, s, C) => [(1 - b) * C[0] + b * s[0], (1 - b) * C[1] + b * s[1]];
 
-export const METHODS = {
+const METHODS = {
   FedAvg: {direction: plain},
   FedProx: {
     direction: (P, r, {mu}) => (i, x, y) => {
@@ -342,13 +352,13 @@ export const METHODS = {
       return ahead(r, [steps * dx, steps * dy]);
     },
   },
-  DFedAvg: {direction: plain, ring: true},
-  DFedSAM: {direction: (P, r, {rho}) => perturbed(P, rho, false), ring: true},
-  DFedGAM: {direction: (P, r, {rho}) => perturbed(P, rho, true), ring: true},
+  DFedAvg: {direction: plain, gossip: true},
+  DFedSAM: {direction: (P, r, {rho}) => perturbed(P, rho, false), gossip: true},
+  DFedGAM: {direction: (P, r, {rho}) => perturbed(P, rho, true), gossip: true},
 };
 
 // The state before round 0: server vectors and clients' states, all at the start or zero.
-export function begin(s) {
+function begin(s) {
   const n = s.clients.length, X = new Float64Array(2 * n);
   for (let i = 0; i < n; i++) X.set(s.start, 2 * i);
   return {t: 0, x: [...s.start], previous: [...s.start], c: [0, 0], h: [0, 0], s: [0, 0],
@@ -356,13 +366,13 @@ export function begin(s) {
 }
 
 // Round r.t of a method, in place.  trace: filled with the clients' local iterates, one list [x, y, x, y, ...] a client.
-export function round(P, s, name, r, trace) {
+function round(P, s, name, r, trace) {
   const method = METHODS[name], h = parameters(s, name), n = P.n;
-  r.cohort = cohort(s.seed, r.t, n, method.ring || !s.cohort ? n : s.cohort);
+  r.cohort = cohort(s.seed, r.t, n, method.gossip || !s.cohort ? n : s.cohort);
   const direction = method.direction(P, r, h), end = (r.end = new Float64Array(2 * n));
   let mx = 0, my = 0;
   for (const i of r.cohort) {
-    let x = method.ring ? r.X[2 * i] : r.x[0], y = method.ring ? r.X[2 * i + 1] : r.x[1];
+    let x = method.gossip ? r.X[2 * i] : r.x[0], y = method.gossip ? r.X[2 * i + 1] : r.x[1];
     const path = trace ? [x, y] : null;
     for (let k = 0; k < P.K[i]; k++) {
       direction(i, x, y);
@@ -376,13 +386,14 @@ export function round(P, s, name, r, trace) {
     my += (y - r.x[1]) / r.cohort.length;
     if (trace) trace[i] = path;
   }
-  if (method.ring) {
+  if (method.gossip) {
     const X = new Float64Array(2 * n);
     let sx = 0, sy = 0;
     for (let i = 0; i < n; i++) {
-      const a = 2 * ((i + 1) % n), b = 2 * ((i + n - 1) % n);
-      X[2 * i] = (end[2 * i] + end[a] + end[b]) / 3;
-      X[2 * i + 1] = (end[2 * i + 1] + end[a + 1] + end[b + 1]) / 3;
+      for (let k = 0; k < n; k++) {
+        X[2 * i] += P.W[n * i + k] * end[2 * k];
+        X[2 * i + 1] += P.W[n * i + k] * end[2 * k + 1];
+      }
       sx += X[2 * i] / n;
       sy += X[2 * i + 1] / n;
     }
@@ -394,7 +405,7 @@ export function round(P, s, name, r, trace) {
   r.t += 1;
 }
 
-export function parameters(s, name) {
+function parameters(s, name) {
   const h = {};
   for (const [key, spec] of Object.entries(HYPER[name] || {})) h[key] = s.methods[name]?.[key] ?? spec[3];
   return h;
@@ -405,7 +416,7 @@ const lost = (x) => !(Math.abs(x[0]) < FAR && Math.abs(x[1]) < FAR);
 
 // `rounds` rounds of a method: the server's path [x, y, ...] of rounds + 1 points, shorter where it leaves all bounds.
 // traces: for some rounds, the clients' local iterates.
-export function run(P, s, name, rounds, wanted = []) {
+function run(P, s, name, rounds, wanted = []) {
   const r = begin(s), path = [r.x[0], r.x[1]], traces = {};
   for (let t = 0; t < rounds; t++) {
     const trace = wanted.includes(t) ? new Array(P.n) : null;
@@ -418,21 +429,21 @@ export function run(P, s, name, rounds, wanted = []) {
 }
 
 // Where a method comes to rest when all clients take part, or null; `patience` local steps at most, two thousand rounds
-// at most.  from: the round up to which all did.
-export function fixedPoint(P, s, name, from = null, patience = 3e5) {
+// at most.  from: the round up to which all did.  near: the step of a round that counts as rest.
+function fixedPoint(P, s, name, from = null, patience = 3e5, near = 1e-9) {
   const rounds = Math.min(2000, patience / (P.n * s.local_steps)), all = {...s, cohort: null}, r = from || begin(all);
   for (let t = 0; t < rounds; t++) {
     const [x, y] = r.x;
     round(P, all, name, r);
     if (lost(r.x)) return null;
     // a step that small may still be one of very many: ask for stillness in proportion to how far it has come
-    if (t > 2 && Math.hypot(r.x[0] - x, r.x[1] - y) < 1e-9) return r.x;
+    if (t > 2 && Math.hypot(r.x[0] - x, r.x[1] - y) < near) return r.x;
   }
   return null;
 }
 
 // What cannot go well with a state, in words a reader can act on.
-export function warnings(P, s) {
+function warnings(P, s) {
   const out = [];
   let steepest = 0, who = 0;
   s.clients.forEach((c, i) => {
@@ -448,28 +459,15 @@ export function warnings(P, s) {
   return out;
 }
 
-export const short = (v) => {
-  if (!Number.isFinite(v)) return "not finite";
-  if (v !== 0 && Math.abs(v) < 1e-3) return v.toExponential(0).replace("e-", " · 10^-").replace(/\^-(\d+)/, (_, d) => superscript(`-${d}`));
-  return String(+v.toPrecision(Math.abs(v) >= 1 ? 3 : 2)).replace("-", "−");
-};
-const superscript = (text) => [...String(text)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
-
 // ----------------------------------------------------------------------- states from outside: addresses, notebooks
 
-const finite = (v, low, high, otherwise, name, problems) => {
-  if (v === null || v === "" || !Number.isFinite(+v)) problems.push(`${name} is ${v === "" ? "empty" : v}, not a number; it stays ${otherwise}.`);
-  else if (+v < low || +v > high) problems.push(`${name} = ${v} is outside ${low} to ${high}; it stays ${otherwise}.`);
-  else return +v;
-  return otherwise;
-};
-export const RANGE = {
+const RANGE = {
   lr: [0, 10], local_steps: [1, 200], server_lr: [0, 10], uneven: [0, 1], rounds: [1, 200], seed: [0, 1e6],
   place: [-1e3, 1e3], curvature: [-1e3, 1e3], angle: [-1e4, 1e4],
 };
 
 // A state with everything in range: what is wrong in `given` is said in `problems` and left as it is in `old`.
-export function checked(given, old = DEFAULTS, problems = []) {
+function checked(given, old = DEFAULTS, problems = []) {
   const s = structuredClone(old);
   const set = (name) => {
     if (given[name] !== undefined) s[name] = finite(given[name], ...RANGE[name], old[name], name, problems);
@@ -480,9 +478,9 @@ export function checked(given, old = DEFAULTS, problems = []) {
     problems.push("lr = 0 moves nothing; it stays " + old.lr + ".");
     s.lr = old.lr;
   }
-  if (given.problem !== undefined) {
-    if (["quadratic", "logistic"].includes(given.problem)) s.problem = given.problem;
-    else problems.push(`problem ${given.problem} is not known; use quadratic or logistic.`);
+  for (const [name, known] of [["problem", ["quadratic", "logistic"]], ["topology", TOPOLOGIES]]) {
+    if (known.includes(given[name])) s[name] = given[name];
+    else if (given[name] !== undefined) problems.push(`${name} ${given[name]} is not known; use ${known.join(" or ")}.`);
   }
   const pair = (v, was, range, name) => {
     const two = Array.isArray(v) && v.length === 2 ? v : [NaN, NaN];
@@ -532,19 +530,18 @@ export function checked(given, old = DEFAULTS, problems = []) {
 
 // Where the i-th client stands when a reader adds one, and none was there at first.
 const PLACES = [[1.9, 1.4], [-0.8, -1.8], [-2.3, 1], [0.9, -2], [0.4, 2.1], [2.5, 0.2]];
-export const placed = (i) => (i < 2 ? structuredClone(DEFAULTS.clients[i]) : {optimum: [...PLACES[i - 2]], curvature: [0.4, i % 2 ? 2 : 1.2], angle: 40 * (i - 2)});
+const placed = (i) => (i < 2 ? structuredClone(DEFAULTS.clients[i]) : {optimum: [...PLACES[i - 2]], curvature: [0.4, i % 2 ? 2 : 1.2], angle: 40 * (i - 2)});
 
 // As an address's fragment, readable: problem=quadratic&clients=-1.6,.8,.3,2,-20;...
-const trim = (v) => String(+(+v).toPrecision(12));
-export function toHash(s) {
+function toHash(s) {
   const clients = s.clients.map((c) => [...c.optimum, ...c.curvature, c.angle].map(trim).join(",")).join(";");
   const methods = Object.keys(s.methods).map((name) => [name, ...Object.values(parameters(s, name)).map(trim)].join(":")).join(",");
-  const parts = {problem: s.problem, clients, start: s.start.map(trim).join(","), methods};
+  const parts = {problem: s.problem, topology: s.topology, clients, start: s.start.map(trim).join(","), methods};
   for (const name of ["lr", "local_steps", "server_lr", "uneven", "rounds", "seed"]) parts[name] = trim(s[name]);
   parts.cohort = s.cohort ?? "all";
   return Object.entries(parts).map(([k, v]) => `${k}=${v}`).join("&");
 }
-export function fromHash(text) {
+function fromHash(text) {
   const given = {};
   for (const part of text.split("&")) {
     const [k, v = ""] = part.split("=");
@@ -561,16 +558,16 @@ export function fromHash(text) {
         given.methods[name] = Object.fromEntries(Object.keys(HYPER[name] || {}).map((key, k) => [key, h[k] === undefined ? undefined : +h[k]]));
       }
     } else if (k === "cohort") given.cohort = v === "all" ? null : +v;
-    else if (k in DEFAULTS) given[k] = k === "problem" ? v : v === "" ? NaN : +v;
+    else if (k in DEFAULTS) given[k] = ["problem", "topology"].includes(k) ? v : v === "" ? NaN : +v;
   }
   return given;
 }
-export function toPython(s) {
+function toPython(s) {
   const num = (v) => trim(v);
   const clients = s.clients.map((c) => `    dict(optimum=(${c.optimum.map(num).join(", ")}), curvature=(${c.curvature.map(num).join(", ")}), angle=${num(c.angle)}),`);
   const methods = Object.keys(s.methods).map((name) => `fc.${name}(${Object.entries(parameters(s, name)).map(([k, v]) => `${k}=${num(v)}`).join(", ")})`);
   const rest = ["lr", "local_steps", "server_lr", "uneven", "rounds", "seed"].map((name) => `${name}=${num(s[name])}`);
-  return `fc.playground(clients=[\n${clients.join("\n")}\n], methods=[${methods.join(", ")}], problem="${s.problem}", ` +
+  return `fc.playground(clients=[\n${clients.join("\n")}\n], methods=[${methods.join(", ")}], problem="${s.problem}", topology="${s.topology}", ` +
     `start=(${s.start.map(num).join(", ")}), cohort=${s.cohort ?? "None"}, ${rest.join(", ")})`;
 }
 
@@ -578,70 +575,6 @@ export function toPython(s) {
 
 const W = 440, H = 400; // the plane's own units; the page scales it
 const CHART = {w: 300, h: 190, left: 40, right: 12, top: 10, bottom: 30};
-const SVG = "http://www.w3.org/2000/svg";
-const make = (tag, attributes = {}, parent = null, text = null) => {
-  const e = document.createElementNS(SVG, tag);
-  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
-  if (text !== null) e.textContent = text;
-  parent?.append(e);
-  return e;
-};
-const html = (tag, properties = {}, parent = null) => {
-  const e = Object.assign(document.createElement(tag), properties);
-  parent?.append(e);
-  return e;
-};
-const px = (v) => Math.round(10 * v) / 10;
-
-// Draws into a group, again and again: put(tag, attributes, text) takes up the element of the last picture where there
-// is one and touches what has changed, so that a picture follows a finger on a slow phone.
-function pen(group) {
-  const all = [];
-  let k = 0;
-  const put = (tag, attributes, text = null) => {
-    let item = all[k];
-    if (item?.tag !== tag) {
-      const e = make(tag);
-      if (item) item.e.replaceWith(e);
-      else group.append(e);
-      item = all[k] = {tag, e, was: {}, text: null};
-    }
-    k += 1;
-    for (const [name, v] of Object.entries(attributes)) {
-      if (item.was[name] !== v) item.e.setAttribute(name, v);
-    }
-    for (const name in item.was) if (!(name in attributes)) item.e.removeAttribute(name);
-    item.was = attributes;
-    if (item.text !== text) item.e.textContent = item.text = text;
-  };
-  put.begin = () => (k = 0);
-  put.end = () => {
-    while (all.length > k) all.pop().e.remove();
-  };
-  return put;
-}
-
-// Markers by matplotlib's letters, as elsewhere in the book; r is about the radius.
-const polygon = (r, points, turn = -90) => "M" + points.map((q, k) => {
-  const t = ((360 * k) / points.length + turn) * (Math.PI / 180);
-  return `${px(r * q * Math.cos(t))} ${px(r * q * Math.sin(t))}`;
-}).join("L") + "Z";
-export function marker(code, r) {
-  const b = 0.42 * r, a = 1.1 * r;
-  const plus = `M${-b} ${-a}H${b}V${-b}H${a}V${b}H${b}V${a}H${-b}V${b}H${-a}V${-b}H${-b}Z`;
-  const shapes = {
-    o: `M${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
-    s: polygon(1.25 * r, [1, 1, 1, 1], -45),
-    D: polygon(1.3 * r, [1, 1, 1, 1]),
-    "^": polygon(1.3 * r, [1, 1, 1]),
-    v: polygon(1.3 * r, [1, 1, 1], 90),
-    P: plus,
-    X: polygon(1.2 * r, [1, 0.5, 1, 0.5, 1, 0.5, 1, 0.5], -45),
-    "*": polygon(1.5 * r, [1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42]),
-  };
-  return shapes[code] || shapes.o;
-}
-
 // Level lines of F by marching squares, for objectives whose levels are no ellipses: one path for all levels.
 function levelLines(f, levels, nx = 44, ny = 40) {
   const v = new Float64Array((nx + 1) * (ny + 1)), at = (i, j) => v[j * (nx + 1) + i];
@@ -666,8 +599,6 @@ function levelLines(f, levels, nx = 44, ny = 40) {
   return out.join("");
 }
 
-const listed = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
-
 // What a method has come to, as a sentence.
 function told(name, d, fixed, diverged, rounds) {
   const after = `after ${rounds} round${rounds === 1 ? "" : "s"}`;
@@ -682,7 +613,7 @@ function told(name, d, fixed, diverged, rounds) {
 // A playground in `root`, a <figure>.  config: {name, caption, state, methods: {name: {colour, marker, dash, down, up,
 // gradients, full}}}.  Returns {get, set}; onChange(state) follows every change by hand.
 let mounted = 0;
-export function mount(root, config, onChange = () => {}) {
+function mount(root, config, onChange = () => {}) {
   const initial = checked(config.state), looks = config.methods, id = config.name || "playground";
   let s = structuredClone(initial), trouble = [], remembered = structuredClone(initial.methods);
   const address = () => `#${id}:`;
@@ -698,7 +629,7 @@ export function mount(root, config, onChange = () => {}) {
 
   // ---- what stands on the page
   root.classList.add("fc-ready");
-  for (const [name, {colour}] of Object.entries(looks)) root.style.setProperty(`--${name}`, `color-mix(in srgb, ${colour}, white var(--lift))`);
+  for (const [name, {colour, dark}] of Object.entries(looks)) root.style.setProperty(`--${name}`, `color-mix(in srgb, ${colour} var(--day), ${dark})`);
   const body = root.querySelector(".pg-body") || html("div", {className: "pg-body"});
   body.replaceChildren(); // the still picture
   root.prepend(body);
@@ -724,41 +655,32 @@ export function mount(root, config, onChange = () => {}) {
     half = Math.max(3.05, 1.2 * far);
   };
   fit();
-  const X = (x) => W / 2 + (x * W) / 2 / half, Y = (y) => H / 2 - (y * W) / 2 / half, unit = () => W / 2 / half;
+  const unit = () => W / 2 / half, X = (x) => W / 2 + x * unit(), Y = (y) => H / 2 - y * unit();
+  let box = null; // of the plane, read once when a hand takes hold: the page stays still under it
   const toWorld = (event) => {
-    const box = plane.getBoundingClientRect(), k = W / box.width;
+    const k = W / box.width;
     return [((event.clientX - box.left) * k - W / 2) / unit(), (H / 2 - (event.clientY - box.top) * k) / unit()];
   };
   const bounded = (v, edge) => Math.max(-edge, Math.min(edge, v));
   const place = ([x, y]) => [x, y].map((v, k) => Math.round(1000 * bounded(v, half * (k ? H / W : 1) * 0.97)) / 1000);
 
   // ---- changes
-  let dirty = false, telling = 0;
-  const draw = () => {
-    if (dirty) return;
-    dirty = true;
-    requestAnimationFrame(() => {
-      dirty = false;
-      render();
-    });
-  };
+  const draw = framed(() => render()), tell = settled(() => onChange(structuredClone(s)));
   const change = (patch, quiet = false) => {
     trouble = [];
-    const rounds = s.rounds, atEnd = shown === rounds;
+    const atEnd = shown === s.rounds;
     s = checked(patch, s, trouble);
     Object.assign(remembered, s.methods);
     if (atEnd || shown > s.rounds) shown = s.rounds;
     draw();
-    if (quiet) return;
-    clearTimeout(telling);
-    telling = setTimeout(() => onChange(structuredClone(s)), 60);
+    if (!quiet) tell();
   };
   const client = (i, patch) => change({clients: s.clients.map((c, k) => (k === i ? {...c, ...patch} : c))});
 
   // ---- handles: every point that a hand can move, also by arrow keys
   const handle = (kind, shape, words, move, where) => {
     const g = make("g", {class: `pg-handle pg-${kind}`, role: "slider", tabindex: 0, "aria-roledescription": "point in the plane",
-                         "aria-orientation": "horizontal", "aria-label": words}, handles);
+                         "aria-label": words}, handles);
     make("circle", {r: 22, class: "pg-touch"}, g);
     shape(g);
     g.addEventListener("pointerdown", (event) => {
@@ -766,6 +688,7 @@ export function mount(root, config, onChange = () => {}) {
       stop();
       g.focus({preventScroll: true});
       g.setPointerCapture(event.pointerId);
+      box = plane.getBoundingClientRect();
       const [x, y] = toWorld(event), [x0, y0] = where();
       dragging = {g, dx: x0 - x, dy: y0 - y};
       root.classList.add("pg-dragging");
@@ -775,14 +698,12 @@ export function mount(root, config, onChange = () => {}) {
       const [x, y] = toWorld(event);
       move([x + dragging.dx, y + dragging.dy]);
     });
-    for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) {
-      g.addEventListener(end, () => {
-        if (dragging?.g !== g) return;
-        dragging = null;
-        root.classList.remove("pg-dragging");
-        draw();
-      });
-    }
+    g.addEventListener("lostpointercapture", () => { // after every up and cancel
+      if (dragging?.g !== g) return;
+      dragging = null;
+      root.classList.remove("pg-dragging");
+      draw();
+    });
     g.addEventListener("keydown", (event) => {
       const step = event.shiftKey ? 0.25 : 0.05;
       const by = {ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, step], ArrowDown: [0, -step]}[event.key];
@@ -792,11 +713,9 @@ export function mount(root, config, onChange = () => {}) {
       const [x, y] = where();
       move([x + by[0], y + by[1]]);
     });
-    let before = "";
+    let now;
     g.place = ([x, y], text) => {
-      const now = `${x} ${y} ${half} ${text}`;
-      if (now === before) return;
-      before = now;
+      if (now === (now = `${x} ${y} ${half} ${text}`)) return;
       g.setAttribute("transform", `translate(${px(X(x))} ${px(Y(y))})`);
       g.setAttribute("aria-valuemin", px(-half));
       g.setAttribute("aria-valuemax", px(half));
@@ -852,45 +771,11 @@ export function mount(root, config, onChange = () => {}) {
   });
 
   // ---- controls
-  const button = (parent, text, title, action) => {
-    const b = html("button", {type: "button", textContent: text, title}, parent);
-    b.onclick = action;
-    return b;
-  };
-  // A labelled range: native, so keys, touch and screen readers work as everywhere.
-  const range = (parent, label, low, high, step, get, set, print = short, more = {}) => {
-    const row = html("label", {className: "pg-range", title: more.title || ""}, parent), name = html("span", {textContent: label}, row);
-    if (more.method) name.className = "pg-key";
-    if (more.method) name.style.setProperty("--k", `var(--${more.method})`);
-    const input = html("input", {type: "range", min: low, max: high, step, autocomplete: "off"}, row), out = html("output", {ariaLive: "off"}, row);
-    input.dataset.name = more.name || label;
-    input.setAttribute("aria-label", more.spoken || label);
-    input.oninput = () => {
-      stop();
-      set(+input.value);
-    };
-    return () => {
-      const v = get(), text = print(v), top = String(typeof high === "function" ? high() : high);
-      if (input.max !== top) input.max = top;
-      if (+input.value !== v) input.value = v;
-      if (out.textContent === text) return;
-      out.textContent = text;
-      input.setAttribute("aria-valuetext", text);
-    };
-  };
+  const {button, range, radios} = controlsThat(() => stop());
   let updates = [];
 
-  const chip = (name) => {
-    const on = name in s.methods, look = looks[name];
-    const b = html("button", {type: "button", className: "pg-chip"}, chips);
-    b.style.setProperty("--k", `var(--${name})`);
-    const svg = make("svg", {viewBox: "0 0 30 12", "aria-hidden": true}, b);
-    make("path", {d: "M1 6H29", "stroke-dasharray": look.dash || "none"}, svg);
-    make("path", {d: marker(look.marker, 4), transform: "translate(15 6)", class: "pg-mark"}, svg);
-    b.append(name);
-    b.dataset.name = name;
-    b.setAttribute("aria-pressed", on);
-    b.onclick = () => {
+  const methodChip = (name) => {
+    const b = button(chips, name, "", () => {
       const methods = {...s.methods};
       if (name in methods) delete methods[name];
       else methods[name] = remembered[name] || {};
@@ -898,7 +783,9 @@ export function mount(root, config, onChange = () => {}) {
       change({methods: Object.fromEntries(Object.keys(looks).filter((m) => m in methods).map((m) => [m, methods[m]]))});
       controls();
       chips.querySelector(`[data-name="${name}"]`)?.focus();
-    };
+    });
+    chip(b, name, looks[name]);
+    b.setAttribute("aria-pressed", name in s.methods);
   };
   const USUAL = ["FedAvg", "SCAFFOLD", "FedProx", "FedUp", "FedDyn"];
   let sliders, chart;
@@ -908,7 +795,7 @@ export function mount(root, config, onChange = () => {}) {
     chips.replaceChildren();
     const known = Object.keys(looks);
     const first = known.filter((name) => all || name in s.methods || name in initial.methods || USUAL.includes(name));
-    first.forEach(chip);
+    first.forEach(methodChip);
     const rest = known.length - first.length;
     if (rest || all) {
       const b = button(chips, all ? "fewer" : `${rest} more`, "Show all methods of the playground", () => {
@@ -936,16 +823,10 @@ export function mount(root, config, onChange = () => {}) {
   const chartBox = html("div", {className: "pg-chart"}, side);
   html("p", {className: "pg-title", textContent: "Distance to the optimum"}, chartBox);
   chart = make("svg", {viewBox: `0 0 ${CHART.w} ${CHART.h}`, role: "img"}, chartBox);
-  const axes = html("div", {className: "pg-axes", role: "radiogroup", ariaLabel: "Distance to the optimum, against"}, chartBox);
-  html("span", {textContent: "by"}, axes);
-  for (const [key, words] of [["rounds", "rounds"], ["gradients", "gradients"], ["bytes", "bytes"]]) {
-    const label = html("label", {}, axes), input = html("input", {type: "radio", name: `${id}-${++mounted}-axis`, value: key, checked: key === axis, autocomplete: "off"}, label);
-    label.append(words);
-    input.onchange = () => {
-      axis = key;
-      draw();
-    };
-  }
+  radios(chartBox, "Distance to the optimum, against", `${id}-${++mounted}-axis`, ["rounds", "gradients", "bytes"], (key) => {
+    axis = key;
+    draw();
+  })(axis);
   sliders = html("div", {className: "pg-sliders"}, side);
 
   // the bar: play, step, reset, round, share
@@ -974,18 +855,7 @@ export function mount(root, config, onChange = () => {}) {
     rebuild();
     onChange(structuredClone(s));
   });
-  const copied = html("span", {className: "pg-copied", role: "status"});
-  const copy = async (text, words) => {
-    try {
-      await navigator.clipboard.writeText(text);
-      copied.textContent = words;
-    } catch { // no clipboard here: show the text, ready to be copied by hand
-      const field = html("input", {value: text, readOnly: true, ariaLabel: "Text to copy"});
-      copied.replaceChildren(field);
-      field.select();
-    }
-    setTimeout(() => (copied.textContent = ""), 8000);
-  };
+  const {copied, copy} = copier();
   if (!config.widget) {
     button(bar, "Link", "Copy the address of exactly this picture", () => {
       history.replaceState(null, "", address() + toHash(s));
@@ -1004,14 +874,21 @@ export function mount(root, config, onChange = () => {}) {
     u.lasting = true;
     updates.push(u);
   };
-  const kind = html("label", {className: "pg-range"}, rare);
-  html("span", {textContent: "problem"}, kind);
-  const select_ = html("select", {autocomplete: "off"}, kind);
-  for (const v of ["quadratic", "logistic"]) html("option", {value: v, textContent: v}, select_);
-  select_.onchange = () => {
-    stop();
-    change({problem: select_.value});
+  const menu = (name, title, values) => {
+    const row = html("label", {className: "pg-range", title}, rare);
+    html("span", {textContent: name}, row);
+    const select = html("select", {autocomplete: "off"}, row);
+    for (const v of values) html("option", {value: v, textContent: v}, select);
+    select.onchange = () => {
+      stop();
+      change({[name]: select.value});
+    };
+    const u = () => (select.value = s[name]);
+    u.lasting = true;
+    updates.push(u);
   };
+  menu("problem", "", ["quadratic", "logistic"]);
+  menu("topology", "Who averages with whom in DFedAvg, DFedSAM and DFedGAM", TOPOLOGIES);
   lasting("clients n", 2, 8, 1, () => s.clients.length, (n) => {
     const clients = s.clients.slice(0, n);
     while (clients.length < n) clients.push(initial.clients[clients.length] || placed(clients.length));
@@ -1121,7 +998,7 @@ export function mount(root, config, onChange = () => {}) {
     }
     return d;
   };
-  let spokenAt = -Infinity, telltale = 0, turn = 0;
+  let spokenAt = -Infinity, spoken_ = "", telltale = 0, turn = 0;
   // What is drawn is computed anew when the state or the round has changed; a hand that moves waits for no late rest.
   let memo = {};
   const computed = (names, wanted) => {
@@ -1130,7 +1007,7 @@ export function mount(root, config, onChange = () => {}) {
       const P = problem(s), runs = {}, rest = {};
       for (const name of names) {
         runs[name] = run(P, s, name, s.rounds, wanted);
-        rest[name] = runs[name].diverged ? null : fixedPoint(P, s, name, s.cohort ? null : runs[name].last, dragging ? 3e4 : 3e5);
+        rest[name] = runs[name].diverged ? null : fixedPoint(P, s, name, s.cohort ? null : runs[name].last, ...(dragging ? [3e3, 1e-5] : []));
       }
       memo = {s, key, P, runs, rest};
     }
@@ -1151,7 +1028,7 @@ export function mount(root, config, onChange = () => {}) {
       if (P.logistic) {
         const top = Math.max(objective(P, edge, edge), objective(P, -edge, -edge), objective(P, edge, -edge), objective(P, -edge, edge)) - F0;
         const levels = Array.from({length: 9}, (_, k) => F0 + top * ((k + 1) / 10) ** 2);
-        put.contours("path", {d: levelLines((u, v) => objective(P, (u - W / 2) / unit(), (H / 2 - v) / unit()), levels)});
+        put.contours("path", {d: levelLines((u, v) => objective(P, (u - W / 2) / unit(), (H / 2 - v) / unit()), levels, ...(dragging ? [26, 24] : []))});
       } else {
         const M = [0, 0, 0];
         for (let i = 0; i < P.n; i++) for (let k = 0; k < 3; k++) M[k] += P.A[3 * i + k] / P.n;
@@ -1179,6 +1056,12 @@ export function mount(root, config, onChange = () => {}) {
       });
     });
     points.start.place(s.start, spoken(s.start));
+    if (names.some((name) => METHODS[name].gossip)) { // who averages with whom
+      const at = (i) => `${px(X(s.clients[i].optimum[0]))} ${px(Y(s.clients[i].optimum[1]))}`;
+      let d = "";
+      for (let i = 0; i < P.n; i++) for (let k = 0; k < i; k++) if (P.W[P.n * i + k]) d += `M${at(i)}L${at(k)}`;
+      put.ellipses("path", {d, class: "pg-graph"});
+    }
 
     // the server's path, the clients' local steps of some rounds, and where the method would come to rest
     const told_ = [], busy = s.clients.map((c) => c.optimum).concat([s.start]), fixedOnes = [];
@@ -1232,7 +1115,7 @@ export function mount(root, config, onChange = () => {}) {
         }
         if (!best || room > best.room + 1e-9) best = {room, cx, cy, dx, dy, anchor};
       }
-      put.words("text", {x: px(X(x) + best.dx), y: px(Y(y) + best.dy), "text-anchor": best.anchor}, text);
+      put.words("text", {transform: `translate(${px(X(x) + best.dx)} ${px(Y(y) + best.dy)})`, "text-anchor": best.anchor}, text);
       for (let q = -1; q <= 1; q++) busy.push([(best.cx + (q * wide) / 2 - W / 2) / u, (H / 2 - best.cy) / u]);
     };
     if (P.optimum) {
@@ -1244,22 +1127,22 @@ export function mount(root, config, onChange = () => {}) {
     if (fixedOnes.length && fixedOnes.length < 3) fixedOnes.forEach(({name, fixed}) => word(`${name} stops here`, fixed, 16));
 
     Object.values(put).forEach((p) => p.end());
-    // under a moving hand chart and numbers take turns: each thirty times a second is enough
+    // under a moving hand chart and numbers take turns: each fifteen times a second is enough
     turn += 1;
-    if (!dragging || turn % 2) drawChart(P, runs, whole, away);
-    if (!dragging || turn % 2 === 0) updates.forEach((u) => (u.field && !more.open) || u());
-    if (select_.value !== s.problem) select_.value = s.problem;
+    if (!dragging || turn % 4 === 1) drawChart(P, runs, whole, away);
+    if (!dragging || turn % 4 === 3) updates.forEach((u) => (u.field && !more.open) || u());
 
     const wrong = [...trouble, ...warnings(P, s)];
     notice.hidden = !wrong.length;
     if (notice.textContent !== wrong.join(" ")) notice.textContent = wrong.join(" ");
     const text = told_.filter(Boolean).join(" ") || (names.length ? "" : "Choose a method.");
-    const setting = `${P.n} clients, K = ${s.local_steps}, η = ${short(s.lr)}${s.cohort ? `, ${s.cohort} clients a round` : ""}.`;
-    plane.setAttribute("aria-label", `${text} The plane of two parameters; ${setting}`);
     const tick = performance.now(); // words flow anew, which costs more than lines: ten times a second is enough
-    if (says.textContent !== text) {
+    const setting = `${P.n} clients, K = ${s.local_steps}, η = ${short(s.lr)}${s.cohort ? `, ${s.cohort} clients a round` : ""}.`;
+    const alt = `${text} The plane of two parameters; ${setting}`;
+    if (alt !== spoken_) {
       if (tick - spokenAt > 100) {
         says.textContent = text;
+        plane.setAttribute("aria-label", (spoken_ = alt));
         spokenAt = tick;
       } else if (!telltale) {
         telltale = setTimeout(() => {
@@ -1272,7 +1155,7 @@ export function mount(root, config, onChange = () => {}) {
   };
 
   const cost = (P, name, r) => {
-    const look = looks[name], m = METHODS[name].ring ? P.n : r.length;
+    const look = looks[name], m = METHODS[name].gossip ? P.n : r.length;
     if (axis === "bytes") return 8 * 2 * m * (look.down + look.up);
     return r.reduce((sum, i) => sum + P.K[i] * look.gradients + look.full, 0);
   };
@@ -1284,7 +1167,7 @@ export function mount(root, config, onChange = () => {}) {
       const {path} = runs[name], points = [];
       let at = 0;
       for (let t = 0; 2 * t < path.length; t++) {
-        if (t) at += axis === "rounds" ? 1 : cost(P, name, cohort(s.seed, t - 1, P.n, METHODS[name].ring || !s.cohort ? P.n : s.cohort));
+        if (t) at += axis === "rounds" ? 1 : cost(P, name, cohort(s.seed, t - 1, P.n, METHODS[name].gossip || !s.cohort ? P.n : s.cohort));
         const d = away(path[2 * t], path[2 * t + 1]);
         if (d === null) break;
         points.push([at, Math.log10(Math.max(d, 1e-8))]);
@@ -1309,9 +1192,9 @@ export function mount(root, config, onChange = () => {}) {
       put("path", {d: `M${left} ${px(y(d))}H${w - right}`, class: "pg-grid"});
       put("text", {x: left - 6, y: px(y(d) + 4), "text-anchor": "end"}, d === 0 ? "1" : d === 1 ? "10" : `10${superscript(d)}`);
     }
-    const unitOf = {rounds: "rounds", gradients: "gradients", bytes: "bytes"}[axis], big = axis === "bytes" && furthest >= 2000;
+    const big = axis === "bytes" && furthest >= 2000;
     put("text", {x: left, y: h - 9}, "0");
-    put("text", {x: w - right, y: h - 9, "text-anchor": "end"}, `${big ? `${short(furthest / 1000)} kB` : `${short(furthest)} ${unitOf}`}`);
+    put("text", {x: w - right, y: h - 9, "text-anchor": "end"}, `${big ? `${short(furthest / 1000)} kB` : `${short(furthest)} ${axis}`}`);
     const ends = [];
     for (const name of names) {
       const points = curves[name], look = looks[name], style = `--k:var(--${name})`, upto = Math.min(whole, points.length - 1);
@@ -1322,7 +1205,7 @@ export function mount(root, config, onChange = () => {}) {
       ends.push(`${name} ${short(10 ** points[Math.max(0, upto)][1])}`);
     }
     put.end();
-    chart.setAttribute("aria-label", `Distance to the optimum after round ${whole}, against ${unitOf}: ${listed(ends)}.`);
+    chart.setAttribute("aria-label", `Distance to the optimum after round ${whole}, against ${axis}: ${listed(ends)}.`);
   };
 
   rebuild();
@@ -1352,37 +1235,7 @@ export function mount(root, config, onChange = () => {}) {
   };
 }
 
-// ------------------------------------------------------------------------------------------ pages and notebooks
-
-// Every playground of a page that is not yet one.  Each holds its configuration as JSON.
-export function mountAll() {
-  for (const root of document.querySelectorAll("figure.fc-pg:not(.fc-ready)")) {
-    const store = root.querySelector("script[type='application/json']");
-    if (store) root.playground = mount(root, JSON.parse(store.textContent));
-  }
-}
-
-// anywidget's form: the notebook's kernel and the page hold one state.
-function render({model, el}) {
-  const config = {...model.get("config"), widget: true, state: model.get("state")};
-  const root = html("figure", {className: "fc-pg"}, el);
-  if (config.caption) html("figcaption", {textContent: config.caption}, root);
-  let ours = "";
-  const view = mount(root, config, (state) => {
-    ours = JSON.stringify(state);
-    model.set("state", state);
-    model.save_changes();
-  });
-  const listen = () => {
-    const state = model.get("state");
-    if (JSON.stringify(state) !== ours) view.set(state);
-  };
-  model.on("change:state", listen);
-  return () => {
-    model.off("change:state", listen);
-    view.destroy();
-  };
-}
+const render = widgetOf(mount, "fc-pg");
 export default {render};
 
-if (typeof document !== "undefined") mountAll();
+mountAll(mount, "figure.fc-pg:not(.fc-ready, .pg-net)");

@@ -86,6 +86,13 @@ class Loss:
         rate = self.rate.to(device) if isinstance(self.rate, Tensor) else self.rate
         return replace(self._changed(lambda v: v.to(device)), rate=rate)
 
+    def gathered(self, gather: Callable[[Tensor], Tensor]) -> Loss:
+        """The same for the clients of all processes; gather: of `[m, ...]` all processes' rows."""
+        if self.plain:
+            return self
+        rate = self.rate if isinstance(self.rate, Tensor | None) else torch.as_tensor(self.rate, dtype=torch.float64)
+        return replace(self._changed(gather), rate=None if rate is None else gather(rate))
+
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Loss:
         named: dict[str, Any] = {k: {n: change(v) for n, v in getattr(self, k).items()} for k in ("rows", "samples")}
         return replace(self, references=tuple(change(v) for v in self.references), **named)

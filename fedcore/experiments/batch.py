@@ -15,7 +15,7 @@ from typing import Any
 from .. import distributed
 from ..notebooks import NotebookFailed, execute
 from ..progress import bar
-from .cells import Cell, CorruptResult, Result, load, run_cell
+from .cells import Cell, CorruptResult, Result, load, run_cell, sweep_checkpoints
 from .table import slug
 
 NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
@@ -144,6 +144,9 @@ def run(
     world = distributed.world()
     cells = [cell.at(Path.cwd()) for cell in cells]  # a kernel or a worker has another current folder
     todo, outcome = world.first(lambda: missing(place, cells, seeds, outdated))
+    for cell in cells if world.rank == 0 else ():
+        if cell.name in outcome.stood:
+            sweep_checkpoints(place.file(cell), cell.spec, place.workshop)
     shown = bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0, each=True)
     call = partial(one, place, seeds=seeds, device=device, outdated=outdated)
 
@@ -151,6 +154,8 @@ def run(
         try:
             result()
             outcome.done.append(cell.name)
+        except distributed.Lost:  # without the others no cell can run
+            raise
         except Exception as e:  # whatever a study, a notebook or a worker raises: the others go on
             kind = "" if isinstance(e, NotebookFailed) else f"{type(e).__name__}: "
             outcome.failed.append((cell.name, str(place.notebook(cell)), f"{kind}{e}"))
@@ -189,6 +194,7 @@ def _on_cluster(
     dask.config.set({"distributed.scheduler.worker-saturation": 1.0})
     if scheduler is None:
         count = workers or gpus or len(_cores())
+        _room_for_files(64 + 32 * count)
         cluster = LocalCluster(
             n_workers=count, threads_per_worker=1, processes=False, silence_logs=50, dashboard_address=LOOPBACK,
             worker_dashboard_address=LOOPBACK,
@@ -221,6 +227,22 @@ def _on_cluster(
                 client.cancel(list(futures), force=True)
             stack.pop_all()
             raise
+
+
+def _room_for_files(needed: int) -> None:
+    """Allow so many open files and sockets, of which a worker and its kernel take some thirty; ValueError where not."""
+    if os.name != "posix":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard) and hard < needed:
+        raise ValueError(
+            f"{hard} open files are allowed and this batch of notebooks needs about {needed}; say ulimit -n {needed} "
+            "first, or use fewer --workers, or --plain"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _cores() -> Sequence[int]:

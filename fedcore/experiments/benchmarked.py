@@ -1,4 +1,4 @@
-"""What the benchmarks stored, beside the goals that were written down before: chapter 11 shows it."""
+"""What the benchmarks stored, beside the goals that were written down before: the chapter on the engine shows it."""
 
 from __future__ import annotations
 

@@ -123,8 +123,16 @@ class Result:
 
 def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
     """A hash of what a run computes: the specification and the seed.  Which code computed it is `provenance.code`."""
-    content = json.dumps([FORMAT, files.portable(spec), seed], sort_keys=True, allow_nan=False)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return _hash(_text(spec), seed)
+
+
+def _text(spec: Mapping[str, Any]) -> str:
+    """What the identities of all seeds share."""
+    return json.dumps(files.portable(spec), sort_keys=True, allow_nan=False)
+
+
+def _hash(text: str, seed: int | None) -> str:
+    return hashlib.sha256(f"[{FORMAT}, {text}, {json.dumps(seed)}]".encode()).hexdigest()[:16]
 
 
 def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
@@ -140,10 +148,10 @@ def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
             raise ValueError("its checksum differs")
-        data = provenance.data(spec)
+        data, text = provenance.data(spec), _text(spec)
 
         def stands(stored: Mapping[str, Any], seed: int | None = None) -> bool:
-            return stored["id"] == identity(spec, seed) and data in (None, stored.get("data", data))
+            return stored["id"] == _hash(text, seed) and data in (None, stored.get("data", data))
 
         runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
         tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
@@ -254,6 +262,20 @@ def run_cell(
         if folder is not None and world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
     return result
+
+
+def sweep_checkpoints(file: Path, spec: Mapping[str, Any], workshop: Path) -> None:
+    """Remove the checkpoints of runs that are stored: a process that was killed between the two left them."""
+    folders = list(workshop.glob(f"{identity(spec)}-*"))
+    if not folders or is_running(file):
+        return
+    result = load(file, spec)
+    for folder in folders:
+        for run in folder.iterdir():
+            if result.tuned if run.name.startswith("tune") else run.name in {f"seed{seed}" for seed in result.runs}:
+                shutil.rmtree(run, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another seed's are still there
+            folder.rmdir()
 
 
 def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | None = None) -> bool | None:

@@ -72,7 +72,8 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
     out = []
     for profile in (p for p in PROFILES if p in claim.questions):
         asked = claim.questions[profile]
-        results = stored_cells(get(claim.table), Place(root, profile, claim.table))
+        cells = {(row, column) for ours, base, column in asked for row in (ours, base)}
+        results = stored_cells(get(claim.table), Place(root, profile, claim.table), cells)
         answers = answered(results, asked, margin=claim.margin, by_value=_digits(claim) > 1)
         missing = len(asked) - len(answers)
         if answers:

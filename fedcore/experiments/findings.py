@@ -33,7 +33,7 @@ class Finding:
     `document` is a key of `DOCUMENTS`, `place` its section, equation, table, figure or line of an algorithm, `kind`
     one of `KINDS` and `severity` one of `SEVERITIES`. `finding` says what stands there and why it is wrong or open,
     `here` what this book does. `shown_by` is a test (`tests/test_x.py::test_name`) or a cell of a chapter
-    (`03_fedup#variance`), empty where the document itself shows it.
+    (`fedup#variance`), empty where the document itself shows it.
 
     Raises ValueError for an unknown document, kind or severity, and for an empty text.
     """
@@ -113,5 +113,5 @@ def _linked(shown_by: str) -> Html:
         return Html(f"<code>{shown_by.removeprefix('tests/')}</code>", shown_by)
     if shown_by:
         chapter, cell = shown_by.split("#")
-        return Html(f'<a href="{chapter}.html">chapter {int(chapter[:2])}</a>, cell <code>{cell}</code>', shown_by)
+        return Html(f'<a href="{chapter}.html">{chapter.replace("_", " ")}</a>, cell <code>{cell}</code>', shown_by)
     return Html("the document itself", "the document itself")

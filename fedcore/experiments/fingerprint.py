@@ -1,6 +1,6 @@
 """One number for every method that moves when its rule moves: four rounds on sixty random pictures, in 64 bits.
 
-The numbers judge nothing.  Chapter 5 shows them, and a test changes each method by one per cent and sees its number go.
+The numbers judge nothing.  A page shows them, and a test changes each method by one per cent and sees its number go.
 """
 
 from __future__ import annotations

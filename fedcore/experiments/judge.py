@@ -75,15 +75,14 @@ class Comparison:
     def detectable(self, questions: int = 1, power: float = POWER) -> float:
         """The smallest true difference that this design finds with probability `power`, in a family of so many
         questions (the strictest of Holm's levels); NaN where it cannot be known."""
-        from scipy.optimize import brentq
-        from scipy.stats import nct
+        from scipy.special import nctdtrinc
 
         if not math.isfinite(self.error):
             return math.nan
         rest = self.by_image**4 / (self.images - 1) if self.images else 0.0
         df = self.error**4 / (self.by_seed**4 / (self.seeds - 1) + rest)  # Satterthwaite's
         bound = self._bound(LEVEL / questions / 2) / self.error
-        return self.error * brentq(lambda shift: nct.sf(bound, df, shift) - power, 0, 10 * bound)
+        return self.error * float(nctdtrinc(df, 1 - power, bound))
 
     def _bound(self, tail: float) -> float:
         """What the gap exceeds with this probability where there is no difference.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,21 @@ MISSING = "not computed yet"
 NOT_RUN, BASE = "not run yet", "baseline"  # in place of a verdict
 
 
-def stored_cells(table: Table, place: Place) -> dict[Key, tuple[Cell, Result | None]]:
-    """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged."""
+def stored_cells(
+    table: Table, place: Place, only: Collection[Key] | None = None
+) -> dict[Key, tuple[Cell, Result | None]]:
+    """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged.
+
+    only: read these alone.
+    """
     out: dict[Key, tuple[Cell, Result | None]] = {}
     for cell in table.cells(place.profile):
-        try:
-            out[cell.row, cell.column] = cell, standing(place, cell)
-        except CorruptResult:
-            out[cell.row, cell.column] = cell, None
+        key = cell.row, cell.column
+        if only is None or key in only:
+            try:
+                out[key] = cell, standing(place, cell)
+            except CorruptResult:
+                out[key] = cell, None
     return out
 
 

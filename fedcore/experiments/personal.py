@@ -1,4 +1,4 @@
-"""A study of clients that keep models of their own: each one's accuracy after its local training."""
+"""Studies of clients that keep models of their own: on everybody's images, and each on images like its own."""
 
 from __future__ import annotations
 
@@ -54,6 +54,38 @@ def clients(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str
         "final": 100 * float(hits.mean()),
         "mean": float(np.mean([value for _, value in curve])),
         "clients": dict(zip(spec["clients"], (100 * hits.mean(1)).round(4).tolist(), strict=True)),
+        "server": round(100 * float(history.curve()[1][-1]), 4),
+        "correct": packed(torch.as_tensor(hits)),
+    }
+
+
+def domains(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """Accuracy in % of the model that each client uses after the run, on the test images of its own domain.
+
+    That is its personal model (`Method.personal`), or the server's where the method has none.  Every test image is
+    seen by the model of the client whose domain it has, `test_owner`.  `correct`: one bit an image, as base64;
+    `clients`: each one's accuracy under its name in `spec["clients"]`; `server`: the server's model's on all images.
+    """
+    fed = build_federation(spec["federation"], seed, device)
+    if spec.get("on") == "validation":
+        fed = fed.on_validation()
+    method = build_method(spec["method"], fed, spec["run"])
+    found: dict[str, Any] = {"history": [], "images": len(fed.test[1]), "classes": fed.classes}
+    try:
+        history = run(method, fed, seed=seed, **spec["run"])
+    except Diverged as e:
+        return {**found, "final": None, "mean": None, "diverged": e.round}
+    X = method.personal(history.state, fed.layout)
+    owner = np.asarray(fed.data.source.test_owner)
+    hits = np.zeros(len(owner), dtype=bool)
+    for i in range(fed.n):
+        of_client = owner == i
+        hits[of_client] = right(fed, history.params if X is None else X[i], i).cpu().numpy()[of_client]
+    return {
+        **found,
+        "final": 100 * float(hits.mean()),
+        "mean": 100 * float(hits.mean()),
+        "clients": {name: round(100 * float(hits[owner == i].mean()), 4) for i, name in enumerate(spec["clients"])},
         "server": round(100 * float(history.curve()[1][-1]), 4),
         "correct": packed(torch.as_tensor(hits)),
     }

@@ -27,6 +27,7 @@ class Row(NamedTuple):
 
 _BELOW_ONE = [0.0, 1.0]
 _MOMENTUM, _REGULARISED, _RADII = [0.3, 0.6, 0.9], [0.01, 0.03, 0.1], [0.01, 0.03, 0.1]
+_SERVER_STEPS, _SHARES = [0.01, 0.03, 0.1], [0.1, 0.3, 0.6]
 METHODS = {
     "FedAvg": Row("FedAvg"),
     "FedAvg + server momentum": Row("FedAvg", {}, {"server_momentum": _MOMENTUM}, {"server_momentum": _BELOW_ONE}),
@@ -44,9 +45,15 @@ METHODS = {
     "FedDC": Row("FedDC", {}, {"alpha": _REGULARISED}),
     "Mime": Row("Mime", {}, {"beta": _MOMENTUM}, {"beta": _BELOW_ONE}),
     "FedSAM": Row("FedSAM", {}, {"rho": _RADII}),
-    "FedAdam": Row("FedAdam", {}, {"run.server_lr": [0.01, 0.03, 0.1]}),
+    "FedAdam": Row("FedAdam", {}, {"run.server_lr": _SERVER_STEPS}),
     "FedNova": Row("FedNova"),
-    "FedCM": Row("FedCM", {}, {"alpha": [0.1, 0.3, 0.6]}, {"alpha": _BELOW_ONE}),
+    "FedCM": Row("FedCM", {}, {"alpha": _SHARES}, {"alpha": _BELOW_ONE}),
+    "FedAdagrad": Row("FedAdagrad", {}, {"run.server_lr": _SERVER_STEPS}),
+    "FedYogi": Row("FedYogi", {}, {"run.server_lr": _SERVER_STEPS}),
+    "FedExP": Row("FedExP", {}, {"eps": [0.001, 0.01, 0.1]}),
+    "MoFedSAM": Row("MoFedSAM", {"rho": 0.05}, {"beta": _SHARES}, {"beta": _BELOW_ONE}),
+    "FedGamma": Row("FedGamma", {}, {"rho": _RADII}),
+    "FedSpeed": Row("FedSpeed", {"rho": 0.05}, {"lam": [1.0, 10.0, 100.0]}),
 }
 BASELINES = {
     row: METHODS[row]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import pages, plots
+from ..looks import looks
 from . import overview
 from .batch import Place, results
 from .cells import Result
@@ -158,7 +159,7 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
     stored = overview.stored_cells(table, Place(root or results(), profile, table.drawn_from or name))
     figure, ax = plots.figure(height=3.4)
     numbers = {}
-    for k, row in enumerate(rows):
+    for row, look in zip(rows, looks(rows), strict=True):
         _, result = stored[row, column]
         if not (result and result.tuned):
             return None
@@ -169,12 +170,10 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
                 lr, score = trial["setting"]["run"]["lr"], trial["score"]
                 best[lr] = max(best.get(lr, -math.inf), -math.inf if score is None else score)
         lrs = sorted(best)
-        colour = plots.COLOURS[k % len(plots.COLOURS)]
         values = [best[lr] if math.isfinite(best[lr]) else math.nan for lr in lrs]
-        ax.plot(lrs, values, color=colour, marker=plots.MARKERS[k % len(plots.MARKERS)], label=row)
-        ax.plot(
-            [lr for lr in lrs if not math.isfinite(best[lr])], 0 * np.isnan(values)[np.isnan(values)], "x", color=colour
-        )
+        ax.plot(lrs, values, color=look.colour, marker=look.marker, linestyle=look.line, label=row)
+        lost = [lr for lr in lrs if not math.isfinite(best[lr])]
+        ax.plot(lost, [0] * len(lost), "x", color=look.colour)
         numbers[f"{row}, best rate"] = lrs[int(np.nanargmax(values))]
     ax.set(xscale="log", xlabel="local learning rate", ylabel="validation accuracy (%)", ylim=(-3, 100), title=column)
     ax.legend()
@@ -270,10 +269,10 @@ def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tup
     figure, ax = plots.figure(width=7.0, height=0.9 + 0.24 * len(lines))
     for k, line in enumerate(lines):
         c, colour = line.answer.comparison, plots.COLOURS[line.colour]
-        filled = colour if line.answer.word != OPEN else "white"
+        filled = colour if line.answer.word != OPEN else "#ffffff"
         ax.errorbar(np.clip(c.gap, -WIDEST, WIDEST), k, xerr=c.half, fmt="o", color=colour, mfc=filled)
-        ax.plot(line.printed, k, "x", color="#222222")
-    ax.axvline(0, color="#8a8a8a", linewidth=1)
+        ax.plot(line.printed, k, "x", color="#000000")
+    ax.axvline(0, color="#7d8590", linewidth=1)
     ends = [end for line in lines for end in line.answer.comparison.interval]
     left, right = np.clip([min(ends), max(ends)], -WIDEST, WIDEST)
     cut = (left, right) != (min(ends), max(ends))

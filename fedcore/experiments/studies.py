@@ -17,8 +17,8 @@ Study = Callable[[Mapping[str, Any], int, Path | None, str | None], dict[str, An
 STUDIES: dict[str, Study] = {
     study.__name__: study
     for study in (
-        training.simulate, training.personal, training.profiles, personal.clients, probing.mime, probing.gap,
-        counting.size, counting.cost,
+        training.simulate, training.personal, training.profiles, personal.clients, personal.domains, probing.mime,
+        probing.gap, counting.size, counting.cost,
     )
 }  # fmt: skip
 

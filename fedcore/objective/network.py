@@ -751,8 +751,7 @@ def on_network(
     if not torch.isfinite(x0).all():
         raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
     try:
-        with torch.no_grad():
-            logits = engine.module.eval()(data.inputs(data.x[:2]))
+        logits = engine.module.eval()(data.inputs(data.x[:2]))
     except Exception as e:  # whatever a module of the user's raises
         raise ValueError(
             f"the model does not take inputs of shape {tuple(data.x.shape[1:])} ({first_line(e)}); "
@@ -761,6 +760,11 @@ def on_network(
     if not isinstance(logits, Tensor):
         raise ValueError(
             f"the model returns a {type(logits).__name__}; use a model that returns logits [B, classes] alone"
+        )
+    if not logits.requires_grad and any(p.requires_grad for p in engine.module.parameters()):
+        raise ValueError(
+            "the model's logits have no gradient by its parameters; return what torch computes from them, without "
+            "detach(), torch.no_grad() or NumPy"
         )
     classes = data.source.classes
     if logits.ndim != 2 or (logits.shape[1] < classes and loss is None):

@@ -3,13 +3,12 @@
 import torch
 
 import fedcore as fc
-from fedcore.algorithms import Round
 
 
 class Median(fc.Method):
     """The median of the clients' updates, entry by entry."""
 
-    def aggregate(self, r: Round, y: torch.Tensor) -> dict[str, torch.Tensor]:
+    def aggregate(self, r: fc.Round, y: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"x": r.x + r.server_lr * (y - r.x).median(0).values}
 
 

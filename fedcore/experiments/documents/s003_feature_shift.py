@@ -5,6 +5,7 @@ It prints no table; its curves are described in words only.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -22,6 +23,18 @@ METHODS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }
 
 
+# methods that give every client a model for its own images, beside FedAvg, training alone and training in one place
+PERSONAL: dict[str, tuple[list[Any], dict[str, list[float]]]] = {
+    "FedAvg": (["FedAvg", {}], {}),
+    "FedBN": (["FedBN", {}], {}),
+    "FedALA": (["FedALA", {"layers": 5, "sample": 0.8}], {"lr": [0.1, 1.0, 10.0]}),
+    "FedPer": (["FedPer", {}], {}),
+    "FedRep": (["FedRep", {}], {"share": [0.2, 0.5, 0.8]}),
+    "Ditto": (["Ditto", {}], {"lam": [0.1, 1.0, 10.0]}),
+    "pFedMe": (["pFedMe", {}], {"lam": [1.0, 5.0, 15.0]}),
+    "clients alone": (["LocalOnly", {}], {}),
+    "all data in one place": (["Central", {}], {}),
+}
 OURS = "normalisation + ALA"
 # the values of a method's own parameter that a search starts from
 OWN: dict[str, dict[str, list[float]]] = {
@@ -60,21 +73,31 @@ COLUMNS: dict[str, dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
 COLUMNS["paper"] = COLUMNS["desk"]
 
 
-def clients(profile: str, row: str, column: str, method: list[Any], data: dict[str, Any]) -> Cell:
+def clients(
+    profile: str,
+    row: str,
+    column: str,
+    method: list[Any],
+    data: dict[str, Any],
+    study: str = "clients",
+    searched: dict[str, list[float]] | None = None,
+) -> Cell:
     """The mean accuracy of the clients' models: one run for all of them.  Settings are searched, except in paper."""
     make, arguments = SOURCES[profile]
-    trained, tested = COLUMNS[profile][column]
+    trained, tested = COLUMNS[profile]["five domains" if study == "domains" else column]
     names = DOMAINS["quick"] if profile == "quick" else FIVE  # what `data.domains` calls them
     source = {"train_on": [names[k] for k in trained], "test_on": [names[k] for k in tested]}
     model = "digit_model" if profile == "paper" else "digit_model_small"
     federation = {"source": [make, {**arguments, **source}], "partition": ["ByOwner", {}], "model": model, **data}
     spec: dict[str, Any] = {
-        "study": "clients", "method": method, "federation": federation, "run": RUNS[profile],
+        "study": study, "method": method, "federation": federation, "run": RUNS[profile],
         "clients": [DOMAINS[profile][k] for k in trained],
     }  # fmt: skip
     if profile != "paper":
         federation["validation"] = True
-        spec["tune"] = search(OWN.get(method[0], {}), **SEARCHES[profile])
+        spec["tune"] = search(OWN.get(method[0], {}) if searched is None else searched, **SEARCHES[profile])
+        if method[0] == "FedRep":
+            spec["tune"]["limits"] = {"method.share": [0.0, 1.0]}
     return Cell(f"{column} {row}", spec, row, column, seeds=SEEDS[profile])
 
 
@@ -110,6 +133,18 @@ def figure5(profile: str) -> list[Cell]:
 def figure6(profile: str) -> list[Cell]:
     """Clients with three domains, in the study MNIST, SVHN, SynthDigits; tested on the two others."""
     return _panels((0, 2, 3), (1, 4)) if profile == "paper" else _methods(profile, "unseen domains")
+
+
+def personal(profile: str) -> list[Cell]:
+    """Personal methods, each client's model on images of its own domain; with as many samples in all for `Central`."""
+    cells = []
+    for row, (method, searched) in PERSONAL.items():
+        cell = clients(profile, row, "own domain", method, {"normalise": "half"}, "domains", searched)
+        if method[0] == "Central":  # its round is the work of one client, a federated round that of five
+            run = {**RUNS[profile], "local_steps": 5 * RUNS[profile]["local_steps"]}
+            cell = replace(cell, spec={**cell.spec, "run": run})
+        cells.append(cell)
+    return cells
 
 
 MEASURES = ("augmentation", "normalisation", "ALA")
@@ -161,6 +196,24 @@ TABLES.append(
         "shift-ablation", "Each of the three measures on and off", "S003", ablation,
         {**_CAPTIONS, "paper": _CAPTIONS["paper"] + " Mean over the clients' models. The study has no such table."},
         LEFT_OPEN, against="none (FedAvg)", proposed=" + ".join(MEASURES),
+    )
+)  # fmt: skip
+_OWN_DOMAIN = (
+    " Every client's model on the test images of its own domain. Chosen on validation data: five learning rates times "
+    "three values of the method's own parameter, two seeds and {} rounds each, growing at their ends; the best two "
+    "again {}."
+)
+TABLES.append(
+    Table(
+        "shift-personal", "Personal models, each client on its own domain", "S003", personal,
+        {profile: _CAPTIONS[profile].partition(" Mean over")[0] + _OWN_DOMAIN.format(*more)
+         for profile, more in (("quick", (8, "in full")), ("desk", (8, "for 20")))},
+        (
+            ("this question", "the study tests on all domains; its figures have four methods, none but FedBN personal"),
+            ("local steps", "as many for all; in one place those of all clients"),
+        ("gradients", "a step of Ditto takes two, one of pFedMe five"),
+            ("augmentation", "none: a client's own images look like themselves"),
+        ),
     )
 )  # fmt: skip
 

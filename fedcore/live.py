@@ -1,0 +1,176 @@
+"""Live pictures: settings that Python and a hand can set, HTML for pages, and a widget in anywidget's form for Jupyter.
+
+Scripts and styles stand in `assets`: what all pictures share in `live.js` and `playground.css`, each picture's beside.
+"""
+
+from __future__ import annotations
+
+import copy
+import html
+import importlib.util
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cache, cached_property
+from typing import Any, ClassVar
+
+from . import looks
+from .widgets import asset
+
+
+class Live(ABC):
+    """A live picture's state, readable and settable by name, and its faces: HTML, and a widget in Jupyter.
+
+    A subclass says which `scripts` and `styles` of `assets` it needs beside the shared ones, the `classes` of its
+    figure, checks states, and gives configuration, words, and the still picture that stands where no script runs.
+    """
+
+    scripts: ClassVar[tuple[str, ...]]
+    styles: ClassVar[tuple[str, ...]] = ()
+    classes: ClassVar[str] = "fc-pg"
+
+    def __init__(self, state: Mapping[str, Any], name: str, caption: str) -> None:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"name={name!r} cannot stand in an address; use letters, digits and _, such as 'drift'")
+        if not isinstance(caption, str):
+            raise TypeError(f"caption={caption!r} is no text; give a text such as 'Drag the squares.'")
+        self._state, self.name, self.caption = self.checked(state), name, caption
+
+    @staticmethod
+    @abstractmethod
+    def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+        """The state with numbers of plain Python; raises TypeError or ValueError with value, range and remedy."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """What the page's script is given: name, caption, state, and what else it draws with."""
+
+    @abstractmethod
+    def alt(self) -> str:
+        """The picture in words."""
+
+    @abstractmethod
+    def still(self) -> str:
+        """HTML that stands in the page before the script runs, and where none does."""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A copy of all settings, as the page's script has them."""
+        return copy.deepcopy(self._state)
+
+    def set(self, **settings: Any) -> None:
+        """Change settings by their names; a live picture follows.  Raises what the function that made it raises."""
+        unknown = sorted(set(settings) - set(self._state))
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no setting of a playground; use {', '.join(self._state)}")
+        self._state = self.checked({**self._state, **settings})
+        if "widget" in vars(self):
+            self.widget.state = self.state
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name in self._state:
+            return self.state[name]
+        raise AttributeError(f"a playground has no {name!r}; its settings are {', '.join(self._state)}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name in vars(self).get("_state", {}):
+            self.set(**{name: value})
+        else:
+            object.__setattr__(self, name, value)
+
+    def html(self, alone: bool = True) -> str:
+        """HTML: a still picture with its words and, where it stands alone, the style and script that make it move.
+
+        alone=False: the page that shows it brings `page_style()` and `page_script()`, as the book's pages do.
+        """
+        # Without "<" no text in the data can end the script element that holds it.
+        config = json.dumps(self.config(), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        caption = f"\n<figcaption>{html.escape(self.caption)}</figcaption>" if self.caption else ""
+        style = f"\n<style>\n{self.style()}\n</style>" if alone else ""
+        script = f'\n<script type="module">\n{self.module()}\n</script>' if alone else ""
+        return (
+            f'<figure class="{self.classes}" id="{self.name}">{style}\n<div class="pg-body">{self.still()}</div>'
+            f'{caption}\n<script type="application/json">{config}</script>{script}\n</figure>'
+        )
+
+    @classmethod
+    def module(cls) -> str:
+        """The picture's script, one JavaScript module."""
+        return "\n".join(map(asset, ("live.js", *cls.scripts)))
+
+    @classmethod
+    def style(cls) -> str:
+        """The picture's style."""
+        return "\n".join(map(asset, ("playground.css", *cls.styles)))
+
+    @cached_property
+    def widget(self) -> Any:
+        """The picture as a live widget, whose state is this one's (made once, shared by all displays).
+
+        Raises ImportError where anywidget is missing; the HTML face needs nothing.
+        """
+        widget = _widget_class(type(self))(state=self.state, config=self.config())
+        widget.observe(self._moved, names="state")
+        return widget
+
+    def _moved(self, change: Any) -> None:
+        """A hand on the live picture has changed its state."""
+        self._state = self.checked({**self._state, **change["new"]})
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        # A batch run's outputs are shown by pages that bring style and script, once for all of them.
+        alone = not os.environ.get("FEDCORE_BATCH")
+        bundle = {"text/html": self.html(alone), "text/plain": repr(self)}
+        if can_be_live():
+            view = "application/vnd.jupyter.widget-view+json"
+            bundle[view] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
+        return bundle
+
+
+def can_be_live() -> bool:
+    """Whether live widgets make sense: not switched off, anywidget there, and a kernel that would answer."""
+    if os.environ.get("FEDCORE_LIVE", "1") == "0" or not importlib.util.find_spec("anywidget"):
+        return False
+    from IPython import get_ipython  # comes with anywidget
+
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+@cache
+def _widget_class(kind: type[Live]) -> type:
+    import anywidget
+    import traitlets
+
+    class LiveWidget(anywidget.AnyWidget):
+        """The page's script, with its state in both places."""
+
+        _esm, _css = kind.module(), kind.style()
+        state = traitlets.Dict().tag(sync=True)
+        config = traitlets.Dict().tag(sync=True)
+
+    return LiveWidget
+
+
+def look(method: str) -> dict[str, str]:
+    """The colours of a method, called as the field writes its name, by day and by night, its marker and its dashes."""
+    colour, marker, line = looks.METHODS[method]
+    return {"colour": colour, "dark": looks.dark(colour), "marker": marker, "dash": "" if line == "-" else "7 4"}
+
+
+def page_script() -> str:
+    """All pictures' scripts as one plain script: pages that are opened from files may load no modules."""
+    scripts = (f"{{\n{asset(name)}\n}}" for kind in _kinds() for name in kind.scripts)
+    text = "\n".join((asset("live.js"), *scripts))
+    plain = re.sub(r"^export default .*", "", text, flags=re.MULTILINE)
+    return f'(() => {{\n"use strict";\n{plain}\n}})();\n'
+
+
+def page_style() -> str:
+    """All pictures' styles."""
+    return "\n".join(map(asset, ("playground.css", *(name for kind in _kinds() for name in kind.styles)))) + "\n"
+
+
+def _kinds() -> list[type[Live]]:
+    return Live.__subclasses__()

@@ -1,0 +1,55 @@
+"""What of a chapter's code stands on its page."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from tools import book, dress
+
+each_chapter = pytest.mark.parametrize("chapter", book.chapters(), ids=lambda path: path.stem)
+
+
+def tags(cell):
+    return cell.metadata.get("tags", [])
+
+
+@each_chapter
+def test_a_chapter_is_dressed(chapter):
+    stored = nbformat.read(chapter, as_version=4)
+    dressed = book.normalise(dress.dress(nbformat.read(chapter, as_version=4), chapter.stem), chapter.stem)
+    for number, (cell, asked) in enumerate(zip(stored.cells, dressed.cells, strict=True)):
+        assert cell.metadata == asked.metadata, f"cell {number}: python tools/dress.py {chapter.stem} sets it"
+    bars = [cell.metadata.mystnb.code_prompt_show for cell in dressed.cells if "hide-input" in tags(cell)]
+    assert len(bars) == len(set(bars)) <= dress.BARS
+
+
+def test_machinery_leaves_the_page_drawing_folds_and_what_is_argued_stays():
+    notebook = new_notebook(
+        cells=[
+            new_code_cell("seed = 0", metadata={"tags": ["parameters"]}),
+            new_code_cell("pages.parameters(seed=seed)"),
+            new_markdown_cell("# T\n\n## Does it $x$ help?"),
+            new_code_cell("h = fc.simulate(m, fed)"),
+            *(new_code_cell(f"fc.show(figure, {{'k': {k}}})", metadata={"tags": ["hide-input"]}) for k in range(8)),
+            new_code_cell("print(fc.cite('FedAvg'))"),
+            new_code_cell("pages.record(a=1)"),
+        ]
+    )
+    dress.dress(notebook, "a")
+    once = [list(tags(cell)) for cell in notebook.cells]
+    folded = [["hide-input"]] * 6 + [["remove-input"]] * 2
+    assert once == [
+        ["parameters", "remove-input"],
+        ["remove-input"],
+        [],
+        [],
+        *folded,
+        ["remove-output"],
+        ["remove-cell"],
+    ]
+    assert [list(tags(cell)) for cell in dress.dress(notebook, "a").cells] == once
+    assert notebook.cells[4].metadata.mystnb.code_prompt_show == "The code of the picture: Does it x help"
+    normal = book.normalise(notebook)
+    assert normal.cells[4].metadata.jupyter.source_hidden
+    assert "jupyter" not in normal.cells[0].metadata, "parameters are there to be changed"
+    assert "jupyter" not in normal.cells[3].metadata

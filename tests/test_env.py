@@ -1,0 +1,93 @@
+"""The environment: the lock is what requirements.txt allows, every file by its hash, and it is used where it fits."""
+
+import re
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tools import env
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+
+
+def canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins():
+    """`{package: the versions of its lines}`, of which markers choose one."""
+    found = {}
+    for line in re.findall(r"^(\S+==\S+)", LOCK, re.M):
+        name, _, version = line.partition("==")
+        found.setdefault(canonical(name.partition("[")[0]), []).append(version)
+    return found
+
+
+def test_every_requirement_is_locked_at_a_version_that_it_allows():
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    asked = [Requirement(line) for line in lines if line and line[0] not in "#-"]
+    assert len(asked) > 30
+    for one in asked:
+        versions = pins()[canonical(one.name)]
+        assert all(one.specifier.contains(version) for version in versions), f"{one}: {versions}; make lock"
+
+
+def test_every_locked_package_has_hashes_and_no_address():
+    entries = re.split(r"\n(?=\S)", LOCK.strip())
+    assert len(entries) > 150
+    for entry in entries:
+        assert re.match(r"[\w.\[\]-]+==\S+( ; .*)? \\\n    --hash=sha256:[0-9a-f]{64}", entry), entry[:80]
+    assert "://" not in LOCK
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A place for an environment, where pip answers as a test says: `{file: (status, a hash differs)}`."""
+    for name in (env.BOUNDS, env.LOCK, "pyproject.toml"):
+        (tmp_path / name).write_text(name)
+    asked, answers = [], {env.BOUNDS: (0, False), env.LOCK: (0, False)}
+    (tmp_path / ".venv").mkdir()
+    monkeypatch.setattr(env, "ROOT", tmp_path)
+    monkeypatch.setattr(env, "STAMP", tmp_path / ".venv" / ".ready")
+    monkeypatch.setattr(env, "made_for", lambda: ".".join(map(str, env.sys.version_info[:2])))
+    monkeypatch.setattr(env, "install", lambda *given: asked.append(given[-1]) or answers[given[-1]])
+    monkeypatch.setattr(env, "fits", lambda: True)
+    monkeypatch.delenv("REQUIREMENTS", raising=False)
+    return asked, answers
+
+
+def test_the_lock_is_installed_once_where_it_fits(place, monkeypatch):
+    asked, _ = place
+    env.main()
+    env.main()
+    assert asked == [env.LOCK, env.BOUNDS]  # the second adds this package alone
+    (env.ROOT / env.LOCK).write_text("another")
+    env.main()
+    assert len(asked) == 4
+    monkeypatch.setenv("REQUIREMENTS", env.BOUNDS)
+    env.main()
+    assert asked[4:] == [env.BOUNDS]
+
+
+def test_elsewhere_the_bounds_are_installed(place, monkeypatch):
+    asked, _ = place
+    monkeypatch.setattr(env, "fits", lambda: False)
+    env.main()
+    assert asked == [env.BOUNDS]
+
+
+def test_where_a_package_cannot_be_had_the_bounds_are_installed_but_not_where_a_file_is_another(place, monkeypatch):
+    asked, answers = place
+    answers[env.LOCK] = (1, False)
+    env.main()
+    assert asked == [env.LOCK, env.BOUNDS]
+    env.STAMP.unlink()
+    for another, wanted in ((True, ""), (False, env.LOCK)):
+        answers[env.LOCK] = (1, another)
+        monkeypatch.setenv("REQUIREMENTS", wanted)
+        with pytest.raises(SystemExit, match=r"requirements.lock cannot be installed here; REQUIREMENTS="):
+            env.main()
+    assert asked[2:] == [env.LOCK, env.LOCK]
+    assert not env.STAMP.exists()

@@ -1,0 +1,110 @@
+"""What of a chapter's code stands on its page, by tags: at most six folded cells, each with a name, and no machinery.
+
+    python tools/dress.py [scaffold ...]      set the tags of all chapters, or of these
+
+- On the page without their source: parameters and imports, cells that only show what is stored, and drawing beyond the
+  six.
+- Folded, under a name made from what the cell shows and the heading it stands under: what else an author tagged
+  `hide-input`.
+- Not on the page: the record that tests compare; and the entries that `fc.cite` prints, whose call stays.
+
+Notebooks keep every line; in JupyterLab a folded cell is folded as well (`tools.book.normalise` writes that).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from fedcore.alt import plain  # noqa: E402
+
+BARS = 6  # folded cells a page
+OURS = ("hide-input", "remove-input", "remove-cell", "remove-output")
+STORED = re.compile(
+    r"^(?:show\.(?:box|result|rates|gaps|together)|fc\.playground|departures|pages\.source|matrix|section|listed|forest"
+    r"|where|together|peers_table|memory_table|by_table|pages\.filtered)\b", re.MULTILINE,
+)  # fmt: skip
+REPORTS = ("report", "engine")  # chapters that tabulate and draw what other programs measured
+RECORD = "The chapter's key numbers, as compared by the regression test:"
+
+
+def dress(notebook: Any, name: str) -> Any:
+    """The notebook of chapter `name` with its tags set, in place; doing it twice changes nothing."""
+    heading, folded = "", []
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            heading = next(iter(re.findall(r"^#+ (.*)$", cell.source, re.MULTILINE)[::-1]), heading)
+            if cell.source.strip() == RECORD:
+                _tag(cell, "remove-cell")
+        if cell.cell_type != "code" or not cell.source.strip():
+            continue
+        found = _place(cell, name)
+        _tag(cell, found)
+        if found == "hide-input":
+            folded.append((cell, heading))
+    # Drawing gives way to runs, and later cells to earlier ones.
+    order = sorted(range(len(folded)), key=lambda k: ("simulate(" not in folded[k][0].source, k))
+    kept = set(order[:BARS])
+    for k, (cell, _) in enumerate(folded):
+        if k not in kept:
+            _tag(cell, "remove-input")
+    names = _names([folded[k] for k in sorted(kept)])
+    for cell, words in zip((folded[k][0] for k in sorted(kept)), names, strict=True):
+        cell.metadata["mystnb"] = {"code_prompt_show": words, "code_prompt_hide": "Hide the code"}
+    return notebook
+
+
+def _place(cell: Any, name: str) -> str | None:
+    """The tag that a code cell gets, None for one whose source is read on the page."""
+    source, tags = cell.source, cell.metadata.get("tags", [])
+    if "pages.record(" in source:
+        return "remove-cell"
+    if source.lstrip().startswith("print(fc.cite("):
+        return "remove-output"
+    if "parameters" in tags or "pages.parameters(" in source:
+        return "remove-input"
+    lines = source.strip().splitlines()
+    if len(lines) <= 6 and "simulate(" not in source and STORED.search(source):
+        return "remove-input"
+    if name in REPORTS and "simulate(" not in source:
+        return "hide-input" if re.search(r"\b(?:show|explore)\(", source) and len(lines) > 6 else "remove-input"
+    # What was folded beyond the six stays so: a second pass must not unfold it.
+    return "hide-input" if {"hide-input", "remove-input"} & set(tags) else None
+
+
+def _tag(cell: Any, tag: str | None) -> None:
+    tags = [t for t in cell.metadata.get("tags", []) if t not in OURS] + ([tag] if tag else [])
+    cell.metadata.pop("mystnb", None)
+    cell.metadata.pop("tags", None)
+    if tags:
+        cell.metadata["tags"] = tags
+
+
+def _names(cells: Sequence[tuple[Any, str]]) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for cell, heading in cells:
+        kinds = {"playground(": "picture", "explore(": "picture", "show(": "picture", ".table(": "table"}
+        kinds |= {"simulate(": "runs"}
+        kind = next((word for call, word in kinds.items() if call in cell.source), "computation")
+        about = plain(re.sub(r"\{[^}]*\}`([^`<]*)[^`]*`|`", r"\1", heading)).rstrip("?.")
+        words = f"The code of the {kind}: {about}" if about else f"The code of the {kind}"
+        seen[words] = seen.get(words, 0) + 1
+        yield words if seen[words] == 1 else f"{words} ({seen[words]})"
+
+
+if __name__ == "__main__":
+    import nbformat
+
+    from tools import book
+
+    for path in book._chosen(sys.argv[1:]):
+        text = book._text(book.normalise(dress(nbformat.read(path, as_version=4), path.stem), path.stem))
+        if text != path.read_text(encoding="utf-8"):
+            path.write_text(text, encoding="utf-8")
+            print(path.relative_to(ROOT))
