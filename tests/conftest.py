@@ -8,6 +8,11 @@ import os
 import sys
 from pathlib import Path
 
+# Workers share the cores: threads of several torches on one core wait for each other in loops that keep it busy, and
+# the same tests take two to five times as long.  Set before torch is imported; processes that tests start inherit it.
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
+
 import matplotlib
 import pytest
 from filelock import FileLock
