@@ -163,16 +163,19 @@ def setting(*, seconds: float | None = None, today: str = "", **facts: Any) -> H
 
 
 def departures(items: Sequence[tuple[str, str, str]]) -> Html:
-    """The numbered list *the source / this book / why* of every departure from a chapter's source."""
-    heads = ("The source", "This book", "Why")
+    """The numbered list *the paper / this book / why* of every departure from a chapter's source, behind one line."""
+    heads = ("The paper", "This book", "Why")
     rows, lines = [], []
     for number, item in enumerate(items, 1):
         if len(item) != 3 or not all(part.strip() for part in item):
-            raise ValueError(f"departure {number} is {item!r}; give three texts: source says, this book does, why")
+            raise ValueError(f"departure {number} is {item!r}; give three texts: paper says, this book does, why")
         parts = [f"<dt>{head}</dt><dd>{escape(part)}</dd>" for head, part in zip(heads, item, strict=True)]
         rows.append(f"<li><dl>{''.join(parts)}</dl></li>")
-        lines += [f"{number}. the source: {item[0]}", f"   this book: {item[1]}", f"   why: {item[2]}"]
-    return Html(f'<ol class="fc-departures tex2jax_process">{"".join(rows)}</ol>', "\n".join(lines))
+        lines += [f"{number}. the paper: {item[0]}", f"   this book: {item[1]}", f"   why: {item[2]}"]
+    places = "One place" if len(items) == 1 else f"{len(items)} places"
+    summary = f"<summary>{places}, each with what the paper has, what stands here, and why</summary>"
+    text = f'<details class="fc-departures tex2jax_process">{summary}<ol>{"".join(rows)}</ol></details>'
+    return Html(text, "\n".join(lines))
 
 
 def table(frame: Any, caption: str, digits: int = 4) -> Html:

@@ -383,7 +383,7 @@ def test_the_sentence_counts_what_the_table_lists():
 
 def test_a_cell_is_a_link_to_the_page_of_its_chapter_and_a_test_is_code():
     html = listed(LEDGER_OF).html
-    assert '<a href="fedup.html">fedup</a>, cell <code>literal</code>' in html
+    assert '<a href="fedup.html">fedup</a>, cell <code>exercise-printed</code>' in html
     assert "<code>test_theorems_02.py::test_thm_literal_scale</code>" in html
     assert html.count("<tr>") == len(LEDGER_OF) + 1
 
