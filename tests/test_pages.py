@@ -149,7 +149,8 @@ def test_a_setting_line_lists_what_is_known_and_keeps_the_seconds_apart():
 
 def test_departures_are_numbered_and_complete():
     listed = pages.departures([("says <x>", "does y", "because"), ("a", "b", "c")])
-    assert listed.html.startswith('<details class="fc-departures') and "<summary>2 places, " in listed.html
+    assert listed.html.startswith('<details class="fc-departures')
+    assert "<summary>2 places, " in listed.html
     assert listed.html.count("<li>") == 2
     assert "says &lt;x&gt;" in listed.html
     assert repr(listed).splitlines()[0] == "1. the paper: says <x>"
