@@ -1,0 +1,71 @@
+"""The theorems of the chapter on proximal methods as numbers, in float64, through the public interface."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fedcore as fc
+
+
+def problem(seed, n=4, p=3):
+    """Quadratics with curvatures between 0.2 and 4: `A [n, p, p]`, `b [n, p]`, and the federation."""
+    rng = np.random.default_rng(seed)
+    turns = [np.linalg.qr(rng.normal(size=(p, p)))[0] for _ in range(n)]
+    A = np.stack([q @ np.diag(rng.uniform(0.2, 4, p)) @ q.T for q in turns])
+    b = rng.normal(size=(n, p))
+    return A, b, fc.quadratic(A, b, x0=3 * np.ones(p))
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("K", [1, 5, 40])
+def test_thm_fedprox_fixed_point(mu, K):
+    A, b, fed = problem(0)
+    I, lr = np.eye(3), 0.1
+    stiff = A + mu * I
+    G = (I - np.linalg.matrix_power(I - lr * stiff, K)) @ np.linalg.inv(stiff) @ A
+    limit = np.linalg.solve(G.sum(0), np.einsum("npq,nq->p", G, b))
+    found = fc.simulate(fc.FedProx(mu), fed, rounds=900, lr=lr, local_steps=K, eval_every=900).params.numpy()
+    np.testing.assert_allclose(found, limit, atol=1e-10)
+    one = fc.simulate(fc.FedProx(mu), fed, rounds=1, lr=lr, local_steps=K).params.numpy()
+    x = 3 * np.ones(3)
+    np.testing.assert_allclose(one, x - np.einsum("npq,nq->p", G, x - b) / 4, atol=1e-12)
+
+
+def test_exact_proximal_steps_go_from_the_mean_of_the_optima_to_the_optimum():
+    a, b = np.array([1.0, 3.0]), np.array([1.0, -1.0])
+
+    def limit(mu):
+        g = a / (a + mu)
+        return (g * b).sum() / g.sum()
+
+    assert limit(0) == 0
+    assert abs(limit(1e7) + 0.5) < 1e-6
+    assert limit(1) > limit(10) > limit(100) > -0.5  # no finite strength is unbiased
+
+
+@pytest.mark.parametrize("method", [fc.FedDyn(0.7), fc.FedDC(0.7)], ids=str)
+@pytest.mark.parametrize("K", [1, 4, 15])
+def test_thm_feddyn_stationary(method, K):
+    A, b, fed = problem(1)
+    memories = []
+
+    def probe(r, y):
+        memories.append((r.h_i.clone(), (y - r.x).norm().item()))
+        return {}
+
+    run = fc.simulate(method, fed, rounds=1500, lr=0.1, local_steps=K, eval_every=1500, probes=[probe])
+    gradients = np.einsum("npq,nq->np", A, run.params.numpy() - b)
+    np.testing.assert_allclose(gradients.mean(0), 0, atol=1e-9)
+    h, moved = memories[-1]
+    assert moved < 1e-9  # at rest nobody moves, though the clients' optima differ
+    if isinstance(method, fc.FedDyn):
+        np.testing.assert_allclose(0.7 * h.numpy(), -gradients, atol=1e-8)
+    assert torch.linalg.vector_norm(h.mean(0)) < 1e-8
+
+
+def test_a_leash_without_memory_does_not_end_there():
+    _, _, fed = problem(1)
+    run = fc.simulate(fc.FedProx(0.7), fed, rounds=900, lr=0.1, local_steps=15, eval_every=900)
+    assert (run.params - fed.optimum).norm() > 1e-2
