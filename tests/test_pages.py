@@ -157,6 +157,20 @@ def test_departures_are_numbered_and_complete():
         pages.departures([("a", "b", "")])
 
 
+def test_what_is_folded_stands_in_the_page_under_one_line():
+    table = pages.table(pd.DataFrame({"a": [1]}), "c")
+    shown = pages.folded("More < here", table, pages.Html("<b>x</b>", "x"))
+    assert shown.html.startswith('<details class="fc-fold')
+    assert "<summary>More &lt; here</summary>" in shown.html
+    assert table.html in shown.html
+    assert repr(shown).splitlines()[0] == "More < here"
+    assert repr(shown).endswith("x")
+    with pytest.raises(ValueError, match="nothing is folded under 'a'"):
+        pages.folded("a")
+    with pytest.raises(TypeError, match="3 has no HTML"):
+        pages.folded("a", 3)
+
+
 def test_a_table_scrolls_has_a_caption_and_rounds_for_display_only():
     frame = pd.DataFrame({"method": ["A", "B<"], "accuracy": [0.951234, float("nan")]})
     shown = pages.table(frame, "Final accuracy", digits=3)
