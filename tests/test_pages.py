@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore import citations, pages
+from fedcore import citations, listing, pages, submodels
 from fedcore.citations import cite
 from fedcore.pages import Claim
 
@@ -169,6 +169,16 @@ def test_what_is_folded_stands_in_the_page_under_one_line():
         pages.folded("a")
     with pytest.raises(TypeError, match="3 has no HTML"):
         pages.folded("a", 3)
+
+
+def test_the_lines_of_functions_are_those_of_the_source_without_what_they_say_of_themselves():
+    shown = listing.lines(fc.FedRolex.score, submodels.combine)
+    assert shown.code.startswith("def score(self, r: Round, neurons: Neurons) -> list[Tensor]:\n    return [-(")
+    assert shown.code.endswith("return torch.where(share > 0, x + server_lr * delta, x)")
+    assert '"""' not in shown.code
+    assert shown._repr_markdown_() == f"```python\n{shown.code}\n```"
+    with pytest.raises(TypeError):
+        listing.lines(3)
 
 
 def test_a_table_scrolls_has_a_caption_and_rounds_for_display_only():
