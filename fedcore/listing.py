@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from textwrap import dedent
 from typing import Any
@@ -23,13 +25,13 @@ class Shown:
 
     @property
     def text(self) -> str:
-        return f"{self.equation}\n\n{self.code}"
+        return f"{self.equation}\n\n{self.code}".strip()
 
     def __repr__(self) -> str:
         return self.text
 
     def _repr_markdown_(self) -> str:
-        return f"```text\n{self.equation}\n```\n\n```python\n{self.code}\n```"
+        return f"```text\n{self.equation}\n```\n\n" * bool(self.equation) + f"```python\n{self.code}\n```"
 
 
 def shown(method: Method | type[Method]) -> Shown:
@@ -47,3 +49,19 @@ def shown(method: Method | type[Method]) -> Shown:
     verbs = own if set(own) & set(VERBS) else [*VERBS, *own]
     code = "\n".join(dedent(inspect.getsource(getattr(kind, name))) for name in verbs).rstrip()
     return Shown(kind.__name__, inspect.getdoc(kind) or kind.__name__, code)
+
+
+def lines(*functions: Callable[..., Any]) -> Shown:
+    """The real lines of functions, without their docstrings, one below the other.
+
+    Raises TypeError for what has no source.
+    """
+    code = []
+    for function in functions:
+        text = dedent(inspect.getsource(function))
+        first = ast.parse(text).body[0].body[0]
+        kept = text.splitlines()
+        if inspect.getdoc(function) and isinstance(first, ast.Expr):
+            del kept[first.lineno - 1 : first.end_lineno]
+        code.append("\n".join(kept))
+    return Shown(", ".join(function.__name__ for function in functions), "", "\n\n\n".join(code))

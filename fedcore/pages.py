@@ -178,6 +178,27 @@ def departures(items: Sequence[tuple[str, str, str]]) -> Html:
     return Html(text, "\n".join(lines))
 
 
+def folded(summary: str, *parts: Any) -> Html:
+    """Tables and pictures that a page keeps closed until a reader opens them, under one line `summary`.
+
+    parts: what shows itself as HTML (`pages.table`, `fc.show`, `fc.explore`, `show.result`), at least one.
+    Raises ValueError for none, and TypeError for what has no HTML.
+    """
+    if not parts:
+        raise ValueError(f"nothing is folded under {summary!r}; give at least one table or picture")
+    body = "\n".join([f"<summary>{escape(summary)}</summary>", *map(_html, parts)])
+    text = "\n\n".join([summary, *map(repr, parts)])
+    return Html(f'<details class="fc-fold tex2jax_process">{body}</details>', text)
+
+
+def _html(part: Any) -> str:
+    if hasattr(part, "_repr_mimebundle_"):
+        return part._repr_mimebundle_()["text/html"]
+    if hasattr(part, "_repr_html_"):
+        return part._repr_html_()
+    raise TypeError(f"{part!r} has no HTML; give a table or a picture")
+
+
 def table(frame: Any, caption: str, digits: int = 4) -> Html:
     """A small table from a pandas frame, with a caption.
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore import citations, pages
+from fedcore import citations, listing, pages, submodels
 from fedcore.citations import cite
 from fedcore.pages import Claim
 
@@ -156,6 +156,30 @@ def test_departures_are_numbered_and_complete():
     assert repr(listed).splitlines()[0] == "1. the paper: says <x>"
     with pytest.raises(ValueError, match="departure 1 is"):
         pages.departures([("a", "b", "")])
+
+
+def test_what_is_folded_stands_in_the_page_under_one_line():
+    table = pages.table(pd.DataFrame({"a": [1]}), "c")
+    shown = pages.folded("More < here", table, pages.Html("<b>x</b>", "x"))
+    assert shown.html.startswith('<details class="fc-fold')
+    assert "<summary>More &lt; here</summary>" in shown.html
+    assert table.html in shown.html
+    assert repr(shown).splitlines()[0] == "More < here"
+    assert repr(shown).endswith("x")
+    with pytest.raises(ValueError, match="nothing is folded under 'a'"):
+        pages.folded("a")
+    with pytest.raises(TypeError, match="3 has no HTML"):
+        pages.folded("a", 3)
+
+
+def test_the_lines_of_functions_are_those_of_the_source_without_what_they_say_of_themselves():
+    shown = listing.lines(fc.FedRolex.score, submodels.combine)
+    assert shown.code.startswith("def score(self, r: Round, neurons: Neurons) -> list[Tensor]:\n    return [-(")
+    assert shown.code.endswith("return torch.where(share > 0, x + server_lr * delta, x)")
+    assert '"""' not in shown.code
+    assert shown._repr_markdown_() == f"```python\n{shown.code}\n```"
+    with pytest.raises(TypeError):
+        listing.lines(3)
 
 
 def test_a_table_scrolls_has_a_caption_and_rounds_for_display_only():

@@ -27,8 +27,8 @@ from fedcore.alt import plain  # noqa: E402
 BARS = 6  # folded cells a page
 OURS = ("hide-input", "remove-input", "remove-cell", "remove-output")
 STORED = re.compile(
-    r"^(?:show\.(?:box|result|rates|gaps|together)|fc\.playground|departures|pages\.source|matrix|section|listed|forest"
-    r"|where|together|peers_table|memory_table|by_table|pages\.filtered)\b", re.MULTILINE,
+    r"^(?:show\.(?:box|verdicts|result|rates|gaps|together)|fc\.(?:submodel_)?playground|departures|listing\.lines|pages\.source|matrix|section|listed|forest"
+    r"|where|together|peers_table|memory_table|by_table|pages\.(?:filtered|folded))\b", re.MULTILINE,
 )  # fmt: skip
 REPORTS = ("report", "engine")  # chapters that tabulate and draw what other programs measured
 RECORD = "The chapter's key numbers, as compared by the regression test:"

@@ -211,6 +211,19 @@ def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pa
     return pages.claims(lines, setting=setting)
 
 
+def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "") -> pages.Html:
+    """The claims of a long box in short: a line each with its verdict, and the box itself folded below.
+
+    names, root, setting: as `box`'s.  Raises KeyError for a name that no claim has.
+    """
+    by_name = {claim.name: claim for claim in every()}
+    lines = claim_lines([by_name[name] for name in names], root or results())
+    lines["verdict"] = lines["verdict"].replace("", pages.VERDICTS[-1])
+    document = DOCUMENTS[by_name[names[0]].document]
+    short = pages.table(lines[["verdict", "claim"]], f"What the {document} claims, and our verdict")
+    return together([short, pages.folded("What was measured, and what checks it", box(names, root, setting))])
+
+
 def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
     """The comparisons behind central claims, by the claims' names, as `forest` draws them.  Raises KeyError for a name
     that no claim has."""
