@@ -6,7 +6,8 @@
   six.
 - Folded, under a name made from what the cell shows and the heading it stands under: what else an author tagged
   `hide-input`.
-- Folded with what it shows, where an author tagged `hide-output`: long lists of evidence.
+- Folded with what it shows, where an author tagged `hide-cell`, or `hide-output`, which leaves the source out: long
+  lists of evidence.
 - Not on the page: the record that tests compare; and the entries that `fc.cite` prints, whose call stays.
 
 Notebooks keep every line; in JupyterLab a folded cell is folded as well (`tools.book.normalise` writes that).
@@ -49,7 +50,7 @@ def dress(notebook: Any, name: str) -> Any:
         _tag(cell, found)
         if found == "hide-input":
             folded.append((cell, heading))
-        elif "hide-output" in cell.metadata.get("tags", []):
+        elif {"hide-output", "hide-cell"} & set(cell.metadata.get("tags", [])):
             cell.metadata["mystnb"] = {"code_prompt_show": f"Open: {_about(heading)}", "code_prompt_hide": "Close"}
     # Drawing gives way to runs, and later cells to earlier ones.
     order = sorted(range(len(folded)), key=lambda k: ("simulate(" not in folded[k][0].source, k))
@@ -70,6 +71,8 @@ def _place(cell: Any, name: str) -> str | None:
         return "remove-cell"
     if source.lstrip().startswith("print(fc.cite("):
         return "remove-output"
+    if "hide-output" in tags:
+        return "remove-input"
     if "parameters" in tags or "pages.parameters(" in source:
         return "remove-input"
     lines = source.strip().splitlines()
