@@ -62,6 +62,31 @@ def test_thm_consensus_of_a_graph_that_is_drawn_anew(n, k):
     assert float((W @ W).trace()) == pytest.approx(n / (k + 1), abs=1e-12)
 
 
+# --- thm-gap-learning ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", [fc.Ring(), fc.Torus(), fc.Exponential(), fc.Complete()])
+@pytest.mark.parametrize("K", [1, 8])
+def test_thm_gap_learning(topology, K):
+    """Clients who learn and mix end as far apart as the eigenvalues say, and their mean at the optimum."""
+    n, a, lr = 12, 0.7, 0.2
+    phi, W = 1 - (1 - lr * a) ** K, fc.topology.mixing(topology, n)
+    values, vectors = np.linalg.eigh(W.dense().numpy())
+    second, lam = values[-2], np.abs(values[:-1]).max()
+
+    def end(b):
+        bowls = fc.quadratic(np.stack([a * np.eye(b.shape[1])] * n), b, x0=5 * np.ones(b.shape[1]))
+        run = fc.simulate(fc.DFedAvg(topology), bowls, rounds=400, lr=lr, local_steps=K, eval_every=400)
+        X = run.state["X"].numpy()
+        np.testing.assert_allclose(X.mean(0), b.mean(0), atol=1e-10)
+        return np.linalg.norm(X - X.mean(0)) / np.linalg.norm(b - b.mean(0))
+
+    bound = lam * phi / (1 - lam * (1 - phi))
+    assert end(np.random.default_rng(0).normal(size=(n, 3))) <= bound + 1e-10
+    slowest = vectors[:, [np.argsort(values)[-2]]] + 3.0  # along the second eigenvector: the factor itself
+    assert end(slowest) == pytest.approx(abs(second) * phi / (1 - second * (1 - phi)), abs=1e-10)
+
+
 # --- thm-blind -------------------------------------------------------------------------------------------------------
 
 

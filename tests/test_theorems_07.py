@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -59,6 +61,63 @@ def test_thm_bn_absorbs():
     assert change([0.3, 0.3, 0.3]) < 1e-9
     assert change([0.3, 0.3, 0.6]) > 0.1
     assert change([0.3, 0.3, 0.3], padding=1) > 0.1
+
+
+def test_thm_bn_absorbs_so_clients_that_differ_by_brightness_and_contrast_alone_have_one_objective():
+    """With own statistics the same loss and gradient; with statistics averaged over both clients, not."""
+    torch.manual_seed(1)
+    x, y = torch.rand(12, 3, 7, 7, dtype=torch.float64), torch.arange(12) % 3
+    clients = x, 0.4 * x + torch.tensor([0.5, -0.2, 1.0], dtype=torch.float64)[:, None, None]
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, eps=1e-30, momentum=None), nn.ReLU(), nn.Flatten())
+    model = model.append(nn.Linear(100, 3)).double()
+    losses = [nn.functional.cross_entropy(model(seen), y) for seen in clients]
+    gradients = [torch.cat([g.ravel() for g in torch.autograd.grad(loss, model.parameters())]) for loss in losses]
+    assert float((losses[0] - losses[1]).detach().abs()) < 1e-9
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-9)
+    model.eval()  # what has run so far has averaged the statistics of both: momentum=None is the plain mean
+    averaged = [float(nn.functional.cross_entropy(model(seen), y).detach()) for seen in clients]
+    assert abs(averaged[0] - averaged[1]) > 1e-2
+
+
+@dataclass(frozen=True)
+class Shares(fc.Method):
+    """The chapter's one round: y_i <- theta_i + W (x - theta_i), with a fixed mask W made from the layout."""
+
+    kept: object = None
+    client_state = ("theta_i",)
+
+    def client_start(self, x):
+        return {"theta_i": x}
+
+    def broadcast(self, r):
+        W = 1 - self.kept(r.layout).to(r.x)
+        return r.theta_i + W * (r.x - r.theta_i)
+
+    def aggregate(self, r, y):
+        return {"x": r.x + r.mean(y - r.x), "theta_i": y}
+
+
+def nothing(layout):
+    return torch.zeros(layout.d, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [
+        (fc.FedAvg(), nothing),
+        (fc.FedBN(), lambda layout: layout.mask(layout.batch_norm())),
+        (fc.FedPer(), lambda layout: torch.arange(layout.d) >= layout.layers()[-1].start),
+        (fc.LocalOnly(), lambda layout: ~nothing(layout)),
+    ],
+)
+def test_four_methods_are_one_round_with_fixed_shares(method, kept):
+    fed, run = digits(model="digit_model_small"), {"rounds": 3, "lr": 0.1, "batch_size": 10, "local_steps": 3}
+    found, one = fc.simulate(method, fed, **run), fc.simulate(Shares(kept=kept), fed, **run)
+    own = method.personal(found.state, fed.layout)
+    kept = kept(fed.layout)
+    torch.testing.assert_close(one.params[~kept], found.params[~kept], rtol=0, atol=1e-10)
+    if own is not None:
+        torch.testing.assert_close(one.state["theta_i"][:, kept], own[:, kept], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("a", [0.5, 3.0])

@@ -6,6 +6,8 @@
   six.
 - Folded, under a name made from what the cell shows and the heading it stands under: what else an author tagged
   `hide-input`.
+- Folded with what it shows, where an author tagged `hide-cell`, or `hide-output`, which leaves the source out: long
+  lists of evidence.
 - Not on the page: the record that tests compare; and the entries that `fc.cite` prints, whose call stays.
 
 Notebooks keep every line; in JupyterLab a folded cell is folded as well (`tools.book.normalise` writes that).
@@ -48,6 +50,8 @@ def dress(notebook: Any, name: str) -> Any:
         _tag(cell, found)
         if found == "hide-input":
             folded.append((cell, heading))
+        elif {"hide-output", "hide-cell"} & set(cell.metadata.get("tags", [])):
+            cell.metadata["mystnb"] = {"code_prompt_show": f"Open: {_about(heading)}", "code_prompt_hide": "Close"}
     # Drawing gives way to runs, and later cells to earlier ones.
     order = sorted(range(len(folded)), key=lambda k: ("simulate(" not in folded[k][0].source, k))
     kept = set(order[:BARS])
@@ -67,6 +71,8 @@ def _place(cell: Any, name: str) -> str | None:
         return "remove-cell"
     if source.lstrip().startswith("print(fc.cite("):
         return "remove-output"
+    if "hide-output" in tags:
+        return "remove-input"
     if "parameters" in tags or "pages.parameters(" in source:
         return "remove-input"
     lines = source.strip().splitlines()
@@ -86,13 +92,17 @@ def _tag(cell: Any, tag: str | None) -> None:
         cell.metadata["tags"] = tags
 
 
+def _about(heading: str) -> str:
+    return plain(re.sub(r"\{[^}]*\}`([^`<]*)[^`]*`|`", r"\1", heading)).rstrip("?.")
+
+
 def _names(cells: Sequence[tuple[Any, str]]) -> Iterator[str]:
     seen: dict[str, int] = {}
     for cell, heading in cells:
         kinds = {"playground(": "picture", "explore(": "picture", "show(": "picture", ".table(": "table"}
         kinds |= {"simulate(": "runs"}
         kind = next((word for call, word in kinds.items() if call in cell.source), "computation")
-        about = plain(re.sub(r"\{[^}]*\}`([^`<]*)[^`]*`|`", r"\1", heading)).rstrip("?.")
+        about = _about(heading)
         words = f"The code of the {kind}: {about}" if about else f"The code of the {kind}"
         seen[words] = seen.get(words, 0) + 1
         yield words if seen[words] == 1 else f"{words} ({seen[words]})"
