@@ -23,6 +23,14 @@ def test_a_chapter_is_dressed(chapter):
     assert len(bars) == len(set(bars)) <= dress.BARS
 
 
+def test_a_fold_of_an_author_keeps_its_name():
+    words = {"code_prompt_show": "All 16 rows", "code_prompt_hide": "Hide"}
+    cell = new_code_cell("show.result('t')", metadata={"tags": ["hide-output"], "mystnb": words})
+    dress.dress(new_notebook(cells=[cell]), "a")
+    assert tags(cell) == ["hide-output", "remove-input"]
+    assert cell.metadata.mystnb == words
+
+
 def test_machinery_leaves_the_page_drawing_folds_and_what_is_argued_stays():
     notebook = new_notebook(
         cells=[

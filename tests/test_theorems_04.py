@@ -1,4 +1,4 @@
-"""Mime's proposition as numbers, in float64, through the public interface."""
+"""Mime's propositions as numbers, in float64, through the public interface."""
 
 from __future__ import annotations
 
@@ -19,6 +19,33 @@ def study(A, b, x, lr, steps=30, method=None):
 def condition(A_i, lr, k):
     e = 1 - (1 - lr * np.linalg.eigvalsh(A_i)) ** k
     return e.max() / e.min()
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize(("K", "share"), [(1, 0.1), (6, 0.1), (6, 0.95)])
+def test_thm_mime_fixed_point(beta, K, share):
+    """The optimum with s = 0 is unchanged; no other state is, because a round less the identity is a regular map."""
+    A, b = problem(n=4, p=3)
+    fed, method = fc.quadratic(A, b), fc.Mime(beta)
+    work = {"lr": share * 2 / np.linalg.eigvalsh(A).max(), "local_steps": K}
+
+    def after(z):
+        state = fc.start(method, fed).updated(x=z[:3], s=z[3:])
+        new = fc.one_round(method, fed, state, 0, **work)[0]
+        return torch.cat([new["x"], new["s"]])
+
+    best, zero = torch.cat([fed.optimum, torch.zeros(3).double()]), torch.zeros(6).double()
+    torch.testing.assert_close(after(best), best, rtol=0, atol=1e-12)
+    M = torch.stack([after(e) - after(zero) for e in torch.eye(6).double()], 1)
+    assert torch.linalg.svdvals(M - torch.eye(6)).min() > 1e-4
+
+
+def test_mimelite_stands_still_elsewhere():
+    A, b = problem(n=4, p=3)
+    work = {"lr": 0.3 / np.linalg.eigvalsh(A).max(), "local_steps": 6, "rounds": 3000, "eval_every": 3000}
+    fed = fc.quadratic(A, b)
+    lite, mime = (fc.simulate(method, fed, **work).final("distance") for method in (fc.MimeLite(0.5), fc.Mime(0.5)))
+    assert mime < 1e-9 < 1e-4 < lite
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -86,7 +86,8 @@ def _place(cell: Any, name: str) -> str | None:
 
 def _tag(cell: Any, tag: str | None) -> None:
     tags = [t for t in cell.metadata.get("tags", []) if t not in OURS] + ([tag] if tag else [])
-    cell.metadata.pop("mystnb", None)
+    if not {"hide-output", "hide-cell"} & set(tags):  # what is folded whole keeps the name that its author gave it
+        cell.metadata.pop("mystnb", None)
     cell.metadata.pop("tags", None)
     if tags:
         cell.metadata["tags"] = tags
