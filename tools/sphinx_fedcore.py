@@ -93,7 +93,6 @@ def readable(body: str) -> str:
     """The page without markup that screen readers take wrongly: a folded cell whose name is hidden behind a general
     one, empty headers, and the lines of a long signature, which Sphinx writes as definitions of nothing."""
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
-    body = body.replace("Show code cell outputs", "What this cell shows")
     body = re.sub(r"<th[^>]*></th>", "<td></td>", body)  # the corner of pandas' tables heads nothing
 
     def lines(found: re.Match[str]) -> str:
