@@ -132,7 +132,7 @@ def test_memory_does_not_grow_over_100_rounds(method, chunk):
     fed = h.network(sizes=(8, 4, 4, 4, 4))
     tracemalloc.start()  # first: what was allocated before is not counted, and what takes its place would be
     try:
-        run(method, fed, rounds=120, eval_every=20, chunk=chunk)  # what is kept once, at first use
+        run(method, fed, rounds=60, eval_every=20, chunk=chunk)  # what is kept once, at first use
         run(method, fed, rounds=120, eval_every=20, probes=[count], chunk=chunk)
     finally:
         tracemalloc.stop()

@@ -29,8 +29,9 @@ from fedcore.alt import plain  # noqa: E402
 BARS = 6  # folded cells a page
 OURS = ("hide-input", "remove-input", "remove-cell", "remove-output")
 STORED = re.compile(
-    r"^(?:show\.(?:box|verdicts|result|rates|gaps|together)|fc\.(?:submodel_)?playground|departures|listing\.lines|pages\.source|matrix|section|listed|forest"
-    r"|where|together|peers_table|memory_table|by_table|pages\.(?:filtered|folded))\b", re.MULTILINE,
+    r"^(?:show\.(?:box|verdicts|result|rates|gaps|together)|fc\.(?:submodel_)?playground|departures|listing\.lines"
+    r"|pages\.(?:source|filtered|folded)|matrix|section|listed|forest|where|together|peers_table|memory_table"
+    r"|by_table)\b", re.MULTILINE,
 )  # fmt: skip
 REPORTS = ("report", "engine")  # chapters that tabulate and draw what other programs measured
 RECORD = "The chapter's key numbers, as compared by the regression test:"
@@ -51,7 +52,8 @@ def dress(notebook: Any, name: str) -> Any:
         if found == "hide-input":
             folded.append((cell, heading))
         elif {"hide-output", "hide-cell"} & set(cell.metadata.get("tags", [])):
-            cell.metadata["mystnb"] = {"code_prompt_show": f"Open: {_about(heading)}", "code_prompt_hide": "Close"}
+            name = {"code_prompt_show": f"Open: {_about(heading)}", "code_prompt_hide": "Close"}
+            cell.metadata.setdefault("mystnb", name)
     # Drawing gives way to runs, and later cells to earlier ones.
     order = sorted(range(len(folded)), key=lambda k: ("simulate(" not in folded[k][0].source, k))
     kept = set(order[:BARS])
