@@ -330,6 +330,9 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
             silent = tab.evaluate(SILENT)
             assert not silent, f"{path.name}: pictures without alt text: {silent}"
             fits(tab, DESKTOP)
+            # Folds are opened, as a reader does.
+            tab.evaluate("document.querySelectorAll('article details').forEach(d => d.open = true)")
+            fits(tab, DESKTOP)
             explorers = list(zip(tab.locator("figure.fc-explorer").all(), stored(path.read_text("utf-8")), strict=True))
             for figure, expect in explorers:
                 assert check_shown(figure, expect) == expect.start, path.name
