@@ -2,11 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 import fedcore as fc
-from tools import book, expect, small
+from tools import book, expect, planted, small
 
 CHAPTERS = [source.stem for source in book.chapters()]
 
@@ -168,6 +169,14 @@ def test_a_deviation_is_what_one_per_cent_makes_and_rounding_does_not(monkeypatc
 def test_a_planted_error_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"FedAvg with 'no such text'"):
         small.plant(tmp_path / "package", [("FedAvg", "no such text", "")])
+
+
+def test_every_planted_error_fits_the_source():
+    """Else `python -m tools.planted` could no longer be run."""
+    known = planted.definitions(Path(fc.__file__).parent)
+    for error in planted.ERRORS:
+        file, text = planted.planted(error, known)
+        assert text != file.read_text(), error
 
 
 def test_a_solution_takes_the_place_of_what_is_to_be_written_and_must_be_right():
