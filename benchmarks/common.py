@@ -29,7 +29,10 @@ def unevaluated(fed: fc.Federation) -> Unevaluated:
 
 
 def arguments(doc: str, repeats: int, **more: dict[str, Any]) -> argparse.Namespace:
-    """`out`, `--repeats`, `--device`, `--threads` (fixed from here on), and `more`: name -> argparse's settings."""
+    """`out`, `--repeats`, `--device`, `--threads` (fixed from here on), and `more`: name -> argparse's settings.
+
+    Raises provenance.UncommittedCode where `out` would be kept and the code is no commit's.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--repeats", type=int, default=repeats)
@@ -38,13 +41,14 @@ def arguments(doc: str, repeats: int, **more: dict[str, Any]) -> argparse.Namesp
     for name, how in more.items():
         parser.add_argument(f"--{name}", **how)
     args = parser.parse_args()
+    provenance.check_committed(args.out)
     torch.set_num_threads(args.threads)
     return args
 
 
 def record(args: argparse.Namespace, what: str, cases: Iterable[dict[str, Any]], **more: Any) -> None:
     """Write the cases with their provenance, and `more`, to `args.out`."""
-    told = {"what": what, "repeats": args.repeats, **provenance.machine(args.device)}
+    told = {"what": what, "repeats": args.repeats, "code": provenance.library(), **provenance.machine(args.device)}
     told |= {"cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
     told |= {"load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d"), **more, "cases": list(cases)}
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -39,6 +39,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import fedcore as fc
 from fedcore import rng
 from fedcore.engine import replay
+from fedcore.experiments import provenance
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools import pretend_gpu
@@ -200,6 +201,8 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="tiny sizes on a pretended GPU: are there slips?")
     args = parser.parse_args()
     args.small = args.small or args.dry
+    if not args.dry:
+        provenance.check_committed(args.out)
     if args.small:
         args.repeats, args.loop_steps = 1, 4
     with pretended() if args.dry else contextlib.nullcontext():

@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
+    provenance.check_committed(given.out)
     torch.set_num_threads(given.threads)
     rows, text, double = [], {"layout": "text"}, {"dtype": torch.float64}
     for name, own, plain, classes, more in (
@@ -138,7 +139,7 @@ def main() -> None:
     result = {"rows": rows, "threads": given.threads, "cohort": COHORT, "batch": BATCH, "local steps": STEPS}
     result["local steps on texts"] = TEXT_STEPS
     with atomic(given.out) as f:
-        f.write(json.dumps(result | {"run": provenance.machine(None)}, indent=1).encode())
+        f.write(json.dumps(result | {"code": provenance.library(), "run": provenance.machine(None)}, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -102,6 +104,32 @@ def on(method: Method, fed: Any, kinds: tuple[type, ...]) -> Any:
     if not isinstance(found, kinds):
         raise _gave(method, "on", found, "the federation, fed or another")
     return found
+
+
+@contextlib.contextmanager
+def unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> Iterator[None]:
+    """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself.
+
+    A direction may write to the round's memory.  Tensors count what is written to them, so no device is asked.
+    """
+    rows = r.rows if isinstance(r.rows, dict) else {}  # what a part cuts out is its own copy
+    tensors = {**r.server, **rows, "y": y}
+    before = {k: (v, v._version) for k, v in tensors.items() if isinstance(v, Tensor)}
+    own = dict(getattr(method, "__dict__", {}))
+    yield
+    name, kept = type(method).__name__, "return r.extended(memory={...})"
+    if wrote := [k for k, (v, version) in before.items() if v._version != version]:
+        remedy = f"return v and leave {wrote[0]!r} as it is, or declare a copy in prepare: {kept}"
+        if hook != "direction":
+            remedy = f"compute a new tensor, such as r.x + v for r.x.add_(v), and leave {wrote[0]!r} as it is"
+        raise ValueError(f"{name}.{hook} wrote to {wrote[0]!r}, which is no memory of the round; {remedy}")
+    now = getattr(method, "__dict__", {})
+    for k in {**own, **now}:
+        if now.get(k) is not own.get(k) and not isinstance(getattr(type(method), k, None), cached_property):
+            raise ValueError(
+                f"{name}.{hook} set self.{k}, which no checkpoint and no other process would know of; declare it as a "
+                f"state in start or client_state, or as memory of the round in prepare: {kept}"
+            )
 
 
 def _mapping(method: Method, hook: str, given: Any) -> dict[str, Any]:

@@ -33,12 +33,14 @@ from .settings import Settings
 class State(Mapping[str, Tensor]):
     """What goes from round to round: the server's vectors `[d]` and the clients' rows `[n, d]`, by name.
 
-    `visits [n]`: in how many rounds each client took part, on the host.
+    `visits [n]`: in how many rounds each client took part, on the host.  origin: the method and the federation that it
+    began with; "" is not compared.
     """
 
     server: dict[str, Tensor]
     clients: dict[str, Tensor]
     visits: np.ndarray
+    origin: str = ""
 
     def __getitem__(self, name: str) -> Tensor:
         return self.clients[name] if name in self.clients else self.server[name]
@@ -52,12 +54,12 @@ class State(Mapping[str, Tensor]):
     def updated(self, **tensors: Tensor) -> State:
         """The same state with some of its tensors replaced, by name."""
         server = {k: tensors.get(k, v) for k, v in self.server.items()}
-        return State(server, {k: tensors.get(k, v) for k, v in self.clients.items()}, self.visits)
+        return replace(self, server=server, clients={k: tensors.get(k, v) for k, v in self.clients.items()})
 
     def copy(self) -> State:
         """The same state in memory of its own: a round writes its clients' rows in place."""
         clients = {k: v.clone() for k, v in self.clients.items()}
-        return State(dict(self.server), clients, self.visits.copy())
+        return replace(self, server=dict(self.server), clients=clients, visits=self.visits.copy())
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,14 @@ class Place:
             clients[name] = torch.zeros(len(self.clients), self.fed.d, dtype=x.dtype, device=self.home)
             if name in first:
                 clients[name] += first[name].to(self.home)
-        return State(server, clients, np.zeros(self.fed.n, int))
+        return State(server, clients, np.zeros(self.fed.n, int), self.origin)
+
+    @property
+    def origin(self) -> str:
+        """What the states of this run say of themselves: the method's class, and whose data."""
+        source = getattr(self.fed, "source", None)
+        data = f"{source.name!r}, {self.fed.partition}, seed {self.fed.seed}" if source else f"{self.fed.n} quadratics"
+        return f"{type(self.method).__name__} on {data}"
 
     def check(self, state: State) -> None:
         """ValueError for a state that is not one of this method on this federation."""
@@ -125,6 +134,11 @@ class Place:
             raise ValueError(
                 f"the state has {given}, but {self.method!r} on this federation has {want}; "
                 "use the state that fc.start(method, fed) or fc.one_round(method, fed, ...) returned"
+            )
+        if state.origin and state.origin != self.origin:
+            raise ValueError(
+                f"the state is one of {state.origin}, not of {self.origin}; to go on from its model on purpose, use "
+                'fc.start(method, fed).updated(x=state["x"])'
             )
         x = state["x"]
         if (x.device, x.dtype) != (self.fed.device, self.fed.x0.dtype):

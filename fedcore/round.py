@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,11 +108,14 @@ def play(
         server={k: v.to(place.base) for k, v in state.server.items()}, rows=drawn.rows(), total=place.total(drawn),
     )  # fmt: skip
 
-    r = place.prepare(method, r, drawn)
-    Y = place.iterates(hooks.broadcast(method, r), r.m)
+    with hooks.unchanged(method, "prepare", r):
+        r = place.prepare(method, r, drawn)
+    with hooks.unchanged(method, "broadcast", r):
+        Y = place.iterates(hooks.broadcast(method, r), r.m)
     for small, y in place.pieces(r, Y):
         local_steps(method, small, y, watch)
-    new = place.aggregate(method, r, Y, drawn, state)
+    with hooks.unchanged(method, "aggregate", r, Y):
+        new = place.aggregate(method, r, Y, drawn, state)
     return place.put(state, new, drawn, t), Seen(r, Y, drawn)
 
 
@@ -134,7 +136,7 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         seen.step, y, G = k, Y[:a], seen.gradient
         if watch is not None:
             watch(seen, y)
-        with unwritten(method, {**seen.server, **_plain(seen.rows), "y": y}):
+        with hooks.unchanged(method, "direction", seen, y):
             v = hooks.direction(method, method.direction(G, y, seen), y)
         if r.clip is not None:
             v = v * (r.clip / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
@@ -142,20 +144,3 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
             v = velocity[:a].mul_(r.momentum).add_(v)
         Y[:a].sub_(v, alpha=r.lr)
         del v  # or it would take its room while the next gradient is computed
-
-
-@contextlib.contextmanager
-def unwritten(method: Method, tensors: Mapping[str, Any]) -> Iterator[None]:
-    """A direction may write to the round's memory alone."""
-    before = {k: (v, v._version) for k, v in tensors.items() if isinstance(v, Tensor)}
-    yield
-    for name, (v, version) in before.items():
-        if v._version != version:
-            raise ValueError(
-                f"{type(method).__name__}.direction wrote to {name!r}, which is no memory of the round; return v and "
-                f"leave {name!r} as it is, or declare a copy in prepare: return r.extended(memory={{...}})"
-            )
-
-
-def _plain(rows: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return rows if isinstance(rows, dict) else {}  # what a part cuts out is its own copy

@@ -78,7 +78,7 @@ class Settings:
             lr = _by_round("lr", lr, rounds, lambda v: checks.number("lr", v, 0, open_low=True))
         else:
             lr = checks.number("lr", lr, 0, open_low=True)
-        if method.ignores_cohort:
+        if method.full_participation and fed.n == 1:  # all data at one place: a run's cohort means nothing
             cohort = None
         if callable(cohort):
             cohort = _by_round("cohort", cohort, rounds, lambda v: _cohort(v, fed.n))

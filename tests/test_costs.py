@@ -8,12 +8,15 @@ the server must be sent to apply the rule, given what it has: where an update is
 from __future__ import annotations
 
 import helpers as h
+import numpy as np
 import pytest
 from test_contract import METHODS, contrastive
 from test_reference import SHAPE, deep, heads, normed
 
 import fedcore as fc
 from fedcore.engine import counting
+from fedcore.engine.batched import Batched
+from fedcore.engine.sequential import Sequential
 from fedcore.submodels import Depth, Width
 
 LAYOUT = fc.models.Layout.of(normed(SHAPE, 3))
@@ -96,6 +99,32 @@ def passes(method, fed, state, K) -> float:
     return sum(clients) / fed.n
 
 
+def forwards(method, fed, state, K) -> int:
+    """Forward passes without a backward one in a fourth round with K local steps, over all clients."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        for cls, name, count in (
+            (Batched, "features", lambda Y, *_: len(Y)), (Batched, "logits", lambda Y, *_: len(Y)),
+            (Sequential, "_features", lambda *_: 1), (Sequential, "logits", lambda Y, *_: len(Y)),
+        ):  # fmt: skip
+            plain = getattr(cls, name)
+            patch.setattr(cls, name, lambda self, *a, f=plain, c=count: seen.append(c(*a)) or f(self, *a))
+        fc.one_round(method, fed, state, 3, local_steps=K, batch_size=4, lr=0.05)
+    return sum(seen)
+
+
+def below_p_max(method, fed, state) -> int:
+    """In how many of all clients' third and fourth local steps FjORD draws a width below the client's own."""
+    narrow = []
+
+    def look(r, y):
+        most = method.ratios(r.seed, r.n, r.t, r.ids)
+        narrow.append(int((method.drawn(r, most) < most).sum()))
+
+    fc.one_round(method, fed, state, 3, local_steps=4, batch_size=4, lr=0.05, watch=look)
+    return sum(narrow[2:])
+
+
 @pytest.mark.parametrize("path", ["batched", "sequential", "written"])
 @pytest.mark.parametrize("method", METHODS, ids=repr)
 def test_a_round_takes_the_gradients_that_its_method_states(method, path):
@@ -108,15 +137,20 @@ def test_a_round_takes_the_gradients_that_its_method_states(method, path):
     two, four = (passes(method, fed, state, K) for K in (2, 4))
     cost = method.cost(fed.layout)
     step = cost.gradients + 2 * cost.products
+    looked = forwards(method, fed, state, 4) - forwards(method, fed, state, 2)
+    if isinstance(method, fc.FjORD):
+        narrow = below_p_max(method, fed, state)
+        assert 0 < narrow < 2 * fed.n  # local steps of the two
+        assert ((four - two) * fed.n, looked) == (pytest.approx(2 * fed.n + narrow), cost.forwards * narrow)
+        return
     if isinstance(method, fc.FedSGD | fc.FedSMB | fc.DPSGD):  # one step, whatever was asked for
         assert (two, four) == (step, step)
-    elif isinstance(method, fc.FjORD):  # the second gradient where p < p_max
-        assert 1 < (four - two) / 2 < step
     else:
-        assert (four - two) / 2 == step
+        assert ((four - two) / 2, looked) == (step, 2 * cost.forwards * fed.n)
         once = two - 2 * step
-        if isinstance(method, fc.FedALA):  # in mini-batches of its share
-            assert once > 0
+        if isinstance(method, fc.FedALA):  # an epoch of mini-batches of its share; batched clients are in lock-step
+            each = np.ceil((fed.sizes * method.sample + 1e-9).astype(int) / 4)
+            assert once == pytest.approx(each.mean() if path == "sequential" else each.max())
         elif isinstance(method, fc.FedGSE):  # the server's look at public data
             assert once == 1
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 import sys
 from functools import lru_cache
@@ -445,6 +446,13 @@ def test_statistics_are_collected_over_chunks_of_equal_size_and_without_dropout(
     first, again = fed.evaluate(fed.x0), fed.evaluate(fed.x0)
     assert first == again
     assert torch.equal(word, torch.get_rng_state())
+
+
+def test_what_a_diverged_model_left_in_batch_norm_does_not_reach_the_next_evaluation():
+    fed = h.network(sizes=(30, 20), model=normed)
+    before = fed.evaluate(fed.x0)
+    fed.evaluate(torch.full_like(fed.x0, math.nan))
+    assert fed.evaluate(fed.x0) == before
 
 
 def test_the_objective_of_a_batch_norm_model_uses_collected_statistics_too():

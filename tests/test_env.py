@@ -1,6 +1,8 @@
 """The environment: the lock is what requirements.txt allows, every file by its hash, and it is used where it fits."""
 
+import ast
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,47 @@ def test_every_requirement_is_locked_at_a_version_that_it_allows():
     for one in asked:
         versions = pins()[canonical(one.name)]
         assert all(one.specifier.contains(version) for version in versions), f"{one}: {versions}; make lock"
+
+
+def test_what_is_imported_is_required_and_what_is_required_is_used():
+    """An optional import of a script counts as well; a package that only another one needs must not be listed."""
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    asked = [Requirement(line) for line in lines if line and line[0] not in "#-"]
+    required = {canonical(one.name) for one in asked} | {extra for one in asked for extra in one.extras}
+    owners = {
+        module: {canonical(name) for name in names} for module, names in metadata.packages_distributions().items()
+    }
+    imported = set()
+    for folder in ("fedcore", "tools", "tests", "benchmarks"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.level == 0:
+                    names = [node.module]
+                imported |= {name.partition(".")[0] for name in names}
+    packages = {module for module in imported if module in owners and "fedcore" not in owners[module]}
+    missing = {module for module in packages if not owners[module] & required} - OTHERS
+    assert not missing, f"imported, but not in requirements.txt: {missing}"
+    used = set().union(*(owners[module] for module in packages))
+    assert sorted(required - used) == sorted(COMMANDS)
+
+
+# Simulators that benchmarks/peers.py is timed against, where they are installed.
+OTHERS = {"blazefl", "fedjax", "fedlab", "fl_sim", "flsim", "flwr", "fluke", "jax", "pfl", "setuptools", "tools"}
+# What is run by its command or by another package's configuration.
+COMMANDS = {
+    "ipywidgets": "what anywidget's pictures are shown by",
+    "jupyter-book": "builds the pages",
+    "jupyterlab": "where the chapters are read with live pictures",
+    "playwright": "a browser's driver, which tests ask for by its name",
+    "pytest-xdist": "a plugin of pytest",
+    "ruff": "make lint",
+    "sphinx": "what jupyter-book is made of; bounded above",
+    "sphinx-exercise": "an extension in _config.yml",
+    "sphinx-mathjax-offline": "an extension in _config.yml",
+    "sphinx-proof": "an extension in _config.yml",
+    "sphinxcontrib-bibtex": "an extension in _config.yml",
+}
 
 
 def test_every_locked_package_has_hashes_and_no_address():

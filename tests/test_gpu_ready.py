@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import helpers as h
 import pytest
@@ -20,6 +23,7 @@ import fedcore as fc
 from fedcore.algorithms import personal
 from tools.pretend_gpu import on_gpu, pretended_gpu
 
+ROOT = Path(__file__).resolve().parent.parent
 RUN = {"rounds": 2, "lr": 0.1, "batch_size": 4}
 SIZES = (7, 4, 3, 2)  # of one or two local steps; of three in a round, two come again in the next
 SUBMODELS = [m for m in METHODS if isinstance(m, fc.algorithms.Submodel)]
@@ -100,19 +104,36 @@ def test_neither_does_one_whose_rows_are_in_host_memory(method, where):
     on_device(history, method, "cpu")
 
 
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_neither_does_one_on_the_written_path_with_batch_norm(method):
+    if isinstance(method, fc.MOON):
+        pytest.skip("the written path has no representations")
+    fed, rounds = small(written_out, path="written"), 2 if isinstance(method, LATER) else 1
+    on_device(pretend(method, fed, rounds=rounds, host_reads=isinstance(method, READS)), method)
+
+
 @pytest.mark.parametrize("path", ["batched", "sequential", "written"])
-@pytest.mark.parametrize(
-    "method", [fc.FedAvg(), fc.SCAFFOLD(), fc.FedUp(0.1), fc.HeteroFL({1: 0.5, 0.5: 0.5})], ids=repr
-)
+@pytest.mark.parametrize("method", KINDS, ids=repr)
+@pytest.mark.filterwarnings("error:.*[Aa]utocast")
 def test_neither_does_one_in_bfloat16(method, path):
-    on_device(pretend(method, small(normed_groups, path=path, compute=torch.bfloat16)), method)
+    if path == "written" and isinstance(method, fc.MOON):
+        pytest.skip("the written path has no representations")
+    model, rounds = written_out if path == "written" else normed, 2 if isinstance(method, LATER) else 1
+    fed = small(model, path=path, compute=torch.bfloat16)
+    on_device(pretend(method, fed, rounds=rounds, host_reads=isinstance(method, READS)), method)
 
 
-def normed_groups(shape, classes) -> nn.Module:
-    """As `normed`, without normalisation, which sub-models in bfloat16 need not have."""
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, classes)
-    )
+def written_out(shape, classes) -> nn.Module:
+    """As `normed`, of layers that the written path knows."""
+    body = (nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 6), nn.ReLU())
+    return nn.Sequential(*body, nn.Linear(6, classes))
+
+
+def test_the_script_for_a_gpus_first_minutes_runs_on_a_pretended_one():
+    command = [sys.executable, "benchmarks/gpu.py", "out.json", "--dry", "--settings", "pfl-research"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (ROOT / "out.json").exists()
 
 
 @pytest.mark.parametrize(

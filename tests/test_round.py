@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import helpers as h
@@ -90,6 +91,11 @@ def test_a_state_of_another_method_or_federation_is_refused():
         fc.one_round(fc.SCAFFOLD(), fed, fc.start(fc.FedAvg(), fed), 0)
     with pytest.raises(ValueError, match=r"fc.start\(method, fed\)"):
         fc.one_round(fc.SCAFFOLD(), h.network(sizes=(5, 5)), fc.start(fc.SCAFFOLD(), fed), 0)
+    with pytest.raises(ValueError, match=r"one of FedAvg on .*, not of FedProx on .*updated\(x="):  # of the same names
+        fc.one_round(fc.FedProx(), fed, fc.start(fc.FedAvg(), fed), 0)
+    with pytest.raises(ValueError, match=r"one of FedAvg on .*, not of FedAvg on .*"):  # of as many clients
+        fc.one_round(fc.FedAvg(), h.network(seed=1), fc.start(fc.FedAvg(), fed), 0)
+    fc.one_round(fc.FedProx(), fed, fc.start(fc.FedProx(), fed).updated(x=fed.x0), 0, **WORK)
     with pytest.raises(ValueError, match="the state has dict"):
         fc.one_round(fc.FedAvg(), fed, {"x": fed.x0}, 0)
     with pytest.raises(ValueError, match=r"float32 on cpu, the federation torch\.float64"):
@@ -165,6 +171,80 @@ class WritesMemory(fc.FedAvg):
 def test_a_direction_that_writes_to_what_is_no_memory_is_refused(method, name):
     with pytest.raises(ValueError, match=rf"direction wrote to '{name}', which is no memory .*r.extended\(memory="):
         fc.simulate(method, h.network(), rounds=2, **WORK)
+
+
+class WritesModel(fc.FedAvg):
+    def aggregate(self, r, y):
+        return {"x": r.x.add_(r.mean(y - r.x))}
+
+
+class WritesControl(fc.SCAFFOLD):
+    def prepare(self, r):
+        r.c.add_(1)
+        return super().prepare(r)
+
+
+class WritesLast(fc.FedAvg):
+    def aggregate(self, r, y):
+        return {"x": r.mean(y.mul_(2))}
+
+
+@pytest.mark.parametrize(
+    ("method", "hook", "name"),
+    [(WritesModel(), "aggregate", "x"), (WritesControl(), "prepare", "c"), (WritesLast(), "aggregate", "y")],
+)
+def test_a_hook_that_writes_to_the_state_is_refused_and_the_state_stays_as_it_was(method, hook, name):
+    with pytest.raises(ValueError, match=rf"{hook} wrote to '{name}', .*compute a new tensor"):
+        fc.one_round(method, h.network(), fc.start(method, h.network()), 0, **WORK)
+
+
+class KeepsInDirection(fc.FedAvg):
+    def direction(self, G, y, r):
+        self.last = G(y)
+        return self.last
+
+
+class KeepsInAggregate(fc.FedAvg):
+    kept = 0
+
+    def aggregate(self, r, y):
+        self.kept = self.kept + 1
+        return super().aggregate(r, y)
+
+
+@pytest.mark.parametrize(("method", "what"), [(KeepsInDirection, "direction set self.last"),
+                                              (KeepsInAggregate, "aggregate set self.kept")])  # fmt: skip
+def test_a_method_that_keeps_something_undeclared_is_refused(method, what):
+    """Runs would go on elsewhere after a resume, and differ between one process and several."""
+    with pytest.raises(ValueError, match=f"{what}.*declare it as a state in start or client_state"):
+        fc.simulate(method(), h.golden(), rounds=2)
+
+
+def test_a_method_may_cache_what_follows_from_its_fields():
+    class Caches(fc.FedAvg):
+        @functools.cached_property
+        def factor(self):
+            return 0.5
+
+        def direction(self, G, y, r):
+            return self.factor * G(y)
+
+    assert len(fc.simulate(Caches(), h.golden(), rounds=2).params)
+
+
+def test_a_verb_that_a_mixin_brings_sees_the_rows_of_all_processes():
+    class Median:
+        def aggregate(self, r, y):
+            return {"x": y.median(0).values}
+
+    class Robust(Median, fc.FedAvg):
+        pass
+
+    class Slower(fc.FedAvg):
+        def direction(self, G, y, r):
+            return 0.5 * G(y)
+
+    assert (Robust.across, Slower.across, fc.FedAvg.across) == ("rows", "sums", "sums")
 
 
 def test_declared_memory_may_be_written_to_and_survives_chunks():

@@ -361,12 +361,14 @@ def _text(notebook: Any) -> str:
 
 def age(results: Path = ROOT / "results") -> str:
     """A line on whether the code is still the one that computed the stored results."""
-    from fedcore.experiments import overview, stored
+    from fedcore.experiments import benchmarked, overview, stored
 
     older, runs = overview.age(results)
     words = f"{older} of {runs} stored runs are older than the code: python -m fedcore.reproduce list names them"
     files = ", ".join(file.name for file in stored.outdated(results))
-    return words + (f"; so is the training that pages read from {files}" if files else "")
+    words += f"; so is the training that pages read from {files}" if files else ""
+    measured = ", ".join(benchmarked.outdated(results / "benchmarks"))
+    return words + (f"; benchmarks of other code than today's: {measured}" if measured else "")
 
 
 # ---- rendering

@@ -45,6 +45,9 @@ def pretended_gpu(free: float = 1e12) -> Iterator[None]:
         mock.patch.object(fc.Quadratic, "evaluate", return_value={}),
         mock.patch.object(run.Run, "check_finite", lambda self: self.unchecked.clear()),
         mock.patch.object(torch.autograd, "grad", _no_gradients),
+        # else autocast, which asks for a driver, would be switched off with a warning, and bfloat16 would not be tried
+        mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False),
+        mock.patch("torch.cuda.is_bf16_supported", return_value=True),
     ]
     with contextlib.ExitStack() as stack:
         for patch in patches:

@@ -22,7 +22,6 @@ class Central(Method):
     """
 
     full_participation = True
-    ignores_cohort = True
 
     def on(self, fed: Any) -> Any:
         return pooled(fed)

@@ -376,21 +376,21 @@ class Method:
 
     client_state: names of per-client states, matrices `[n, d]`.
     full_participation: whether the rule needs all clients in every round.
-    ignores_cohort: whether a run's `cohort` means nothing to the rule, so that any is taken for None.
     across: what `prepare` and `aggregate` see where several processes share a round.  "rows": all rows of the cohort.
     "sums": the process's own rows; what they take from other clients comes by `Round.mean` and `Round.sum` alone, which
     then add up over the processes.  A class that writes one of the two verbs sees "rows" unless it says "sums".
     """
 
     full_participation: bool = False
-    ignores_cohort: bool = False
     client_state: tuple[str, ...] = ()
     across: str = "sums"
     _takes_gradients = False
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if "across" not in vars(cls) and ("prepare" in vars(cls) or "aggregate" in vars(cls)):
+        inherited = [b for b in cls.__bases__ if issubclass(b, Method)]
+        as_a_base = any(b.prepare is cls.prepare and b.aggregate is cls.aggregate for b in inherited)
+        if "across" not in vars(cls) and not as_a_base:  # also where a base that is no method brings the verb
             cls.across = "rows"
 
     def __post_init__(self) -> None:

@@ -81,7 +81,8 @@ class FjORD(Submodel):
 
     def cost(self, layout: Layout | None = None) -> Cost:
         taught = self.distil and len(self.capacities) > 1
-        return replace(super().cost(layout), gradients=2 if taught else 1, note="the second at width p < p_max")
+        note = "the second, and the teacher's forward pass, where p < p_max"
+        return replace(super().cost(layout), gradients=2 if taught else 1, forwards=int(taught), note=note)
 
 
 def _soft(logits: Tensor, y: Tensor, teacher: Tensor, **_: Tensor) -> Tensor:

@@ -78,9 +78,7 @@ class Submodel(Method):
     def ratios(self, seed: int, n: int, t: int = 0, ids: np.ndarray | None = None) -> np.ndarray:
         """Capacities in round t of the clients `ids [m]` or of all n, a function of the seed (if dynamic, of t too)."""
         ids = np.arange(n) if ids is None else ids
-        return (
-            _drawn(self.capacities, seed, t, ids) if self.mode == "dynamic" else _dealt(self.capacities, seed, n)[ids]
-        )
+        return _ratios(self.capacities, self.mode, seed, n, t, ids)
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         """Scores `[m, width]` of the units of each stream; the highest are kept."""
@@ -101,19 +99,13 @@ class Submodel(Method):
 
     def prepare(self, r: Round) -> Round:
         ratio = self.ratios(r.seed, r.n, r.t, r.ids)
-        kept = torch.zeros(r.m, len(r.x), dtype=torch.bool, device=r.x.device)
-        parts, mask, loss = self.split(r, ratio), kept, r.loss
-        for part in parts:
-            kept[part.entries(kept.device)] = True
-        if self.labels != "all":
-            owned = r.owned()
-            mask = r.neurons(self.aligned).only_owned(kept, owned)
-            loss = Loss(partial(own_labels, reading=self.labels), rows={"owned": owned})
+        parts = self.split(r, ratio)
+        kept = _kept(parts, r)
+        mask, loss = (kept, r.loss) if self.labels == "all" else _of_own_labels(self, r, kept)
         capacity = torch.as_tensor(ratio, dtype=r.p.dtype).to(r.p.device)
         if self.training == "masked":
             parts = None
-            if self.scaled and self.smallest < 1:
-                loss = replace(loss, rate=capacity)
+            loss = replace(loss, rate=capacity) if self.scaled and self.smallest < 1 else loss
         return r.extended(rows={"kept": kept, "mask": mask, "capacity": capacity}, parts=parts, loss=loss)
 
     def broadcast(self, r: Round) -> Tensor:
@@ -404,6 +396,28 @@ def _capacities(given: Any) -> tuple[tuple[float, float], ...]:
     if abs(total - 1) > 1e-6 or len({float(ratio) for ratio, _ in pairs}) < len(pairs):
         raise ValueError(f"capacities: the shares sum to {total:g}; use different ratios whose shares sum to 1")
     return tuple(sorted(((float(ratio), float(share)) for ratio, share in pairs), reverse=True))
+
+
+def _kept(parts: list[Part], r: Round) -> Tensor:
+    """Which entries of the vector each client's sub-model has, `[m, d]`."""
+    kept = torch.zeros(r.m, len(r.x), dtype=torch.bool, device=r.x.device)
+    for part in parts:
+        kept[part.entries(kept.device)] = True
+    return kept
+
+
+def _of_own_labels(method: Submodel, r: Round, kept: Tensor) -> tuple[Tensor, Loss]:
+    """What of the sub-models is averaged, and the loss, where a client's classifier is for its own labels."""
+    owned = r.owned()
+    loss = Loss(partial(own_labels, reading=method.labels), rows={"owned": owned})
+    return r.neurons(method.aligned).only_owned(kept, owned), loss
+
+
+def _ratios(
+    capacities: tuple[tuple[float, float], ...], mode: str, seed: int, n: int, t: int, clients: np.ndarray
+) -> np.ndarray:
+    """The capacities of these clients in round t: `[m]`."""
+    return _drawn(capacities, seed, t, clients) if mode == "dynamic" else _dealt(capacities, seed, n)[clients]
 
 
 def _drawn(capacities: tuple[tuple[float, float], ...], seed: int, t: int, clients: np.ndarray) -> np.ndarray:

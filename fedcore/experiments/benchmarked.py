@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import pages
+from . import provenance
 from .show import together
 
 NAMES = ("paths", "paths_2threads", "peers", "scaling", "memory", "mixing", "submodels", "gpu")
@@ -36,6 +37,12 @@ def load(folder: Path) -> dict[str, Any]:
     """Name -> a benchmark's file under a folder: its cases, machine and versions; None where it was not run."""
     files = {name: folder / f"{name}.json" for name in NAMES}
     return {name: json.loads(file.read_bytes()) if file.exists() else None for name, file in files.items()}
+
+
+def outdated(folder: Path) -> list[str]:
+    """The benchmarks in a folder that measured another code than today's, or do not say which."""
+    stored = {file.stem: json.loads(file.read_bytes()) for file in sorted(folder.glob("*.json"))}
+    return [name for name, found in stored.items() if found.get("code") != provenance.library()]
 
 
 def best(case: Mapping[str, Any], kind: str = "float32", of: str = "ratio_to_plain") -> tuple[float, str] | None:

@@ -1,8 +1,7 @@
 """How the book decides: paired comparisons, families of questions, power, and verdicts on claims.
 
 `compare` measures one difference with both of its sources of error, the seeds and the finite test set; `decide` answers
-all questions of one family; `verdict` says what the answers mean for a claim.  Tables that are not made by this
-protocol yet have an older rule, in `overview`.
+all questions of one family; `verdict` says what the answers mean for a claim.
 """
 
 from __future__ import annotations

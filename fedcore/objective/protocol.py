@@ -19,7 +19,7 @@ from ..models import Layout
 class Objective(Protocol):
     """n clients' objectives of d parameters, F = (1/n) sum_i F_i; `Federation` and `Quadratic` implement it.
 
-    A class of your own derives from `fc.Quadratic`, or has all of this.  Noise on a quadratic's gradients belongs into
+    A class of your own derives from `fc.Quadratic`.  Noise on a quadratic's gradients belongs into
     `gradient`, from which `gradient_and_losses` and `descend` are made; `full_gradient` then stays exact.
     """
 
