@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from .extras import needs
+
 
 def rounded(value: Any, digits: int = 4) -> str:
     """A number with `digits` significant digits, without a trailing exponent where it is easy to read."""
@@ -193,6 +195,7 @@ def describe(figure: Any, numbers: Mapping[str, Any] | None = None) -> str:
     return " ".join(sentences)
 
 
+@needs("pictures", "a picture")
 def check_figure(figure: Any, name: str) -> None:
     from matplotlib.figure import Figure
 

@@ -6,17 +6,17 @@ import re
 from functools import cache
 from pathlib import Path
 
+from .extras import needs
+
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 
 
 @cache
 def _bibliography() -> tuple[dict[str, str], dict[str, list[str]]]:
     """The entries of the bibliography as BibTeX by key, and by name in code the keys of what is cited for it."""
-    try:
+    with needs("pictures", "fc.cite"):
         from pybtex.database import BibliographyData, parse_file
         from pybtex.database.output.bibtex import Writer
-    except ImportError as e:
-        raise ImportError("fc.cite reads the bibliography with pybtex; pip install pybtex") from e
     entries, works = parse_file(BIBLIOGRAPHY).entries, {}
     for key, entry in entries.items():
         for name in entry.fields.pop("keywords").split(", "):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import checks
 from .algorithms.method import Method
+from .extras import needs
 
 Row = tuple[int, str, int | None, float]
 
@@ -62,10 +63,15 @@ class History:
 
     def _repr_html_(self) -> str:
         """The same in a notebook, with the last five evaluations."""
-        server = self.frame().query("client.isna()").pivot(index="round", columns="metric", values="value").tail()
+        try:
+            frame = self.frame()
+        except ImportError:  # without pandas
+            return f"<pre>{html.escape(repr(self))}</pre>"
+        server = frame.query("client.isna()").pivot(index="round", columns="metric", values="value").tail()
         lines = "<br>".join(html.escape(line) for line in repr(self).splitlines()[:2])
         return f"<p>{lines}</p>{server.to_html(float_format='{:.4g}'.format)}"
 
+    @needs("pictures", "a frame")
     def frame(self) -> Any:
         """Tidy pandas.DataFrame: round, metric, client (None for the server), value."""
         import pandas as pd

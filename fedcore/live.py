@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from typing import Any, ClassVar
 
 from . import looks
+from .extras import needs
 from .widgets import asset
 
 
@@ -139,6 +140,7 @@ def can_be_live() -> bool:
 
 
 @cache
+@needs("pictures", "a live picture")
 def _widget_class(kind: type[Live]) -> type:
     import anywidget
     import traitlets

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .extras import needs
 from .looks import COLOURS, LINES, looks
 from .looks import MARKERS as MARKERS  # for those who draw
 
@@ -20,6 +21,7 @@ STYLE = Path(__file__).parent / "assets" / "book.mplstyle"
 LEGEND = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 10}
 
 
+@needs("pictures", "a picture")
 def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int = 1) -> tuple[Any, Any]:
     """A figure in the book's style, and its axes: one `Axes`, or an array of them as `plt.subplots` gives.
 
@@ -79,6 +81,7 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
     return ax
 
 
+@needs("pictures", "a picture")
 def cumulative(ax: Any, groups: Mapping[str, Any]) -> Any:
     """The share of a group's values that are at most x, a step line for each group; returns `ax`.
 
@@ -97,6 +100,7 @@ def cumulative(ax: Any, groups: Mapping[str, Any]) -> Any:
     return ax
 
 
+@needs("pictures", "a picture")
 def partition(counts: Any, ax: Any = None) -> Any:
     """Who holds what: a heat map of `counts` [clients, labels], one column per client; returns the axes.
 

@@ -31,6 +31,7 @@ from .experiments.batch import Place
 from .experiments.cells import Cell, CorruptResult, Result, confirm, is_running, load, run_cell
 from .experiments.show import curves, summary
 from .experiments.table import PROFILES, Table, get, printed, tables
+from .extras import needs
 
 __all__ = [
     "Cell", "CorruptResult", "Result", "Table", "confirm", "curves", "get", "load", "main", "printed", "run_cell",
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.debug:
         return _main(given)
     try:
-        return _main(given)
+        with needs("batches", "this command"):
+            return _main(given)
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, distributed.Lost) as e:

@@ -16,6 +16,7 @@ from filelock import FileLock
 
 from . import checks, run
 from .checkpoint import atomic
+from .extras import needs
 from .history import Diverged
 from .identity import digest
 from .objective.protocol import Objective
@@ -77,6 +78,8 @@ def sweep(
     Raises ValueError for names that nothing takes and for empty lists, `SweepFailed` after all runs when some failed.
     """
     names, seeds = _checked(federation, grid, seeds, fixed)
+    with needs("batches", "fc.sweep"):  # now, and not after all runs
+        import pandas  # noqa: F401
     settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[k] for k in names))]
     jobs = [(setting, seed) for setting in settings for seed in seeds]
     show = progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")
@@ -139,7 +142,7 @@ def _all(
     try:
         import joblib
     except ImportError as e:
-        raise ImportError(f"workers={workers} needs joblib: pip install fedcore[batches], or use workers=1") from e
+        raise ImportError(f"workers={workers} needs joblib: pip install 'fedcore[batches]', or use workers=1") from e
     parallel = joblib.Parallel(n_jobs=workers or -1, return_as="generator_unordered")
     yield from parallel(joblib.delayed(_one)(*call) for call in calls)
 

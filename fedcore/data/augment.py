@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import checks, rng
+from ..extras import needs
 
 UNSIGNED = ("Identity", "AutoContrast", "Equalize", "Solarize", "Posterize")
 SIGNED = (
@@ -63,6 +64,7 @@ class RandAugment:
                     x[place] = self.operation(OPERATIONS[kind // 2], bool(kind % 2), x.shape[2:])(x[place])
         return x
 
+    @needs("data", "RandAugment")
     def operation(self, name: str, negative: bool, size: tuple[int, int]) -> Callable[[Any], Any]:
         """One operation at this magnitude, a function of images."""
         from torchvision.transforms.v2 import functional as F

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import checks, rng
+from ..extras import needs
 from .arrays import DataNotFound, Source, data_root, from_arrays
 from .readers import pack, read
 
@@ -25,6 +26,7 @@ FACES = ("DejaVuSans*", "DejaVuSerif*", "STIXGeneral*", "cmr10", "cmb10", "cmss1
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # images and labels, to train on and to test on
 
 
+@needs("data", "the source 'digit-domains'")
 def digit_domains(
     train: int = 400,
     test: int = 150,
@@ -58,6 +60,7 @@ def digit_domains(
     return _assemble("digit-domains", DIGIT_DOMAINS, make, train_on, test_on)
 
 
+@needs("data", "the source 'digits-five'")
 def digits_five(
     train: int = 743,
     test: int = 1860,

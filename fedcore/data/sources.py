@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..extras import needs
 from .arrays import Source, as_array, data_root, from_arrays, from_mapping
 from .datasets import from_dataset, is_dataset
 from .domains import digit_domains, digits_five
@@ -44,7 +45,8 @@ def load(
     malformed arrays and datasets, and a layout for data that have one, TypeError for anything else.
     """
     if isinstance(source, str):
-        return _named(source.lower(), root, download, layout, targets)
+        with needs("data", f"the source {source!r}"):
+            return _named(source.lower(), root, download, layout, targets)
     if isinstance(source, Source):
         if layout is not None:
             raise _has_layout(source.name, layout)

@@ -184,8 +184,8 @@ def _on_cluster(
         from distributed import Client, LocalCluster, as_completed
     except ImportError as e:
         raise ImportError(
-            "running cells as notebooks needs dask.distributed and papermill; pip install 'dask[distributed]' "
-            "papermill, or use --plain"
+            "running cells as notebooks needs dask.distributed and papermill: pip install 'fedcore[batches]', or use "
+            "--plain"
         ) from e
     import torch
 
