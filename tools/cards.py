@@ -14,7 +14,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,14 @@ def chapters(root: Path = ROOT) -> dict[Path, str]:
     }
 
 
-def trained(row: str) -> type | None:
-    """The method that a row of a table is about, by its name: "FedAvg + server momentum", "FedGSE, SPL"."""
-    found = [kind for kind in fc.ALL if re.match(rf"{re.escape(title(kind))}\b", row)]
-    return max(found, key=lambda kind: len(title(kind)), default=None)
+def trained(row: str, spec: Mapping[str, Any]) -> type | None:
+    """The method that a row of a table is about: by its name ("FedAvg + server momentum", "FedGSE, SPL"), else the one
+    that its cells train; None where that is none of the package's."""
+    named = [kind for kind in fc.ALL if re.match(rf"{re.escape(title(kind))}\b", row)]
+    if named:
+        return max(named, key=lambda kind: len(title(kind)))
+    name = spec["method"][0] if "method" in spec else None
+    return next((kind for kind in fc.ALL if kind.__name__ == name), None)
 
 
 def results(root: Path = ROOT / "results") -> list[dict[str, Any]]:
@@ -79,8 +83,7 @@ def results(root: Path = ROOT / "results") -> list[dict[str, Any]]:
     for table, place in overview.stored_tables(root):
         cells = overview.stored_cells(table, place)
         answers = overview.judged(table, cells)
-        for row in dict.fromkeys(row for row, _ in cells):
-            kind = trained(row)
+        for row, kind in {row: trained(row, cell.spec) for (row, _), (cell, _) in cells.items()}.items():
             if table.unit != "%" or kind is None:
                 continue
             mine = {column: (cell, result) for (r, column), (cell, result) in cells.items() if r == row and result}
