@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -344,6 +347,29 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
                     slider.press("End")
                     check_shown(figure, expect)
     assert driven, f"no page under {built_book} has an explorer"
+
+
+SEARCHED = ("FedAvg", "SCAFFOLD", "FedUp", "FedProx", "MimeLite", "FedDyn", "DFedGAM", "FedBN", "HeteroFL", "FedGSE")
+
+
+def test_a_search_for_a_method_leads_to_its_card_first(browser, built_book):
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("localhost", 0), partial(Quiet, directory=built_book)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tab, first = browser.new_page(), {}
+        for name in SEARCHED:
+            tab.goto(f"http://localhost:{server.server_port}/search.html?q={name}")
+            tab.wait_for_function(
+                "document.querySelector('#search-results .search-summary')?.innerText.includes('Search finished')"
+            )
+            link = tab.locator("#search-results ul.search li > a").first.get_attribute("href")
+            first[name] = link.partition("?")[0].partition("#")[0]
+        tab.close()
+        server.shutdown()
+    assert first == {name: f"book/methods/{name.lower()}.html" for name in SEARCHED}
 
 
 def test_pages_of_the_book_hold_their_pictures_without_script(browser, built_book):

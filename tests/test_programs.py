@@ -1,14 +1,10 @@
-"""Programs as newcomers write them: short, run in an empty folder, and accepted by a type checker.
-
-They are run here from the repository; nothing in them needs more than what a wheel holds.
-"""
+"""Programs as newcomers write them: short, run in an empty folder from a wheel, and accepted by a type checker."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -18,19 +14,57 @@ from pathlib import Path
 import pytest
 
 from fedcore import checkpoint, reproduce
-from fedcore.experiments import table
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 
 
+# Runs programs one after another, each in a folder of its own, and says what became of them.
+EACH = """
+import json, os, pathlib, runpy, sys, traceback
+import fedcore
+from fedcore.experiments import table
+said = {"fedcore": fedcore.__file__}
+for program in map(pathlib.Path, sys.argv[1:]):
+    os.chdir(program.parent)
+    table._added.clear()
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+        said[program.stem] = ""
+    except BaseException:
+        said[program.stem] = traceback.format_exc()
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What became of each program with the package installed from a wheel, outside of the repository."""
+    base = tmp_path_factory.mktemp("programs")
+    source, site = base / "source", base / "site"
+    keep = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "fedcore", source / "fedcore", ignore=keep)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run([*pip, "wheel", source, "--no-deps", "--no-build-isolation", "-w", base], check=True)
+    subprocess.run([*pip, "install", *base.glob("*.whl"), "--no-deps", "--target", site], check=True)
+    for program in PROGRAMS:
+        (base / program.stem).mkdir()
+        shutil.copy(program, base / program.stem)
+    call = [sys.executable, "-c", EACH, *(base / p.stem / p.name for p in PROGRAMS)]
+    env = os.environ | {"PYTHONPATH": str(site)}
+    done = subprocess.run(call, cwd=base, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert Path(said["fedcore"]).is_relative_to(site), "the repository's package was imported"
+    return said
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.stem)
-def test_a_program_of_at_most_25_lines_does_what_it_says(program, tmp_path, monkeypatch):
+def test_a_program_of_at_most_25_lines_does_what_it_says(program, said):
     assert len(program.read_text().splitlines()) <= 25
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(table, "_added", [])
-    file = shutil.copy(program, tmp_path)
-    runpy.run_path(str(file), run_name="__main__")
+    assert not said[program.stem], said[program.stem]
 
 
 @pytest.mark.skipif(shutil.which("pyright") is None, reason="needs pyright (npm install -g pyright)")

@@ -59,7 +59,8 @@ class FedAdagrad(Adaptive):
 class FedAdam(Adaptive):
     """FedAvg with Adam at the server (Reddi et al. 2021, Algorithm 2).
 
-    FedAdagrad's round with v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2.
+    FedAdagrad's round with v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2.  FL-Simulator's v begins at 0, the paper's and
+    ours at tau^2; none corrects the bias of the first rounds.
 
     server_lr and tau: as FedAdagrad.  beta1, beta2: 0.9 and 0.99 in the paper.  Raises ValueError unless
     0 <= beta1 < 1, 0 <= beta2 < 1 and tau > 0.
