@@ -150,6 +150,15 @@ MODULES = {
     "torchvision SqueezeNet's fire": (
         lambda: Net(lambda m, x: m.out(m.fire(F.relu(m.stem(x))).mean((2, 3))), stem=nn.Conv2d(1, 6, 3),
                     fire=vision().squeezenet.Fire(6, 4, 4, 4), out=nn.Linear(8, 5)), "mapped"),
+    "torchvision vision transformer": (lambda: vision_transformer(), "mapped"),
+    "LEAF's FEMNIST CNN": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 5)), WRITTEN),
+    "FedJAX's EMNIST CNN, its dropout at rest": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.0),
+            nn.Flatten(), nn.Linear(256, 128), nn.ReLU(), nn.Dropout(0.0), nn.Linear(128, 5)), "any"),
     "transformer": (Attention, "mapped"),
     "a parameter of its own": (
         lambda: Net(lambda m, x: m.out(x.flatten(1) * m.scale), scale=nn.Parameter(torch.rand(64)),
@@ -181,6 +190,13 @@ def vision():
     import torchvision
 
     return torchvision.models
+
+
+def vision_transformer() -> nn.Module:
+    """Two blocks on four patches of a picture of one channel."""
+    net = vision().VisionTransformer(8, 4, num_layers=2, num_heads=2, hidden_dim=12, mlp_dim=16, num_classes=5)
+    net.conv_proj = nn.Conv2d(1, 12, 4, 4)
+    return net
 
 
 def thin_resnet() -> nn.Module:
