@@ -151,6 +151,14 @@ def test_a_forest_shows_every_question_with_its_answer(stored):
     assert show.forest([], "nothing") is None
 
 
+def test_rows_of_two_tables_are_compared_as_one_family():
+    asked = [("FedGamma", "SCAFFOLD", "digits, q=0.1"), ("FedSMOO", "FedDyn", "digits, q=0.1")]
+    assert "of 1 comparisons are decided" in show.paired(["fedup-table4"], asked, "c").alt
+    both = show.paired(["fedup-further", "fedup-table4"], asked, "c")
+    assert "of 2 comparisons are decided" in both.alt
+    assert show.paired(["fedup-further"], asked[1:], "c") is None
+
+
 def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(stored, monkeypatch):
     root, write = stored
     monkeypatch.setattr(show, "every", lambda: [CLAIM])

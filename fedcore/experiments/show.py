@@ -234,14 +234,31 @@ def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     """Gaps in accuracy with their 95 % intervals, a line a question, filled where decided; a cross where the document
     prints its own gap on the same data.  None where no question is answered."""
-    from ..widgets import show
-
     judgements = [j for j in judgements if j.answers and get(j.claim.table).unit != "cosine"]
     lines = [
         Line(f"{row} − {base}, {column}", answer, k % 2, j.printed.get((row, base, column), math.nan))
         for k, j in enumerate(judgements)
         for (row, base, column), answer in j.answers.items()
     ]
+    return _forest(lines, caption)
+
+
+def paired(names: Sequence[str], asked: Sequence[tuple[str, str, str]], caption: str, profile: str = "quick") -> Any:
+    """Paired differences `(row, base, column)` over the cells of several tables, one family, drawn as `forest` does;
+    None where nothing is answered.  names: the tables', whose cells have one place and one set of seeds."""
+    cells: dict[overview.Key, tuple[Any, Result | None]] = {}
+    for name in names:
+        cells |= overview.stored_cells(get(name), Place(results(), profile, name))
+    columns = list(dict.fromkeys(column for *_, column in asked))
+    found = overview.answered(cells, asked)
+    lines = [Line(f"{a} − {b}, {c}", answer, columns.index(c) % 2) for (a, b, c), answer in found.items()]
+    return _forest(lines, caption)
+
+
+def _forest(lines: Sequence[Line], caption: str) -> Any:
+    """Lines as a picture with its caption, None without lines."""
+    from ..widgets import show
+
     if not lines:
         return None
     figure, cut = _dots(lines)
