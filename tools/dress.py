@@ -33,7 +33,7 @@ STORED = re.compile(
     r"|pages\.(?:source|filtered|folded)|matrix|section|listed|forest|where|together|peers_table|memory_table"
     r"|by_table)\b", re.MULTILINE,
 )  # fmt: skip
-REPORTS = ("report", "engine")  # chapters that tabulate and draw what other programs measured
+REPORTS = ("report",)  # chapters that tabulate and draw what other programs measured
 RECORD = "The chapter's key numbers, as compared by the regression test:"
 
 
