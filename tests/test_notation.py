@@ -98,9 +98,9 @@ def test_no_row_is_left_over():
     used = {page: {row_of(use._replace(inside=False), page)["meaning"] for f in found for use in letters(f)
                    if row_of(use._replace(inside=False), page)} for page, found in PAGES.items()}  # fmt: skip
     for row in read("letters.csv"):
-        assert all(row["meaning"] in used[page] for page in row["page"].split(", ")), row
+        assert all(row["meaning"] in used[page] for page in set(row["page"].split(", ")) - NOT_YET), row
     for row in read("notation.csv"):
-        assert row["meaning"] in used[row["first used"]], row
+        assert row["first used"] in NOT_YET or row["meaning"] in used[row["first used"]], row
 
 
 # --- the reader ---
