@@ -103,6 +103,15 @@ def test_no_row_is_left_over():
         assert row["first used"] in NOT_YET or row["meaning"] in used[row["first used"]], row
 
 
+def test_a_letter_without_a_row_and_a_second_meaning_would_be_noticed():
+    (unknown,) = letters(r"\Xi")
+    assert row_of(unknown, "averaging") is None
+    (memory,) = letters("h")
+    assert row_of(memory, "comparison") is WHOLE[memory]
+    assert row_of(memory, "engine") is LOCAL["engine"][memory]
+    assert LOCAL["engine"][memory]["why it may clash"]
+
+
 # --- the reader ---
 
 
