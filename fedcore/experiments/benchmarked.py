@@ -38,6 +38,14 @@ ON_GPU = {
     "ResNet18-GN, ImageNet stem, 10 clients, over the sequential eager loop": 10,
     "ResNet18-GN, 3x3 stem, bfloat16, over the sequential eager loop": 2,
 }
+CLAIMS = {  # group of goals: what is claimed
+    "one thread": "on its best path training a cohort together beats plain SGD on the same samples, one thread",
+    "two threads": "a second thread makes a round at least 1.7 times as fast",
+    "peers": "it is at least twice as fast as the fastest of five other simulators",
+    "registered": "a round takes no longer where more clients are registered",
+    "memory": "a round takes at most 1.5 times the memory that it must",
+    "GPU": "on a GPU it is 2 to 20 times as fast as a loop over the clients",
+}
 FLOAT32 = ("written", "batched", "sequential")
 OPEN = "not measured yet"
 
@@ -144,6 +152,28 @@ def goals(data: Mapping[str, Any]) -> Any:
     for what, limit in ON_GPU.items():
         rows.append(goal("GPU", what, limit, ratios.get(what)))
     return pd.DataFrame(rows)
+
+
+def claims(measured: Any) -> pages.Html:
+    """The claim box: what this package claims for each group of goals, and how many of them are reached."""
+    return pages.claims(
+        [_judged(measured[measured["group"] == group], group) for group in CLAIMS],
+        seeds=1,
+        setting="stored benchmarks, each with the machine that it ran on",
+    )
+
+
+def _judged(part: Any, group: str) -> pages.Claim:
+    count = {kind: int((part["reached"] == kind).sum()) for kind in ("yes", "no", OPEN)}
+    words = f"of {len(part)} goals {count['yes']} are reached, {count['no']} are not"
+    words += f", {count[OPEN]} are {OPEN}" * bool(count[OPEN])
+    if 2 * count[OPEN] > len(part):
+        verdict = "cannot be decided here"
+    elif count["yes"] == len(part):
+        verdict = "holds"
+    else:
+        verdict = "holds in part" if count["yes"] else "does not hold"
+    return pages.Claim("This package", CLAIMS[group], words, verdict)
 
 
 def missing(name: str) -> pages.Html:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import plots
-from .benchmarked import FLOAT32, PLAIN, best, settings, typical, work
+from .. import pages, plots, widgets
+from . import benchmarked
+from .benchmarked import FLOAT32, PLAIN, best, missing, settings, typical, where, work
 
 LOOKS = {  # a path's colour and marker
     "written": (plots.COLOURS[0], "o"),
@@ -148,6 +149,24 @@ def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> An
     axes[1].legend()
     _common(axes)
     return fig
+
+
+def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
+    """Everything behind the claims, in one fold: all goals, other simulators, memory, and what grows with what."""
+    parts = [pages.table(measured, "Goals and what was measured")]
+    if file := data["peers"]:
+        words = "No other framework is much faster than the plain loop (green), and most are slower."
+        parts += [widgets.show(peers(file), caption=words), benchmarked.peers_table(file)]
+    for name in ("memory", "mixing", "submodels"):
+        parts.append(getattr(benchmarked, f"{name}_table")(data[name]) if data[name] else missing(name))
+    if file := data["scaling"]:
+        taken = scaling(file, "seconds_per_round", "milliseconds a round", 1e3)
+        held = scaling(file, "peak_bytes", "peak of memory, MB", 1e-6)
+        words = "Time grows with the cohort and the model, not with clients that stay at home."
+        parts += [widgets.show(taken, caption=words)]
+        parts += [widgets.show(held, benchmarked.at_home(data), caption="Memory also grows with registered clients.")]
+        parts += [where(file)]
+    return pages.folded("All goals, other simulators, memory, sub-models, and what grows with what", *parts)
 
 
 def _common(axes: Sequence[Any]) -> None:
