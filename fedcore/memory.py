@@ -33,14 +33,14 @@ from .settings import Settings
 class State(Mapping[str, Tensor]):
     """What goes from round to round: the server's vectors `[d]` and the clients' rows `[n, d]`, by name.
 
-    `visits [n]`: in how many rounds each client took part, on the host.  origin: the method and the federation that it
-    began with; "" is not compared.
+    `visits [n]`: in how many rounds each client took part, on the host.  origin: the method's class and the data that
+    it began with; None is not compared.
     """
 
     server: dict[str, Tensor]
     clients: dict[str, Tensor]
     visits: np.ndarray
-    origin: str = ""
+    origin: tuple[type[Method], str] | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         return self.clients[name] if name in self.clients else self.server[name]
@@ -119,11 +119,11 @@ class Place:
         return State(server, clients, np.zeros(self.fed.n, int), self.origin)
 
     @property
-    def origin(self) -> str:
+    def origin(self) -> tuple[type[Method], str]:
         """What the states of this run say of themselves: the method's class, and whose data."""
         source = getattr(self.fed, "source", None)
         data = f"{source.name!r}, {self.fed.partition}, seed {self.fed.seed}" if source else f"{self.fed.n} quadratics"
-        return f"{type(self.method).__name__} on {data}"
+        return type(self.method), data
 
     def check(self, state: State) -> None:
         """ValueError for a state that is not one of this method on this federation."""
@@ -135,10 +135,11 @@ class Place:
                 f"the state has {given}, but {self.method!r} on this federation has {want}; "
                 "use the state that fc.start(method, fed) or fc.one_round(method, fed, ...) returned"
             )
-        if state.origin and state.origin != self.origin:
+        (kind, data), (ours, here) = state.origin or self.origin, self.origin
+        if data != here or not (issubclass(kind, ours) or issubclass(ours, kind)):
             raise ValueError(
-                f"the state is one of {state.origin}, not of {self.origin}; to go on from its model on purpose, use "
-                'fc.start(method, fed).updated(x=state["x"])'
+                f"the state is one of {kind.__name__} on {data}, not of {ours.__name__} on {here}; to go on from its "
+                'model on purpose, use fc.start(method, fed).updated(x=state["x"])'
             )
         x = state["x"]
         if (x.device, x.dtype) != (self.fed.device, self.fed.x0.dtype):

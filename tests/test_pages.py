@@ -317,10 +317,10 @@ def test_pages_and_citations_need_neither_pandas_nor_ipython_to_be_imported():
     assert not {"pandas", "IPython", "pybtex", "matplotlib"} & set(loaded.split())
 
 
-def test_chapters_that_a_symbol_points_to_exist():
+def test_pages_that_a_symbol_points_to_exist():
     rows = csv.DictReader((ROOT / "book" / "notation.csv").open(encoding="utf-8", newline=""))
-    chapters = {path.stem for path in (ROOT / "book").glob("*.ipynb")}
-    assert {row["first used"] for row in rows} <= chapters | {"landing page"}
+    pages = {path.stem for ending in ("ipynb", "md") for path in (ROOT / "book").glob(f"*.{ending}")}
+    assert {row["first used"] for row in rows} <= pages
 
 
 def test_a_citation_is_shown_as_bibtex_and_not_as_a_quoted_string():

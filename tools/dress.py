@@ -31,9 +31,9 @@ OURS = ("hide-input", "remove-input", "remove-cell", "remove-output")
 STORED = re.compile(
     r"^(?:show\.(?:box|verdicts|result|rates|gaps|together)|fc\.(?:submodel_)?playground|departures|listing\.lines"
     r"|pages\.(?:source|filtered|folded)|matrix|section|listed|forest|where|together|peers_table|memory_table"
-    r"|by_table)\b", re.MULTILINE,
+    r"|by_table|(?:fc\.show\(\s+\*?)?engine_pictures|benchmarked)\b", re.MULTILINE,
 )  # fmt: skip
-REPORTS = ("report", "engine")  # chapters that tabulate and draw what other programs measured
+REPORTS = ("report",)  # chapters that tabulate and draw what other programs measured
 RECORD = "The chapter's key numbers, as compared by the regression test:"
 
 

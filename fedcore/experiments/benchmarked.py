@@ -5,13 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import pages
 from . import provenance
 from .show import together
 
-NAMES = ("paths", "paths_2threads", "peers", "scaling", "memory", "mixing", "submodels", "gpu")
+NAMES = ("paths", "paths_2threads", "peers", "scaling", "memory", "mixing", "submodels", "modules", "compile", "gpu")
+# model: a sample's shape and the number of classes, as benchmarks/paths.py trains it
+SHAPES = {
+    "logistic": ((1, 28, 28), 10),
+    "mlp": ((1, 28, 28), 10),
+    "femnist_cnn": ((1, 28, 28), 62),
+    "lenet": ((3, 32, 32), 10),
+    "thesis_cnn": ((1, 28, 28), 10),
+    "resnet18_gn": ((3, 32, 32), 10),
+    "resnet18_gn_3x3": ((3, 32, 32), 10),
+}
 # model: times plain SGD of one model in float32, one thread; the same with convolutions in bfloat16
 PLAIN = {
     "logistic": (4.0, None),
@@ -28,6 +38,14 @@ ON_GPU = {
     "setting of pfl-research's benchmark, over the sequential eager loop": 20,
     "ResNet18-GN, ImageNet stem, 10 clients, over the sequential eager loop": 10,
     "ResNet18-GN, 3x3 stem, bfloat16, over the sequential eager loop": 2,
+}
+CLAIMS = {  # group of goals: what is claimed
+    "one thread": "on its best path training a cohort together beats plain SGD on the same samples, one thread",
+    "two threads": "a second thread makes a round at least 1.7 times as fast",
+    "peers": "it is at least twice as fast as the fastest of five other simulators",
+    "registered": "a round takes no longer where more clients are registered",
+    "memory": "a round takes at most 1.5 times the memory that it must",
+    "GPU": "on a GPU it is 2 to 20 times as fast as a loop over the clients",
 }
 FLOAT32 = ("written", "batched", "sequential")
 OPEN = "not measured yet"
@@ -56,6 +74,48 @@ def typical(data: Mapping[str, Any], file: str, model: str) -> dict[str, Any] | 
     """The case of a model that goals are about: 10 clients (5 where no more were run), batch 20."""
     cases = [c for c in (data[file] or {"cases": []})["cases"] if c["model"] == model and c["batch"] == 20]
     return max((c for c in cases if c["cohort"] <= 10), key=lambda c: c["cohort"], default=None)
+
+
+class Work(NamedTuple):
+    """What a step of local SGD must compute and move, counted, not timed.
+
+    operations: multiplications and additions of all products and convolutions for one sample, forward and back.  d: the
+    client's parameters.  width: numbers that the layers give for one sample, its own among them.
+    """
+
+    operations: int
+    d: int
+    width: int
+
+    def moved(self, batch: int, size: int = 4) -> int:
+        """Bytes of one client's step that move at least: parameters and activations, each written and read once."""
+        return 2 * size * (self.d + batch * self.width)
+
+    def intensity(self, batch: int, size: int = 4) -> float:
+        """Operations for each byte moved; the same for every number of clients."""
+        return batch * self.operations / self.moved(batch, size)
+
+
+def work(model: str) -> Work:
+    """The counts of a model of the benchmarks: PyTorch's counter over one gradient, the engine's over the layers."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import
+
+    from .. import models
+    from ..engine import Engine
+
+    shape, classes = SHAPES[model]
+    net = models.MODELS[model](shape, classes)
+    with FlopCounterMode(display=False) as counter:
+        torch.nn.functional.cross_entropy(net(torch.zeros(1, *shape)), torch.zeros(1, dtype=torch.int64)).backward()
+    engine = Engine(net)
+    return Work(counter.get_total_flops(), engine.layout.d, engine.width(torch.zeros(2, *shape)))
+
+
+def settings(data: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+    """Samples of a step -> the cohort and the batch that were timed, for the models that were timed at several."""
+    pairs = sorted((c["cohort"], c["batch"]) for c in data["paths"]["cases"] if c["model"] == "mlp")
+    return dict(sorted({m * batch: (m, batch) for m, batch in pairs}.items()))
 
 
 def goal(group: str, what: str, limit: float, value: float | None, least: bool = True) -> dict[str, str]:
@@ -99,6 +159,28 @@ def goals(data: Mapping[str, Any]) -> Any:
     for what, limit in ON_GPU.items():
         rows.append(goal("GPU", what, limit, ratios.get(what)))
     return pd.DataFrame(rows)
+
+
+def claims(measured: Any) -> pages.Html:
+    """The claim box: what this package claims for each group of goals, and how many of them are reached."""
+    return pages.claims(
+        [_judged(measured[measured["group"] == group], group) for group in CLAIMS],
+        seeds=1,
+        setting="stored benchmarks, each with the machine that it ran on",
+    )
+
+
+def _judged(part: Any, group: str) -> pages.Claim:
+    count = {kind: int((part["reached"] == kind).sum()) for kind in ("yes", "no", OPEN)}
+    words = f"of {len(part)} goals {count['yes']} are reached, {count['no']} are not"
+    words += f", {count[OPEN]} are {OPEN}" * bool(count[OPEN])
+    if 2 * count[OPEN] > len(part):
+        verdict = "cannot be decided here"
+    elif count["yes"] == len(part):
+        verdict = "holds"
+    else:
+        verdict = "holds in part" if count["yes"] else "does not hold"
+    return pages.Claim("This package", CLAIMS[group], words, verdict)
 
 
 def missing(name: str) -> pages.Html:
@@ -161,6 +243,65 @@ def memory_table(file: Mapping[str, Any]) -> pages.Html:
     return together([pages.table(pd.DataFrame(found), file["what"], 3), where(file)])
 
 
+def choices(data: Mapping[str, Any]) -> pages.Html:
+    """What to choose when, each row with the measured ratio that it rests on and the machine it was measured on."""
+    import pandas as pd
+    import torch
+
+    from ..engine.choose import blocks
+
+    rows = []
+    for model in PLAIN:
+        one, two = typical(data, "paths", model), typical(data, "paths_2threads", model)
+        (ratio, path), low, counts = best(one), best(one, "bfloat16"), work(model)
+        parts = blocks(one["cohort"], None, counts.moved(20), counts.d, torch.device("cpu"))
+        size = max(part.stop - part.start for part in parts)
+        gain = best(two, of="samples_per_second")[0] / best(one, of="samples_per_second")[0]
+        rows.append(
+            {
+                "model": model,
+                "path": path,
+                "clients in a block": size,
+                "over plain SGD": ratio,
+                "bare products' share": f"{100 * ratio / one['ratio_to_plain']['bare work']:.0f} %",
+                "bfloat16 over float32": low[0] / ratio if low else None,
+                "second thread": gain,
+            }
+        )
+    return pages.table(pd.DataFrame(rows), "By model: 10 clients (5 of the last), batch 20", 3)
+
+
+def other_choices(data: Mapping[str, Any]) -> pages.Html:
+    """What else can be chosen, beside the path of plain layers."""
+    import pandas as pd
+
+    own = [row["speed over one client after another"] for row in data["modules"]["rows"] if row["path"] == "batched"]
+    eager = [case["compiled_seconds"] / case["written_seconds"] for case in data["compile"]["cases"]]
+    chunks = {c["chunk"]: c["needed"] for c in data["memory"]["cases"] if (c["model"], c["cohort"]) == ("mlp", 50)}
+    lists = next(c for c in data["mixing"]["cases"] if (c["clients"], c["dtype"]) == (1000, "float32"))
+    small = next(c for c in data["submodels"]["cases"] if (c["ratio"], c["training"]) == (0.25, "compact"))
+    rows = [
+        ("attention, LSTM, GRU", "path='auto', batched", own, "one client after another"),
+        ("mlp, femnist_cnn", "no torch.compile", eager, "the compiled batched gradient"),
+        ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "no chunks, in memory needed"),
+        ("1,000 clients, no server", "lists of neighbours", [lists["dense_over_lists"]], "a dense product"),
+        ("a quarter of the width", "training='compact'", [small["speedup"]], "the whole network"),
+    ]
+    found = [(*row[:2], " to ".join(f"{v:.2f}" for v in sorted({min(row[2]), max(row[2])})), row[3]) for row in rows]
+    return pages.table(pd.DataFrame(found, columns=["when", "choose", "ratio", "over"]), "Beside the path", 3)
+
+
+def at_home(data: Mapping[str, Any]) -> dict[str, str]:
+    """What a registered client that stays at home takes, in bytes of a round's peak: method -> bytes."""
+    found = {}
+    for method in dict.fromkeys(c["method"] for c in data["scaling"]["cases"]):
+        cases = [c for c in data["scaling"]["cases"] if c["against"] == "registered" and c["method"] == method]
+        few, many = (pick(cases, key=lambda c: c["clients"]) for pick in (min, max))
+        each = (many["peak_bytes"] - few["peak_bytes"]) / (many["clients"] - few["clients"])
+        found[f"{method}, a client at home"] = f"{each:,.0f} bytes"
+    return found
+
+
 def mixing_table(file: Mapping[str, Any]) -> pages.Html:
     """A mixing step over lists of neighbours against a dense product."""
     import pandas as pd
@@ -188,7 +329,7 @@ def submodels_table(file: Mapping[str, Any]) -> pages.Html:
             "training": c["training"],
             "speed-up": f"{c['speedup']:.2f} ({c['speedup_min']:.2f} to {c['speedup_max']:.2f})",
             "goal": c["goal"] if c["training"] == "compact" else None,
-            "multiply-adds": c["macs_share"],
+            "what the multiply-adds allow": 1 / c["macs_share"],
         }
         for c in file["cases"]
     ]
