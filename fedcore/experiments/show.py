@@ -247,7 +247,7 @@ def headline(root: Path | None = None) -> pages.Html:
     power = f" Half of the gaps that the documents print there are below {np.median([*printed.values()]):.1f} points"
     if smallest:
         power += f"; half of our questions could not have found a gap below {np.nanmedian(smallest):.1f}"
-    return pages.Html(f"<p>{first}{power}.</p>", f"{first}{power}.")
+    return pages.Html(f'<p class="fc-said">{first}{power}.</p>', f"{first}{power}.")
 
 
 def ended(root: Path | None = None) -> pages.Html:
@@ -260,26 +260,26 @@ def ended(root: Path | None = None) -> pages.Html:
 
 def matrix(document: str, root: Path | None = None) -> pages.Html:
     """The central claims of a document with their verdicts and where to look each up, to be sorted and filtered."""
-    chosen, root = [claim for claim in every() if claim.document == document], root or results()
-    lines = claim_lines(chosen, root)
+    chosen = [claim for claim in every() if claim.document == document]
+    lines = claim_lines(chosen, root or results())
     lines["verdict"] = lines["verdict"].replace("", MISSING)
     lines["claim"] = [pages.Html(f'<span id="claim-{c.name}">{escape(c.text)}</span>', c.text) for c in chosen]
-    lines["look up"] = [_lookup(claim, root) for claim in chosen]
-    return pages.filtered(lines, f"Claims: {DOCUMENTS[document]} ({document})", ["verdict"])
+    lines["look up"] = [_lookup(claim) for claim in chosen]
+    words = (
+        f"Claims: {DOCUMENTS[document]} ({document}). To look up: the chapter, the definition, and the test or table. "
+        "A table is made by python -m fedcore.reproduce TABLE, and its results stand in results/PROFILE/TABLE."
+    )
+    return pages.filtered(lines, words, ["verdict"])
 
 
-def _lookup(claim: Claim, root: Path) -> pages.Html:
-    """A claim's chapter and definition, and its test, or its command and the results that it reads."""
-    if claim.settled:
-        places = [claim.settled[2].removeprefix("tests/")]
-    else:
-        places = [f"python -m fedcore.reproduce {claim.table}"]
-        places += [f"results/{j.profile}/{claim.table}/*.json" for j in judged(claim, root)]
+def _lookup(claim: Claim) -> pages.Html:
+    """A claim's chapter, the file that defines it, and its test or the table that decides it."""
     module = next(m.__name__ for m in documents() if claim in getattr(m, "CLAIMS", ()))
-    places.append(module.rpartition(".")[2] + ".py")
-    text = "; ".join([chapter(claim).replace("_", " "), *places])
+    decides = claim.settled[2].removeprefix("tests/") if claim.settled else claim.table
+    places = [module.rpartition(".")[2] + ".py", decides]
+    name = chapter(claim).replace("_", " ")
     codes = "; ".join(f"<code>{escape(place)}</code>" for place in places)
-    return pages.Html(f'<a href="{chapter(claim)}.html">{chapter(claim).replace("_", " ")}</a>; {codes}', text)
+    return pages.Html(f'<a href="{chapter(claim)}.html">{name}</a>; {codes}', "; ".join([name, *places]))
 
 
 def evidence(document: str, root: Path | None = None) -> pages.Html:
