@@ -251,11 +251,16 @@ def headline(root: Path | None = None) -> pages.Html:
 
 
 def ended(root: Path | None = None) -> pages.Html:
-    """Verdicts counted by document, and what they rest on."""
-    lines = claims_ended(root or results())
-    lines["document"] = lines["document"].map(DOCUMENTS)
-    words = "Claims by document and verdict, and what the verdicts rest on"
-    return pages.table(lines.loc[:, (lines != 0).any()], words)
+    """The claim box of all documents: how many of each one's claims ended how, and the verdict that this makes."""
+    lines = []
+    for line in claims_ended(root or results()).to_dict("records"):
+        words = [word for word in ENDS if line[word]]
+        mixed = "holds in part" if {"holds", "does not hold", "holds in part"} & {*words} else pages.VERDICTS[-1]
+        counts = ", ".join(f"{line[word]} {ENDS[word]}" for word in words) or MISSING
+        measured = f"{counts}; {line['by proof or count']} are settled by a proof or a count"
+        verdict = words[0] if len(words) == 1 else mixed
+        lines.append(pages.Claim(DOCUMENTS[line["document"]], f"{line['claims']} central claims", measured, verdict))
+    return pages.claims(lines, setting="the strongest evidence for each claim")
 
 
 def matrix(document: str, root: Path | None = None) -> pages.Html:
