@@ -11,8 +11,8 @@ from fedcore.experiments import judge
 
 
 @pytest.mark.parametrize(("seeds", "images"), [(3, 60), (8, 200)])
-def test_thm_rule_counts_each_error_once(seeds, images):
-    """The squared error that `compare` gives is on average the variance of the mean difference."""
+def test_thm_rule(seeds, images):
+    """Part 1: the squared error that `compare` gives is on average the variance of the mean difference."""
     draw, sd = np.random.default_rng(0), {"seed": 0.1, "image": 0.5, "rest": 0.4}
     squares, gaps = [], []
     for _ in range(4000):
@@ -29,8 +29,8 @@ def test_thm_rule_counts_each_error_once(seeds, images):
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_thm_rule_decides_a_question_without_a_difference_in_at_most_5_percent(together):
-    """Two of four questions have a difference; the p-values of the other two are uniform, independent or opposite."""
+def test_holm_decides_a_question_without_a_difference_in_at_most_5_percent(together):
+    """Part 2: two of four questions have a difference; the others have uniform p-values, independent or opposite."""
     draw, wrong = np.random.default_rng(1), []
     for _ in range(8000):
         u = draw.random()
@@ -39,7 +39,7 @@ def test_thm_rule_decides_a_question_without_a_difference_in_at_most_5_percent(t
     assert 0.04 < np.mean(wrong) <= 0.055  # with all differences found, the level is used up
 
 
-def test_thm_rule_decides_the_first_as_bonferroni_does_and_the_others_more_easily():
+def test_holm_decides_the_first_as_bonferroni_does_and_the_others_more_easily():
     for p in itertools.product((0.001, 0.012, 0.02, 0.04), repeat=3):
         holm, bonferroni = judge.holm(p), [min(1, 3 * value) for value in p]
         assert min(holm) == pytest.approx(min(bonferroni))
