@@ -251,16 +251,17 @@ def headline(root: Path | None = None) -> pages.Html:
 
 
 def ended(root: Path | None = None) -> pages.Html:
-    """The claim box of all documents: how many of each one's claims ended how, and the verdict that this makes."""
-    lines = []
-    for line in claims_ended(root or results()).to_dict("records"):
-        words = [word for word in ENDS if line[word]]
-        mixed = "holds in part" if {"holds", "does not hold", "holds in part"} & {*words} else pages.VERDICTS[-1]
-        counts = ", ".join(f"{line[word]} {ENDS[word]}" for word in words) or MISSING
-        measured = f"{counts}; {line['by proof or count']} are settled by a proof or a count"
-        verdict = words[0] if len(words) == 1 else mixed
-        lines.append(pages.Claim(DOCUMENTS[line["document"]], f"{line['claims']} central claims", measured, verdict))
-    return pages.claims(lines, setting="the strongest evidence for each claim")
+    """The claim box of all documents together: how many claims ended how, document by document."""
+    lines = claims_ended(root or results()).to_dict("records")
+    counts = [
+        f"{DOCUMENTS[line['document']]}: " + (", ".join(f"{line[w]} {ENDS[w]}" for w in ENDS if line[w]) or MISSING)
+        for line in lines
+    ]
+    words = [word for word in ENDS if any(line[word] for line in lines)]
+    mixed = "holds in part" if {*words} - {pages.VERDICTS[-1]} else pages.VERDICTS[-1]
+    claim = f"{sum(line['claims'] for line in lines)} central claims in all"
+    one = pages.Claim("Each document", claim, "; ".join(counts), words[0] if len(words) == 1 else mixed)
+    return pages.claims([one], setting="the strongest evidence for each claim")
 
 
 def matrix(document: str, root: Path | None = None) -> pages.Html:
