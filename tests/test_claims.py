@@ -41,6 +41,14 @@ def test_claims_have_names_of_their_own():
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize("claim", claims.every(), ids=lambda c: c.name)
+def test_the_chapter_of_a_claim_has_it_in_its_box(claim):
+    cells = book._read(book.ROOT / "book" / f"{claims.chapter(claim)}.ipynb").cells
+    boxes = [cell.source for cell in cells if cell.cell_type == "code" and "show." in cell.source]
+    short = claim.name.partition("-")[2]
+    assert any(f'"{claim.name}"' in box or f'"{short}"' in box for box in boxes)
+
+
 @pytest.fixture
 def stored(tmp_path, monkeypatch):
     """A table with rows x, y, z in two profiles; `write(profile, row, share)` stores a cell."""
@@ -174,6 +182,39 @@ def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(
     assert "smaller network" in text, "the desk's data are nearer to the document's"
     with pytest.raises(KeyError, match="b"):
         show.box(["b"], root)
+
+
+def test_the_matrix_of_all_claims_leads_to_the_line_of_each(stored, monkeypatch):
+    root, write = stored
+    settled = Claim(
+        "b-x", "S001", "§2", "z < y", "-", settled=("holds", "by arithmetic", "tests/test_claims.py::test_x")
+    )
+    monkeypatch.setattr(show, "every", lambda: [CLAIM, settled])
+    monkeypatch.setattr(
+        show, "documents", lambda: [type("module", (), {"__name__": "d.s000", "CLAIMS": [CLAIM, settled]})]
+    )
+    for row in "xyz":
+        write("quick", row, 0.9 if row == "x" else 0.6)
+    html = show.glance(root).html
+    assert "z &lt; y: holds (proved or counted)" in html
+    assert 'href="#claim-a" data-verdict="holds" data-rests="quick"' in html
+    assert 'data-verdict="holds" data-rests="proof"' in html
+    assert 'id="claim-a"' in show.evidence("S000", root).html
+    line = show.matrix("S001", root).html
+    assert 'id="claim-b-x"' in line
+    assert "<code>test_claims.py::test_x</code>" in line
+
+
+def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(stored, monkeypatch):
+    root, write = stored
+    monkeypatch.setattr(show, "every", lambda: [CLAIM])
+    assert "1 are not run yet" in show.headline(root).text
+    for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.9)):
+        write("quick", row, share)
+    text = show.headline(root).text
+    assert "Of 1 central claims 1 hold in part." in text
+    assert "answered 2 questions: 1 as the document says, 0 the other way, and 1 remain open" in text
+    assert "Half of the gaps that the documents print there are below 5.0 points; half of our questions" in text
 
 
 def test_a_stored_table_is_shown_with_each_profile_that_has_results(stored):

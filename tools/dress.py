@@ -80,8 +80,9 @@ def _place(cell: Any, name: str) -> str | None:
     lines = source.strip().splitlines()
     if len(lines) <= 6 and "simulate(" not in source and STORED.search(source):
         return "remove-input"
-    if name in REPORTS and "simulate(" not in source:
-        return "hide-input" if re.search(r"\b(?:show|explore)\(", source) and len(lines) > 6 else "remove-input"
+    if name in REPORTS and "simulate(" not in source and {"hide-input", "remove-input"} & set(tags):
+        drawn = re.search(r"\b(?:show|explore)\(", source) and len(lines) > 6
+        return "hide-input" if drawn or "hide-input" in tags else "remove-input"
     # What was folded beyond the six stays so: a second pass must not unfold it.
     return "hide-input" if {"hide-input", "remove-input"} & set(tags) else None
 

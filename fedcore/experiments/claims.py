@@ -19,6 +19,13 @@ from .overview import answered, stored_cells
 from .table import PROFILES, documents, get
 
 Question = tuple[str, str, str]  # row, the row that it is compared with, column
+# where the book discusses a claim: the chapter for the first of these that its name starts with
+CHAPTERS = {
+    "fedavg-mean": "drift", "fedavg": "heterogeneity", "fedprox": "proximal", "fedup-momentum": "server",
+    "fedup-bound": "fedup", "fedup-estimate": "fedup", "fedup-communication": "fedup", "fedup-skew": "fedup",
+    "fedup": "comparison", "mime": "mime", "scaffold": "scaffold", "dfed": "dfedgam", "shift": "feature_shift",
+    "fedgse": "fedgse", "": "feddse",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,24 @@ def strongest(judgements: Sequence[Judgement]) -> Judgement | None:
     """The judgement that counts: settled, else on the data nearest to the document's (paper, desk, quick)."""
     decided = [j for j in judgements if j.verdict]
     return decided[-1] if decided else None  # the profiles are in this order
+
+
+def chapter(claim: Claim) -> str:
+    """The chapter whose claim box has this claim."""
+    return next(chapter for start, chapter in CHAPTERS.items() if claim.name.startswith(start))
+
+
+def printed_gaps(claim: Claim) -> dict[Question, float]:
+    """The document's own gaps, for the questions whose data it has, answered here or not."""
+    if not claim.table:
+        return {}
+    sources = {(c.row, c.column): c.source for profile in PROFILES for c in get(claim.table).cells(profile)}
+    return {
+        (row, base, column): a - b
+        for asked in claim.questions.values()
+        for row, base, column in asked
+        if None not in (a := sources[row, column], b := sources[base, column])
+    }
 
 
 def confidence(judgement: Judgement | None) -> str:

@@ -114,22 +114,30 @@ def compare(ours: np.ndarray, theirs: np.ndarray, diverged: tuple[int, int] = (0
     """Accuracies compared in points: correctness `[seeds, images]` of two methods on the same seeds and test images.
 
     Values between 0 and 1; a diverged run has 1 / classes in every place.  Raises ValueError for different shapes.
-
-    The difference of seed s on image i is gap + a_s + b_i + e_si.  The spread of the seeds' means shows a and e; that
-    of the images' means, less what e accounts for, shows b.
     """
     if np.shape(ours) != np.shape(theirs) or np.ndim(ours) != 2:
         raise ValueError(
             f"correctness of shapes {np.shape(ours)} and {np.shape(theirs)}; give [seeds, images], of the same seeds "
             "and images"
         )
-    D = 100 * (np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float))
-    (seeds, images), gap = D.shape, round(float(D.mean()), 9)  # no sign from rounding noise
+    return paired(100 * (np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float)), diverged)
+
+
+def paired(D: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
+    """The mean of differences `[seeds, images]` in points, with the errors from both sources.
+
+    The difference of seed s on image i is gap + a_s + b_i + e_si.  The spread of the seeds' means shows a and e; that
+    of the images' means, less what e accounts for, shows b.
+    """
+    seeds, images = D.shape
+    gap = round(float(D.mean()), 9)  # no sign from rounding noise
     if seeds < 2 or images < 2:
         return Comparison(gap, math.nan, math.nan, seeds, images, diverged)
-    by_seed, by_image = D.mean(1).var(ddof=1) / seeds, D.mean(0).var(ddof=1) / images
-    rest = (D - D.mean(1, keepdims=True) - D.mean(0) + D.mean()).var() / ((seeds - 1) * (images - 1))
-    found = Comparison(gap, math.sqrt(by_seed), math.sqrt(max(by_image - rest, 0.0)), seeds, images, diverged)
+    by_seed = D.mean(1).var(ddof=1) / seeds
+    left = D - D.mean(1, keepdims=True) - D.mean(0) + D.mean()
+    rest = left.var() / ((seeds - 1) * (images - 1))
+    by_image = max(D.mean(0).var(ddof=1) / images - rest, 0.0)
+    found = Comparison(gap, math.sqrt(by_seed), math.sqrt(by_image), seeds, images, diverged)
     return _resolved(found, 100 / images)
 
 

@@ -108,6 +108,21 @@ def curves(table: Table, place: Place, column: str) -> tuple[np.ndarray, dict[st
     return np.array(at), series
 
 
+def everything(root: Path) -> tuple[Any, list[str]]:
+    """`frame` of every table and profile with results, one below the other, and what is wrong with damaged files."""
+    import pandas as pd
+
+    frames, damaged = [], []
+    for table, place in stored_tables(root):
+        frames.append(frame(table, place))
+        for cell in table.cells(place.profile):
+            try:
+                standing(place, cell)
+            except CorruptResult as e:
+                damaged.append(str(e))
+    return pd.concat(frames, ignore_index=True), damaged
+
+
 def listing(root: Path) -> Any:
     """Every stored cell of every table and profile, a line each (pandas.DataFrame of texts): table, profile, column,
     row, value (mean ± sd over seeds), gap (to the row that the table is measured from, and what is said of it), chosen

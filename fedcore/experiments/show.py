@@ -6,7 +6,9 @@ Numbers and verdicts are `overview`'s.  What is missing is called so.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,17 +16,27 @@ import numpy as np
 
 from .. import pages, plots
 from ..looks import looks
-from . import overview
+from . import judge, overview
 from .batch import Place, results
 from .cells import Result
-from .claims import Judgement, confidence, every, judged, ours, strongest
+from .claims import Claim, Judgement, chapter, confidence, every, judged, ours, printed_gaps, strongest
 from .claims import matrix as claim_lines
+from .claims import summary as claims_ended
 from .findings import DOCUMENTS
 from .judge import BETTER, EQUAL, OPEN, WORSE, Answer
 from .overview import MISSING
-from .table import PROFILES, Table, get
+from .table import PROFILES, Table, documents, get, tables
 
 MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
+ENDS = {
+    "holds": "hold", "holds in part": "hold in part", "does not hold": "do not hold",
+    "cannot be decided here": "cannot be decided here",
+}  # fmt: skip
+RESTS = {
+    "proof": "proved or counted", "paper": "the document's setting", "desk": "its kind of data",
+    "quick": "small digits",
+}  # fmt: skip
+SIGNS = dict(zip((*ENDS, ""), ("\u2713", "(\u2713)", "\u2717", "?", "\u2026"), strict=True))  # verdict -> sign
 WIDEST = 15  # points of accuracy that a picture of gaps shows
 
 
@@ -185,12 +197,112 @@ def together(parts: Sequence[pages.Html]) -> pages.Html:
     return pages.Html("\n".join(p.html for p in parts), "\n\n".join(p.text for p in parts))
 
 
-def matrix(document: str, root: Path | None = None) -> pages.Html:
-    """The central claims of a document with their verdicts, which a reader can sort and filter."""
-    chosen = [claim for claim in every() if claim.document == document]
-    return pages.filtered(
-        claim_lines(chosen, root or results()), f"Claims: {DOCUMENTS[document]} ({document})", ["verdict"]
+def glance(root: Path | None = None) -> pages.Html:
+    """All central claims at once: a line for each document, an entry for each claim with the sign of its verdict.
+
+    The frame of an entry says what the verdict rests on; it leads to the claim's line in `evidence`.
+    """
+    rows, lines = [], []
+    for document, name in DOCUMENTS.items():
+        chosen = [claim for claim in every() if claim.document == document]
+        found = [(claim, strongest(judged(claim, root or results()))) for claim in chosen]
+        found.sort(key=lambda pair: [*SIGNS].index(pair[1].verdict if pair[1] else ""))
+        entries = []
+        for claim, best in found:
+            verdict, rests = (best.verdict, best.profile or "proof") if best else ("", "")
+            words = f"{claim.text}: {verdict or MISSING} ({confidence(best)})"
+            about = claim.name.replace("-", " ")
+            entries.append(
+                f'<a href="#claim-{claim.name}" data-verdict="{verdict}" data-rests="{rests}" title="{escape(words)}" '
+                f'aria-label="{escape(f"{about}: {words}")}">{SIGNS[verdict]} {escape(about)}</a>'
+            )
+            lines.append(f"{name} | {about} | {verdict or MISSING} | {confidence(best)}")
+        rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{" ".join(entries)}</td></tr>')
+    shown = ", ".join(f"{sign} {verdict or MISSING}" for verdict, sign in SIGNS.items())
+    rests = " ".join(f'<span data-rests="{kind}">{words}</span>' for kind, words in RESTS.items())
+    caption = f"All central claims by document: {shown}. The frame says what a verdict rests on: "
+    return pages.Html(
+        '<div class="fc-glance tex2jax_process"><table class="fc-table">'
+        f"<caption>{escape(caption)}{rests}. A click opens the claim's line.</caption>"
+        f"<tbody>{chr(10).join(rows)}</tbody></table></div>",
+        "\n".join(lines),
     )
+
+
+def headline(root: Path | None = None) -> pages.Html:
+    """In words: how the claims ended, how the questions behind them were answered, and what could have been found."""
+    best = [(claim, strongest(judged(claim, root or results()))) for claim in every()]
+    verdicts = Counter(found.verdict for _, found in best if found)
+    settled = sum(claim.settled is not None for claim, _ in best)
+    answers = [(claim, answer) for claim, found in best if found for answer in found.answers.values()]
+    one = Counter(judge.verdict([answer], claim.expected) for claim, answer in answers)
+    smallest = [a.detectable for claim, a in answers if get(claim.table).unit != "cosine"]
+    printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
+    ways = ", ".join(f"{verdicts[word]} {phrase}" for word, phrase in ENDS.items() if verdicts[word])
+    waiting = len(best) - verdicts.total()
+    first = f"Of {len(best)} central claims {ways}{f', {waiting} are not run yet' if waiting else ''}. "
+    first += f"A proof or a count settles {settled}; for the others runs answered {len(answers)} questions: "
+    first += f"{one['holds']} as the document says, {one['does not hold']} the other way, and "
+    first += f"{one['cannot be decided here']} remain open."
+    power = f" Half of the gaps that the documents print there are below {np.median([*printed.values()]):.1f} points"
+    if smallest:
+        power += f"; half of our questions could not have found a gap below {np.nanmedian(smallest):.1f}"
+    return pages.Html(f'<p class="fc-said">{first}{power}.</p>', f"{first}{power}.")
+
+
+def ended(root: Path | None = None) -> pages.Html:
+    """The claim box of all documents together: how many claims ended how, document by document."""
+    lines = claims_ended(root or results()).to_dict("records")
+    counts = [
+        f"{DOCUMENTS[line['document']]}: " + (", ".join(f"{line[w]} {ENDS[w]}" for w in ENDS if line[w]) or MISSING)
+        for line in lines
+    ]
+    words = [word for word in ENDS if any(line[word] for line in lines)]
+    mixed = "holds in part" if {*words} - {pages.VERDICTS[-1]} else pages.VERDICTS[-1]
+    claim = f"{sum(line['claims'] for line in lines)} central claims in all"
+    one = pages.Claim("Each document", claim, "; ".join(counts), words[0] if len(words) == 1 else mixed)
+    return pages.claims([one], setting="the strongest evidence for each claim")
+
+
+def matrix(document: str, root: Path | None = None) -> pages.Html:
+    """The central claims of a document with their verdicts and where to look each up, to be sorted and filtered."""
+    chosen = [claim for claim in every() if claim.document == document]
+    lines = claim_lines(chosen, root or results())
+    lines["verdict"] = lines["verdict"].replace("", MISSING)
+    lines["claim"] = [pages.Html(f'<span id="claim-{c.name}">{escape(c.text)}</span>', c.text) for c in chosen]
+    lines["look up"] = [_lookup(claim) for claim in chosen]
+    words = (
+        f"Claims: {DOCUMENTS[document]} ({document}). To look up: the chapter, the definition, and the test or table. "
+        "A table is made by python -m fedcore.reproduce TABLE, and its results stand in results/PROFILE/TABLE."
+    )
+    return pages.filtered(lines, words, ["verdict"])
+
+
+def _lookup(claim: Claim) -> pages.Html:
+    """A claim's chapter, the file that defines it, and its test or the table that decides it."""
+    module = next(m.__name__ for m in documents() if claim in getattr(m, "CLAIMS", ()))
+    decides = claim.settled[2].removeprefix("tests/") if claim.settled else claim.table
+    places = [module.rpartition(".")[2] + ".py", decides]
+    name = chapter(claim).replace("_", " ")
+    codes = "; ".join(f"<code>{escape(place)}</code>" for place in places)
+    return pages.Html(f'<a href="{chapter(claim)}.html">{name}</a>; {codes}', "; ".join([name, *places]))
+
+
+def evidence(document: str, root: Path | None = None) -> pages.Html:
+    """All claims of a document behind one line: the table of `matrix`, and the gaps of its questions as in `forest`."""
+    chosen = [claim.name for claim in every() if claim.document == document]
+    drawn = gaps(chosen, "Filled points are decided, open ones are not. Crosses: the document's own gaps.", root)
+    name = DOCUMENTS[document]
+    words = f"The {len(chosen)} claims of the {name}: what was printed, what we measured, and where to look it up"
+    return pages.folded(words, *filter(None, [matrix(document, root), drawn]))
+
+
+def whole(document: str, root: Path | None = None, *, pictures: bool = True) -> pages.Html:
+    """The tables and figures of a document, as `result` shows them, behind one line."""
+    names = [table.name for table in tables().values() if table.document == document]
+    parts = [result(name, root, pictures=pictures) for name in names]
+    count = "one figure" if len(names) == 1 else f"{len(names)} tables and figures"
+    return pages.folded(f"The {DOCUMENTS[document]}: {count}, cell by cell", *parts)
 
 
 def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pages.Html:
