@@ -14,7 +14,7 @@ from mathematics import Use, formulas, letters
 from tools import book
 
 BOOK = book.ROOT / "book"
-CLASHES = 19  # rows of single pages that give a reason: fewer is better
+CLASHES = 21  # rows of single pages that give a reason: fewer is better
 FREE = {"s", "c", "e", "y"}  # as indices: of a sample, a class or channel, an entry, a label
 
 
