@@ -568,4 +568,9 @@ def test_continuous_integration_runs_the_two_commands_and_another_instruction_se
     lines = script.read_text(encoding="utf-8").splitlines()
     assert lines[0] == "#!/usr/bin/env bash"
     assert "set -euo pipefail" in lines
-    assert [line for line in lines if line.startswith("make ")] == ["make test", "make book", "make test-isa"]
+    assert [line for line in lines if line.startswith("make ")] == [
+        "make env",
+        "make test",
+        "make book",
+        "make test-isa",
+    ]

@@ -90,5 +90,6 @@ def test_runs_that_diverged_are_counted_and_in_no_mean():
 
 
 def test_a_row_of_a_table_belongs_to_the_method_with_the_longest_fitting_name():
-    named = {row: cards.trained(row) for row in ("FedAvg + server momentum", "DFedAvgM", "MimeLite", "IID, K=1")}
+    named = {row: cards.trained(row, {}) for row in ("FedAvg + server momentum", "DFedAvgM", "MimeLite", "IID, K=1")}
     assert list(named.values()) == [fc.FedAvg, fc.DFedAvgM, fc.MimeLite, None]
+    assert cards.trained("all data in one place", {"method": ["Central", {}]}) is fc.Central

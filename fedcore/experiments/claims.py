@@ -23,7 +23,8 @@ Question = tuple[str, str, str]  # row, the row that it is compared with, column
 CHAPTERS = {
     "fedavg-mean": "drift", "fedavg": "heterogeneity", "fedprox": "proximal", "fedup-momentum": "server",
     "fedup-bound": "fedup", "fedup-estimate": "fedup", "fedup-communication": "fedup", "fedup-skew": "fedup",
-    "fedup": "comparison", "mime": "mime", "scaffold": "scaffold", "dfed": "dfedgam", "shift": "feature_shift",
+    "fedup": "comparison", "mime": "mime", "scaffold": "scaffold", "dfed": "dfedgam",
+    "shift-start": "personal", "shift-converges": "personal", "shift": "feature_shift",
     "fedgse": "fedgse", "": "feddse",
 }  # fmt: skip
 
