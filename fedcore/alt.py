@@ -146,7 +146,7 @@ def _message(ax: Any) -> str:
             ends[plain(str(line.get_label()))] = xy[-1, 1]
     if len(ends) < 2 or max(ends.values()) == min(ends.values()):
         return f"{what}."
-    high, low = max(ends, key=ends.get), min(ends, key=ends.get)
+    high, low = (_first(ends, end(ends.values())) for end in (max, min))
     return f"{what}. {high} ends highest, at {rounded(ends[high], 3)}, {low} lowest, at {rounded(ends[low], 3)}."
 
 
@@ -193,6 +193,11 @@ def describe(figure: Any, numbers: Mapping[str, Any] | None = None) -> str:
                 return " ".join([*sentences, "The rest is left out."])
             sentences.append(f"Panel {k}: {sentence}" if several and not place else sentence)
     return " ".join(sentences)
+
+
+def _first(ends: dict[str, float], value: float) -> str:
+    """The first curve that ends at a value: rounding does not decide between curves that end together."""
+    return next(name for name, end in ends.items() if math.isclose(end, value, rel_tol=1e-6, abs_tol=1e-12))
 
 
 @needs("pictures", "a picture")

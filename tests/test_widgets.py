@@ -434,3 +434,12 @@ def test_a_figure_of_pyplot_is_closed_and_keeps_its_layout():
 def test_two_names_that_print_alike_are_refused():
     with pytest.raises(ValueError, match="twice"):
         widgets.show(Figure(), {"a": 1, "a ": 2})
+
+
+def test_rounding_does_not_decide_which_of_two_curves_ends_highest():
+    for nudge in (1e-12, -1e-12):
+        figure, ax = plots.figure(4, 2)
+        for name, end in (("first", 1.0), ("second", 1.0 + nudge), ("third", 0.5)):
+            ax.plot([0, 1], [2, end], label=name)
+        ax.set(xlabel="round", ylabel="distance")
+        assert "first ends highest, at 1, third lowest" in describe(figure)
