@@ -144,9 +144,11 @@ def _message(ax: Any) -> str:
         xy = xy[np.isfinite(xy).all(axis=1)]
         if line.get_transform() is ax.transData and len(xy) > 1 and line.get_gid() != "path":
             ends[plain(str(line.get_label()))] = xy[-1, 1]
-    if len(ends) < 2 or max(ends.values()) == min(ends.values()):
+    if not ends:
         return f"{what}."
-    high, low = (_first(ends, end(ends.values())) for end in (max, min))
+    high, low = (_first(ends, extreme(ends.values())) for extreme in (max, min))
+    if high == low:  # one curve, or all end together
+        return f"{what}."
     return f"{what}. {high} ends highest, at {rounded(ends[high], 3)}, {low} lowest, at {rounded(ends[low], 3)}."
 
 

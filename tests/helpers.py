@@ -28,6 +28,15 @@ def problem(n: int = 4, p: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarr
     return A, 2 * rng.normal(size=(n, p))
 
 
+def turned(seed: int, n: int = 4, p: int = 3) -> tuple[np.ndarray, np.ndarray, fc.Quadratic]:
+    """Quadratics with curvatures between 0.2 and 4: `A [n, p, p]`, `b [n, p]`, and the federation."""
+    rng = np.random.default_rng(seed)
+    turns = [np.linalg.qr(rng.normal(size=(p, p)))[0] for _ in range(n)]
+    A = np.stack([q @ np.diag(rng.uniform(0.2, 4, p)) @ q.T for q in turns])
+    b = rng.normal(size=(n, p))
+    return A, b, fc.quadratic(A, b, x0=3 * np.ones(p))
+
+
 def optimum(A: np.ndarray, b: np.ndarray) -> np.ndarray:
     """x* = (sum A_i)^-1 sum A_i b_i."""
     return np.linalg.solve(A.sum(0), np.einsum("npq,nq->p", A, b))

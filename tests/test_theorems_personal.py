@@ -9,19 +9,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from helpers import turned
 
 import fedcore as fc
 
 I = np.eye(3)
-
-
-def problem(seed, n=4, p=3):
-    """Quadratics with curvatures between 0.2 and 4: `A [n, p, p]`, `b [n, p]`, and the federation."""
-    rng = np.random.default_rng(seed)
-    turns = [np.linalg.qr(rng.normal(size=(p, p)))[0] for _ in range(n)]
-    A = np.stack([q @ np.diag(rng.uniform(0.2, 4, p)) @ q.T for q in turns])
-    b = rng.normal(size=(n, p))
-    return A, b, fc.quadratic(A, b, x0=3 * np.ones(p))
 
 
 def mean_weighted(H, b):
@@ -33,7 +25,7 @@ def mean_weighted(H, b):
     ("lam", "K", "lr"), [(1e-6, 6, 0.1), (0.3, 1, 0.1), (1.0, 6, 0.1), (8.0, 15, 0.1), (150.0, 30, 0.01)]
 )
 def test_thm_ditto_rest(lam, K, lr):
-    A, b, fed = problem(0)
+    A, b, fed = turned(0)
     run = fc.simulate(fc.Ditto(lam), fed, rounds=400, lr=lr, local_steps=K, eval_every=400)
     x = mean_weighted(I - np.linalg.matrix_power(I - lr * A, K), b)
     v = np.linalg.solve(A + lam * I, (np.einsum("npq,nq->np", A, b) + lam * x)[..., None])[..., 0]
@@ -85,7 +77,7 @@ def test_thm_best_pull_says_when_alone_is_better_than_one_model_for_all():
 
 @pytest.mark.parametrize(("inner", "K"), [(1, 1), (3, 4), (60, 1)])
 def test_thm_pfedme_rest(inner, K):
-    A, b, fed = problem(1)
+    A, b, fed = turned(1)
     lam, rate, lr = 2.0, 0.15, 0.4
     M = A + lam * I
     B = lam * (I - np.linalg.matrix_power(I - rate * M, inner)) @ np.linalg.solve(M, A)

@@ -5,23 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers import turned
 
 import fedcore as fc
-
-
-def problem(seed, n=4, p=3):
-    """Quadratics with curvatures between 0.2 and 4: `A [n, p, p]`, `b [n, p]`, and the federation."""
-    rng = np.random.default_rng(seed)
-    turns = [np.linalg.qr(rng.normal(size=(p, p)))[0] for _ in range(n)]
-    A = np.stack([q @ np.diag(rng.uniform(0.2, 4, p)) @ q.T for q in turns])
-    b = rng.normal(size=(n, p))
-    return A, b, fc.quadratic(A, b, x0=3 * np.ones(p))
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3, 3.0])
 @pytest.mark.parametrize("K", [1, 5, 40])
 def test_thm_fedprox_fixed_point(mu, K):
-    A, b, fed = problem(0)
+    A, b, fed = turned(0)
     I, lr = np.eye(3), 0.1
     stiff = A + mu * I
     G = (I - np.linalg.matrix_power(I - lr * stiff, K)) @ np.linalg.inv(stiff) @ A
@@ -48,7 +40,7 @@ def test_exact_proximal_steps_go_from_the_mean_of_the_optima_to_the_optimum():
 @pytest.mark.parametrize("method", [fc.FedDyn(0.7), fc.FedDC(0.7)], ids=str)
 @pytest.mark.parametrize("K", [1, 4, 15])
 def test_thm_feddyn_stationary(method, K):
-    A, b, fed = problem(1)
+    A, b, fed = turned(1)
     memories = []
 
     def probe(r, y):
@@ -66,6 +58,6 @@ def test_thm_feddyn_stationary(method, K):
 
 
 def test_a_leash_without_memory_does_not_end_there():
-    _, _, fed = problem(1)
+    _, _, fed = turned(1)
     run = fc.simulate(fc.FedProx(0.7), fed, rounds=900, lr=0.1, local_steps=15, eval_every=900)
     assert (run.params - fed.optimum).norm() > 1e-2

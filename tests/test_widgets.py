@@ -443,3 +443,5 @@ def test_rounding_does_not_decide_which_of_two_curves_ends_highest():
             ax.plot([0, 1], [2, end], label=name)
         ax.set(xlabel="round", ylabel="distance")
         assert "first ends highest, at 1, third lowest" in describe(figure)
+        ax.lines[-1].remove()
+        assert "ends highest" not in describe(figure), "both end together"

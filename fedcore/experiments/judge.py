@@ -123,20 +123,20 @@ def compare(ours: np.ndarray, theirs: np.ndarray, diverged: tuple[int, int] = (0
     return paired(100 * (np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float)), diverged)
 
 
-def paired(D: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
+def paired(delta: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
     """The mean of differences `[seeds, images]` in points, with the errors from both sources.
 
-    The difference of seed s on image i is gap + a_s + b_i + e_si.  The spread of the seeds' means shows a and e; that
-    of the images' means, less what e accounts for, shows b.
+    The difference of seed j on image l is gap + eps_j + eps_l + eps_jl.  The spread of the seeds' means shows eps_j and
+    eps_jl; that of the images' means, less what eps_jl accounts for, shows eps_l.
     """
-    seeds, images = D.shape
-    gap = round(float(D.mean()), 9)  # no sign from rounding noise
+    seeds, images = delta.shape
+    gap = round(float(delta.mean()), 9)  # no sign from rounding noise
     if seeds < 2 or images < 2:
         return Comparison(gap, math.nan, math.nan, seeds, images, diverged)
-    by_seed = D.mean(1).var(ddof=1) / seeds
-    left = D - D.mean(1, keepdims=True) - D.mean(0) + D.mean()
+    by_seed = delta.mean(1).var(ddof=1) / seeds
+    left = delta - delta.mean(1, keepdims=True) - delta.mean(0) + delta.mean()
     rest = left.var() / ((seeds - 1) * (images - 1))
-    by_image = max(D.mean(0).var(ddof=1) / images - rest, 0.0)
+    by_image = max(delta.mean(0).var(ddof=1) / images - rest, 0.0)
     found = Comparison(gap, math.sqrt(by_seed), math.sqrt(by_image), seeds, images, diverged)
     return _resolved(found, 100 / images)
 
