@@ -30,6 +30,7 @@ from .round import one_round, start
 from .run import simulate
 from .submodel_playing import submodel_playground
 from .sweeping import SweepFailed, sweep
+from .together import simulate_many
 from .topology import Complete, DirectedRandom, Exponential, Graph, Matrix, RandomRegular, Ring, Torus
 from .widgets import explore, show
 
@@ -40,6 +41,6 @@ __all__ = [
     "IID", "ByOwner", "CheckpointError", "Complete", "DataNotFound", "DirectedRandom", "Dirichlet", "Diverged",
     "Exponential", "Federation", "Graph", "History", "Matrix", "Quadratic", "RandAugment", "RandomRegular", "Ring",
     "Round", "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore", "federation", "models",
-    "one_round", "playground", "probes", "quadratic", "show", "shown", "simulate", "start", "submodel_playground",
-    "submodels", "sweep", "topology",
+    "one_round", "playground", "probes", "quadratic", "show", "shown", "simulate", "simulate_many", "start",
+    "submodel_playground", "submodels", "sweep", "topology",
 ]  # fmt: skip

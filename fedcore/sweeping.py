@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from . import checks, run
+from . import checks, run, together
 from .checkpoint import atomic
 from .extras import needs
 from .history import Diverged
@@ -50,6 +50,7 @@ def sweep(
     seeds: int | Sequence[int] = 3,
     folder: checks.Folder | None = None,
     workers: Annotated[int, checks.Within(1, 10_000, hint="or None for one per core")] | None = 1,
+    at_once: together.AT_ONCE | None = 1,
     progress: bool | None = None,
     **fixed: Any,
 ) -> Any:
@@ -73,7 +74,8 @@ def sweep(
     folder: each finished run is a file there, and a stopped one a checkpoint: the same call again does what is missing.
     A run belongs to its settings, its federation and the code; two sweeps may share a folder.
     workers: processes; None: one per core.  Inside `joblib.parallel_config(backend="dask")` they are those of a Dask
-    cluster.  progress: as `simulate`'s.
+    cluster.  at_once: runs on one federation that a process trains as one larger cohort, None for all of them; the
+    runs are then equal to `simulate`'s up to rounding (`fc.simulate_many`).  progress: as `simulate`'s.
 
     Raises ValueError for names that nothing takes and for empty lists, `SweepFailed` after all runs when some failed.
     """
@@ -84,7 +86,7 @@ def sweep(
     jobs = [(setting, seed) for setting in settings for seed in seeds]
     show = progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")
     shown, results = bar("sweep", len(jobs), 0, "run", show, each=True), {}
-    for number, result in _all(federation, fixed, jobs, folder, workers):
+    for number, result in _all(federation, fixed, jobs, folder, workers, at_once):
         results[number] = result
         shown.update()
     shown.close()
@@ -132,46 +134,84 @@ def _takes(federation: Any) -> set[str] | None:
 
 
 def _all(
-    federation: Any, fixed: Mapping[str, Any], jobs: Sequence[tuple[dict, int]], folder: Any, workers: int | None
+    federation: Any,
+    fixed: Mapping[str, Any],
+    jobs: Sequence[tuple[dict, int]],
+    folder: Any,
+    workers: int | None,
+    at_once: int | None,
 ) -> Iterator[tuple[int, Any]]:
     """Number and result of each run, as they end."""
-    calls = ((k, federation, {**fixed, **setting}, seed, folder) for k, (setting, seed) in enumerate(jobs))
+    calls = [(k, {**fixed, **setting}, seed) for k, (setting, seed) in enumerate(jobs)]
+    groups = _groups(federation, calls) if at_once != 1 else [[call] for call in calls]
     if workers == 1:
-        yield from (_one(*call) for call in calls)
+        yield from itertools.chain.from_iterable(_some(federation, group, folder, at_once) for group in groups)
         return
     try:
         import joblib
     except ImportError as e:
         raise ImportError(f"workers={workers} needs joblib: pip install 'fedcore[batches]', or use workers=1") from e
     parallel = joblib.Parallel(n_jobs=workers or -1, return_as="generator_unordered")
-    yield from parallel(joblib.delayed(_one)(*call) for call in calls)
+    work = (joblib.delayed(_some)(federation, group, folder, at_once) for group in groups)
+    yield from itertools.chain.from_iterable(parallel(work))
 
 
-def _one(number: int, federation: Any, setting: Mapping[str, Any], seed: int, folder: Any) -> tuple[int, Any]:
-    """One run: its number, and its rows and round of divergence, or the error that it ended with."""
+Call = tuple[int, Mapping[str, Any], int]  # number, settings, seed
+
+
+def _made(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that make a federation."""
+    return {k: v for k, v in setting.items() if k not in ARGUMENTS}
+
+
+def _groups(federation: Any, calls: Sequence[Call]) -> list[list[Call]]:
+    """The runs of each federation."""
+    groups: dict[str, list[Call]] = {}
+    for number, setting, seed in calls:
+        key = digest({"seed": seed, **_made(setting)}) if callable(federation) else ""
+        groups.setdefault(key, []).append((number, setting, seed))
+    return list(groups.values())
+
+
+def _some(federation: Any, calls: Sequence[Call], folder: Any, at_once: int | None) -> list[tuple[int, Any]]:
+    """Runs on one federation: their numbers, and their rows and rounds of divergence, or the errors they ended with."""
+    numbers = [number for number, *_ in calls]
     try:
-        from .experiments import provenance
+        _, setting, seed = calls[0]
+        fed = federation(seed=seed, **_made(setting)) if callable(federation) else federation
+        if len(calls) == 1:
+            return [(numbers[0], _one(calls[0], fed, folder))]
+        # a lock that is taken is not waited for here: all the runs would wait, with the locks that they hold
+        results = together.each(lambda call, joined: _one(call, joined, folder, timeout=0), calls, fed, at_once)
+        for k, result in enumerate(results):
+            if isinstance(result, Timeout):
+                results[k] = _one(calls[k], fed, folder)
+    except Exception as e:  # whatever a federation or a run raises: the other runs go on
+        results = [e] * len(calls)
+    return list(zip(numbers, results, strict=True))
 
-        called = {k: v for k, v in setting.items() if k in ARGUMENTS}
-        made = {k: v for k, v in setting.items() if k not in ARGUMENTS}
-        fed = federation(seed=seed, **made) if callable(federation) else federation
-        if folder is None:
-            return number, _run(fed, called, seed)
-        belongs = {"code": provenance.library(), "federation": fed.fingerprint(), "seed": seed}
-        belongs |= {k: [_named(v), digest(v, containers=k not in LISTENERS)] for k, v in sorted(called.items())}
-        key = digest(belongs)
-        file = Path(folder) / f"{key}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.with_suffix(".lock")):  # two sweeps on one folder: the second waits, and reads
-            if file.exists():
-                return number, json.loads(file.read_text(encoding="utf-8"))["result"]
-            result = _run(fed, called, seed, checkpoint_dir=file.with_suffix(""))
-            with atomic(file) as f:
-                f.write(json.dumps({"identity": belongs, "result": result}).encode())
-        shutil.rmtree(file.with_suffix(""), ignore_errors=True)
-        return number, result
-    except Exception as e:  # whatever a method, a model or a disk raises: the other runs go on
-        return number, e
+
+def _one(call: Call, fed: Objective, folder: Any, timeout: float = -1) -> dict[str, Any]:
+    """One run: its rows and round of divergence.  timeout: seconds to wait for another sweep that is at it."""
+    from .experiments import provenance
+
+    _, setting, seed = call
+    called = {k: v for k, v in setting.items() if k in ARGUMENTS}
+    if folder is None:
+        return _run(fed, called, seed)
+    belongs = {"code": provenance.library(), "federation": fed.fingerprint(), "seed": seed}
+    belongs |= {k: [_named(v), digest(v, containers=k not in LISTENERS)] for k, v in sorted(called.items())}
+    key = digest(belongs)
+    file = Path(folder) / f"{key}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock"), timeout=timeout):  # two sweeps on one folder: the second waits, and reads
+        if file.exists():
+            return json.loads(file.read_text(encoding="utf-8"))["result"]
+        result = _run(fed, called, seed, checkpoint_dir=file.with_suffix(""))
+        with atomic(file) as f:
+            f.write(json.dumps({"identity": belongs, "result": result}).encode())
+    shutil.rmtree(file.with_suffix(""), ignore_errors=True)
+    return result
 
 
 def _run(fed: Objective, called: Mapping[str, Any], seed: int, **more: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import fedcore as fc
 
@@ -14,6 +15,10 @@ GRID = {"method": [fc.FedAvg(), fc.FedUp(0.05)], "partition": [fc.IID(), fc.Diri
 
 def digits(seed, partition=None):
     return fc.federation("digits", 4, partition or fc.IID(), "logistic", seed=seed)
+
+
+def digits64(seed, partition=None, count=4):
+    return fc.federation("digits", count, partition or fc.IID(), "logistic", seed=seed, dtype=torch.float64)
 
 
 def bowls(seed):
@@ -50,6 +55,30 @@ def test_workers_of_a_dask_cluster_give_what_one_process_gives():
     with distributed.Client(**where), joblib.parallel_config(backend="dask"):
         there = fc.sweep(bowls, {"lr": [0.1, 0.2]}, workers=None, **settings)
     pd.testing.assert_frame_equal(alone, there, check_exact=True)
+
+
+def test_runs_that_train_at_once_give_what_one_after_another_gives(tmp_path):
+    doubles = partial(digits64, count=4)
+    alone = fc.sweep(doubles, GRID, seeds=2, **RUN)
+    for more in ({"at_once": None}, {"at_once": 3, "folder": tmp_path}, {"at_once": None, "workers": 2}):
+        both = fc.sweep(doubles, GRID, seeds=2, **RUN, **more)
+        pd.testing.assert_frame_equal(alone, both, rtol=1e-10)
+    assert len(list(tmp_path.glob("*.json"))) == 16
+
+
+def test_equal_runs_at_once_do_not_wait_for_each_other(tmp_path):
+    settings = {"method": fc.FedAvg(), "at_once": None, "folder": tmp_path, **RUN}
+    frame = fc.sweep(digits64(0), {"lr": [0.1, 0.1]}, seeds=1, **settings)
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    first, second = np.split(frame["value"].to_numpy(), 2)
+    assert (first == second).all()
+
+
+def test_a_run_that_fails_leaves_those_at_its_side():
+    with pytest.raises(fc.SweepFailed) as failed:
+        fc.sweep(digits64(0), {"method": [fc.FedAvg(), Breaks()]}, seeds=2, at_once=None, **RUN)
+    assert len(failed.value.failures) == 2
+    assert failed.value.frame["seed"].nunique() == 2
 
 
 def test_a_second_call_does_what_is_missing(tmp_path):
@@ -149,6 +178,7 @@ def test_a_federation_that_is_made_is_the_same_for_all_seeds():
         ({"lr": [0.1]}, {"seeds": [1, 1]}, r"seeds=\[1, 1\]; use different seeds"),
         ({"lr": [0.1]}, {"seeds": 0}, "seeds=0 is out of range"),
         ({"lr": [0.1]}, {"workers": 0}, "workers=0 is out of range"),
+        ({"lr": [0.1]}, {"at_once": 0}, "at_once=0 is out of range"),
         ({"lr": [0.1]}, {"method": None}, "no method"),
     ],
 )
