@@ -1,10 +1,11 @@
 """FedAvg here and in other simulators: the same work, the same threads, in turns; accuracies must agree.
 
-    python benchmarks/peers.py results/benchmarks/peers.json --threads 2 [--repeats 3] [--rounds 6]
+    python benchmarks/peers.py results/benchmarks/peers.json --threads 2 [--repeats 5] [--rounds 6]
         [--environments ~/.cache/fedcore/peers] [--source mnist --root DATA]
 
 100 clients of 600 images of 28x28 in 10 classes, 10 per round, one local epoch of plain SGD, batch 32, one learning
-rate for all; the 784-200-200-10 MLP, and a CNN of two 5x5 convolutions (10, 20) and a linear layer.  Partition, initial
+rate for all; the 784-200-200-10 MLP, a CNN of two 5x5 convolutions (10, 20) and a linear layer, and the CIFAR LeNet on
+images of 3x32x32, a sixth as many of them.  Partition, initial
 parameters and cohorts come from one file (Flower draws its cohorts itself).  Every client has the same number of
 samples, so nobody pads.  Images are synthetic unless a source is named: each class has three blocky patterns, shifted
 and noisy.
@@ -38,38 +39,48 @@ import environments  # noqa: E402
 
 CLIENTS, COHORT, WARMUP = 100, 10, 2
 TOLERANCE = 0.02  # of accuracy, between any runner and fedcore's float32; orders of samples differ
-OURS = {"mlp": ("auto", "batched"), "cnn": ("auto", "batched", "bfloat16")}
+OURS = {"mlp": ("auto", "batched"), "cnn": ("auto", "batched", "bfloat16"), "lenet": ("auto", "bfloat16")}
+NAMES = {"cnn": "femnist_cnn"}  # elsewhere in fedcore
+SHARE = {"lenet": 6}  # what the number of samples is divided by
 # the goals: model, variant -> times the fastest peer
-GOALS = {("mlp", "float32"): 2.0, ("cnn", "float32"): 2.5, ("cnn", "bfloat16"): 3.5}
+GOALS = {
+    ("mlp", "float32"): 3.0,
+    ("cnn", "float32"): 3.0,
+    ("cnn", "bfloat16"): 4.5,
+    ("lenet", "float32"): 1.8,
+    ("lenet", "bfloat16"): 3.0,
+}
 TIMEOUT = 600
 
 
-def pictures(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """n noisy uint8 images `[n, 1, 28, 28]` with labels: one of three blocky patterns of the class, shifted."""
-    g = np.random.default_rng(0)
-    patterns = np.kron(g.standard_normal((10, 3, 7, 7)), np.ones((4, 4)))
+def pictures(n: int, seed: int = 0, shape: tuple[int, int] = (1, 28)) -> tuple[np.ndarray, np.ndarray]:
+    """n noisy uint8 images `[n, C, h, h]`, shape (C, h), with labels: one of three blocky patterns of the class,
+    shifted."""
+    (channels, side), g = shape, np.random.default_rng(0)
+    patterns = np.kron(g.standard_normal((10, 3, channels, side // 4, side // 4)), np.ones((4, 4)))
     g = np.random.default_rng([1, seed])
     y, which, dx, dy = g.integers(0, 10, n), g.integers(0, 3, n), g.integers(-3, 4, n), g.integers(-3, 4, n)
     x = patterns[y, which]
-    rows, columns = ((np.arange(28) + d[:, None]) % 28 for d in (dy, dx))
-    x = x[np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    rows, columns = ((np.arange(side) + d[:, None]) % side for d in (dy, dx))
+    x = x.transpose(0, 2, 3, 1)[np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]].transpose(
+        0, 3, 1, 2
+    )
     x = 128 + 40 * x + 60 * g.standard_normal(x.shape, np.float32)
-    return np.clip(x, 0, 255).astype(np.uint8)[:, None], y
+    return np.clip(x, 0, 255).astype(np.uint8), y
 
 
-def write(file: Path, source: str, root: str | None, rounds: int, per_client: int) -> None:
+def write(file: Path, model: str, source: str, root: str | None, rounds: int, per_client: int) -> None:
     """The task that all runners read: data, partition, cohorts and initial parameters."""
     if source == "synthetic":
-        (x, y), (test_x, test_y) = pictures(CLIENTS * per_client), pictures(10_000, 1)
+        shape = (3, 32) if model == "lenet" else (1, 28)
+        (x, y), (test_x, test_y) = pictures(CLIENTS * per_client, 0, shape), pictures(10_000, 1, shape)
     else:
         data = sources.load(source, root)
         x, y, test_x, test_y = data.train_x, data.train_y, data.test_x, data.test_y
     order = np.random.default_rng(0).permutation(len(y))
     parts = [np.sort(part) for part in np.array_split(order, CLIENTS)]
-    starts = {}
-    for name, model in (("mlp", "mlp"), ("cnn", "femnist_cnn")):
-        net = models.build(model, (1, 28, 28), 10, 0)
-        starts |= {f"{name}.{k}": p.detach().numpy() for k, p in enumerate(net.parameters())}
+    net = models.build(NAMES.get(model, model), x.shape[1:], 10, 0)
+    starts = {f"{model}.{k:02d}": p.detach().numpy() for k, p in enumerate(net.parameters())}
     np.savez(
         file, x=x, y=y, test_x=test_x, test_y=test_y, statistics=np.array([x.mean(), x.std()], np.float32),
         order=np.concatenate(parts), sizes=[len(part) for part in parts],
@@ -157,7 +168,7 @@ def reached(cases: list[dict]) -> list[dict]:
 def main() -> None:
     """Make the environments and the task, run all in turns, write the JSON."""
     args = arguments(
-        __doc__, 3,
+        __doc__, 5,
         rounds={"type": int, "default": 6},
         environments={"type": Path, "default": Path.home() / ".cache" / "fedcore" / "peers"},
         source={"default": "synthetic"}, root={}, samples={"type": int, "default": 600},
@@ -174,9 +185,9 @@ def main() -> None:
                 runners[peer], told[peer] = python, versions(python, peer)
     cases = []
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "task.npz"
-        write(file, args.source, args.root, args.rounds + WARMUP, args.samples)
         for model in args.models:
+            file = Path(folder) / f"{model}.npz"
+            write(file, model, args.source, args.root, args.rounds + WARMUP, args.samples // SHARE.get(model, 1))
             jobs = [("fedcore", variant) for variant in OURS[model]] + [
                 (name, "") for name in runners if name != "fedcore"
             ]

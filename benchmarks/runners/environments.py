@@ -1,15 +1,18 @@
 """An environment for each peer: a venv and what pip finds, under one folder.
 
-    python benchmarks/runners/environments.py ~/.cache/fedcore/peers [fedjax pfl fedlab fluke flower]
+    python benchmarks/runners/environments.py ~/.cache/fedcore/peers [fedjax pfl fedlab fluke flower blazefl flsim]
 
 Peers on PyTorch see this interpreter's packages too (one line in a .pth file), so that all of them run the same torch
-as fedcore; what pip installs for a peer comes before it.  FedJAX needs the versions of its last release's time.
+as fedcore; what pip installs for a peer comes before it.  FedJAX needs the versions of its last release's time.  Two
+peers need another Python, which has to be on the path as pythonX.Y, and a torch of their own: BlazeFL's code has the
+syntax of 3.12, FLSim's settings are refused by 3.11 and later.
 A peer that cannot be installed leaves `NAME/failed.txt` with pip's last words.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -22,8 +25,11 @@ PEERS: dict[str, list[str]] = {
     "fedlab": ["fedlab"],
     "fluke": ["fluke-fl"],
     "flower": ["flwr[simulation]"],
+    "blazefl": ["blazefl[contrib,reproducibility]==2.0.3", "torch"],
+    "flsim": ["flsim==0.1.0", "torch", "torchvision", "numpy<2"],
 }
-PACKAGES = {"fedjax": "fedjax", "pfl": "pfl", "fedlab": "fedlab", "fluke": "fluke-fl", "flower": "flwr"}
+PYTHONS = {"blazefl": "3.12", "flsim": "3.10"}
+PACKAGES = {name: name for name in PEERS} | {"fluke": "fluke-fl", "flower": "flwr"}
 
 
 def python(folder: Path, peer: str) -> Path:
@@ -43,9 +49,15 @@ def make(folder: Path, peer: str) -> str:
         return failed.read_text()
     if (folder / peer / "installed.txt").exists():
         return ""
-    venv.create(folder / peer, with_pip=True, clear=True)
+    if peer in PYTHONS:
+        other = shutil.which(f"python{PYTHONS[peer]}")
+        if other is None:
+            return f"no python{PYTHONS[peer]} on the path"
+        subprocess.run([other, "-m", "venv", "--clear", str(folder / peer)], check=True)
+    else:
+        venv.create(folder / peer, with_pip=True, clear=True)
     own = python(folder, peer)
-    if peer != "fedjax":
+    if peer != "fedjax" and peer not in PYTHONS:
         where = [str(own), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
         site = Path(subprocess.run(where, capture_output=True, text=True, check=True).stdout.strip())
         (site / "fedcore-torch.pth").write_text(sysconfig.get_path("purelib") + "\n")

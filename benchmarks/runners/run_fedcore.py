@@ -25,9 +25,9 @@ for client, part in enumerate(task.parts):
     owner[part] = client
 arrays = {"train_images": task.x, "train_labels": task.y, "test_images": task.test_x, "test_labels": task.test_y}
 options = {"compute": torch.bfloat16} if args.variant == "bfloat16" else {"path": args.variant}
-model = {"mlp": "mlp", "cnn": "femnist_cnn"}[args.model]
-fed = fc.federation({**arrays, "train_owner": owner}, partition=fc.ByOwner(), model=model, device="cpu", **options)
-fed.x0 = models.flatten(task.net())
+model = {"cnn": "femnist_cnn"}.get(args.model, args.model)
+options |= {"partition": fc.ByOwner(), "model": model, "start": models.flatten(task.net()), "device": "cpu"}
+fed = fc.federation({**arrays, "train_owner": owner}, **options)
 rounds = args.rounds + args.warmup
 fed.evaluate(fed.x0)
 clock.ends.clear(), clock()

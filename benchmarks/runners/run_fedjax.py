@@ -17,9 +17,11 @@ if args.model == "mlp":
         return jax.nn.relu(h @ w2 + b2) @ w3 + b3
 else:
     # channels last, as XLA likes them on a CPU: kernels [height, width, in, out], features in that order
-    k1, b1, k2, b2, w, b = task.params
-    features = w.reshape(10, 20, 4, 4).transpose(2, 3, 1, 0).reshape(320, 10)
-    params = [jnp.asarray(p) for p in (k1.transpose(2, 3, 1, 0), b1, k2.transpose(2, 3, 1, 0), b2, features, b)]
+    k1, b1, k2, b2, w, *rest = task.params
+    side = int((w.shape[1] // len(k2)) ** 0.5)
+    features = w.reshape(len(w), len(k2), side, side).transpose(2, 3, 1, 0).reshape(-1, len(w))
+    rest = [p.T for p in rest]  # of a vector it is the vector
+    params = [jnp.asarray(p) for p in (k1.transpose(2, 3, 1, 0), b1, k2.transpose(2, 3, 1, 0), b2, features, *rest)]
 
     def convolve(x, kernel, bias):
         y = jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")) + bias
@@ -27,9 +29,12 @@ else:
         return jax.nn.relu(pooled)
 
     def apply(params, x):
-        k1, b1, k2, b2, w, b = params
-        h = convolve(convolve(x.reshape(len(x), 28, 28, 1), k1, b1), k2, b2)
-        return h.reshape(len(x), -1) @ w + b
+        k1, b1, k2, b2, *linear = params
+        h = convolve(convolve(x.transpose(0, 2, 3, 1), k1, b1), k2, b2)
+        h = h.reshape(len(x), -1) @ linear[0] + linear[1]
+        for w, b in zip(linear[2::2], linear[3::2], strict=True):
+            h = jax.nn.relu(h) @ w + b
+        return h
 
 
 def loss(params, batch, rng):

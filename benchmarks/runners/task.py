@@ -23,7 +23,7 @@ LR, BATCH = 0.1, 32
 
 
 class Task:
-    """x, y, test_x, test_y (float32 images `[N, 1, 28, 28]`), parts (a client's samples each), cohorts, params."""
+    """x, y, test_x, test_y (float32 images `[N, C, h, w]`), parts (a client's samples each), cohorts, params."""
 
     def __init__(self, file: str, model: str) -> None:
         with np.load(file) as z:
@@ -42,6 +42,11 @@ class Task:
 
         if self.model == "mlp":
             layers = [nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)]
+        elif self.model == "lenet":
+            layers = [
+                *(nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+                *(nn.Flatten(), nn.Linear(1600, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, 10)),
+            ]
         else:
             layers = [
                 *(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU()),
@@ -86,7 +91,7 @@ def start() -> tuple[argparse.Namespace, Task]:
     """The arguments and the task; threads are fixed from here on."""
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
-    parser.add_argument("--model", choices=("mlp", "cnn"), required=True)
+    parser.add_argument("--model", choices=("mlp", "cnn", "lenet"), required=True)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
