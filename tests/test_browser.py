@@ -349,6 +349,26 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
     assert driven, f"no page under {built_book} has an explorer"
 
 
+SCREENS, SCREEN = 12, (1280, 800)
+LONGER: dict[str, tuple[float, str]] = {}  # chapter -> how many screens it needs, and why
+
+
+def test_every_chapter_has_at_most_twelve_desktop_screens(browser, built_book):
+    """With its folds closed: what is beyond twelve screens is said twice, or belongs into a fold."""
+    chapters = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"][0]["chapters"]
+    tab, long = browser.new_page(viewport=dict(zip(("width", "height"), SCREEN, strict=True))), {}
+    for name in (Path(chapter["file"]).name for chapter in chapters):
+        tab.goto((built_book / "book" / f"{name}.html").as_uri())
+        tab.evaluate("Promise.all([window.MathJax?.startup?.promise, document.fonts.ready])")
+        screens = tab.evaluate("document.documentElement.scrollHeight / innerHeight")
+        limit, _ = LONGER.get(name, (SCREENS, ""))
+        assert screens > 3, f"{name} is not rendered"
+        if screens > limit:
+            long[name] = f"{screens:.1f} of {limit}"
+    tab.close()
+    assert not long, f"longer than a chapter may be, in screens of {SCREEN[1]} pixels: {long}"
+
+
 SEARCHED = ("FedAvg", "SCAFFOLD", "FedUp", "FedProx", "MimeLite", "FedDyn", "DFedGAM", "FedBN", "HeteroFL", "FedGSE")
 
 

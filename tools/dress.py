@@ -52,8 +52,8 @@ def dress(notebook: Any, name: str) -> Any:
         if found == "hide-input":
             folded.append((cell, heading))
         elif {"hide-output", "hide-cell"} & set(cell.metadata.get("tags", [])):
-            name = {"code_prompt_show": f"Open: {_about(heading)}", "code_prompt_hide": "Close"}
-            cell.metadata.setdefault("mystnb", name)
+            words = {"code_prompt_show": f"Open: {_about(heading)}", "code_prompt_hide": "Close"}
+            cell.metadata.setdefault("mystnb", words)
     # Drawing gives way to runs, and later cells to earlier ones.
     order = sorted(range(len(folded)), key=lambda k: ("simulate(" not in folded[k][0].source, k))
     kept = set(order[:BARS])
