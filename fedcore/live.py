@@ -104,7 +104,7 @@ class Live(ABC):
     @classmethod
     def style(cls) -> str:
         """The picture's style."""
-        return "\n".join(map(asset, ("playground.css", *cls.styles)))
+        return _style("playground.css", *cls.styles)
 
     @cached_property
     def widget(self) -> Any:
@@ -171,7 +171,12 @@ def page_script() -> str:
 
 def page_style() -> str:
     """All pictures' styles."""
-    return "\n".join(map(asset, ("playground.css", *(name for kind in _kinds() for name in kind.styles)))) + "\n"
+    return _style("playground.css", *(name for kind in _kinds() for name in kind.styles)) + "\n"
+
+
+def _style(*names: str) -> str:
+    """Styles without the spaces and semicolons that say nothing."""
+    return re.sub(r";(?=})|(?<=[,>]) | (?=>)", "", "\n".join(map(asset, names)))
 
 
 def _kinds() -> list[type[Live]]:

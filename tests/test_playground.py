@@ -304,6 +304,31 @@ def test_the_picture_follows_the_pointer_before_it_lets_go(browser, page):
         assert says(tab) in seen
 
 
+def test_under_a_moving_hand_nothing_changes_that_the_browser_lays_out_the_page_s_layers_by(browser, tmp_path):
+    """These are attributes `transform`, transparent elements, and the extent of what is drawn."""
+    path = tmp_path / "ring.html"
+    path.write_text(f"{HEAD}<title>t</title><body>{fc.playground(6, ['DFedAvg', 'FedAvg']).html()}", "utf-8")
+    extent = "[...document.querySelectorAll('.pg-plane, .pg-chart svg')].map(e => [e.getBBox().width, e.getBBox().height])"
+    with opened(browser, path) as tab:
+        box = tab.locator(".pg-client").first.bounding_box()
+        tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        tab.mouse.down()
+        tab.clock.run_for(300)
+        tab.evaluate("""() => {
+            window.changed = new Set();
+            const watch = new MutationObserver((all) => all.forEach((one) => changed.add(one.attributeName)));
+            watch.observe(document.querySelector(".pg-body"), {subtree: true, attributes: true});
+        }""")
+        before = tab.evaluate(extent)
+        for k in range(8):
+            tab.mouse.move(box["x"] + 30 * k, box["y"] - 10 * k)
+            tab.clock.run_for(50)
+            assert tab.evaluate(extent) == before
+        changed = set(tab.evaluate("[...changed]"))
+        assert "d" in changed
+        assert not changed & {"transform", "style", "opacity"}, changed
+
+
 def test_what_a_hand_has_set_up_is_computed_as_the_package_does(browser, page):
     with opened(browser, page) as tab:
         tab.locator(".pg-client").nth(1).press("Shift+ArrowDown")

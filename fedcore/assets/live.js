@@ -1,10 +1,11 @@
 // What the live pictures share: numbers in words, drawing that touches only what has changed, controls, and the two
 // places where a picture stands, pages and notebooks.
 
+const {PI, abs, cos, hypot, max, min, sin, sqrt} = Math;
 const short = (v) => {
   if (!Number.isFinite(v)) return "not finite";
-  if (v !== 0 && Math.abs(v) < 1e-3) return v.toExponential(0).replace("e-", " · 10^-").replace(/\^-(\d+)/, (_, d) => superscript(`-${d}`));
-  return String(+v.toPrecision(Math.abs(v) >= 1 ? 3 : 2)).replace("-", "−");
+  if (v !== 0 && abs(v) < 1e-3) return v.toExponential(0).replace("e-", " · 10^-").replace(/\^-(\d+)/, (_, d) => superscript(`-${d}`));
+  return String(+v.toPrecision(abs(v) >= 1 ? 3 : 2)).replace("-", "−");
 };
 const superscript = (text) => [...String(text)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
 const listed = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
@@ -63,6 +64,10 @@ const settled = (call) => {
 };
 const px = (v) => Math.round(10 * v) / 10;
 
+// Wider than all that is drawn on it: where the extent of a drawing changes, or an attribute `transform`, the browser
+// puts together the layers of the whole page anew, and that in each frame.
+const ground = (svg, w, h) => make("rect", {x: -9 * w, y: -9 * h, width: 19 * w, height: 19 * h, fill: "transparent", "pointer-events": "none"}, svg);
+
 // Draws into a group, again and again: put(tag, attributes, text) takes up the element of the last picture where there
 // is one and touches what has changed, so that a picture follows a finger on a slow phone.
 function pen(group) {
@@ -77,11 +82,11 @@ function pen(group) {
       item = all[k] = {tag, e, was: {}, text: null};
     }
     k += 1;
-    for (const [name, v] of Object.entries(attributes)) {
-      if (item.was[name] !== v) item.e.setAttribute(name, v);
+    if (item.was !== attributes) {
+      for (const name in attributes) if (item.was[name] !== attributes[name]) item.e.setAttribute(name, attributes[name]);
+      for (const name in item.was) if (!(name in attributes)) item.e.removeAttribute(name);
+      item.was = attributes;
     }
-    for (const name in item.was) if (!(name in attributes)) item.e.removeAttribute(name);
-    item.was = attributes;
     if (item.text !== text) item.e.textContent = item.text = text;
   };
   put.begin = () => (k = 0);
@@ -91,25 +96,20 @@ function pen(group) {
   return put;
 }
 
-// Markers by matplotlib's letters, as elsewhere in the book; r is about the radius.
-const polygon = (r, points, turn = -90) => "M" + points.map((q, k) => {
-  const t = ((360 * k) / points.length + turn) * (Math.PI / 180);
-  return `${px(r * q * Math.cos(t))} ${px(r * q * Math.sin(t))}`;
-}).join("L") + "Z";
-function marker(code, r) {
-  const b = 0.42 * r, a = 1.1 * r;
-  const plus = `M${-b} ${-a}H${b}V${-b}H${a}V${b}H${b}V${a}H${-b}V${b}H${-a}V${-b}H${-b}Z`;
-  const shapes = {
-    o: `M${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
-    s: polygon(1.25 * r, [1, 1, 1, 1], -45),
-    D: polygon(1.3 * r, [1, 1, 1, 1]),
-    "^": polygon(1.3 * r, [1, 1, 1]),
-    v: polygon(1.3 * r, [1, 1, 1], 90),
-    P: plus,
-    X: polygon(1.2 * r, [1, 0.5, 1, 0.5, 1, 0.5, 1, 0.5], -45),
-    "*": polygon(1.5 * r, [1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42]),
-  };
-  return shapes[code] || shapes.o;
+// Markers by matplotlib's letters, as elsewhere in the book, around (x, y); r is about the radius.
+const FOUR = [1, 1, 1, 1], THREE = [1, 1, 1], CROSS = [1, 0.5, 1, 0.5, 1, 0.5, 1, 0.5], STAR = [1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42];
+const SHAPES = {s: [1.25, FOUR, -45], D: [1.3, FOUR], "^": [1.3, THREE], v: [1.3, THREE, 90], X: [1.2, CROSS, -45], "*": [1.5, STAR]};
+function marker(code, r, x = 0, y = 0) {
+  if (code === "P") {
+    const b = 0.42 * r, c = 0.68 * r;
+    return `M${px(x - b)} ${px(y - b - c)}h${2 * b}v${c}h${c}v${2 * b}h${-c}v${c}h${-2 * b}v${-c}h${-c}v${-2 * b}h${c}Z`;
+  }
+  if (!SHAPES[code]) return `M${px(x - r)} ${px(y)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`;
+  const [size, points, turn = -90] = SHAPES[code];
+  return "M" + points.map((q, k) => {
+    const t = ((360 * k) / points.length + turn) * (PI / 180);
+    return `${px(x + r * size * q * cos(t))} ${px(y + r * size * q * sin(t))}`;
+  }).join("L") + "Z";
 }
 
 // Buttons and ranges; before: called when one is used.

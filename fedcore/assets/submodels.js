@@ -581,7 +581,7 @@ function mount(root, config, onChange = () => {}) {
       });
       const ours = name === s.method;
       put("path", {d, style, class: ours ? "pg-curve" : "pg-curve pg-ghost", "stroke-dasharray": look.dash || "none"});
-      if (ours) put("path", {d: marker(look.marker, 4.5), transform: `translate(${px(x(shown))} ${px(y(line[shown] ?? 0))})`, style, class: "pg-end"});
+      if (ours) put("path", {d: marker(look.marker, 4.5, x(shown), y(line[shown] ?? 0)), style, class: "pg-end"});
       if (runs[name].t >= shown) ends.push(`${look.label} ${two(line[shown])}`);
     }
     put.end();
