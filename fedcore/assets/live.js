@@ -185,35 +185,65 @@ function copier() {
   return {copied, copy};
 }
 
-// Every figure of a page that is not yet live.  Each holds its configuration as JSON.
-function mountAll(mount, which) {
-  if (typeof document === "undefined") return;
-  for (const root of document.querySelectorAll(which)) {
-    const store = root.querySelector("script[type='application/json']");
-    if (store) root.playground = mount(root, JSON.parse(store.textContent));
-  }
-}
-
-// anywidget's form: the notebook's kernel and the page hold one state.
-const widgetOf = (mount, className) => ({model, el}) => {
-  const config = {...model.get("config"), widget: true, state: model.get("state")};
-  const root = html("figure", {className}, el);
+// A picture in `root` that holds one state with a model of the kernel, as long as `follow` gives it one.
+function live(mount, root, config) {
+  let model = null, ours = "";
   // Else JupyterLab takes the arrow keys of what has the focus.
   root.addEventListener("focusin", (event) => (event.target.dataset.lmSuppressShortcuts = true));
-  if (config.caption) html("figcaption", {textContent: config.caption}, root);
-  let ours = "";
   const view = mount(root, config, (state) => {
     ours = JSON.stringify(state);
-    model.set("state", state);
-    model.save_changes();
+    model?.set("state", state);
+    model?.save_changes();
   });
   const listen = () => {
     const state = model.get("state");
     if (JSON.stringify(state) !== ours) view.set(state);
   };
-  model.on("change:state", listen);
-  return () => {
-    model.off("change:state", listen);
-    view.destroy();
+  view.follow = (given) => {
+    if (given === model) return;
+    model?.off("change:state", listen);
+    model = given;
+    model?.on("change:state", listen);
+    if (model) listen();
   };
-};
+  root.playground = view;
+  return view;
+}
+
+// Every figure of a page that is not yet live.  Each holds its configuration as JSON.  In a notebook it stands without
+// the kernel too, and follows the model of its key from when the kernel has one.
+function mountAll(mount, which) {
+  if (typeof document === "undefined") return;
+  for (const root of document.querySelectorAll(which)) {
+    const store = root.querySelector("script[type='application/json']");
+    if (!store) continue;
+    const config = JSON.parse(store.textContent), view = live(mount, root, config);
+    if (!config.key) continue;
+    const follow = () => view.follow(globalThis.fcModels?.[config.key]);
+    addEventListener("fc-models", follow);
+    follow();
+  }
+}
+
+// anywidget's form.  A model is known to the page as soon as the kernel has it; where a widget is shown by itself, it
+// brings its own figure.
+const widgetOf = (mount, className) => ({
+  initialize: ({model}) => {
+    const tell = (now) => {
+      (globalThis.fcModels ||= {})[model.get("config").key] = now;
+      dispatchEvent(new Event("fc-models"));
+    };
+    tell(model);
+    return () => tell();
+  },
+  render: ({model, el}) => {
+    const config = {...model.get("config"), state: model.get("state")}, root = html("figure", {className}, el);
+    if (config.caption) html("figcaption", {textContent: config.caption}, root);
+    const view = live(mount, root, config);
+    view.follow(model);
+    return () => {
+      view.follow();
+      view.destroy();
+    };
+  },
+});

@@ -846,7 +846,7 @@ function mount(root, config, onChange = () => {}) {
     onChange(structuredClone(s));
   });
   const {copied, copy} = copier();
-  if (!config.widget) {
+  if (!config.key) {
     button(bar, "Link", "Copy the address of exactly this picture", () => {
       history.replaceState(null, "", address() + toHash(s));
       copy(location.href, "Link copied.");
@@ -1227,7 +1227,7 @@ function mount(root, config, onChange = () => {}) {
   };
 }
 
-const render = widgetOf(mount, "fc-pg");
-export default {render};
+const widget = widgetOf(mount, "fc-pg");
+export default widget;
 
 mountAll(mount, "figure.fc-pg:not(.fc-ready, .pg-net)");

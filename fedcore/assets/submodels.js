@@ -499,7 +499,7 @@ function mount(root, config, onChange = () => {}) {
     onChange(structuredClone(s));
   });
   const {copied, copy} = copier();
-  if (!config.widget) {
+  if (!config.key) {
     button(bar, "Link", "Copy the address of exactly this picture", () => {
       history.replaceState(null, "", address + toHash(s));
       copy(location.href, "Link copied.");
@@ -608,7 +608,7 @@ function mount(root, config, onChange = () => {}) {
   };
 }
 
-const render = widgetOf(mount, "fc-pg pg-net");
-export default {render};
+const widget = widgetOf(mount, "fc-pg pg-net");
+export default widget;
 
 mountAll(mount, "figure.pg-net:not(.fc-ready)");
