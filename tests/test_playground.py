@@ -398,6 +398,44 @@ def test_a_finger_moves_a_handle_and_the_page_stays(browser, page):
         assert tab.evaluate("scrollY") == 0
 
 
+def test_a_hand_keeps_hold_of_a_point_while_the_page_scrolls_and_its_window_changes(browser, page):
+    with opened(browser, page, (1000, 400)) as tab:
+
+        def middle(what):
+            box = tab.locator(what).bounding_box()
+            return np.array([box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])
+
+        tab.mouse.move(*middle(".pg-start"))
+        tab.mouse.down()
+        tab.evaluate("scrollTo(0, 80)")
+        for size in ((1000, 400), (500, 800)):
+            tab.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
+            hand = middle(".pg-plane") + [31, -22]
+            tab.mouse.move(*hand)
+            tab.clock.run_for(100)
+            np.testing.assert_allclose(middle(".pg-start"), hand, atol=1)
+
+
+def test_other_buttons_of_a_mouse_and_keys_of_the_browser_move_nothing(browser, page):
+    with opened(browser, page) as tab:
+        before, box = state(tab), tab.locator(".pg-start").bounding_box()
+        tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        tab.mouse.down(button="right")
+        tab.mouse.move(box["x"] + 90, box["y"] + 90)
+        tab.mouse.up(button="right")
+        for key in ("Alt+ArrowRight", "Control+ArrowUp", "Meta+ArrowDown"):
+            tab.locator(".pg-start").press(key)
+        assert state(tab) == before
+
+
+def test_on_dark_pages_the_browser_s_own_controls_are_dark(browser, page):
+    scheme = "getComputedStyle(document.querySelector('.fc-pg input')).colorScheme"
+    with opened(browser, page) as tab:
+        assert tab.evaluate(scheme) != "dark"
+        tab.evaluate("document.body.dataset.jpThemeLight = 'false'")
+        assert tab.evaluate(scheme) == "dark"
+
+
 def test_every_point_and_control_has_a_name_and_answers_to_keys(browser, page):
     with opened(browser, page) as tab:
         for handle in tab.locator(".pg-handle").all():
@@ -496,6 +534,9 @@ BAD = {
     "singular": ("clients=-1,0,1,0,0;1,0,1,0,0", "Client 2 has the curvature 0: its minimum is a line"),
     "unstable": ("lr=1.5", "η · curvature is 4.05 for client 2, and local steps grow beyond 2: use η < 0.74."),
     "nonsense": ("%3Cb%3E=1&&=", ""),
+    "half a code": ("seed=%E0&lr=%", "lr is NaN, not a number; it stays 0.1."),
+    "a name that JavaScript has": ("methods=constructor:1,FedAvg", "The playground has no method constructor."),
+    "more than there is room for": ("clients=1;2;3", "it stays 2. And 6 more."),
 }
 
 

@@ -32,6 +32,19 @@ const finite = (v, low, high, otherwise, name, problems) => {
   return otherwise;
 };
 
+// What the page's address says behind `#name:`, or null; a percent sign that is no code stands for itself.
+const behind = (name) => {
+  if (!location.hash.startsWith(name)) return null;
+  const text = location.hash.slice(name.length);
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+};
+// Complaints as one text that leaves the picture its place.
+const few = (all) => all.slice(0, 3).join(" ") + (all.length > 3 ? ` And ${all.length - 3} more.` : "");
+
 const SVG = "http://www.w3.org/2000/svg";
 const make = (tag, attributes = {}, parent = null, text = null) => {
   const e = document.createElementNS(SVG, tag);

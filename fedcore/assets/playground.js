@@ -506,7 +506,7 @@ function checked(given, old = DEFAULTS, problems = []) {
   if (given.methods !== undefined) {
     s.methods = {};
     for (const [name, h] of Object.entries(given.methods)) {
-      if (!METHODS[name]) {
+      if (!Object.hasOwn(METHODS, name)) {
         problems.push(`The playground has no method ${name}.`);
         continue;
       }
@@ -608,11 +608,12 @@ let mounted = 0;
 function mount(root, config, onChange = () => {}) {
   const initial = checked(config.state), looks = config.methods, id = config.name || "playground";
   let s = structuredClone(initial), trouble = [], remembered = structuredClone(initial.methods);
-  const address = () => `#${id}:`;
+  const address = `#${id}:`;
   const fromAddress = () => {
-    if (!location.hash.startsWith(address())) return false;
+    const given = behind(address);
+    if (given === null) return false;
     trouble = [];
-    s = checked(fromHash(decodeURIComponent(location.hash.slice(address().length))), initial, trouble);
+    s = checked(fromHash(given), initial, trouble);
     return true;
   };
   const linked = fromAddress();
@@ -650,9 +651,8 @@ function mount(root, config, onChange = () => {}) {
   fit();
   const unit = () => W / 2 / half, X = (x) => W / 2 + x * unit(), Y = (y) => H / 2 - y * unit();
   const at = ([x, y]) => `${px(X(x))} ${px(Y(y))}`;
-  let box = null; // of the plane, read once when a hand takes hold: the page stays still under it
-  const toWorld = (event) => {
-    const k = W / box.width;
+  const toWorld = (event) => { // the page may scroll and grow under a hand that holds something
+    const box = plane.getBoundingClientRect(), k = W / box.width;
     return [((event.clientX - box.left) * k - W / 2) / unit(), (H / 2 - (event.clientY - box.top) * k) / unit()];
   };
   const bounded = (v, edge) => max(-edge, min(edge, v));
@@ -677,11 +677,11 @@ function mount(root, config, onChange = () => {}) {
                          "aria-label": words}, handles);
     const parts = [["circle", {r: 22, class: "pg-touch"}], ...shapes].map(([tag, attributes, dx = 0, dy = 0, text]) => ({e: make(tag, attributes, g, text), c: tag === "circle" ? "c" : "", dx, dy}));
     g.addEventListener("pointerdown", (event) => {
+      if (event.button) return; // of a mouse, another than the first
       event.preventDefault();
       stop();
       g.focus({preventScroll: true});
       g.setPointerCapture(event.pointerId);
-      box = plane.getBoundingClientRect();
       const [x, y] = toWorld(event), [x0, y0] = where();
       dragging = {g, dx: x0 - x, dy: y0 - y};
       root.classList.add("pg-dragging");
@@ -700,7 +700,7 @@ function mount(root, config, onChange = () => {}) {
     g.addEventListener("keydown", (event) => {
       const step = event.shiftKey ? 0.25 : 0.05;
       const by = {ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, step], ArrowDown: [0, -step]}[event.key];
-      if (!by) return;
+      if (!by || event.altKey || event.ctrlKey || event.metaKey) return; // those are the browser's
       event.preventDefault();
       stop();
       const [x, y] = where();
@@ -841,14 +841,14 @@ function mount(root, config, onChange = () => {}) {
     shown = s.rounds;
     selected = -1;
     fit();
-    if (location.hash.startsWith(address())) history.replaceState(null, "", location.pathname + location.search);
+    if (location.hash.startsWith(address)) history.replaceState(null, "", location.pathname + location.search);
     rebuild();
     onChange(structuredClone(s));
   });
   const {copied, copy} = copier();
   if (!config.key) {
     button(bar, "Link", "Copy the address of exactly this picture", () => {
-      history.replaceState(null, "", address() + toHash(s));
+      history.replaceState(null, "", address + toHash(s));
       copy(location.href, "Link copied.");
     });
   }
@@ -1124,9 +1124,9 @@ function mount(root, config, onChange = () => {}) {
     if (!dragging || turn % 4 === 1) drawChart(P, runs, whole, away);
     if (!dragging || turn % 4 === 3) updates.forEach((u) => (u.field && !more.open) || u());
 
-    const wrong = [...trouble, ...warnings(P, s)];
-    notice.hidden = !wrong.length;
-    if (notice.textContent !== wrong.join(" ")) notice.textContent = wrong.join(" ");
+    const wrong = few([...trouble, ...warnings(P, s)]);
+    notice.hidden = !wrong;
+    if (notice.textContent !== wrong) notice.textContent = wrong;
     const text = told_.filter(Boolean).join(" ") || (names.length ? "" : "Choose a method.");
     const tick = performance.now(); // words flow anew, which costs more than lines: ten times a second is enough
     const setting = `${P.n} clients, K = ${s.local_steps}, η = ${short(s.lr)}${s.cohort ? `, ${s.cohort} clients a round` : ""}.`;
