@@ -410,7 +410,7 @@ def test_a_hand_keeps_hold_of_a_point_while_the_page_scrolls_and_its_window_chan
         tab.evaluate("scrollTo(0, 80)")
         for size in ((1000, 400), (500, 800)):
             tab.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
-            hand = middle(".pg-plane") + [31, -22]
+            hand = middle(".pg-plane") + np.array([31, -22])
             tab.mouse.move(*hand)
             tab.clock.run_for(100)
             np.testing.assert_allclose(middle(".pg-start"), hand, atol=1)

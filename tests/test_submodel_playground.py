@@ -304,6 +304,7 @@ def test_an_address_brings_back_the_very_picture_and_a_wrong_one_is_named(browse
             ("clients=AB", "1 clients were given; use 2 to 6."),
             ("clients=AB,X", "Client 2 needs classes, some of A to F"),
             ("%3Cb%3E=1&&=", ""),
+            ("%", ""),
         ):
             tab.evaluate("hash => { location.hash = hash; }", f"submodels:{given}")
             tab.wait_for_function("hash => location.hash.endsWith(hash)", arg=given)
