@@ -1,5 +1,8 @@
 """Live pictures: settings that Python and a hand can set, HTML for pages, and a widget in anywidget's form for Jupyter.
 
+In Jupyter too a picture is its HTML, which a saved notebook keeps and which moves without a kernel.  While the kernel
+runs, the figure and the widget's model, which is shown nowhere, hold one state: they find each other by a key.
+
 Scripts and styles stand in `assets`: what all pictures share in `live.js` and `playground.css`, each picture's beside.
 """
 
@@ -11,6 +14,7 @@ import importlib.util
 import json
 import os
 import re
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache, cached_property
@@ -86,33 +90,37 @@ class Live(ABC):
 
         alone=False: the page that shows it brings `page_style()` and `page_script()`, as the book's pages do.
         """
+        return self._html(alone, self.config())
+
+    def _html(self, alone: bool, config: Mapping[str, Any]) -> str:
         # Without "<" no text in the data can end the script element that holds it.
-        config = json.dumps(self.config(), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        data = json.dumps(config, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         caption = f"\n<figcaption>{html.escape(self.caption)}</figcaption>" if self.caption else ""
         style = f"\n<style>\n{self.style()}\n</style>" if alone else ""
         script = f'\n<script type="module">\n{self.module()}\n</script>' if alone else ""
         return (
             f'<figure class="{self.classes}" id="{self.name}">{style}\n<div class="pg-body">{self.still()}</div>'
-            f'{caption}\n<script type="application/json">{config}</script>{script}\n</figure>'
+            f'{caption}\n<script type="application/json">{data}</script>{script}\n</figure>'
         )
 
     @classmethod
     def module(cls) -> str:
         """The picture's script, one JavaScript module."""
-        return "\n".join(map(asset, ("live.js", *cls.scripts)))
+        return _script("live.js", *cls.scripts)
 
     @classmethod
     def style(cls) -> str:
         """The picture's style."""
-        return "\n".join(map(asset, ("playground.css", *cls.styles)))
+        return _style("playground.css", *cls.styles)
 
     @cached_property
     def widget(self) -> Any:
-        """The picture as a live widget, whose state is this one's (made once, shared by all displays).
+        """The live widget whose state is this one's (made once, shared by all displays).
 
+        Shown by itself it is the picture once more, for places where a page's scripts do not reach the kernel.
         Raises ImportError where anywidget is missing; the HTML face needs nothing.
         """
-        widget = _widget_class(type(self))(state=self.state, config=self.config())
+        widget = _widget_class(type(self))(state=self.state, config=self.config() | {"key": uuid.uuid4().hex})
         widget.observe(self._moved, names="state")
         return widget
 
@@ -123,11 +131,8 @@ class Live(ABC):
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         # A batch run's outputs are shown by pages that bring style and script, once for all of them.
         alone = not os.environ.get("FEDCORE_BATCH")
-        bundle = {"text/html": self.html(alone), "text/plain": repr(self)}
-        if can_be_live():
-            view = "application/vnd.jupyter.widget-view+json"
-            bundle[view] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        return bundle
+        config = self.config() | ({"key": self.widget.config["key"]} if can_be_live() else {})
+        return {"text/html": self._html(alone, config), "text/plain": repr(self)}
 
 
 def can_be_live() -> bool:
@@ -163,15 +168,25 @@ def look(method: str) -> dict[str, str]:
 
 def page_script() -> str:
     """All pictures' scripts as one plain script: pages that are opened from files may load no modules."""
-    scripts = (f"{{\n{asset(name)}\n}}" for kind in _kinds() for name in kind.scripts)
-    text = "\n".join((asset("live.js"), *scripts))
+    scripts = (f"{{\n{_script(name)}\n}}" for kind in _kinds() for name in kind.scripts)
+    text = "\n".join((_script("live.js"), *scripts))
     plain = re.sub(r"^export default .*", "", text, flags=re.MULTILINE)
     return f'(() => {{\n"use strict";\n{plain}\n}})();\n'
 
 
 def page_style() -> str:
     """All pictures' styles."""
-    return "\n".join(map(asset, ("playground.css", *(name for kind in _kinds() for name in kind.styles)))) + "\n"
+    return _style("playground.css", *(name for kind in _kinds() for name in kind.styles)) + "\n"
+
+
+def _script(*names: str) -> str:
+    """Scripts without the spaces around signs that no text of theirs has."""
+    return re.sub(r" (=>|[=!]==|&&|\|\|) ", r"\1", "\n".join(map(asset, names)))
+
+
+def _style(*names: str) -> str:
+    """Styles without the spaces and semicolons that say nothing."""
+    return re.sub(r";(?=})|(?<=[,>]) | (?=>)", "", "\n".join(map(asset, names)))
 
 
 def _kinds() -> list[type[Live]]:

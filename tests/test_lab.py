@@ -1,4 +1,4 @@
-"""Chapters in JupyterLab: what MyST markdown adds to plain markdown is drawn there too, not shown as raw text."""
+"""JupyterLab: chapters show what MyST markdown adds, not raw text, and a playground outlives its kernel."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 from browser import chromium
 
@@ -37,14 +38,18 @@ FIND = """async css => {
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """The address of a JupyterLab of its own on a folder with one chapter."""
+    """The address of a JupyterLab of its own on a folder with one chapter and a notebook with a playground."""
     folder = tmp_path_factory.mktemp("lab")
     shutil.copy(ROOT / "book" / CHAPTER, folder)
+    cells = map(nbformat.v4.new_code_cell, ("import fedcore\npg = fedcore.playground()\npg", "pg.lr = 0.3\npg.start"))
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=list(cells), metadata=kernel), folder / "playground.ipynb")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     kinds = ("CONFIG", "DATA", "RUNTIME")
-    env = os.environ | {f"JUPYTER_{kind}_DIR": str(folder / kind) for kind in kinds}
+    env = {name: v for name, v in os.environ.items() if name not in ("FEDCORE_LIVE", "FEDCORE_BATCH")}
+    env |= {"PYTHONPATH": str(ROOT)} | {f"JUPYTER_{kind}_DIR": str(folder / kind) for kind in kinds}
     env |= {f"JUPYTERLAB_{kind}_DIR": str(folder / kind) for kind in ("SETTINGS", "WORKSPACES")}
     options = [f"--ServerApp.port={port}", "--ServerApp.ip=localhost", "--IdentityProvider.token=", "--no-browser"]
     options += [f"--ServerApp.root_dir={folder}", "--ServerApp.allow_root=True", "--ServerApp.port_retries=0"]
@@ -53,7 +58,7 @@ def lab(tmp_path_factory):
             [sys.executable, "-m", "jupyterlab", *options], env=env, cwd=folder, stdout=log, stderr=subprocess.STDOUT
         )
     try:
-        address = f"http://localhost:{port}/lab/tree/{CHAPTER}"
+        address = f"http://localhost:{port}/lab/tree/"
         for _ in range(600):
             assert server.poll() is None, (folder / "log").read_text()
             try:
@@ -71,9 +76,62 @@ def test_an_algorithm_a_theorem_and_a_numbered_equation_are_drawn(lab):
     with chromium() as browser:
         tab, errors = browser.new_page(viewport={"width": 1280, "height": 1000}), []
         tab.on("pageerror", lambda e: errors.append(e.message))
-        tab.goto(f"{lab}?reset", timeout=120_000)
+        tab.goto(f"{lab}{CHAPTER}?reset", timeout=120_000)
         tab.wait_for_selector(".jp-Notebook .jp-MarkdownCell", timeout=120_000)
         for css, word in SHOWN.items():
             assert word in tab.evaluate(FIND, css), f"{css} is not drawn"
         assert "{prf:" not in tab.inner_text(".jp-Notebook")
+        assert not errors
+
+
+def test_a_playground_and_the_kernel_hold_one_state_and_without_the_kernel_the_saved_picture_moves(lab):
+    """Once with the kernel that made it, once more after that is gone and the notebook was opened anew."""
+    pytest.importorskip("anywidget")
+    mounted = "document.querySelector('figure.fc-ready')?.playground"
+    with chromium() as browser:
+        tab, errors = browser.new_page(viewport={"width": 1280, "height": 1200}), []
+        tab.set_default_timeout(60_000)
+        tab.on("pageerror", lambda e: errors.append(e.message))
+        tab.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+
+        def run(cell):
+            for _ in range(60):  # it says that the kernel is idle before it listens to it
+                tab.locator(".jp-CodeCell .jp-Editor .cm-content").nth(cell).click()
+                tab.keyboard.press("Control+Enter")
+                tab.wait_for_timeout(1000)
+                if tab.locator(".jp-CodeCell .jp-InputPrompt").nth(cell).inner_text().strip() != "[ ]:":
+                    return
+
+        tab.goto(f"{lab}playground.ipynb?reset", timeout=120_000)
+        run(0)
+        tab.wait_for_function("Object.keys(globalThis.fcModels || {}).length", timeout=120_000)
+        tab.wait_for_function(mounted)
+        tab.locator(".pg-start").press("ArrowRight")
+        tab.wait_for_timeout(500)  # a hand's change is told when it has settled
+        run(1)
+        tab.wait_for_function(f"{mounted}.get().lr === 0.3")
+        assert tab.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output").inner_text() == "[-1.55, 1.9]"
+        tab.keyboard.press("Control+s")
+        tab.wait_for_selector(".jp-mod-current:not(.jp-mod-dirty)")
+
+        base, token = lab.removesuffix("/lab/tree/"), {c["name"]: c["value"] for c in tab.context.cookies()}["_xsrf"]
+        ask = tab.context.request
+        for session in ask.get(f"{base}/api/sessions").json():
+            ask.delete(f"{base}/api/sessions/{session['id']}", headers={"X-XSRFToken": token})
+        tab.goto("about:blank")
+        tab.goto(f"{lab}playground.ipynb?reset", timeout=120_000)
+        tab.wait_for_function(mounted)
+        tab.wait_for_timeout(3000)  # a widget's view would by now have given up
+        assert not tab.evaluate("Object.keys(globalThis.fcModels || {}).length"), "the kernel is still there"
+        box = tab.locator(".pg-start").bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        before = tab.evaluate(f"{mounted}.get().start")
+        tab.mouse.move(x, y)
+        tab.mouse.down()
+        tab.mouse.move(x + 40, y + 40)
+        tab.mouse.up()
+        after = tab.evaluate(f"{mounted}.get().start")
+        assert after[0] > before[0]
+        assert after[1] < before[1]
+        assert "Error" not in tab.locator(".jp-OutputArea-output").first.inner_text()
         assert not errors

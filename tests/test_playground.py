@@ -52,7 +52,7 @@ def random_state(method, number):
 
 CORE = f"""{HEAD}<title>core</title><script type="module">
 {Playground.module()}
-window.core = {{render, placed, run, problem, cohort, checked, METHODS, DEFAULTS}};
+window.core = {{widget, placed, run, problem, cohort, checked, METHODS, DEFAULTS}};
 </script>"""
 
 
@@ -220,22 +220,28 @@ def test_a_widget_and_python_hold_one_state(monkeypatch):
     moved = pg.state | {"cohort": 1, "start": [0.25, 0.5]}
     widget.state = moved  # what a hand in the page does
     assert (pg.cohort, pg.start, pg.state) == (1, [0.25, 0.5], moved)
-    monkeypatch.setattr(live, "can_be_live", lambda: True)
-    assert {"text/html", "text/plain", "application/vnd.jupyter.widget-view+json"} == set(pg._repr_mimebundle_())
 
 
-def test_without_a_kernel_or_anywidget_or_where_it_is_switched_off_the_output_is_html_alone(monkeypatch):
-    pg, html = fc.playground(), {"text/html", "text/plain"}
-    assert set(pg._repr_mimebundle_()) == html
+def test_an_output_is_html_and_names_its_model_only_where_a_kernel_would_answer(monkeypatch):
+    pg, key = fc.playground(), '"key":'
+
+    def shown():
+        bundle = pg._repr_mimebundle_()
+        assert set(bundle) == {"text/html", "text/plain"}, "what a saved notebook cannot show without its kernel"
+        return bundle["text/html"]
+
+    assert key not in shown()
     IPython = pytest.importorskip("IPython")
+    pytest.importorskip("anywidget")
     monkeypatch.delenv("FEDCORE_LIVE", raising=False)
     monkeypatch.setattr(IPython, "get_ipython", lambda: types.SimpleNamespace(kernel=True))
-    assert set(pg._repr_mimebundle_()) > html
+    assert f'{key}"{pg.widget.config["key"]}"' in shown()
+    assert key not in pg.html()
     monkeypatch.setenv("FEDCORE_LIVE", "0")
-    assert set(pg._repr_mimebundle_()) == html
+    assert key not in shown()
     monkeypatch.delenv("FEDCORE_LIVE")
     monkeypatch.setattr(live.importlib.util, "find_spec", lambda name: None)
-    assert set(pg._repr_mimebundle_()) == html
+    assert key not in shown()
 
 
 def test_the_widget_face_follows_its_model_and_tells_it_what_a_hand_does(browser, tmp_path):
@@ -249,7 +255,7 @@ def test_the_widget_face_follows_its_model_and_tells_it_what_a_hand_does(browser
                 window.model = {values, saved: 0, listeners, get: (k) => values[k], set: (k, v) => (values[k] = v),
                     save_changes: () => (model.saved += 1), on: (e, f) => listeners.push(f),
                     off: (e, f) => listeners.splice(listeners.indexOf(f), 1)};
-                window.leave = core.render({model, el: document.body});
+                window.leave = core.widget.render({model, el: document.body});
             }""",
             [pg.config(), pg.state],
         )
@@ -271,6 +277,37 @@ def test_the_widget_face_follows_its_model_and_tells_it_what_a_hand_does(browser
         assert tab.evaluate("model.saved") == saved, "what came from Python was sent back"
         tab.evaluate("leave()")
         assert tab.evaluate("model.listeners.length") == 0
+
+
+def test_a_figure_stands_without_its_model_follows_it_while_it_is_there_and_outlives_it(browser, tmp_path):
+    pytest.importorskip("anywidget")
+    pg = fc.playground()
+    figure = pg._html(False, pg.config() | {"key": "k"})
+    (tmp_path / "core.html").write_text(f"{CORE}{figure}<style>{Playground.style()}</style>", "utf-8")
+    with opened(browser, tmp_path / "core.html") as tab:
+        tab.wait_for_function("window.core")
+        tab.locator(".pg-start").press("ArrowRight")
+        assert tab.get_by_role("button", name="Link").count() == 0, "a notebook's address names no picture"
+        tab.evaluate(
+            """([config, state]) => {
+                const values = {config, state}, listeners = [];
+                window.model = {values, saved: 0, listeners, get: (k) => values[k], set: (k, v) => (values[k] = v),
+                    save_changes: () => (model.saved += 1), on: (e, f) => listeners.push(f),
+                    off: (e, f) => listeners.splice(listeners.indexOf(f), 1)};
+                window.leave = core.widget.initialize({model});
+            }""",
+            [pg.config() | {"key": "k"}, pg.state | {"lr": 0.05}],
+        )
+        tab.clock.run_for(300)
+        assert (state(tab)["lr"], state(tab)["start"]) == (0.05, pg.start), "the kernel's state holds"
+        tab.locator(".pg-start").press("ArrowRight")
+        tab.clock.run_for(300)
+        assert tab.evaluate("model.values.state.start") == [-1.55, 1.9]
+        saved = tab.evaluate("leave(), model.saved")
+        assert tab.evaluate("model.listeners.length") == 0
+        tab.locator(".pg-start").press("ArrowRight")
+        tab.clock.run_for(300)
+        assert (state(tab)["start"], tab.evaluate("model.saved")) == ([-1.5, 1.9], saved)
 
 
 # ------------------------------------------------------------------------------------------------ by hand
@@ -304,6 +341,33 @@ def test_the_picture_follows_the_pointer_before_it_lets_go(browser, page):
         assert says(tab) in seen
 
 
+def test_under_a_moving_hand_nothing_changes_that_the_browser_lays_out_the_page_s_layers_by(browser, tmp_path):
+    """These are attributes `transform`, transparent elements, and the extent of what is drawn."""
+    path = tmp_path / "ring.html"
+    path.write_text(f"{HEAD}<title>t</title><body>{fc.playground(6, ['DFedAvg', 'FedAvg']).html()}", "utf-8")
+    extent = (
+        "[...document.querySelectorAll('.pg-plane, .pg-chart svg')].map(e => [e.getBBox().width, e.getBBox().height])"
+    )
+    with opened(browser, path) as tab:
+        box = tab.locator(".pg-client").first.bounding_box()
+        tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        tab.mouse.down()
+        tab.clock.run_for(300)
+        tab.evaluate("""() => {
+            window.changed = new Set();
+            const watch = new MutationObserver((all) => all.forEach((one) => changed.add(one.attributeName)));
+            watch.observe(document.querySelector(".pg-body"), {subtree: true, attributes: true});
+        }""")
+        before = tab.evaluate(extent)
+        for k in range(8):
+            tab.mouse.move(box["x"] + 30 * k, box["y"] - 10 * k)
+            tab.clock.run_for(50)
+            assert tab.evaluate(extent) == before
+        changed = set(tab.evaluate("[...changed]"))
+        assert "d" in changed
+        assert not changed & {"transform", "style", "opacity"}, changed
+
+
 def test_what_a_hand_has_set_up_is_computed_as_the_package_does(browser, page):
     with opened(browser, page) as tab:
         tab.locator(".pg-client").nth(1).press("Shift+ArrowDown")
@@ -332,6 +396,44 @@ def test_a_finger_moves_a_handle_and_the_page_stays(browser, page):
         moved = np.array(state(tab)["start"]) - before
         np.testing.assert_allclose(moved, [40 / unit, 40 / unit], atol=0.05)
         assert tab.evaluate("scrollY") == 0
+
+
+def test_a_hand_keeps_hold_of_a_point_while_the_page_scrolls_and_its_window_changes(browser, page):
+    with opened(browser, page, (1000, 400)) as tab:
+
+        def middle(what):
+            box = tab.locator(what).bounding_box()
+            return np.array([box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])
+
+        tab.mouse.move(*middle(".pg-start"))
+        tab.mouse.down()
+        tab.evaluate("scrollTo(0, 80)")
+        for size in ((1000, 400), (500, 800)):
+            tab.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
+            hand = middle(".pg-plane") + np.array([31, -22])
+            tab.mouse.move(*hand)
+            tab.clock.run_for(100)
+            np.testing.assert_allclose(middle(".pg-start"), hand, atol=1)
+
+
+def test_other_buttons_of_a_mouse_and_keys_of_the_browser_move_nothing(browser, page):
+    with opened(browser, page) as tab:
+        before, box = state(tab), tab.locator(".pg-start").bounding_box()
+        tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        tab.mouse.down(button="right")
+        tab.mouse.move(box["x"] + 90, box["y"] + 90)
+        tab.mouse.up(button="right")
+        for key in ("Alt+ArrowRight", "Control+ArrowUp", "Meta+ArrowDown"):
+            tab.locator(".pg-start").press(key)
+        assert state(tab) == before
+
+
+def test_on_dark_pages_the_browser_s_own_controls_are_dark(browser, page):
+    scheme = "getComputedStyle(document.querySelector('.fc-pg input')).colorScheme"
+    with opened(browser, page) as tab:
+        assert tab.evaluate(scheme) != "dark"
+        tab.evaluate("document.body.dataset.jpThemeLight = 'false'")
+        assert tab.evaluate(scheme) == "dark"
 
 
 def test_every_point_and_control_has_a_name_and_answers_to_keys(browser, page):
@@ -432,6 +534,9 @@ BAD = {
     "singular": ("clients=-1,0,1,0,0;1,0,1,0,0", "Client 2 has the curvature 0: its minimum is a line"),
     "unstable": ("lr=1.5", "η · curvature is 4.05 for client 2, and local steps grow beyond 2: use η < 0.74."),
     "nonsense": ("%3Cb%3E=1&&=", ""),
+    "half a code": ("seed=%E0&lr=%", "lr is NaN, not a number; it stays 0.1."),
+    "a name that JavaScript has": ("methods=constructor:1,FedAvg", "The playground has no method constructor."),
+    "more than there is room for": ("clients=1;2;3", "it stays 2. And 6 more."),
 }
 
 

@@ -1,10 +1,11 @@
 // What the live pictures share: numbers in words, drawing that touches only what has changed, controls, and the two
 // places where a picture stands, pages and notebooks.
 
+const {PI, abs, cos, hypot, max, min, sin, sqrt} = Math;
 const short = (v) => {
   if (!Number.isFinite(v)) return "not finite";
-  if (v !== 0 && Math.abs(v) < 1e-3) return v.toExponential(0).replace("e-", " · 10^-").replace(/\^-(\d+)/, (_, d) => superscript(`-${d}`));
-  return String(+v.toPrecision(Math.abs(v) >= 1 ? 3 : 2)).replace("-", "−");
+  if (v !== 0 && abs(v) < 1e-3) return v.toExponential(0).replace("e-", " · 10^-").replace(/\^-(\d+)/, (_, d) => superscript(`-${d}`));
+  return String(+v.toPrecision(abs(v) >= 1 ? 3 : 2)).replace("-", "−");
 };
 const superscript = (text) => [...String(text)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
 const listed = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
@@ -30,6 +31,19 @@ const finite = (v, low, high, otherwise, name, problems) => {
   else return +v;
   return otherwise;
 };
+
+// What the page's address says behind `#name:`, or null; a percent sign that is no code stands for itself.
+const behind = (name) => {
+  if (!location.hash.startsWith(name)) return null;
+  const text = location.hash.slice(name.length);
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+};
+// Complaints as one text that leaves the picture its place.
+const few = (all) => all.slice(0, 3).join(" ") + (all.length > 3 ? ` And ${all.length - 3} more.` : "");
 
 const SVG = "http://www.w3.org/2000/svg";
 const make = (tag, attributes = {}, parent = null, text = null) => {
@@ -63,6 +77,10 @@ const settled = (call) => {
 };
 const px = (v) => Math.round(10 * v) / 10;
 
+// Wider than all that is drawn on it: where the extent of a drawing changes, or an attribute `transform`, the browser
+// puts together the layers of the whole page anew, and that in each frame.
+const ground = (svg, w, h) => make("rect", {x: -9 * w, y: -9 * h, width: 19 * w, height: 19 * h, fill: "transparent", "pointer-events": "none"}, svg);
+
 // Draws into a group, again and again: put(tag, attributes, text) takes up the element of the last picture where there
 // is one and touches what has changed, so that a picture follows a finger on a slow phone.
 function pen(group) {
@@ -77,11 +95,11 @@ function pen(group) {
       item = all[k] = {tag, e, was: {}, text: null};
     }
     k += 1;
-    for (const [name, v] of Object.entries(attributes)) {
-      if (item.was[name] !== v) item.e.setAttribute(name, v);
+    if (item.was !== attributes) {
+      for (const name in attributes) if (item.was[name] !== attributes[name]) item.e.setAttribute(name, attributes[name]);
+      for (const name in item.was) if (!(name in attributes)) item.e.removeAttribute(name);
+      item.was = attributes;
     }
-    for (const name in item.was) if (!(name in attributes)) item.e.removeAttribute(name);
-    item.was = attributes;
     if (item.text !== text) item.e.textContent = item.text = text;
   };
   put.begin = () => (k = 0);
@@ -91,25 +109,20 @@ function pen(group) {
   return put;
 }
 
-// Markers by matplotlib's letters, as elsewhere in the book; r is about the radius.
-const polygon = (r, points, turn = -90) => "M" + points.map((q, k) => {
-  const t = ((360 * k) / points.length + turn) * (Math.PI / 180);
-  return `${px(r * q * Math.cos(t))} ${px(r * q * Math.sin(t))}`;
-}).join("L") + "Z";
-function marker(code, r) {
-  const b = 0.42 * r, a = 1.1 * r;
-  const plus = `M${-b} ${-a}H${b}V${-b}H${a}V${b}H${b}V${a}H${-b}V${b}H${-a}V${-b}H${-b}Z`;
-  const shapes = {
-    o: `M${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
-    s: polygon(1.25 * r, [1, 1, 1, 1], -45),
-    D: polygon(1.3 * r, [1, 1, 1, 1]),
-    "^": polygon(1.3 * r, [1, 1, 1]),
-    v: polygon(1.3 * r, [1, 1, 1], 90),
-    P: plus,
-    X: polygon(1.2 * r, [1, 0.5, 1, 0.5, 1, 0.5, 1, 0.5], -45),
-    "*": polygon(1.5 * r, [1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42]),
-  };
-  return shapes[code] || shapes.o;
+// Markers by matplotlib's letters, as elsewhere in the book, around (x, y); r is about the radius.
+const FOUR = [1, 1, 1, 1], THREE = [1, 1, 1], CROSS = [1, 0.5, 1, 0.5, 1, 0.5, 1, 0.5], STAR = [1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42, 1, 0.42];
+const SHAPES = {s: [1.25, FOUR, -45], D: [1.3, FOUR], "^": [1.3, THREE], v: [1.3, THREE, 90], X: [1.2, CROSS, -45], "*": [1.5, STAR]};
+function marker(code, r, x = 0, y = 0) {
+  if (code === "P") {
+    const b = 0.42 * r, c = 0.68 * r;
+    return `M${px(x - b)} ${px(y - b - c)}h${2 * b}v${c}h${c}v${2 * b}h${-c}v${c}h${-2 * b}v${-c}h${-c}v${-2 * b}h${c}Z`;
+  }
+  if (!SHAPES[code]) return `M${px(x - r)} ${px(y)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`;
+  const [size, points, turn = -90] = SHAPES[code];
+  return "M" + points.map((q, k) => {
+    const t = ((360 * k) / points.length + turn) * (PI / 180);
+    return `${px(x + r * size * q * cos(t))} ${px(y + r * size * q * sin(t))}`;
+  }).join("L") + "Z";
 }
 
 // Buttons and ranges; before: called when one is used.
@@ -185,35 +198,65 @@ function copier() {
   return {copied, copy};
 }
 
-// Every figure of a page that is not yet live.  Each holds its configuration as JSON.
-function mountAll(mount, which) {
-  if (typeof document === "undefined") return;
-  for (const root of document.querySelectorAll(which)) {
-    const store = root.querySelector("script[type='application/json']");
-    if (store) root.playground = mount(root, JSON.parse(store.textContent));
-  }
-}
-
-// anywidget's form: the notebook's kernel and the page hold one state.
-const widgetOf = (mount, className) => ({model, el}) => {
-  const config = {...model.get("config"), widget: true, state: model.get("state")};
-  const root = html("figure", {className}, el);
+// A picture in `root` that holds one state with a model of the kernel, as long as `follow` gives it one.
+function live(mount, root, config) {
+  let model = null, ours = "";
   // Else JupyterLab takes the arrow keys of what has the focus.
   root.addEventListener("focusin", (event) => (event.target.dataset.lmSuppressShortcuts = true));
-  if (config.caption) html("figcaption", {textContent: config.caption}, root);
-  let ours = "";
   const view = mount(root, config, (state) => {
     ours = JSON.stringify(state);
-    model.set("state", state);
-    model.save_changes();
+    model?.set("state", state);
+    model?.save_changes();
   });
   const listen = () => {
     const state = model.get("state");
     if (JSON.stringify(state) !== ours) view.set(state);
   };
-  model.on("change:state", listen);
-  return () => {
-    model.off("change:state", listen);
-    view.destroy();
+  view.follow = (given) => {
+    if (given === model) return;
+    model?.off("change:state", listen);
+    model = given;
+    model?.on("change:state", listen);
+    if (model) listen();
   };
-};
+  root.playground = view;
+  return view;
+}
+
+// Every figure of a page that is not yet live.  Each holds its configuration as JSON.  In a notebook it stands without
+// the kernel too, and follows the model of its key from when the kernel has one.
+function mountAll(mount, which) {
+  if (typeof document === "undefined") return;
+  for (const root of document.querySelectorAll(which)) {
+    const store = root.querySelector("script[type='application/json']");
+    if (!store) continue;
+    const config = JSON.parse(store.textContent), view = live(mount, root, config);
+    if (!config.key) continue;
+    const follow = () => view.follow(globalThis.fcModels?.[config.key]);
+    addEventListener("fc-models", follow);
+    follow();
+  }
+}
+
+// anywidget's form.  A model is known to the page as soon as the kernel has it; where a widget is shown by itself, it
+// brings its own figure.
+const widgetOf = (mount, className) => ({
+  initialize: ({model}) => {
+    const tell = (now) => {
+      (globalThis.fcModels ||= {})[model.get("config").key] = now;
+      dispatchEvent(new Event("fc-models"));
+    };
+    tell(model);
+    return () => tell();
+  },
+  render: ({model, el}) => {
+    const config = {...model.get("config"), state: model.get("state")}, root = html("figure", {className}, el);
+    if (config.caption) html("figcaption", {textContent: config.caption}, root);
+    const view = live(mount, root, config);
+    view.follow(model);
+    return () => {
+      view.follow();
+      view.destroy();
+    };
+  },
+});

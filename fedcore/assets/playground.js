@@ -52,12 +52,12 @@ function problem(s) {
   const P = {n, logistic, A: new Float64Array(3 * n), b: new Float64Array(2 * n), a: new Float64Array(8 * n),
              q: new Float64Array(4 * n), K: new Int32Array(n), W: mixing(s.topology, n)};
   s.clients.forEach((c, i) => {
-    const [l1, l2] = c.curvature, t = (c.angle * Math.PI) / 180, u = Math.cos(t), v = Math.sin(t);
+    const [l1, l2] = c.curvature, t = (c.angle * PI) / 180, u = cos(t), v = sin(t);
     P.b.set(c.optimum, 2 * i);
     P.A.set([l1 * u * u + l2 * v * v, (l1 - l2) * u * v, l1 * v * v + l2 * u * u], 3 * i);
-    P.K[i] = Math.max(1, Math.floor(s.local_steps * (1 - (n > 1 ? (s.uneven * i) / (n - 1) : 0)) + 0.5));
+    P.K[i] = max(1, Math.floor(s.local_steps * (1 - (n > 1 ? (s.uneven * i) / (n - 1) : 0)) + 0.5));
     if (logistic) {
-      const p = Math.sqrt(8 * l1), q = Math.sqrt(8 * l2), h = Math.SQRT1_2;
+      const p = sqrt(8 * l1), q = sqrt(8 * l2), h = Math.SQRT1_2;
       const along = [p * u, p * v], across = [-q * v, q * u];
       for (let k = 0; k < 2; k++) {
         P.a[8 * i + k] = along[k];
@@ -84,7 +84,7 @@ function mixing(topology, n) {
   }
   const pairs = Array.from({length: n - 1}, (_, i) => [topology === "star" ? 0 : i, i + 1]);
   for (const pair of pairs) for (const i of pair) degree[i] += 1;
-  for (const [i, k] of pairs) W[n * i + k] = W[n * k + i] = 1 / (1 + Math.max(degree[i], degree[k]));
+  for (const [i, k] of pairs) W[n * i + k] = W[n * k + i] = 1 / (1 + max(degree[i], degree[k]));
   for (let i = 0; i < n; i++) W[n * i + i] = 1 - W.subarray(n * i, n * (i + 1)).reduce((a, b) => a + b, 0);
   return W;
 }
@@ -124,28 +124,18 @@ function hessian(P, i, x, y) {
   return bend;
 }
 
-// F(x) less its value at no particular point: only differences of it are drawn.
+// F(x) of a logistic problem.
 function objective(P, x, y) {
   let sum = 0;
-  for (let i = 0; i < P.n; i++) sum += localObjective(P, i, x, y);
+  for (let k = 0; k < 4 * P.n; k++) {
+    const z = P.a[2 * k] * x + P.a[2 * k + 1] * y;
+    sum += (max(z, 0) + Math.log1p(Math.exp(-abs(z))) - P.q[k] * z) / 4;
+  }
   return sum / P.n;
 }
 
-function localObjective(P, i, x, y) {
-  let sum = 0;
-  if (!P.logistic) {
-    const ex = x - P.b[2 * i], ey = y - P.b[2 * i + 1], A = P.A, o = 3 * i;
-    return 0.5 * (A[o] * ex * ex + 2 * A[o + 1] * ex * ey + A[o + 2] * ey * ey);
-  }
-  for (let j = 0, o = 8 * i; j < 4; j++, o += 2) {
-    const z = P.a[o] * x + P.a[o + 1] * y;
-    sum += (Math.max(z, 0) + Math.log1p(Math.exp(-Math.abs(z))) - P.q[4 * i + j] * z) / 4;
-  }
-  return sum;
-}
-
 const eigenvalues = ([a, b, c]) => {
-  const mid = (a + c) / 2, gap = Math.hypot((a - c) / 2, b);
+  const mid = (a + c) / 2, gap = hypot((a - c) / 2, b);
   return [mid - gap, mid + gap];
 };
 
@@ -170,12 +160,12 @@ function optimum(P) {
     const S = [0, 0, 0];
     for (let i = 0; i < P.n; i++) hessian(P, i, x, y).forEach((h, k) => (S[k] += h));
     const det = S[0] * S[2] - S[1] * S[1], [low, high] = eigenvalues(S);
-    if (!(low > 1e-10 * Math.max(1, high))) return null;
+    if (!(low > 1e-10 * max(1, high))) return null;
     const dx = (S[2] * g[0] - S[1] * g[1]) / det, dy = (S[0] * g[1] - S[1] * g[0]) / det;
     let step = 1, next = null;
     for (; step > 1e-4; step /= 2) { // far out the sigmoid is flat: no step may make the gradient longer
       next = slope(x - step * dx, y - step * dy);
-      if (Math.hypot(...next) < Math.hypot(...g)) break;
+      if (hypot(...next) < hypot(...g)) break;
     }
     if (step <= 1e-4) break;
     x -= step * dx;
@@ -186,9 +176,9 @@ function optimum(P) {
 }
 
 // Floyd's draw of m of n clients: the cohorts of the package, to the bit.
-const drawn = new Map();
+const drawn = new Map(), everyone = [];
 function cohort(seed, t, n, m) {
-  if (m >= n) return Array.from({length: n}, (_, i) => i);
+  if (m >= n) return (everyone[n] ||= Array.from({length: n}, (_, i) => i));
   const key = `${seed},${t},${n},${m}`;
   if (!drawn.has(key)) {
     const chosen = new Set();
@@ -218,7 +208,7 @@ const perturbed = (P, rho, hvp) => (i, x, y) => {
       ex = bend[0] * gx + bend[1] * gy;
       ey = bend[1] * gx + bend[2] * gy;
     }
-    const scale = rho / (Math.sqrt(ex * ex + ey * ey) + EPS);
+    const scale = rho / (sqrt(ex * ex + ey * ey) + EPS);
     gradient(P, i, x + scale * ex, y + scale * ey);
   }
   vx = gx;
@@ -412,7 +402,7 @@ function parameters(s, name) {
 }
 
 const FAR = 1e6;
-const lost = (x) => !(Math.abs(x[0]) < FAR && Math.abs(x[1]) < FAR);
+const lost = (x) => !(abs(x[0]) < FAR && abs(x[1]) < FAR);
 
 // `rounds` rounds of a method: the server's path [x, y, ...] of rounds + 1 points, shorter where it leaves all bounds.
 // traces: for some rounds, the clients' local iterates.
@@ -431,13 +421,13 @@ function run(P, s, name, rounds, wanted = []) {
 // Where a method comes to rest when all clients take part, or null; `patience` local steps at most, two thousand rounds
 // at most.  from: the round up to which all did.  near: the step of a round that counts as rest.
 function fixedPoint(P, s, name, from = null, patience = 3e5, near = 1e-9) {
-  const rounds = Math.min(2000, patience / (P.n * s.local_steps)), all = {...s, cohort: null}, r = from || begin(all);
+  const rounds = min(2000, patience / (P.n * s.local_steps)), all = {...s, cohort: null}, r = from || begin(all);
   for (let t = 0; t < rounds; t++) {
     const [x, y] = r.x;
     round(P, all, name, r);
     if (lost(r.x)) return null;
     // a step that small may still be one of very many: ask for stillness in proportion to how far it has come
-    if (t > 2 && Math.hypot(r.x[0] - x, r.x[1] - y) < near) return r.x;
+    if (t > 2 && hypot(r.x[0] - x, r.x[1] - y) < near) return r.x;
   }
   return null;
 }
@@ -447,7 +437,7 @@ function warnings(P, s) {
   const out = [];
   let steepest = 0, who = 0;
   s.clients.forEach((c, i) => {
-    const [low, high] = [Math.min(...c.curvature), Math.max(...c.curvature)];
+    const [low, high] = [min(...c.curvature), max(...c.curvature)];
     if (high > steepest) [steepest, who] = [high, i];
     if (low < 0) out.push(`Client ${i + 1} has the curvature ${short(low)} < 0: it has no minimum, its steps run away.`);
     else if (low === 0) out.push(`Client ${i + 1} has the curvature 0: its minimum is a line, not a point.`);
@@ -466,9 +456,10 @@ const RANGE = {
   place: [-1e3, 1e3], curvature: [-1e3, 1e3], angle: [-1e4, 1e4],
 };
 
-// A state with everything in range: what is wrong in `given` is said in `problems` and left as it is in `old`.
+// A state with everything in range: what is wrong in `given` is said in `problems` and left as it is in `old`.  States
+// share what is equal, and nothing in them is changed.
 function checked(given, old = DEFAULTS, problems = []) {
-  const s = structuredClone(old);
+  const s = {...old};
   const set = (name) => {
     if (given[name] !== undefined) s[name] = finite(given[name], ...RANGE[name], old[name], name, problems);
   };
@@ -492,7 +483,8 @@ function checked(given, old = DEFAULTS, problems = []) {
       problems.push(`${given.clients?.length ?? 0} clients were given; use 2 to 8.`);
     } else {
       s.clients = given.clients.map((c, i) => {
-        const was = s.clients[i] || placed(i);
+        const was = old.clients[i] || placed(i);
+        if (c === was) return c;
         return {
           optimum: pair(c.optimum ?? was.optimum, was.optimum, RANGE.place, `optimum of client ${i + 1}`),
           curvature: pair(c.curvature ?? was.curvature, was.curvature, RANGE.curvature, `curvature of client ${i + 1}`),
@@ -502,10 +494,10 @@ function checked(given, old = DEFAULTS, problems = []) {
     }
   }
   if (s.problem === "logistic") {
-    s.clients.forEach((c, i) => {
-      if (Math.min(...c.curvature) >= 0) return;
+    s.clients = s.clients.map((c, i) => {
+      if (min(...c.curvature) >= 0) return c;
       problems.push(`A logistic problem has no negative curvature; client ${i + 1} gets the absolute value.`);
-      c.curvature = c.curvature.map(Math.abs);
+      return {...c, curvature: c.curvature.map(abs)};
     });
   }
   const n = s.clients.length;
@@ -514,7 +506,7 @@ function checked(given, old = DEFAULTS, problems = []) {
   if (given.methods !== undefined) {
     s.methods = {};
     for (const [name, h] of Object.entries(given.methods)) {
-      if (!METHODS[name]) {
+      if (!Object.hasOwn(METHODS, name)) {
         problems.push(`The playground has no method ${name}.`);
         continue;
       }
@@ -563,12 +555,12 @@ function fromHash(text) {
   return given;
 }
 function toPython(s) {
-  const num = (v) => trim(v);
-  const clients = s.clients.map((c) => `    dict(optimum=(${c.optimum.map(num).join(", ")}), curvature=(${c.curvature.map(num).join(", ")}), angle=${num(c.angle)}),`);
-  const methods = Object.keys(s.methods).map((name) => `fc.${name}(${Object.entries(parameters(s, name)).map(([k, v]) => `${k}=${num(v)}`).join(", ")})`);
-  const rest = ["lr", "local_steps", "server_lr", "uneven", "rounds", "seed"].map((name) => `${name}=${num(s[name])}`);
+  const pair = (v) => `(${v.map(trim).join(", ")})`;
+  const clients = s.clients.map((c) => `    dict(optimum=${pair(c.optimum)}, curvature=${pair(c.curvature)}, angle=${trim(c.angle)}),`);
+  const methods = Object.keys(s.methods).map((name) => `fc.${name}(${Object.entries(parameters(s, name)).map(([k, v]) => `${k}=${trim(v)}`).join(", ")})`);
+  const rest = ["lr", "local_steps", "server_lr", "uneven", "rounds", "seed"].map((name) => `${name}=${trim(s[name])}`);
   return `fc.playground(clients=[\n${clients.join("\n")}\n], methods=[${methods.join(", ")}], problem="${s.problem}", topology="${s.topology}", ` +
-    `start=(${s.start.map(num).join(", ")}), cohort=${s.cohort ?? "None"}, ${rest.join(", ")})`;
+    `start=${pair(s.start)}, cohort=${s.cohort ?? "None"}, ${rest.join(", ")})`;
 }
 
 // -------------------------------------------------------------------------------------------------- the picture
@@ -579,17 +571,17 @@ const CHART = {w: 300, h: 190, left: 40, right: 12, top: 10, bottom: 30};
 function levelLines(f, levels, nx = 44, ny = 40) {
   const v = new Float64Array((nx + 1) * (ny + 1)), at = (i, j) => v[j * (nx + 1) + i];
   for (let j = 0; j <= ny; j++) for (let i = 0; i <= nx; i++) v[j * (nx + 1) + i] = f((i * W) / nx, (j * H) / ny);
-  const out = [];
+  const out = [], corner = [[0, 0], [1, 0], [1, 1], [0, 1]];
   for (const level of levels) {
     for (let j = 0; j < ny; j++) {
       for (let i = 0; i < nx; i++) {
         const c = [at(i, j), at(i + 1, j), at(i + 1, j + 1), at(i, j + 1)];
-        if (Math.min(...c) > level || Math.max(...c) < level) continue;
+        if (min(...c) > level || max(...c) < level) continue;
         const cuts = [];
         for (let k = 0; k < 4; k++) {
           const a = c[k], b = c[(k + 1) % 4];
           if (a < level === b < level) continue;
-          const q = (level - a) / (b - a), [x0, y0] = [[0, 0], [1, 0], [1, 1], [0, 1]][k], [x1, y1] = [[1, 0], [1, 1], [0, 1], [0, 0]][k];
+          const q = (level - a) / (b - a), [[x0, y0], [x1, y1]] = [corner[k], corner[(k + 1) % 4]];
           cuts.push(`${px(((i + x0 + q * (x1 - x0)) * W) / nx)} ${px(((j + y0 + q * (y1 - y0)) * H) / ny)}`);
         }
         for (let k = 0; k + 1 < cuts.length; k += 2) out.push(`M${cuts[k]}L${cuts[k + 1]}`);
@@ -606,7 +598,7 @@ function told(name, d, fixed, diverged, rounds) {
   if (d === null) return "";
   if (d < 1e-3) return `${name} reaches the optimum (${short(d)} ${after}).`;
   if (fixed === null || fixed < 1e-3) return `${name} is ${short(d)} from the optimum ${after}.`;
-  if (Math.abs(d - fixed) < 0.02 * fixed) return `${name} stops ${short(fixed)} short of the optimum.`;
+  if (abs(d - fixed) < 0.02 * fixed) return `${name} stops ${short(fixed)} short of the optimum.`;
   return `${name} is ${short(d)} from the optimum ${after}, on its way to a fixed point ${short(fixed)} from it.`;
 }
 
@@ -616,11 +608,12 @@ let mounted = 0;
 function mount(root, config, onChange = () => {}) {
   const initial = checked(config.state), looks = config.methods, id = config.name || "playground";
   let s = structuredClone(initial), trouble = [], remembered = structuredClone(initial.methods);
-  const address = () => `#${id}:`;
+  const address = `#${id}:`;
   const fromAddress = () => {
-    if (!location.hash.startsWith(address())) return false;
+    const given = behind(address);
+    if (given === null) return false;
     trouble = [];
-    s = checked(fromHash(decodeURIComponent(location.hash.slice(address().length))), initial, trouble);
+    s = checked(fromHash(given), initial, trouble);
     return true;
   };
   const linked = fromAddress();
@@ -640,6 +633,7 @@ function mount(root, config, onChange = () => {}) {
 
   const plane = make("svg", {viewBox: `0 0 ${W} ${H}`, class: "pg-plane", role: "group"}, stage);
   make("rect", {width: W, height: H, rx: 8, class: "pg-paper"}, plane);
+  ground(plane, W, H);
   const layer = {}, put = {};
   for (const name of ["contours", "ellipses", "traces", "paths", "fixed", "star", "words", "now"]) {
     layer[name] = make("g", {class: `pg-${name}`, "aria-hidden": true}, plane);
@@ -651,17 +645,17 @@ function mount(root, config, onChange = () => {}) {
   // ---- the window: fixed while a hand moves things, wide enough for all of them
   let half = 3.05;
   const fit = () => {
-    const far = Math.max(...s.clients.flatMap((c) => c.optimum.map(Math.abs)), ...s.start.map(Math.abs));
-    half = Math.max(3.05, 1.2 * far);
+    const far = max(...s.clients.flatMap((c) => c.optimum.map(abs)), ...s.start.map(abs));
+    half = max(3.05, 1.2 * far);
   };
   fit();
   const unit = () => W / 2 / half, X = (x) => W / 2 + x * unit(), Y = (y) => H / 2 - y * unit();
-  let box = null; // of the plane, read once when a hand takes hold: the page stays still under it
-  const toWorld = (event) => {
-    const k = W / box.width;
+  const at = ([x, y]) => `${px(X(x))} ${px(Y(y))}`;
+  const toWorld = (event) => { // the page may scroll and grow under a hand that holds something
+    const box = plane.getBoundingClientRect(), k = W / box.width;
     return [((event.clientX - box.left) * k - W / 2) / unit(), (H / 2 - (event.clientY - box.top) * k) / unit()];
   };
-  const bounded = (v, edge) => Math.max(-edge, Math.min(edge, v));
+  const bounded = (v, edge) => max(-edge, min(edge, v));
   const place = ([x, y]) => [x, y].map((v, k) => Math.round(1000 * bounded(v, half * (k ? H / W : 1) * 0.97)) / 1000);
 
   // ---- changes
@@ -678,17 +672,16 @@ function mount(root, config, onChange = () => {}) {
   const client = (i, patch) => change({clients: s.clients.map((c, k) => (k === i ? {...c, ...patch} : c))});
 
   // ---- handles: every point that a hand can move, also by arrow keys
-  const handle = (kind, shape, words, move, where) => {
+  const handle = (kind, shapes, words, move, where) => {
     const g = make("g", {class: `pg-handle pg-${kind}`, role: "slider", tabindex: 0, "aria-roledescription": "point in the plane",
                          "aria-label": words}, handles);
-    make("circle", {r: 22, class: "pg-touch"}, g);
-    shape(g);
+    const parts = [["circle", {r: 22, class: "pg-touch"}], ...shapes].map(([tag, attributes, dx = 0, dy = 0, text]) => ({e: make(tag, attributes, g, text), c: tag === "circle" ? "c" : "", dx, dy}));
     g.addEventListener("pointerdown", (event) => {
+      if (event.button) return; // of a mouse, another than the first
       event.preventDefault();
       stop();
       g.focus({preventScroll: true});
       g.setPointerCapture(event.pointerId);
-      box = plane.getBoundingClientRect();
       const [x, y] = toWorld(event), [x0, y0] = where();
       dragging = {g, dx: x0 - x, dy: y0 - y};
       root.classList.add("pg-dragging");
@@ -707,39 +700,38 @@ function mount(root, config, onChange = () => {}) {
     g.addEventListener("keydown", (event) => {
       const step = event.shiftKey ? 0.25 : 0.05;
       const by = {ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, step], ArrowDown: [0, -step]}[event.key];
-      if (!by) return;
+      if (!by || event.altKey || event.ctrlKey || event.metaKey) return; // those are the browser's
       event.preventDefault();
       stop();
       const [x, y] = where();
       move([x + by[0], y + by[1]]);
     });
-    let now;
     g.place = ([x, y], text) => {
-      if (now === (now = `${x} ${y} ${half} ${text}`)) return;
-      g.setAttribute("transform", `translate(${px(X(x))} ${px(Y(y))})`);
-      g.setAttribute("aria-valuemin", px(-half));
-      g.setAttribute("aria-valuemax", px(half));
-      g.setAttribute("aria-valuenow", x.toFixed(3));
-      g.setAttribute("aria-valuetext", text);
+      for (const {e, c, dx, dy} of parts) {
+        e.setAttribute(`${c}x`, px(X(x) + dx));
+        e.setAttribute(`${c}y`, px(Y(y) + dy));
+      }
+      if (dragging) return; // told when the hand lets go
+      for (const [name, v] of [["min", px(-half)], ["max", px(half)], ["now", x.toFixed(3)], ["text", text()]]) g.setAttribute(`aria-value${name}`, v);
     };
     return g;
   };
   const spoken = ([x, y]) => `x ${short(+x.toFixed(3))}, y ${short(+y.toFixed(3))}`;
   const RADIUS = 0.55; // of the ellipse of curvature 1, in units of the plane
-  const radius = (l) => RADIUS / Math.sqrt(Math.max(l, 0.012));
+  const radius = (l) => RADIUS / sqrt(max(l, 0.012));
   const axisOf = (c, k) => {
-    const t = ((c.angle + 90 * k) * Math.PI) / 180;
-    return [Math.cos(t), Math.sin(t)];
+    const t = ((c.angle + 90 * k) * PI) / 180;
+    return [cos(t), sin(t)];
   };
   const axisEnd = (c, k) => {
     const [u, v] = axisOf(c, k), r = radius(c.curvature[k]);
     return [c.optimum[0] + r * u, c.optimum[1] + r * v];
   };
   const dragAxis = (i, k, [x, y]) => {
-    const c = s.clients[i], dx = x - c.optimum[0], dy = y - c.optimum[1], r = Math.max(0.12, Math.min(5, Math.hypot(dx, dy)));
+    const c = s.clients[i], dx = x - c.optimum[0], dy = y - c.optimum[1], r = max(0.12, min(5, hypot(dx, dy)));
     const curvature = [...c.curvature];
     curvature[k] = +((RADIUS / r) ** 2).toPrecision(4);
-    client(i, {curvature, angle: Math.round(10 * ((Math.atan2(dy, dx) * 180) / Math.PI - 90 * k)) / 10});
+    client(i, {curvature, angle: Math.round(10 * ((Math.atan2(dy, dx) * 180) / PI - 90 * k)) / 10});
   };
   const select = (i) => {
     if (selected === i) return;
@@ -750,19 +742,13 @@ function mount(root, config, onChange = () => {}) {
   const build = () => {
     handles.replaceChildren();
     points = s.clients.map((_, i) => {
-      const g = handle("client", (g) => {
-        make("rect", {x: -11, y: -11, width: 22, height: 22, rx: 5}, g);
-        make("text", {y: 4.6}, g, i + 1);
-      }, `Optimum of client ${i + 1}`, (p) => client(i, {optimum: place(p)}), () => s.clients[i].optimum);
-      const ends = [0, 1].map((k) => handle("axis", (g) => make("circle", {r: 6}, g), `Axis ${k + 1} of client ${i + 1}'s ellipse`,
+      const g = handle("client", [["rect", {width: 22, height: 22, rx: 5}, -11, -11], ["text", {}, 0, 4.6, i + 1]], `Optimum of client ${i + 1}`, (p) => client(i, {optimum: place(p)}), () => s.clients[i].optimum);
+      const ends = [0, 1].map((k) => handle("axis", [["circle", {r: 6}]], `Axis ${k + 1} of client ${i + 1}'s ellipse`,
         (p) => dragAxis(i, k, p), () => axisEnd(s.clients[i], k)));
       for (const e of [g, ...ends]) e.addEventListener("focus", () => select(i));
       return {g, ends};
     });
-    const start = handle("start", (g) => {
-      make("circle", {r: 8}, g);
-      make("circle", {r: 2.5, class: "pg-dot"}, g);
-    }, "Start of the server", (p) => change({start: place(p)}), () => s.start);
+    const start = handle("start", [["circle", {r: 8}], ["circle", {r: 2.5, class: "pg-dot"}]], "Start of the server", (p) => change({start: place(p)}), () => s.start);
     start.addEventListener("focus", () => select(-1));
     points.start = start;
   };
@@ -773,6 +759,10 @@ function mount(root, config, onChange = () => {}) {
   // ---- controls
   const {button, range, radios} = controlsThat(() => stop());
   let updates = [];
+  const lasting = (u) => {
+    u.lasting = true;
+    updates.push(u);
+  };
 
   const methodChip = (name) => {
     const b = button(chips, name, "", () => {
@@ -823,6 +813,7 @@ function mount(root, config, onChange = () => {}) {
   const chartBox = html("div", {className: "pg-chart"}, side);
   html("p", {className: "pg-title", textContent: "Distance to the optimum"}, chartBox);
   chart = make("svg", {viewBox: `0 0 ${CHART.w} ${CHART.h}`, role: "img"}, chartBox);
+  ground(chart, CHART.w, CHART.h);
   radios(chartBox, "Distance to the optimum, against", `${id}-${++mounted}-axis`, ["rounds", "gradients", "bytes"], (key) => {
     axis = key;
     draw();
@@ -841,8 +832,7 @@ function mount(root, config, onChange = () => {}) {
     shown = v;
     draw();
   }, (v) => `${v} of ${s.rounds}`, {name: "round"});
-  roundSlider.lasting = true;
-  updates.push(roundSlider);
+  lasting(roundSlider);
   button(bar, "Reset", "Everything as it was at first", () => {
     stop();
     trouble = [];
@@ -851,14 +841,14 @@ function mount(root, config, onChange = () => {}) {
     shown = s.rounds;
     selected = -1;
     fit();
-    if (location.hash.startsWith(address())) history.replaceState(null, "", location.pathname + location.search);
+    if (location.hash.startsWith(address)) history.replaceState(null, "", location.pathname + location.search);
     rebuild();
     onChange(structuredClone(s));
   });
   const {copied, copy} = copier();
-  if (!config.widget) {
+  if (!config.key) {
     button(bar, "Link", "Copy the address of exactly this picture", () => {
-      history.replaceState(null, "", address() + toHash(s));
+      history.replaceState(null, "", address + toHash(s));
       copy(location.href, "Link copied.");
     });
   }
@@ -869,11 +859,7 @@ function mount(root, config, onChange = () => {}) {
   html("summary", {textContent: "More settings, and all numbers"}, more);
   more.ontoggle = () => draw();
   const rare = html("div", {className: "pg-sliders"}, more);
-  const lasting = (...given) => {
-    const u = range(rare, ...given);
-    u.lasting = true;
-    updates.push(u);
-  };
+  const seldom = (...given) => lasting(range(rare, ...given));
   const menu = (name, title, values) => {
     const row = html("label", {className: "pg-range", title}, rare);
     html("span", {textContent: name}, row);
@@ -883,23 +869,21 @@ function mount(root, config, onChange = () => {}) {
       stop();
       change({[name]: select.value});
     };
-    const u = () => (select.value = s[name]);
-    u.lasting = true;
-    updates.push(u);
+    lasting(() => (select.value = s[name]));
   };
   menu("problem", "", ["quadratic", "logistic"]);
   menu("topology", "Who averages with whom in DFedAvg, DFedSAM and DFedGAM", TOPOLOGIES);
-  lasting("clients n", 2, 8, 1, () => s.clients.length, (n) => {
+  seldom("clients n", 2, 8, 1, () => s.clients.length, (n) => {
     const clients = s.clients.slice(0, n);
     while (clients.length < n) clients.push(initial.clients[clients.length] || placed(clients.length));
-    change({clients, cohort: s.cohort === null ? null : Math.min(s.cohort, n)});
+    change({clients, cohort: s.cohort === null ? null : min(s.cohort, n)});
     rebuild();
   }, String, {name: "clients"});
-  lasting("clients a round m", 1, () => s.clients.length, 1, () => s.cohort ?? s.clients.length, (m) => change({cohort: m >= s.clients.length ? null : m}),
+  seldom("clients a round m", 1, () => s.clients.length, 1, () => s.cohort ?? s.clients.length, (m) => change({cohort: m >= s.clients.length ? null : m}),
     (v) => (v === s.clients.length ? "all" : String(v)), {name: "cohort"});
-  lasting("server step η_g", 0.05, 2, 0.05, () => s.server_lr, (v) => change({server_lr: v}), short, {name: "server_lr"});
-  lasting("uneven work", 0, 1, 0.05, () => s.uneven, (v) => change({uneven: v}), (v) => (v ? problem(s).K.join(", ") : "none"), {name: "uneven", title: "Later clients take fewer of the K local steps"});
-  lasting("rounds", 5, 100, 1, () => s.rounds, (v) => change({rounds: v}), String, {name: "rounds"});
+  seldom("server step η_g", 0.05, 2, 0.05, () => s.server_lr, (v) => change({server_lr: v}), short, {name: "server_lr"});
+  seldom("uneven work", 0, 1, 0.05, () => s.uneven, (v) => change({uneven: v}), (v) => (v ? problem(s).K.join(", ") : "none"), {name: "uneven", title: "Later clients take fewer of the K local steps"});
+  seldom("rounds", 5, 100, 1, () => s.rounds, (v) => change({rounds: v}), String, {name: "rounds"});
   const table = html("table", {className: "pg-table"}, html("div", {className: "pg-wide"}, more));
   const fields = () => {
     table.replaceChildren();
@@ -920,20 +904,22 @@ function mount(root, config, onChange = () => {}) {
         const text = String(get());
         if (document.activeElement !== input && input.value !== text) input.value = text;
       };
-      u.lasting = true;
       u.field = true;
-      updates.push(u);
+      lasting(u);
     };
+    const line = (textContent) => {
+      const row = html("tr", {}, body);
+      html("th", {scope: "row", textContent}, row);
+      return row;
+    };
+    const two = (row, words, get, set) => words.forEach((name, k) => field(row, name, () => get()[k], (v) => set(get().map((w, j) => (j === k ? v : w)))));
     s.clients.forEach((_, i) => {
-      const row = html("tr", {}, body), who = `of client ${i + 1}`;
-      html("th", {scope: "row", textContent: `client ${i + 1}`}, row);
-      for (const k of [0, 1]) field(row, `${"xy"[k]} ${who}`, () => s.clients[i].optimum[k], (v) => client(i, {optimum: s.clients[i].optimum.map((w, j) => (j === k ? v : w))}));
-      for (const k of [0, 1]) field(row, `curvature ${k + 1} ${who}`, () => s.clients[i].curvature[k], (v) => client(i, {curvature: s.clients[i].curvature.map((w, j) => (j === k ? v : w))}));
-      field(row, `angle ${who}`, () => s.clients[i].angle, (v) => client(i, {angle: v}));
+      const row = line(`client ${i + 1}`), who = `of client ${i + 1}`;
+      two(row, [`x ${who}`, `y ${who}`], () => s.clients[i].optimum, (optimum) => client(i, {optimum}));
+      two(row, [`curvature 1 ${who}`, `curvature 2 ${who}`], () => s.clients[i].curvature, (curvature) => client(i, {curvature}));
+      field(row, `angle ${who}`, () => s.clients[i].angle, (angle) => client(i, {angle}));
     });
-    const row = html("tr", {}, body);
-    html("th", {scope: "row", textContent: "start"}, row);
-    for (const k of [0, 1]) field(row, `${"xy"[k]} of the start`, () => s.start[k], (v) => change({start: s.start.map((w, j) => (j === k ? v : w))}));
+    two(line("start"), ["x of the start", "y of the start"], () => s.start, (start) => change({start}));
   };
   const rebuild = () => {
     updates = updates.filter((u) => !u.field);
@@ -950,7 +936,7 @@ function mount(root, config, onChange = () => {}) {
     if (!root.isConnected) return stop();
     // the first rounds slowly enough to follow each client, the others faster
     const seconds = shown < 2 ? 1.8 : shown < 6 ? 0.6 : 0.18;
-    shown = Math.min(s.rounds, shown + Math.min(0.1, (now - last) / 1000) / seconds);
+    shown = min(s.rounds, shown + min(0.1, (now - last) / 1000) / seconds);
     last = now;
     render();
     if (shown >= s.rounds) return stop();
@@ -979,6 +965,12 @@ function mount(root, config, onChange = () => {}) {
   };
 
   // ---- the drawing itself
+  // An ellipse around a point as two arcs, which grow until they reach the ends of the first axis.
+  const oval = (p, a, b, turn) => {
+    const t = (turn * PI) / 180, u = a * cos(t), v = -a * sin(t), x = X(p[0]), y = Y(p[1]);
+    const arc = `A${px(0.9 * a)} ${px(0.9 * b)} ${px(-turn)} 1 0 `, from = `${px(x - u)} ${px(y - v)}`;
+    return `M${from}${arc}${px(x + u)} ${px(y + v)}${arc}${from}Z`;
+  };
   const polyline = (path, from, to) => {
     let d = "", before = "";
     for (let t = from; t <= to; t++) {
@@ -1019,60 +1011,60 @@ function mount(root, config, onChange = () => {}) {
     const lines = s.clients.length * names.length, chosen = part ? [whole] : lines > 12 ? [] : lines > 6 ? [whole - 1] : [0, 1, whole - 1];
     const wanted = [...new Set(chosen)].filter((t) => t >= 0 && (part || t < whole));
     const {P, runs, rest} = computed(names, wanted);
-    const away = (x, y) => (P.optimum ? Math.hypot(x - P.optimum[0], y - P.optimum[1]) : null);
+    const away = (x, y) => (P.optimum ? hypot(x - P.optimum[0], y - P.optimum[1]) : null);
 
     // level lines of F, evenly spaced in the root of its height
     Object.values(put).forEach((p) => p.begin());
     if (P.optimum) {
-      const F0 = objective(P, ...P.optimum), edge = half * 1.25;
       if (P.logistic) {
-        const top = Math.max(objective(P, edge, edge), objective(P, -edge, -edge), objective(P, edge, -edge), objective(P, -edge, edge)) - F0;
+        const F0 = objective(P, ...P.optimum), edge = half * 1.25;
+        const top = max(objective(P, edge, edge), objective(P, -edge, -edge), objective(P, edge, -edge), objective(P, -edge, edge)) - F0;
         const levels = Array.from({length: 9}, (_, k) => F0 + top * ((k + 1) / 10) ** 2);
         put.contours("path", {d: levelLines((u, v) => objective(P, (u - W / 2) / unit(), (H / 2 - v) / unit()), levels, ...(dragging ? [26, 24] : []))});
       } else {
         const M = [0, 0, 0];
         for (let i = 0; i < P.n; i++) for (let k = 0; k < 3; k++) M[k] += P.A[3 * i + k] / P.n;
-        const [low, high] = eigenvalues(M), t = (Math.atan2(2 * M[1], M[0] - M[2]) / 2) * (180 / Math.PI);
+        const [low, high] = eigenvalues(M), t = (Math.atan2(2 * M[1], M[0] - M[2]) / 2) * (180 / PI);
         let d = "";
         for (let k = 1; k <= 9; k++) {
-          const r = 0.42 * k * unit() * (half / 3.05), a = px(r * (low / high) ** 0.25), b = px(r * (high / low) ** 0.25);
-          d += `M${-a} 0a${a} ${b} 0 1 0 ${2 * a} 0a${a} ${b} 0 1 0 ${-2 * a} 0Z`;
+          const r = 0.42 * k * unit() * (half / 3.05);
+          d += oval(P.optimum, r * (low / high) ** 0.25, r * (high / low) ** 0.25, t);
         }
-        put.contours("path", {d, transform: `translate(${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))}) rotate(${px(-t)})`});
+        put.contours("path", {d});
       }
     }
 
-    // each client: its optimum, and the level line on which its objective has one height
+    // each client: its optimum, and the level line on which its objective has one height; and the start
+    const as = `${selected} ${half} ${!dragging}`, stale = (point, at) => (point.at !== at || point.as !== as) && Object.assign(point, {at, as});
     s.clients.forEach((c, i) => {
-      const {g, ends} = points[i], [l1, l2] = c.curvature, on = selected === i;
-      put.ellipses("ellipse", {
-        rx: px(radius(l1) * unit()), ry: px(radius(l2) * unit()), class: `${on ? "pg-on" : ""} ${Math.min(l1, l2) <= 0 ? "pg-open" : ""}`,
-        transform: `translate(${px(X(c.optimum[0]))} ${px(Y(c.optimum[1]))}) rotate(${px(-c.angle)})`,
-      });
-      g.place(c.optimum, `${spoken(c.optimum)}; curvatures ${short(l1)} and ${short(l2)}`);
-      ends.forEach((e, k) => {
-        e.place(axisEnd(c, k), `curvature ${short(c.curvature[k])}, angle ${short(c.angle + 90 * k)} degrees`);
-        if ((e.style.display === "") !== on) e.style.display = on ? "" : "none";
-      });
+      const point = points[i], [l1, l2] = c.curvature, on = selected === i;
+      if (stale(point, c)) {
+        point.ring = {d: oval(c.optimum, radius(l1) * unit(), radius(l2) * unit(), c.angle), class: `${on ? "pg-on" : ""} ${min(l1, l2) <= 0 ? "pg-open" : ""}`};
+        point.g.place(c.optimum, () => `${spoken(c.optimum)}; curvatures ${short(l1)} and ${short(l2)}`);
+        point.ends.forEach((e, k) => {
+          e.place(axisEnd(c, k), () => `curvature ${short(c.curvature[k])}, angle ${short(c.angle + 90 * k)} degrees`);
+          e.style.display = on ? "" : "none";
+        });
+      }
+      put.ellipses("path", point.ring);
     });
-    points.start.place(s.start, spoken(s.start));
+    if (stale(points.start, s.start)) points.start.place(s.start, () => spoken(s.start));
     if (names.some((name) => METHODS[name].gossip)) { // who averages with whom
-      const at = (i) => `${px(X(s.clients[i].optimum[0]))} ${px(Y(s.clients[i].optimum[1]))}`;
       let d = "";
-      for (let i = 0; i < P.n; i++) for (let k = 0; k < i; k++) if (P.W[P.n * i + k]) d += `M${at(i)}L${at(k)}`;
+      for (let i = 0; i < P.n; i++) for (let k = 0; k < i; k++) if (P.W[P.n * i + k]) d += `M${at(s.clients[i].optimum)}L${at(s.clients[k].optimum)}`;
       put.ellipses("path", {d, class: "pg-graph"});
     }
 
     // the server's path, the clients' local steps of some rounds, and where the method would come to rest
     const told_ = [], busy = s.clients.map((c) => c.optimum).concat([s.start]), fixedOnes = [];
     for (const name of names) {
-      const {path, traces, diverged} = runs[name], look = looks[name], count = path.length / 2 - 1, end = Math.min(whole, count);
+      const {path, traces, diverged} = runs[name], look = looks[name], count = path.length / 2 - 1, end = min(whole, count);
       const style = `--k:var(--${name})`;
       let walks = "", steps = "", tips = "";
       for (const t of wanted) {
         for (const one of traces[t] || []) {
           if (!one || lost(one.slice(-2))) continue;
-          const K = one.length / 2 - 1, upto = part ? Math.min(K, Math.ceil((part / 0.72) * K)) : K;
+          const K = one.length / 2 - 1, upto = part ? min(K, Math.ceil((part / 0.72) * K)) : K;
           walks += polyline(one, 0, upto);
           if (K <= 20) steps += dots(one, 1, upto);
           if (upto === K) tips += dots(one, K, K);
@@ -1085,21 +1077,21 @@ function mount(root, config, onChange = () => {}) {
       if (part > 0.72 && whole < count) { // the server moves to the mean of what the clients found
         const q = (part - 0.72) / 0.28;
         now = now.map((v, k) => v + q * (path[2 * whole + 2 + k] - v));
-        d += `L${px(X(now[0]))} ${px(Y(now[1]))}`;
+        d += `L${at(now)}`;
       }
       put.paths("path", {d, style, "stroke-dasharray": look.dash || "none"});
       const rounds = dots(path, 1, end);
       put.paths("path", {d: rounds, style, class: "pg-tips"});
       put.paths("path", {d: rounds, class: "pg-holes"});
-      put.now("path", {d: marker(look.marker, 6), transform: `translate(${px(X(now[0]))} ${px(Y(now[1]))})`, style});
+      put.now("path", {d: marker(look.marker, 6, X(now[0]), Y(now[1])), style});
       for (let t = 0; t <= end; t += 2) busy.push([path[2 * t], path[2 * t + 1]]);
       const fixed = rest[name], bias = fixed ? away(...fixed) : null;
       if (bias > 0.04 * (half / 3.05)) fixedOnes.push({name, fixed, bias, style});
-      const at = diverged && whole >= diverged ? diverged : 0;
-      told_.push(told(name, away(path[2 * end], path[2 * end + 1]), bias, at, whole));
+      const left = diverged && whole >= diverged ? diverged : 0;
+      told_.push(told(name, away(path[2 * end], path[2 * end + 1]), bias, left, whole));
     }
     for (const {fixed, style} of fixedOnes) {
-      put.fixed("path", {d: `M${px(X(fixed[0]))} ${px(Y(fixed[1]))}L${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))}`, style, class: "pg-gap"});
+      put.fixed("path", {d: `M${at(fixed)}L${at(P.optimum)}`, style, class: "pg-gap"});
       put.fixed("circle", {cx: px(X(fixed[0])), cy: px(Y(fixed[1])), r: 10.5, style});
       busy.push(fixed);
     }
@@ -1108,18 +1100,18 @@ function mount(root, config, onChange = () => {}) {
       let best = null;
       for (const [dx, dy, anchor] of spots) {
         const cx = X(x) + dx + (anchor === "start" ? wide / 2 : anchor === "end" ? -wide / 2 : 0), cy = Y(y) + dy - 4;
-        let room = Math.min(0, cx - wide / 2 - 4, W - 4 - cx - wide / 2, cy - 10, H - 10 - cy) * 50;
+        let room = min(0, cx - wide / 2 - 4, W - 4 - cx - wide / 2, cy - 10, H - 10 - cy) * 50;
         for (const [bx, by] of busy) {
-          const ex = Math.max(0, Math.abs(X(bx) - cx) - wide / 2), ey = Math.max(0, Math.abs(Y(by) - cy) - 7);
-          room -= Math.max(0, 16 - Math.hypot(ex, ey));
+          const ex = max(0, abs(X(bx) - cx) - wide / 2), ey = max(0, abs(Y(by) - cy) - 7);
+          room -= max(0, 16 - hypot(ex, ey));
         }
         if (!best || room > best.room + 1e-9) best = {room, cx, cy, dx, dy, anchor};
       }
-      put.words("text", {transform: `translate(${px(X(x) + best.dx)} ${px(Y(y) + best.dy)})`, "text-anchor": best.anchor}, text);
+      put.words("text", {x: px(X(x) + best.dx), y: px(Y(y) + best.dy), "text-anchor": best.anchor}, text);
       for (let q = -1; q <= 1; q++) busy.push([(best.cx + (q * wide) / 2 - W / 2) / u, (H / 2 - best.cy) / u]);
     };
     if (P.optimum) {
-      put.star("path", {d: marker("*", 10), transform: `translate(${px(X(P.optimum[0]))} ${px(Y(P.optimum[1]))})`});
+      put.star("path", {d: marker("*", 10, X(P.optimum[0]), Y(P.optimum[1]))});
       busy.push(P.optimum);
       word("optimum", P.optimum, 17);
     }
@@ -1132,9 +1124,9 @@ function mount(root, config, onChange = () => {}) {
     if (!dragging || turn % 4 === 1) drawChart(P, runs, whole, away);
     if (!dragging || turn % 4 === 3) updates.forEach((u) => (u.field && !more.open) || u());
 
-    const wrong = [...trouble, ...warnings(P, s)];
-    notice.hidden = !wrong.length;
-    if (notice.textContent !== wrong.join(" ")) notice.textContent = wrong.join(" ");
+    const wrong = few([...trouble, ...warnings(P, s)]);
+    notice.hidden = !wrong;
+    if (notice.textContent !== wrong) notice.textContent = wrong;
     const text = told_.filter(Boolean).join(" ") || (names.length ? "" : "Choose a method.");
     const tick = performance.now(); // words flow anew, which costs more than lines: ten times a second is enough
     const setting = `${P.n} clients, K = ${s.local_steps}, η = ${short(s.lr)}${s.cohort ? `, ${s.cohort} clients a round` : ""}.`;
@@ -1170,12 +1162,12 @@ function mount(root, config, onChange = () => {}) {
         if (t) at += axis === "rounds" ? 1 : cost(P, name, cohort(s.seed, t - 1, P.n, METHODS[name].gossip || !s.cohort ? P.n : s.cohort));
         const d = away(path[2 * t], path[2 * t + 1]);
         if (d === null) break;
-        points.push([at, Math.log10(Math.max(d, 1e-8))]);
-        high = Math.max(high, points.at(-1)[1]);
-        low = Math.min(low, points.at(-1)[1]);
+        points.push([at, Math.log10(max(d, 1e-8))]);
+        high = max(high, points.at(-1)[1]);
+        low = min(low, points.at(-1)[1]);
       }
       curves[name] = points;
-      furthest = Math.max(furthest, at);
+      furthest = max(furthest, at);
     }
     const put = onChart;
     put.begin();
@@ -1185,8 +1177,8 @@ function mount(root, config, onChange = () => {}) {
       chart.setAttribute("aria-label", "An empty chart.");
       return;
     }
-    const ceiling = Math.min(6, Math.ceil(high - 0.05)), floor = Math.min(ceiling - 2, Math.max(-8, Math.floor(low)));
-    const x = (v) => left + (v / furthest) * (w - left - right), y = (v) => top + ((ceiling - Math.min(v, ceiling)) / (ceiling - floor)) * (h - top - bottom);
+    const ceiling = min(6, Math.ceil(high - 0.05)), floor = min(ceiling - 2, max(-8, Math.floor(low)));
+    const x = (v) => left + (v / furthest) * (w - left - right), y = (v) => top + ((ceiling - min(v, ceiling)) / (ceiling - floor)) * (h - top - bottom);
     const every = Math.ceil((ceiling - floor) / 4);
     for (let d = ceiling; d >= floor; d -= every) {
       put("path", {d: `M${left} ${px(y(d))}H${w - right}`, class: "pg-grid"});
@@ -1197,12 +1189,12 @@ function mount(root, config, onChange = () => {}) {
     put("text", {x: w - right, y: h - 9, "text-anchor": "end"}, `${big ? `${short(furthest / 1000)} kB` : `${short(furthest)} ${axis}`}`);
     const ends = [];
     for (const name of names) {
-      const points = curves[name], look = looks[name], style = `--k:var(--${name})`, upto = Math.min(whole, points.length - 1);
+      const points = curves[name], look = looks[name], style = `--k:var(--${name})`, upto = min(whole, points.length - 1);
       const line = (to) => points.slice(0, to + 1).map(([u, v], k) => `${k ? "L" : "M"}${px(x(u))} ${px(y(v))}`).join("");
       if (upto < points.length - 1) put("path", {d: line(points.length - 1), style, class: "pg-curve pg-ghost"});
       put("path", {d: line(upto), style, class: "pg-curve", "stroke-dasharray": look.dash || "none"});
-      if (upto >= 0) put("path", {d: marker(look.marker, 4.5), transform: `translate(${px(x(points[upto][0]))} ${px(y(points[upto][1]))})`, style, class: "pg-end"});
-      ends.push(`${name} ${short(10 ** points[Math.max(0, upto)][1])}`);
+      if (upto >= 0) put("path", {d: marker(look.marker, 4.5, x(points[upto][0]), y(points[upto][1])), style, class: "pg-end"});
+      ends.push(`${name} ${short(10 ** points[max(0, upto)][1])}`);
     }
     put.end();
     chart.setAttribute("aria-label", `Distance to the optimum after round ${whole}, against ${axis}: ${listed(ends)}.`);
@@ -1235,7 +1227,7 @@ function mount(root, config, onChange = () => {}) {
   };
 }
 
-const render = widgetOf(mount, "fc-pg");
-export default {render};
+const widget = widgetOf(mount, "fc-pg");
+export default widget;
 
 mountAll(mount, "figure.fc-pg:not(.fc-ready, .pg-net)");

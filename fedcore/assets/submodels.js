@@ -325,9 +325,10 @@ function mount(root, config, onChange = () => {}) {
   const initial = checked(config.state), looks = config.methods, id = config.name || "submodels", address = `#${id}:`;
   let s = structuredClone(initial), trouble = [];
   const fromAddress = () => {
-    if (!location.hash.startsWith(address)) return false;
+    const given = behind(address);
+    if (given === null) return false;
     trouble = [];
-    s = checked(fromHash(decodeURIComponent(location.hash.slice(address.length))), initial, trouble);
+    s = checked(fromHash(given), initial, trouble);
     return true;
   };
   const linked = fromAddress(), still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -499,7 +500,7 @@ function mount(root, config, onChange = () => {}) {
     onChange(structuredClone(s));
   });
   const {copied, copy} = copier();
-  if (!config.widget) {
+  if (!config.key) {
     button(bar, "Link", "Copy the address of exactly this picture", () => {
       history.replaceState(null, "", address + toHash(s));
       copy(location.href, "Link copied.");
@@ -550,7 +551,7 @@ function mount(root, config, onChange = () => {}) {
     drawChart();
     updates.forEach((u) => u());
     notice.hidden = !trouble.length;
-    notice.textContent = trouble.join(" ");
+    notice.textContent = few(trouble);
     const several = trained.filter((by) => by.length > 1).length, apart = now.conflict.filter((v) => v < 0).length;
     const text = `${looks[s.method].label}, round ${shown}: ${trained.filter((by) => by.length).length} of ${HIDDEN} hidden neurons are trained, ${several} by several clients; ` +
       `at ${apart} of these their updates pull apart. Two clients share ${Math.round(100 * now.shared)}% of their neurons, the cosine of their updates is ${two(now.cosine)}. ` +
@@ -581,7 +582,7 @@ function mount(root, config, onChange = () => {}) {
       });
       const ours = name === s.method;
       put("path", {d, style, class: ours ? "pg-curve" : "pg-curve pg-ghost", "stroke-dasharray": look.dash || "none"});
-      if (ours) put("path", {d: marker(look.marker, 4.5), transform: `translate(${px(x(shown))} ${px(y(line[shown] ?? 0))})`, style, class: "pg-end"});
+      if (ours) put("path", {d: marker(look.marker, 4.5, x(shown), y(line[shown] ?? 0)), style, class: "pg-end"});
       if (runs[name].t >= shown) ends.push(`${look.label} ${two(line[shown])}`);
     }
     put.end();
@@ -608,7 +609,7 @@ function mount(root, config, onChange = () => {}) {
   };
 }
 
-const render = widgetOf(mount, "fc-pg pg-net");
-export default {render};
+const widget = widgetOf(mount, "fc-pg pg-net");
+export default widget;
 
 mountAll(mount, "figure.pg-net:not(.fc-ready)");
