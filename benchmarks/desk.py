@@ -1,6 +1,6 @@
 """Rounds at the federations of the profile desk, against plain SGD of one model on the same samples.
 
-    python benchmarks/desk.py results/benchmarks/desk.json [--threads 2] [--repeats 3] [--networks cifar_cnn] [--quick]
+    python benchmarks/desk.py results/benchmarks/desk.json [--threads 2] [--repeats 5] [--networks cifar_cnn] [--quick]
 
 Made for 12 minutes on two cores.  Nothing is read: samples are random, in the shapes of CIFAR-10, MNIST, EMNIST's
 letters, the digit domains and Shakespeare, and the clients' sizes drawn by the project's own partitions from a fixed
@@ -399,7 +399,7 @@ def cell(name: str, share: float, args: Any) -> dict[str, Any]:
     fed, last = federation(network, sizes, few), federation(network, sizes, many)
     clocked = Clocked(fed.data, fed.engine, fed.x0, fed.partition, fed.seed)
     run, periods = work(network, rounds=EVERY, eval_every=EVERY, cohort=0.1, progress=False), ROUNDS // EVERY
-    for _ in range(args.repeats + 1):
+    for _ in range(args.repeats // 2 + 2):  # the first is a rehearsal
         seconds.clear()
         with clock(seconds, "all"):
             fc.simulate(fc.FedAvg(), clocked, **run)
@@ -449,7 +449,7 @@ def main() -> None:
     quick = {"action": "store_true", "help": "a fifth of the samples, one cohort, one repeat: about a minute"}
     tiny = {"action": "store_true", "help": "a few samples a client: does it run?"}
     networks = {"nargs": "*", "choices": list(NETWORKS), "default": list(NETWORKS)}
-    args = arguments(__doc__, 3, 2, networks=networks, quick=quick, tiny=tiny)
+    args = arguments(__doc__, 5, 2, networks=networks, quick=quick, tiny=tiny)
     share = 0.01 if args.tiny else 0.2 if args.quick else 1.0
     if args.quick or args.tiny:
         args.repeats = 1
