@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,18 @@ def unevaluated(fed: fc.Federation) -> Unevaluated:
     return Unevaluated(fed.data, fed.engine, fed.x0, fed.partition, fed.seed)
 
 
-def arguments(doc: str, repeats: int, **more: dict[str, Any]) -> argparse.Namespace:
+def in_turns(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of processor and of wall of every run, one after the other in turns; a first turn is a rehearsal."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    for _ in range(repeats + 1):
+        for name, run in runs.items():
+            cpu, wall = time.process_time(), time.perf_counter()
+            run()
+            times[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+    return {name: seen[1:] for name, seen in times.items()}
+
+
+def arguments(doc: str, repeats: int, threads: int = 1, **more: dict[str, Any]) -> argparse.Namespace:
     """`out`, `--repeats`, `--device`, `--threads` (fixed from here on), and `more`: name -> argparse's settings.
 
     Raises provenance.UncommittedCode where `out` would be kept and the code is no commit's.
@@ -37,7 +48,7 @@ def arguments(doc: str, repeats: int, **more: dict[str, Any]) -> argparse.Namesp
     parser.add_argument("out", type=Path)
     parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=threads)
     for name, how in more.items():
         parser.add_argument(f"--{name}", **how)
     args = parser.parse_args()

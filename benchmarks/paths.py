@@ -9,14 +9,13 @@ median over the repeats of pairs.  Wall time is noted beside CPU time where ther
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from statistics import median
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import arguments, record, unevaluated
+from common import arguments, in_turns, record, unevaluated
 from torch import nn
 
 import fedcore as fc
@@ -62,20 +61,8 @@ def plain(fed, steps: int, batch: int) -> Callable[[], None]:
 
 def bare(fed, cohort: int, steps: int, batch: int) -> Callable[[], None]:
     """Forward and backward products of all layers with weights, and nothing else."""
-    seen: list[tuple[nn.Module, torch.Size]] = []
-    kinds = (nn.Linear, nn.Conv2d)
-    hooks = [
-        layer.register_forward_hook(lambda module, inputs, _: seen.append((module, inputs[0].shape[1:])))
-        for layer in fed.engine.module.modules()
-        if isinstance(layer, kinds)
-    ]
-    fed.engine.module(fed.inputs(fed.x[:2]))
-    for hook in hooks:
-        hook.remove()
     m = cohort if fed.d < fc.engine.SEQUENTIAL_FROM else 1
-    calls = []
-    for first, (layer, shape) in zip([True, *[False] * len(seen)], seen, strict=False):
-        calls.append(_bare_layer(layer, shape, m, batch, not first))
+    calls = [bare_layer(layer, shape, m, batch, k > 0) for k, (layer, shape) in enumerate(with_products(fed))]
 
     def go() -> None:
         with torch.no_grad():
@@ -86,7 +73,22 @@ def bare(fed, cohort: int, steps: int, batch: int) -> Callable[[], None]:
     return go
 
 
-def _bare_layer(layer: nn.Module, shape: torch.Size, m: int, batch: int, need: bool) -> Callable[[], None]:
+def with_products(fed) -> list[tuple[nn.Module, torch.Size]]:
+    """The layers that are products or convolutions, in order, and the shape of a sample that enters each."""
+    seen: list[tuple[nn.Module, torch.Size]] = []
+    hooks = [
+        layer.register_forward_hook(lambda module, inputs, _: seen.append((module, inputs[0].shape[1:])))
+        for layer in fed.engine.module.modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.LSTM)
+    ]
+    fed.engine.module(fed.inputs(fed.x[:2]))
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+def bare_layer(layer: nn.Module, shape: torch.Size, m: int, batch: int, need: bool) -> Callable[[], None]:
+    """Forward and back through one layer for m clients by the library's kernel alone; need: also to its input."""
     if isinstance(layer, nn.Linear):
         x, w = torch.randn(m, batch, layer.in_features), layer.weight.detach().repeat(m, 1, 1)
         e, out = torch.randn(m, batch, layer.out_features), torch.empty_like(w)
@@ -96,6 +98,16 @@ def _bare_layer(layer: nn.Module, shape: torch.Size, m: int, batch: int, need: b
             torch.bmm(e.transpose(1, 2), x, out=out)
             if need:
                 torch.bmm(e, w)
+
+        return call
+    if isinstance(layer, nn.LSTM):  # one client after another
+        x, params = torch.randn(batch, *shape, requires_grad=True), list(layer.parameters())
+        e = torch.randn_like(layer(x)[0])
+
+        def call() -> None:
+            with torch.enable_grad():
+                for _ in range(m):
+                    torch.autograd.grad(layer(x)[0], [x, *params], e)
 
         return call
     last = torch.channels_last
@@ -132,18 +144,13 @@ def measure(model: str, cohort: int, batch: int, repeats: int) -> dict:
                 runs[path + name] = rounds(fed, path, cohort, steps, batch)
             except ValueError:  # no rule for this model
                 continue
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
-    for _ in range(repeats + 1):  # the first is a rehearsal
-        for name, run in runs.items():
-            cpu, wall = time.process_time(), time.perf_counter()
-            run()
-            times[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+    times = in_turns(runs, repeats)
     samples = steps * cohort * batch
     row = {"model": model, "cohort": cohort, "batch": batch, "local_steps": steps, "parameters": feds[""].d}
-    row["samples_per_cpu_second"] = {k: samples / median(t for t, _ in v[1:]) for k, v in times.items()}
-    row["samples_per_second"] = {k: samples / median(t for _, t in v[1:]) for k, v in times.items()}
+    row["samples_per_cpu_second"] = {k: samples / median(t for t, _ in v) for k, v in times.items()}
+    row["samples_per_second"] = {k: samples / median(t for _, t in v) for k, v in times.items()}
     row["ratio_to_plain"] = {
-        k: median(p / t for (p, _), (t, _) in zip(times["plain SGD"][1:], v[1:], strict=True)) for k, v in times.items()
+        k: median(p / t for (p, _), (t, _) in zip(times["plain SGD"], v, strict=True)) for k, v in times.items()
     }
     return row
 

@@ -4,8 +4,8 @@
 
 Whole federated rounds are timed (extraction, local steps, combination; no evaluation): FedAvg against HeteroFL(r) with
 the same clients and batches, one after the other in turns, so that both see the same machine.  The speed-up is the
-median of the paired ratios; the goal is 0.6 / r.  "masked" is the same training on the whole network, for comparison.
-On a CPU it is processor time of one thread, on CUDA elapsed time.
+median of the paired ratios, `GOALS` what it is to be.  "masked" is the same training on the whole network, for
+comparison.  On a CPU it is processor time of one thread, on CUDA elapsed time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common import arguments, record, unevaluated
 import fedcore as fc
 from fedcore.submodels import Width, cost
 
-RATIOS = (0.5, 0.25)
+GOALS = {0.5: 2.5, 0.25: 6.0}  # ratio: times as fast as the whole network
 CLIENTS, SAMPLES, BATCH, ROUNDS = 4, 50, 10, 1
 
 
@@ -51,7 +51,7 @@ def case(ratio: float, training: str, fed: fc.Federation, repeats: int) -> dict:
     fed.engine.module.to(fed.device)
     return {
         "ratio": ratio, "training": training, "speedup": statistics.median(speed), "speedup_min": min(speed),
-        "speedup_max": max(speed), "goal": 0.6 / ratio, "reached": statistics.median(speed) >= 0.6 / ratio,
+        "speedup_max": max(speed), "goal": GOALS[ratio], "reached": statistics.median(speed) >= GOALS[ratio],
         "whole_seconds": statistics.median(times["whole"]), "part_seconds": statistics.median(times["part"]),
         "parameters_share": small["parameters"] / full["parameters"], "macs_share": small["macs"] / full["macs"],
     }  # fmt: skip
@@ -64,7 +64,7 @@ def main() -> None:
     fed = fc.federation(((x, y), (x[:10], y[:10])), clients=CLIENTS, model="thesis_cnn", device=args.device)
     fed = unevaluated(fed)
     for training in ("compact", "masked"):
-        for ratio in RATIOS:
+        for ratio in GOALS:
             line = case(ratio, training, fed, args.repeats)
             lines.append(line)
             print(

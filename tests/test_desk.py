@@ -1,0 +1,57 @@
+"""The benchmark of the profile desk: it runs from end to end, has the profile's networks, and judges by its goals."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedcore.experiments.table import tables
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def desk(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("desk")
+
+
+def test_it_runs_from_end_to_end_and_every_goal_is_judged(tmp_path):
+    out = tmp_path / "desk.json"
+    command = [sys.executable, "benchmarks/desk.py", str(out), "--tiny", "--threads", "2", "--networks", "cifar_cnn"]
+    patient = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # on a machine that is busy, threads that spin take minutes
+    done = subprocess.run(command, cwd=ROOT, env=patient, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    groups = {"over plain SGD", "second thread", "unequal over equal clients", "evaluation and bookkeeping"}
+    assert {row["group"] for row in found["goals"]} == groups
+    for row in found["goals"]:
+        assert row["value"] > 0
+        assert row["reached"] == (row["value"] >= row["goal"] if row["least"] else row["value"] <= row["goal"])
+    first, second = found["cases"]
+    assert (first["cohort"], second["cohort"]) == (10, 54)
+    assert {"written", "batched", "sequential", "vmapped"} <= first["samples_per_second"].keys() | first[
+        "refused"
+    ].keys()
+    assert all(abs(sum(row["shares"].values()) - 1) < 1e-9 for row in found["profile"] + found["cells"])
+    assert found["code"], "it says which code it measured"
+
+
+def test_it_has_every_network_of_the_profile(desk):
+    trained = [cell.spec["federation"]["model"] for t in tables().values() for cell in t.cells("desk")
+               if "federation" in cell.spec]  # fmt: skip
+    assert [model for model in trained if model not in [n.model for n in desk.NETWORKS.values()]] == []
+
+
+def test_its_clients_are_as_unequal_as_those_of_the_real_federations(desk):
+    for name, smallest, largest, clients in (("CIFAR-10", 77, 1757, 100), ("MNIST by writer", 19, 131, 539)):
+        sizes = desk.dealt(name)
+        assert len(sizes) == clients
+        assert min(sizes) == pytest.approx(smallest, rel=0.15)
+        assert max(sizes) == pytest.approx(largest, rel=0.15)
