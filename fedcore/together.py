@@ -29,7 +29,7 @@ from .objective.protocol import Objective
 from .progress import bar, somebody_looks
 from .round import FEDERATIONS
 
-CACHE = 1 << 22  # bytes of parameters that a CPU's core keeps at hand: with more, larger cohorts are slower
+CACHE = 1 << 22  # bytes of parameters and samples that a CPU's core keeps at hand: beyond, larger cohorts are slower
 ROWS = 128  # clients of a call for which the calls themselves cost next to nothing
 AT_ONCE = Annotated[int, checks.Within(1, 10_000, hint="or None for all of them")]
 RUNS = checks.Kind(lambda runs: isinstance(runs, list | tuple), "a list of mappings, the arguments of each run")
@@ -57,7 +57,9 @@ def simulate_many(
 
     The histories come in the order of `runs`; in place of a run that left the finite numbers stands its `Diverged`,
     whose `.history` ends there.  A run's numbers are those of `simulate` up to rounding: the same sums are taken in
-    another order.  It pays where one run leaves the device idle: small cohorts, small networks, a GPU.
+    another order.  It is meant for devices that one run leaves idle, such as a GPU (not measured there).  On a CPU a
+    cohort of ten fills the cores already, and runs one after another, or `sweep(workers=None)`, are as fast or faster
+    (`benchmarks/together.py`).
 
     Raises ValueError for no runs, for arguments that are given twice, and for one `checkpoint_dir` for several runs.
     Any other error of a run is raised when all have ended; its `.results` are what the others gave.
@@ -97,12 +99,12 @@ def each(work: Callable[[Any, Objective], Any], jobs: Sequence[Any], fed: Object
 
     An interrupt ends all of them where they next ask for a gradient.
     """
-    meeting, results, threads = Meeting(), [None] * len(jobs), torch.get_num_threads()
+    meeting, results = Meeting(torch.get_num_threads()), [None] * len(jobs)
     joined = Joined.of(fed, meeting) if isinstance(fed, Federation) else fed
     left = iter(enumerate(jobs))
 
     def worker() -> None:
-        torch.set_num_threads(threads)  # a new thread's is its own
+        torch.set_num_threads(1)  # this thread's: teams of threads for each run would wait at each other's cost
         with meeting.attended():
             for number, job in left:
                 try:
@@ -150,8 +152,8 @@ class Over(BaseException):
 class Meeting:
     """Where runs wait for each other.  Whoever holds `turn` works; the one that arrives last answers all requests."""
 
-    def __init__(self) -> None:
-        self.present, self.over = 0, False
+    def __init__(self, threads: int = 1) -> None:
+        self.threads, self.present, self.over = threads, 0, False
         self.turn = threading.Condition()
         self.waiting: list[Request] = []
 
@@ -189,11 +191,11 @@ class Meeting:
         self.waiting = []
         for group in groups.values():
             try:
-                _answer(group)
+                _answer(group, self.threads)
             except Exception:  # of one of them: each alone then
                 for request in group:
                     try:
-                        _answer([request])
+                        _answer([request], self.threads)
                     except Exception as e:
                         request.error = e
             for request in group:
@@ -225,18 +227,24 @@ class Joined(Federation):
         self.meeting.ask(Request(self, Y, plan, lr=lr))
 
 
-def _answer(group: Sequence[Request]) -> None:
+def _answer(group: Sequence[Request], threads: int) -> None:
     """The results of requests of one kind, in as few calls of the engine as serve their speed."""
     fed, Y = group[0].fed, group[0].Y
-    rows = min(ROWS, CACHE // (fed.d * Y.element_size()))
+    numbers = fed.d + group[0].plan.indices.shape[2] * fed.x[0].numel()  # of one row: parameters, and a step's samples
+    most = CACHE // (numbers * Y.element_size())
+    rows = min(ROWS, most, -(-sum(len(r.Y) for r in group) // threads))
     parts = list(packed(group, rows)) if Y.device.type == "cpu" else [group]
     fed.engine.width(fed.inputs(fed.x[:2]))  # looked up by one thread, for all
     aside = fed.engine.chosen(Y.device) == "written" and not fed.engine.norms  # other paths lend out the module
-    if aside:
-        share(lambda at: _together(parts[at.start]), [slice(k, k + 1) for k in range(len(parts))], Y.device)
-    else:
-        for part in parts:
-            _together(part)
+    torch.set_num_threads(threads)
+    try:
+        if aside:
+            share(lambda at: _together(parts[at.start]), [slice(k, k + 1) for k in range(len(parts))], Y.device)
+        else:
+            for part in parts:
+                _together(part)
+    finally:
+        torch.set_num_threads(1)
 
 
 def packed(group: Sequence[Request], rows: int) -> Iterator[list[Request]]:

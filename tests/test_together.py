@@ -77,7 +77,7 @@ def test_runs_ask_the_engine_in_one_call(monkeypatch):
 def test_only_so_many_at_once(monkeypatch):
     seen = []
     answer = together._answer
-    monkeypatch.setattr(together, "_answer", lambda group: seen.append(len(group)) or answer(group))
+    monkeypatch.setattr(together, "_answer", lambda group, n: seen.append(len(group)) or answer(group, n))
     runs = [{"seed": seed} for seed in range(5)]
     histories = fc.simulate_many(runs, federation(), method=fc.FedAvg(), rounds=2, cohort=2, at_once=2)
     assert max(seen) == 2
