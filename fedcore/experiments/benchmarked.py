@@ -11,7 +11,20 @@ from .. import pages
 from . import provenance
 from .show import together
 
-NAMES = ("paths", "paths_2threads", "peers", "scaling", "memory", "mixing", "submodels", "modules", "compile", "gpu")
+NAMES = (
+    "paths",
+    "paths_2threads",
+    "peers",
+    "scaling",
+    "memory",
+    "mixing",
+    "submodels",
+    "modules",
+    "compile",
+    "gpu",
+    "desk",
+    "together",
+)
 # model: a sample's shape and the number of classes, as benchmarks/paths.py trains it
 SHAPES = {
     "logistic": ((1, 28, 28), 10),
@@ -45,6 +58,7 @@ CLAIMS = {  # group of goals: what is claimed
     "peers": "it is at least twice as fast as the fastest of five other simulators",
     "registered": "a round takes no longer where more clients are registered",
     "memory": "a round takes at most 1.5 times the memory that it must",
+    "desk": "it beats plain SGD by the goals at the federations of the profile desk, whose clients are unequal",
     "GPU": "on a GPU it is 2 to 20 times as fast as a loop over the clients",
 }
 FLOAT32 = ("written", "batched", "sequential")
@@ -155,6 +169,9 @@ def goals(data: Mapping[str, Any]) -> Any:
         rows.append(goal("registered", what, 1.05, ratios.get(method), least=False))
     peaks = [c["returned"]["ratio"] for c in (data["memory"] or {"cases": []})["cases"]]
     rows.append(goal("memory", "largest peak over what is needed", 1.5, max(peaks, default=None), least=False))
+    for g in (data["desk"] or {"goals": []})["goals"]:
+        if "54 clients, " not in g["what"] and "bfloat16" not in g["what"]:
+            rows.append(goal("desk", f"{g['what']}, {g['group']}", g["goal"], g["value"], g["least"]))
     ratios = {g["kind"]: g["ratio"] for g in (data["gpu"] or {}).get("goals", [])}
     for what, limit in ON_GPU.items():
         rows.append(goal("GPU", what, limit, ratios.get(what)))
@@ -279,12 +296,14 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
     eager = [case["compiled_seconds"] / case["written_seconds"] for case in data["compile"]["cases"]]
     chunks = {c["chunk"]: c["needed"] for c in data["memory"]["cases"] if (c["model"], c["cohort"]) == ("mlp", 50)}
     lists = next(c for c in data["mixing"]["cases"] if (c["clients"], c["dtype"]) == (1000, "float32"))
+    grid = [1 / c["speedup"] for c in data["together"]["cases"] if c["cohort"] == 10]
     small = next(c for c in data["submodels"]["cases"] if (c["ratio"], c["training"]) == (0.25, "compact"))
     rows = [
         ("attention, LSTM, GRU", "path='auto', batched", own, "one client after another"),
         ("mlp, femnist_cnn", "no torch.compile", eager, "the compiled batched gradient"),
         ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "no chunks, in memory needed"),
         ("1,000 clients, no server", "lists of neighbours", [lists["dense_over_lists"]], "a dense product"),
+        ("many rates and seeds", "one run after another", grid, "fc.simulate_many, which is meant for a GPU"),
         ("a quarter of the width", "training='compact'", [small["speedup"]], "the whole network"),
     ]
     found = [(*row[:2], " to ".join(f"{v:.2f}" for v in sorted({min(row[2]), max(row[2])})), row[3]) for row in rows]
@@ -317,6 +336,33 @@ def mixing_table(file: Mapping[str, Any]) -> pages.Html:
         for c in file["cases"]
     ]
     return together([pages.table(pd.DataFrame(found), file["what"]), where(file)])
+
+
+def desk_table(file: Mapping[str, Any]) -> pages.Html:
+    """The networks of the profile desk at its federations, against plain SGD of one model on the same samples."""
+    import pandas as pd
+
+    found = []
+    for case in file["cases"]:
+        speed = case["samples_per_second"]
+        plain, decayed = speed["plain SGD"], speed["plain SGD, decay and clip"]
+        fast = max(v for k, v in speed.items() if k in FLOAT32)
+        slow = [v for k, v in speed.items() if k.endswith("decay and clip") and "plain" not in k and "bfl" not in k]
+        low = speed.get("written bfloat16")
+        row = {
+            "network": case["network"],
+            "data": case["data"],
+            "cohort": case["cohort"],
+            "over plain SGD": fast / plain,
+        }
+        row |= {"with decay and clip": max(slow) / decayed, "bfloat16": low and low / plain}
+        found.append(row)
+    shares = {
+        f"{cell['network']}: share of a cell": ", ".join(f"{k} {100 * v:.0f} %" for k, v in cell["shares"].items())
+        for cell in file["cells"]
+    }
+    table = pages.table(pd.DataFrame(found), f"{file['what'].capitalize()}, {file['threads']} threads", 3)
+    return together([table, pages.setting(**shares), where(file)])
 
 
 def submodels_table(file: Mapping[str, Any]) -> pages.Html:

@@ -157,7 +157,7 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and most are slower."
         parts += [widgets.show(peers(file), caption=words), benchmarked.peers_table(file)]
-    for name in ("memory", "mixing", "submodels"):
+    for name in ("desk", "memory", "mixing", "submodels"):
         parts.append(getattr(benchmarked, f"{name}_table")(data[name]) if data[name] else missing(name))
     if file := data["scaling"]:
         taken = scaling(file, "seconds_per_round", "milliseconds a round", 1e3)
