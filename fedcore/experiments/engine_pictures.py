@@ -122,6 +122,32 @@ def roofline(data: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     return fig, numbers
 
 
+KINDS = {  # kinds of operators as the picture names them: what the profiler calls them
+    "convolution, LSTM": ("convolution", "recurrent kernel"),
+    "products": ("products",),
+    "pointwise, norms, pooling": ("pointwise, sums", "norms", "pooling", "indexing"),
+    "copies": ("copies",),
+    "batches": ("data",),
+    "Python": ("Python",),
+}
+
+
+def time_shares(file: Mapping[str, Any]) -> Any:
+    """Where the time of a round's training goes, for the networks of the profile desk that were profiled."""
+    fig, ax = plots.figure(6.4, 2.6)
+    rows = [part for part in file["profile"] if not part["decay and clip"]]
+    for row, part in enumerate(rows):
+        left = 0.0
+        for k, (label, kinds) in enumerate(KINDS.items()):
+            share = 100 * sum(part["shares"].get(kind, 0.0) for kind in kinds)
+            ax.barh(row, share, 0.62, left, color=plots.COLOURS[k], label=label if not row else None)
+            left += share
+    ax.set_yticks(range(len(rows)), [part["network"] for part in rows])
+    ax.set(xlabel="% of a round's training, one thread", xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
+    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
+    return fig
+
+
 def peers(file: Mapping[str, Any]) -> Any:
     """Samples per second of every simulator, for two models."""
     fig, axes = plots.figure(6.4, 3.0, 2)
