@@ -86,7 +86,7 @@ def opened(
 
     whole: with formulas and icons, whose scripts take most of the time that a page takes.
     `options` go to playwright's context, e.g. `java_script_enabled=False`, `reduced_motion="reduce"`.
-    Time stands still in the page: `page.clock.run_for(ms)` moves it.
+    `page.clock.run_for(ms)` moves time in the page, which else passes as outside.
     """
     seen, context = Seen(), browser.new_context(viewport=dict(zip(("width", "height"), size, strict=True)), **options)
     try:
