@@ -132,6 +132,30 @@ def test_mathjax_is_in_the_build(built_book):
     assert (built_book / "book" / script).resolve().is_file()
 
 
+def torn(text):
+    """Formulas that end before their environment does, and pieces of formulas among the words."""
+    formulas = re.findall(
+        r'<(?:div|span) class="[^"]*\bmath\b[^>]*>(?:\s*<span class="eqno">.*?</span>)?(.*?)</', text, re.S
+    )
+    yield from (f for f in formulas if f.count(r"\begin{") != f.count(r"\end{"))
+    yield from re.findall(r"<p>[^<]*\\(?:begin|end|frac|leftarrow)\b[^<]*</p>", text)
+
+
+def test_no_formula_of_a_page_is_torn(built_book):
+    found = {page: list(torn(text)) for page, text in built_pages(built_book).items()}
+    assert not {page: each for page, each in found.items() if each}
+
+
+def test_a_torn_formula_would_be_noticed():
+    whole = (
+        r'<div class="math notranslate"><span class="eqno">(1)</span>\[\begin{aligned}a\end{aligned}\]</div><p>text</p>'
+    )
+    assert not list(torn(whole))
+    cut = r'<div class="math notranslate"><span class="eqno">(1)</span>\[\begin{aligned}\]</div>'
+    assert list(torn(cut)) == [r"\[\begin{aligned}\]"]
+    assert list(torn(r"<p>u &amp;= x \end{aligned}</p>")) == [r"<p>u &amp;= x \end{aligned}</p>"]
+
+
 def test_each_picture_of_each_page_has_a_text_alternative(built_book):
     for page, text in built_pages(built_book).items():
         for tag, attrs in Elements(text).found:
