@@ -32,6 +32,7 @@ from common import arguments, record
 
 from fedcore import models, rng
 from fedcore.data import sources
+from fedcore.experiments.benchmarked import PEERS
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "runners"))
@@ -42,14 +43,6 @@ TOLERANCE = 0.02  # of accuracy, between any runner and fedcore's float32; order
 OURS = {"mlp": ("auto", "batched"), "cnn": ("auto", "batched", "bfloat16"), "lenet": ("auto", "bfloat16")}
 NAMES = {"cnn": "femnist_cnn"}  # elsewhere in fedcore
 SHARE = {"lenet": 6}  # what the number of samples is divided by
-# the goals: model, variant -> times the fastest peer
-GOALS = {
-    ("mlp", "float32"): 3.0,
-    ("cnn", "float32"): 3.0,
-    ("cnn", "bfloat16"): 4.5,
-    ("lenet", "float32"): 1.8,
-    ("lenet", "bfloat16"): 3.0,
-}
 TIMEOUT = 600
 
 
@@ -156,7 +149,7 @@ def summary(model: str, lines: dict[str, list[dict]]) -> list[dict]:
 def reached(cases: list[dict]) -> list[dict]:
     """The goals, and the figure that answers each: in float32 that of the path which nobody has to choose."""
     out = []
-    for (model, kind), goal in GOALS.items():
+    for (model, kind), goal in PEERS.items():
         name = f"fedcore {'auto' if kind == 'float32' else kind}"
         for case in cases:
             if (case["model"], case["runner"]) == (model, name) and "ratio" in case:

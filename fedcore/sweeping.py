@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from .extras import needs
 from .history import Diverged
 from .identity import digest
 from .objective.protocol import Objective
-from .progress import bar, somebody_looks
+from .progress import bar
 from .round import FEDERATIONS
 
 ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
@@ -84,8 +83,7 @@ def sweep(
         import pandas  # noqa: F401
     settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[k] for k in names))]
     jobs = [(setting, seed) for setting in settings for seed in seeds]
-    show = progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")
-    shown, results = bar("sweep", len(jobs), 0, "run", show, each=True), {}
+    shown, results = bar("sweep", len(jobs), 0, "run", together.shows(progress), each=True), {}
     for number, result in _all(federation, fixed, jobs, folder, workers, at_once):
         results[number] = result
         shown.update()

@@ -30,7 +30,6 @@ from .progress import bar, somebody_looks
 from .round import FEDERATIONS
 
 CACHE = 1 << 22  # bytes of parameters and samples that a CPU's core keeps at hand: beyond, larger cohorts are slower
-ROWS = 128  # clients of a call for which the calls themselves cost next to nothing
 AT_ONCE = Annotated[int, checks.Within(1, 10_000, hint="or None for all of them")]
 RUNS = checks.Kind(lambda runs: isinstance(runs, list | tuple), "a list of mappings, the arguments of each run")
 IS_FEDERATION = checks.Kind(lambda fed: isinstance(fed, FEDERATIONS), "a federation, from fc.federation or quadratic")
@@ -57,9 +56,8 @@ def simulate_many(
 
     The histories come in the order of `runs`; in place of a run that left the finite numbers stands its `Diverged`,
     whose `.history` ends there.  A run's numbers are those of `simulate` up to rounding: the same sums are taken in
-    another order.  It is meant for devices that one run leaves idle, such as a GPU (not measured there).  On a CPU a
-    cohort of ten fills the cores already, and runs one after another, or `sweep(workers=None)`, are as fast or faster
-    (`benchmarks/together.py`).
+    another order.  It is meant for devices that one run leaves idle, such as a GPU (not measured there).  On two
+    CPU cores it is slower than one run after another (`benchmarks/together.py`).
 
     Raises ValueError for no runs, for arguments that are given twice, and for one `checkpoint_dir` for several runs.
     Any other error of a run is raised when all have ended; its `.results` are what the others gave.
@@ -73,8 +71,7 @@ def simulate_many(
             raise TypeError(f"runs[{number}]={checks.brief(one)}; use a mapping of arguments of simulate")
         if twice := sorted(set(one) & set(shared)):
             raise ValueError(f"{twice[0]} stands in runs[{number}] and beside it; use one of the two")
-    show = progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")
-    shown = bar("runs", len(runs), 0, "run", show, each=True)
+    shown = bar("runs", len(runs), 0, "run", shows(progress), each=True)
 
     def simulate(one: Mapping[str, Any], joined: Objective) -> History | Diverged:
         try:
@@ -92,6 +89,11 @@ def simulate_many(
             result.add_note(f"raised by runs[{number}] of {len(runs)}; this error's .results has what all runs gave")
             raise result
     return results
+
+
+def shows(progress: bool | None) -> bool:
+    """Whether there is a bar: as asked, else where somebody looks and no batch runs."""
+    return progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")
 
 
 def each(work: Callable[[Any, Objective], Any], jobs: Sequence[Any], fed: Objective, at_once: int | None) -> list[Any]:
@@ -190,16 +192,7 @@ class Meeting:
             groups.setdefault(request.kind, []).append(request)
         self.waiting = []
         for group in groups.values():
-            try:
-                _answer(group, self.threads)
-            except Exception:  # of one of them: each alone then
-                for request in group:
-                    try:
-                        _answer([request], self.threads)
-                    except Exception as e:
-                        request.error = e
-            for request in group:
-                request.done = True
+            _answer(group, self.threads)
         self.turn.notify_all()
 
 
@@ -231,18 +224,17 @@ def _answer(group: Sequence[Request], threads: int) -> None:
     """The results of requests of one kind, in as few calls of the engine as serve their speed."""
     fed, Y = group[0].fed, group[0].Y
     numbers = fed.d + group[0].plan.indices.shape[2] * fed.x[0].numel()  # of one row: parameters, and a step's samples
-    most = CACHE // (numbers * Y.element_size())
-    rows = min(ROWS, most, -(-sum(len(r.Y) for r in group) // threads))
+    rows = min(CACHE // (numbers * Y.element_size()), -(-sum(len(r.Y) for r in group) // threads))
     parts = list(packed(group, rows)) if Y.device.type == "cpu" else [group]
     fed.engine.width(fed.inputs(fed.x[:2]))  # looked up by one thread, for all
     aside = fed.engine.chosen(Y.device) == "written" and not fed.engine.norms  # other paths lend out the module
     torch.set_num_threads(threads)
     try:
         if aside:
-            share(lambda at: _together(parts[at.start]), [slice(k, k + 1) for k in range(len(parts))], Y.device)
+            share(lambda at: _settle(parts[at.start]), [slice(k, k + 1) for k in range(len(parts))], Y.device)
         else:
             for part in parts:
-                _together(part)
+                _settle(part)
     finally:
         torch.set_num_threads(1)
 
@@ -256,6 +248,20 @@ def packed(group: Sequence[Request], rows: int) -> Iterator[list[Request]]:
             part = []
         part.append(request)
     yield part
+
+
+def _settle(group: Sequence[Request]) -> None:
+    """Give each request its result or its error; what one of them raises is not the others'."""
+    try:
+        _together(group)
+    except Exception as e:
+        if len(group) == 1:
+            group[0].error = e
+        else:  # nothing was written yet: several are computed on a copy of their rows
+            for request in group:
+                _settle([request])
+    for request in group:
+        request.done = True
 
 
 def _together(group: Sequence[Request]) -> None:

@@ -67,6 +67,7 @@ def test_weight_decay_clip_momentum_unequal_steps_and_full_batches():
 
 
 def test_runs_ask_the_engine_in_one_call(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # with more, the rows are divided among them
     fed, calls = federation("logistic"), []
     descend = type(fed.engine).descend
     monkeypatch.setattr(type(fed.engine), "descend", lambda *a: calls.append(len(a[1])) or descend(*a))
@@ -94,7 +95,7 @@ def test_a_run_that_diverges_stands_in_its_place():
     assert len(good.cohorts) == len(other.cohorts) == 8
 
 
-def test_threads_change_no_bit_of_small_runs():
+def test_threads_change_runs_by_rounding_alone():
     fed, before = federation(), torch.get_num_threads()
     runs = [{"lr": lr, "seed": seed} for lr in (0.1, 0.2) for seed in range(2)]
     found = []
@@ -125,6 +126,30 @@ def test_an_error_is_raised_when_the_others_have_ended():
         fc.simulate_many(runs, federation(), rounds=3, cohort=3)
     assert "runs[1] of 2" in raised.value.__notes__[0]
     assert len(raised.value.results[0].cohorts) == 3
+
+
+@pytest.mark.parametrize("cache", [1, together.CACHE], ids=["each alone", "all in one call"])
+def test_a_run_whose_steps_fail_does_not_repeat_those_of_others(cache, monkeypatch):
+    fed, descend = federation(), fc.Federation.descend
+    alone = fc.simulate(fc.FedAvg(), fed, rounds=2, cohort=4, lr=0.1)
+
+    def fails(self, Y, plan, lr):
+        if lr == 0.2:
+            raise RuntimeError("no such step")
+        descend(self, Y, plan, lr)
+
+    def never_together(self, Y, counts, batch, lr):
+        if len(Y) > 4:
+            raise RuntimeError("too many")
+        whole(self, Y, counts, batch, lr)
+
+    whole = type(fed.engine).descend
+    monkeypatch.setattr(together, "CACHE", cache)
+    monkeypatch.setattr(fc.Federation, "descend", fails)
+    monkeypatch.setattr(type(fed.engine), "descend", never_together)
+    with pytest.raises(RuntimeError, match="no such step") as raised:
+        fc.simulate_many([{"lr": 0.1}, {"lr": 0.2}], fed, method=fc.FedAvg(), rounds=2, cohort=4)
+    equal(raised.value.results[0], alone)
 
 
 def test_an_interrupt_ends_the_threads(monkeypatch):

@@ -127,12 +127,12 @@ KINDS = {  # kinds of operators as the picture names them: what the profiler cal
     "products": ("products",),
     "pointwise, norms, pooling": ("pointwise, sums", "norms", "pooling", "indexing"),
     "copies": ("copies",),
-    "batches": ("data",),
+    "batches, server": ("data", "server"),
     "Python": ("Python",),
 }
 
 
-def time_shares(file: Mapping[str, Any]) -> Any:
+def time_shares(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     """Where the time of a round's training goes, for the networks of the profile desk that were profiled."""
     fig, ax = plots.figure(6.4, 2.6)
     rows = [part for part in file["profile"] if not part["decay and clip"]]
@@ -145,7 +145,7 @@ def time_shares(file: Mapping[str, Any]) -> Any:
     ax.set_yticks(range(len(rows)), [part["network"] for part in rows])
     ax.set(xlabel="% of a round's training, one thread", xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
     ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
-    return fig
+    return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"]}
 
 
 def peers(file: Mapping[str, Any]) -> Any:
