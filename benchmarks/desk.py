@@ -375,9 +375,9 @@ class Clocked(fc.Federation):
 
     seconds: ClassVar[dict[str, float]] = defaultdict(float)
 
-    def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
+    def descend(self, Y: Tensor, plan: Plan, lr: float, decay: float = 0.0, clip: float | None = None) -> None:
         with clock(self.seconds, "training"):
-            super().descend(Y, plan, lr)
+            super().descend(Y, plan, lr, decay, clip)
 
     def evaluate(self, x: Tensor, reading: str | None = None) -> dict[str, Tensor]:
         with clock(self.seconds, "evaluation"):

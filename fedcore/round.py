@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import checks, hooks
 from .algorithms.method import Method, Round
+from .engine.descent import clipped
 from .memory import Drawn, Place, State
 from .objective.network import Federation
 from .objective.protocol import Objective
@@ -125,13 +126,12 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
     A step is gradient, + weight decay, + the method's correction, then clip (each client's norm), then momentum (a
     buffer that is new every round), then the step.  Raises ValueError for a direction that writes to what is no memory.
     """
-    alone = not (r.weight_decay or r.clip or r.momentum or watch) and r.loss.plain and r.plan.indices is not None
+    alone = not (r.momentum or watch) and r.loss.plain and r.plan.indices is not None
     if alone and method.takes_gradients:  # the engine takes all the steps at once
-        return r.objective.descend(Y, r.plan, r.lr)
+        return r.objective.descend(Y, r.plan, r.lr, r.weight_decay, r.clip)
     velocity = torch.zeros_like(Y) if r.momentum else None
     seen = replace(r)
-    for k in range(int(r.plan.steps[0])):
-        a = int((r.plan.steps > k).sum())  # rows are sorted by their number of steps: those still at work come first
+    for k, a in enumerate(r.plan.working):
         seen = seen.head(a)
         seen.step, y, G = k, Y[:a], seen.gradient
         if watch is not None:
@@ -139,7 +139,7 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         with hooks.unchanged(method, "direction", seen, y):
             v = hooks.direction(method, method.direction(G, y, seen), y)
         if r.clip is not None:
-            v = v * (r.clip / v.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
+            v = clipped(v, r.clip)
         if velocity is not None:
             v = velocity[:a].mul_(r.momentum).add_(v)
         Y[:a].sub_(v, alpha=r.lr)

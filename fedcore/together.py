@@ -23,6 +23,7 @@ from . import checks, run
 from .data.batches import Plan
 from .engine import PLAIN, Batch, Loss
 from .engine.choose import share
+from .engine.descent import descend
 from .history import Diverged, History
 from .objective.network import Federation
 from .objective.protocol import Objective
@@ -215,9 +216,12 @@ class Joined(Federation):
             return super().gradient_and_losses(Y, plan, k, loss, along)
         return self.meeting.ask(Request(self, Y, plan, k))
 
-    def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
-        """As `Federation.descend`."""
-        self.meeting.ask(Request(self, Y, plan, lr=lr))
+    def descend(self, Y: Tensor, plan: Plan, lr: float, decay: float = 0.0, clip: float | None = None) -> None:
+        """As `Federation.descend`; with weight decay or a clip, gradients are what the runs take together."""
+        if decay or clip is not None:
+            descend(lambda y, k: self.gradient(y, plan, k), Y, plan.working, lr, decay, clip, self.trained)
+        else:
+            self.meeting.ask(Request(self, Y, plan, lr=lr))
 
 
 def _answer(group: Sequence[Request], threads: int) -> None:

@@ -108,9 +108,32 @@ def test_local_sgd_in_place_is_gradients_then_steps(name, shape, classes, dtype,
         assert relative(Z - Y, want - Y) < (2e-4 if dtype == torch.float32 else 1e-12)
 
 
+@every_written
+@pytest.mark.parametrize(("decay", "clip"), [(0.3, None), (0.0, 0.5), (0.3, 0.5)])
+def test_decay_and_clip_in_place_are_those_of_gradients_then_steps(name, shape, classes, decay, clip):
+    """The clip is one that cuts some clients and not others."""
+    module = thin(name, shape, classes).double()
+    Y, batches = rows(module, 4), [batch(4, 4, shape, classes, seed=k) for k in range(3)]
+    counts = np.array([batches[0].count] * 3) * (np.array([3, 2, 2, 1]) > np.arange(3)[:, None])
+    want, exact = Y.clone(), Engine(module, "sequential")
+    for k, a in enumerate((4, 3, 1)):
+        v = exact.gradient(want[:a], batches[k].rows(slice(a)))[0] + decay * want[:a]
+        if clip is not None:
+            clip = float(v.norm(dim=1).median()) if k == 0 else clip
+            v *= (clip / v.norm(dim=1, keepdim=True)).clamp_max(1.0)
+        want[:a] -= 0.1 * v
+    for path in ("written", "batched", "sequential"):
+        for block in (None, 2):
+            Z = Y.clone()
+            step = (lambda k, part: batches[k].rows(part), 0.1, decay, clip)
+            Engine(module, path, block=block).descend(Z, counts, *step)
+            assert relative(Z - Y, want - Y) < 1e-12
+
+
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize("even", [False, True])
-def test_unusual_layers_take_the_same_steps(kind, even):
+@pytest.mark.parametrize("more", [(), (0.3, None), (0.3, 0.5)], ids=["plain", "decay", "decay and clip"])
+def test_unusual_layers_take_the_same_steps(kind, even, more):
     torch.manual_seed(0)
     module = OTHERS[kind]((2, 8, 8), 5).double()
     Y, batches = rows(module, 3), [batch(3, 4, (2, 8, 8), 5, seed=k) for k in range(3)]
@@ -119,13 +142,14 @@ def test_unusual_layers_take_the_same_steps(kind, even):
     counts = np.array([batches[0].count] * 3) * (np.array([3, 3, 1]) > np.arange(3)[:, None])
     Z, W = Y.clone(), Y.clone()
     for path, X in (("written", Z), ("sequential", W)):
-        Engine(module, path).descend(X, counts, lambda k, part: batches[k].rows(part), 0.1)
+        Engine(module, path).descend(X, counts, lambda k, part: batches[k].rows(part), 0.1, *more)
     assert relative(Z - Y, W - Y) < 1e-12
 
 
 @pytest.mark.parametrize("method", [fc.FedAvg(), fc.SCAFFOLD()], ids=repr)
 @pytest.mark.parametrize("model", ["digit_cnn", "lenet"])
-def test_threads_that_share_the_blocks_change_no_bit(method, model):
+@pytest.mark.parametrize("more", [{}, {"weight_decay": 0.01, "clip": 1.0}], ids=["plain", "decay and clip"])
+def test_threads_that_share_the_blocks_change_no_bit(method, model, more):
     shape = (1, 8, 8) if model == "digit_cnn" else (3, 32, 32)
     net = partial(thin, model)
     fed = fc.federation(h.images(70, shape), clients=7, partition=fc.Dirichlet(0.5), model=net, block=2)
@@ -133,7 +157,7 @@ def test_threads_that_share_the_blocks_change_no_bit(method, model):
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            runs.append(fc.simulate(method, fed, rounds=2, lr=0.05, batch_size=8, local_steps=2).params)
+            runs.append(fc.simulate(method, fed, rounds=2, lr=0.05, batch_size=8, local_steps=2, **more).params)
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

@@ -268,6 +268,18 @@ def test_a_quadratic_descends_by_the_noisy_gradients_of_a_class_of_ones_own_and_
     h.close(stepped, by_hand, 1e-14)
 
 
+def test_a_quadratic_descends_with_weight_decay_and_a_clip():
+    problem = fc.quadratic(*h.problem())
+    plan, Y = problem.plan(0, 0, np.arange(4), steps=2), torch.ones(4, 3, dtype=torch.float64)
+    norms = problem.gradient(Y, plan, 0).norm(dim=1)
+    clip, stepped, by_hand = float(norms.median()), Y.clone(), Y.clone()  # it cuts some clients and not others
+    problem.descend(stepped, plan, 0.1, 0.5, clip)
+    for k in range(2):
+        v = problem.gradient(by_hand, plan, k) + 0.5 * by_hand
+        by_hand -= 0.1 * torch.stack([row * min(1.0, clip / float(row.norm())) for row in v])
+    h.close(stepped, by_hand, 1e-14)
+
+
 # --- data that nothing changes ------------------------------------------------------------------------------------
 
 

@@ -138,10 +138,10 @@ def test_a_run_whose_steps_fail_does_not_repeat_those_of_others(cache, monkeypat
             raise RuntimeError("no such step")
         descend(self, Y, plan, lr)
 
-    def never_together(self, Y, counts, batch, lr):
+    def never_together(self, Y, counts, batch, lr, *more):
         if len(Y) > 4:
             raise RuntimeError("too many")
-        whole(self, Y, counts, batch, lr)
+        whole(self, Y, counts, batch, lr, *more)
 
     whole = type(fed.engine).descend
     monkeypatch.setattr(together, "CACHE", cache)

@@ -347,9 +347,9 @@ ROUND = [
     *errors(
         REF,
         "FedProx",
-        ("local_steps", "r.clip / v.norm", "1.01 * r.clip / v.norm"),
+        ("descent.clipped", "clip / V.norm", "1.01 * clip / V.norm"),
         ("local_steps", "add_(v)", "add_(v, alpha=1 - r.momentum)"),
-        ("Round._decayed", "self.weight_decay * (", "2 * self.weight_decay * ("),
+        ("descent.decayed", "decay * (Y", "2 * decay * (Y"),
         ("Settings.work", "**t", "**(t + 1)"),
         ("round.play", 's.weighting == "samples"', 's.weighting != "samples"'),
         ("Round.mean", "self.p[:, 0]", "self.p[:, 0].flip(0)"),
@@ -445,6 +445,21 @@ ENGINE = [
         "FedAvg and not DFed",
         ("Linear.written", "e.sum(1)", "e.mean(1)"),
         ("Engine.descend", "(counts[:, part] > 0)", "(counts[:, part] > 1)"),
+    ),
+    *errors(
+        "test_engine_paths.py",
+        "decay_and_clip_in_place and digit_cnn",
+        ("Written.step", "1 - lr * decay", "1 - decay"),
+        ("Written.step", "alpha=decay", "alpha=2 * decay"),
+        ("Written.step", "clamp_max_(1.0)", "clamp_max_(1.01)"),
+        ("Sink.put", "place.mul_(self.keep)", "place.mul_(1.0)"),
+        ("Sink.product", "beta=self.keep", "beta=1.0"),
+        ("Conv2d.by_columns", "beta=s.keep", "beta=1.0"),
+    ),
+    *errors(
+        "test_engine_paths.py",
+        "decay_and_clip_in_place and resnet",
+        ("Conv2d.by_columns", "(s.keep == 1 or not tap)", "True"),
     ),
     *errors(
         "test_engine_paths.py",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..checks import Count, NonNegative, Positive
+from ..engine.descent import clipped
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round
 
@@ -71,7 +72,7 @@ class Ditto(Method):
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         step = G(r.v) + self.lam * (r.v - r.x)
         if r.clip is not None:
-            step = step * (r.clip / step.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
+            step = clipped(step, r.clip)
         if r.momentum:
             step = r.velocity.mul_(r.momentum).add_(step)
         r.v.sub_(step, alpha=r.lr)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .. import checks, rng
 from ..engine import PLAIN, Loss
+from ..engine.descent import decayed
 from ..engine.shapes import Flat, Parameters, PerClient
 
 if TYPE_CHECKING:  # a method knows no data and no networks: these are the types of what the round hands it
@@ -230,10 +231,7 @@ class Round:
         return self._decayed(self.objective.full_gradient(Y, self.plan), Y)
 
     def _decayed(self, G: Tensor, Y: Tensor) -> Tensor:
-        if not self.weight_decay:
-            return G
-        trained = self.objective.trained  # parameters with requires_grad=False stay what they are
-        return G + self.weight_decay * (Y if trained is None else torch.where(trained.to(Y.device), Y, 0))
+        return decayed(G, Y, self.weight_decay, self.objective.trained)
 
     def share(self, part: float, epoch: int) -> tuple[np.ndarray, Callable[[Tensor, int], tuple[Tensor, Tensor]]]:
         """Epoch number `epoch` over a random part of each client's samples, drawn for this round.

@@ -43,11 +43,16 @@ class Plan:
         on_host = (None if a is None else a[ks][:, rows] for a in (self.counts, self.samples))
         return Plan(self.clients[rows], self.rows[at], steps, self.keys[rows], *on_device, *on_host, first=step or 0)
 
+    @property
+    def working(self) -> list[int]:
+        """How many clients take each local step; rows are sorted by their numbers of steps, so they come first."""
+        return (self.steps > np.arange(self.steps[0])[:, None]).sum(1).tolist()
+
     def useful(self) -> dict[str, float]:
         """The share of real samples among those computed: `prefix` as the rows are sorted, `padded` in lock-step."""
         if self.counts is None:
             return {"prefix": 1.0, "padded": 1.0}
-        width, active = self.weights.shape[2], (self.steps > np.arange(self.steps.max())[:, None]).sum()
+        width, active = self.weights.shape[2], sum(self.working)
         return {k: float(self.counts.sum() / (width * n)) for k, n in
                 (("prefix", active), ("padded", self.steps.max() * len(self.steps)))}  # fmt: skip
 

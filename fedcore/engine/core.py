@@ -20,6 +20,7 @@ from .. import checks, models
 from .batch import Batch
 from .batched import Batched, Criterion
 from .choose import PATHS, blocks, even, is_large, share
+from .descent import descend
 from .loss import PLAIN, CustomLoss, Loss
 from .mapped import Mapped
 from .rules import Branches, Chain, Dropout, Recurrent, rule_of
@@ -263,39 +264,57 @@ class Engine:
 
         share(work, self._blocks(Y, batch), Y.device)
 
-    def descend(self, Y: Parameters, counts: np.ndarray, batch: Callable[[int, slice], Batch], lr: float) -> None:
+    def descend(
+        self,
+        Y: Parameters,
+        counts: np.ndarray,
+        batch: Callable[[int, slice], Batch],
+        lr: float,
+        decay: float = 0.0,
+        clip: float | None = None,
+    ) -> None:
         """Local SGD in place, to rounding: `Y <- Y - lr * gradient(Y, batch(k, rows))` for k = 0, 1, ...
 
+        decay, clip: with `decay` times Y added to the gradients, and each row of the sum cut to the norm `clip`.
         counts: samples of each row in each step, `[K, m]`; rows that have taken all their steps have 0 and stay, and no
-        row takes more steps than the one before it.  Written, it needs no room for gradients.
+        row takes more steps than the one before it.  Written and without a clip, it needs no room for gradients.
         """
         first = batch(0, slice(1)) if self.chosen(Y.device) == "written" else None
         parts = self._blocks(Y, first) if first and first.x.dim() - 2 in self.written.axes else []
         rows = [row[part] for row in counts for part in parts] if self.norms else []
         if not parts or not all(even(row[row > 0]) for row in rows):
-            self._descend_by_gradients(Y, counts, batch, lr)
+            self._descend_by_gradients(Y, counts, batch, lr, decay, clip)
             return
 
         last = threading.local()  # the copy that a thread has loaded last: memory that is new is slow to touch
 
         def work(part: slice) -> None:
             m = part.stop - part.start
-            again = last.params if getattr(last, "clients", None) == m else None
-            params = working = last.params = self.written.load(Y[part], again)
-            last.clients = m
+            fresh = getattr(last, "clients", None) != m
+            params = working = last.params = self.written.load(Y[part], None if fresh else last.params)
+            if fresh:
+                last.clients = m
+                last.grads = None if clip is None else {name: torch.empty_like(v) for name, v in params.items()}
+            grads = last.grads
             for k, a in enumerate((counts[:, part] > 0).sum(1).tolist()):
                 if not a:
                     break
                 if a < m:
                     m, working = a, {name: v[:a] for name, v in working.items()}
-                self.written.step(working, batch(k, slice(part.start, part.start + a)).trimmed(), lr)
+                    grads = grads and {name: v[:a] for name, v in grads.items()}
+                samples = batch(k, slice(part.start, part.start + a)).trimmed()
+                self.written.step(working, samples, lr, decay, clip, grads)
             self.written.store(params, Y[part])
 
         share(work, parts, Y.device)
 
-    def _descend_by_gradients(self, Y: Parameters, counts: np.ndarray, batch: Callable, lr: float) -> None:
-        for k, a in enumerate((counts > 0).sum(1).tolist()):
-            Y[:a].sub_(self.gradient(Y[:a], batch(k, slice(a)))[0], alpha=lr)
+    def _descend_by_gradients(
+        self, Y: Parameters, counts: np.ndarray, batch: Callable[[int, slice], Batch], lr: float, *more: float | None
+    ) -> None:
+        def gradient(y: Parameters, k: int) -> Parameters:
+            return self.gradient(y, batch(k, slice(len(y))))[0]
+
+        descend(gradient, Y, (counts > 0).sum(1).tolist(), lr, *more, trained=self.trained)
 
     # --- what a network computes on a batch, without a backward pass ---
 

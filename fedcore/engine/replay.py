@@ -102,9 +102,9 @@ class Graphed(Engine):
         G, losses = out
         return G[:a].clone(), losses[:a].clone()  # the next replay writes here
 
-    def descend(self, Y: Parameters, counts: np.ndarray, batch: Callable[[int, slice], Batch], lr: float) -> None:
+    def descend(self, Y: Parameters, counts: np.ndarray, batch: Callable, lr: float, *more: float | None) -> None:
         """Local SGD in place, by replayed gradients."""
-        (self._descend_by_gradients if _on_cuda(Y) else super().descend)(Y, counts, batch, lr)
+        (self._descend_by_gradients if _on_cuda(Y) else super().descend)(Y, counts, batch, lr, *more)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
         return Graphed(self.module, **self.settings())  # graphs cannot be copied

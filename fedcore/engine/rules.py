@@ -494,8 +494,8 @@ class Conv2d(Rule):
         def back(e: Tensor) -> Tensor | None:
             e = e.unflatten(1, (b, O)).permute(1, 0, 3, 4, 2).reshape(b, -1, O)
             down = torch.bmm(e, M) if need else None  # before the weights may move
-            if s.steps and x.dtype == W.dtype:  # M are the parameters themselves
-                M.baddbmm_(e.transpose(1, 2), h, alpha=-s.lr)
+            if s.steps and x.dtype == W.dtype and (s.keep == 1 or not tap):  # M are the parameters, with a tap a part
+                M.baddbmm_(e.transpose(1, 2), h, beta=s.keep, alpha=-s.lr)
             else:
                 dw = torch.bmm(e.transpose(1, 2), h).view(b, O, kh, kw, C)
                 s.put(self.weight, dw.permute(FIRST), tap)

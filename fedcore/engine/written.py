@@ -24,7 +24,8 @@ ALONE = 1 << 15  # from this size on, a weight's gradient is computed for one cl
 class Sink:
     """Where the gradients of a block go: into `grads`, views of G, or, where there are none, as a step into `params`.
 
-    To step, `params` is a copy that `Written.load` has made.  compute: the type of convolutions.
+    To step, `params` is a copy that `Written.load` has made; keep: what they are multiplied by in a step, 1 - lr times
+    the weight decay.  compute: the type of convolutions.
     """
 
     def __init__(
@@ -34,13 +35,17 @@ class Sink:
         lr: float,
         compute: torch.dtype,
         clients: int,
+        keep: float = 1.0,
     ) -> None:
         self.params, self.grads, self.lr, self.compute, self.clients = params, grads, lr, compute, clients
+        self.keep = keep
         self.steps, self.dtype = grads is None, next(iter(params.values())).dtype
 
     def put(self, name: str, g: Tensor, tap: tuple[slice, slice] | None = None) -> None:
         """A gradient `[m, *shape]`; tap: where in the last two axes it stands, with zeros around it."""
         place = self.params[name] if self.steps else self.grads[name]
+        if self.steps and self.keep != 1:
+            place.mul_(self.keep)
         if tap:
             if not self.steps:
                 place.zero_()
@@ -53,7 +58,9 @@ class Sink:
     def product(self, name: str, e: Tensor, h: Tensor) -> None:
         """The gradient e h of a weight matrix, `[m, out, B]` times `[m, B, in]`; a step subtracts while it sums."""
         if self.steps:
-            self.params[name].baddbmm_(e, h, alpha=-self.lr)
+            self.params[name].baddbmm_(e, h, beta=self.keep, alpha=-self.lr)
+        elif self.grads[name].is_contiguous():
+            torch.bmm(e, h, out=self.grads[name])
         elif self.params[name][0].numel() < ALONE:
             self.grads[name].copy_(torch.bmm(e, h))
         else:
@@ -97,9 +104,33 @@ class Written:
         return params
 
     @torch.no_grad()
-    def step(self, params: dict[str, Tensor], batch: Batch, lr: float) -> None:
-        """One step of gradient descent in place, for what `load` has given, or the first clients of it."""
-        self._run(Sink(params, None, lr, self.compute or batch.w.dtype, len(batch.y)), batch)
+    def step(
+        self,
+        params: dict[str, Tensor],
+        batch: Batch,
+        lr: float,
+        decay: float = 0.0,
+        clip: float | None = None,
+        grads: dict[str, Tensor] | None = None,
+    ) -> None:
+        """One step of gradient descent in place, for what `load` has given, or the first clients of it.
+
+        decay, clip: weight decay, and the norm that each client's gradient with it is cut to; grads: room for the
+        gradients, laid out as the parameters, which a clip needs.
+        """
+        m, compute = len(batch.y), self.compute or batch.w.dtype
+        if clip is None:
+            self._run(Sink(params, None, lr, compute, m, 1 - lr * decay), batch)
+            return
+        self._run(Sink(params, grads, lr, compute, m), batch)
+        rows = [(_as_row(p), _as_row(grads[k])) for k, p in params.items()]
+        if decay:
+            for p, g in rows:
+                g.add_(p, alpha=decay)
+        norm = torch.stack([torch.linalg.vector_norm(g, dim=1) for _, g in rows]).norm(dim=0)
+        scale = (clip / norm.clamp_min_(1e-30)).clamp_max_(1.0).unsqueeze(1)
+        for p, g in rows:
+            p.addcmul_(g, scale, value=-lr)
 
     def store(self, params: dict[str, Tensor], Y: Parameters) -> None:
         """Copy the parameters into Y."""
@@ -117,3 +148,8 @@ class Written:
         e.scatter_(2, batch.y.unsqueeze(2), -1.0, reduce="add")
         back(e.mul_(batch.w.unsqueeze(2)))
         return z
+
+
+def _as_row(v: Tensor) -> Tensor:
+    """A parameter of each client, or its gradient, as it lies in memory: `[m, numbers]`."""
+    return (v.permute(LAST) if v.dim() == 5 else v).flatten(1)

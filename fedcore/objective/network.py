@@ -314,9 +314,12 @@ class Federation:
         """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them."""
         return self._full(Y, plan, k, loss, along)[0]
 
-    def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
-        """All local steps of a plan with mini-batches in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding."""
-        self.engine.descend(Y, plan.counts, partial(self.batch, plan), lr)
+    def descend(self, Y: Tensor, plan: Plan, lr: float, decay: float = 0.0, clip: float | None = None) -> None:
+        """All local steps of a plan with mini-batches in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding.
+
+        decay, clip: weight decay, added to the gradients, and the norm that each client's sum is cut to.
+        """
+        self.engine.descend(Y, plan.counts, partial(self.batch, plan), lr, decay, clip)
 
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
         """Logits `[a, B, ...]` under the rows of `Y [a, d]` on local step k's batches, forward only.

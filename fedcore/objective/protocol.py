@@ -105,8 +105,11 @@ class Objective(Protocol):
     ) -> Tensor:
         """Gradients `[a, d]` of the whole local objectives; k: the local step whose randomness (dropout) is used."""
 
-    def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
-        """All local steps of the plan in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding."""
+    def descend(self, Y: Tensor, plan: Plan, lr: float, decay: float = 0.0, clip: float | None = None) -> None:
+        """All local steps of the plan in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding.
+
+        decay, clip: weight decay, added to the gradients, and the norm that each client's sum is cut to.
+        """
 
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
         """Logits `[a, B, ...]` under each row of Y on local step k's batch as in training; padded ones mean nothing."""

@@ -13,6 +13,7 @@ from .. import checks
 from ..data import batches
 from ..data.batches import Plan
 from ..engine import PLAIN, Loss
+from ..engine.descent import descend
 from ..engine.units import Neurons
 from ..identity import digest
 from ..models import Layout
@@ -99,11 +100,12 @@ class Quadratic:
         """The same gradients: exact, also where a class of your own adds noise in `gradient`."""
         return Quadratic.gradient(self, Y, plan, k, loss, along)
 
-    def descend(self, Y: Tensor, plan: Plan, lr: float) -> None:
-        """All local steps of a plan in place, `Y <- Y - lr * gradient(Y, plan, k)`; rows sorted by their steps."""
-        for k in range(int(plan.steps[0])):
-            a = int((plan.steps > k).sum())
-            Y[:a].sub_(self.gradient(Y[:a], plan, k), alpha=lr)
+    def descend(self, Y: Tensor, plan: Plan, lr: float, decay: float = 0.0, clip: float | None = None) -> None:
+        """All local steps of a plan in place, `Y <- Y - lr * gradient(Y, plan, k)`; rows sorted by their steps.
+
+        decay, clip: weight decay, added to the gradients, and the norm that each client's sum is cut to.
+        """
+        descend(lambda y, k: self.gradient(y, plan, k), Y, plan.working, lr, decay, clip)
 
     # --- what only a network has ------------------------------------------------------------------------------------
 
