@@ -89,7 +89,7 @@ ROUNDS = [
         ("Ditto", "self.lam * (r.v", "1.01 * self.lam * (r.v", "Ditto"),
         ("pFedMe", "return self.lam * (y", "return 1.01 * self.lam * (y", "pFedMe"),
         ("LocalOnly", '"x_i": y', '"x_i": 1.01 * y', "LocalOnly"),
-        ("_union", "np.sort(np.concatenate(data.parts))", "np.sort(np.concatenate(data.parts))[1:]", "Central"),
+        ("_union", "np.sort(data.parts.rows)", "np.sort(data.parts.rows)[1:]", "Central"),
     ],
     [
         ("Method", "r.server_lr * r.mean(y - r.x)", "1.01 * r.server_lr * r.mean(y - r.x)", "FedSGD"),

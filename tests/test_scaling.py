@@ -92,3 +92,21 @@ def test_the_measure_sees_what_grows(monkeypatch):
     few, many = (costs(Careless(), n, monkeypatch) for n in (100, 40_000))
     assert many[0] - few[0] >= 8 * 39_900 - 20_000
     assert many[1] == 40_000
+
+
+def test_a_client_at_home_keeps_its_list_of_samples_and_little_else():
+    """32 bytes for the numbers of its 4 samples, 8 for where they end, 8 for how many it has."""
+
+    def kept(n: int) -> int:
+        before = tracemalloc.get_traced_memory()[0]
+        fed = registered.__wrapped__(n)
+        fc.simulate(fc.FedAvg(), fed, **RUN)
+        return tracemalloc.get_traced_memory()[0] - before
+
+    kept(100)  # what is made once
+    tracemalloc.start()
+    try:
+        few, many = kept(100), kept(10_100)
+    finally:
+        tracemalloc.stop()
+    assert many - few <= 50 * 10_000

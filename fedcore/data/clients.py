@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import checks, rng
 from .arrays import Source, from_arrays
 from .augment import RandAugment
+from .lists import Lists
 from .normalisation import Normalise, normalisation
 
 EVAL_CHUNK = 2048  # training samples per forward pass where nothing is trained: batch norm's statistics are of so many
@@ -35,8 +36,8 @@ class Clients:
     """
 
     source: Source
-    parts: list[np.ndarray]
-    index: list[np.ndarray]
+    parts: Lists
+    index: Lists
     x: Tensor
     y: Tensor
     test_x: Tensor
@@ -68,7 +69,7 @@ class Clients:
         empty = [i for i, part in enumerate(parts) if not len(part)]
         if empty:
             raise ValueError(f"clients {empty[:10]} have no training data; use fewer clients or another partition")
-        parts = [np.asarray(part) for part in parts]
+        parts = Lists.of(parts)
         statistics, train_rows, test_rows = normalisation(source, parts, normalise)
 
         def put(a: np.ndarray) -> Tensor:
@@ -77,7 +78,8 @@ class Clients:
         x, y, index = put(source.train_x), put(source.train_y), parts
         if augment is not None and augment.once:
             x = torch.cat([x, augment(x, rng.words(seed, rng.AUGMENT, np.arange(len(y))))])
-            index, train_rows = [np.concatenate([part, part + len(y)]) for part in parts], np.tile(train_rows, 2)
+            index = Lists.of([np.concatenate([part, part + len(y)]) for part in parts])
+            train_rows = np.tile(train_rows, 2)
             y = torch.cat([y, y])
         return Clients(
             source, parts, index, x, y, put(source.test_x), put(source.test_y), statistics.to(device, dtype),
@@ -98,7 +100,7 @@ class Clients:
     @cached_property
     def sizes(self) -> np.ndarray:
         """Training samples per client, `[n]`."""
-        return np.array([len(part) for part in self.index])
+        return self.index.sizes
 
     @cached_property
     def label_counts(self) -> np.ndarray:
@@ -206,7 +208,7 @@ class Clients:
                 f"{s.train_x.dtype} {s.train_x.shape[1:]}; use the same"
             )
         known = {row.tobytes() for row in given.train_x}
-        for what, theirs in (("clients'", s.train_x[np.concatenate(self.parts)]), ("test", s.test_x)):
+        for what, theirs in (("clients'", s.train_x[self.parts.rows]), ("test", s.test_x)):
             both = sum(row.tobytes() in known for row in theirs)
             if both:
                 raise ValueError(

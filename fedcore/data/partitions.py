@@ -235,9 +235,11 @@ def checked(parts: Sequence[np.ndarray], clients: int, N: int, overlapping: bool
     if len(outside):
         at = outside[0]
         raise ValueError(f"client {client[at]} has index {rows[at]}, but there are {N} samples; use 0 to {N - 1}")
+    if overlapping:
+        return parts
     order = np.argsort(rows, kind="stable")
-    twice = np.flatnonzero(rows[order][1:] == rows[order][:-1])
-    if len(twice) and not overlapping:
+    twice = np.flatnonzero(np.diff(rows[order]) == 0)
+    if len(twice):
         a, b = order[twice[0]], order[twice[0] + 1]
         whose = f"client {client[a]} has it twice" if client[a] == client[b] else f"clients {client[a]} and {client[b]}"
         raise ValueError(

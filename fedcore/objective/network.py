@@ -19,6 +19,7 @@ from ..data import batches
 from ..data.augment import RandAugment
 from ..data.batches import Plan
 from ..data.clients import READINGS, Clients, set_aside
+from ..data.lists import Lists
 from ..data.normalisation import NORMALISE
 from ..data.partitions import IID, ByOwner, Dirichlet, Listed, Partition, Shards, checked
 from ..data.sources import Source, load
@@ -142,7 +143,7 @@ class Federation:
         return self.data.y
 
     @property
-    def index(self) -> list[np.ndarray]:
+    def index(self) -> Lists:
         """Each client's rows of x and y."""
         return self.data.index
 
@@ -598,7 +599,7 @@ class Federation:
         return {
             "data": digest(s.name, s.train_x, s.train_y, s.test_x, s.test_y, self.public),
             "owners": digest(s.test_owner, None if s.test_owner is None else s.train_owner),
-            "clients": digest(self.sizes, np.concatenate(self.index)),
+            "clients": digest(self.sizes, self.index.rows),
             "model": digest(network(e.module, without=collected)),
             "x0": digest(self.x0),
             "answers": {"about": answers},

@@ -34,7 +34,7 @@ def pooled(fed: Any) -> Any:
 def _union(data: Clients, seed: int) -> Clients:
     source = replace(data.source, train_owner=None, test_owner=None)  # one client mixes all owners
     one = Clients.of(
-        source, [np.sort(np.concatenate(data.parts))], normalise=data.normalise, augment=data.augment, seed=seed,
+        source, [np.sort(data.parts.rows)], normalise=data.normalise, augment=data.augment, seed=seed,
         device=data.device, dtype=data.dtype,
     )  # fmt: skip
     statistics = one.statistics if data.normalise == "client" else data.statistics
