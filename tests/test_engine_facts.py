@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 import fedcore as fc
 from fedcore import models
+from fedcore.data.normalisation import with_channels_last
 from fedcore.engine import PATHS, PLAIN, Batch, Engine, Loss, counting, rules
 from fedcore.engine.units import Neurons
 from fedcore.submodels import Width
@@ -361,3 +362,10 @@ def test_parameters_outside_the_layers_are_left_to_the_module():
     module, Y, b = setting(net)
     assert Engine(module).unsupported == ["parameters that are shared or outside its layers"]
     assert (Engine(module).gradient(Y, b)[0][:, :6] == 0).all()
+
+
+def test_grey_images_too_lie_with_their_channels_last():
+    laid = with_channels_last(torch.arange(32.0).view(2, 1, 4, 4))
+    assert torch.equal(laid, torch.arange(32.0).view(2, 1, 4, 4))
+    assert laid.is_contiguous(memory_format=torch.channels_last)
+    assert nn.Conv2d(1, 3, 3)(laid).is_contiguous(memory_format=torch.channels_last)

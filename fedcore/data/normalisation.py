@@ -95,7 +95,7 @@ class Normalise(nn.Module):
         if self.mean is None:
             return x.long()
         x = (x.to(self.mean.dtype) - self.mean) / self.std
-        return x.contiguous(memory_format=torch.channels_last) if self.channels_last else x
+        return with_channels_last(x) if self.channels_last else x
 
     def _reshaped(self, x: Tensor) -> Tensor:
         channels, *size = self.shape
@@ -107,3 +107,12 @@ class Normalise(nn.Module):
 
     def extra_repr(self) -> str:
         return f"shape={self.shape}"
+
+
+def with_channels_last(x: Tensor) -> Tensor:
+    """Images `x [B, C, H, W]` in memory as `[B, H, W, C]`.
+
+    Also grey ones, for which `memory_format=torch.channels_last` changes no stride, so that layers behind them would
+    lay theirs the slow way.
+    """
+    return x.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .. import checks, models
+from ..data.normalisation import with_channels_last
 from .batch import Batch
 from .batched import Batched, Criterion
 from .choose import PATHS, blocks, even, is_large, share
@@ -410,7 +411,7 @@ class Engine:
         return inputs.dim() == 4 and not (self.unsupported or self._own_forward)
 
     def _laid(self, inputs: Tensor) -> Tensor:
-        return inputs.contiguous(memory_format=torch.channels_last) if self.lays(inputs) else inputs
+        return with_channels_last(inputs) if self.lays(inputs) else inputs
 
     def _for_evaluation(self, x: Flat, train: Callable[[], Chunks]) -> dict[str, Tensor]:
         """The parameters by name; batch norm has collected its statistics over the training data, without dropout."""
