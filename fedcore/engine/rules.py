@@ -1020,7 +1020,7 @@ def entering(x: Tensor) -> Activations:
     """A batch `x [m, B, ...]` as the batched rules take it."""
     if x.dim() < 5:
         return x.transpose(0, 1) if x.dim() == 4 else x
-    if x.device.type == "cpu":  # which convolves and pools faster so
+    if x.device.type == "cpu" and x.dtype != torch.float64:  # oneDNN is faster so, and has no kernels for float64
         return side_by_side(x, x.dtype)
     m, B, C, H, W = x.shape
     return x.transpose(0, 1).reshape(B, m * C, H, W)
