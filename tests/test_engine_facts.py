@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import helpers as h
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from fedcore import models
 from fedcore.data.normalisation import with_channels_last
 from fedcore.engine import PATHS, PLAIN, Batch, Engine, Loss, counting, rules
 from fedcore.engine.units import Neurons
+from fedcore.objective import devices
 from fedcore.submodels import Width
 
 GENERAL = ("batched", "sequential")
@@ -369,3 +372,26 @@ def test_grey_images_too_lie_with_their_channels_last():
     assert torch.equal(laid, torch.arange(32.0).view(2, 1, 4, 4))
     assert laid.is_contiguous(memory_format=torch.channels_last)
     assert nn.Conv2d(1, 3, 3)(laid).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("bound", "instructions", "told"),
+    [
+        (None, True, False), (None, False, True), ("AVX2", True, True), ("AVX512_CORE", True, True),
+        ("AVX512_CORE_BF16", True, False), ("AVX512_CORE_AMX", True, False),
+    ],
+)  # fmt: skip
+def test_bfloat16_is_warned_of_where_the_processor_emulates_it(bound, instructions, told, monkeypatch):
+    monkeypatch.setattr(devices.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    for name in devices.ISA:
+        monkeypatch.delenv(name, raising=False)
+    if bound:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", bound)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        h.network(compute=torch.bfloat16)
+        h.network()
+    assert [w for w in seen if "no instructions" in str(w.message)] == seen
+    assert len(seen) == told

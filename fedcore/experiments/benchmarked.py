@@ -23,6 +23,7 @@ NAMES = (
     "compile",
     "gpu",
     "desk",
+    "desk_avx2",
     "together",
 )
 # model: a sample's shape and the number of classes, as benchmarks/paths.py trains it
@@ -353,6 +354,7 @@ def desk_table(file: Mapping[str, Any]) -> pages.Html:
             "network": case["network"],
             "data": case["data"],
             "cohort": case["cohort"],
+            "path": case["path"],
             "over plain SGD": case["ratio_to_plain"][case["path"]],
             "with decay and clip": case["ratio_to_plain"][f"{case['path']}, decay and clip"],
             "bfloat16": case["ratio_to_plain"].get(f"{case['path']} bfloat16"),
@@ -363,7 +365,12 @@ def desk_table(file: Mapping[str, Any]) -> pages.Html:
         f"{cell['network']}: share of a cell": ", ".join(f"{k} {100 * v:.0f} %" for k, v in cell["shares"].items())
         for cell in file["cells"]
     }
-    table = pages.table(pd.DataFrame(found), f"{file['what'].capitalize()}, {file['threads']} threads", 3)
+    reached = sum(g["reached"] for g in file["goals"])
+    caption = (
+        f"{file['what'].capitalize()}, {file['threads']} threads, {file['capability']}; "
+        f"{reached} of {len(file['goals'])} goals reached"
+    )
+    table = pages.table(pd.DataFrame(found), caption, 3)
     return together([table, pages.setting(**shares), where(file)])
 
 

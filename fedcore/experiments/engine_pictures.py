@@ -183,8 +183,9 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and most are slower."
         parts += [widgets.show(peers(file), caption=words), benchmarked.peers_table(file)]
-    for name in ("desk", "memory", "mixing", "submodels"):
-        parts.append(getattr(benchmarked, f"{name}_table")(data[name]) if data[name] else missing(name))
+    tables = {name: getattr(benchmarked, f"{name}_table") for name in ("desk", "memory", "mixing", "submodels")}
+    for name, table in {"desk": tables["desk"], "desk_avx2": tables["desk"], **tables}.items():
+        parts.append(table(data[name]) if data[name] else missing(name))
     if file := data["scaling"]:
         taken = scaling(file, "seconds_per_round", "milliseconds a round", 1e3)
         held = scaling(file, "peak_bytes", "peak of memory, MB", 1e-6)

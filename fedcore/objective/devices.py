@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import warnings
+
 import torch
 
 from .. import distributed
+
+ISA = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")  # what bounds the instructions that oneDNN uses
+BFLOAT16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2", "DEFAULT", "ALL")  # parts of their values that leave bfloat16 in
 
 
 def available(device: str | torch.device | None) -> torch.device:
@@ -22,3 +29,23 @@ def available(device: str | torch.device | None) -> torch.device:
 def first_line(e: Exception) -> str:
     """The first line of an error's message, or its type's name."""
     return (str(e).splitlines() or [type(e).__name__])[0]
+
+
+def emulates_bfloat16(device: torch.device) -> bool:
+    """Whether convolutions in bfloat16 are emulated here: on an x86 processor without instructions for it."""
+    if device.type != "cpu" or platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    bounds = [os.environ[name].upper() for name in ISA if name in os.environ]
+    if any(not any(part in bound for part in BFLOAT16) for bound in bounds):
+        return True
+    return not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def warn_of_bfloat16(device: torch.device) -> None:
+    """Say so where bfloat16 costs time in place of saving it."""
+    if emulates_bfloat16(device):
+        warnings.warn(
+            "compute=torch.bfloat16: this processor has no instructions for it (AVX512_BF16, AMX), so that its "
+            "convolutions take longer than in float32; leave compute out unless you want the rounding itself",
+            stacklevel=3,
+        )

@@ -28,7 +28,7 @@ from ..engine.mapped import maps
 from ..engine.units import Neurons
 from ..identity import digest, network
 from ..models import Layout
-from .devices import available, first_line
+from .devices import available, first_line, warn_of_bfloat16
 from .targets import Metric, checked_loss, checked_metrics, measured
 
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
@@ -747,6 +747,8 @@ def on_network(
     """
     if path == "written" and loss is not None:
         raise ValueError("path='written' is for the cross-entropy alone, but loss is given; use path='auto'")
+    if compute is not None:
+        warn_of_bfloat16(data.device)
     example = data.inputs(data.x[:3])
     by_rules = path == "sequential" or data.x.dim() - 1 in Engine(module).axes
     mapped = not by_rules and maps(module.to(data.device), example)
