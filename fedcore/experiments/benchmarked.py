@@ -15,6 +15,7 @@ NAMES = (
     "paths",
     "paths_2threads",
     "peers",
+    "peers_lenet",
     "scaling",
     "memory",
     "mixing",
