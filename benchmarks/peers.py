@@ -204,7 +204,7 @@ def main() -> None:
               f"{case.get('ratio', float('nan')):5.2f} x {case.get('to')}  accuracy {case['accuracy']:.4f}"
               f"{'' if case['agrees'] else '  DIFFERS'}")  # fmt: skip
     more = {"rounds": args.rounds, "source": args.source, "samples": args.samples, "tolerance": TOLERANCE}
-    what = f"FedAvg, {CLIENTS} clients of {args.samples} images 28x28, {COHORT} per round, one epoch, batch 32"
+    what = f"FedAvg, {CLIENTS} clients, {COHORT} per round, one epoch, batch 32, {args.rounds + WARMUP} rounds"
     record(args, what, cases, **more, goals=reached(cases), versions=told, missing=missing)
 
 
