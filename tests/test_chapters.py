@@ -97,7 +97,7 @@ ROUNDS = [
         ("PlatformSCAFFOLD", "r.clients.argmax()", "r.clients.argmin()", "shipped SCAFFOLD"),
         ("FedBN", "torch.where(r.bn, r.bn_i, r.x)", "torch.where(r.bn, r.x, r.x)", "FedBN"),
     ],
-    [("local_steps", "range(int(r.plan.steps[0]))", "range(int(r.plan.steps[0]) - 1)", "FedProx")],
+    [("local_steps", "enumerate(r.plan.working)", "enumerate(r.plan.working[:-1])", "FedProx")],
 ]  # fmt: skip
 
 

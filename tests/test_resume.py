@@ -21,6 +21,7 @@ import torch
 
 import fedcore as fc
 from fedcore import checkpoint
+from fedcore.data.lists import Lists
 
 METHODS = [fc.FedAvg(server_momentum=0.7), fc.SCAFFOLD(), fc.FedUp(alpha=0.1)]
 RUN = {"cohort": 3, "lr": 0.1, "lr_decay": 0.99, "batch_size": 4, "seed": 3, "probes": [fc.probes.drift]}
@@ -280,8 +281,8 @@ def augmented(seed: int) -> fc.Federation:
         h.images(60, (1, 8, 8), 3), 4, model="logistic", seed=seed, augment=fc.RandAugment(once=True), device="cpu"
     )
     rows = [np.concatenate([part, part + 48]) for part in np.array_split(np.arange(48), 4)]
-    parts = [part[:12] for part in rows]
-    return dataclasses.replace(fed, data=dataclasses.replace(fed.data, index=rows, parts=parts), x0=fed.x0 * 0)
+    lists = {"index": Lists.of(rows), "parts": Lists.of([part[:12] for part in rows])}
+    return dataclasses.replace(fed, data=dataclasses.replace(fed.data, **lists), x0=fed.x0 * 0)
 
 
 def one_record(r, y):

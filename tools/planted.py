@@ -185,7 +185,7 @@ METHODS = [
         "Ditto",
         ("Ditto.direction", "(r.v - r.x)", "(r.v - y)"),
         ("Ditto.direction", "r.velocity.mul_(r.momentum).add_(step)", "r.velocity.add_(step)"),
-        ("Ditto.direction", "r.clip / step.norm", "2 * r.clip / step.norm"),
+        ("Ditto.direction", "clipped(step, r.clip)", "clipped(step, 2 * r.clip)"),
         ("Ditto.aggregate", '"v_i": r.v}', '"v_i": r.v_i}'),
     ),
     *errors(
