@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,39 @@ def record(args: argparse.Namespace, what: str, cases: Iterable[dict[str, Any]],
     told |= {"load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d"), **more, "cases": list(cases)}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(told, indent=1) + "\n")
+
+
+KINDS = {  # kind of operator: what its name holds
+    "recurrent kernel": ("rnn",),
+    "convolution": ("conv",),
+    "products": ("mm", "matmul", "dot"),
+    "copies": ("copy", "clone", "contiguous", "cat", "zero", "fill", "empty"),
+    "indexing": ("index", "gather", "scatter", "embedding"),
+    "pooling": ("pool",),
+    "norms": ("batch_norm", "group_norm"),
+}
+
+
+def kind_of(event: Any) -> str:
+    """The kind of a profiled operator: the part of the round that it is in, else what its name says."""
+    at = event
+    while at is not None:
+        if at.name in ("data", "server"):
+            return at.name
+        at = at.cpu_parent
+    name = event.name.removeprefix("aten::")
+    return next((kind for kind, words in KINDS.items() if any(word in name for word in words)), "pointwise, sums")
+
+
+def by_kind(go: Callable[[], object]) -> dict[str, float]:
+    """Seconds of a run by kind of operator, most first; "Python" is what no operator took.  Run twice, seen once."""
+    go()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        begin = time.perf_counter()
+        go()
+        whole = time.perf_counter() - begin
+    found: dict[str, float] = defaultdict(float)
+    for event in seen.events():
+        found[kind_of(event)] += 1e-6 * event.self_cpu_time_total
+    found["Python"] = whole - sum(found.values())
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))

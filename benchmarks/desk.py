@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import Unevaluated, arguments, in_turns, record, unevaluated
+from common import Unevaluated, arguments, by_kind, in_turns, record, unevaluated
 from paths import bare_layer, with_products
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
@@ -307,28 +307,6 @@ def unequal(name: str, cohort: int, share: float, args: Any) -> dict[str, Any]:
     return {"network": name, "cohort": cohort, "smallest": min(sizes), "largest": max(sizes), "ratio": ratio}
 
 
-KINDS = {  # kind of operator: what its name holds
-    "recurrent kernel": ("rnn",),
-    "convolution": ("conv",),
-    "products": ("mm", "matmul", "dot"),
-    "copies": ("copy", "clone", "contiguous", "cat", "zero", "fill", "empty"),
-    "indexing": ("index", "gather", "scatter", "embedding"),
-    "pooling": ("pool",),
-    "norms": ("batch_norm", "group_norm"),
-}
-
-
-def kind_of(event: Any) -> str:
-    """The kind of a profiled operator: the part of the round that it is in, else what its name says."""
-    at = event
-    while at is not None:
-        if at.name in ("data", "server"):
-            return at.name
-        at = at.cpu_parent
-    name = event.name.removeprefix("aten::")
-    return next((kind for kind, words in KINDS.items() if any(word in name for word in words)), "pointwise, sums")
-
-
 class Watched(Unevaluated):
     """A federation whose planning and gathering of batches is seen by the profiler as "data"."""
 
@@ -357,16 +335,8 @@ def where_time_goes(name: str, share: float, decayed: bool) -> dict[str, Any]:
     run = work(network, rounds=1, cohort=network.cohorts[0], progress=False)
     run |= {"weight_decay": 1e-3, "clip": 10.0} if decayed else {}
     go = on_threads(partial(fc.simulate, WatchedFedAvg(), fed, **run), 1)
-    go()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
-        begin = time.perf_counter()
-        go()
-        whole = 1e6 * (time.perf_counter() - begin)
-    found: dict[str, float] = defaultdict(float)
-    for event in seen.events():
-        found[kind_of(event)] += event.self_cpu_time_total / whole
-    found["Python"] = 1 - sum(found.values())
-    shares = dict(sorted(found.items(), key=lambda pair: -pair[1]))
+    seconds = by_kind(go)
+    shares = {kind: spent / sum(seconds.values()) for kind, spent in seconds.items()}
     return {"network": name, "cohort": run["cohort"], "decay and clip": decayed, "shares": shares}
 
 

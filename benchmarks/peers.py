@@ -23,7 +23,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -43,6 +45,7 @@ TOLERANCE = 0.02  # of accuracy, between any runner and fedcore's float32; order
 OURS = {"mlp": ("auto", "batched"), "cnn": ("auto", "batched", "bfloat16"), "lenet": ("auto", "bfloat16")}
 NAMES = {"cnn": "femnist_cnn"}  # elsewhere in fedcore
 SHARE = {"lenet": 6}  # what the number of samples is divided by
+SETTINGS = {"lr": 0.1, "batch_size": 32}  # the runners of the other peers know no more
 TIMEOUT = 600
 
 
@@ -62,38 +65,40 @@ def pictures(n: int, seed: int = 0, shape: tuple[int, int] = (1, 28)) -> tuple[n
     return np.clip(x, 0, 255).astype(np.uint8), y
 
 
-def write(file: Path, model: str, source: str, root: str | None, rounds: int, per_client: int) -> None:
-    """The task that all runners read: data, partition, cohorts and initial parameters."""
+def deal(labels: np.ndarray) -> list[np.ndarray]:
+    """As many random samples for each client as for the others."""
+    order = np.random.default_rng(0).permutation(len(labels))
+    return [np.sort(part) for part in np.array_split(order, CLIENTS)]
+
+
+def write(
+    file: Path, model: str, source: str, root: str | None, rounds: int, per_client: int,
+    split: Callable[[np.ndarray], list[np.ndarray]] = deal, settings: Mapping[str, float] = SETTINGS,
+) -> None:  # fmt: skip
+    """The task that all runners read: data, partition, cohorts, initial parameters, settings of local training."""
     if source == "synthetic":
         shape = (3, 32) if model == "lenet" else (1, 28)
         (x, y), (test_x, test_y) = pictures(CLIENTS * per_client, 0, shape), pictures(10_000, 1, shape)
     else:
         data = sources.load(source, root)
         x, y, test_x, test_y = data.train_x, data.train_y, data.test_x, data.test_y
-    order = np.random.default_rng(0).permutation(len(y))
-    parts = [np.sort(part) for part in np.array_split(order, CLIENTS)]
+    parts = split(y)
     net = models.build(NAMES.get(model, model), x.shape[1:], 10, 0)
     starts = {f"{model}.{k:02d}": p.detach().numpy() for k, p in enumerate(net.parameters())}
     np.savez(
         file, x=x, y=y, test_x=test_x, test_y=test_y, statistics=np.array([x.mean(), x.std()], np.float32),
         order=np.concatenate(parts), sizes=[len(part) for part in parts],
-        cohorts=[rng.cohort(0, t, CLIENTS, COHORT) for t in range(rounds)], **starts,
+        cohorts=[rng.cohort(0, t, CLIENTS, COHORT) for t in range(rounds)], settings=json.dumps(settings), **starts,
     )  # fmt: skip
 
 
-def run(python: Path | str, runner: str, variant: str, model: str, file: Path, args) -> dict:
+def run(
+    python: Path | str, runner: str, variant: str, model: str, file: Path, args: Namespace, warmup: int = WARMUP
+) -> dict:
     """One runner's line; {"failed": reason} where it gives none."""
     words = [str(python), str(HERE / "runners" / f"run_{runner}.py"), str(file), "--model", model]
-    words += [
-        "--rounds",
-        str(args.rounds),
-        "--warmup",
-        str(WARMUP),
-        "--threads",
-        str(args.threads),
-        "--variant",
-        variant,
-    ]
+    given = {"--rounds": args.rounds, "--warmup": warmup, "--threads": args.threads, "--variant": variant}
+    words += [str(word) for pair in given.items() for word in pair]
     quiet = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "FLWR_TELEMETRY_ENABLED": "0"}
     quiet |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "OMP_NUM_THREADS": str(args.threads)}
     paths = [str(HERE / "runners"), *([str(HERE.parent)] if runner == "fedcore" else [])]
@@ -119,12 +124,16 @@ def _pin(threads: int):
 
 def versions(python: Path, peer: str) -> dict[str, str]:
     """Of the peer and what it computes with."""
-    names = [environments.PACKAGES[peer], *(("jax", "jaxlib") if peer == "fedjax" else ("torch",)), "numpy"]
+    cloned = {"commit": environments.CLONED[peer][1][:12]} if peer in environments.CLONED else {}
+    names = [
+        *(() if cloned else (environments.PACKAGES[peer],)),
+        *(("jax", "jaxlib") if peer == "fedjax" else ("torch",)),
+        "numpy",
+    ]
     names += ["ray"] if peer == "flower" else []
     code = "import sys, json, importlib.metadata as m; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
-    return json.loads(
-        subprocess.run([str(python), "-c", code, *names], capture_output=True, text=True, check=True).stdout
-    )
+    done = subprocess.run([str(python), "-c", code, *names], capture_output=True, text=True, check=True)
+    return cloned | json.loads(done.stdout)
 
 
 def summary(model: str, lines: dict[str, list[dict]]) -> list[dict]:

@@ -5,17 +5,19 @@
 Whole federated rounds are timed (extraction, local steps, combination; no evaluation): FedAvg against HeteroFL(r) with
 the same clients and batches, one after the other in turns, so that both see the same machine.  The speed-up is the
 median of the paired ratios, `GOALS` what it is to be.  "masked" is the same training on the whole network, for
-comparison.  On a CPU it is processor time of one thread, on CUDA elapsed time.
+comparison.  On a CPU it is processor time of one thread, on CUDA elapsed time.  profile: seconds of a round by kind of
+operator, as `torch.profiler` sees it, of the whole network (ratio 1) and of the compact sub-models.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 
 import numpy as np
 import torch
-from common import arguments, record, unevaluated
+from common import arguments, by_kind, record, unevaluated
 
 import fedcore as fc
 from fedcore.submodels import Width, cost
@@ -72,7 +74,10 @@ def main() -> None:
                 f"{line['speedup_max']:.2f}), goal {line['goal']:.1f}; {line['whole_seconds'] * 1e3:.0f} against "
                 f"{line['part_seconds'] * 1e3:.0f} ms; {line['macs_share']:.3f} of the multiply-adds"
             )
-    record(args, f"{CLIENTS} clients, {SAMPLES // BATCH} steps of batch {BATCH} each, thesis CNN on 28x28", lines)
+    shown = {1.0: fc.FedAvg(), **{ratio: fc.HeteroFL(ratio) for ratio in GOALS}}
+    profile = [{"ratio": ratio, "seconds": by_kind(partial(seconds, method, fed))} for ratio, method in shown.items()]
+    what = f"{CLIENTS} clients, {SAMPLES // BATCH} steps of batch {BATCH} each, thesis CNN on 28x28"
+    record(args, what, lines, profile=profile)
 
 
 if __name__ == "__main__":

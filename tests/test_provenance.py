@@ -219,6 +219,22 @@ def test_a_run_of_code_that_computes_the_same_confirms_those_before(tmp_path, co
     assert both.outdated() == []
 
 
+def test_a_cell_whose_process_ended_before_its_trace_gets_it_from_the_next_batch(tmp_path, monkeypatch):
+    file, take = tmp_path / "cell.json", cells._trace
+    monkeypatch.setattr(cells, "_trace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cells.run_cell(TUNED, [0, 1], file=file)
+    before = cells.load(file, TUNED)
+    assert before.untraced()
+    assert set(before.runs) == {0, 1}, "the runs are kept"
+    monkeypatch.setattr(cells, "_trace", take)
+    after = cells.run_cell(TUNED, [0, 1], file=file)
+    assert after.runs == before.runs, "nothing was run again"
+    assert not cells.load(file, TUNED).untraced()
+    older(monkeypatch)
+    assert cells.confirm(file, TUNED) is True
+
+
 def test_a_run_that_does_not_say_which_code_computed_it_is_older():
     spec = {"study": "simulate", "method": ["FedAvg", {}]}
     result = cells.Result(spec, {0: {"final": 1.0, "commit": "e5f4d24d0dde+"}})

@@ -1,11 +1,12 @@
 """An environment for each peer: a venv and what pip finds, under one folder.
 
-    python benchmarks/runners/environments.py ~/.cache/fedcore/peers [fedjax pfl fedlab fluke flower blazefl flsim]
+    python benchmarks/runners/environments.py ~/.cache/fedcore/peers [fedjax pfl fedlab fluke flower blazefl flsim
+        flsimulator]
 
 Peers on PyTorch see this interpreter's packages too (one line in a .pth file), so that all of them run the same torch
 as fedcore; what pip installs for a peer comes before it.  FedJAX needs the versions of its last release's time.  Two
 peers need another Python, which has to be on the path as pythonX.Y, and a torch of their own: BlazeFL's code has the
-syntax of 3.12, FLSim's settings are refused by 3.11 and later.
+syntax of 3.12, FLSim's settings are refused by 3.11 and later.  FL-Simulator is no package: its repository is cloned.
 A peer that cannot be installed leaves `NAME/failed.txt` with pip's last words.
 """
 
@@ -27,6 +28,11 @@ PEERS: dict[str, list[str]] = {
     "flower": ["flwr[simulation]"],
     "blazefl": ["blazefl[contrib,reproducibility]==2.0.3", "torch"],
     "flsim": ["flsim==0.1.0", "torch", "torchvision", "numpy<2"],
+    "flsimulator": [],
+}
+# peer: its repository and the commit that is run
+CLONED = {
+    "flsimulator": ("https://github.com/woodenchild95/FL-Simulator", "653ebb565e8b035138bf43326ca30e57a472acf2"),
 }
 PYTHONS = {"blazefl": "3.12", "flsim": "3.10"}
 PACKAGES = {name: name for name in PEERS} | {"fluke": "fluke-fl", "flower": "flwr"}
@@ -61,11 +67,16 @@ def make(folder: Path, peer: str) -> str:
         where = [str(own), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
         site = Path(subprocess.run(where, capture_output=True, text=True, check=True).stdout.strip())
         (site / "fedcore-torch.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    pip = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PEERS[peer]]
-    done = subprocess.run(pip, capture_output=True, text=True)
-    if done.returncode:
-        failed.write_text(last_words(done.stderr))
-        return failed.read_text()
+    commands = [[str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PEERS[peer]]]
+    if peer in CLONED:
+        url, commit = CLONED[peer]
+        checkout = str(folder / peer / "checkout")
+        commands = [["git", "clone", "--quiet", url, checkout], ["git", "-C", checkout, "checkout", "--quiet", commit]]
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            failed.write_text(last_words(done.stderr))
+            return failed.read_text()
     (folder / peer / "installed.txt").write_text("\n".join(PEERS[peer]) + "\n")
     return ""
 

@@ -23,7 +23,10 @@ LR, BATCH = 0.1, 32
 
 
 class Task:
-    """x, y, test_x, test_y (float32 images `[N, C, h, w]`), parts (a client's samples each), cohorts, params."""
+    """x, y, test_x, test_y (float32 images `[N, C, h, w]`), parts (a client's samples each), cohorts, params.
+
+    settings: of the local training, by the names of `fedcore.simulate`.
+    """
 
     def __init__(self, file: str, model: str) -> None:
         with np.load(file) as z:
@@ -33,6 +36,7 @@ class Task:
             self.parts = np.split(z["order"], np.cumsum(z["sizes"])[:-1])
             self.cohorts = z["cohorts"]
             self.params = [z[k] for k in sorted(z) if k.startswith(f"{model}.")]
+            self.settings = json.loads(str(z["settings"]))
         self.model = model
 
     def net(self) -> Any:

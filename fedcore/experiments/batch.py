@@ -70,13 +70,15 @@ def standing(place: Place, cell: Cell) -> Result:
 def missing(
     place: Place, cells: Iterable[Cell], seeds: Sequence[int] | None = None, outdated: bool = False
 ) -> tuple[list[Cell], Outcome]:
-    """The cells that lack a seed (or, with `outdated`, have one older than the code), and what stands already."""
+    """The cells that lack a seed or their trace (or, with `outdated`, have a seed older than the code), and what stands
+    already."""
     todo, outcome = [], Outcome()
     for cell in cells:
         try:
             result = standing(place, cell)
             asked = cell.reporting(seeds)
             complete = not set(asked) - set(result.runs) and not (outdated and result.outdated(asked))
+            complete = complete and not result.untraced()
         except CorruptResult as e:
             outcome.damaged.append(str(e))
             complete = False

@@ -16,6 +16,7 @@ NAMES = (
     "paths_2threads",
     "peers",
     "peers_lenet",
+    "flsimulator",
     "scaling",
     "memory",
     "mixing",
@@ -389,4 +390,35 @@ def submodels_table(file: Mapping[str, Any]) -> pages.Html:
         }
         for c in file["cases"]
     ]
-    return together([pages.table(pd.DataFrame(found), file["what"], 3), where(file)])
+    spent = {part["ratio"]: {k: 1e3 * v for k, v in part["seconds"].items()} for part in file["profile"]}
+    kinds = [
+        {
+            "operators": kind,
+            **{f"r = {r:g}, ms": spent[r].get(kind, 0.0) for r in spent},
+            **{f"over r = {r:g}": whole / spent[r][kind] if spent[r].get(kind) else None for r in spent if r < 1},
+        }
+        for kind, whole in spent[1.0].items()
+    ]
+    caption = "Where a round's time goes: what shrinks like the multiply-adds, and what does not"
+    tables = [pages.table(pd.DataFrame(found), file["what"], 3), pages.table(pd.DataFrame(kinds), caption, 3)]
+    return together([*tables, where(file)])
+
+
+def flsimulator_table(file: Mapping[str, Any]) -> pages.Html:
+    """FL-Simulator as its users run it, and fedcore on the same federation."""
+    import pandas as pd
+
+    found = [
+        {
+            "runner": c["runner"],
+            "beside training": c["beside training"],
+            "seconds a round": c["seconds_per_round"],
+            "over FL-Simulator as it is": f"{c['ratio']:.2f} ({c['ratio_min']:.2f} to {c['ratio_max']:.2f})",
+            "accuracy": f"{100 * c['accuracy']:.1f} %",
+        }
+        for c in file["cases"]
+    ]
+    caption = f"FL-Simulator's documented setting on {file['source']}: {file['what']}"
+    versions = ", ".join(f"{name} {version}" for name, version in file["versions"].items())
+    setting = pages.setting(**file["setting"], versions=versions)
+    return together([pages.table(pd.DataFrame(found), caption, 3), setting, where(file)])

@@ -115,6 +115,10 @@ class Result:
         tuned = self.tuned is None or self.tuned.get("code") in codes
         return [s for s in chosen if not tuned or self.runs[s].get("code") not in codes]
 
+    def untraced(self) -> bool:
+        """Whether runs of today's code stand without a trace: the process ended between the last of them and it."""
+        return bool(self.runs) and self.trace is None and not self.outdated()
+
     def superseded(self, seeds: Sequence[int] | None = None) -> str:
         """Why the runs must not be relied on (`provenance.SUPERSEDED`); "" where nothing is known against them."""
         chosen = self.runs if seeds is None else [s for s in seeds if s in self.runs]
@@ -254,7 +258,8 @@ def run_cell(
                 "seconds": round(seconds, 2),
             }
             store()
-        if missing and file is not None and provenance.code(spec) not in (result.trace or {}).get("codes", ()):
+        late = bool(missing) and provenance.code(spec) not in (result.trace or {}).get("codes", ())
+        if file is not None and (late or result.untraced()):
             values = _trace(result, device)
             codes = result.trace["codes"] if result.trace and _as_before(result, values) else []
             result.trace = {"values": values, "codes": [*codes, provenance.code(spec)]}

@@ -185,6 +185,8 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
         parts += [widgets.show(peers(file), caption=words), benchmarked.peers_table(file)]
     if file := data["peers_lenet"]:  # after the few rounds of the comparison, the LeNet has not begun to learn
         parts.append(benchmarked.peers_table(file))
+    if file := data["flsimulator"]:
+        parts.append(benchmarked.flsimulator_table(file))
     tables = {name: getattr(benchmarked, f"{name}_table") for name in ("desk", "memory", "mixing", "submodels")}
     for name, table in {"desk": tables["desk"], "desk_avx2": tables["desk"], **tables}.items():
         parts.append(table(data[name]) if data[name] else missing(name))
