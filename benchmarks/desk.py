@@ -19,6 +19,7 @@ How fast sub-models are is measured by `submodels.py`.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ from fedcore import rng
 from fedcore.data.batches import Plan
 from fedcore.engine import Engine, choose
 from fedcore.engine.mapped import maps
+from fedcore.experiments import provenance
 from fedcore.experiments.building import build_model
 from fedcore.experiments.training import packed
 
@@ -419,12 +421,19 @@ def main() -> None:
     quick = {"action": "store_true", "help": "a fifth of the samples, one cohort, one repeat: about a minute"}
     tiny = {"action": "store_true", "help": "a few samples a client: does it run?"}
     networks = {"nargs": "*", "choices": list(NETWORKS), "default": list(NETWORKS)}
-    args = arguments(__doc__, 5, 2, networks=networks, quick=quick, tiny=tiny)
+    add = {"action": "store_true", "help": "keep what OUT holds of other networks, of the same code and processor"}
+    args = arguments(__doc__, 5, 2, networks=networks, quick=quick, tiny=tiny, add=add)
     share = 0.01 if args.tiny else 0.2 if args.quick else 1.0
     if args.quick or args.tiny:
         args.repeats = 1
     found: dict[str, list[dict[str, Any]]] = {part: [] for part in ("cases", "unequal", "profile", "cells")}
     started = time.perf_counter()
+    if args.add and args.out.exists():
+        stored = json.loads(args.out.read_text())
+        here = {"code": provenance.library(), **provenance.machine(args.device)}
+        if any(stored[key] != here[key] for key in ("code", "device", "threads", "torch")):
+            raise SystemExit(f"{args.out} is of other code or another machine; run it whole, without --add")
+        found = {part: [row for row in stored[part] if row["network"] not in args.networks] for part in found}
 
     def keep(part: str, row: dict[str, Any]) -> None:
         found[part].append(row)
