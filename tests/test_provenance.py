@@ -14,7 +14,7 @@ import pytest
 
 import fedcore as fc
 from fedcore import experiments, reproduce
-from fedcore.experiments import cells, provenance, studies, tracing, tuning
+from fedcore.experiments import batch, cells, provenance, studies, tracing, tuning
 from fedcore.experiments.provenance import SOURCES, Sources, roots
 from fedcore.experiments.tuning import merged
 
@@ -220,7 +220,9 @@ def test_a_run_of_code_that_computes_the_same_confirms_those_before(tmp_path, co
 
 
 def test_a_cell_whose_process_ended_before_its_trace_gets_it_from_the_next_batch(tmp_path, monkeypatch):
-    file, take = tmp_path / "cell.json", cells._trace
+    place, cell, take = batch.Place(tmp_path, "quick", "t"), cells.Cell("c", TUNED, seeds=2), cells._trace
+    file = place.file(cell)
+    file.parent.mkdir(parents=True)
     monkeypatch.setattr(cells, "_trace", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cells.run_cell(TUNED, [0, 1], file=file)
@@ -228,9 +230,11 @@ def test_a_cell_whose_process_ended_before_its_trace_gets_it_from_the_next_batch
     assert before.untraced()
     assert set(before.runs) == {0, 1}, "the runs are kept"
     monkeypatch.setattr(cells, "_trace", take)
-    after = cells.run_cell(TUNED, [0, 1], file=file)
+    assert batch.run(place, [cell], notebooks=False, progress=False).done == ["c"]
+    after = cells.load(file, TUNED)
     assert after.runs == before.runs, "nothing was run again"
-    assert not cells.load(file, TUNED).untraced()
+    assert not after.untraced()
+    assert batch.run(place, [cell], notebooks=False, progress=False).stood == ["c"]
     older(monkeypatch)
     assert cells.confirm(file, TUNED) is True
 
