@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import Unevaluated, arguments, by_kind, in_turns, record, unevaluated
+from common import Unevaluated, Watched, arguments, by_kind, in_turns, record, unevaluated
 from paths import bare_layer, with_products
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
@@ -309,7 +309,7 @@ def unequal(name: str, cohort: int, share: float, args: Any) -> dict[str, Any]:
     return {"network": name, "cohort": cohort, "smallest": min(sizes), "largest": max(sizes), "ratio": ratio}
 
 
-class Watched(Unevaluated):
+class Gathered(Unevaluated):
     """A federation whose planning and gathering of batches is seen by the profiler as "data"."""
 
     def plan(self, *args: Any, **more: Any) -> Plan:
@@ -321,19 +321,15 @@ class Watched(Unevaluated):
             return super().batch(*args, **more)
 
 
-class WatchedFedAvg(fc.FedAvg):
+class WatchedFedAvg(Watched, fc.FedAvg):
     """FedAvg whose average is seen by the profiler as "server"."""
-
-    def aggregate(self, r: Any, y: Tensor) -> dict[str, Tensor]:
-        with record_function("server"):
-            return super().aggregate(r, y)
 
 
 def where_time_goes(name: str, share: float, decayed: bool) -> dict[str, Any]:
     """Shares of a round's time on one thread, by kind of operator; "Python" is what no operator took."""
     network = NETWORKS[name]
     fed = federation(network, kept(network.data, share * network.share))
-    fed = Watched(fed.data, fed.engine, fed.x0, fed.partition, fed.seed)
+    fed = Gathered(fed.data, fed.engine, fed.x0, fed.partition, fed.seed)
     run = work(network, rounds=1, cohort=network.cohorts[0], progress=False)
     run |= {"weight_decay": 1e-3, "clip": 10.0} if decayed else {}
     go = on_threads(partial(fc.simulate, WatchedFedAvg(), fed, **run), 1)
@@ -421,7 +417,7 @@ def main() -> None:
     quick = {"action": "store_true", "help": "a fifth of the samples, one cohort, one repeat: about a minute"}
     tiny = {"action": "store_true", "help": "a few samples a client: does it run?"}
     networks = {"nargs": "*", "choices": list(NETWORKS), "default": list(NETWORKS)}
-    add = {"action": "store_true", "help": "keep what OUT holds of other networks, of the same code and processor"}
+    add = {"action": "store_true", "help": "keep what OUT holds of other networks, measured alike"}
     args = arguments(__doc__, 5, 2, networks=networks, quick=quick, tiny=tiny, add=add)
     share = 0.01 if args.tiny else 0.2 if args.quick else 1.0
     if args.quick or args.tiny:
@@ -430,9 +426,16 @@ def main() -> None:
     started = time.perf_counter()
     if args.add and args.out.exists():
         stored = json.loads(args.out.read_text())
-        here = {"code": provenance.library(), **provenance.machine(args.device)}
-        if any(stored[key] != here[key] for key in ("code", "device", "threads", "torch")):
-            raise SystemExit(f"{args.out} is of other code or another machine; run it whole, without --add")
+        here = {
+            "code": provenance.library(),
+            **provenance.machine(args.device),
+            "repeats": args.repeats,
+            "share": share,
+        }
+        here["capability"] = torch.backends.cpu.get_cpu_capability()
+        same = ("code", "device", "threads", "torch", "repeats", "share", "capability")
+        if other := [key for key in same if stored.get(key) != here[key]]:
+            raise SystemExit(f"{args.out} has other {', '.join(other)}; run it whole, without --add")
         found = {part: [row for row in stored[part] if row["network"] not in args.networks] for part in found}
 
     def keep(part: str, row: dict[str, Any]) -> None:

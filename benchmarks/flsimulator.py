@@ -1,7 +1,7 @@
 """FL-Simulator as its users run it, and the same federation here: seconds and accuracy side by side.
 
     python benchmarks/flsimulator.py results/benchmarks/flsimulator.json --source cifar10 --root DATA --threads 2
-        [--repeats 3] [--rounds 10] [--environments ~/.cache/fedcore/peers]
+        [--repeats 1] [--rounds 10] [--environments ~/.cache/fedcore/peers]
 
 Its documented setting: CIFAR-10, Dirichlet 0.6 with clients of equal size, 100 clients, 10 per round, LeNet, five
 local epochs, batch 50, lr 0.1 times 0.998 a round, weight decay 0.001, clip 10; partition, cohorts and initial
@@ -38,7 +38,7 @@ RUNS = (  # runner, variant, what it does beside the same training
 def main() -> None:
     """Write the task, run all in turns, write the JSON."""
     args = arguments(
-        __doc__, 3, threads=2,
+        __doc__, 1, threads=2,
         rounds={"type": int, "default": 10},
         source={"default": "synthetic"}, root={}, samples={"type": int, "default": 500},
         environments={"type": Path, "default": Path.home() / ".cache" / "fedcore" / "peers"},

@@ -39,13 +39,14 @@ from fedcore.experiments.benchmarked import PEERS
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "runners"))
 import environments  # noqa: E402
+from task import BATCH, LR  # noqa: E402
 
 CLIENTS, COHORT, WARMUP = 100, 10, 2
 TOLERANCE = 0.02  # of accuracy, between any runner and fedcore's float32; orders of samples differ
 OURS = {"mlp": ("auto", "batched"), "cnn": ("auto", "batched", "bfloat16"), "lenet": ("auto", "bfloat16")}
 NAMES = {"cnn": "femnist_cnn"}  # elsewhere in fedcore
 SHARE = {"lenet": 6}  # what the number of samples is divided by
-SETTINGS = {"lr": 0.1, "batch_size": 32}  # the runners of the other peers know no more
+SETTINGS = {"lr": LR, "batch_size": BATCH}
 TIMEOUT = 600
 
 

@@ -69,6 +69,8 @@ def make(folder: Path, peer: str) -> str:
         (site / "fedcore-torch.pth").write_text(sysconfig.get_path("purelib") + "\n")
     commands = [[str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PEERS[peer]]]
     if peer in CLONED:
+        if shutil.which("git") is None:
+            return "no git on the path"
         url, commit = CLONED[peer]
         checkout = str(folder / peer / "checkout")
         commands = [["git", "clone", "--quiet", url, checkout], ["git", "-C", checkout, "checkout", "--quiet", commit]]

@@ -413,7 +413,8 @@ def flsimulator_table(file: Mapping[str, Any]) -> pages.Html:
             "runner": c["runner"],
             "beside training": c["beside training"],
             "seconds a round": c["seconds_per_round"],
-            "over FL-Simulator as it is": f"{c['ratio']:.2f} ({c['ratio_min']:.2f} to {c['ratio_max']:.2f})",
+            "over FL-Simulator as it is": f"{c['ratio']:.2f}"
+            + (f" ({c['ratio_min']:.2f} to {c['ratio_max']:.2f})" if file["repeats"] > 1 else ""),
             "accuracy": f"{100 * c['accuracy']:.1f} %",
         }
         for c in file["cases"]
