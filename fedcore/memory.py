@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from . import distributed, hooks
-from .algorithms.method import Cut, Method, Part, Round
+from .algorithms.method import Cut, Method, Round
 from .data.batches import Plan
 from .engine import PLAIN, Loss
 from .objective.protocol import Objective
 from .settings import Settings
+from .submodels import Part
 
 
 @dataclass(frozen=True)
@@ -226,10 +227,9 @@ class Place:
             raise ValueError(f"{type(self.method).__name__} has parts and memory; in a round with parts use rows alone")
         for whole in r.parts:
             for part in whole.split(self.chunk or len(whole.rows)):
-                at = part.entries(self.base)
-                y = Y[at].to(self.fed.device)
+                y = part.take(Y).to(self.fed.device)
                 yield replace(r, objective=self.fed).within(part).to(self.fed.device), y
-                Y[at] = y.to(self.base)
+                part.put(Y, y.to(self.base))
 
     def _chunks(self, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
         """Neighbouring rows at a time (sorted by steps, they have much in common).

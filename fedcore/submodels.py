@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -137,20 +139,116 @@ def cost(module: nn.Module, shape: Sequence[int]) -> dict[str, int]:
     return {"parameters": sum(p.numel() for p in module.parameters()), "macs": counter.get_total_flops() // 2}
 
 
-# --- what comes back ------------------------------------------------------------------------------------------------
+# --- the smaller networks of a round, and what comes back -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a cohort whose local steps run on a smaller network.
+
+    rows: which, ascending, on the host.  to: what makes the smaller network (`submodels.Width` or `Depth`; None: the
+    whole one).  places: flat indices `[m_g, d_g]` of its entries in the whole vector (None: all of it).
+    """
+
+    rows: np.ndarray
+    to: Callable[[Any], Any] | None = None
+    places: Tensor | None = None
+
+    def take(self, v: Tensor) -> Tensor:
+        """These rows and entries of `v [m, d]`, as `[m_g, d_g]`; v itself where they are all of it."""
+        if self.places is None:
+            return v if len(v) == len(self.rows) else v[self._rows(v)]
+        places = self.places.to(v.device)
+        if v.stride(0) == 0:  # one row for all
+            own = places[:1] if places.stride(0) == 0 else places
+            return v[0].index_select(0, own.flatten()).view(own.shape).expand(places.shape)
+        if len(v) == len(self.rows):
+            return v.gather(1, places)
+        return v.reshape(-1).index_select(0, self._flat(v)).view(places.shape)
+
+    def put(self, v: Tensor, y: Tensor) -> None:
+        """Write `y [m_g, d_g]` to these rows and entries of `v [m, d]`."""
+        if self.places is None:
+            if y is not v:
+                v[self._rows(v)] = y
+        elif len(v) == len(self.rows):
+            v.scatter_(1, self.places.to(v.device), y)
+        else:
+            v.view(-1).scatter_(0, self._flat(v), y.reshape(-1))
+
+    def add(self, v: Tensor, y: Tensor, weights: Tensor) -> None:
+        """v += sum_i weights_i y_i, where `y [m_g, d_g]` has its entries in `v [d]`; `weights [m_g, 1]`."""
+        if self.places is None:
+            v += torch.mv(y.T, weights[:, 0])
+            return
+        places = self.places.to(v.device)
+        if places.stride(0) == 0:  # the same for all
+            v.index_add_(0, places[0], torch.mv(y.T, weights[:, 0]))
+            return
+        for at, row in zip(places, weights * y, strict=True):  # one after the other: the order of a sum is its last bit
+            v.index_add_(0, at, row)
+
+    def _rows(self, v: Tensor) -> Tensor:
+        return torch.as_tensor(self.rows).to(v.device)
+
+    def _flat(self, v: Tensor) -> Tensor:
+        """Where the entries stand in `v.view(-1)`: faster on a CPU than an index of rows and places."""
+        return (self._rows(v)[:, None] * v.shape[1] + self.places.to(v.device)).flatten()
+
+    def among(self, rows: Tensor) -> Part:
+        """The part's share of some rows (ascending), numbered as in these."""
+        some = rows.cpu().numpy()
+        chosen = np.flatnonzero(np.isin(self.rows, some))
+        places = None if self.places is None else self.places[torch.as_tensor(chosen).to(self.places.device)]
+        return Part(np.searchsorted(some, self.rows[chosen]), self.to, places)
+
+    @staticmethod
+    def joined(parts: Sequence[Part]) -> Part:
+        """Parts of one network as one."""
+        rows, places = np.concatenate([part.rows for part in parts]), None
+        order = np.argsort(rows)
+        if parts[0].places is not None:
+            places = torch.cat([part.places for part in parts])[torch.as_tensor(order)]
+        return Part(rows[order], parts[0].to, places)
+
+    def renumbered(self, rows: np.ndarray) -> Part:
+        """The same part in a matrix whose rows `rows [m]` are those of this one."""
+        return replace(self, rows=rows[self.rows])
+
+    def to_device(self, device: str | torch.device) -> Part:
+        """The same with its places on a device."""
+        return self if self.places is None else replace(self, places=self.places.to(device))
+
+    def split(self, size: int) -> list[Part]:
+        """Parts of at most `size` rows each."""
+        cuts = [slice(a, a + size) for a in range(0, len(self.rows), size)]
+        return [Part(self.rows[cut], self.to, None if self.places is None else self.places[cut]) for cut in cuts]
 
 
 def combine(
-    x: Tensor, Y: Tensor, mask: Tensor, p: Tensor, server_lr: float = 1.0, total: Callable = lambda v: v
+    x: Tensor,
+    Y: Tensor,
+    mask: Tensor,
+    p: Tensor,
+    server_lr: float = 1.0,
+    total: Callable[[Tensor], Tensor] = lambda v: v,
+    parts: Sequence[Part] | None = None,
 ) -> Tensor:
     """Each entry: the weighted mean over the clients that trained it; unchanged where nobody did.  `[d]`.
 
-    x `[d]`, Y `[m, d]`, mask `[m, d]` bool, p `[m, 1]` weights, total: `Round.total`.  where(count > 0, sum / count,
-    old); the FedDSE study's eq. (3-4) as printed sets entries that nobody trained to zero.  With full masks it is
-    FedAvg's step, bit for bit.
+    x `[d]`, Y `[m, d]`, mask `[m, d]` bool, p `[m, 1]` weights, total: `Round.total`.  parts: what the masks lie in
+    (`Round.parts`), so that the sums run over the sub-models' own entries; None: over all.  where(count > 0, sum /
+    count, old); the FedDSE study's eq. (3-4) as printed sets entries that nobody trained to zero.  With full masks it
+    is FedAvg's step, bit for bit.
     """
-    delta = torch.mv(torch.where(mask, Y - x, 0).T, p[:, 0])
-    share = torch.mv(mask.to(p.dtype).T, p[:, 0])
-    delta, share, missing = total(torch.stack([delta, share, (~mask).any(0).to(p.dtype)]))
+    delta, share, count = sums = x.new_zeros(3, len(x))
+    for part in parts or [Part(np.arange(len(Y)))]:
+        trained, weights = part.take(mask), p[torch.as_tensor(part.rows).to(p.device)]
+        part.add(delta, torch.where(trained, part.take(Y) - part.take(x.expand(Y.shape)), 0), weights)
+        trained = trained.to(p.dtype)
+        part.add(share, trained, weights)
+        part.add(count, trained, torch.ones_like(weights))
+    count.copy_(count < len(Y))
+    delta, share, missing = total(sums)
     delta = torch.where(missing == 0, delta, delta / share)
     return torch.where(share > 0, x + server_lr * delta, x)

@@ -42,7 +42,7 @@ def all_of_it(r, y):
     each = {name: v.double().reshape(len(y), -1).norm(dim=1) for name, v in found.items()}
     for k, part in enumerate(r.parts or ()):
         entries = torch.zeros(y.shape)
-        entries[part.entries("cpu")] = 1
+        part.put(entries, torch.ones(part.take(entries).shape))
         each[f"part {k}"] = entries.sum(1)
     return each | {"mean": r.mean(y).norm(), "sum": r.sum(y - r.x).norm()}
 

@@ -15,7 +15,7 @@ from torch import nn
 import fedcore as fc
 from fedcore import models
 from fedcore.engine import Batch, Engine, Loss
-from fedcore.submodels import Depth, Neurons, Width, combine, cost, kept, multihead, stages, with_heads
+from fedcore.submodels import Depth, Neurons, Part, Width, combine, cost, kept, multihead, stages, with_heads
 
 RATIOS = [1, 0.99, 0.5, 0.25, 0.125, 0.0625]
 LEVELS = {1: 0.2, 0.5: 0.2, 0.25: 0.2, 0.125: 0.2, 0.0625: 0.2}
@@ -293,6 +293,32 @@ def test_combine_is_the_weighted_mean_over_who_trained_it_and_exactly_the_old_va
 def test_combine_ignores_what_was_not_trained_whatever_it_is():
     x, Y, mask, p = masks()
     assert torch.equal(combine(x, Y, mask, p), combine(x, torch.where(mask, Y, torch.nan), mask, p))
+
+
+def test_the_sums_over_sub_models_are_those_over_all_entries_and_look_nowhere_else():
+    x, Y, mask, p = masks()
+    own = torch.stack([torch.arange(40), torch.arange(100, 140)])
+    shared = torch.arange(20, 220)[None].expand(2, -1)
+    parts = [Part(np.array([3])), Part(np.array([0, 4]), Width(0.5), shared), Part(np.array([1, 2]), Width(0.25), own)]
+    inside = torch.zeros_like(mask)
+    for part in parts:
+        part.put(inside, torch.ones(part.take(inside).shape, dtype=torch.bool))
+    assert inside.sum(1).tolist() == [200, 40, 40, 400, 200]
+    mask, Z = mask & inside, torch.where(inside, Y, torch.nan)
+    h.close(combine(x, Z, mask, p, 0.7, parts=parts), combine(x, Y, mask, p, 0.7), 1e-14)
+
+
+def test_a_part_takes_and_puts_what_an_index_of_rows_and_entries_does():
+    _, Y, _, _ = masks()
+    for some in ([1, 3], [0, 1, 2, 3, 4]):
+        for places in (torch.arange(9)[None].expand(len(some), -1), torch.arange(9 * len(some)).view(len(some), 9)):
+            part, at = Part(np.array(some), Width(0.5), places), (torch.tensor(some)[:, None], places)
+            assert torch.equal(part.take(Y), Y[at])
+            assert torch.equal(part.take(Y[0].expand(5, -1)), Y[0].expand(5, -1)[at])
+            put, want = Y.clone(), Y.clone()
+            part.put(put, -Y[at])
+            want[at] = -Y[at]
+            assert torch.equal(put, want)
 
 
 def test_untouched_sub_models_combine_to_the_identity():

@@ -14,6 +14,7 @@ from .. import checks, rng
 from ..engine import PLAIN, Loss
 from ..engine.descent import decayed
 from ..engine.shapes import Flat, Parameters, PerClient
+from ..submodels import Part
 
 if TYPE_CHECKING:  # a method knows no data and no networks: these are the types of what the round hands it
     from ..data.batches import Plan
@@ -80,53 +81,6 @@ def on_host(v: Tensor) -> bool:
     client that takes part for the second time.
     """
     return bool(v)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows of a cohort whose local steps run on a smaller network.
-
-    rows: which, ascending, on the host.  to: what makes the smaller network (`submodels.Width` or `Depth`; None: the
-    whole one).  places: flat indices `[m_g, d_g]` of its entries in the whole vector (None: all of it).
-    """
-
-    rows: np.ndarray
-    to: Callable[[Any], Any] | None = None
-    places: Tensor | None = None
-
-    def entries(self, device: torch.device) -> Any:
-        """The index of these rows and entries in a matrix `[m, d]` on a device."""
-        at = torch.as_tensor(self.rows).to(device)
-        return at if self.places is None else (at[:, None], self.places.to(device))
-
-    def among(self, rows: Tensor) -> Part:
-        """The part's share of some rows (ascending), numbered as in these."""
-        some = rows.cpu().numpy()
-        chosen = np.flatnonzero(np.isin(self.rows, some))
-        places = None if self.places is None else self.places[torch.as_tensor(chosen).to(self.places.device)]
-        return Part(np.searchsorted(some, self.rows[chosen]), self.to, places)
-
-    @staticmethod
-    def joined(parts: Sequence[Part]) -> Part:
-        """Parts of one network as one."""
-        rows, places = np.concatenate([part.rows for part in parts]), None
-        order = np.argsort(rows)
-        if parts[0].places is not None:
-            places = torch.cat([part.places for part in parts])[torch.as_tensor(order)]
-        return Part(rows[order], parts[0].to, places)
-
-    def renumbered(self, rows: np.ndarray) -> Part:
-        """The same part in a matrix whose rows `rows [m]` are those of this one."""
-        return replace(self, rows=rows[self.rows])
-
-    def to_device(self, device: str | torch.device) -> Part:
-        """The same with its places on a device."""
-        return self if self.places is None else replace(self, places=self.places.to(device))
-
-    def split(self, size: int) -> list[Part]:
-        """Parts of at most `size` rows each."""
-        cuts = [slice(a, a + size) for a in range(0, len(self.rows), size)]
-        return [Part(self.rows[cut], self.to, None if self.places is None else self.places[cut]) for cut in cuts]
 
 
 @dataclass
@@ -312,11 +266,10 @@ class Round:
 
     def within(self, part: Part) -> Round:
         """The same round seen by the clients of a part, on its network: `x` and matrices cut to its entries."""
-        at, entries = torch.as_tensor(part.rows).to(self.p.device), part.entries(self.p.device)
-        whole = (self.m, len(self.x))
+        at, whole = torch.as_tensor(part.rows).to(self.p.device), (self.m, len(self.x))
 
         def cut(v: Tensor) -> Tensor:
-            return v[entries] if v.shape[:2] == whole else v[at]
+            return part.take(v) if v.shape[:2] == whole else v[at]
 
         return replace(
             self,

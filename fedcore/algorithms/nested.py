@@ -16,8 +16,8 @@ from .. import rng
 from ..checks import Count, NonNegative
 from ..engine import Loss
 from ..models import Layout
-from ..submodels import Depth, Width, combine, with_heads
-from .method import Cost, Gradient, Part, Round
+from ..submodels import Depth, Part, Width, combine, with_heads
+from .method import Cost, Gradient, Round
 from .submodels import Submodel, own_labels
 
 
@@ -63,21 +63,22 @@ class FjORD(Submodel):
         p = self.drawn(r, most)
         taught = most if self.distil else p  # cross-entropy is at p_max where p learns from it
         for c in np.unique(taught):
-            small, at = self.at(r, taught == c, c)
-            v[at] += small.gradient(y[at])
+            small, part = self.at(r, taught == c, c)
+            part.put(v, part.take(v) + small.gradient(part.take(y)))
         for c, q in sorted(set(zip(most, p, strict=True))) if self.distil else ():
             if q < c:
                 (whole, wide), (small, narrow) = (self.at(r, (most == c) & (p == q), width) for width in (c, q))
-                teacher = Loss(_soft, samples={"teacher": whole.logits(y[wide])})
-                v[narrow] += small.gradient(y[narrow], loss=teacher, decay=False)
+                teacher = Loss(_soft, samples={"teacher": whole.logits(wide.take(y))})
+                taught_by = small.gradient(narrow.take(y), loss=teacher, decay=False)
+                narrow.put(v, narrow.take(v) + taught_by)
         return v
 
-    def at(self, r: Round, rows: np.ndarray, width: float) -> tuple[Round, Any]:
-        """The round of some clients on the network of one width, and its entries in `y [m, d]`."""
+    def at(self, r: Round, rows: np.ndarray, width: float) -> tuple[Round, Part]:
+        """The round of some clients on the network of one width, and its part of `y [m, d]`."""
         rows, places = np.flatnonzero(rows), r.widths[width]
         to = None if places is None else Width(float(width), scaled=False)
         part = Part(rows, to, None if places is None else places.expand(len(rows), -1))
-        return r.within(part), part.entries(r.p.device)
+        return r.within(part), part
 
     def cost(self, layout: Layout | None = None) -> Cost:
         taught = self.distil and len(self.capacities) > 1
@@ -153,7 +154,7 @@ class DepthFL(Submodel):
         return G(y) + self.alpha * (y - r.x + r.h_i) if self.alpha else G(y)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
-        x = combine(r.x, y, r.mask, r.p, r.server_lr, r.total)
+        x = combine(r.x, y, r.mask, r.p, r.server_lr, r.total, r.parts)
         if not self.alpha:
             return {"x": x}
         delta = torch.where(r.mask, y - r.x, 0)

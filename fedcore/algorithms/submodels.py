@@ -20,8 +20,8 @@ from ..checks import Count, OneOf, Within
 from ..engine import PLAIN, Loss
 from ..engine.units import Neurons
 from ..models import Layout
-from ..submodels import Width, combine
-from .method import Cost, Gradient, Method, Part, Round
+from ..submodels import Part, Width, combine
+from .method import Cost, Gradient, Method, Round
 
 LEVELS = {1.0: 0.2, 0.5: 0.2, 0.25: 0.2, 0.125: 0.2, 0.0625: 0.2}  # HeteroFL's five levels, a fifth of clients each
 Capacities = float | Mapping[float, float] | tuple[tuple[float, float], ...]
@@ -92,8 +92,9 @@ class Submodel(Method):
         def part(c: float, rows: np.ndarray) -> Part:
             if c == 1:
                 return Part(rows)
-            keep = neurons.top([s[torch.as_tensor(rows).to(s.device)] for s in scores], c)
-            return Part(rows, Width(float(c), self.scaled), neurons.places(keep))
+            alike = all(s.stride(0) == 0 for s in scores)  # one row of scores, expanded to all clients
+            keep = neurons.top([s[:1] if alike else s[torch.as_tensor(rows).to(s.device)] for s in scores], c)
+            return Part(rows, Width(float(c), self.scaled), neurons.places(keep).expand(len(rows), -1))
 
         return [part(c, np.flatnonzero(ratio == c)) for c in np.unique(ratio)[::-1]]
 
@@ -115,7 +116,7 @@ class Submodel(Method):
         return G(y) if self.training == "compact" else r.kept * G(y)
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
-        return {"x": combine(r.x, y, r.mask, r.p, r.server_lr, r.total)}
+        return {"x": combine(r.x, y, r.mask, r.p, r.server_lr, r.total, r.parts)}
 
     def cost(self, layout: Layout | None = None) -> Cost:
         """About r^2 of a client of capacity r: inner layers shrink on both sides.  `submodels.cost` counts exactly."""
@@ -402,7 +403,7 @@ def _kept(parts: list[Part], r: Round) -> Tensor:
     """Which entries of the vector each client's sub-model has, `[m, d]`."""
     kept = torch.zeros(r.m, len(r.x), dtype=torch.bool, device=r.x.device)
     for part in parts:
-        kept[part.entries(kept.device)] = True
+        part.put(kept, kept.new_ones(len(part.rows), len(r.x) if part.places is None else part.places.shape[1]))
     return kept
 
 
