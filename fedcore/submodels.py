@@ -248,7 +248,7 @@ def combine(
         trained = trained.to(p.dtype)
         part.add(share, trained, weights)
         part.add(count, trained, torch.ones_like(weights))
-    count.copy_(count < len(Y))
+    torch.lt(count, len(Y), out=count)  # numbers 0 and 1, like `some`: a CPU takes longer over booleans
     delta, share, missing = total(sums)
-    delta = torch.where(missing == 0, delta, delta / share)
-    return torch.where(share > 0, x + server_lr * delta, x)
+    some = missing.sign() * share.sign()  # 1 where some trained it and some did not; where nobody did, delta is 0
+    return x + server_lr * (delta / (some * share + (1 - some)))
