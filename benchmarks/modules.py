@@ -9,22 +9,17 @@ kernel.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from common import arguments, record
 from torch import Tensor, nn
 
 import fedcore as fc
-from fedcore.checkpoint import atomic
-from fedcore.experiments import provenance
 
 COHORT, BATCH, STEPS, TEXT_STEPS, CLIENTS = 10, 20, 20, 4, 20
 
@@ -111,13 +106,7 @@ def seconds(runs: list[tuple[Callable[..., nn.Module] | str, str]], classes: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    given = parser.parse_args()
-    provenance.check_committed(given.out)
-    torch.set_num_threads(given.threads)
+    args = arguments(__doc__, 5, threads=torch.get_num_threads())
     rows, text, double = [], {"layout": "text"}, {"dtype": torch.float64}
     for name, own, plain, classes, more in (
         ("MLP", MLP, "mlp", 10, {}),
@@ -129,17 +118,15 @@ def main() -> None:
     ):
         make = lambda shape, classes, own=own: own()  # noqa: E731
         runs = [(make, "auto"), (make, "sequential"), *([(plain, "auto")] if plain else [])]
-        (fast, slow, *others), path = seconds(runs, classes, given.rounds, **more)
+        (fast, slow, *others), path = seconds(runs, classes, args.repeats, **more)
         row = {"module": name, "path": path, "speed over one client after another": slow / fast}
         if others:
             row["time over nn.Sequential"] = fast / others[0]
-        row |= {"seconds of a round": fast, "load": os.getloadavg()[0]}
+        row["seconds of a round"] = fast
         rows.append(row)
         print(row, flush=True)
-    result = {"rows": rows, "threads": given.threads, "cohort": COHORT, "batch": BATCH, "local steps": STEPS}
-    result["local steps on texts"] = TEXT_STEPS
-    with atomic(given.out) as f:
-        f.write(json.dumps(result | {"code": provenance.library(), "run": provenance.machine(None)}, indent=1).encode())
+    steps = {"local steps": STEPS, "local steps on texts": TEXT_STEPS}
+    record(args, "modules of a user's own", rows, cohort=COHORT, batch=BATCH, **steps)
 
 
 if __name__ == "__main__":

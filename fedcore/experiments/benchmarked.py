@@ -301,7 +301,7 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
     """What else can be chosen, beside the path of plain layers."""
     import pandas as pd
 
-    own = [row["speed over one client after another"] for row in data["modules"]["rows"] if row["path"] == "batched"]
+    own = [row["speed over one client after another"] for row in data["modules"]["cases"] if row["path"] == "batched"]
     eager = [case["compiled_seconds"] / case["written_seconds"] for case in data["compile"]["cases"]]
     chunks = {c["chunk"]: c["needed"] for c in data["memory"]["cases"] if (c["model"], c["cohort"]) == ("mlp", 50)}
     lists = next(c for c in data["mixing"]["cases"] if (c["clients"], c["dtype"]) == (1000, "float32"))
