@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+import weakref
 
 import helpers as h
 import pytest
@@ -13,6 +14,7 @@ from test_contract import METHODS, both_federations, every_method, make, run, sa
 import fedcore as fc
 from fedcore import memory
 from fedcore.engine import Engine
+from fedcore.engine.descent import descend
 
 LOCAL = {"weight_decay": 0.01, "clip": 1.0, "momentum": 0.5, "weighting": "samples"}
 REMEMBERING = [m for m in METHODS if m.client_state]
@@ -115,6 +117,20 @@ def live() -> tuple[int, int]:
     tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return len(tensors), sum(storages.values())
+
+
+@pytest.mark.parametrize("more", [{}, {"decay": 0.1, "clip": 1.0}], ids=["plain", "decay and clip"])
+def test_a_local_step_lets_go_of_its_gradients_before_the_next_are_computed(more):
+    given = []
+
+    def gradient(y: torch.Tensor, k: int) -> torch.Tensor:
+        assert all(g() is None for g in given)
+        G = torch.ones_like(y)
+        given.append(weakref.ref(G))
+        return G
+
+    descend(gradient, torch.ones(3, 4), [3, 3, 2], 0.1, **more)
+    assert len(given) == 3
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ def descend(
         y = Y[:a]
         v = decayed(gradient(y, k), y, decay, trained)
         y.sub_(v if clip is None else clipped(v, clip), alpha=lr)
+        del v  # or it would take its room while the next gradient is computed
 
 
 def decayed(G: Parameters, Y: Parameters, decay: float, trained: Flat | None = None) -> Parameters:
