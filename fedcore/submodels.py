@@ -236,19 +236,27 @@ def combine(
 ) -> Tensor:
     """Each entry: the weighted mean over the clients that trained it; unchanged where nobody did.  `[d]`.
 
-    x `[d]`, Y `[m, d]`, mask `[m, d]` bool, p `[m, 1]` weights, total: `Round.total`.  parts: what the masks lie in
-    (`Round.parts`), so that the sums run over the sub-models' own entries; None: over all.  where(count > 0, sum /
-    count, old); the FedDSE study's eq. (3-4) as printed sets entries that nobody trained to zero.  With full masks it
-    is FedAvg's step, bit for bit.
+    x `[d]`, Y `[m, d]`, mask `[m, d]` bool, p `[m, 1]` weights, total: `Round.total`, parts: as `sums`.  where(count >
+    0, sum / count, old); the FedDSE study's eq. (3-4) as printed sets entries that nobody trained to zero.  With full
+    masks it is FedAvg's step, bit for bit.
     """
-    delta, share, count = sums = x.new_zeros(3, len(x))
+    delta, share, missing = total(sums(x, Y, mask, p, parts))
+    delta = torch.where(missing == 0, delta, delta / share)
+    return torch.where(share > 0, x + server_lr * delta, x)
+
+
+def sums(x: Tensor, Y: Tensor, mask: Tensor, p: Tensor, parts: Sequence[Part] | None = None) -> Tensor:
+    """sum_i p_i (y_i - x) and sum_i p_i over the clients that trained an entry, and 1 where some client did not.
+
+    `[3, d]`; x, Y, mask and p as `combine`'s.  parts: the sub-models that the masks lie in (`Round.parts`), so that
+    the sums run over their own entries; None: over all.
+    """
+    delta, share, count = found = x.new_zeros(3, len(x))
     for part in parts or [Part(np.arange(len(Y)))]:
         trained, weights = part.take(mask), p[torch.as_tensor(part.rows).to(p.device)]
         part.add(delta, torch.where(trained, part.take(Y) - part.take(x.expand(Y.shape)), 0), weights)
         trained = trained.to(p.dtype)
         part.add(share, trained, weights)
         part.add(count, trained, torch.ones_like(weights))
-    torch.lt(count, len(Y), out=count)  # numbers 0 and 1, like `some`: a CPU takes longer over booleans
-    delta, share, missing = total(sums)
-    some = missing.sign() * share.sign()  # 1 where some trained it and some did not; where nobody did, delta is 0
-    return x + server_lr * (delta / (some * share + (1 - some)))
+    torch.lt(count, len(Y), out=count)
+    return found

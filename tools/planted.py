@@ -329,14 +329,16 @@ SUBMODELS = [
     *errors(
         "test_submodels.py", "rounded_up", ("kept", "math.ceil(round(ratio * width, 9))", "max(1, int(ratio * width))")
     ),
-    *errors("test_submodels.py", "combine", ("combine", "some * share + (1 - some)", "1")),
+    *errors("test_submodels.py", "combine", ("combine", "delta / share", "delta")),
     *errors(
         "test_submodels.py",
         "part_takes or sums",
         ("Part.add", "places[0], torch.mv(y.T, weights[:, 0])", "places[0], y.mean(0)"),
         ("Part._flat", "self._rows(v)[:, None]", "torch.arange(len(self.rows))[:, None]"),
     ),
-    *errors("test_submodels.py", "combine or toy", ("combine", "missing.sign() * share.sign()", "missing.sign()")),
+    *errors(
+        "test_submodels.py", "combine or toy", ("combine", "share > 0, x + server_lr", "share >= 0, x + server_lr")
+    ),
     *errors(
         "test_submodels.py",
         "columns",
