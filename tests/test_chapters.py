@@ -43,7 +43,7 @@ ROUNDS = [
         ("DFedGAM", "ascent(G(y, along=g), self.rho)", "ascent(G(y, along=g), 1.01 * self.rho)", "DFedGAM"),
         ("FedBN", "torch.where(r.bn, y, 0)", "torch.where(r.bn, 1.01 * y, 0)", "FedBN"),
         ("FedALA", "self.lr * g[:, top] * D", "1.01 * self.lr * g[:, top] * D", "FedALA"),
-        ("FjORD", "v[at] += small", "v[at] += 1.01 * small", "FjORD"),
+        ("FjORD", "part.take(v) + small.gradient", "part.take(v) + 1.01 * small.gradient", "FjORD"),
         ("DepthFL", "self.alpha * (y", "1.01 * self.alpha * (y", "DepthFL"),
         ("PlatformSCAFFOLD", "c_plus / r.n", "1.01 * c_plus / r.n", "shipped SCAFFOLD"),
         ("PlatformFedDyn", "self.alpha * new", "1.01 * self.alpha * new", "shipped FedDyn"),
