@@ -14,7 +14,7 @@ import pytest
 
 import fedcore as fc
 from fedcore import experiments, reproduce
-from fedcore.experiments import batch, cells, provenance, studies, tracing, tuning
+from fedcore.experiments import batch, cells, overview, provenance, studies, tracing, tuning
 from fedcore.experiments.provenance import SOURCES, Sources, roots
 from fedcore.experiments.tuning import merged
 
@@ -186,6 +186,16 @@ def test_a_rule_that_changed_by_one_per_cent_is_not_confirmed(tmp_path, monkeypa
     monkeypatch.setattr(fc.FedAvg, "aggregate", lambda self, r, y: rule(self, r, r.x + 1.01 * (y - r.x)))
     assert cells.confirm(file, TUNED) is False
     assert cells.load(file, TUNED).outdated() == [0]
+
+
+def test_where_no_cell_is_stored_confirming_leaves_nothing_and_the_report_counts_nothing(tmp_path):
+    place = batch.Place(tmp_path, "desk", "shift-figure6")
+    assert cells.confirm(place.folder / "cell.json", TUNED) is None
+    assert not list(tmp_path.iterdir())
+    (place.folder / "unfinished").mkdir(parents=True)
+    assert not list(overview.stored_tables(tmp_path))
+    (place.folder / "cell.json").write_text("{}")
+    assert [found for _, found in overview.stored_tables(tmp_path)] == [place]
 
 
 def test_a_method_that_adds_parameters_leaves_a_trace(tmp_path, monkeypatch):

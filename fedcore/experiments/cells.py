@@ -291,6 +291,8 @@ def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | N
     `provenance.UncommittedCode` like `run_cell`.
     """
     file, spec = Path(file), json.loads(json.dumps(spec, allow_nan=False))
+    if not file.exists():
+        return None
     with _alone(file):
         result = load(file, spec)
         if not result.outdated() or result.trace is None:

@@ -211,7 +211,7 @@ def stored_tables(root: Path) -> Iterator[tuple[Table, Place]]:
     for profile in reversed(PROFILES):
         for table in tables().values():
             place = Place(root, profile, table.name)
-            if not table.drawn_from and profile in table.captions and place.folder.exists():
+            if not table.drawn_from and profile in table.captions and any(place.folder.glob("*.json")):
                 yield table, place
 
 
