@@ -230,7 +230,7 @@ BESIDE = {
     "Federation.batch", "Federation.plot", "Quadratic.module",  # tested beside it
     "Round",  # which the package makes
     *(f"models.{name}" for name in ("build", "started", "flatten", "digit_model", "preact_resnet", *fc.models.MODELS)),
-    *(f"submodels.{name}" for name in ("kept", "stages", "with_heads", "cost", "combine")),
+    *(f"submodels.{name}" for name in ("kept", "stages", "with_heads", "cost", "combine", "sums")),
     *(f"probes.{name}" for name in
       ("local_steps", "drift", "control_error", "gradient_of", "consensus", "quadratic_bound", "neuron_gradients",
        "submodel_conflict")),
