@@ -10,7 +10,7 @@ from .s000_fedup import table4
 ROWS = ("FedAvg", "FedAvg + server momentum", "FedProx", "SCAFFOLD")
 COLUMNS = {
     "quick": ("digits, q=0.1", "digits, q=0.3"),
-    "desk": ("CIFAR-10, q=0.3", "MNIST by writer"),
+    "desk": ("CIFAR-10, q=0.3", "FEMNIST, 105 writers", "MNIST by writer"),
     "paper": ("CIFAR-10 q=0.3", "FEMNIST"),
 }
 
