@@ -212,9 +212,9 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
     pace = estimate.Pace((cell.spec, result) for part in stored.values() for cell, result in part)
     for t in shown:
         results = stored[t.drawn_from or t.name]
-        left = [(cell.spec, estimate.runs_left(cell.spec, result, cell.reporting(seeds))) for cell, result in results]
-        left = [(pace.seconds(spec, now), runs) for spec, runs in left if runs]
-        known = [PER_NOTEBOOK + each * runs for each, runs in left if each is not None]
+        left = [(cell.spec, estimate.rounds_left(cell.spec, result, cell.reporting(seeds))) for cell, result in results]
+        left = [(pace.seconds(spec, now), rounds) for spec, rounds in left if rounds]
+        known = [PER_NOTEBOOK + each * rounds for each, rounds in left if each is not None]
         print(f"{t.name}  [{'figure' if t.figure else 'table'} of {t.document}]  {t.title}")
         time = _time(sum(known) / at_once, len(left) - len(known)) if left else "done"
         counts = " or ".join(sorted({str(len(cell.reporting(seeds))) for cell, _ in results}))

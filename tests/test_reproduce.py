@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from fedcore import reproduce
-from fedcore.experiments import Cell, batch, cells, estimate, judge, overview, show, studies
+from fedcore.experiments import Cell, batch, cells, estimate, judge, overview, show, studies, tuning
 from fedcore.experiments import table as definitions
 from fedcore.experiments.batch import Place, slug
 from fedcore.experiments.building import build_federation
@@ -605,11 +605,24 @@ def finished(spec, seconds, device="a processor", yardstick=0.01):
 
 def test_the_estimate_counts_the_grid_until_the_cell_is_tuned():
     spec = {**SPEC, "tune": {"grid": [{"run": {"lr": lr}} for lr in (0.1, 0.2, 0.3)], "seeds": [1000, 1001]}}
-    tuned, run = {"setting": {}}, {"seconds": 1.0}
-    assert estimate.runs_left(spec, cells.Result(spec), [0, 1, 2]) == 3 + 6
-    assert estimate.runs_left(spec, cells.Result(spec, {1: run}, tuned), [0, 1, 2]) == 2
-    assert estimate.runs_left(spec, cells.Result(spec, {0: run}, None), [0]) == 0
-    assert estimate.runs_left(SPEC, cells.Result(SPEC), [0, 1]) == 2
+    tuned, run, rounds = {"setting": {}}, {"seconds": 1.0}, SPEC["run"]["rounds"]
+    assert estimate.rounds_left(spec, cells.Result(spec), [0, 1, 2]) == (3 + 6) * rounds
+    assert estimate.rounds_left(spec, cells.Result(spec, {1: run}, tuned), [0, 1, 2]) == 2 * rounds
+    assert estimate.rounds_left(spec, cells.Result(spec, {0: run}, None), [0]) == 0
+    assert estimate.rounds_left(SPEC, cells.Result(SPEC), [0, 1]) == 2 * rounds
+
+
+def test_the_estimate_counts_what_a_search_really_runs():
+    axes = {"run.lr": [0.1, 0.2], "method.mu": [0.1, 1.0, 10.0]}
+    for stages in ({}, {"rounds": 1}, {"rounds": [1, 2]}, {"rounds": [1, 2], "finalists": 2, "seeds": [7, 8, 9]}):
+        tune, ran = {"axes": axes, "seeds": [7, 8], "growth": 0, **stages}, []
+
+        def run(spec, seed, name, ran=ran):
+            ran.append(spec["run"]["rounds"])
+            return {"final": 1.0}
+
+        tuning.choose({**SPEC, "tune": tune}, run)
+        assert tuning.planned(tune, SPEC["run"]["rounds"]) == sum(ran)
 
 
 def test_the_pace_is_that_of_the_nearest_finished_cells_and_scales_with_rounds_and_the_machine():
@@ -617,9 +630,10 @@ def test_the_pace_is_that_of_the_nearest_finished_cells_and_scales_with_rounds_a
     up = {**SPEC, "method": ["FedUp", {}]}
     pace = estimate.Pace([finished(SPEC, 2.0), finished(up, 6.0), finished(SPEC, 99.0, device="NVIDIA H200")])
     twice = merged(SPEC, {"run": {"rounds": 8}})
-    assert pace.seconds(twice, 0.02) == pytest.approx(2.0 * 2 * 2)  # twice the rounds on a machine half as fast
-    assert pace.seconds(up, 0.01) == pytest.approx(6.0)
-    assert pace.seconds({**SPEC, "method": ["MOON", {}]}, 0.01) == pytest.approx(4.0)  # the mean of its siblings
+    rounds = SPEC["run"]["rounds"]
+    assert pace.seconds(twice, 0.02) * 2 * rounds == pytest.approx(2.0 * 2 * 2)  # on a machine half as fast
+    assert pace.seconds(up, 0.01) * rounds == pytest.approx(6.0)
+    assert pace.seconds({**SPEC, "method": ["MOON", {}]}, 0.01) * rounds == pytest.approx(4.0)  # its siblings' mean
     assert pace.seconds(other, 0.01) is None
 
 

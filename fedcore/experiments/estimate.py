@@ -12,11 +12,11 @@ from .cells import Result
 from .tuning import planned
 
 
-def runs_left(spec: Mapping[str, Any], result: Result, seeds: Sequence[int]) -> int:
-    """Runs that a cell still needs: the missing seeds and, before the first of them, those of its search."""
-    missing = len(set(seeds) - set(result.runs))
+def rounds_left(spec: Mapping[str, Any], result: Result, seeds: Sequence[int]) -> int:
+    """Rounds that a cell still needs: the missing seeds' and, before the first of them, those of its search."""
+    rounds, missing = _rounds(spec), len(set(seeds) - set(result.runs))
     tune = spec.get("tune") if missing and result.tuned is None else None
-    return missing + (planned(tune) if tune else 0)
+    return missing * rounds + (planned(tune, rounds) if tune else 0)
 
 
 class Pace:
@@ -37,10 +37,10 @@ class Pace:
                         sums[1] += _rounds(spec)
 
     def seconds(self, spec: Mapping[str, Any], yardstick: float) -> float | None:
-        """Seconds of one run here, from cells of the same study, source and model, and method where there are such;
+        """Seconds of one round here, from cells of the same study, source and model, and method where there are such;
         None where no cell of that kind is finished."""
         near = next((self.sums[kind] for kind in _kinds(spec) if kind in self.sums), None)
-        return near and near[0] / near[1] * _rounds(spec) * yardstick
+        return near and near[0] / near[1] * yardstick
 
 
 def _rounds(spec: Mapping[str, Any]) -> int:

@@ -66,14 +66,16 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
     return {"setting": chosen, "tried": search.tried, "edges": edges}
 
 
-def planned(tune: Mapping[str, Any]) -> int:
-    """How many runs a search takes at least: before any axis grows."""
+def planned(tune: Mapping[str, Any], rounds: int) -> int:
+    """How many rounds a search takes at least, before any axis grows, where a run has so many `rounds`."""
     seeds = len(tune.get("seeds", [1000]))
     if "grid" in tune:
-        return len(tune["grid"]) * seeds
+        return len(tune["grid"]) * seeds * rounds
     combinations = math.prod(map(len, tune["axes"].values()))
-    short, _ = stages(tune)
-    return combinations * seeds if short is None else combinations * min(seeds, 2) + tune.get("finalists", 3) * seeds
+    short, long = stages(tune)
+    if short is None:
+        return combinations * seeds * rounds
+    return combinations * min(seeds, 2) * short + tune.get("finalists", 3) * seeds * (long or rounds)
 
 
 def stages(tune: Mapping[str, Any]) -> tuple[int | None, int | None]:
