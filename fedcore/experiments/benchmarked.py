@@ -312,7 +312,7 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
         ("mlp, femnist_cnn", "no torch.compile", eager, "the compiled batched gradient"),
         ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "no chunks, in memory needed"),
         ("1,000 clients, no server", "lists of neighbours", [lists["dense_over_lists"]], "a dense product"),
-        ("many rates and seeds", "fc.sweep(workers=2)", [c["processes"] for c in many], "runs one after another"),
+        ("many rates and seeds", "one process a core", [c["processes"] for c in many], "runs one after another"),
         ("the same in one process", "one after another", [1 / c["speedup"] for c in many], "fc.simulate_many"),
         ("a quarter of the width", "training='compact'", [small["speedup"]], "the whole network"),
     ]
