@@ -482,7 +482,7 @@ CLAIMS = [
         f"{_lead('FedUp', 'FedAvg', 'non-IID, 10% sampling', dataset=_FEMNIST)} points (FEMNIST)", "fedup-table4",
         _asked(
             "FedUp", "FedAvg",
-            {"quick": ("five domains of digits",), "desk": ("FEMNIST, 105 writers", "MNIST by writer")},
+            {"quick": ("five domains of digits",), "desk": ("FEMNIST, 105 writers",)},
         ),
     ),
     Claim(
