@@ -635,6 +635,9 @@ def test_the_pace_is_that_of_the_nearest_finished_cells_and_scales_with_rounds_a
     assert pace.seconds(up, 0.01) * rounds == pytest.approx(6.0)
     assert pace.seconds({**SPEC, "method": ["MOON", {}]}, 0.01) * rounds == pytest.approx(4.0)  # its siblings' mean
     assert pace.seconds(other, 0.01) is None
+    many = merged(SPEC, {"run": {"cohort": 40}})
+    pace = estimate.Pace([finished(SPEC, 2.0), finished(merged(many, {"method": {}}), 20.0)])
+    assert pace.seconds({**many, "method": ["MOON", {}]}, 0.01) * rounds == pytest.approx(20.0)  # of its cohort
 
 
 def test_list_says_that_it_knows_no_time_before_the_first_cell(tmp_path, capsys):

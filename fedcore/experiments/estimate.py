@@ -37,8 +37,8 @@ class Pace:
                         sums[1] += _rounds(spec)
 
     def seconds(self, spec: Mapping[str, Any], yardstick: float) -> float | None:
-        """Seconds of one round here, from cells of the same study, source and model, and method where there are such;
-        None where no cell of that kind is finished."""
+        """Seconds of one round here, from cells of the same study, source and model, and of the same cohort and method
+        where there are such; None where no cell of that kind is finished."""
         near = next((self.sums[kind] for kind in _kinds(spec) if kind in self.sums), None)
         return near and near[0] / near[1] * yardstick
 
@@ -48,7 +48,7 @@ def _rounds(spec: Mapping[str, Any]) -> int:
 
 
 def _kinds(spec: Mapping[str, Any]) -> list[tuple]:
-    """The kinds that a cell belongs to, the nearest first: with its method, and without."""
-    fed = spec.get("federation", {})
+    """The kinds that a cell belongs to, the nearest first: with its method and cohort, with one of them, with none."""
+    fed, method, cohort = spec.get("federation", {}), spec.get("method", [""])[0], spec.get("run", {}).get("cohort")
     kind = (spec["study"], json.dumps(fed.get("source")), json.dumps(fed.get("model", spec.get("model"))))
-    return [(*kind, spec.get("method", [""])[0]), kind]
+    return [(*kind, method, cohort), (*kind, cohort), (*kind, method), kind]
