@@ -63,7 +63,6 @@ def test_short_runs_choose_who_is_run_in_full():
         (v, s) for v in tune["axes"]["run.lr"] for s in (5, 6)
     ]
     assert [(lr, s) for lr, _, rounds, s in ran if rounds == 2] == [(v, s) for v in (0.1, 0.05) for s in (5, 6, 7)]
-    assert tuning.planned(tune) == len(ran)
     assert found["setting"] == {"run": {"lr": 0.1}}
 
 
@@ -79,7 +78,6 @@ def test_finalists_may_be_run_for_a_part_of_the_rounds():
     assert [one for one in ran if one[1] == 2] == [(lr, 2, s) for lr in (0.2, 0.1) for s in (5, 6, 7)]
     assert max(rounds for _, rounds, _ in ran) == 2
     assert found["setting"] == {"run": {"lr": 0.1}}
-    assert tuning.planned(tune) == len(ran)
 
 
 def test_an_axis_grows_too_where_only_the_full_runs_lead_to_its_end():
