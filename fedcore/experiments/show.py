@@ -170,7 +170,8 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
     table = get(name)
     stored = overview.stored_cells(table, Place(root or results(), profile, table.drawn_from or name))
     figure, ax = plots.figure(height=3.4)
-    numbers = {}
+    numbers: dict[str, float] = {}
+    tried: set[float] = set()
     for row, look in zip(rows, looks(rows), strict=True):
         _, result = stored[row, column]
         if not (result and result.tuned):
@@ -182,12 +183,15 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
                 lr, score = trial["setting"]["run"]["lr"], trial["score"]
                 best[lr] = max(best.get(lr, -math.inf), -math.inf if score is None else score)
         lrs = sorted(best)
+        tried |= set(lrs)
         values = [best[lr] if math.isfinite(best[lr]) else math.nan for lr in lrs]
         ax.plot(lrs, values, color=look.colour, marker=look.marker, linestyle=look.line, label=row)
         lost = [lr for lr in lrs if not math.isfinite(best[lr])]
         ax.plot(lost, [0] * len(lost), "x", color=look.colour)
         numbers[f"{row}, best rate"] = lrs[int(np.nanargmax(values))]
     ax.set(xscale="log", xlabel="local learning rate", ylabel="validation accuracy (%)", ylim=(-3, 100), title=column)
+    ax.set_xticks(sorted(tried), [f"{lr:g}" for lr in sorted(tried)])
+    ax.minorticks_off()
     ax.legend()
     return show(figure, numbers, caption=f"Short runs of the search, {profile}. A cross: every run diverged.")
 
