@@ -99,6 +99,11 @@ def test_opening_the_folder_leads_to_the_landing_page(built_book):
     assert 'url=book/index.html"' in (built_book / "index.html").read_text(encoding="utf-8")
 
 
+def test_no_stored_chapter_or_result_weighs_more_than_2_mib():
+    files = [*ROOT.glob("book/*.ipynb"), *ROOT.glob("results/**/*.json")]
+    assert max((file.stat().st_size, file.name) for file in files) < (2**21,)
+
+
 def test_no_page_weighs_more_than_3_mb_and_half_of_that_on_its_way(built_book):
     pages = {page: text.encode() for page, text in built_pages(built_book).items()}
     assert max(map(len, pages.values())) < 3e6

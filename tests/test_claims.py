@@ -217,6 +217,12 @@ def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(store
     assert "Half of the gaps that the documents print there are below 5.0 points; half of our questions" in text
 
 
+def test_a_documents_fold_names_the_curves_that_its_chapter_draws(tmp_path):
+    assert "curves in the chapter: fedup-figure1" in show.whole("S000", tmp_path).text
+    assert "curves in the chapter: scaffold-figure" in show.whole("S001", tmp_path).text
+    assert "curves" not in show.whole("S003", tmp_path).text  # its figures are tables of their own
+
+
 def test_a_stored_table_is_shown_with_each_profile_that_has_results(stored):
     root, write = stored
     assert "not run yet" in show.result("t", root).text

@@ -302,10 +302,15 @@ def evidence(document: str, root: Path | None = None) -> pages.Html:
 
 
 def whole(document: str, root: Path | None = None, *, pictures: bool = True) -> pages.Html:
-    """The tables and figures of a document, as `result` shows them, behind one line."""
-    names = [table.name for table in tables().values() if table.document == document]
-    parts = [result(name, root, pictures=pictures) for name in names]
-    count = "one figure" if len(names) == 1 else f"{len(names)} tables and figures"
+    """The tables and figures of a document, as `result` shows them, behind one line.
+
+    Curves by round of cells that a table has are named only: a chapter draws them.
+    """
+    own = [table for table in tables().values() if table.document == document]
+    curves = [table.name for table in own if table.drawn_from and table.axis == "round"]
+    parts = [result(table.name, root, pictures=pictures) for table in own if table.name not in curves]
+    parts += [pages.setting(curves_in_the_chapter=", ".join(curves))] if curves else []
+    count = "one figure" if len(own) == 1 else f"{len(own)} tables and figures"
     return pages.folded(f"The {DOCUMENTS[document]}: {count}, cell by cell", *parts)
 
 

@@ -128,14 +128,14 @@ COLUMNS4: dict[str, dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, s
 }  # fmt: skip
 
 
+_CLAIMED = ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6", "FEMNIST, 105 writers")
+
+
 def _cells4(profile: str, column: str, rows: dict[str, Row]) -> list[Cell]:
     """A column of Table 4, searched: five seeds of `desk` where a claim rests on the column, else three."""
     federation, run, _ = COLUMNS4[profile][column]
     short, seeds = (15, 10) if profile == "quick" else ([30, 120], 5 if column in _CLAIMED else 3)
     return searched_cells(profile, column, federation, run, short, rows, seeds)
-
-
-_CLAIMED = ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6", "FEMNIST, 105 writers")
 
 
 def table4(profile: str) -> list[Cell]:
