@@ -231,6 +231,10 @@ def test_a_stored_table_is_shown_with_each_profile_that_has_results(stored):
     write("desk", "x", 0.9)
     text = show.result("t", root).text
     assert text.index("t, desk") < text.index("t, quick")
+    assert text.count("Not run yet: rows y; z.") == 2
+    assert "not run yet" not in text
+    write("desk", "y", 0.6)
+    assert "Not run yet: row z." in show.result("t", root).text
     file = next((root / "quick" / "t").glob("x.json"))
     file.write_text(file.read_text()[:-20])
     assert "t, quick" not in show.result("t", root).text, "a damaged file is no result"

@@ -144,7 +144,8 @@ def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pag
     """What is stored of a table or figure, in every profile, the one nearest to the document first.
 
     root: the results folder, by default the project's.  pictures: False leaves figures out.  A profile without results
-    is left out; a table without any says that it is not run yet.  Raises KeyError for an unknown name.
+    is left out, and rows and columns without any are named below the others; a table without any says that it is not
+    run yet.  Raises KeyError for an unknown name.
     """
     table, root = get(name), root or results()
     parts = []
@@ -154,11 +155,21 @@ def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pag
             continue
         words = f"{name}, {profile}: {table.title}. {table.captions[profile]}"
         if not table.figure:
-            tidy = overview.frame(table, place)
-            parts += [pages.table(grid(table, tidy), words)] if tidy["n"].any() else []
+            tidy, waiting = _run_so_far(overview.frame(table, place))
+            parts += [pages.table(grid(table, tidy), f"{words}{waiting}")] if len(tidy) else []
         elif pictures and (picture := drawing(table, place, caption=words)):
             parts.append(pages.Html(picture.html(), f"{name}\n{picture!r}"))
     return together(parts or [pages.setting(not_run_yet=name)])
+
+
+def _run_so_far(tidy: Any) -> tuple[Any, str]:
+    """The rows and columns of a table of which a cell was run, and the words that name the others."""
+    run, waiting = tidy[tidy["n"] > 0], []
+    for what in ("column", "row"):
+        left = [name for name in dict.fromkeys(tidy[what]) if name not in set(run[what])]
+        waiting += [f"{what}{'s' * (len(left) > 1)} {'; '.join(left)}"] if left else []
+    shown = tidy[tidy["row"].isin(run["row"]) & tidy["column"].isin(run["column"])]
+    return shown, f" Not run yet: {', and '.join(waiting)}." if waiting else ""
 
 
 def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", root: Path | None = None) -> Any:
