@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 
 from . import distributed
+from .data import DataNotFound
 from .experiments import batch, estimate, export, provenance, table, template
 from .experiments.batch import Place
 from .experiments.cells import Cell, CorruptResult, Result, confirm, is_running, load, run_cell
@@ -191,7 +192,7 @@ def _confirm(place: Place, cells: list[Cell], device: str | None) -> int:
     for cell in cells:
         try:
             answers[cell.name] = confirm(place.file(cell), cell.spec, device=device)
-        except ValueError as e:  # a file that it names is missing or broken
+        except (ValueError, DataNotFound) as e:  # a file that it names or its data are missing or broken
             print(f"{place.table}: {cell.name}: {e}", file=sys.stderr)
             broken += 1
     differ = [name for name, answer in answers.items() if answer is False]

@@ -14,6 +14,7 @@ import pytest
 
 import fedcore as fc
 from fedcore import experiments, reproduce
+from fedcore.data import DataNotFound
 from fedcore.experiments import batch, cells, overview, provenance, studies, tracing, tuning
 from fedcore.experiments.provenance import SOURCES, Sources, roots
 from fedcore.experiments.tuning import merged
@@ -176,6 +177,22 @@ def test_a_result_that_todays_code_computes_too_is_not_older(tmp_path, monkeypat
     assert cells.load(file, TUNED).outdated() == [0, 1]
     assert cells.confirm(file, TUNED) is True
     assert cells.load(file, TUNED).outdated() == []
+
+
+def test_a_cell_whose_data_are_not_here_is_named_and_the_others_are_confirmed(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def without_cifar10(file, spec, device=None):
+        asked.append(file)
+        if len(asked) == 1:
+            raise DataNotFound("cifar10: no data at /nowhere")
+        return True
+
+    monkeypatch.setattr(reproduce, "confirm", without_cifar10)
+    assert reproduce.main(["fedup-table5", "--confirm", "--results", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert "cifar10: no data at /nowhere" in err
+    assert f"{len(asked) - 1} cells are what today's code computes" in out
 
 
 def test_a_rule_that_changed_by_one_per_cent_is_not_confirmed(tmp_path, monkeypatch):
