@@ -103,7 +103,8 @@ def each(work: Callable[[Any, Objective], Any], jobs: Sequence[Any], fed: Object
     An interrupt ends all of them where they next ask for a gradient.
     """
     meeting, results = Meeting(torch.get_num_threads()), [None] * len(jobs)
-    joined = Joined.of(fed, meeting) if isinstance(fed, Federation) else fed
+    # a subclass has gradients of its own, which the engine does not know
+    joined = Joined.of(fed, meeting) if type(fed) is Federation else fed
     left = iter(enumerate(jobs))
 
     def worker() -> None:

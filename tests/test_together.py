@@ -1,5 +1,6 @@
 """`fc.simulate_many`: several runs trained as one larger cohort are the runs of `simulate`."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -118,6 +119,25 @@ def test_quadratics_too():
 class Breaks(fc.FedAvg):
     def aggregate(self, r, y):
         raise RuntimeError("no server today")
+
+
+def test_a_federation_with_gradients_of_its_own_keeps_them():
+    class Steeper(fc.Federation):
+        def gradient_and_losses(self, Y, plan, k, *more):
+            gradient, losses = super().gradient_and_losses(Y, plan, k, *more)
+            return 2 * gradient, losses
+
+        def descend(self, Y, plan, lr, decay=0.0, clip=None):
+            super().descend(Y, plan, 2 * lr, decay, clip)
+
+    plain = federation()
+    steeper = Steeper(**{f.name: getattr(plain, f.name) for f in dataclasses.fields(plain) if f.init})
+    shared = {"rounds": 2, "cohort": 3, "local_steps": 2}
+    runs = [{"method": fc.FedAvg(), "lr": 0.05}, {"method": fc.SCAFFOLD(), "lr": 0.05}]
+    for fast, slow in zip(*both(runs, steeper, **shared), strict=True):
+        equal(fast, slow)
+    once = fc.simulate(fc.FedAvg(), plain, lr=0.1, **shared)
+    equal(fc.simulate_many(runs[:1], steeper, **shared)[0], once)
 
 
 def test_an_error_is_raised_when_the_others_have_ended():
