@@ -80,6 +80,20 @@ def test_finalists_may_be_run_for_a_part_of_the_rounds():
     assert found["setting"] == {"run": {"lr": 0.1}}
 
 
+def test_where_all_finalists_diverge_in_the_longer_runs_the_next_setting_is_run():
+    ran = []
+
+    def run(spec, seed, name):  # fast rates are best at first and diverge later
+        lr, rounds = spec["run"]["lr"], spec["run"]["rounds"]
+        ran.append((lr, rounds))
+        return {"final": None if rounds == 9 and lr > 0.05 else lr}
+
+    tune = {"axes": {"run.lr": [0.02, 0.05, 0.1, 0.2]}, "rounds": 1, "finalists": 2, "growth": 0, "seeds": [5]}
+    found = tuning.choose({**SPEC, "run": {**SPEC["run"], "rounds": 9}, "tune": tune}, run)
+    assert [lr for lr, rounds in ran if rounds == 9] == [0.2, 0.1, 0.05]
+    assert found["setting"] == {"run": {"lr": 0.05}}
+
+
 def test_an_axis_grows_too_where_only_the_full_runs_lead_to_its_end():
     def run(spec, seed, name):  # short runs prefer 0.1, full ones 0.02
         best = 0.1 if spec["run"]["rounds"] == 1 else 0.02
@@ -235,6 +249,9 @@ SPECIFIED = {
         ({"tune": {"axes": {}, "seed": [1]}}, "tune 'seed' did you mean 'seeds'?"),
         ({"tune": {"axes": {"run.lr": []}}}, "axes one value run.lr"),
         ({"tune": {"axes": {"run.lr": [1]}, "seeds": []}}, "seeds=[] one seed at least [1000]"),
+        ({"tune": {"axes": {"run.lr": [1]}, "rounds": 0}}, "tune: rounds=0 rounds>=1"),
+        ({"tune": {"axes": {"run.lr": [1]}, "rounds": [4, 0]}}, "tune: rounds=0 rounds>=1"),
+        ({"tune": {"axes": {"run.lr": [1]}, "finalists": 0}}, "tune: finalists=0 finalists>=1"),
         ({"method": ["FedUp", {"alfa": 0.1}]}, "FedUp takes no 'alfa' did you mean 'alpha'?"),
         ({"federation": {"source": "digits", "partition": ["Dirichlet", {}]}}, "Dirichlet needs 'q'"),
         ({"method": ["DFedAvg", {"mixing": ["Rin", {}]}]}, "topology 'Rin' did you mean 'Ring'?"),

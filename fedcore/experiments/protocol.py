@@ -92,7 +92,7 @@ def searched_cells(
 ) -> list[Cell]:
     """A column of `quick` or `desk`: every method with the protocol's search, settings chosen on validation data.
 
-    short: rounds of the search's first runs; in `desk` with those of its finalists.  seeds: those that report.
+    short: rounds of the search's first runs; a second number: those of its finalists.  seeds: those that report.
     """
     stages: dict[str, Any] = {"rounds": short}
     stages |= {"seeds": list(range(1000, 1005))} if profile == "quick" else {"finalists": 2}

@@ -58,6 +58,11 @@ def _check_search(spec: Mapping[str, Any]) -> None:
         raise ValueError(f"tune: seeds={seeds!r}; use a list of one seed at least, or leave it out for [1000]")
     for seed in seeds:
         checks.integer("tune: seed", seed, 0)
+    for name, low in (("rounds", 1), ("finalists", 1), ("growth", 0)):
+        given = tune.get(name)
+        both = name == "rounds" and isinstance(given, list) and len(given) == 2  # those of the finalists too
+        for value in given if both else [] if given is None else [given]:
+            checks.integer(f"tune: {name}", value, low)
     if "better" not in spec and "accuracy" not in metric and "loss" not in metric:
         raise ValueError(f"a search by metric={metric!r} needs better='higher' or 'lower'; say which")
 

@@ -1,14 +1,14 @@
 """The setting that a cell's reporting seeds use: a search that is the same for every method.
 
     "tune": {"axes": {"run.lr": [0.05, 0.1, 0.2], "method.alpha": [0.1, 0.3]}, "seeds": [1000, 1001],
-             "rounds": [30, 120], "finalists": 3, "growth": 2, "limits": {"method.alpha": [0, 1]}}
+             "rounds": 30, "finalists": 3, "growth": 2, "limits": {"method.alpha": [0, 1]}}
 
-All combinations are run on the tuning seeds; where `rounds` is given, on the first two of them and for its first number
-of rounds.  While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last
-two, with the others fixed, at most `growth` times an axis and within `limits`.  The best `finalists` are then run on
-all tuning seeds for the second number of rounds, or in full where there is one number only, and the axes may grow once
-more.  Scores are means of the final metric on the validation data, where the federation has
-them; the first of equal ones wins, and a setting that diverged with any seed comes last.
+All combinations are run on the tuning seeds; where `rounds` is given, on the first two of them and for that many
+rounds.  While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last two,
+with the others fixed, at most `growth` times an axis and within `limits`.  The best `finalists` are then run in full on
+all tuning seeds ("rounds": [4, 12] stops them after twelve rounds), and where all of them diverge the next ones, until
+one does not; then the axes may grow once more.  Scores are means of the final metric on the validation data, where the
+federation has them; the first of equal ones wins, and a setting that diverged with any seed comes last.
 `{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
 """
 
@@ -58,8 +58,11 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
 
     grow(short, first=True)
     if short is not None:
-        for setting in search.leading(tune.get("finalists", 3)):
-            search.score(setting, long)
+        finals: list[float | None] = []
+        for setting in search.leading(len(search.tried)):
+            if len(finals) >= tune.get("finalists", 3) and any(score is not None for score in finals):
+                break
+            finals.append(search.score(setting, long))
         grow(long)
     chosen = search.best()
     edges = [name for name, value in flat(chosen).items() if len(axes[name]) > 1 and value in _ends(axes[name])]
@@ -92,8 +95,8 @@ class Search:
     run: Study
     tried: list[dict[str, Any]] = field(default_factory=list)
 
-    def score(self, setting: Setting, rounds: int | None = None, first: bool = False) -> None:
-        """Run a setting for so many rounds, None: all, with the tuning seeds; with two of them in a short first run."""
+    def score(self, setting: Setting, rounds: int | None = None, first: bool = False) -> float | None:
+        """A setting's score after so many rounds, None: all, over the tuning seeds; over two in a short first run."""
         spec = merged(self.spec, setting)
         if rounds is not None:
             spec["run"] = {**spec["run"], "rounds": rounds}
@@ -103,6 +106,7 @@ class Search:
         values = [self.run(spec, s, f"tune{len(self.tried)}-{s}")["final"] for s in seeds]
         score = None if None in values else float(np.mean(values))
         self.tried.append({"setting": setting, "rounds": rounds, "score": score, "values": values})
+        return score
 
     def leading(self, count: int) -> list[Setting]:
         """The best settings among the longest runs, the best first."""
