@@ -79,6 +79,12 @@ def test_an_output_more_or_less_is_a_difference():
     assert outputs.compare(printed("a 1.50\n"), printed("a 1.", "50\n")) is None  # a stream may come in pieces
 
 
+def test_a_warning_about_this_machine_is_no_difference():
+    warned = [{"output_type": "stream", "name": "stderr", "text": "UserWarning: this processor has no bfloat16"}]
+    assert outputs.compare(printed("a\nb"), [*printed("a\n"), *warned, *printed("b")]) is None
+    assert outputs.compare(printed("a\nb"), [*printed("a\n"), *warned]) is not None
+
+
 def test_the_first_difference_is_told_with_its_place():
     assert outputs.difference("FedAvg 61.6 ± 0.3", "FedAvg 64.6 ± 0.3") == "61.6 became 64.6, after 'FedAvg'"
     assert outputs.difference("it holds: 1", "it fails: 1") == "the words 'it holds:' became 'it fails:'"

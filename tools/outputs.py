@@ -68,7 +68,8 @@ def compare(
     """The first difference between two lists of outputs of a cell, in words, or None.
 
     `clean` takes out of a text what may differ between two runs (seconds, hardware); `values=False` compares what
-    is shown without the numbers' values.
+    is shown without the numbers' values.  What goes to stderr is left out, as it is in stored notebooks: warnings, such
+    as that of a processor without instructions for bfloat16.
     """
     before, after = _by_kind(old), _by_kind(new)
     if lost := sorted(set(before) - set(after)):
@@ -90,7 +91,7 @@ def _by_kind(outputs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Kind of output (a MIME type, or `text` of a stream) -> what was shown; pieces of one stream are joined."""
     found: dict[str, list[str]] = defaultdict(list)
     streams: dict[str, int] = {}
-    for output in outputs:
+    for output in (o for o in outputs if o.get("name") != "stderr"):
         for kind, shown in output.items():
             if kind in _IGNORED:
                 continue
