@@ -251,5 +251,6 @@ def mime_ablation(
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Row by row; NaN where a length is zero, instead of a cosine that depends on a small constant."""
+    """Row by row; NaN where a vector is zero, instead of a cosine that depends on a small constant."""
+    a, b = (v / v.abs().amax(-1, keepdim=True) for v in (a, b))  # the squares of a tiny gradient would all be zero
     return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))

@@ -6,6 +6,7 @@ import torch
 from helpers import network, problem
 
 import fedcore as fc
+from fedcore.experiments import probing
 
 COSINES = ("A, C", "A-B+C, C", "A-B, C", "A, B")
 
@@ -64,6 +65,27 @@ def test_mime_ablation_takes_any_method_and_returns_a_value_a_step_and_client(me
     found = fc.probes.mime_ablation(method, fed, fed.x0, steps=3, lr=0.1, batch_size=None, cohort=[3, 0])
     assert {name: value.shape for name, value in found.items()} == dict.fromkeys(COSINES, (3, 2))
     assert all(np.isfinite(value).all() and abs(value).max() <= 1 + 1e-12 for value in found.values())
+
+
+def test_a_cosine_does_not_hang_on_the_length_of_a_gradient_and_is_missing_for_a_zero_one():
+    b = torch.tensor([[1.0, 2.0], [-2.0, 1.0]])
+    tiny = fc.quadratic(1e-25 * torch.eye(2).expand(2, 2, 2), b)
+    found = fc.probes.mime_ablation(fc.FedAvg(), tiny, tiny.x0, steps=2, lr=0.1)
+    mean = b.mean(0).numpy()
+    expected = [cosine(row, mean) for row in b.numpy()]
+    np.testing.assert_allclose(found["A, C"], [expected] * 2, atol=1e-6)
+    at_rest = fc.quadratic(torch.eye(2).expand(2, 2, 2), torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    found = fc.probes.mime_ablation(fc.FedAvg(), at_rest, at_rest.x0, steps=1, lr=0.1)
+    assert np.isnan(found["A, C"][0, 0]) and found["A, C"][0, 1] == 1
+
+
+@pytest.mark.parametrize(("rounds", "lr"), [(3, 1e6), (1, 1e10)], ids=["in the run", "on the local paths"])
+def test_a_cosine_of_what_leaves_the_finite_numbers_is_counted_as_diverged(rounds, lr):
+    federation = {"source": "digits", "clients": 4, "model": "thesis_mlp"}
+    run = {"rounds": rounds, "lr": lr, "batch_size": 10, "local_steps": 20 if rounds > 1 else 1}
+    spec = {"method": ["FedAvg", {}], "federation": federation, "run": run, "steps": 60, "pair": "A, C"}
+    found = probing.mime(spec, 0, None, None)
+    assert found["final"] is None and found["diverged"] == (0 if rounds > 1 else 1)
 
 
 def test_mime_ablation_keeps_the_order_of_the_cohort():
