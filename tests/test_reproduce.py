@@ -714,6 +714,21 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
     assert "FedAvg" in picture.alt
 
 
+def test_the_numbers_of_a_figure_are_means_over_the_columns_that_all_its_lines_have(tmp_path):
+    columns, rows = [f"column {k}" for k in range(7)], ("FedAvg", "FedUp")
+    drawn = [reproduce.Cell(c + r, {**SPEC, "name": c + r}, r, c) for c in columns for r in rows][:-1]
+    table = definitions.Table("t", "f", "S004", lambda profile: drawn, {"quick": ""}, figure=True, axis="round")
+    place = Place(tmp_path, "quick", "t")
+    place.folder.mkdir(parents=True)
+    for cell in drawn:
+        final = 90.0 if cell.column == columns[-1] else 50.0  # the easy column has FedAvg alone
+        run = {"id": identity(cell.spec, 0), "final": final, "history": [[0, 0.0], [4, final]]}
+        cells._store(place.file(cell), cells.Result(cell.spec, {0: run}))
+    said = repr(show.drawing(table, place, [0]))
+    assert "FedAvg, 6 of 7 panels = 50" in said
+    assert "FedUp, 6 of 7 panels = 50" in said
+
+
 TRAINED = ("fedup-table1", "fedup-table4", "fedup-table5", "fedup-figure2", "fedup-figure3", "scaffold-figure")
 THESIS = ("feddse-table3.4", "feddse-table3.5", "fedgse-table4.3", "fedgse-table4.4")
 

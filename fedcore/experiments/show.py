@@ -127,12 +127,14 @@ def drawing(table: Table, place: Place, seeds: Sequence[int] | None = None, capt
     for ax in drawn[len(panels) :]:
         ax.set_visible(False)
     figure.legend(*drawn[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    by_panel = len(finals) <= 12
+    shared = [panel for panel, lines in panels.items() if len(lines) == len(rows)]  # else means of different columns
+    by_panel = len(finals) <= 12 or not shared
+    over = "" if len(shared) == len(panels) else f", {len(shared)} of {len(panels)} panels"
     means: dict[str, list[float]] = {}
     for (panel, row), values in finals.items():
-        means.setdefault(f"{panel} {row}".strip() if by_panel else row, []).extend(
-            np.array(values)[np.isfinite(values)]
-        )
+        if by_panel or panel in shared:
+            name = f"{panel} {row}".strip() if by_panel else row + over
+            means.setdefault(name, []).extend(np.array(values)[np.isfinite(values)])
     numbers = {name: np.mean(values) if values else "diverged" for name, values in means.items()}
     words = (
         f"{table.title}: {len(panels)} panels ({'; '.join(filter(None, panels))}), a line for each of {', '.join(rows)}"
