@@ -80,7 +80,7 @@ def _main(given: argparse.Namespace) -> int:
         raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
     chosen = list(tables().values()) if given.names == ["all"] else [get(name) for name in given.names]
     chosen = list({t.name: t for t in (get(t.drawn_from) if t.drawn_from else t for t in chosen)}.values())
-    cells = {t.name: [c for c in t.cells(given.profile) if not given.only or given.only in c.name] for t in chosen}
+    cells = {t.name: _asked(t.cells(given.profile), given.only) for t in chosen}
     if given.only and not any(cells.values()):
         raise ValueError(_nothing(given.only, [c.name for t in chosen for c in t.cells(given.profile)]))
     failures = 0
@@ -118,7 +118,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--plot", metavar="FILE", help="report: draw each table's paired differences (.png, .svg, .pdf)"
     )
-    parser.add_argument("--only", help="only cells whose name contains this")
+    parser.add_argument("--only", help="only the cell of this name, or those whose name contains it")
     parser.add_argument("--outdated", action="store_true", help="also run again what is older than the code")
     parser.add_argument(
         "--confirm",
@@ -150,6 +150,11 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or not 1 <= len(text) <= 5 or not 1 <= int(text) <= 10_000:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number from 1 to 10000")
     return int(text)
+
+
+def _asked(cells: Sequence[Cell], only: str | None) -> list[Cell]:
+    """A name in full means that cell alone: another's may begin with it."""
+    return [c for c in cells if c.name == only] or [c for c in cells if not only or only in c.name]
 
 
 def _nothing(only: str, names: Sequence[str]) -> str:
