@@ -435,6 +435,17 @@ def test_a_mistake_on_the_command_line_is_a_few_lines_and_status_2(mistake, tmp_
     assert "Traceback" not in out + err
 
 
+def test_a_name_in_full_chooses_that_cell_alone_and_a_part_of_it_all_that_contain_it(tmp_path, monkeypatch):
+    cells = [reproduce.Cell("ALA", SPEC), reproduce.Cell("ALA, printed score", SPEC)]
+    table = definitions.Table("t", "t", "own", lambda profile: cells, {"quick": "c"})
+    monkeypatch.setattr(definitions, "_added", [(tmp_path, table)])
+    run = []
+    monkeypatch.setattr(reproduce, "_run", lambda chosen, *_: run.append([c.name for c in chosen]) or 0)
+    for only in ("ALA", "AL"):
+        assert reproduce.main(["t", "--only", only, "--results", str(tmp_path)]) == 0
+    assert run == [["ALA"], ["ALA", "ALA, printed score"]]
+
+
 def test_debug_shows_the_whole_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="does not exist"):
