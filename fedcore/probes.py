@@ -206,7 +206,8 @@ def mime_ablation(
     own y_k is taken as the target g, m full passes each; they add, `[len(targets), m]`, "A error" = ||A - g||,
     "A-B+C error" = ||A - B + C - g||, and the cosines "A, g", "A-B+C, g" and "g, C".
 
-    Raises ValueError for an x of another shape, clients or targets that do not exist, and steps < 1.
+    Raises ValueError for an x of another shape, clients or targets that do not exist, and steps < 1; FloatingPointError
+    where a client's path leaves the finite numbers.
     """
     check_both(method, fed)
     if x.shape != (fed.d,):
@@ -245,7 +246,14 @@ def mime_ablation(
             columns.setdefault(name, []).append(value)
 
     work = {"local_steps": steps + 1, "batch_size": batch_size, "lr": lr, "seed": seed}
-    one_round(method, fed, State(server, rows, first.visits), t, cohort=clients.tolist(), watch=look, **work)
+    before = State(server, rows, first.visits)
+    _, seen = one_round(method, fed, before, t, cohort=clients.tolist(), watch=look, **work)
+    lost = [i for i, finite in zip(seen.cohort, seen.y.isfinite().all(dim=1).tolist(), strict=True) if not finite]
+    if lost:
+        raise FloatingPointError(
+            f"client {lost[0]} left the finite numbers within steps={steps} with lr={lr:g}; use a smaller lr or fewer "
+            "steps"
+        )
     order = np.argsort(np.argsort(clients))  # rows are in the order of the clients' numbers
     return {name: torch.stack(v)[:, order].cpu().numpy() for name, v in columns.items() if name != "C"}
 

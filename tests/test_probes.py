@@ -88,6 +88,26 @@ def test_a_cosine_of_what_leaves_the_finite_numbers_is_counted_as_diverged(round
     assert (found["final"], found["diverged"]) == (None, 0 if rounds > 1 else 1)
 
 
+def test_a_local_path_that_leaves_the_finite_numbers_is_named_though_the_others_stay():
+    A = torch.stack([torch.eye(2), 3 * torch.eye(2)])  # lr = 1 jumps to client 0's optimum and overshoots client 1's
+    fed = fc.quadratic(A, torch.tensor([[1.0, 2.0], [-2.0, 1.0]]))
+    with pytest.raises(FloatingPointError, match="client 1 left the finite numbers within steps=2000 with lr=1"):
+        fc.probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=2000, lr=1.0)
+
+
+def test_a_step_where_every_gradient_is_zero_is_no_divergence(monkeypatch):
+    federation = {"source": "digits", "clients": 4, "model": "thesis_mlp"}
+    run = {"rounds": 1, "lr": 0.1, "batch_size": 10, "local_steps": 1}
+    spec = {"method": ["FedAvg", {}], "federation": federation, "run": run, "steps": 3, "pair": "A, C"}
+    monkeypatch.setattr(fc.probes, "_cosine", lambda a, b: (a * b).sum(-1).sign().where(next(rest), torch.nan))
+    rest = iter(torch.tensor([1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1], dtype=torch.bool))
+    found = probing.mime(spec, 0, None, None)
+    assert [k for k, _ in found["history"]] == [1, 3]
+    monkeypatch.setattr(fc.probes, "_cosine", lambda a, b: torch.full(a.shape[:1], torch.nan))
+    with pytest.raises(ValueError, match="every gradient is zero after 1 rounds"):
+        probing.mime(spec, 0, None, None)
+
+
 def test_mime_ablation_keeps_the_order_of_the_cohort():
     fed = network()
     study = lambda cohort: fc.probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=2, lr=0.1, cohort=cohort)  # noqa: E731

@@ -15,26 +15,32 @@ from .building import build_federation, build_method
 def mime(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """One cosine of `probes.mime_ablation` (`spec["pair"]`), the mean over steps and clients, after `run["rounds"]`.
 
-    A client whose gradient is zero at a step has no cosine there and is left out of its mean.
+    A client whose gradient is zero at a step has no cosine there and is left out of its mean.  Raises ValueError where
+    that is so for all of them.
     """
     fed = build_federation(spec["federation"], seed, device)
     method = build_method(spec["method"], fed, spec["run"])
-    lost = {"final": None, "mean": None, "history": []}
     try:
         history = simulate(method, fed, seed=seed, checkpoint_dir=folder, **spec["run"])
-    except Diverged as e:
-        return {**lost, "diverged": e.round}
-    state = {k: v for k, v in history.state.items() if k not in method.client_state}
-    options = {key: spec["run"][key] for key in ("lr", "batch_size") if key in spec["run"]}
-    t = spec["run"]["rounds"]
-    cosines = probes.mime_ablation(
-        method, fed, history.params, steps=spec["steps"], seed=seed, t=t, state=state, **options
-    )
-    if np.isnan(cosines[spec["pair"]]).all(axis=1).any():
-        return {**lost, "diverged": t}  # the local paths left the finite numbers
-    by_step = np.nanmean(cosines[spec["pair"]], axis=1)
+        state = {k: v for k, v in history.state.items() if k not in method.client_state}
+        options = {key: spec["run"][key] for key in ("lr", "batch_size") if key in spec["run"]}
+        t = spec["run"]["rounds"]
+        cosines = probes.mime_ablation(
+            method, fed, history.params, steps=spec["steps"], seed=seed, t=t, state=state, **options
+        )[spec["pair"]]
+    except FloatingPointError as e:
+        at = e.round if isinstance(e, Diverged) else spec["run"]["rounds"]
+        return {"final": None, "mean": None, "diverged": at, "history": []}
+    defined = np.flatnonzero(~np.isnan(cosines).all(axis=1))
+    if not len(defined):
+        raise ValueError(f"every gradient is zero after {t} rounds: {spec['pair']!r} has no cosine; run fewer rounds")
+    by_step = np.nanmean(cosines[defined], axis=1)
     mean = float(by_step.mean())
-    return {"final": mean, "mean": mean, "history": [[k + 1, round(float(v), 4)] for k, v in enumerate(by_step)]}
+    return {
+        "final": mean,
+        "mean": mean,
+        "history": [[int(k) + 1, round(float(v), 4)] for k, v in zip(defined, by_step, strict=True)],
+    }
 
 
 def gap(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
