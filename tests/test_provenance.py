@@ -224,6 +224,17 @@ def test_a_method_that_adds_parameters_leaves_a_trace(tmp_path, monkeypatch):
     assert cells.confirm(file, spec) is True
 
 
+def test_a_cosines_trace_hangs_neither_on_float32_nor_on_rounds_that_multiply_rounding(monkeypatch):
+    spec = {**SPEC, "study": "mime", "pair": "A, C", "steps": 2}
+    kept = tracing.trace(spec)
+    assert tracing.trace(merged(spec, {"federation": {"dtype": "float64"}}))[-1] == kept[-1]
+    assert tracing.trace(merged(spec, {"run": {"rounds": 50}})) == tracing.trace(merged(spec, {"run": {"rounds": 5}}))
+    assert not tracing.alike(tracing.trace(merged(spec, {"run": {"lr": 1.01 * RUN["lr"]}})), kept)
+    cosine = fc.probes._cosine
+    monkeypatch.setattr(fc.probes, "_cosine", lambda a, b: 0.9 * cosine(a, b))
+    assert not tracing.alike(tracing.trace(spec), kept)
+
+
 def test_a_search_that_would_choose_or_try_otherwise_is_not_confirmed(tmp_path, monkeypatch):
     file = tmp_path / "cell.json"
     tuned = cells.run_cell(TUNED, [0], file=file).tuned
