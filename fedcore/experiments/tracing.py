@@ -29,7 +29,7 @@ TOLERANCE = 1e-3  # of the update's length; rounding makes 1e-10
 def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
     """The trace of a specification without `tune`: the length of the update x^5 - x^0, its products with four
     directions of +1 and -1, and test loss and accuracy; `[-round]` of a run that diverges before.  Of the study "mime"
-    also the cosine after these rounds.
+    also the cosine on the first steps after these rounds.
 
     Of a study that is no training run it is the study's number with seed 0.
     """
@@ -48,7 +48,8 @@ def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
     seen = [float(history.curve(metric)[1][-1]) for metric in ("loss", "accuracy")]
     if spec["study"] == "mime":
         exact = {name: value for name, value in spec["federation"].items() if name != "compute"} | {"dtype": "float64"}
-        found = studies.find(spec)({**spec, "federation": exact, "run": run}, 0, None, device)
+        short = {**spec, "federation": exact, "run": run, "steps": min(ROUNDS, spec["steps"])}
+        found = studies.find(short)(short, 0, None, device)
         seen.append(-float(found["diverged"]) if found["final"] is None else found["final"])
     return [float(np.linalg.norm(update)), *(signs @ update).tolist(), *seen]
 
