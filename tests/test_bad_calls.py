@@ -30,7 +30,7 @@ VALUES: dict[str, Any] = {
     "list": [], "tuple": (), "dict": {}, "[None]": [None], "['a']": ["a"], "[3]": [3], "object": object(),
     "function": lambda *given, **named: 0, "array": np.array([1.0, 2.0]), "tensor": torch.ones(2, 2),
 }  # fmt: skip
-CLEAR = (ValueError, TypeError, fc.CheckpointError, fc.DataNotFound, fc.Diverged, fc.SweepFailed, KeyError)
+CLEAR = (ValueError, TypeError, fc.CheckpointError, fc.DataNotFound, FloatingPointError, fc.SweepFailed, KeyError)
 REMEDY = re.compile(
     r"\b(use|give|add|make|return|write|choose|did you mean|allowed|known|declare|name|needs|takes|scale|number them|"
     r"say|unexpected keyword)\b"
