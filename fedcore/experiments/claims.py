@@ -82,7 +82,7 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
         asked = claim.questions[profile]
         cells = {(row, column) for ours, base, column in asked for row in (ours, base)}
         results = stored_cells(get(claim.table), Place(root, profile, claim.table), cells)
-        answers = answered(results, asked, margin=claim.margin, by_value=_digits(claim) > 1)
+        answers = answered(results, asked, margin=claim.margin, by_value=get(claim.table).by_value)
         missing = len(asked) - len(answers)
         if answers:
             verdict = "" if missing else judge.verdict(list(answers.values()), claim.expected)

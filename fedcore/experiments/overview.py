@@ -19,6 +19,7 @@ from .batch import Place, standing
 from .cells import Cell, CorruptResult, Result
 from .judge import Answer
 from .table import PROFILES, Table, tables
+from .tuning import lower_is_better
 
 Key = tuple[str, str]  # row, column
 MISSING = "not computed yet"
@@ -220,7 +221,7 @@ def judged(
 ) -> dict[Key, Answer]:
     """The answers of a whole table as one family, `table.against` being the other side of every question."""
     asked = [(row, table.against, column) for row, column in results if row != table.against]
-    found = answered(results, asked, seeds, by_value=table.unit == "cosine")
+    found = answered(results, asked, seeds, by_value=table.by_value)
     return {(row, column): answer for (row, _, column), answer in found.items()}
 
 
@@ -234,7 +235,8 @@ def answered(
     """Answers to the questions `(row, base, column)` of one family, as far as both cells are complete.
 
     A cell is complete when its runs at all seeds (default: its own) say which test images are classified correctly.
-    by_value: their final values are compared instead, for what is no accuracy.
+    by_value: their final values are compared instead, for what is no accuracy; the smaller is the better one where the
+    specifications say so (`tuning.lower_is_better`).
     """
 
     def complete(key: Key) -> Result | None:
@@ -253,7 +255,8 @@ def answered(
                 continue
             diverged = tuple(sum(r.runs[seed]["final"] is None for seed in common) for r in (ours, theirs))
             found[row, base, column] = judge.compare(ours.correct(common), theirs.correct(common), diverged)
-    return dict(zip(found, judge.decide(list(found.values()), margin), strict=True))
+    lower = by_value and any(lower_is_better(results[row, column][0].spec) for row, _, column in found)
+    return dict(zip(found, judge.decide(list(found.values()), margin, lower_is_better=lower), strict=True))
 
 
 def reservations(frames: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,6 +174,22 @@ def _run_so_far(tidy: Any) -> tuple[Any, str]:
     return shown, f" Not run yet: {', and '.join(waiting)}." if waiting else ""
 
 
+def beside(name: str, column: str, words: Mapping[str, str], caption: str, root: Path | None = None) -> pages.Html:
+    """Numbers that stand beside the final ones in the runs of a column: their means, a line a row that was run.
+
+    words: what a run calls a number, and what the page calls it.  The profile is the one that has the column.
+    """
+    import pandas as pd
+
+    table, found = get(name), {}
+    profile = next(p for p in PROFILES if column in {cell.column for cell in table.cells(p)})
+    for (row, at), (_, stored) in overview.stored_cells(table, Place(root or results(), profile, name)).items():
+        if at == column and stored and stored.runs:
+            runs = [run for run in stored.runs.values() if run["final"] is not None]
+            found[row] = {said: np.mean([run[k] for run in runs]) if runs else math.nan for k, said in words.items()}
+    return pages.table(pd.DataFrame(found).T, caption, digits=3) if found else pages.setting(not_run_yet=name)
+
+
 def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", root: Path | None = None) -> Any:
     """What the search saw in its short runs: accuracy on validation images by learning rate, a line for each row, at
     the best value of the method's own parameter.  A cross at the bottom: all runs at this rate diverged.  None where a
@@ -253,7 +269,7 @@ def headline(root: Path | None = None) -> pages.Html:
     settled = sum(claim.settled is not None for claim, _ in best)
     answers = [(claim, answer) for claim, found in best if found for answer in found.answers.values()]
     one = Counter(judge.verdict([answer], claim.expected) for claim, answer in answers)
-    smallest = [a.detectable for claim, a in answers if get(claim.table).unit != "cosine"]
+    smallest = [a.detectable for claim, a in answers if not get(claim.table).by_value]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
     ways = ", ".join(f"{verdicts[word]} {phrase}" for word, phrase in ENDS.items() if verdicts[word])
     waiting = len(best) - verdicts.total()
@@ -368,7 +384,7 @@ def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     """Gaps in accuracy with their 95 % intervals, a line a question, filled where decided; a cross where the document
     prints its own gap on the same data.  None where no question is answered."""
-    judgements = [j for j in judgements if j.answers and get(j.claim.table).unit != "cosine"]
+    judgements = [j for j in judgements if j.answers and not get(j.claim.table).by_value]
     lines = [
         Line(f"{row} − {base}, {column}", answer, k % 2, j.printed.get((row, base, column), math.nan))
         for k, j in enumerate(judgements)

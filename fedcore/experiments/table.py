@@ -46,6 +46,11 @@ class Table:
     unit: str = "%"
     axis: str = ""
 
+    @property
+    def by_value(self) -> bool:
+        """Whether its numbers are no accuracies, so that final values are compared, seed by seed."""
+        return self.unit in ("cosine", "points")
+
     def __post_init__(self) -> None:
         """ValueError for a name that cannot name a folder, and for what are no captions."""
         if not isinstance(self.name, str) or slug(self.name) != self.name or not self.name.strip("."):

@@ -1,0 +1,122 @@
+"""The clients' own models of gossip: overfitting is what is left where labels are alike, and settings are Table 1's."""
+
+from __future__ import annotations
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+
+import fedcore as fc
+from fedcore.experiments import Cell, batch, cells, claims, local_models, overview, show
+from fedcore.experiments import table as definitions
+from fedcore.experiments.cells import identity
+from fedcore.experiments.claims import Claim
+from fedcore.experiments.documents import s002_dfedgam as document
+
+APART = ["Matrix", {"W": np.eye(4).tolist(), "connected": False}]
+SPEC = {
+    "study": "overfitting", "better": "lower", "method": ["DFedAvg", {"mixing": APART}],
+    "federation": {"source": "digits", "clients": 4, "partition": ["Dirichlet", {"q": 0.3}], "model": "mlp"},
+    "run": {"rounds": 2, "lr": 0.3, "local_steps": 5, "batch_size": 10},
+}  # fmt: skip
+
+
+def run(**changed):
+    return local_models.overfitting({**SPEC, **changed}, 0, None, None)
+
+
+def test_skewed_labels_alone_are_no_overfitting():
+    x, y = h.images(40, (1, 4, 4), 2)
+    arrays = {"train_images": x, "train_labels": y, "test_images": x, "test_labels": y, "train_owner": y}
+    fed = fc.federation(arrays, partition=fc.ByOwner(), model="logistic", device="cpu")
+    model = fed.x0 + 0.1 * torch.randn(fed.d, generator=torch.Generator().manual_seed(0))
+    own = [local_models.on_own(fed, model, i) for i in range(2)]
+    assert own == pytest.approx([local_models.expected(fed, model, i) for i in range(2)], abs=1e-12)
+    assert abs(own[0] - float(fed.evaluate(model)["accuracy"])) > 0.05, "accuracy on all labels is another number"
+
+
+def test_expected_accuracy_is_that_of_each_own_samples_label_on_the_test_set():
+    fed = h.network((30, 12), classes=3)
+    model = fed.x0 + 0.5 * torch.randn(fed.d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    right = fed.correct(model).double()
+    for i in range(2):
+        labels = h.whole(fed, i)[1].tolist()
+        by_hand = np.mean([float(right[fed.test[1] == label].mean()) for label in labels])
+        assert local_models.expected(fed, model, i) == pytest.approx(by_hand, abs=1e-12)
+
+
+def test_clients_that_never_talk_have_after_mixing_the_models_from_before():
+    found = run()
+    assert found["consensus_local"] > 0
+    assert found["consensus"] == pytest.approx(found["consensus_local"], abs=1e-3)
+    fed = fc.federation("digits", 4, fc.Dirichlet(0.3), "mlp", seed=0)
+    method = fc.DFedAvg(fc.Matrix(np.eye(4), connected=False))
+    X = fc.simulate(method, fed, seed=0, **SPEC["run"]).state["X"]
+    gaps = [local_models.on_own(fed, X[i], i) - local_models.expected(fed, X[i], i) for i in range(4)]
+    assert found["final"] == pytest.approx(100 * np.mean(gaps), abs=1e-9)
+    assert found["own"] == pytest.approx(100 * float(fed.evaluate_clients(X)["accuracy"].mean()), abs=1e-3)
+    mean = [float(local_models.on_own(fed, X.mean(0), i)) for i in range(4)]
+    assert found["train"] == pytest.approx(100 * np.average(mean, weights=fed.sizes), abs=1e-3)
+
+
+def test_mixing_brings_the_models_together_before_they_are_measured():
+    found = run(method=["DFedAvg", {"mixing": ["Complete", {}]}])
+    assert found["consensus"] < 1e-3 < found["consensus_local"]
+    assert found["own"] == pytest.approx(found["accuracy"], abs=0.3)
+
+
+def test_a_method_with_a_server_is_refused_and_a_run_that_diverges_is_a_result():
+    with pytest.raises(ValueError, match=r"FedAvg has a server.*use a gossip method"):
+        run(method=["FedAvg", {}])
+    lost = run(run={**SPEC["run"], "lr": 1e30, "rounds": 3})
+    assert lost["final"] is None
+    assert lost["diverged"] >= 0
+
+
+def test_a_run_that_was_stopped_after_its_last_round_gives_the_same(tmp_path):
+    first = local_models.overfitting(SPEC, 0, tmp_path, None)
+    assert local_models.overfitting(SPEC, 0, tmp_path, None) == first == run()
+
+
+@pytest.mark.parametrize("profile", document.CHOSEN)
+def test_the_settings_are_those_that_table_1s_search_chose(profile):
+    place = batch.Place(batch.results(), profile, "dfedgam-table1")
+    stored = overview.stored_cells(definitions.get("dfedgam-table1"), place)
+    for row, (lr, own) in document.CHOSEN[profile].items():
+        chosen = stored[row, f"{document.DATA[profile]}, Dir-0.3"][1].tuned["setting"]
+        assert {"run": {"lr": lr}, **({"method": own} if own else {})} == chosen
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """Two rows, of which the second overfits more, and one of its runs diverged where asked."""
+
+    def write(lost=False):
+        listed = [Cell(row, {"study": "overfitting", "better": "lower", "row": row}, row, "c") for row in "xy"]
+        table = definitions.Table("t", "", "S002", lambda profile: listed, {"quick": "tiny"}, unit="points")
+        for module in (claims, show):
+            monkeypatch.setattr(module, "get", lambda name: table)
+        place = batch.Place(tmp_path, "quick", "t")
+        place.folder.mkdir(parents=True, exist_ok=True)
+        for cell, values in zip(listed, ([1.1, 1.2, 1.0], [4.0, 4.2, 4.1]), strict=True):
+            finals = [*values[:2], None] if lost and cell.row == "y" else values
+            runs = {s: {"id": identity(cell.spec, s), "final": v, "own": 90.0 + s} for s, v in enumerate(finals)}
+            cells._store(place.file(cell), cells.Result(cell.spec, runs))
+        return tmp_path
+
+    return write
+
+
+def test_who_overfits_less_is_better(stored):
+    (found,) = claims.judged(Claim("a", "S002", "§5", "x", "", "t", {"quick": [("x", "y", "c")]}), stored())
+    assert found.verdict == "holds"
+    assert claims.ours(found).startswith("better: c -3.0")
+    assert show.forest([found], "accuracies only") is None
+
+
+def test_numbers_beside_the_final_ones_are_means_over_the_runs_that_ended(stored):
+    own = {"own": "own models (%)"}
+    assert "91" in show.beside("t", "c", own, "caption", stored()).text
+    assert "90.5" in show.beside("t", "c", own, "caption", stored(lost=True)).text
+    assert "not run yet" in show.beside("t", "c", own, "caption", stored() / "elsewhere").text
