@@ -446,6 +446,31 @@ def test_a_name_in_full_chooses_that_cell_alone_and_a_part_of_it_all_that_contai
     assert run == [["ALA"], ["ALA", "ALA, printed score"]]
 
 
+def test_a_cell_that_another_table_has_run_is_taken_over_and_not_run_again(tmp_path, monkeypatch):
+    ran, spec = [], {"study": "counted", "name": "same"}
+    study = lambda spec, seed, *_: ran.append((spec["name"], seed)) or {"final": 1.0, "mean": 1.0, "history": []}  # noqa: E731
+    monkeypatch.setitem(studies.STUDIES, "counted", study)
+    other = {**spec, "name": "other"}
+    made = {
+        "first": [Cell("as it is called here", spec)], "broken": None,
+        "second": [Cell("and there", spec, seeds=4), Cell("own", other)],
+    }  # fmt: skip
+    listed = [definitions.Table(n, n, "own", lambda profile, c=c: c, {"quick": "c"}) for n, c in made.items()]
+    monkeypatch.setattr(definitions, "_added", [(tmp_path, table) for table in listed])
+    places = {name: Place(tmp_path, "quick", name) for name in made}
+    places["broken"].folder.mkdir(parents=True)  # its cells cannot be made: that is no fault of the others
+    batch.run(places["first"], made["first"], notebooks=False, progress=False)
+    done = batch.run(places["second"], made["second"], notebooks=False, progress=False)
+    assert ran.count(("same", 0)) == 1
+    assert sorted(ran) == sorted([("same", s) for s in range(4)] + [("other", s) for s in range(3)])
+    assert set(done.done) == {"and there", "own"}
+    damaged, lost = places["first"].file(made["first"][0]), places["second"].file(made["second"][0])
+    damaged.write_text(damaged.read_text()[:-9])
+    lost.unlink()
+    batch.take_over(places["second"], made["second"])
+    assert not lost.exists(), "a damaged file is nobody's result"
+
+
 def test_debug_shows_the_whole_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="does not exist"):

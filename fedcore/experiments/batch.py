@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import distributed
+from ..checkpoint import atomic
 from ..notebooks import NotebookFailed, execute
 from ..progress import bar
-from .cells import Cell, CorruptResult, Result, load, run_cell, sweep_checkpoints
-from .table import slug
+from .cells import Cell, CorruptResult, Result, identity, load, run_cell, sweep_checkpoints
+from .table import slug, tables
 
 NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
 RETRIES = 2  # of a cell whose worker died
@@ -91,6 +92,26 @@ def missing(
     return todo, outcome
 
 
+def take_over(place: Place, cells: Iterable[Cell]) -> None:
+    """Copy the results of cells without a file that another table of the profile has too: equal specifications are one
+    run.
+    """
+    waiting = {identity(cell.spec): place.file(cell) for cell in cells if not place.file(cell).exists()}
+    for table in tables().values() if waiting else ():
+        other = Place(place.root, place.profile, table.name)
+        if table.drawn_from or table.name == place.table or not other.folder.exists():
+            continue
+        with contextlib.suppress(ValueError):  # cells that cannot be made, which running that table says
+            for twin in table.cells(place.profile):
+                file = waiting.get(key := identity(twin.spec))
+                with contextlib.suppress(CorruptResult):
+                    if file and standing(other, twin).runs:
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                        with atomic(file) as copy:
+                            copy.write(other.file(twin).read_bytes())
+                        del waiting[key]
+
+
 def one(
     place: Place,
     cell: Cell,
@@ -141,11 +162,17 @@ def run(
     notebooks: each cell is a papermill run, kept under `notebooks/`; else plain calls, one after another, in this
     process, or shared by the processes of torchrun.  scheduler: the address of a Dask scheduler; None starts a local
     cluster with `workers` workers (default: one per GPU, else one per core).  outdated: also run again what is older
-    than the code.  Ctrl-C leaves what is finished, and checkpoints of what is not.
+    than the code.  Ctrl-C leaves what is finished, and checkpoints of what is not.  What another table has run already
+    is taken over (`take_over`).
     """
     world = distributed.world()
     cells = [cell.at(Path.cwd()) for cell in cells]  # a kernel or a worker has another current folder
-    todo, outcome = world.first(lambda: missing(place, cells, seeds, outdated))
+
+    def left() -> tuple[list[Cell], Outcome]:
+        take_over(place, cells)
+        return missing(place, cells, seeds, outdated)
+
+    todo, outcome = world.first(left)
     for cell in cells if world.rank == 0 else ():
         if cell.name in outcome.stood:
             sweep_checkpoints(place.file(cell), cell.spec, place.workshop)
