@@ -7,6 +7,7 @@ one family of `judge.decide`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from . import judge
 from .batch import Place
 from .judge import BETTER, Answer
 from .overview import answered, stored_cells
-from .table import PROFILES, documents, get
+from .table import PROFILES, Table, documents, get
 
 Question = tuple[str, str, str]  # row, the row that it is compared with, column
 # where the book discusses a claim: the chapter for the first of these that its name starts with
@@ -82,7 +83,7 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
         asked = claim.questions[profile]
         cells = {(row, column) for ours, base, column in asked for row in (ours, base)}
         results = stored_cells(get(claim.table), Place(root, profile, claim.table), cells)
-        answers = answered(results, asked, margin=claim.margin, by_value=get(claim.table).by_value)
+        answers = answered(results, asked, margin=claim.margin, compared=get(claim.table).compared)
         missing = len(asked) - len(answers)
         if answers:
             verdict = "" if missing else judge.verdict(list(answers.values()), claim.expected)
@@ -179,7 +180,7 @@ def ours(judgement: Judgement) -> str:
     for word in dict.fromkeys(a.word for a in judgement.answers.values()):
         same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
         parts.append(
-            f"{word}: " + ", ".join(f"{_named(q, judgement)} {_short(a, _digits(judgement.claim))}" for q, a in same)
+            f"{word}: " + ", ".join(f"{_named(q, judgement)} {_short(a, get(judgement.claim.table))}" for q, a in same)
         )
     return "; ".join(parts) + (f"; {judgement.missing} not computed yet" if judgement.missing else "")
 
@@ -192,11 +193,16 @@ def _named(question: Question, judgement: Judgement) -> str:
     return ", ".join(named + [column] * (len(columns) > 1 or not named))
 
 
-def _digits(claim: Claim) -> int:
-    """How many decimals its differences have: one of points of accuracy, three of a cosine."""
-    return 3 if get(claim.table).unit == "cosine" else 1
+def _short(answer: Answer, table: Table) -> str:
+    c, smallest, digits = answer.comparison, answer.detectable, 3 if table.unit == "cosine" else 1
+    if table.compared == "logs":
+        found, words = f"a factor of {math.exp(smallest):.1f}", factor(c)
+    else:
+        found, words = f"{smallest:.{digits}f}", f"{c.gap:+.{digits}f} ± {c.half:.{digits}f}"
+    return words + (f" (would have found {found})" if answer.word == judge.OPEN else "")
 
 
-def _short(answer: Answer, digits: int) -> str:
-    found = f" (would have found {answer.detectable:.{digits}f})" if answer.word == judge.OPEN else ""
-    return f"{answer.comparison.gap:+.{digits}f} ± {answer.comparison.half:.{digits}f}{found}"
+def factor(c: judge.Comparison) -> str:
+    """A difference of logarithms in words, as a ratio with its 95 % interval."""
+    low, high = (math.exp(end) for end in c.interval)
+    return f"{math.exp(c.gap):.2f} times the rounds ({low:.2f} to {high:.2f})"

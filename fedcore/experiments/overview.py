@@ -139,6 +139,7 @@ def listing(root: Path) -> Any:
                 continue
             sd = "" if math.isnan(line["sd"]) else f" ± {line['sd']:.2f}"
             gap = "" if math.isnan(line["gap_halfwidth"]) else f"{line['gap']:+.2f} ± {line['gap_halfwidth']:.2f}: "
+            gap = gap and "log ratio " * (table.compared == "logs") + gap
             notes = [f"diverged at {line['diverged']} of {line['n']} seeds"] if line["diverged"] else []
             notes += [f"{line['older']} runs older than the code"] if line["older"] else []
             lines.append(
@@ -221,7 +222,7 @@ def judged(
 ) -> dict[Key, Answer]:
     """The answers of a whole table as one family, `table.against` being the other side of every question."""
     asked = [(row, table.against, column) for row, column in results if row != table.against]
-    found = answered(results, asked, seeds, by_value=table.by_value)
+    found = answered(results, asked, seeds, compared=table.compared)
     return {(row, column): answer for (row, _, column), answer in found.items()}
 
 
@@ -230,19 +231,19 @@ def answered(
     asked: Sequence[tuple[str, str, str]],
     seeds: Sequence[int] | None = None,
     margin: float | None = None,
-    by_value: bool = False,
+    compared: str = "images",
 ) -> dict[tuple[str, str, str], Answer]:
     """Answers to the questions `(row, base, column)` of one family, as far as both cells are complete.
 
     A cell is complete when its runs at all seeds (default: its own) say which test images are classified correctly.
-    by_value: their final values are compared instead, for what is no accuracy; the smaller is the better one where the
-    specifications say so (`tuning.lower_is_better`).
+    compared: as `Table.compared` says; of values and logs the smaller is the better one where the specifications say so
+    (`tuning.lower_is_better`).
     """
 
     def complete(key: Key) -> Result | None:
         cell, result = results.get(key, (None, None))
         runs = [result.runs.get(seed, {}) for seed in cell.reporting(seeds)] if result else [{}]
-        known = all("final" in run if by_value else "images" in run for run in runs)
+        known = all("images" in run if compared == "images" else "final" in run for run in runs)
         return result if known else None
 
     found = {}
@@ -250,12 +251,14 @@ def answered(
         ours, theirs = complete((row, column)), complete((base, column))
         if ours and theirs:
             common = results[row, column][0].reporting(seeds)
-            if by_value:
-                found[row, base, column] = judge.compare_values(ours.finals(common), theirs.finals(common))
+            if compared != "images":
+                values = [np.array(result.finals(common)) for result in (ours, theirs)]
+                values = [np.log(v) for v in values] if compared == "logs" else values
+                found[row, base, column] = judge.compare_values(*values)
                 continue
             diverged = tuple(sum(r.runs[seed]["final"] is None for seed in common) for r in (ours, theirs))
             found[row, base, column] = judge.compare(ours.correct(common), theirs.correct(common), diverged)
-    lower = by_value and any(lower_is_better(results[row, column][0].spec) for row, _, column in found)
+    lower = compared != "images" and any(lower_is_better(results[row, column][0].spec) for row, _, column in found)
     return dict(zip(found, judge.decide(list(found.values()), margin, lower_is_better=lower), strict=True))
 
 

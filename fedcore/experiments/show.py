@@ -269,7 +269,7 @@ def headline(root: Path | None = None) -> pages.Html:
     settled = sum(claim.settled is not None for claim, _ in best)
     answers = [(claim, answer) for claim, found in best if found for answer in found.answers.values()]
     one = Counter(judge.verdict([answer], claim.expected) for claim, answer in answers)
-    smallest = [a.detectable for claim, a in answers if not get(claim.table).by_value]
+    smallest = [a.detectable for claim, a in answers if get(claim.table).compared == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
     ways = ", ".join(f"{verdicts[word]} {phrase}" for word, phrase in ENDS.items() if verdicts[word])
     waiting = len(best) - verdicts.total()
@@ -384,7 +384,7 @@ def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     """Gaps in accuracy with their 95 % intervals, a line a question, filled where decided; a cross where the document
     prints its own gap on the same data.  None where no question is answered."""
-    judgements = [j for j in judgements if j.answers and not get(j.claim.table).by_value]
+    judgements = [j for j in judgements if j.answers and get(j.claim.table).compared == "images"]
     lines = [
         Line(f"{row} − {base}, {column}", answer, k % 2, j.printed.get((row, base, column), math.nan))
         for k, j in enumerate(judgements)
@@ -432,7 +432,8 @@ def differences(table: Table, place: Place, seeds: Sequence[int] | None = None) 
     ]
     if not lines:
         return None
-    return _dots(lines, "difference in cosine" if table.unit == "cosine" else "gap in points of accuracy")[0]
+    units = {"cosine": "difference in cosine", "rounds": "logarithm of the ratio of rounds"}
+    return _dots(lines, units.get(table.unit, "gap in points of accuracy"))[0]
 
 
 class Line(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import counting, local_models, personal, probing, training
+from . import counting, local_models, personal, probing, speed, training
 
 Study = Callable[[Mapping[str, Any], int, Path | None, str | None], dict[str, Any]]
 
@@ -18,7 +18,7 @@ STUDIES: dict[str, Study] = {
     study.__name__: study
     for study in (
         training.simulate, training.personal, training.profiles, personal.clients, personal.domains, probing.mime,
-        probing.gap, local_models.overfitting, counting.size, counting.cost,
+        probing.gap, local_models.overfitting, speed.rounds, counting.size, counting.cost,
     )
 }  # fmt: skip
 

@@ -47,9 +47,10 @@ class Table:
     axis: str = ""
 
     @property
-    def by_value(self) -> bool:
-        """Whether its numbers are no accuracies, so that final values are compared, seed by seed."""
-        return self.unit in ("cosine", "points")
+    def compared(self) -> str:
+        """What a comparison of two cells takes, seed by seed: which test "images" are classified correctly, the final
+        "values" of what is no accuracy, or their "logs", whose differences are ratios."""
+        return {"cosine": "values", "points": "values", "rounds": "logs"}.get(self.unit, "images")
 
     def __post_init__(self) -> None:
         """ValueError for a name that cannot name a folder, and for what are no captions."""

@@ -21,7 +21,7 @@ from . import studies
 from .building import build_federation, build_method
 from .tuning import choose
 
-TRAINED = ("simulate", "personal", "profiles", "clients", "domains", "gap", "mime", "overfitting")
+TRAINED = ("simulate", "personal", "profiles", "clients", "domains", "gap", "mime", "overfitting", "rounds")
 ROUNDS = 5
 TOLERANCE = 1e-3  # of the update's length; rounding makes 1e-10
 
