@@ -80,9 +80,19 @@ def test_rounds_are_compared_as_ratios_and_fewer_are_better(tmp_path, monkeypatc
         cells._store(place.file(cell), cells.Result(cell.spec, runs))
     (found,) = claims.judged(Claim("a", "S001", "§1", "x", "", "t", {"quick": [("x", "y", "c")]}), tmp_path)
     assert found.verdict == "holds"
-    assert claims.ours(found) == "better: c 0.50 times the rounds (0.50 to 0.50)"
+    assert claims.ours(found) == "better: c 0.50 times the rounds (0.49 to 0.51)"
     assert show.forest([found], "accuracies only") is None
     tidy = overview.frame(table, place)
     assert tidy["gap"].iloc[0] == pytest.approx(np.log(0.5), abs=1e-6)
     assert "\u2713" in show.grid(table, tidy).loc["x", "c"]
     assert "logarithm" in show.differences(table, place).axes[0].get_xlabel()
+
+
+def test_where_a_run_diverged_nothing_is_decided(tmp_path):
+    asked, results = [("x", "y", "c")], {}
+    for row, values in (("x", [None, None]), ("y", [None, 30.0])):
+        spec = {"study": "rounds", "better": "lower", "row": row}
+        runs = {seed: {"final": value} for seed, value in enumerate(values)}
+        results[row, "c"] = Cell(row, spec, row, "c", seeds=2), cells.Result(spec, runs)
+    (answer,) = overview.answered(results, asked, compared="logs").values()
+    assert (answer.word, answer.comparison.diverged) == ("not distinguished", (2, 1))

@@ -252,9 +252,11 @@ def answered(
         if ours and theirs:
             common = results[row, column][0].reporting(seeds)
             if compared != "images":
-                values = [np.array(result.finals(common)) for result in (ours, theirs)]
-                values = [np.log(v) for v in values] if compared == "logs" else values
-                found[row, base, column] = judge.compare_values(*values)
+                values, one = np.array([result.finals(common) for result in (ours, theirs)]), 0.0
+                if compared == "logs":  # of rounds: no interval is narrower than one of them
+                    known = values[np.isfinite(values)]
+                    one, values = float(np.log1p(1 / known.mean())) if len(known) else 0.0, np.log(values)
+                found[row, base, column] = judge.compare_values(*values, one)
                 continue
             diverged = tuple(sum(r.runs[seed]["final"] is None for seed in common) for r in (ours, theirs))
             found[row, base, column] = judge.compare(ours.correct(common), theirs.correct(common), diverged)
