@@ -136,8 +136,8 @@ TABLES = [
         {"quick": "8x8 digits, 20 clients, 20 rounds of 4 local steps, an MLP; a server asks 4 clients, a client hears "
          "4. Chosen on validation data: five learning rates times three values of the method's own parameter, on two "
          "seeds and for 8 rounds; the best three again in full on five. Equal gradients: five times the rounds, in the "
-         "search too, so that a server's clients take as many local steps in all as gossiping ones; equal traffic: ten times, "
-         "SCAFFOLD 6.7 times, so that as many models are sent.",
+         "search too, so that a server's clients take as many local steps in all as gossiping ones; equal traffic: ten "
+         "times, SCAFFOLD 6.7 times, so that as many models are sent.",
          "desk": "CIFAR-10, 100 clients, 40 rounds of one epoch, a CNN with 16 and 32 channels (the source: LeNet; it "
          "does not say how many rounds and epochs); a server asks 10 clients, a client hears 10. Chosen as in quick: 4 "
          "rounds, two seeds, the best two again for 12 rounds. Equal gradients: ten times the rounds, and a rate that "
