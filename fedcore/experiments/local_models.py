@@ -14,6 +14,7 @@ from .. import Diverged, Federation
 from .. import simulate as run
 from ..round import Round
 from .building import build_federation, build_method
+from .personal import right
 
 
 def overfitting(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def overfitting(spec: Mapping[str, Any], seed: int, folder: Path | None, device:
         "final": gap,
         "mean": gap,
         "history": [],
-        "own": round(100 * float(np.mean([hits(fed, x, i).mean() for i, x in enumerate(X)])), 4),
+        "own": round(100 * float(np.mean([float(right(fed, x, i).double().mean()) for i, x in enumerate(X)])), 4),
         "accuracy": round(100 * history.final("accuracy"), 4),
         "train": round(100 * float(sizes @ [on_own(fed, history.params, i) for i in range(fed.n)]), 4),
         "consensus": round(apart(X), 4),
@@ -67,19 +68,13 @@ def apart(X: Tensor) -> float:
 
 def expected(fed: Federation, x: Tensor, i: int) -> float:
     """The accuracy of model `x [d]` on test samples whose labels have the shares of client i's training samples."""
-    right, labels = hits(fed, x, i), fed.test[1].cpu().numpy()
+    hits, labels = right(fed, x, i).cpu().numpy(), fed.test[1].cpu().numpy()
     counts = fed.data.label_counts[i]
     shares = counts / counts.sum()
-    return float(sum(share * right[labels == c].mean() for c, share in enumerate(shares) if share))
+    return float(sum(share * hits[labels == c].mean() for c, share in enumerate(shares) if share))
 
 
 def on_own(fed: Federation, x: Tensor, i: int) -> float:
     """The accuracy of model `x [d]` on client i's own training samples."""
     own = partial(fed.data.train_chunks, i)
     return float(fed.engine.scores(x.to(fed.device), own(), own)[1].mean())
-
-
-def hits(fed: Federation, x: Tensor, i: int) -> np.ndarray:
-    """Which test samples the model `x [d]` of client i classifies correctly, `[T]`, 1 or 0."""
-    tests, own = fed.data.test_chunks("own", i), partial(fed.data.train_chunks, i)
-    return fed.engine.scores(x.to(fed.device), tests, own)[1].cpu().numpy()
