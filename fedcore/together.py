@@ -145,8 +145,13 @@ class Request:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Equal for requests that one call of the engine can answer."""
-        return id(self.fed.engine), self.Y.dtype, self.lr is None, self.plan.first + self.k
+        """Equal for requests that one call of the engine can answer: the same network, samples and step.
+
+        A method may change the federation (`Method.on`), and its samples with it.
+        """
+        data = self.fed.data
+        samples = id(data.x), id(data.y), id(data.statistics), id(data.augment)
+        return id(self.fed.engine), samples, self.Y.dtype, self.lr is None, self.plan.first + self.k
 
 
 class Over(BaseException):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import fedcore as fc
 from fedcore.algorithms.method import Work
@@ -281,3 +282,30 @@ def test_wrong_values_are_refused_with_value_range_and_remedy(call, words):
     with pytest.raises(ValueError) as caught:
         call()
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+def test_moons_references_are_without_dropout(path):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))
+    model = fc.models.projected(lambda shape, classes: net)
+    fed = fc.federation("digits", 6, model=model, seed=0, dtype=torch.float64).forced(path)
+    seen = []
+
+    class Watched(fc.MOON):
+        def contrast(self, z, z_glob, z_prev):
+            seen.append((z.detach(), z_glob, z_prev))
+            return super().contrast(z, z_glob, z_prev)
+
+    fc.simulate(Watched(), fed, rounds=1, cohort=2, local_steps=1, lr=0.1, batch_size=8)
+    for z, z_glob, z_prev in seen:
+        torch.testing.assert_close(z_glob, z_prev)
+        assert (z - z_glob).norm() > 0.1 * z.norm()
+
+
+def test_fedpvr_corrects_all_of_what_is_one_layer():
+    whole = run(fc.FedPVR("all"))
+    torch.testing.assert_close(run(fc.FedPVR()).params, whole.params, rtol=0, atol=0)
+    fed = fc.federation("digits", 6, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), seed=0)
+    assert bool(fc.FedPVR().mask(fed.layout, fed.x0).all())
+    bare = fc.federation((np.eye(8), np.arange(8) % 4), 2, fc.IID(), nn.Linear(8, 4), seed=0)
+    assert bool(fc.FedPVR().mask(bare.layout, bare.x0).all())

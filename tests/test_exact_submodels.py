@@ -17,7 +17,7 @@ from test_submodels import LEVELS, NETS, preact
 from torch import nn
 
 import fedcore as fc
-from fedcore import models, rng
+from fedcore import models, rng, submodels
 from fedcore.algorithms import nested
 from fedcore.algorithms.nested import DepthFL
 from fedcore.algorithms.submodels import noise, own_labels
@@ -723,3 +723,31 @@ def test_preact_is_the_thesis_block():
         out = conv1(out)
         out = conv2(F.relu(F.batch_norm(out, None, None, norm2.weight, norm2.bias, True))) + short
         h.close(block(x), out, 1e-12)
+
+
+@pytest.mark.parametrize("reading", ["zero", "-inf"])
+@pytest.mark.parametrize("method", [fc.HeteroFL, fc.FedGSE, fc.DepthFL], ids=lambda m: m.__name__)
+def test_logits_beyond_the_labels_are_nobodys(method, reading):
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(60, 1, 8, 8)).astype(np.float32), np.arange(60) % 4
+    net = multihead("thesis_cnn_small")((1, 8, 8), 6) if method is fc.DepthFL else fc.models.digit_cnn((1, 8, 8), 6)
+    fed = fc.federation(((x, y), (x, y)), 3, fc.IID(), net, seed=0, dtype=torch.float64)
+    whole = method({1: 0.5, 0.5: 0.5}, labels=reading)
+    end = fc.simulate(whole, fed, rounds=2, lr=0.1, local_steps=2, batch_size=8).params
+    last = fed.layout.slices[-1]
+    moved = (end - fed.x0)[last]
+    assert moved[:4].abs().min() > 0
+    assert moved[4:].abs().max() == 0
+
+
+def test_depthfl_sends_the_share_of_its_first_stages_and_heads():
+    net = multihead("thesis_cnn_small")
+    fed = fc.federation("digits", 4, model=net, seed=0)
+    stages = fed.stages
+    for ratio in (1.0, 0.5, 0.25, 0.0625):
+        part = submodels.Depth(math.ceil(ratio * stages))(fed.engine.module)
+        count = lambda module: sum(p.numel() for p in module.parameters())  # noqa: E731
+        share = count(part) / fed.d
+        assert fc.DepthFL(ratio).cost(fed.layout).up == pytest.approx(share if ratio < 1 else 1)
+    assert fc.DepthFL(0.5).cost().down is None  # the network's matter
+    assert fc.DepthFL(1).cost().down == 1

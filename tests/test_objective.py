@@ -331,3 +331,38 @@ def test_the_modules_of_the_data_import_each_other_in_no_circle():
         imports[file.stem] = {n.module for n in tree if isinstance(n, ast.ImportFrom) and n.level == 1 and n.module}
     assert imports["sources"] >= {"domains", "readers"}
     list(TopologicalSorter(imports).static_order())  # raises CycleError
+
+
+class Pushed(fc.Quadratic):
+    """A quadratic with gradients of its own."""
+
+    def gradient(self, Y, plan, k=0, loss=PLAIN, along=None):
+        return super().gradient(Y, plan, k, loss, along) + 100
+
+
+def test_a_quadratic_of_ones_own_keeps_its_gradients_in_another_type():
+    plain = fc.quadratic(np.ones((2, 1, 1)), np.zeros((2, 1)))
+    own = Pushed(plain.A, plain.b, plain.x0)
+    own.noise = torch.ones(3, dtype=torch.float64)
+    moved = own.to(dtype=torch.float32)
+    assert (type(moved), moved.A.dtype, moved.optimum.dtype, moved.noise.dtype, moved.dtype) == (
+        Pushed, *[torch.float32] * 4,
+    )  # fmt: skip
+    assert own.A.dtype == torch.float64  # which stays as it is
+    ends = [float(fc.simulate(fc.FedAvg(), own, rounds=1, lr=0.1, local_steps=1, dtype=dtype).params) for dtype in
+            (torch.float64, torch.float32)]  # fmt: skip
+    assert ends == pytest.approx([-10, -10])
+
+
+def test_statistics_of_all_clients_are_of_samples_that_a_client_has():
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(160, 6)), draw.integers(0, 3, 160)
+    x[100:] += 100  # nobody's
+    net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+    given = {"model": net, "dtype": torch.float64, "seed": 0}
+    some = fc.federation(((x, y), (x[:50], y[:50])), partition=[np.arange(50), np.arange(50, 100)], **given)
+    alone = fc.federation(
+        ((x[:100], y[:100]), (x[:50], y[:50])), partition=[np.arange(50), np.arange(50, 100)], **given
+    )
+    found, wanted = (float(fed.evaluate(fed.x0)["loss"]) for fed in (some, alone))
+    assert found == pytest.approx(wanted, rel=1e-12)

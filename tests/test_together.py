@@ -205,3 +205,31 @@ def test_an_interrupt_ends_the_threads(monkeypatch):
 def test_wrong_calls(runs, shared, error, words):
     with pytest.raises(error, match=words):
         fc.simulate_many(runs, federation(), method=fc.FedAvg(), rounds=1, **shared)
+
+
+DATA_OF_THEIR_OWN = {
+    "FedGSE takes public samples": (fc.FedGSE({1: 0.5, 0.5: 0.5}), {}),
+    "another number of them": (fc.FedGSE(0.5, public=2), {}),
+    "Central joins the clients": (fc.Central(), {"normalise": "client"}),
+}
+
+
+@pytest.mark.parametrize("name", DATA_OF_THEIR_OWN)
+def test_a_method_that_changes_the_federations_data_keeps_its_own(name):
+    method, more = DATA_OF_THEIR_OWN[name]
+    fed = fc.federation("digits", 8, fc.Shards(2), "digit_model_small", seed=0, dtype=torch.float64, **more)
+    runs = [{"method": each} for each in (fc.FedAvg(), method, fc.FedGSE(0.5, public=1), fc.HeteroFL(0.5))]
+    for one, other in zip(*both(runs, fed, rounds=2, lr=0.1, local_steps=2), strict=True):
+        equal(one, other)
+
+
+def test_validation_images_do_not_part_runs(monkeypatch):
+    rows = []
+    asked = together.Federation.gradient_and_losses
+    monkeypatch.setattr(
+        together.Federation, "gradient_and_losses", lambda fed, Y, *args: rows.append(len(Y)) or asked(fed, Y, *args)
+    )
+    fed = federation(validation=True)
+    fc.simulate_many([{"seed": s} for s in range(3)], fed, method=fc.FedProx(0.1), rounds=1, cohort=2, local_steps=2,
+                     eval_on="validation")  # fmt: skip
+    assert max(rows) > 2

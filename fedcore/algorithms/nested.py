@@ -144,7 +144,7 @@ class DepthFL(Submodel):
         return r.extended(loss=replace(r.loss, per_sample=partial(_teach, labels=labels, strength=strength)))
 
     def split(self, r: Round, ratio: np.ndarray) -> list[Part]:
-        depth, parts = np.ceil(np.round(ratio * r.stages, 9)).astype(int), []
+        depth, parts = _depth(ratio, r.stages), []
         for D in np.unique(depth)[::-1]:
             rows, to = np.flatnonzero(depth == D), Depth(int(D)) if r.stages > D else None
             parts.append(Part(rows, to, None if to is None else to.places(r.layout).expand(len(rows), -1)))
@@ -160,6 +160,21 @@ class DepthFL(Submodel):
         delta = torch.where(r.mask, y - r.x, 0)
         h = r.h + r.sum(delta) / r.n
         return {"x": torch.where(r.sum(r.mask.to(x.dtype)) > 0, x + h, x), "h": h, "h_i": r.h_i + delta}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        """The share of all numbers that stand in the first D stages and heads, which is the network's matter."""
+        heads = {name.split(".")[1] for name in layout.names if name.startswith("heads.")} if layout else ()
+        if not heads:
+            whole = 1 if self.smallest == 1 else None
+            return Cost(down=whole, up=whole, note="the share of the first D stages and heads, by the network's layout")
+        sizes = {r: len(Depth(int(_depth(r, len(heads)))).places(layout)) / layout.d for r, _ in self.capacities}
+        size = sum(share * sizes[r] for r, share in self.capacities)
+        return Cost(down=size, up=size)
+
+
+def _depth(ratio: Any, stages: int) -> Any:
+    """How many stages clients of these capacities train."""
+    return np.ceil(np.round(np.asarray(ratio) * stages, 9)).astype(int)
 
 
 def _teach(logits: Tensor, y: Tensor, *, labels: Callable[..., Tensor], strength: float, **rows: Tensor) -> Tensor:

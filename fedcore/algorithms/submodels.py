@@ -374,6 +374,7 @@ def own_labels(logits: Tensor, y: Tensor, *, reading: str, owned: Tensor | None 
     with the logits of labels that a client does not hold replaced; `owned [..., classes]`."""
     heads = logits.dim() - y.dim() - 1
     if owned is not None:
+        owned = F.pad(owned, (0, logits.shape[-1] - owned.shape[-1]))  # a model may have more logits than labels
         owned = owned.view(*y.shape[:-1], *[1] * (1 + heads), -1)
         logits = torch.where(owned, logits, 0.0 if reading == "zero" else -math.inf)
     labels = y.view(*y.shape, *[1] * (heads + 1)).expand(*logits.shape[:-1], 1)

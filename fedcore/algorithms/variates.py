@@ -112,7 +112,8 @@ class FedPVR(Method):
     """Partial variance reduction (Li et al. 2023): SCAFFOLD's option II on some layers, FedAvg on the others.
 
     layers: parameter names or their beginnings ("13" is the module 13 of a Sequential, "13.weight" its weight);
-    () corrects nothing (FedAvg), "all" everything (SCAFFOLD II).  The default None is the last layer's tensors.
+    () corrects nothing (FedAvg), "all" everything (SCAFFOLD II).  The default None is the last layer's tensors; a
+    quadratic is one layer.
     Raises ValueError for layers that the model does not have.
     """
 
@@ -140,9 +141,11 @@ class FedPVR(Method):
         """True where the flat vector `x [d]` is corrected."""
         if self.layers == "all" or layout is None:
             if self.layers not in ("all", (), None):
-                raise ValueError(f"layers={self.layers!r}, but a quadratic has no layers; use 'all' or ()")
-            return torch.full_like(x, self.layers == "all", dtype=torch.bool)
+                raise ValueError(f"layers={self.layers!r}, but a quadratic is one layer; use 'all' or ()")
+            return torch.full_like(x, self.layers != (), dtype=torch.bool)
         last = layout.names[-1].rpartition(".")[0]
+        if self.layers is None and not last:  # a module that is one layer
+            return torch.ones_like(x, dtype=torch.bool)
         layers = (last,) if self.layers is None else (self.layers,) if isinstance(self.layers, str) else self.layers
         return layout.mask(layout.named(layers)).to(x.device)
 

@@ -103,6 +103,12 @@ class Clients:
         return self.index.sizes
 
     @cached_property
+    def _everyones(self) -> Tensor | None:
+        """The rows of x that some client has, in order; None where these are all."""
+        rows = np.unique(self.index.rows)
+        return None if len(rows) == len(self.y) else torch.as_tensor(rows, device=self.device)
+
+    @cached_property
     def label_counts(self) -> np.ndarray:
         """Training samples per client and label, `[n, classes]`; ValueError where targets are no class labels."""
         _need_classes(self.source, "counts of labels")
@@ -161,10 +167,10 @@ class Clients:
     # --- samples in chunks, to evaluate with ------------------------------------------------------------------------
 
     def train_chunks(self, client: int | None = None) -> Chunks:
-        """Training inputs and labels of all samples, or of one client's."""
-        if client is None:
+        """Training inputs and labels of all clients' samples, in the order of the data set, or of one client's."""
+        if client is None and self._everyones is None:
             return self._chunks(self.x, self.y, self.train_rows, EVAL_CHUNK)
-        own = torch.as_tensor(self.index[client], device=self.device)
+        own = self._everyones if client is None else torch.as_tensor(self.index[client], device=self.device)
         return self._chunks(self.x[own], self.y[own], self.train_rows[own], EVAL_CHUNK)
 
     def test_chunks(self, reading: str, client: int | None = None) -> Chunks:
@@ -189,8 +195,9 @@ class Clients:
         changed = Clients.of(
             source, self.parts, normalise=self.normalise, augment=None, device=self.device, dtype=self.dtype
         )
-        test = {name: getattr(changed, name) for name in ("source", "test_x", "test_y", "test_rows", "statistics")}
-        return replace(self, **test)
+        test = {name: getattr(changed, name) for name in ("source", "test_x", "test_y", "test_rows")}
+        known = changed.statistics.shape == self.statistics.shape and torch.equal(changed.statistics, self.statistics)
+        return replace(self, **test, statistics=self.statistics if known else changed.statistics)
 
     # --- public data ------------------------------------------------------------------------------------------------
 

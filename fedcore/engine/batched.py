@@ -48,8 +48,9 @@ class Batched:
 
     @torch.no_grad()
     def features(self, Y: Parameters, batch: Batch, loss: Loss) -> Representations:
-        """Representations of the batch, with the loss's rate for scalers."""
+        """Representations of the batch, with the loss's rate for scalers; without dropout, as they are references."""
         p = self._pass(self.layout.views(Y), batch, loss.rate)
+        p.key = ()
         self._logits(forward, batch, p)
         return p.z.to(Y.dtype)
 

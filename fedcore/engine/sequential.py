@@ -40,6 +40,7 @@ class Sequential:
         self.forward: Callable[..., Tensor] = forward  # what `replay.Compiled` compiles
         self.norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.scalers = [m for m in module.modules() if isinstance(m, models.Scaler)]
+        self.dropouts = [m for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
 
     def gradient(self, Y: Parameters, batch: Batch, loss: Loss, along: Parameters | None, G: Parameters) -> PerClient:
         """Gradients at the rows of Y into G, or their derivatives in the directions `along`; the clients' losses."""
@@ -82,14 +83,20 @@ class Sequential:
 
     @torch.no_grad()
     def _features(self, row: Flat, batch: Batch, i: int, rate: Any) -> Annotated[Tensor, "_ f"]:
-        self._logits(forward, self.layout.views(row.clone()), batch, i, rate)
+        self._logits(forward, self.layout.views(row.clone()), batch, i, rate, dropout=False)
         z, self.module.z = self.module.z, None
         return z.to(row.dtype)
 
     def _logits(
-        self, forward: Callable[..., Tensor], params: dict[str, Tensor], batch: Batch, i: int, rate: Any
+        self,
+        forward: Callable[..., Tensor],
+        params: dict[str, Tensor],
+        batch: Batch,
+        i: int,
+        rate: Any,
+        dropout: bool = True,
     ) -> Tensor:
-        """Logits of client i's real samples as in training."""
+        """Logits of client i's real samples as in training, or without dropout."""
         self.module.train()
         count, device = batch.count[i], batch.w.device
         buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
@@ -97,7 +104,7 @@ class Sequential:
             if self.random:
                 torch.manual_seed(batch.key[i])
             try:
-                with autocast(self.compute, device), self._for_training(rate):
+                with autocast(self.compute, device), self._for_training(rate, dropout):
                     logits = forward(self.module, {**params, **buffers}, (batch.x[i, :count].clone(),))
             except ValueError as e:
                 if count > 1 or not self.norms:
@@ -106,13 +113,14 @@ class Sequential:
         return logits if self.compute is None else logits.to(batch.w.dtype)
 
     @contextlib.contextmanager
-    def _for_training(self, rate: Any) -> Iterator[None]:
-        """All scalers with this rate (None: their own), and batch norms that keep no statistics.
+    def _for_training(self, rate: Any, dropout: bool) -> Iterator[None]:
+        """All scalers with this rate (None: their own), dropout or none, and batch norms that keep no statistics.
 
         With momentum=None, a batch norm would read from the device how many batches it has seen.
         """
         layers = [(norm, "momentum", 0.0) for norm in self.norms]
         layers += [(scaler, "rate", rate) for scaler in self.scalers if rate is not None]
+        layers += [(layer, "training", False) for layer in self.dropouts if not dropout]
         usual = [getattr(layer, name) for layer, name, _ in layers]
         try:
             for layer, name, value in layers:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..models import Layout
@@ -100,11 +101,15 @@ class Neurons:
         return [torch.arange(kept(ratio, w), device=device)[None] for w in self.widths]
 
     def only_owned(self, mask: Parameters, owned: Annotated[Tensor, "m C"]) -> Parameters:
-        """The mask `[m, d]` without the classifier's rows and biases of labels that a client does not own, `[m, C]`."""
+        """The mask `[m, d]` without the classifier's rows and biases of labels that a client does not own, `[m, C]`.
+
+        Rows beyond the C labels are nobody's.
+        """
         mask = mask.clone()
         for shape, place, ours in zip(self.layout.shapes, self.layout.slices, self.classes, strict=True):
             if ours:
-                mask[:, place] &= owned.repeat_interleave(math.prod(shape[1:]), 1)
+                rows = F.pad(owned, (0, shape[0] - owned.shape[1]))
+                mask[:, place] &= rows.repeat_interleave(math.prod(shape[1:]), 1)
         return mask
 
 

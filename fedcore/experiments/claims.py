@@ -127,8 +127,9 @@ def confidence(judgement: Judgement | None) -> str:
     if judgement.claim.settled:
         return "proved or counted"
     seeds = min(a.comparison.seeds for a in judgement.answers.values())
+    digits = all(column.startswith("digits") for _, _, column in judgement.answers)
     data = {
-        "quick": "small digits only",
+        "quick": "small digits only" if digits else "made-up data only",
         "desk": "the document's kind of data, smaller network",
         "paper": "the document's own setting",
     }
@@ -182,7 +183,8 @@ def ours(judgement: Judgement) -> str:
         parts.append(
             f"{word}: " + ", ".join(f"{_named(q, judgement)} {_short(a, get(judgement.claim.table))}" for q, a in same)
         )
-    return "; ".join(parts) + (f"; {judgement.missing} not computed yet" if judgement.missing else "")
+    asked = judgement.missing + len(judgement.answers)
+    return "; ".join(parts) + (f"; {judgement.missing} of {asked} comparisons not run yet" if judgement.missing else "")
 
 
 def _named(question: Question, judgement: Judgement) -> str:
@@ -198,8 +200,11 @@ def _short(answer: Answer, table: Table) -> str:
     if table.compared == "logs":
         found, words = f"a factor of {math.exp(smallest):.1f}", factor(c)
     else:
+        digits += f"{abs(c.gap):.{digits}f}" == f"{c.half:.{digits}f}"  # does the interval reach zero?
         found, words = f"{smallest:.{digits}f}", f"{c.gap:+.{digits}f} ± {c.half:.{digits}f}"
-    return words + (f" (would have found {found})" if answer.word == judge.OPEN else "")
+    low, high = c.interval
+    why = "" if low <= 0 <= high else "open by Holm's rule; "
+    return words + (f" ({why}would have found {found})" if answer.word == judge.OPEN else "")
 
 
 def factor(c: judge.Comparison) -> str:

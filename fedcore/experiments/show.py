@@ -34,7 +34,7 @@ ENDS = {
 }  # fmt: skip
 RESTS = {
     "proof": "proved or counted", "paper": "the document's setting", "desk": "its kind of data",
-    "quick": "small digits",
+    "quick": "small or made-up data",
 }  # fmt: skip
 SIGNS = dict(zip((*ENDS, ""), ("\u2713", "(\u2713)", "\u2717", "?", "\u2026"), strict=True))  # verdict -> sign
 WIDEST = 15  # points of accuracy that a picture of gaps shows
@@ -54,7 +54,8 @@ def grid(table: Table, tidy: Any, interval: bool = False) -> Any:
             return "not run yet"
         ours = "diverged" if math.isnan(line["mean"]) else f"{line['mean']:.{digits}f}"
         spread = half_width(line["sd"], line["n"] - line["diverged"]) if interval else line["sd"]
-        ours += "" if math.isnan(spread) or spread == 0 else f" \u00b1 {spread:.{digits}f}"
+        counted = spread == 0 or table.unit == "millions"
+        ours += "" if math.isnan(spread) or counted else f" \u00b1 {spread:.{digits}f}"
         some = interval and 0 < line["diverged"] < line["n"]
         ours += f", {line['diverged']} of {line['n']} diverged" if some else ""
         theirs = "" if math.isnan(line["source"]) else f" ({line['source']:.{digits}f})"
@@ -158,7 +159,7 @@ def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pag
         words = f"{name}, {profile}: {table.title}. {table.captions[profile]}"
         if not table.figure:
             tidy, waiting = _run_so_far(overview.frame(table, place))
-            parts += [pages.table(grid(table, tidy), f"{words}{waiting}")] if len(tidy) else []
+            parts += [pages.table(grid(table, tidy), f"{words}{waiting}{_legend(table, tidy)}")] if len(tidy) else []
         elif pictures and (picture := drawing(table, place, caption=words)):
             parts.append(pages.Html(picture.html(), f"{name}\n{picture!r}"))
     return together(parts or [pages.setting(not_run_yet=name)])
@@ -172,6 +173,14 @@ def _run_so_far(tidy: Any) -> tuple[Any, str]:
         waiting += [f"{what}{'s' * (len(left) > 1)} {'; '.join(left)}"] if left else []
     shown = tidy[tidy["row"].isin(run["row"]) & tidy["column"].isin(run["column"])]
     return shown, f" Not run yet: {', and '.join(waiting)}." if waiting else ""
+
+
+def _legend(table: Table, tidy: Any) -> str:
+    """What the marks of a table say."""
+    said = set(tidy["verdict"])
+    marks = ", ".join(f"{mark} {word}" for word, mark in MARKS.items() if word in said)
+    whole = "corrected for all cells of this table; a claim corrects for its own questions alone"
+    return f" Against {table.against}: {marks}, {whole}." if marks else ""
 
 
 def beside(name: str, column: str, words: Mapping[str, str], caption: str, root: Path | None = None) -> pages.Html:
@@ -354,10 +363,11 @@ def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pa
         best = strongest(found := judged(claim, root or results()))
         runs = "; ".join(f"{j.profile}: {ours(j)}" for j in found) or MISSING
         measured = claim.settled[1] if claim.settled else runs
+        rests = confidence(best) + "; runs that are incomplete do not decide" * any(j.missing for j in found)
         verdict = best.verdict if best else pages.VERDICTS[-1]
         source = f"{DOCUMENTS[claim.document]}, {claim.place},"
         test = claim.settled[2] if claim.settled else None
-        lines.append(pages.Claim(source, claim.text, f"{measured} ({confidence(best)})", verdict, test))
+        lines.append(pages.Claim(source, claim.text, f"{measured} ({rests})", verdict, test))
     return pages.claims(lines, setting=setting)
 
 
@@ -382,15 +392,18 @@ def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
 
 
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:
-    """Gaps in accuracy with their 95 % intervals, a line a question, filled where decided; a cross where the document
-    prints its own gap on the same data.  None where no question is answered."""
+    """Gaps in accuracy with their 95 % intervals, a line a question, filled where decided, a colour for the small data
+    of `quick` and one for a document's kind of data; a cross where the document prints its own gap on the same data.
+    None where no question is answered."""
     judgements = [j for j in judgements if j.answers and get(j.claim.table).compared == "images"]
     lines = [
-        Line(f"{row} − {base}, {column}", answer, k % 2, j.printed.get((row, base, column), math.nan))
-        for k, j in enumerate(judgements)
+        Line(
+            f"{row} − {base}, {column}", answer, int(j.profile != "quick"), j.printed.get((row, base, column), math.nan)
+        )
+        for j in judgements
         for (row, base, column), answer in j.answers.items()
     ]
-    return _forest(lines, caption)
+    return _forest(lines, caption, (RESTS["quick"], "the document's kind of data"))
 
 
 def paired(names: Sequence[str], asked: Sequence[tuple[str, str, str]], caption: str, profile: str = "quick") -> Any:
@@ -405,13 +418,17 @@ def paired(names: Sequence[str], asked: Sequence[tuple[str, str, str]], caption:
     return _forest(lines, caption)
 
 
-def _forest(lines: Sequence[Line], caption: str) -> Any:
-    """Lines as a picture with its caption, None without lines."""
+def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) -> Any:
+    """Lines as a picture with its caption, None without lines.  colours: what the two mean, for a legend."""
     from ..widgets import show
 
     if not lines:
         return None
     figure, cut = _dots(lines)
+    if len({line.colour for line in lines}) == len(colours):
+        for colour, said in zip(plots.COLOURS, colours, strict=False):
+            figure.axes[0].plot([], [], "o", color=colour, label=said)
+        figure.legend(loc="outside upper right", ncols=2, fontsize=9, frameon=False)
     decided = sum(line.answer.word != OPEN for line in lines)
     alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
     caption += f" Cut at {WIDEST} points." * cut

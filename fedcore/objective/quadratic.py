@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -43,11 +44,16 @@ class Quadratic:
 
     @checks.arguments
     def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Quadratic:
-        """The same problem on another device or in another type."""
+        """The same problem on another device or in another type, and all tensors of a class of the user's with it."""
         device, dtype = available(device or self.device), dtype or self.dtype
         if device == self.device and dtype == self.dtype:
             return self
-        return Quadratic(*(part.to(device, dtype) for part in (self.A, self.b, self.x0)))
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device, dtype if value.is_floating_point() else value.dtype))
+        Quadratic.__init__(moved, moved.A, moved.b, moved.x0)
+        return moved
 
     def identity(self) -> dict[str, Any]:
         """A, b and x0, and of a class of the user's its code and whatever else it holds."""

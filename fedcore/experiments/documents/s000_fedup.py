@@ -320,8 +320,9 @@ def table2(profile: str) -> list[Cell]:
 
 
 _SEARCHED = (
-    "Chosen on validation data with {2} seeds of their own: five learning rates times three values of the method's own "
-    "parameter, two seeds and {0} each, growing at their ends; the best {1} again {3}."
+    "Settings are chosen on validation data with {2} seeds of their own: five learning rates, times three values of "
+    "the method's own parameter where it has one, for {0} on two seeds; a grid grows where its best value stands at an "
+    "end; then the best {1} again {3}."
 )
 _PAPER = "The source's data and models; what it leaves open is chosen as listed."
 TABLES = [
