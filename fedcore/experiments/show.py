@@ -226,12 +226,16 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
         ax.plot(lrs, values, color=look.colour, marker=look.marker, linestyle=look.line, label=row)
         lost = [lr for lr in lrs if not math.isfinite(best[lr])]
         ax.plot(lost, [0] * len(lost), "x", color=look.colour)
-        numbers[f"{row}, best rate"] = lrs[int(np.nanargmax(values))]
+        numbers[f"{row}, best in short runs"] = lrs[int(np.nanargmax(values))]
     ax.set(xscale="log", xlabel="local learning rate", ylabel="validation accuracy (%)", ylim=(-3, 100), title=column)
     ax.set_xticks(sorted(tried), [f"{lr:g}" for lr in sorted(tried)])
     ax.minorticks_off()
     ax.legend()
-    return show(figure, numbers, caption=f"Short runs of the search, {profile}. A cross: every run diverged.")
+    return show(
+        figure,
+        numbers,
+        caption=f"Which rate suits which row: short runs of the search ({profile}). A cross: all runs diverged.",
+    )
 
 
 def together(parts: Sequence[pages.Html]) -> pages.Html:

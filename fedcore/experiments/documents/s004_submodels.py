@@ -479,11 +479,12 @@ TABLES = [
         "feddse-figure3.5-low", "Table 3.5 drawn", _dse_low, "FedDSE", _TABLES, drawn_from="feddse-table3.5", **_drawn
     ),
     _table(
-        "feddse-figure3.6", "By rho, EMNIST", shares(("FedDSE",), "EMNIST", (0.5, 0.0625)), "FedDSE", _MLP, **_drawn
+        "feddse-figure3.6", "By the share rho of large clients (in the thesis: EMNIST)",
+        shares(("FedDSE",), "EMNIST", (0.5, 0.0625)), "FedDSE", _MLP, **_drawn,
     ),
     _table(
-        "feddse-figure3.7", "By rho, CIFAR-10", shares(("FedDSE",), "CIFAR-10", (0.5, 0.0625)), "FedDSE", _PAPER,
-        **_drawn,
+        "feddse-figure3.7", "By the share rho of large clients, CIFAR-10",
+        shares(("FedDSE",), "CIFAR-10", (0.5, 0.0625)), "FedDSE", _PAPER, **_drawn,
     ),
     _table("feddse-figure3.8", "FedDSE by classes a client", classes3_8, "FedDSE", _MLP, **_drawn),
     _table("feddse-figure3.9", "By participation", participation("FedDSE", LOW_QUALITY), "FedDSE", _MLP, **_drawn),
@@ -507,20 +508,24 @@ TABLES = [
     ),
     *(
         _table(
-            f"fedgse-figure4.5{part}", f"FedGSE by rho, {data}",
+            f"fedgse-figure4.5{part}", f"FedGSE by the share rho of large clients (in the thesis: {data})",
             shares(("FedGSE-CSL", "FedGSE-SPL"), data, (1.0, 0.0625), True), "FedGSE-CSL", captions,
             drawn_from=f"fedgse-figure4.{of}", **_drawn,
         )
         for part, data, of, captions in (("a", "EMNIST", 6, _MLP), ("b", "CIFAR-10", 7, _PAPER))
     ),
-    _table("fedgse-figure4.6", "All methods by rho, EMNIST", _of_gse, "FedGSE-CSL", _MLP, **_drawn),
     _table(
-        "fedgse-figure4.7", "All methods by rho, CIFAR-10",
+        "fedgse-figure4.6", "All methods by the share rho of large clients (in the thesis: EMNIST)", _of_gse,
+        "FedGSE-CSL", _MLP, **_drawn,
+    ),
+    _table(
+        "fedgse-figure4.7", "All methods by the share rho of large clients, CIFAR-10",
         shares(GSE, "CIFAR-10", (1.0, 0.0625), True), "FedGSE-CSL", _PAPER, **_drawn,
     ),
     _table(
-        "fedgse-figure4.8", "Curves by rho", shares(GSE, "EMNIST", (1.0, 0.0625), True, inner=True), "FedGSE-CSL", _MLP,
-        drawn_from="fedgse-figure4.6", **_drawn,
+        "fedgse-figure4.8", "Curves by the share rho of large clients",
+        shares(GSE, "EMNIST", (1.0, 0.0625), True, inner=True), "FedGSE-CSL", _MLP, drawn_from="fedgse-figure4.6",
+        **_drawn,
     ),
     _table(
         "fedgse-figure4.9", "By participation", participation("FedGSE-CSL", HIGH_QUALITY, True), "FedGSE-CSL", _MLP,
