@@ -5,10 +5,12 @@
 
 All combinations are run on the tuning seeds; where `rounds` is given, on the first two of them and for that many
 rounds.  While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last two,
-with the others fixed, at most `growth` times an axis and within `limits`.  The best `finalists` are then run in full on
-all tuning seeds ("rounds": [4, 12] stops them after twelve rounds), and where all of them diverge the next ones, until
-one does not; then the axes may grow once more.  Scores are means of the final metric on the validation data, where the
-federation has them; the first of equal ones wins, and a setting that diverged with any seed comes last.
+with the others fixed, at most `growth` times an axis and within `limits`.  The `finalists` are then run in full on all
+tuning seeds ("rounds": [4, 12] stops them after twelve rounds), and where all of them diverge the next ones, until one
+does not; then the axes may grow once more.  Finalists are the best settings at each of the best learning rates, so that
+a method with a parameter of its own has as many rates in the last stage as one without.  Scores are means of the final
+metric on the validation data, where the federation has them; the first of equal ones wins, and a setting that diverged
+with any seed comes last.
 `{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
 """
 
@@ -59,7 +61,7 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
     grow(short, first=True)
     if short is not None:
         finals: list[float | None] = []
-        for setting in search.leading(len(search.tried)):
+        for setting in search.finalists():
             if len(finals) >= tune.get("finalists", 3) and any(score is not None for score in finals):
                 break
             finals.append(search.score(setting, long))
@@ -117,6 +119,15 @@ class Search:
         full = [t for t in self.tried if _length(t) == longest]
         order = sorted(full, key=lambda t: math.inf if t["score"] is None else -sign * t["score"])  # keeps ties' order
         return [t["setting"] for t in order[:count]]
+
+    def finalists(self) -> list[Setting]:
+        """All settings in the order in which they come into the last stage: the best at each learning rate, the best
+        rate first, then the others."""
+        order = self.leading(len(self.tried))
+        firsts: dict[Any, Setting] = {}
+        for setting in order:
+            firsts.setdefault(flat(setting).get("run.lr"), setting)
+        return [*firsts.values(), *(setting for setting in order if setting not in firsts.values())]
 
     def best(self) -> Setting:
         """The best setting."""

@@ -164,11 +164,9 @@ TABLES = [
 
 
 def _asked(row: str, *rivals: str) -> dict[str, list[Question]]:
-    """Digits: all partitions.  CIFAR-10: the one with five seeds, on which claims rest; the others have three."""
-    columns = {"quick": list(PARTITIONS), "desk": ["Dir-0.3"]}
     return {
-        profile: [(row, rival, f"{DATA[profile]}, {name}") for rival in rivals for name in names]
-        for profile, names in columns.items()
+        profile: [(row, rival, f"{DATA[profile]}, {name}") for rival in rivals for name in PARTITIONS]
+        for profile in ("quick", "desk")
     }
 
 
