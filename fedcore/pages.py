@@ -46,7 +46,8 @@ class Claim:
     """One line of the claim box: what `source` claims, what was `measured` here, and the verdict.
 
     `measured` is built from numbers (see `spread`), never typed by hand; `test` names the test that checks
-    the claim. Raises ValueError for a verdict that is not one of `VERDICTS` and for an empty text.
+    the claim; `own` is a question of this book, which `source` leaves open. Raises ValueError for a verdict that is
+    not one of `VERDICTS` and for an empty text.
     """
 
     source: str
@@ -54,6 +55,12 @@ class Claim:
     measured: str
     verdict: str
     test: str | None = None
+    own: bool = False
+
+    @property
+    def asked(self) -> str:
+        """Who claims it, or asks."""
+        return f"{self.source} leaves open whether" if self.own else f"{self.source} claims"
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -129,13 +136,13 @@ def claims(
         raise ValueError("the claim box is empty; give at least one Claim")
     blocks, lines = [], []
     for c in items:
-        rows = [(f"{c.source} claims", escape(c.claim)), ("measured here", escape(c.measured))]
+        rows = [(c.asked, escape(c.claim)), ("measured here", escape(c.measured))]
         rows += [("checked by", f"<code>{escape(c.test)}</code>")] if c.test else []
         listed = "".join(f"<dt>{escape(name)}</dt><dd>{value}</dd>" for name, value in rows)
         mark = f'<p class="fc-verdict" data-verdict="{c.verdict}">Verdict: <strong>{c.verdict}</strong></p>'
         blocks.append(f'<div class="fc-claim"><dl>{listed}</dl>{mark}</div>')
         lines += [
-            f"{c.source} claims: {c.claim}",
+            f"{c.asked}: {c.claim}",
             f"  measured here: {c.measured}",
             f"  verdict: {c.verdict}",
         ]

@@ -108,7 +108,7 @@ def test_the_data_nearest_to_the_documents_decide(stored):
     assert found[0].printed == {}  # other data than the document's
     (line,) = claims.matrix([CLAIM], root).to_dict("records")
     assert line["verdict"] == "does not hold"
-    assert line["rests on"] == "the document's kind of data, smaller network, 3 seeds"
+    assert line["rests on"] == "real data, on a smaller scale than the document's, 3 seeds"
 
 
 def test_cosines_are_compared_by_seed(tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(
     assert "quick: better" in text
     assert "desk: better" in text
     assert "verdict: holds" in text
-    assert "smaller network" in text, "the desk's data are nearer to the document's"
+    assert "smaller scale" in text, "the desk's data are nearer to the document's"
     with pytest.raises(KeyError, match="b"):
         show.box(["b"], root)
 

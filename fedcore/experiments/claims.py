@@ -37,6 +37,7 @@ class Claim:
     name: short, unique.  place: where the document says it.  text: what it says, in our words.  printed: the evidence
     that it gives.  table, questions: the table that decides it, and in each profile the comparisons.  expected,
     margin: as `judge.verdict` and `judge.decide` have them.  settled: `(verdict, reason, test)` where no run is needed.
+    own: a question of this book that the document does not answer; it has a verdict and is not counted as a claim.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Claim:
     expected: str = BETTER
     margin: float | None = None
     settled: tuple[str, str, str] | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def confidence(judgement: Judgement | None) -> str:
     digits = all(column.startswith("digits") for _, _, column in judgement.answers)
     data = {
         "quick": "small digits only" if digits else "made-up data only",
-        "desk": "the document's kind of data, smaller network",
+        "desk": "real data, on a smaller scale than the document's",
         "paper": "the document's own setting",
     }
     return f"{data[judgement.profile]}, {seeds} seeds"
@@ -148,7 +150,7 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
         lines.append(
             {
                 "place": claim.place,
-                "claim": claim.text,
+                "claim": claim.text + " (a question of this book's own)" * claim.own,
                 "verdict": best.verdict if best else "",
                 "ours": claim.settled[1] if claim.settled else "; ".join(f"{p}: {w}" for p, w in by_profile.items()),
                 "printed": claim.printed,
@@ -159,13 +161,13 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
 
 
 def summary(root: Path) -> Any:
-    """Verdicts counted, a line a document (pandas.DataFrame): document, claims, one column a verdict, not run yet, and
-    how many verdicts rest on a proof or a count, and on runs of each profile."""
+    """Verdicts on what the documents claim, counted, a line a document (pandas.DataFrame): document, claims, one column
+    a verdict, not run yet, and how many verdicts rest on a proof or a count, and on runs of each profile."""
     import pandas as pd
 
     lines = []
     for document in dict.fromkeys(claim.document for claim in every()):
-        best = [strongest(judged(claim, root)) for claim in every() if claim.document == document]
+        best = [strongest(judged(claim, root)) for claim in every() if claim.document == document and not claim.own]
         line = {"document": document, "claims": len(best)}
         line |= {word: sum(j is not None and j.verdict == word for j in best) for word in judge.VERDICTS}
         line["not run yet"] = best.count(None)
@@ -180,8 +182,10 @@ def ours(judgement: Judgement) -> str:
     parts = []
     for word in dict.fromkeys(a.word for a in judgement.answers.values()):
         same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
+        margin = f" within {same[0][1].margin:g}" if word == judge.EQUAL else ""
         parts.append(
-            f"{word}: " + ", ".join(f"{_named(q, judgement)} {_short(a, get(judgement.claim.table))}" for q, a in same)
+            f"{word}{margin}: "
+            + ", ".join(f"{_named(q, judgement)} {_short(a, get(judgement.claim.table))}" for q, a in same)
         )
     asked = judgement.missing + len(judgement.answers)
     return "; ".join(parts) + (f"; {judgement.missing} of {asked} comparisons not run yet" if judgement.missing else "")
@@ -204,7 +208,9 @@ def _short(answer: Answer, table: Table) -> str:
         found, words = f"{smallest:.{digits}f}", f"{c.gap:+.{digits}f} ± {c.half:.{digits}f}"
     low, high = c.interval
     why = "" if low <= 0 <= high else "open by Holm's rule; "
-    return words + (f" ({why}would have found {found})" if answer.word == judge.OPEN else "")
+    notes = [f"{why}would have found {found}"] if answer.word == judge.OPEN else []
+    notes += [f"diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}"] if any(c.diverged) else []
+    return words + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def factor(c: judge.Comparison) -> str:

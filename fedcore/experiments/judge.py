@@ -68,7 +68,10 @@ class Comparison:
         return 2 * self._tail(abs(self.gap))
 
     def equivalence(self, margin: float) -> float:
-        """p of two one-sided tests (TOST): small where the difference lies between -margin and margin."""
+        """p of two one-sided tests (TOST): small where the difference lies between -margin and margin; 1 where all runs
+        of both diverged, which are alike and say nothing."""
+        if self.seeds and min(self.diverged) == self.seeds:
+            return 1.0
         return max(self._tail(margin - self.gap), self._tail(margin + self.gap))
 
     def detectable(self, questions: int = 1, power: float = POWER) -> float:
@@ -154,7 +157,7 @@ def compare_values(ours: Sequence[float], theirs: Sequence[float], resolution: f
     D = (a - b)[np.isfinite(a) & np.isfinite(b)]
     gap = round(float(D.mean()), 9) if len(D) else math.nan
     if any(diverged) or len(D) < 2:
-        return Comparison(gap, math.nan, 0.0, len(D), 0, diverged)
+        return Comparison(gap, math.nan, 0.0, len(a), 0, diverged)
     return _resolved(Comparison(gap, float(D.std(ddof=1)) / math.sqrt(len(D)), 0.0, len(D)), resolution)
 
 

@@ -33,7 +33,7 @@ ENDS = {
     "cannot be decided here": "cannot be decided here",
 }  # fmt: skip
 RESTS = {
-    "proof": "proved or counted", "paper": "the document's setting", "desk": "its kind of data",
+    "proof": "proved or counted", "paper": "the document's setting", "desk": "real data, smaller scale",
     "quick": "small or made-up data",
 }  # fmt: skip
 SIGNS = dict(zip((*ENDS, ""), ("\u2713", "(\u2713)", "\u2717", "?", "\u2026"), strict=True))  # verdict -> sign
@@ -44,8 +44,8 @@ def grid(table: Table, tidy: Any, interval: bool = False) -> Any:
     """A table as its source prints it, a line for each row: our mean and standard deviation, the source's value in
     brackets where it prints one, and the mark of the verdict (`MARKS`).
 
-    interval: half the width of the mean's 95 % interval over seeds (Student's t) instead of the standard deviation, and
-    how many runs diverged.
+    Where some runs diverged, the mean is of the others, and how many is said.  interval: half the width of the mean's
+    95 % interval over seeds (Student's t) instead of the standard deviation.
     """
     digits = 3 if table.unit in ("cosine", "millions") else 1
 
@@ -56,7 +56,7 @@ def grid(table: Table, tidy: Any, interval: bool = False) -> Any:
         spread = half_width(line["sd"], line["n"] - line["diverged"]) if interval else line["sd"]
         counted = spread == 0 or table.unit == "millions"
         ours += "" if math.isnan(spread) or counted else f" \u00b1 {spread:.{digits}f}"
-        some = interval and 0 < line["diverged"] < line["n"]
+        some = 0 < line["diverged"] < line["n"]
         ours += f", {line['diverged']} of {line['n']} diverged" if some else ""
         theirs = "" if math.isnan(line["source"]) else f" ({line['source']:.{digits}f})"
         return f"{ours}{theirs} {MARKS.get(line['verdict'], '')}".strip()
@@ -257,7 +257,7 @@ def glance(root: Path | None = None) -> pages.Html:
         for claim, best in found:
             verdict, rests = (best.verdict, best.profile or "proof") if best else ("", "")
             words = f"{claim.text}: {verdict or MISSING} ({confidence(best)})"
-            about = claim.name.replace("-", " ")
+            about = claim.name.replace("-", " ") + " (ours)" * claim.own
             entries.append(
                 f'<a href="#claim-{claim.name}" data-verdict="{verdict}" data-rests="{rests}" title="{escape(words)}" '
                 f'aria-label="{escape(f"{about}: {words}")}">{SIGNS[verdict]} {escape(about)}</a>'
@@ -277,7 +277,8 @@ def glance(root: Path | None = None) -> pages.Html:
 
 def headline(root: Path | None = None) -> pages.Html:
     """In words: how the claims ended, how the questions behind them were answered, and what could have been found."""
-    best = [(claim, strongest(judged(claim, root or results()))) for claim in every()]
+    best = [(claim, strongest(judged(claim, root or results()))) for claim in every() if not claim.own]
+    own = sum(claim.own for claim in every())
     verdicts = Counter(found.verdict for _, found in best if found)
     settled = sum(claim.settled is not None for claim, _ in best)
     answers = [(claim, answer) for claim, found in best if found for answer in found.answers.values()]
@@ -293,7 +294,8 @@ def headline(root: Path | None = None) -> pages.Html:
     power = f" Half of the gaps that the documents print there are below {np.median([*printed.values()]):.1f} points"
     if smallest:
         power += f"; half of our questions could not have found a gap below {np.nanmedian(smallest):.1f}"
-    return pages.Html(f'<p class="fc-said">{first}{power}.</p>', f"{first}{power}.")
+    said = f"{first}{power}." + f" {own} more questions are this book's own, and not counted." * bool(own)
+    return pages.Html(f'<p class="fc-said">{said}</p>', said)
 
 
 def ended(root: Path | None = None) -> pages.Html:
@@ -371,7 +373,7 @@ def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pa
         verdict = best.verdict if best else pages.VERDICTS[-1]
         source = f"{DOCUMENTS[claim.document]}, {claim.place},"
         test = claim.settled[2] if claim.settled else None
-        lines.append(pages.Claim(source, claim.text, f"{measured} ({rests})", verdict, test))
+        lines.append(pages.Claim(source, claim.text, f"{measured} ({rests})", verdict, test, claim.own))
     return pages.claims(lines, setting=setting)
 
 
@@ -407,7 +409,7 @@ def forest(judgements: Sequence[Judgement], caption: str) -> Any:
         for j in judgements
         for (row, base, column), answer in j.answers.items()
     ]
-    return _forest(lines, caption, (RESTS["quick"], "the document's kind of data"))
+    return _forest(lines, caption, (RESTS["quick"], RESTS["desk"]))
 
 
 def paired(names: Sequence[str], asked: Sequence[tuple[str, str, str]], caption: str, profile: str = "quick") -> Any:

@@ -499,7 +499,7 @@ CLAIMS = [
     Claim(
         "fedup-momentum", "S000", "§6.2.3",
         "Momentum alone does not explain the gain: FedUp is more accurate than FedAvg with momentum at the server",
-        "not compared; argued in words", "fedup-table4", _asked("FedUp", "FedAvg + server momentum", _SKEWED),
+        "not compared", "fedup-table4", _asked("FedUp", "FedAvg + server momentum", _SKEWED), own=True,
     ),
     Claim(
         "fedup-participation", "S000", "Table 5", "FedUp is more accurate than FedAvg where few clients take part",

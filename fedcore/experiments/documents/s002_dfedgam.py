@@ -196,13 +196,13 @@ CLAIMS = [
         "dfedgam-equal", "S002", "§4.2",
         "For the same number of local steps, DFedGAM is more accurate than FedAvg and SCAFFOLD",
         "not compared; a gossip round makes every client work, a server's its cohort alone", "dfedgam-table1",
-        _asked("DFedGAM", f"FedAvg{EQUAL}", f"SCAFFOLD{EQUAL}"),
+        _asked("DFedGAM", f"FedAvg{EQUAL}", f"SCAFFOLD{EQUAL}"), own=True,
     ),
     Claim(
         "dfedgam-traffic", "S002", "§4.2",
         "For the same number of models sent, DFedGAM is more accurate than FedAvg and SCAFFOLD",
         "not compared; in a gossip round every client sends a model to each neighbour", "dfedgam-table1",
-        {"quick": _asked("DFedGAM", f"FedAvg{TRAFFIC}", f"SCAFFOLD{TRAFFIC}")["quick"]},
+        {"quick": _asked("DFedGAM", f"FedAvg{TRAFFIC}", f"SCAFFOLD{TRAFFIC}")["quick"]}, own=True,
     ),
     Claim(
         "dfedsam-flat", "S002", "§4.2",
