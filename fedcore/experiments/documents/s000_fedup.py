@@ -314,7 +314,7 @@ def table2(profile: str) -> list[Cell]:
                     "pair": pair,
                 }
                 source = printed("seed000_table2.csv", dataset=dataset, method=method) if dataset else None
-                seeds = 10 if profile == "quick" else 3 if profile == "paper" else 5
+                seeds = 10 if profile == "quick" else 3
                 cells.append(Cell(f"{column} {path} {pair}", spec, pair, f"{column}, path of {path}", source, seeds))
     return cells
 
@@ -351,7 +351,7 @@ TABLES = [
          "rate 0.1, steps 1 to 40. Ten seeds.",
          "desk": "CIFAR-10 with 100 clients, a CNN with 16 and 32 channels (the source: ResNet18), and MNIST of 100 of "
          "its 539 writers; 10 % a round, after 30 rounds at the source's rates and batches, steps 1 to 40 of all "
-         "clients. Five seeds.",
+         "clients. Three seeds.",
          "paper": "Round 10, all clients."},
         (("local path, round, C", "both paths; round 10, desk: 30; full gradients of all clients"),), unit="cosine",
     ),
