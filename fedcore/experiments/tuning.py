@@ -7,10 +7,10 @@ All combinations are run on the tuning seeds; where `rounds` is given, on the fi
 rounds.  While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last two,
 with the others fixed, at most `growth` times an axis and within `limits`.  The `finalists` are then run in full on all
 tuning seeds ("rounds": [4, 12] stops them after twelve rounds), and where all of them diverge the next ones, until one
-does not; then the axes may grow once more.  Finalists are the best settings at each of the best learning rates, so that
-a method with a parameter of its own has as many rates in the last stage as one without.  Scores are means of the final
-metric on the validation data, where the federation has them; the first of equal ones wins, and a setting that diverged
-with any seed comes last.
+does not; then the axes may grow once more.  Finalists are so many of the best settings, and the best setting at each of
+so many of the best learning rates: a method with a parameter of its own then has as many rates in the last stage as one
+without.  Scores are means of the final metric on the validation data, where the federation has them; the first of equal
+ones wins, and a setting that diverged with any seed comes last.
 `{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
 """
 
@@ -60,11 +60,10 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
 
     grow(short, first=True)
     if short is not None:
-        finals: list[float | None] = []
-        for setting in search.finalists():
-            if len(finals) >= tune.get("finalists", 3) and any(score is not None for score in finals):
-                break
-            finals.append(search.score(setting, long))
+        first, others = search.finalists(tune.get("finalists", 3))
+        finals = [search.score(setting, long) for setting in first]
+        while others and not any(score is not None for score in finals):
+            finals.append(search.score(others.pop(0), long))
         grow(long)
     chosen = search.best()
     edges = [name for name, value in flat(chosen).items() if len(axes[name]) > 1 and value in _ends(axes[name])]
@@ -120,14 +119,16 @@ class Search:
         order = sorted(full, key=lambda t: math.inf if t["score"] is None else -sign * t["score"])  # keeps ties' order
         return [t["setting"] for t in order[:count]]
 
-    def finalists(self) -> list[Setting]:
-        """All settings in the order in which they come into the last stage: the best at each learning rate, the best
-        rate first, then the others."""
+    def finalists(self, count: int) -> tuple[list[Setting], list[Setting]]:
+        """The `count` best settings, and after them the best one at each of the `count` best learning rates; and all
+        others, the best first."""
         order = self.leading(len(self.tried))
-        firsts: dict[Any, Setting] = {}
+        by_rate: dict[Any, Setting] = {}
         for setting in order:
-            firsts.setdefault(flat(setting).get("run.lr"), setting)
-        return [*firsts.values(), *(setting for setting in order if setting not in firsts.values())]
+            by_rate.setdefault(flat(setting).get("run.lr"), setting)
+        rates = list(by_rate.values())[:count]
+        first = order[:count] + [setting for setting in rates if setting not in order[:count]]
+        return first, [setting for setting in order if setting not in first]
 
     def best(self) -> Setting:
         """The best setting."""
