@@ -294,6 +294,7 @@ def test_feddse_takes_the_highest_scores_and_no_notice_of_a_constant(T):
         assert keep[0].tolist() == [[1, 2, 4]] * 3
         r, neurons = round_of((6,), fed=activity(scores, 1), x=None)
         assert sets(fc.FedDSE(1 / 3), r, neurons, 1 / 3)[0].tolist() == [[1, 2]]  # ties: the lower index
+        assert sets(fc.FedDSE(0.4), r, neurons, 0.4)[0].tolist() == [[1, 2, 4]]  # 2.4 of six units are three
 
 
 def test_feddse_standardised_is_free_of_scale():

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from browser import PHONE, chromium, opened
+from torch import nn
 
 import fedcore as fc
-from fedcore import pages
+from fedcore import models, pages
+from fedcore.experiments import table as table_definitions
 from fedcore.experiments.findings import (
     DEPARTURES,
     DOCUMENTS,
@@ -28,6 +30,7 @@ from fedcore.experiments.findings import (
     listed,
 )  # fmt: skip
 from fedcore.experiments.table import printed_table
+from fedcore.submodels import Width, cost
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER_OF = findings()
@@ -259,6 +262,19 @@ def test_other_methods_fall_with_the_largest_capacity_as_well():
     text = said("S004", "Section 3.3.4, HeteroFL and untrained neurons")
     holds(text, fall.loc["FedRolex", "TinyImageNet"], fall.loc["DepthFL", "CIFAR-100"])
     assert fall.loc["DepthFL", "CIFAR-100"] > fall.loc["HeteroFL", "CIFAR-100"]
+
+
+@pytest.mark.parametrize(("net", "classes"), [("ResNet18", 10), ("ResNet34", 200)])
+def test_the_printed_multiply_adds_are_those_of_a_3x3_stem_and_not_of_table_2_1s(net, classes):
+    """Means over five widths; Table 2.1's stem, 7x7 with stride 2 and a pool, on small and on large images."""
+    told = table_definitions.printed("seed004_table4_2.csv", dataset=net, setting="average MACs", method="others")
+    whole = models.MODELS[f"preact_{net.lower()}"]((3, 32, 32), classes)
+    small = [Width(r)(whole) for r in (1.0, 0.5, 0.25, 0.125, 0.0625)]
+    assert 0.9 < np.mean([cost(part, (3, 32, 32))["macs"] for part in small]) / told <= 1
+    stem = [nn.Conv2d(3, part[0].out_channels, 7, 2, 3, bias=False) for part in small]
+    large = [nn.Sequential(s, nn.MaxPool2d(3, 2, 1), *part[1:]) for s, part in zip(stem, small, strict=True)]
+    for side, low, high in ((32, 0, 0.1), (224, 2, 4)):
+        assert low < np.mean([cost(part, (3, side, side))["macs"] for part in large]) / told < high
 
 
 def test_the_rounding_of_099_decides_how_many_channels_are_never_trained():

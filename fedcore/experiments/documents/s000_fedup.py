@@ -18,7 +18,8 @@ CHOSEN: dict[str, dict[str, Any]] = {
 LEFT_OPEN = (
     (
         "every method's own parameter, and alpha",
-        "quick, desk: searched for on validation data; paper: as their authors, alpha K in four values",
+        "quick, desk: one searched for on validation data; not FedSMOO's rho (0.05), MOON's temperature (0.5) and "
+        "FedPVR's layers (the last); paper: as their authors, alpha K in four values",
     ),
     ("weight decay, momentum, decay of the learning rate", "none"),
     ("seeds", "quick: ten; desk: three, five where a claim rests on one column; paper: three"),
@@ -361,7 +362,7 @@ TABLES = [
          + _SEARCHED.format("15 rounds", "three", "five", "in full"),
          "desk": "CIFAR-10 with 100 clients, 10 % a round, one epoch of batches of 32, 300 rounds, a CNN with 16 and "
          "32 channels (the source: ResNet18, 1,500 rounds); MNIST by its 539 writers, and 105 writers of FEMNIST (the "
-         "source: 3,400), with the source's CNN and batches of 20. "
+         "source: 3,400), with the source's CNN and batches of 20; 10,000 test images, of FEMNIST 1,685. "
          + _SEARCHED.format("30 rounds", "two", "two", "in full"),
          "paper": _PAPER},
         LEFT_OPEN, proposed="FedUp",
@@ -375,8 +376,9 @@ TABLES = [
         "fedup-further", "Methods that the study does not compare, in columns of its Table 4", "S000", further,
         {"quick": "8x8 digits, 50 clients, 5 a round, 10 local steps, 40 rounds, an MLP. "
          + _SEARCHED.format("15 rounds", "three", "five", "in full"),
-         "desk": "105 writers of FEMNIST, the FedUp study's CNN and batches of 20; CIFAR-10 with 100 clients, a CNN "
-         "with 16 and 32 channels and batches of 32; 10 % a round, one epoch, 300 rounds. "
+         "desk": "105 writers of FEMNIST (1,685 test images), the FedUp study's CNN and batches of 20; CIFAR-10 "
+         "(10,000) with 100 clients, a CNN with 16 and 32 channels and batches of 32; 10 % a round, one epoch, 300 "
+         "rounds. "
          + _SEARCHED.format("30 rounds", "two", "two", "in full")},
         (("these methods", "the study has none of them; rho of MoFedSAM and FedSpeed is 0.05, not searched"),),
         proposed="FedUp",

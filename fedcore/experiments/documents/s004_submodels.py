@@ -408,9 +408,9 @@ _SEARCHED = (
 _TABLES = {
     "quick": "8x8 digits; 40 clients, 8 a round; a small CNN (25 rounds) and the thesis' MLP (30)."
     + _SEARCHED.format("10 rounds", "in full"),
-    "desk": "EMNIST letters (15,600 images, 4 or 8 of 26 labels a client, 50 rounds), MNIST and CIFAR-10 (40 rounds); "
-    "100 clients, 10 a round, the thesis' CNN with an eighth of its channels (the thesis: CNN and ResNets, 800 and "
-    "2,500 rounds)." + _SEARCHED.format("4 or 6 rounds", "for 12 or 20"),
+    "desk": "EMNIST letters (15,600 training and 2,600 test images, 4 or 8 of 26 labels a client, 50 rounds), MNIST "
+    "and CIFAR-10 (10,000 test images each, 40 rounds); 100 clients, 10 a round, the thesis' CNN with an eighth of its "
+    "channels (the thesis: CNN and ResNets, 800 and 2,500 rounds)." + _SEARCHED.format("4 or 6 rounds", "for 12 or 20"),
     "paper": "The thesis' data, networks and rounds.",
 }
 _FIRST = {**_TABLES, "quick": "8x8 digits; 40 clients, 8 a round, a small CNN, 25 rounds." + _SEARCHED.format(
