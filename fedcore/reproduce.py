@@ -26,7 +26,6 @@ from pathlib import Path
 import torch
 
 from . import distributed
-from .data import DataNotFound
 from .experiments import batch, estimate, export, provenance, table, template
 from .experiments.batch import Place
 from .experiments.cells import Cell, CorruptResult, Result, confirm, is_running, load, run_cell
@@ -197,7 +196,7 @@ def _confirm(place: Place, cells: list[Cell], device: str | None) -> int:
     for cell in cells:
         try:
             answers[cell.name] = confirm(place.file(cell), cell.spec, device=device)
-        except (ValueError, DataNotFound) as e:  # a file that it names or its data are missing or broken
+        except (ValueError, OSError) as e:  # its file, one that it names or its data are missing or broken
             print(f"{place.table}: {cell.name}: {e}", file=sys.stderr)
             broken += 1
     differ = [name for name, answer in answers.items() if answer is False]
@@ -245,7 +244,7 @@ def _stored(t: Table, place: Place) -> list[tuple[Cell, Result]]:
     for cell in t.cells(place.profile):
         try:
             out.append((cell, batch.standing(place, cell)))
-        except CorruptResult as e:
+        except (CorruptResult, OSError) as e:
             print(e, file=sys.stderr)
             out.append((cell, Result(cell.spec)))
     return out

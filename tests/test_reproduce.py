@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import functools
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import helpers as h
@@ -245,10 +247,55 @@ def test_a_damaged_result_is_reported_and_run_again_never_read(damage, tmp_path)
     )
     with pytest.raises(reproduce.CorruptResult, match="damaged"):
         reproduce.load(file, SPEC)
-    with pytest.warns(UserWarning, match="run again"):
-        again = reproduce.run_cell(SPEC, [0], file=file)
-    assert again.runs[0]["final"] == good
-    assert reproduce.load(file, SPEC).runs[0]["final"] == good
+    for kept in ("cell.json.damaged", "cell.json.damaged.2"):
+        broken = file.read_bytes()
+        with pytest.warns(UserWarning, match=f"run again.* is renamed to {kept}$"):
+            again = reproduce.run_cell(SPEC, [0], file=file)
+        assert again.runs[0]["final"] == good
+        assert reproduce.load(file, SPEC).runs[0]["final"] == good
+        assert (tmp_path / kept).read_bytes() == broken, "seeds may be saved from it by hand"
+        file.write_text("again")
+
+
+@pytest.mark.parametrize("wrong", [errno.EACCES, errno.EIO, "a folder"])
+def test_a_result_that_cannot_be_read_is_left_as_it_is_and_nothing_is_computed_in_its_place(
+    wrong, tmp_path, monkeypatch, capsys
+):
+    cells_here = [Cell("bad", SPEC, seeds=1), Cell("good", merged(SPEC, {"run": {"lr": 0.2}}), seeds=1)]
+    place = Place(tmp_path, "quick", "t")
+    table = definitions.Table("t", "t", "own", lambda profile: cells_here, {"quick": "c"})
+    monkeypatch.setattr(definitions, "_added", [(tmp_path, table)])
+    file = place.file(cells_here[0])
+    if wrong == "a folder":
+        file.mkdir(parents=True)
+    else:
+        reproduce.run_cell(SPEC, [0], file=file)
+        before, read = file.read_bytes(), Path.read_bytes
+
+        def refused(path):
+            if path == file:
+                raise OSError(wrong, os.strerror(wrong))
+            return read(path)
+
+        monkeypatch.setattr(Path, "read_bytes", refused)
+    ran, real = [], studies.STUDIES["simulate"]
+    monkeypatch.setitem(studies.STUDIES, "simulate", lambda *a: ran.append(a[0]["run"]["lr"]) or real(*a))
+    with pytest.raises(OSError, match=r"bad\.json cannot be read .* left as it is: make it a file that you may"):
+        reproduce.run_cell(SPEC, [0], file=file)
+    with warnings.catch_warnings(action="error"):
+        assert reproduce.main(["t", "--plain", "--results", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "FAILED t: bad" in said.err
+    assert "1 cells run, 0 stood already, 1 failed" in said.out
+    assert ran == [0.2]
+    assert [path.name for path in place.folder.glob("[!.]*.json*")] == ["bad.json", "good.json"]
+    for words in (["list"], ["t", "--confirm"]):
+        reproduce.main([*words, "--results", str(tmp_path)])
+        assert "bad.json cannot be read" in capsys.readouterr().err
+    assert overview.everything(tmp_path)[1][0].count("bad.json cannot be read")
+    if wrong != "a folder":
+        monkeypatch.undo()
+        assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class Outcome:
 
 
 def standing(place: Place, cell: Cell) -> Result:
-    """The cell's current results; raises CorruptResult."""
+    """The cell's current results; raises CorruptResult, and OSError for a file that cannot be read."""
     return load(place.file(cell), cell.spec)
 
 
@@ -83,7 +83,7 @@ def missing(
         except CorruptResult as e:
             outcome.damaged.append(str(e))
             complete = False
-        except ValueError:  # a file that it names is missing or broken, which running it says
+        except (ValueError, OSError):  # unreadable, or a file that it names is missing or broken: running it says so
             complete = False
         if complete:
             outcome.stood.append(cell.name)
@@ -104,12 +104,19 @@ def take_over(place: Place, cells: Iterable[Cell]) -> None:
         with contextlib.suppress(ValueError):  # cells that cannot be made, which running that table says
             for twin in table.cells(place.profile):
                 file = waiting.get(key := identity(twin.spec))
-                with contextlib.suppress(CorruptResult):
-                    if file and standing(other, twin).runs:
-                        file.parent.mkdir(parents=True, exist_ok=True)
-                        with atomic(file) as copy:
-                            copy.write(other.file(twin).read_bytes())
-                        del waiting[key]
+                if file and _has_runs(other, twin):
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    with atomic(file) as copy:
+                        copy.write(other.file(twin).read_bytes())
+                    del waiting[key]
+
+
+def _has_runs(place: Place, cell: Cell) -> bool:
+    """Whether another table has runs of a cell that can be read: what cannot be is for that table to say."""
+    try:
+        return bool(standing(place, cell).runs)
+    except (CorruptResult, OSError):
+        return False
 
 
 def one(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -72,13 +73,15 @@ class Cell:
 class Result:
     """What is known of a cell: `runs`, seed -> {final, history, seconds, ...}, and the setting that tuning chose.
 
-    trace: the `values` of `tracing.trace`, and the `codes` that gave them.
+    trace: the `values` of `tracing.trace`, and the `codes` that gave them.  moves: `(file, its new name)`, what is
+    renamed before this is stored, because it would be replaced.
     """
 
     spec: Mapping[str, Any]
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     tuned: dict[str, Any] | None = None
     trace: dict[str, Any] | None = None
+    moves: list[tuple[Path, Path]] = field(default_factory=list)
 
     def finals(self, seeds: Sequence[int] | None = None) -> list[float]:
         """Final values in the order of the seeds; a run that diverged is NaN."""
@@ -142,29 +145,47 @@ def _hash(text: str, seed: int | None) -> str:
 def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
     """The results in `file`, whatever code they are of; those of another specification or data pack are left out.
 
-    Raises CorruptResult for a file that is not what was written.
+    Raises CorruptResult for a file that is not what was written, OSError for one that cannot be read.
     """
     file = Path(file)
+    content = _content(file)
+    return Result(spec) if content is None else _standing(content, spec)
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    """What a result file holds, None where there is none.  Raises CorruptResult, and OSError where nobody can say."""
     try:
-        if not file.exists():
-            return Result(spec)
-        content = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:  # it may hold finished seeds: nothing is computed in its place
+        raise OSError(
+            e.errno,
+            f"{file} cannot be read ({e.strerror or e}) and is left as it is: make it a file that you may read, or "
+            "move it away",
+        ) from e
+    try:
+        content = json.loads(text.decode("utf-8"))
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
             raise ValueError("its checksum differs")
-        data, text = provenance.data(spec), _text(spec)
-
-        def stands(stored: Mapping[str, Any], seed: int | None = None) -> bool:
-            return stored["id"] == _hash(text, seed) and data in (None, stored.get("data", data))
-
-        runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
-        tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
-        trace = content.get("trace") if runs else None
-    except OSError as e:
-        raise CorruptResult(f"{file} cannot be read ({e.strerror or e}); it is left out: move it away") from e
+        if not {"spec", "runs", "tuned"} <= set(content):
+            raise ValueError("it is no result of a cell")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as e:
         raise CorruptResult(f"{file} is damaged ({e}); it is left out, and run again by the next batch") from e
-    return Result(spec, runs, tuned, trace)
+    return content
+
+
+def _standing(content: Mapping[str, Any], spec: Mapping[str, Any]) -> Result:
+    """What of a file's content is of this specification and data pack."""
+    data, text = provenance.data(spec), _text(spec)
+
+    def stands(stored: Mapping[str, Any], seed: int | None = None) -> bool:
+        return stored["id"] == _hash(text, seed) and data in (None, stored.get("data", data))
+
+    runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
+    tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
+    return Result(spec, runs, tuned, content.get("trace") if runs else None)
 
 
 def _store(file: Path, result: Result) -> None:
@@ -177,6 +198,9 @@ def _store(file: Path, result: Result) -> None:
     content = json.loads(json.dumps(content, allow_nan=False))
     content["checksum"] = _checksum(content)
     try:
+        while result.moves:
+            old, new = result.moves.pop(0)
+            old.rename(new)
         with atomic(file) as f:
             f.write((json.dumps(content, indent=None, separators=(",", ":")) + "\n").encode())
     except OSError as e:
@@ -214,8 +238,8 @@ def run_cell(
     done.  Under torchrun the processes share every run, and the first of them keeps the file.
 
     Raises ValueError for a specification that is not one, `provenance.UncommittedCode` before anything is computed
-    that the repository would keep, OSError when a file cannot be written, and whatever the study raises; a run that
-    diverges is a result (`final` None, `diverged` the round).
+    that the repository would keep, OSError when a file cannot be read or written, and whatever the study raises; a run
+    that diverges is a result (`final` None, `diverged` the round).
     """
     spec = json.loads(json.dumps(spec, allow_nan=False))
     study = studies.find(spec)
@@ -329,13 +353,20 @@ def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated:
     try:
         result = load(file, spec)
     except CorruptResult as e:
-        warnings.warn(f"{e}: it is run again", stacklevel=3)
-        return Result(spec)
+        aside = _free(file.with_name(f"{file.name}.damaged"))
+        warnings.warn(f"{e}; before it is replaced, it is renamed to {aside.name}", stacklevel=3)
+        return Result(spec, moves=[(file, aside)])
     again = result.outdated(seeds) if outdated else []
     if again and result.tuned and result.tuned.get("code") != provenance.code(spec):
-        return Result(spec)  # other seeds must not stay with a setting that is chosen anew
+        return Result(spec, moves=result.moves)  # other seeds must not stay with a setting that is chosen anew
     runs = {seed: run for seed, run in result.runs.items() if seed not in again}
-    return Result(spec, runs, result.tuned, result.trace)
+    return replace(result, runs=runs)
+
+
+def _free(file: Path) -> Path:
+    """This name, or with the first number that makes it one that no file has."""
+    names = itertools.chain([file], (file.with_name(f"{file.name}.{k}") for k in itertools.count(2)))
+    return next(name for name in names if not name.exists())
 
 
 def is_running(file: str | os.PathLike) -> bool:

@@ -29,7 +29,8 @@ NOT_RUN, BASE = "not run yet", "baseline"  # in place of a verdict
 def stored_cells(
     table: Table, place: Place, only: Collection[Key] | None = None
 ) -> dict[Key, tuple[Cell, Result | None]]:
-    """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged.
+    """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged or
+    cannot be read.
 
     only: read these alone.
     """
@@ -39,7 +40,7 @@ def stored_cells(
         if only is None or key in only:
             try:
                 out[key] = cell, standing(place, cell)
-            except CorruptResult:
+            except (CorruptResult, OSError):
                 out[key] = cell, None
     return out
 
@@ -119,7 +120,7 @@ def everything(root: Path) -> tuple[Any, list[str]]:
         for cell in table.cells(place.profile):
             try:
                 standing(place, cell)
-            except CorruptResult as e:
+            except (CorruptResult, OSError) as e:
                 damaged.append(str(e))
     return pd.concat(frames, ignore_index=True), damaged
 
