@@ -176,7 +176,7 @@ def _run(cells: list[Cell], place: Place, seeds: list[int] | None, given: argpar
     )  # fmt: skip
     if distributed.world().rank:  # the first process speaks for all
         return len(outcome.failed)
-    for message in outcome.damaged:
+    for message in outcome.said:
         print(message, file=sys.stderr)
     for name, notebook, error in outcome.failed:
         shown = error.rstrip() if given.debug else _short(error.splitlines()[0], 1)

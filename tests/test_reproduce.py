@@ -171,6 +171,65 @@ def test_a_changed_parameter_is_another_cell(change, tmp_path):
     assert reproduce.load(file, SPEC).runs
 
 
+def test_a_definition_that_is_changed_and_changed_back_finds_the_seeds_that_it_had(tmp_path, monkeypatch, capsys):
+    ran, place, edited = [], Place(tmp_path, "quick", "t"), {"lr": 0.1}
+
+    def study(spec, seed, *_):
+        ran.append((spec["lr"], seed))
+        return {"final": spec["lr"] + seed, "mean": 0.0, "history": []}
+
+    def run(*words):
+        status = reproduce.main(["t", "--plain", "--results", str(tmp_path), *words])
+        return status, *capsys.readouterr()
+
+    def make(profile):
+        return [Cell("c", {"study": "counted", **edited}, seeds=3)]
+
+    monkeypatch.setitem(studies.STUDIES, "counted", study)
+    monkeypatch.setattr(definitions, "_added", [(tmp_path, definitions.Table("t", "t", "own", make, {"quick": "c"}))])
+    file = place.file(*make("quick"))
+    assert run()[0] == 0
+    first = json.loads(file.read_text())["runs"]
+    edited["lr"] = 0.2
+    with pytest.warns(UserWarning, match="holds results of another specification"):
+        err = run("--seeds", "2")[2]
+    kept = next(path for path in place.folder.glob("c.json.*"))
+    assert f"before it is replaced, it is renamed to {kept.name}, where it is found" in err
+    assert json.loads(kept.read_text())["runs"] == first
+    assert ran == [(0.1, 0), (0.1, 1), (0.1, 2), (0.2, 0), (0.2, 1)]
+    del ran[:]
+
+    edited["lr"] = 0.1
+    assert "0 cells run, 1 stood already" in run()[1]
+    assert reproduce.main(["list", "--results", str(tmp_path)]) == 0
+    assert "1 of 1 cells done" in capsys.readouterr().out
+    with pytest.warns(UserWarning, match="another specification"):
+        run("--seeds", "4")
+    assert ran == [(0.1, 3)]
+    assert {seed: run["final"] for seed, run in json.loads(file.read_text())["runs"].items()} == {
+        "0": 0.1, "1": 1.1, "2": 2.1, "3": 3.1,
+    }  # fmt: skip
+    assert not kept.exists(), "it is in its place again"
+    edited["lr"] = 0.2
+    assert "0 cells run, 1 stood already" in run("--seeds", "2")[1]
+    assert ran == [(0.1, 3)]
+    twin = Place(tmp_path, "quick", "twin")
+    batch.take_over(twin, make("quick"))
+    assert reproduce.load(twin.file(*make("quick")), make("quick")[0].spec).finals() == [0.2, 1.2]
+
+
+def test_a_file_that_is_kept_replaces_none_and_a_damaged_one_is_nobodys(tmp_path):
+    file, other = tmp_path / "c.json", merged(SPEC, {"run": {"lr": 0.2}})
+    kept = cells._aside(file, SPEC, None)
+    kept.write_text("not ours")
+    reproduce.run_cell(SPEC, [0], file=file)
+    with pytest.warns(UserWarning, match=f"renamed to {kept.name}.2, where"):
+        reproduce.run_cell(other, [0], file=file)
+    assert kept.read_text() == "not ours"
+    assert not reproduce.load(file, SPEC).runs
+    assert reproduce.load(file.with_name(f"{kept.name}.2"), SPEC).runs
+
+
 def test_a_result_of_a_data_pack_that_was_replaced_does_not_stand(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
     rng = np.random.default_rng(0)
@@ -182,8 +241,11 @@ def test_a_result_of_a_data_pack_that_was_replaced_does_not_stand(tmp_path, monk
     assert reproduce.load(tmp_path / "cell.json", spec).runs
     np.savez(tmp_path / "mine.npz", **pack | {"train_labels": y[::-1]})
     assert not reproduce.load(tmp_path / "cell.json", spec).runs
+    with pytest.warns(UserWarning, match="another specification or data pack"):
+        reproduce.run_cell(spec, [3], file=tmp_path / "cell.json")
     np.savez(tmp_path / "mine.npz", **pack)
-    assert reproduce.load(tmp_path / "cell.json", spec).runs
+    assert set(reproduce.load(tmp_path / "cell.json", spec).runs) == {0}, "those of the other pack were kept"
+    reproduce.run_cell(spec, [0], file=tmp_path / "cell.json")
     (tmp_path / "mine.npz").unlink()  # results without the data, as on a laptop
     assert reproduce.load(tmp_path / "cell.json", spec).runs
 

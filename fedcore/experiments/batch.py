@@ -55,12 +55,13 @@ def results() -> Path:
 
 @dataclass
 class Outcome:
-    """What a batch did: cells computed, cells that stood already, failures `(cell, notebook, error)`, damaged files."""
+    """What a batch did: cells computed, cells that stood already, failures `(cell, notebook, error)`, and what there is
+    to say of files that were damaged or of another specification."""
 
     done: list[str] = field(default_factory=list)
     stood: list[str] = field(default_factory=list)
     failed: list[tuple[str, str, str]] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
 
 def standing(place: Place, cell: Cell) -> Result:
@@ -80,8 +81,9 @@ def missing(
             asked = cell.reporting(seeds)
             complete = not set(asked) - set(result.runs) and not (outdated and result.outdated(asked))
             complete = complete and not result.untraced()
+            outcome.said += [] if complete else result.replaces(place.file(cell))
         except CorruptResult as e:
-            outcome.damaged.append(str(e))
+            outcome.said.append(str(e))
             complete = False
         except (ValueError, OSError):  # unreadable, or a file that it names is missing or broken: running it says so
             complete = False
@@ -104,19 +106,20 @@ def take_over(place: Place, cells: Iterable[Cell]) -> None:
         with contextlib.suppress(ValueError):  # cells that cannot be made, which running that table says
             for twin in table.cells(place.profile):
                 file = waiting.get(key := identity(twin.spec))
-                if file and _has_runs(other, twin):
+                if file and (theirs := _with_runs(other, twin)):
                     file.parent.mkdir(parents=True, exist_ok=True)
                     with atomic(file) as copy:
-                        copy.write(other.file(twin).read_bytes())
+                        copy.write(theirs.read_bytes())
                     del waiting[key]
 
 
-def _has_runs(place: Place, cell: Cell) -> bool:
-    """Whether another table has runs of a cell that can be read: what cannot be is for that table to say."""
+def _with_runs(place: Place, cell: Cell) -> Path | None:
+    """The file with another table's runs of a cell; what cannot be read is for that table to say."""
     try:
-        return bool(standing(place, cell).runs)
+        result, file = standing(place, cell), place.file(cell)
     except (CorruptResult, OSError):
-        return False
+        return None
+    return next((old for old, new in result.moves if new == file), file) if result.runs else None
 
 
 def one(

@@ -118,6 +118,14 @@ class Result:
         tuned = self.tuned is None or self.tuned.get("code") in codes
         return [s for s in chosen if not tuned or self.runs[s].get("code") not in codes]
 
+    def replaces(self, file: Path) -> list[str]:
+        """What to say of a file of another specification whose place this takes when it is stored."""
+        return [
+            f"{old} holds results of another specification or data pack; before it is replaced, it is renamed to "
+            f"{new.name}, where it is found when that comes back"
+            for old, new in self.moves if old == file
+        ]  # fmt: skip
+
     def untraced(self) -> bool:
         """Whether runs of today's code stand without a trace: the process ended between the last of them and it."""
         return bool(self.runs) and self.trace is None and not self.outdated()
@@ -138,18 +146,36 @@ def _text(spec: Mapping[str, Any]) -> str:
     return json.dumps(files.portable(spec), sort_keys=True, allow_nan=False)
 
 
-def _hash(text: str, seed: int | None) -> str:
-    return hashlib.sha256(f"[{FORMAT}, {text}, {json.dumps(seed)}]".encode()).hexdigest()[:16]
+def _hash(text: str, more: int | str | None) -> str:
+    return hashlib.sha256(f"[{FORMAT}, {text}, {json.dumps(more)}]".encode()).hexdigest()[:16]
 
 
 def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
     """The results in `file`, whatever code they are of; those of another specification or data pack are left out.
 
+    A file of others is renamed before its place is taken, and found when they come back (`_aside`).
+
     Raises CorruptResult for a file that is not what was written, OSError for one that cannot be read.
     """
     file = Path(file)
     content = _content(file)
-    return Result(spec) if content is None else _standing(content, spec)
+    result = Result(spec) if content is None else _standing(content, spec)
+    if content and (len(result.runs) < len(content["runs"]) or (content["tuned"] and not result.tuned)):
+        of_data = (one["data"] for one in [content["tuned"] or {}, *content["runs"].values()] if "data" in one)
+        result.moves = [(file, _free(_aside(file, content["spec"], next(of_data, None))))]
+    if not result.runs and not result.tuned:
+        kept, before = _aside(file, spec, provenance.data(spec)), result.moves
+        with contextlib.suppress(CorruptResult):  # nothing replaces it
+            if content := _content(kept):
+                result = _standing(content, spec)
+                result.moves = [*before, (kept, file)]
+    return result
+
+
+def _aside(file: Path, spec: Mapping[str, Any], data: str | None) -> Path:
+    """Where a file of this specification and data pack is kept while another's is in its place; no reader of `*.json`
+    takes it for a cell's."""
+    return file.with_name(f"{file.name}.{_hash(_text(spec), data)[:8]}")
 
 
 def _content(file: Path) -> dict[str, Any] | None:
@@ -356,6 +382,9 @@ def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated:
         aside = _free(file.with_name(f"{file.name}.damaged"))
         warnings.warn(f"{e}; before it is replaced, it is renamed to {aside.name}", stacklevel=3)
         return Result(spec, moves=[(file, aside)])
+    if set(seeds) - set(result.runs):
+        for said in result.replaces(file):
+            warnings.warn(said, stacklevel=3)
     again = result.outdated(seeds) if outdated else []
     if again and result.tuned and result.tuned.get("code") != provenance.code(spec):
         return Result(spec, moves=result.moves)  # other seeds must not stay with a setting that is chosen anew
