@@ -74,7 +74,11 @@ def _main(given: argparse.Namespace) -> int:
     if given.names[0] == "new":
         return _new(given.names[1:], given.profile)
     if given.names[0] == "report":
-        return _export(root, seeds, given) if given.format or given.plot else _report(root, seeds, given.names[1:])
+        damaged = export.damaged(given.names[1:], root)
+        print(*damaged, sep="\n", end="\n" * bool(damaged), file=sys.stderr)
+        if given.format or given.plot:
+            return _export(root, seeds, given, len(damaged))
+        return _report(root, seeds, given.names[1:])
     if distributed.world().size > 1 and not given.plain:
         raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
     chosen = list(tables().values()) if given.names == ["all"] else [get(name) for name in given.names]
@@ -182,8 +186,9 @@ def _run(cells: list[Cell], place: Place, seeds: list[int] | None, given: argpar
         shown = error.rstrip() if given.debug else _short(error.splitlines()[0], 1)
         where = "" if given.plain else f"\n  notebook: {notebook}"
         print(f"\nFAILED {place.table}: {name}{where}\n  {shown}", file=sys.stderr)
+    older = f" ({n} older than the code, which --outdated runs again)" if (n := len(outcome.older)) else ""
     print(
-        f"{place.table} ({given.profile}): {len(outcome.done)} cells run, {len(outcome.stood)} stood already, "
+        f"{place.table} ({given.profile}): {len(outcome.done)} cells run, {len(outcome.stood)} stood already{older}, "
         f"{len(outcome.failed)} failed; results in {place.folder}"
     )
     return len(outcome.failed)
@@ -293,12 +298,14 @@ def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
     return 0
 
 
-def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace) -> int:
+def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace, damaged: int) -> int:
     names = given.names[1:]
     if given.format:
         text = export.text(names, given.format, root, seeds)
         if not text:
-            raise ValueError(f"nothing is stored of {', '.join(names) or 'any table'} in {root}; run a table first")
+            but = f" but {damaged} files that are damaged, named above" if damaged else ""
+            what = ", ".join(names) or "any table"
+            raise ValueError(f"nothing is stored of {what} in {root}{but}; run a table first")
         if given.output:
             Path(given.output).write_text(text + "\n", encoding="utf-8")
         else:

@@ -55,11 +55,12 @@ def results() -> Path:
 
 @dataclass
 class Outcome:
-    """What a batch did: cells computed, cells that stood already, failures `(cell, notebook, error)`, and what there is
-    to say of files that were damaged or of another specification."""
+    """What a batch did: cells computed, cells that stood already and which of them are older than the code, failures
+    `(cell, notebook, error)`, and what there is to say of files that were damaged or of another specification."""
 
     done: list[str] = field(default_factory=list)
     stood: list[str] = field(default_factory=list)
+    older: list[str] = field(default_factory=list)
     failed: list[tuple[str, str, str]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
@@ -89,6 +90,8 @@ def missing(
             complete = False
         if complete:
             outcome.stood.append(cell.name)
+            with contextlib.suppress(ValueError):  # without a file that it names nobody can say
+                outcome.older += [cell.name] if result.outdated(asked) else []
         else:
             todo.append(cell)
     return todo, outcome

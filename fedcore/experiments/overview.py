@@ -114,15 +114,20 @@ def everything(root: Path) -> tuple[Any, list[str]]:
     """`frame` of every table and profile with results, one below the other, and what is wrong with damaged files."""
     import pandas as pd
 
-    frames, damaged = [], []
-    for table, place in stored_tables(root):
-        frames.append(frame(table, place))
-        for cell in table.cells(place.profile):
-            try:
-                standing(place, cell)
-            except (CorruptResult, OSError) as e:
-                damaged.append(str(e))
-    return pd.concat(frames, ignore_index=True), damaged
+    places = list(stored_tables(root))
+    frames = [frame(*here) for here in places]
+    return pd.concat(frames, ignore_index=True), [said for here in places for said in damaged(*here)]
+
+
+def damaged(table: Table, place: Place) -> list[str]:
+    """What is wrong with a table's files that are damaged or cannot be read, which `stored_cells` leaves out."""
+    out = []
+    for cell in table.cells(place.profile):
+        try:
+            standing(place, cell)
+        except (CorruptResult, OSError) as e:
+            out.append(str(e))
+    return out
 
 
 def listing(root: Path) -> Any:
