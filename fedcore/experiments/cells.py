@@ -303,7 +303,7 @@ def run_cell(
                 "id": identity(spec, seed),
                 **found,
                 **_made_of(spec),
-                **provenance.machine(device),
+                **provenance.machine(device, spec),
                 **({"processes": world.size} if world.size > 1 else {}),
                 "seconds": round(seconds, 2),
             }
