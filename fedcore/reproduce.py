@@ -133,7 +133,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--uncommitted", action="store_true",
         help="use RESULTS/uncommitted, which git ignores: for trials of code that no commit holds",
     )  # fmt: skip
-    return parser.parse_args(arguments)
+    return parser.parse_intermixed_args(arguments)  # names may stand after options
 
 
 def _new(names: Sequence[str], profile: str) -> int:

@@ -366,11 +366,40 @@ def test_a_result_that_cannot_be_read_is_left_as_it_is_and_nothing_is_computed_i
         ({**SPEC, "study": "simulat"}, "simulat.*use one of"),
         ({**SPEC, "method": ["FedAwg", {}]}, "FedAwg.*use one of"),
         ({**SPEC, "run": {**SPEC["run"], "lr": -1}}, "lr=-1"),
+        (merged(SPEC, {"run": {"rounds": "40"}}), "run: rounds='40' is not an integer; use run: rounds>=0"),
+        (merged(SPEC, {"run": {"eval_every": 0}}), "run: eval_every=0 is out of range"),
+        (
+            merged(SPEC, {"run": {"lr": float("nan")}}),
+            r"has run\.lr=nan, which JSON does not have; use a finite number",
+        ),
+        ({**SPEC, "method": ["FedAvg", {"a": [1, {2}]}]}, r"has method\.1\.a\.1=\{2\}, which JSON does not have"),
+        (
+            merged(SPEC, {"federation": {"partition": ["IID"]}}),
+            r"partition=\['IID'\]; use .*\[\"IID\", \{\}\], or lists",
+        ),
+        (
+            merged(SPEC, {"federation": {"partition": ["Dirichlet", 0.3]}}),
+            r"partition=\['Dirichlet', 0.3\]; use \[name",
+        ),
     ],
 )
-def test_a_wrong_specification_is_explained(spec, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_wrong_specification_is_explained_before_its_search_runs(spec, message, monkeypatch):
+    search = {"grid": [{"method": {}}]} if spec["study"] == "simulate" else {}
+    if not message.startswith(("lr=", "FedAwg")):  # those two the run's own checks find
+        monkeypatch.setattr(cells, "choose", lambda *_: pytest.fail("the search has begun"))
+        spec = {**spec, "tune": search}
+    with pytest.raises((ValueError, TypeError), match=message):
         reproduce.run_cell(spec, [0])
+
+
+def test_a_partition_without_arguments_may_be_its_name_alone():
+    bare, pair = (merged(SPEC, {"federation": {"partition": given}}) for given in ("IID", ["IID", {}]))
+    assert reproduce.run_cell(bare, [0]).finals() == reproduce.run_cell(pair, [0]).finals()
+
+
+def test_a_number_in_place_of_seeds_is_explained():
+    with pytest.raises(ValueError, match=r"seeds=3 is no list; use \[0, 1, 2\], or range\(3\)"):
+        reproduce.run_cell(SPEC, seeds=3)
 
 
 # --- batches ------------------------------------------------------------------------------------------------------
@@ -656,6 +685,14 @@ def test_a_local_cluster_listens_on_no_interface_but_loopback():
     call = functools.partial(look, device=None)
     batch._on_cluster(call, [Cell("a", {})], lambda cell, result: seen.extend(result()), lambda _: None, None, 1)
     assert set(seen) == {"127.0.0.1"}
+
+
+def test_names_may_stand_after_options(trial, monkeypatch, capsys):
+    monkeypatch.setattr(definitions, "_added", [])
+    monkeypatch.setattr(studies, "STUDIES", dict(studies.STUDIES))
+    where = ["--definitions", str(trial / "trial.py"), "--results", str(trial)]
+    assert reproduce.main(["report", *where, "two", "--format", "csv"]) == 2
+    assert "nothing is stored of two" in capsys.readouterr().err
 
 
 def test_unknown_names_get_near_ones(here):

@@ -26,7 +26,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,28 @@ def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
 
 def _text(spec: Mapping[str, Any]) -> str:
     """What the identities of all seeds share."""
-    return json.dumps(files.portable(spec), sort_keys=True, allow_nan=False)
+    return _json(files.portable(spec), sort_keys=True)
+
+
+def _json(spec: Any, **options: Any) -> str:
+    """A specification as JSON; ValueError naming the first key whose value JSON does not have."""
+    try:
+        return json.dumps(spec, allow_nan=False, **options)
+    except (ValueError, TypeError) as e:
+        where, value = next(_not_json(spec), ("a key", spec))
+        raise ValueError(
+            f"the specification has {where}={checks.brief(value)}, which JSON does not have; use a finite number, a "
+            "text, true or false, a list or a mapping, or leave it out"
+        ) from e
+
+
+def _not_json(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """(place, value) of what is not JSON."""
+    if isinstance(value, Mapping | list | tuple):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _not_json(inner, f"{where}.{key}" if where else str(key))
+    elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
+        yield where, value
 
 
 def _hash(text: str, more: int | str | None) -> str:
@@ -267,9 +288,11 @@ def run_cell(
     that the repository would keep, OSError when a file cannot be read or written, and whatever the study raises; a run
     that diverges is a result (`final` None, `diverged` the round).
     """
-    spec = json.loads(json.dumps(spec, allow_nan=False))
+    spec = json.loads(_json(spec))
     study = studies.find(spec)
     specification.check(spec)
+    if not isinstance(seeds, Iterable):
+        raise ValueError(f"seeds={checks.brief(seeds)} is no list; use [0, 1, 2], or range(3) for as many")
     seeds = [checks.integer("seed", seed, 0) for seed in seeds]
     file, world = None if file is None else Path(file), distributed.world()
     folder = None if workshop is None else Path(workshop) / f"{identity(spec)}-{provenance.code(spec)}"
@@ -340,7 +363,7 @@ def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | N
     leave the stored trace (`tracing`).  None where nothing is older, or where no trace was kept.  Raises
     `provenance.UncommittedCode` like `run_cell`.
     """
-    file, spec = Path(file), json.loads(json.dumps(spec, allow_nan=False))
+    file, spec = Path(file), json.loads(_json(spec))
     if not file.exists():
         return None
     with _alone(file):
