@@ -26,7 +26,6 @@ from pathlib import Path
 import torch
 
 from . import distributed
-from .data import DataNotFound
 from .experiments import batch, estimate, export, provenance, table, template
 from .experiments.batch import Place
 from .experiments.cells import Cell, CorruptResult, Result, confirm, is_running, load, run_cell
@@ -75,7 +74,11 @@ def _main(given: argparse.Namespace) -> int:
     if given.names[0] == "new":
         return _new(given.names[1:], given.profile)
     if given.names[0] == "report":
-        return _export(root, seeds, given) if given.format or given.plot else _report(root, seeds, given.names[1:])
+        damaged = export.damaged(given.names[1:], root)
+        print(*damaged, sep="\n", end="\n" * bool(damaged), file=sys.stderr)
+        if given.format or given.plot:
+            return _export(root, seeds, given, len(damaged))
+        return _report(root, seeds, given.names[1:])
     if distributed.world().size > 1 and not given.plain:
         raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
     chosen = list(tables().values()) if given.names == ["all"] else [get(name) for name in given.names]
@@ -130,7 +133,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--uncommitted", action="store_true",
         help="use RESULTS/uncommitted, which git ignores: for trials of code that no commit holds",
     )  # fmt: skip
-    return parser.parse_args(arguments)
+    return parser.parse_intermixed_args(arguments)  # names may stand after options
 
 
 def _new(names: Sequence[str], profile: str) -> int:
@@ -177,14 +180,15 @@ def _run(cells: list[Cell], place: Place, seeds: list[int] | None, given: argpar
     )  # fmt: skip
     if distributed.world().rank:  # the first process speaks for all
         return len(outcome.failed)
-    for message in outcome.damaged:
+    for message in outcome.said:
         print(message, file=sys.stderr)
     for name, notebook, error in outcome.failed:
         shown = error.rstrip() if given.debug else _short(error.splitlines()[0], 1)
         where = "" if given.plain else f"\n  notebook: {notebook}"
         print(f"\nFAILED {place.table}: {name}{where}\n  {shown}", file=sys.stderr)
+    older = f" ({n} older than the code, which --outdated runs again)" if (n := len(outcome.older)) else ""
     print(
-        f"{place.table} ({given.profile}): {len(outcome.done)} cells run, {len(outcome.stood)} stood already, "
+        f"{place.table} ({given.profile}): {len(outcome.done)} cells run, {len(outcome.stood)} stood already{older}, "
         f"{len(outcome.failed)} failed; results in {place.folder}"
     )
     return len(outcome.failed)
@@ -197,7 +201,7 @@ def _confirm(place: Place, cells: list[Cell], device: str | None) -> int:
     for cell in cells:
         try:
             answers[cell.name] = confirm(place.file(cell), cell.spec, device=device)
-        except (ValueError, DataNotFound) as e:  # a file that it names or its data are missing or broken
+        except (ValueError, OSError) as e:  # its file, one that it names or its data are missing or broken
             print(f"{place.table}: {cell.name}: {e}", file=sys.stderr)
             broken += 1
     differ = [name for name, answer in answers.items() if answer is False]
@@ -245,7 +249,7 @@ def _stored(t: Table, place: Place) -> list[tuple[Cell, Result]]:
     for cell in t.cells(place.profile):
         try:
             out.append((cell, batch.standing(place, cell)))
-        except CorruptResult as e:
+        except (CorruptResult, OSError) as e:
             print(e, file=sys.stderr)
             out.append((cell, Result(cell.spec)))
     return out
@@ -294,12 +298,14 @@ def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
     return 0
 
 
-def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace) -> int:
+def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace, damaged: int) -> int:
     names = given.names[1:]
     if given.format:
         text = export.text(names, given.format, root, seeds)
         if not text:
-            raise ValueError(f"nothing is stored of {', '.join(names) or 'any table'} in {root}; run a table first")
+            but = f" but {damaged} files that are damaged, named above" if damaged else ""
+            what = ", ".join(names) or "any table"
+            raise ValueError(f"nothing is stored of {what} in {root}{but}; run a table first")
         if given.output:
             Path(given.output).write_text(text + "\n", encoding="utf-8")
         else:

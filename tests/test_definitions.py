@@ -137,6 +137,22 @@ def test_an_edited_file_makes_its_cells_older_and_no_others(folder):
     assert codes()[1] == before[1]
 
 
+def test_a_batch_says_how_many_cells_that_stood_are_older_than_an_edited_rule(folder, capsys):
+    given = ["trial", "--plain", "--definitions", str(folder / "tables.py"), "--results", str(folder / "results")]
+
+    def run(*words):
+        definitions._added.clear()
+        files._load.cache_clear()  # as in a process that starts now
+        SOURCES._digests.clear()
+        assert reproduce.main([*given, *words]) == 0
+        return capsys.readouterr().out
+
+    assert "2 cells run, 0 stood already, 0 failed" in run()
+    (folder / "parts" / "user.py").write_text(METHOD.replace("self.share * r", "0.9 * self.share * r"))
+    assert "2 stood already (1 older than the code, which --outdated runs again), 0 failed" in run()
+    assert "1 cells run, 1 stood already, 0 failed" in run("--outdated")
+
+
 def test_a_file_beside_it_that_it_imports_counts_and_so_does_what_it_takes_from_the_package(folder):
     (folder / "helpers.py").write_text("X = 1\n")
     (folder / "one.py").write_text("import helpers\nimport fedcore as fc\nclass M(fc.FedDyn):\n    x = helpers.X\n")

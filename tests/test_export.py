@@ -12,11 +12,12 @@ import pytest
 from scipy import stats
 
 from fedcore import reproduce
-from fedcore.experiments import Cell, cells, export, show
+from fedcore.experiments import Cell, cells, export, provenance, show
 from fedcore.experiments import table as definitions
 from fedcore.experiments.batch import Place
 
 SEEDS, IMAGES = 4, 400
+SPEC = {"study": "simulate", "method": ["FedAvg", {}]}
 RIGHT = {"FedAvg": 0.7, "A & B_1": 0.95, "a|b 50%": 0.3, "same": 0.7}  # row -> share of images classified correctly
 
 
@@ -24,9 +25,8 @@ RIGHT = {"FedAvg": 0.7, "A & B_1": 0.95, "a|b 50%": 0.3, "same": 0.7}  # row -> 
 def stored(tmp_path, monkeypatch):
     """Two tables with stored runs, and a third without; returns the results folder."""
     monkeypatch.setattr(definitions, "_added", [])
-    spec = {"study": "simulate", "method": ["FedAvg", {}]}
     for name in ("one", "two", "empty"):
-        listed = [Cell(row, {**spec, "row": row}, row, "q=0.3", 71.25 if row == "same" else None, 4) for row in RIGHT]
+        listed = [Cell(row, {**SPEC, "row": row}, row, "q=0.3", 71.25 if row == "same" else None, 4) for row in RIGHT]
         table = definitions.Table(name, "A title", "S000", lambda profile, l=listed: l, {"quick": "tiny"})
         definitions._added.append((tmp_path, table))
         place = Place(tmp_path, "quick", name)
@@ -42,7 +42,7 @@ def runs(cell, share):
         row = np.random.default_rng(0 if cell.row in ("FedAvg", "same") else 1).random(IMAGES) < share + 0.02 * seed
         bits = base64.b64encode(np.packbits(row)).decode()
         out[seed] = {"id": cells.identity(cell.spec, seed), "images": IMAGES, "classes": 10, "final": 100 * row.mean(),
-                     "correct": bits, "seconds": 1, "history": []}  # fmt: skip
+                     "correct": bits, "seconds": 1, "history": [], "code": provenance.code(cell.spec)}  # fmt: skip
     return out
 
 
@@ -52,7 +52,7 @@ def report(root, capsys, *words):
 
 
 def finals(row):
-    return [run["final"] for run in runs(Cell(row, {"row": row}, row), RIGHT[row]).values()]
+    return [run["final"] for run in runs(Cell(row, SPEC, row), RIGHT[row]).values()]
 
 
 def entry(row, mark):
@@ -91,6 +91,31 @@ def test_latex_escapes_what_has_a_meaning_and_has_as_many_columns_in_every_line(
     assert r"a|b 50\% & " + entry("a|b 50%", r" $\times$").replace("±", r"$\pm$") + r" \\" in rows
     assert "".join(lines).isascii()
     assert lines[0] == r"\begin{tabular}{lr}"
+
+
+def test_a_table_of_older_code_says_so_in_every_format(stored, capsys, monkeypatch):
+    words = "16 of 16 runs are older than the code"
+    for form in export.FORMATS:
+        assert words not in report(stored, capsys, "one", "--format", form)[1]
+    monkeypatch.setattr(provenance, "code", lambda spec: "edited")
+    for form in export.FORMATS:
+        assert words in report(stored, capsys, "one", "--format", form)[1].splitlines()[0]
+
+
+@pytest.mark.parametrize("words", [(), ("--format", "csv")], ids=["verdicts", "a format"])
+def test_a_report_names_the_files_that_are_damaged_and_leaves_them_out(words, stored, capsys):
+    files = sorted((stored / "quick" / "one").glob("*.json"))
+    files[0].write_text("{")
+    status, out, err = report(stored, capsys, "one", *words)
+    assert (status, len(err.splitlines())) == (0, 1)
+    assert f"{files[0]} is damaged" in err
+    assert "damaged" not in out
+    for file in files:
+        file.write_text("{")
+    status, out, err = report(stored, capsys, "one", *words)
+    assert all(f"{file} is damaged" in err for file in files)
+    assert not words or f"nothing is stored of one in {stored} but 4 files that are damaged, named above" in err
+    assert report(stored, capsys, "two", *words)[2] == "", "those of other tables are not asked for"
 
 
 def test_named_tables_are_shown_all_without_names_and_a_file_is_written(stored, capsys):

@@ -389,6 +389,15 @@ def test_results_of_uncommitted_code_are_refused_and_those_of_other_code_are_nam
     assert "older than the code" not in out
 
 
+def test_a_change_that_a_result_does_not_reach_leaves_its_commit_unmarked(repository):
+    """A result that may be kept is one whose commit holds its code."""
+    drawing = repository / "fedcore" / "plots.py"
+    drawing.write_text(drawing.read_text() + "\n# a comment\n")
+    commands(repository, "trial --plain --seeds 1")
+    stored = json.loads((repository / "results" / "quick" / "trial" / "one.json").read_text())
+    assert stored["runs"]["0"]["commit"] == git(repository, "rev-parse", "--short=12", "HEAD").strip()
+
+
 def test_a_result_elsewhere_may_come_from_uncommitted_code(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "uncommitted", lambda *names: ("fedcore/rng.py",))
     assert reproduce.run_cell(SPEC, [0], file=tmp_path / "cell.json").runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import functools
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import helpers as h
@@ -169,6 +171,65 @@ def test_a_changed_parameter_is_another_cell(change, tmp_path):
     assert reproduce.load(file, SPEC).runs
 
 
+def test_a_definition_that_is_changed_and_changed_back_finds_the_seeds_that_it_had(tmp_path, monkeypatch, capsys):
+    ran, place, edited = [], Place(tmp_path, "quick", "t"), {"lr": 0.1}
+
+    def study(spec, seed, *_):
+        ran.append((spec["lr"], seed))
+        return {"final": spec["lr"] + seed, "mean": 0.0, "history": []}
+
+    def run(*words):
+        status = reproduce.main(["t", "--plain", "--results", str(tmp_path), *words])
+        return status, *capsys.readouterr()
+
+    def make(profile):
+        return [Cell("c", {"study": "counted", **edited}, seeds=3)]
+
+    monkeypatch.setitem(studies.STUDIES, "counted", study)
+    monkeypatch.setattr(definitions, "_added", [(tmp_path, definitions.Table("t", "t", "own", make, {"quick": "c"}))])
+    file = place.file(*make("quick"))
+    assert run()[0] == 0
+    first = json.loads(file.read_text())["runs"]
+    edited["lr"] = 0.2
+    with pytest.warns(UserWarning, match="holds results of another specification"):
+        err = run("--seeds", "2")[2]
+    kept = next(path for path in place.folder.glob("c.json.*"))
+    assert f"before it is replaced, it is renamed to {kept.name}, where it is found" in err
+    assert json.loads(kept.read_text())["runs"] == first
+    assert ran == [(0.1, 0), (0.1, 1), (0.1, 2), (0.2, 0), (0.2, 1)]
+    del ran[:]
+
+    edited["lr"] = 0.1
+    assert "0 cells run, 1 stood already" in run()[1]
+    assert reproduce.main(["list", "--results", str(tmp_path)]) == 0
+    assert "1 of 1 cells done" in capsys.readouterr().out
+    with pytest.warns(UserWarning, match="another specification"):
+        run("--seeds", "4")
+    assert ran == [(0.1, 3)]
+    assert {seed: run["final"] for seed, run in json.loads(file.read_text())["runs"].items()} == {
+        "0": 0.1, "1": 1.1, "2": 2.1, "3": 3.1,
+    }  # fmt: skip
+    assert not kept.exists(), "it is in its place again"
+    edited["lr"] = 0.2
+    assert "0 cells run, 1 stood already" in run("--seeds", "2")[1]
+    assert ran == [(0.1, 3)]
+    twin = Place(tmp_path, "quick", "twin")
+    batch.take_over(twin, make("quick"))
+    assert reproduce.load(twin.file(*make("quick")), make("quick")[0].spec).finals() == [0.2, 1.2]
+
+
+def test_a_file_that_is_kept_replaces_none_and_a_damaged_one_is_nobodys(tmp_path):
+    file, other = tmp_path / "c.json", merged(SPEC, {"run": {"lr": 0.2}})
+    kept = cells._aside(file, SPEC, None)
+    kept.write_text("not ours")
+    reproduce.run_cell(SPEC, [0], file=file)
+    with pytest.warns(UserWarning, match=f"renamed to {kept.name}.2, where"):
+        reproduce.run_cell(other, [0], file=file)
+    assert kept.read_text() == "not ours"
+    assert not reproduce.load(file, SPEC).runs
+    assert reproduce.load(file.with_name(f"{kept.name}.2"), SPEC).runs
+
+
 def test_a_result_of_a_data_pack_that_was_replaced_does_not_stand(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
     rng = np.random.default_rng(0)
@@ -180,8 +241,11 @@ def test_a_result_of_a_data_pack_that_was_replaced_does_not_stand(tmp_path, monk
     assert reproduce.load(tmp_path / "cell.json", spec).runs
     np.savez(tmp_path / "mine.npz", **pack | {"train_labels": y[::-1]})
     assert not reproduce.load(tmp_path / "cell.json", spec).runs
+    with pytest.warns(UserWarning, match="another specification or data pack"):
+        reproduce.run_cell(spec, [3], file=tmp_path / "cell.json")
     np.savez(tmp_path / "mine.npz", **pack)
-    assert reproduce.load(tmp_path / "cell.json", spec).runs
+    assert set(reproduce.load(tmp_path / "cell.json", spec).runs) == {0}, "those of the other pack were kept"
+    reproduce.run_cell(spec, [0], file=tmp_path / "cell.json")
     (tmp_path / "mine.npz").unlink()  # results without the data, as on a laptop
     assert reproduce.load(tmp_path / "cell.json", spec).runs
 
@@ -245,10 +309,55 @@ def test_a_damaged_result_is_reported_and_run_again_never_read(damage, tmp_path)
     )
     with pytest.raises(reproduce.CorruptResult, match="damaged"):
         reproduce.load(file, SPEC)
-    with pytest.warns(UserWarning, match="run again"):
-        again = reproduce.run_cell(SPEC, [0], file=file)
-    assert again.runs[0]["final"] == good
-    assert reproduce.load(file, SPEC).runs[0]["final"] == good
+    for kept in ("cell.json.damaged", "cell.json.damaged.2"):
+        broken = file.read_bytes()
+        with pytest.warns(UserWarning, match=f"run again.* is renamed to {kept}$"):
+            again = reproduce.run_cell(SPEC, [0], file=file)
+        assert again.runs[0]["final"] == good
+        assert reproduce.load(file, SPEC).runs[0]["final"] == good
+        assert (tmp_path / kept).read_bytes() == broken, "seeds may be saved from it by hand"
+        file.write_text("again")
+
+
+@pytest.mark.parametrize("wrong", [errno.EACCES, errno.EIO, "a folder"])
+def test_a_result_that_cannot_be_read_is_left_as_it_is_and_nothing_is_computed_in_its_place(
+    wrong, tmp_path, monkeypatch, capsys
+):
+    cells_here = [Cell("bad", SPEC, seeds=1), Cell("good", merged(SPEC, {"run": {"lr": 0.2}}), seeds=1)]
+    place = Place(tmp_path, "quick", "t")
+    table = definitions.Table("t", "t", "own", lambda profile: cells_here, {"quick": "c"})
+    monkeypatch.setattr(definitions, "_added", [(tmp_path, table)])
+    file = place.file(cells_here[0])
+    if wrong == "a folder":
+        file.mkdir(parents=True)
+    else:
+        reproduce.run_cell(SPEC, [0], file=file)
+        before, read = file.read_bytes(), Path.read_bytes
+
+        def refused(path):
+            if path == file:
+                raise OSError(wrong, os.strerror(wrong))
+            return read(path)
+
+        monkeypatch.setattr(Path, "read_bytes", refused)
+    ran, real = [], studies.STUDIES["simulate"]
+    monkeypatch.setitem(studies.STUDIES, "simulate", lambda *a: ran.append(a[0]["run"]["lr"]) or real(*a))
+    with pytest.raises(OSError, match=r"bad\.json cannot be read .* left as it is: make it a file that you may"):
+        reproduce.run_cell(SPEC, [0], file=file)
+    with warnings.catch_warnings(action="error"):
+        assert reproduce.main(["t", "--plain", "--results", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "FAILED t: bad" in said.err
+    assert "1 cells run, 0 stood already, 1 failed" in said.out
+    assert ran == [0.2]
+    assert [path.name for path in place.folder.glob("[!.]*.json*")] == ["bad.json", "good.json"]
+    for words in (["list"], ["t", "--confirm"]):
+        reproduce.main([*words, "--results", str(tmp_path)])
+        assert "bad.json cannot be read" in capsys.readouterr().err
+    assert overview.everything(tmp_path)[1][0].count("bad.json cannot be read")
+    if wrong != "a folder":
+        monkeypatch.undo()
+        assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -257,11 +366,40 @@ def test_a_damaged_result_is_reported_and_run_again_never_read(damage, tmp_path)
         ({**SPEC, "study": "simulat"}, "simulat.*use one of"),
         ({**SPEC, "method": ["FedAwg", {}]}, "FedAwg.*use one of"),
         ({**SPEC, "run": {**SPEC["run"], "lr": -1}}, "lr=-1"),
+        (merged(SPEC, {"run": {"rounds": "40"}}), "run: rounds='40' is not an integer; use run: rounds>=0"),
+        (merged(SPEC, {"run": {"eval_every": 0}}), "run: eval_every=0 is out of range"),
+        (
+            merged(SPEC, {"run": {"lr": float("nan")}}),
+            r"has run\.lr=nan, which JSON does not have; use a finite number",
+        ),
+        ({**SPEC, "method": ["FedAvg", {"a": [1, {2}]}]}, r"has method\.1\.a\.1=\{2\}, which JSON does not have"),
+        (
+            merged(SPEC, {"federation": {"partition": ["IID"]}}),
+            r"partition=\['IID'\]; use .*\[\"IID\", \{\}\], or lists",
+        ),
+        (
+            merged(SPEC, {"federation": {"partition": ["Dirichlet", 0.3]}}),
+            r"partition=\['Dirichlet', 0.3\]; use \[name",
+        ),
     ],
 )
-def test_a_wrong_specification_is_explained(spec, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_wrong_specification_is_explained_before_its_search_runs(spec, message, monkeypatch):
+    search = {"grid": [{"method": {}}]} if spec["study"] == "simulate" else {}
+    if not message.startswith(("lr=", "FedAwg")):  # those two the run's own checks find
+        monkeypatch.setattr(cells, "choose", lambda *_: pytest.fail("the search has begun"))
+        spec = {**spec, "tune": search}
+    with pytest.raises((ValueError, TypeError), match=message):
         reproduce.run_cell(spec, [0])
+
+
+def test_a_partition_without_arguments_may_be_its_name_alone():
+    bare, pair = (merged(SPEC, {"federation": {"partition": given}}) for given in ("IID", ["IID", {}]))
+    assert reproduce.run_cell(bare, [0]).finals() == reproduce.run_cell(pair, [0]).finals()
+
+
+def test_a_number_in_place_of_seeds_is_explained():
+    with pytest.raises(ValueError, match=r"seeds=3 is no list; use \[0, 1, 2\], or range\(3\)"):
+        reproduce.run_cell(SPEC, seeds=3)
 
 
 # --- batches ------------------------------------------------------------------------------------------------------
@@ -547,6 +685,14 @@ def test_a_local_cluster_listens_on_no_interface_but_loopback():
     call = functools.partial(look, device=None)
     batch._on_cluster(call, [Cell("a", {})], lambda cell, result: seen.extend(result()), lambda _: None, None, 1)
     assert set(seen) == {"127.0.0.1"}
+
+
+def test_names_may_stand_after_options(trial, monkeypatch, capsys):
+    monkeypatch.setattr(definitions, "_added", [])
+    monkeypatch.setattr(studies, "STUDIES", dict(studies.STUDIES))
+    where = ["--definitions", str(trial / "trial.py"), "--results", str(trial)]
+    assert reproduce.main(["report", *where, "two", "--format", "csv"]) == 2
+    assert "nothing is stored of two" in capsys.readouterr().err
 
 
 def test_unknown_names_get_near_ones(here):

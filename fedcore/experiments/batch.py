@@ -55,16 +55,18 @@ def results() -> Path:
 
 @dataclass
 class Outcome:
-    """What a batch did: cells computed, cells that stood already, failures `(cell, notebook, error)`, damaged files."""
+    """What a batch did: cells computed, cells that stood already and which of them are older than the code, failures
+    `(cell, notebook, error)`, and what there is to say of files that were damaged or of another specification."""
 
     done: list[str] = field(default_factory=list)
     stood: list[str] = field(default_factory=list)
+    older: list[str] = field(default_factory=list)
     failed: list[tuple[str, str, str]] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
 
 def standing(place: Place, cell: Cell) -> Result:
-    """The cell's current results; raises CorruptResult."""
+    """The cell's current results; raises CorruptResult, and OSError for a file that cannot be read."""
     return load(place.file(cell), cell.spec)
 
 
@@ -80,13 +82,16 @@ def missing(
             asked = cell.reporting(seeds)
             complete = not set(asked) - set(result.runs) and not (outdated and result.outdated(asked))
             complete = complete and not result.untraced()
+            outcome.said += [] if complete else result.replaces(place.file(cell))
         except CorruptResult as e:
-            outcome.damaged.append(str(e))
+            outcome.said.append(str(e))
             complete = False
-        except ValueError:  # a file that it names is missing or broken, which running it says
+        except (ValueError, OSError):  # unreadable, or a file that it names is missing or broken: running it says so
             complete = False
         if complete:
             outcome.stood.append(cell.name)
+            with contextlib.suppress(ValueError):  # without a file that it names nobody can say
+                outcome.older += [cell.name] if result.outdated(asked) else []
         else:
             todo.append(cell)
     return todo, outcome
@@ -104,12 +109,20 @@ def take_over(place: Place, cells: Iterable[Cell]) -> None:
         with contextlib.suppress(ValueError):  # cells that cannot be made, which running that table says
             for twin in table.cells(place.profile):
                 file = waiting.get(key := identity(twin.spec))
-                with contextlib.suppress(CorruptResult):
-                    if file and standing(other, twin).runs:
-                        file.parent.mkdir(parents=True, exist_ok=True)
-                        with atomic(file) as copy:
-                            copy.write(other.file(twin).read_bytes())
-                        del waiting[key]
+                if file and (theirs := _with_runs(other, twin)):
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    with atomic(file) as copy:
+                        copy.write(theirs.read_bytes())
+                    del waiting[key]
+
+
+def _with_runs(place: Place, cell: Cell) -> Path | None:
+    """The file with another table's runs of a cell; what cannot be read is for that table to say."""
+    try:
+        result, file = standing(place, cell), place.file(cell)
+    except (CorruptResult, OSError):
+        return None
+    return next((old for old, new in result.moves if new == file), file) if result.runs else None
 
 
 def one(

@@ -92,14 +92,15 @@ def _model_of_file(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def build_partition(entry: Any) -> Any:
-    """`["Dirichlet", {"q": 0.3}]` -> `fc.Dirichlet(q=0.3)`; or lists of indices, one per client.
+    """`["Dirichlet", {"q": 0.3}]` -> `fc.Dirichlet(q=0.3)`, a name alone for one without arguments; or lists of
+    indices, one per client.
 
     Raises ValueError for an unknown name, and for one of a file that makes no object with the call
     `split(labels, clients, rng, owner)`.
     """
-    if not isinstance(entry[0], str):
+    if not isinstance(entry, str) and not isinstance(entry[0], str):
         return partitions.Listed(tuple(map(np.asarray, entry)))
-    name, arguments = entry
+    name, arguments = (entry, {}) if isinstance(entry, str) else entry
     if files.is_reference(name):
         made = files.find(name)(**arguments)
         if not files.accepts(getattr(made, "split", None), np.zeros(1, int), 1, np.random.default_rng(0), None):

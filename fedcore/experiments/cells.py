@@ -19,13 +19,14 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -72,13 +73,15 @@ class Cell:
 class Result:
     """What is known of a cell: `runs`, seed -> {final, history, seconds, ...}, and the setting that tuning chose.
 
-    trace: the `values` of `tracing.trace`, and the `codes` that gave them.
+    trace: the `values` of `tracing.trace`, and the `codes` that gave them.  moves: `(file, its new name)`, what is
+    renamed before this is stored, because it would be replaced.
     """
 
     spec: Mapping[str, Any]
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     tuned: dict[str, Any] | None = None
     trace: dict[str, Any] | None = None
+    moves: list[tuple[Path, Path]] = field(default_factory=list)
 
     def finals(self, seeds: Sequence[int] | None = None) -> list[float]:
         """Final values in the order of the seeds; a run that diverged is NaN."""
@@ -115,6 +118,14 @@ class Result:
         tuned = self.tuned is None or self.tuned.get("code") in codes
         return [s for s in chosen if not tuned or self.runs[s].get("code") not in codes]
 
+    def replaces(self, file: Path) -> list[str]:
+        """What to say of a file of another specification whose place this takes when it is stored."""
+        return [
+            f"{old} holds results of another specification or data pack; before it is replaced, it is renamed to "
+            f"{new.name}, where it is found when that comes back"
+            for old, new in self.moves if old == file
+        ]  # fmt: skip
+
     def untraced(self) -> bool:
         """Whether runs of today's code stand without a trace: the process ended between the last of them and it."""
         return bool(self.runs) and self.trace is None and not self.outdated()
@@ -132,39 +143,96 @@ def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
 
 def _text(spec: Mapping[str, Any]) -> str:
     """What the identities of all seeds share."""
-    return json.dumps(files.portable(spec), sort_keys=True, allow_nan=False)
+    return _json(files.portable(spec), sort_keys=True)
 
 
-def _hash(text: str, seed: int | None) -> str:
-    return hashlib.sha256(f"[{FORMAT}, {text}, {json.dumps(seed)}]".encode()).hexdigest()[:16]
+def _json(spec: Any, **options: Any) -> str:
+    """A specification as JSON; ValueError naming the first key whose value JSON does not have."""
+    try:
+        return json.dumps(spec, allow_nan=False, **options)
+    except (ValueError, TypeError) as e:
+        where, value = next(_not_json(spec), ("a key", spec))
+        raise ValueError(
+            f"the specification has {where}={checks.brief(value)}, which JSON does not have; use a finite number, a "
+            "text, true or false, a list or a mapping, or leave it out"
+        ) from e
+
+
+def _not_json(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """(place, value) of what is not JSON."""
+    if isinstance(value, Mapping | list | tuple):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _not_json(inner, f"{where}.{key}" if where else str(key))
+    elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
+        yield where, value
+
+
+def _hash(text: str, more: int | str | None) -> str:
+    return hashlib.sha256(f"[{FORMAT}, {text}, {json.dumps(more)}]".encode()).hexdigest()[:16]
 
 
 def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
     """The results in `file`, whatever code they are of; those of another specification or data pack are left out.
 
-    Raises CorruptResult for a file that is not what was written.
+    A file of others is renamed before its place is taken, and found when they come back (`_aside`).
+
+    Raises CorruptResult for a file that is not what was written, OSError for one that cannot be read.
     """
     file = Path(file)
+    content = _content(file)
+    result = Result(spec) if content is None else _standing(content, spec)
+    if content and (len(result.runs) < len(content["runs"]) or (content["tuned"] and not result.tuned)):
+        of_data = (one["data"] for one in [content["tuned"] or {}, *content["runs"].values()] if "data" in one)
+        result.moves = [(file, _free(_aside(file, content["spec"], next(of_data, None))))]
+    if not result.runs and not result.tuned:
+        kept, before = _aside(file, spec, provenance.data(spec)), result.moves
+        with contextlib.suppress(CorruptResult):  # nothing replaces it
+            if content := _content(kept):
+                result = _standing(content, spec)
+                result.moves = [*before, (kept, file)]
+    return result
+
+
+def _aside(file: Path, spec: Mapping[str, Any], data: str | None) -> Path:
+    """Where a file of this specification and data pack is kept while another's is in its place; no reader of `*.json`
+    takes it for a cell's."""
+    return file.with_name(f"{file.name}.{_hash(_text(spec), data)[:8]}")
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    """What a result file holds, None where there is none.  Raises CorruptResult, and OSError where nobody can say."""
     try:
-        if not file.exists():
-            return Result(spec)
-        content = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:  # it may hold finished seeds: nothing is computed in its place
+        raise OSError(
+            e.errno,
+            f"{file} cannot be read ({e.strerror or e}) and is left as it is: make it a file that you may read, or "
+            "move it away",
+        ) from e
+    try:
+        content = json.loads(text.decode("utf-8"))
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
             raise ValueError("its checksum differs")
-        data, text = provenance.data(spec), _text(spec)
-
-        def stands(stored: Mapping[str, Any], seed: int | None = None) -> bool:
-            return stored["id"] == _hash(text, seed) and data in (None, stored.get("data", data))
-
-        runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
-        tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
-        trace = content.get("trace") if runs else None
-    except OSError as e:
-        raise CorruptResult(f"{file} cannot be read ({e.strerror or e}); it is left out: move it away") from e
+        if not {"spec", "runs", "tuned"} <= set(content):
+            raise ValueError("it is no result of a cell")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as e:
         raise CorruptResult(f"{file} is damaged ({e}); it is left out, and run again by the next batch") from e
-    return Result(spec, runs, tuned, trace)
+    return content
+
+
+def _standing(content: Mapping[str, Any], spec: Mapping[str, Any]) -> Result:
+    """What of a file's content is of this specification and data pack."""
+    data, text = provenance.data(spec), _text(spec)
+
+    def stands(stored: Mapping[str, Any], seed: int | None = None) -> bool:
+        return stored["id"] == _hash(text, seed) and data in (None, stored.get("data", data))
+
+    runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
+    tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
+    return Result(spec, runs, tuned, content.get("trace") if runs else None)
 
 
 def _store(file: Path, result: Result) -> None:
@@ -177,6 +245,9 @@ def _store(file: Path, result: Result) -> None:
     content = json.loads(json.dumps(content, allow_nan=False))
     content["checksum"] = _checksum(content)
     try:
+        while result.moves:
+            old, new = result.moves.pop(0)
+            old.rename(new)
         with atomic(file) as f:
             f.write((json.dumps(content, indent=None, separators=(",", ":")) + "\n").encode())
     except OSError as e:
@@ -214,12 +285,14 @@ def run_cell(
     done.  Under torchrun the processes share every run, and the first of them keeps the file.
 
     Raises ValueError for a specification that is not one, `provenance.UncommittedCode` before anything is computed
-    that the repository would keep, OSError when a file cannot be written, and whatever the study raises; a run that
-    diverges is a result (`final` None, `diverged` the round).
+    that the repository would keep, OSError when a file cannot be read or written, and whatever the study raises; a run
+    that diverges is a result (`final` None, `diverged` the round).
     """
-    spec = json.loads(json.dumps(spec, allow_nan=False))
+    spec = json.loads(_json(spec))
     study = studies.find(spec)
     specification.check(spec)
+    if not isinstance(seeds, Iterable):
+        raise ValueError(f"seeds={checks.brief(seeds)} is no list; use [0, 1, 2], or range(3) for as many")
     seeds = [checks.integer("seed", seed, 0) for seed in seeds]
     file, world = None if file is None else Path(file), distributed.world()
     folder = None if workshop is None else Path(workshop) / f"{identity(spec)}-{provenance.code(spec)}"
@@ -253,7 +326,7 @@ def run_cell(
                 "id": identity(spec, seed),
                 **found,
                 **_made_of(spec),
-                **provenance.machine(device),
+                **provenance.machine(device, spec),
                 **({"processes": world.size} if world.size > 1 else {}),
                 "seconds": round(seconds, 2),
             }
@@ -290,7 +363,7 @@ def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | N
     leave the stored trace (`tracing`).  None where nothing is older, or where no trace was kept.  Raises
     `provenance.UncommittedCode` like `run_cell`.
     """
-    file, spec = Path(file), json.loads(json.dumps(spec, allow_nan=False))
+    file, spec = Path(file), json.loads(_json(spec))
     if not file.exists():
         return None
     with _alone(file):
@@ -329,13 +402,23 @@ def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated:
     try:
         result = load(file, spec)
     except CorruptResult as e:
-        warnings.warn(f"{e}: it is run again", stacklevel=3)
-        return Result(spec)
+        aside = _free(file.with_name(f"{file.name}.damaged"))
+        warnings.warn(f"{e}; before it is replaced, it is renamed to {aside.name}", stacklevel=3)
+        return Result(spec, moves=[(file, aside)])
+    if set(seeds) - set(result.runs):
+        for said in result.replaces(file):
+            warnings.warn(said, stacklevel=3)
     again = result.outdated(seeds) if outdated else []
     if again and result.tuned and result.tuned.get("code") != provenance.code(spec):
-        return Result(spec)  # other seeds must not stay with a setting that is chosen anew
+        return Result(spec, moves=result.moves)  # other seeds must not stay with a setting that is chosen anew
     runs = {seed: run for seed, run in result.runs.items() if seed not in again}
-    return Result(spec, runs, result.tuned, result.trace)
+    return replace(result, runs=runs)
+
+
+def _free(file: Path) -> Path:
+    """This name, or with the first number that makes it one that no file has."""
+    names = itertools.chain([file], (file.with_name(f"{file.name}.{k}") for k in itertools.count(2)))
+    return next(name for name in names if not name.exists())
 
 
 def is_running(file: str | os.PathLike) -> bool:

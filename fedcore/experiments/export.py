@@ -21,7 +21,8 @@ def chosen(names: Sequence[str]) -> list[Table]:
 
 def text(names: Sequence[str], form: str, root: Path, seeds: Sequence[int] | None = None) -> str:
     """Pivots of the stored tables in a format of `FORMATS`: our mean and half the width of its 95 % interval over seeds
-    (Student's t), the source's value where it prints one, the mark of the verdict.
+    (Student's t), the source's value where it prints one, the mark of the verdict; in the title what speaks against
+    them (`overview.reservations`), which is part of every format.
 
     "" where nothing is stored.
     """
@@ -29,7 +30,8 @@ def text(names: Sequence[str], form: str, root: Path, seeds: Sequence[int] | Non
     for table, place in _stored(names, root):
         tidy = overview.frame(table, place, seeds)
         if len(tidy) and tidy["n"].any():
-            title = f"{table.name}, {place.profile}: {table.title}"
+            against = "; ".join(overview.reservations({table.name: tidy}))
+            title = f"{table.name}, {place.profile}: {table.title}{against and f' ({against})'}"
             parts.append(FORMATS[form](show.grid(table, tidy, interval=True), title, _legend(table, tidy)))
     return "\n\n".join(parts)
 
@@ -51,6 +53,11 @@ def pictures(names: Sequence[str], file: Path, root: Path, seeds: Sequence[int] 
     for path, (_, figure) in zip(files, drawn, strict=True):
         figure.savefig(path)
     return files
+
+
+def damaged(names: Sequence[str], root: Path) -> list[str]:
+    """What is wrong with the files of these tables that are left out."""
+    return [said for table, place in _stored(names, root) for said in overview.damaged(table, place)]
 
 
 def _stored(names: Sequence[str], root: Path) -> list[tuple[Table, Place]]:

@@ -29,7 +29,8 @@ NOT_RUN, BASE = "not run yet", "baseline"  # in place of a verdict
 def stored_cells(
     table: Table, place: Place, only: Collection[Key] | None = None
 ) -> dict[Key, tuple[Cell, Result | None]]:
-    """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged.
+    """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged or
+    cannot be read.
 
     only: read these alone.
     """
@@ -39,7 +40,7 @@ def stored_cells(
         if only is None or key in only:
             try:
                 out[key] = cell, standing(place, cell)
-            except CorruptResult:
+            except (CorruptResult, OSError):
                 out[key] = cell, None
     return out
 
@@ -113,15 +114,20 @@ def everything(root: Path) -> tuple[Any, list[str]]:
     """`frame` of every table and profile with results, one below the other, and what is wrong with damaged files."""
     import pandas as pd
 
-    frames, damaged = [], []
-    for table, place in stored_tables(root):
-        frames.append(frame(table, place))
-        for cell in table.cells(place.profile):
-            try:
-                standing(place, cell)
-            except CorruptResult as e:
-                damaged.append(str(e))
-    return pd.concat(frames, ignore_index=True), damaged
+    places = list(stored_tables(root))
+    frames = [frame(*here) for here in places]
+    return pd.concat(frames, ignore_index=True), [said for here in places for said in damaged(*here)]
+
+
+def damaged(table: Table, place: Place) -> list[str]:
+    """What is wrong with a table's files that are damaged or cannot be read, which `stored_cells` leaves out."""
+    out = []
+    for cell in table.cells(place.profile):
+        try:
+            standing(place, cell)
+        except (CorruptResult, OSError) as e:
+            out.append(str(e))
+    return out
 
 
 def listing(root: Path) -> Any:

@@ -223,12 +223,16 @@ def check_committed(file: Path, spec: Mapping[str, Any] | None = None) -> None:
     spec: None for a result of `library()`.  A file is kept when it lies in the package's own git repository and git
     does not ignore it.  Raises UncommittedCode.
     """
-    names = LIBRARY if spec is None else roots(spec)
-    if (changed := uncommitted(*SOURCES.reached(names))) and _is_kept(file.resolve()):
+    if (changed := _changed(spec)) and _is_kept(file.resolve()):
         raise UncommittedCode(
             f"{file} would keep a result of code that no commit holds: {', '.join(changed)} changed. Commit first; or "
             "use a results folder that git ignores, which `--uncommitted` does"
         )
+
+
+def _changed(spec: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The uncommitted files that a result reaches; None: one of `library()`."""
+    return uncommitted(*SOURCES.reached(LIBRARY if spec is None else roots(spec)))
 
 
 @cache
@@ -288,8 +292,8 @@ def superseded(spec: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 # --- the machine --------------------------------------------------------------------------------------------------
 
 
-def machine(device: str | None) -> dict[str, Any]:
-    """Device, threads, versions, commit, and the yardstick of the machine that computes here."""
+def machine(device: str | None, spec: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Device, threads, versions, the commit of a result of `spec`, and the yardstick of the machine that computes."""
     from .. import __version__
 
     used = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -299,16 +303,21 @@ def machine(device: str | None) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "version": __version__,
-        "commit": commit(),
+        "commit": commit(spec),
         "yardstick": round(yardstick(), 5),
     }
 
 
+def commit(spec: Mapping[str, Any] | None = None) -> str | None:
+    """The commit of the package's own repository, with "+" where `check_committed` would refuse to keep a result of
+    `spec`; None outside of one."""
+    head = _head()
+    return head and head + ("+" if _changed(spec) else "")
+
+
 @cache
-def commit() -> str | None:
-    """The commit of the package's own repository, with "+" when files of the package differ; None outside of one."""
-    head = _git("rev-parse", "--short=12", "HEAD")
-    return head and head + ("+" if uncommitted(*FILES) else "")
+def _head() -> str | None:
+    return _git("rev-parse", "--short=12", "HEAD")
 
 
 def processor() -> str:

@@ -31,8 +31,12 @@ def check(spec: Mapping[str, Any]) -> None:
             _named("method", spec["method"])
         if "run" in needed:
             _known("run", spec["run"], set(inspect.signature(simulate).parameters) - OURS, ("rounds",))
+            for name, allowed in checks.ranges(simulate).items():  # a search would come to the run's own check last
+                if name in spec["run"]:
+                    allowed.check(f"run: {name}", spec["run"][name])
             fed = set(inspect.signature(federation).parameters) - {"seed", "device"}
             _known("federation", spec["federation"], fed, ("source",))
+            _dealt(spec["federation"].get("partition", "IID"))
     if "better" in spec:
         checks.choice("better", spec["better"], BETTER)
     if "tune" in spec:
@@ -78,12 +82,16 @@ def _known(what: str, given: Any, known: Collection[str], needed: Collection[str
             raise ValueError(f"{what} lacks {key!r}; it needs {', '.join(needed)}")
 
 
-def _named(what: str, entry: Any) -> None:
+def _named(what: str, entry: Any, example: str = '["FedUp", {"alpha": 0.1}]') -> None:
     pair = isinstance(entry, list | tuple) and len(entry) == 2
     if not (pair and isinstance(entry[0], str) and isinstance(entry[1], Mapping)):
-        raise ValueError(
-            f'{what}={checks.brief(entry)}; use [name, {{arguments}}], such as ["FedUp", {{"alpha": 0.1}}]'
-        )
+        raise ValueError(f"{what}={checks.brief(entry)}; use [name, {{arguments}}], such as {example}")
+
+
+def _dealt(entry: Any) -> None:
+    lists = isinstance(entry, list | tuple) and entry and not any(isinstance(part, str | Mapping) for part in entry)
+    if not isinstance(entry, str) and not lists:
+        _named("partition", entry, '["IID", {}], or lists of indices')
 
 
 def called(what: str, make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
