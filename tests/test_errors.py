@@ -452,6 +452,33 @@ def test_divergence_names_its_round_and_client_whenever_it_is_looked_for(eval_ev
     assert isinstance(e.value, FloatingPointError)
 
 
+class DividesByZero(fc.SCAFFOLD):
+    """The server's vector `which` is infinite after round 4."""
+
+    def __init__(self, which):
+        super().__init__()
+        self.which = which
+
+    def aggregate(self, r, y):
+        new = super().aggregate(r, y)
+        return new | {self.which: new[self.which] / (r.t != 4)}
+
+
+@pytest.mark.parametrize("which", ["x", "c"])
+@pytest.mark.parametrize("eval_every", [1, 3, 50])
+def test_an_aggregate_that_leaves_the_finite_numbers_is_blamed_on_no_client(which, eval_every):
+    with pytest.raises(fc.Diverged, match=r"DividesByZero.aggregate left the finite numbers in round 4, .* 0") as e:
+        run(DividesByZero(which), rounds=20, eval_every=eval_every)
+    assert (e.value.round, e.value.client) == (4, None)
+    assert len(e.value.history.cohorts) == 5
+
+
+def test_clients_whose_sum_is_too_large_are_blamed_themselves():
+    with pytest.raises(fc.Diverged, match=r"client .* use a smaller lr") as e:
+        run(rounds=2000, lr=1e200, local_steps=1, eval_every=50)
+    assert e.value.client is not None
+
+
 def test_a_diverged_run_keeps_its_history():
     with pytest.raises(fc.Diverged) as e:
         run(Poisoned(), rounds=20, cohort=None)

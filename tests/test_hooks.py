@@ -1,7 +1,9 @@
 """A run that somebody listens to, that is stopped, scheduled, or whose clients are chosen, is as exact as any other."""
 
+import json
 import math
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -153,6 +155,83 @@ def test_what_it_raises_loses_no_round(fed, tmp_path):
     seen = []
     resumed = fc.simulate(fc.FedAvg(), fed, on_evaluate=patience(99, seen), checkpoint_dir=tmp_path, **RUN)
     assert same(resumed, fc.simulate(fc.FedAvg(), fed, **RUN))
+
+
+def at_round(t, error):
+    """A probe that raises when it sees round t, once."""
+    left = [t]
+
+    def probe(r, y):
+        if left == [r.t]:
+            left.clear()
+            raise error
+        return {}
+
+    return probe
+
+
+LEFT = []
+
+
+class Breaks(fc.FedAvg):
+    """Raises in the round that stands in LEFT, once."""
+
+    def aggregate(self, r, y):
+        if [r.t] == LEFT:
+            LEFT.clear()
+            raise KeyboardInterrupt
+        return fc.FedAvg.aggregate(self, r, y)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("no such number"), KeyboardInterrupt()], ids=repr)
+def test_whatever_ends_the_rounds_carries_the_history_up_to_there(fed, error):
+    with pytest.raises(type(error)) as e:
+        fc.simulate(fc.FedAvg(), fed, probes=[at_round(4, error)], **RUN)
+    whole = fc.simulate(fc.FedAvg(), fed, **RUN)
+    assert e.value.history.rows == [row for row in whole.rows if row[0] <= 5]
+    assert e.value.history.cohorts == whole.cohorts[:5]
+    assert torch.equal(e.value.history.params, fc.simulate(fc.FedAvg(), fed, **RUN | {"rounds": 5}).params)
+    assert "after 5 rounds; the history up to there is this error's .history" in e.value.__notes__[0]
+
+
+def test_a_checkpoint_that_cannot_be_written_costs_no_history(fed, tmp_path, monkeypatch):
+    def full(*args, **arrays):
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="no space left") as e:
+        fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path, checkpoint_every=3, **RUN)
+    assert max(t for t, *_ in e.value.history.rows) == len(e.value.history.cohorts) == 3
+
+
+def test_an_interrupt_within_a_round_leaves_a_checkpoint_of_those_before(fed, tmp_path):
+    LEFT.append(4)
+    run = RUN | {"checkpoint_dir": tmp_path, "checkpoint_every": 8, "eval_every": 3}
+    with pytest.raises(KeyboardInterrupt) as e:
+        fc.simulate(Breaks(), fed, **run)
+    assert len(e.value.history.cohorts) == 4
+    with np.load(tmp_path / "checkpoint.npz") as z:
+        assert json.loads(z["head"].tobytes())["t"] == 4
+    resumed = fc.simulate(Breaks(), fed, **run)
+    assert same(resumed, fc.simulate(Breaks(), fed, **RUN | {"eval_every": 3}))
+
+
+@pytest.mark.parametrize("where", ["a probe", "on_evaluate"])
+def test_an_interrupted_evaluation_is_made_again(fed, tmp_path, where):
+    probe, ends = at_round(4, KeyboardInterrupt()), patience(99)
+
+    def on_evaluate(t, metrics):
+        if where == "on_evaluate":
+            probe(types.SimpleNamespace(t=t - 1), None)
+        return ends(t, metrics)
+
+    run = {"probes": [probe] if where == "a probe" else [], "on_evaluate": on_evaluate}
+    run |= RUN | {"checkpoint_dir": tmp_path, "checkpoint_every": 8}
+    with pytest.raises(KeyboardInterrupt) as e:
+        fc.simulate(fc.FedAvg(), fed, **run)
+    assert len(e.value.history.cohorts) == 5
+    assert (tmp_path / "checkpoint.npz").exists() == (where == "on_evaluate"), "half an evaluation was kept"
+    assert same(fc.simulate(fc.FedAvg(), fed, **run), fc.simulate(fc.FedAvg(), fed, **RUN))
 
 
 def test_an_answer_that_is_no_truth_value_is_refused(fed):
