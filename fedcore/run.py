@@ -24,7 +24,7 @@ from .objective.protocol import Objective
 from .progress import bar as progress_bar
 from .progress import somebody_looks
 from .round import Seen, check_both, on, play
-from .settings import BatchSize, Cohort, LocalSteps, Settings, Weighting
+from .settings import BatchSize, Cohort, LocalSteps, Settings, Weighting, check_batches
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 OnEvaluate = Callable[[int, dict[str, float]], bool | None]
@@ -122,6 +122,8 @@ def simulate(
         local_steps=local_steps, batch_size=batch_size, server_lr=server_lr, weight_decay=weight_decay, clip=clip,
         momentum=momentum, weighting=weighting, seed=seed,
     )  # fmt: skip
+    # where `on_evaluate` may end the run, the rounds before its first look are certain
+    check_batches(method, fed, s, rounds if on_evaluate is None else min(rounds, eval_every))
     if chunk is None:
         chunk = chunk_size(method, fed, s)
     world = distributed.world()

@@ -14,6 +14,7 @@ import torch
 from . import checks, hooks, rng
 from .algorithms.method import Method, Work
 from .checks import Within
+from .engine import OneSample
 from .objective.protocol import Objective
 
 HOOKS = (
@@ -130,6 +131,32 @@ class Settings:
         named = asdict(self)
         changing = {k: v for k, v in vars(self).items() if isinstance(v, ByRound)}
         return named | {k: {"by round": list(v)} for k, v in changing.items()}
+
+
+def check_batches(method: Method, fed: Objective, s: Settings, rounds: int) -> None:
+    """ValueError where a client of these rounds has a batch of 1 sample in a whole pass, which batch norm cannot take.
+
+    Fewer local steps than a pass may not come to it.
+    """
+    engine, known = getattr(fed, "engine", None), {}
+    for t in range(rounds if engine is not None and engine.norms else 0):
+        work = s.work(method, t)
+        setting = work.batch_size, work.steps, work.walk
+        if setting not in known:
+            B = fed.sizes if work.batch_size is None else np.minimum(fed.sizes, work.batch_size)
+            passes = -(-fed.sizes // B)
+            whole = passes <= (0 if work.walk else np.inf if work.steps is None else work.steps)
+            known[setting] = (B == 1) | (whole & (fed.sizes - (passes - 1) * B == 1))
+        if known[setting].any() and (lone := [i for i in s.cohort_of(t, fed.n) if known[setting][i]]):
+            if not fed.takes_one_sample():
+                raise OneSample(alone(lone[0], fed, work, t))
+            return
+
+
+def alone(client: int, fed: Objective, work: Work, t: int) -> str:
+    """The client whose batch of one sample it is."""
+    size = int(fed.sizes[client])
+    return f"client {client} of round {t} has {size} sample{'s'[: size > 1]} and batch_size={work.batch_size}: "
 
 
 def _by_round(name: str, f: Callable[[int], Any], rounds: int, check: Callable[[Any], Any]) -> ByRound:
