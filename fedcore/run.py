@@ -384,14 +384,32 @@ class Run:
         """What the probes give, as rows of the history."""
         rows: list[Row] = []
         for probe in self.probes:
-            for name, value in probe(r, y).items():
-                value = torch.as_tensor(value).detach().cpu().double()
+            found = probe(r, y)
+            if not isinstance(found, Mapping):
+                raise TypeError(f"{_called(probe)} gave {checks.brief(found)}; return a mapping {{name: value}}")
+            for name, value in found.items():
+                value = self.probed(probe, name, value, r.m)
                 if value.ndim == 0:
                     rows.append((self.t, name, None, float(value)))
                 else:
                     pairs = sorted(zip(r.ids.tolist(), value.tolist(), strict=True))
                     rows += [(self.t, name, client, v) for client, v in pairs]
         return rows
+
+    def probed(self, probe: Probe, name: str, value: Any, m: int) -> Tensor:
+        """The value of a probe, on the host; TypeError or ValueError where it is none, or has a metric's name."""
+        said = f"{_called(probe)} gave {name!r}"
+        try:
+            value = torch.as_tensor(value).detach().cpu().double()
+        except (TypeError, ValueError, RuntimeError) as e:
+            raise TypeError(f"{said}: {checks.brief(value)}; return a number or one for each client [{m}]") from e
+        if value.ndim and value.shape != (m,):
+            raise ValueError(f"{said} of shape {tuple(value.shape)}; return a number or one for each client [{m}]")
+        if any(
+            (name, not value.ndim) == (known, client is None) for t, known, client, _ in self.history.rows if t == 0
+        ):
+            raise ValueError(f"{said}, the name of a metric, which it would replace; use another name")
+        return value
 
     def evaluate_clients(self, seen: Seen | None) -> None:
         """The clients' models, one row of the history for each client and metric."""
@@ -415,6 +433,10 @@ class Run:
         if fed.normalise == "client" and fed.classifies:
             pooled = world.first(lambda: float(fed.evaluate(x, "pooled")["accuracy"]))
             self.history.rows.append((self.t, "accuracy_pooled", None, pooled))
+
+
+def _called(probe: Probe) -> str:
+    return f"the probe {getattr(probe, '__name__', None) or repr(probe)}"
 
 
 def _finite(vectors: Iterable[Tensor]) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -192,7 +194,10 @@ def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
 
 
 def check_method(method: Any) -> None:
-    """TypeError for what is no method, and for a hook that takes other arguments than it is called with."""
+    """TypeError for what is no method, and for a hook that takes other arguments than it is called with.
+
+    Warns of a function whose name is nearly a hook's that its class does not have: nothing would ever call it.
+    """
     if not isinstance(method, Method):
         hint = "an instance such as fc.FedAvg()" if isinstance(method, type) else "a method such as fc.FedAvg()"
         raise TypeError(f"method={method!r}; use {hint}")
@@ -208,3 +213,12 @@ def check_method(method: Any) -> None:
                 f"{type(method).__name__}.{name} does not take what it is called with ({e}); "
                 f"write def {name}({', '.join(['self', *wanted])})"
             ) from None
+    for kind in (k for k in type(method).__mro__ if not k.__module__.startswith("fedcore")):
+        for name in (n for n, v in vars(kind).items() if callable(v) and not hasattr(Method, n)):
+            near = difflib.get_close_matches(name, set(HOOKS) - vars(kind).keys(), 1, 0.85)
+            if near and not name.startswith("_"):
+                warnings.warn(
+                    f"{kind.__name__}.{name} is no hook and is never called by a round; rename it to {near[0]} if it "
+                    "is to be one, or give it a name that is less like it",
+                    stacklevel=5,
+                )

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -192,6 +193,56 @@ def test_whatever_ends_the_rounds_carries_the_history_up_to_there(fed, error):
     assert e.value.history.cohorts == whole.cohorts[:5]
     assert torch.equal(e.value.history.params, fc.simulate(fc.FedAvg(), fed, **RUN | {"rounds": 5}).params)
     assert "after 5 rounds; the history up to there is this error's .history" in e.value.__notes__[0]
+
+
+def gives(name, value):
+    def my_probe(r, y):
+        return {name: value}
+
+    return my_probe
+
+
+@pytest.mark.parametrize(
+    ("probe", "error", "words"),
+    [
+        (gives("accuracy", 1.0), ValueError, "my_probe gave 'accuracy', the name of a metric.*another name"),
+        (gives("a", "high"), TypeError, r"my_probe gave 'a': 'high'; return a number or one for each client \[3\]"),
+        (gives("a", torch.ones(5)), ValueError, r"my_probe gave 'a' of shape \(5,\); return .* client \[3\]"),
+        (gives("a", torch.ones(3, 1)), ValueError, r"my_probe gave 'a' of shape \(3, 1\)"),
+        (lambda r, y: 3.0, TypeError, r"<lambda> gave 3.0; return a mapping"),
+    ],
+    ids=lambda v: str(v)[:20],
+)
+def test_what_a_probe_may_not_give_is_named(fed, probe, error, words):
+    with pytest.raises(error, match=words):
+        fc.simulate(fc.FedAvg(), fed, probes=[probe], **RUN)
+
+
+def test_a_probe_may_give_of_each_client_what_is_a_metric_of_the_server(fed):
+    h = fc.simulate(fc.FedAvg(), fed, probes=[gives("loss", torch.zeros(3))], **RUN)
+    assert h.final("loss") > 0 == h.final("loss", client=h.cohorts[-1][0])
+    with pytest.raises(ValueError, match="my_probe gave 'loss', the name of a metric"):
+        fc.simulate(fc.FedAvg(), fed, probes=[gives("loss", torch.zeros(3))], personal=True, **RUN)
+
+
+def test_a_function_that_is_nearly_a_hook_is_told_of(fed):
+    class Mine(fc.FedAvg):
+        def agregate(self, r, y):
+            return {"x": r.x}
+
+    class Helps(fc.FedAvg):
+        def aggregated(self, r, y):
+            return r.x + r.mean(y - r.x)
+
+        def aggregate(self, r, y):
+            return {"x": self.aggregated(r, y)}
+
+    with pytest.warns(UserWarning, match="Mine.agregate is no hook .* rename it to aggregate") as told:
+        fc.simulate(Mine(), fed, **RUN | {"rounds": 1})
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fc.simulate(Helps(), fed, **RUN | {"rounds": 1})
 
 
 def test_a_checkpoint_that_cannot_be_written_costs_no_history(fed, tmp_path, monkeypatch):
