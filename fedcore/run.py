@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -405,9 +406,8 @@ class Run:
             raise TypeError(f"{said}: {checks.brief(value)}; return a number or one for each client [{m}]") from e
         if value.ndim and value.shape != (m,):
             raise ValueError(f"{said} of shape {tuple(value.shape)}; return a number or one for each client [{m}]")
-        if any(
-            (name, not value.ndim) == (known, client is None) for t, known, client, _ in self.history.rows if t == 0
-        ):
+        first = itertools.takewhile(lambda row: row[0] == 0, self.history.rows)  # without what probes gave
+        if (name, value.ndim == 0) in ((metric, client is None) for _, metric, client, _ in first):
             raise ValueError(f"{said}, the name of a metric, which it would replace; use another name")
         return value
 
