@@ -86,9 +86,11 @@ class Store:
         self.path = Path(folder) / "checkpoint.npz"
         self.identity, self.bits = (json.loads(json.dumps(part)) for part in (identity, bits))
         self._saved = Arrays()
+        self._found: dict[str, Any] | None = None  # the head of the file that this run may replace
 
     def open(self) -> None:
         """Make the folder, and sweep what killed runs left there; OSError where it cannot be written."""
+        self._found = self._head()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.path.parent).close()
@@ -100,7 +102,16 @@ class Store:
         sweep(self.path.parent)
 
     def save(self, t: int, state: dict[str, Tensor], cohorts: list, rows: list) -> None:
-        """Write the checkpoint; a reader sees the old one or the new one, never half of one."""
+        """Write the checkpoint; a reader sees the old one or the new one, never half of one.
+
+        Raises CheckpointError where another run has written one here since this run began.
+        """
+        there = self._head()
+        if there is not None and there != self._found and (differs := self._differs(there)):
+            raise CheckpointError(
+                f"another run writes to {self.path}, which is left as it is ({differs}); give each run a "
+                "checkpoint_dir of its own"
+            )
         arrays = {f"state/{k}": v.detach().cpu().numpy() for k, v in state.items()}
         arrays |= self._saved.of(cohorts, rows)
         names = list(self._saved.names)
@@ -146,12 +157,9 @@ class Store:
             raise self._damaged(e) from e
         except Exception as e:  # damage shows in many ways: zip, npy header, JSON, or what is missing
             raise self._damaged(e) from e
-        saved, now = head["identity"], self.identity
-        differs = [k for k in {**now, **saved} if not _same(saved.get(k), now.get(k), head["t"])]
-        if differs:
-            listed = "; ".join(f"{k}: saved {_brief(saved.get(k))}, now {_brief(now.get(k))}" for k in differs)
+        if differs := self._differs(head):
             raise CheckpointError(
-                f"{self.path} belongs to another run ({listed}); use another checkpoint_dir, or resume=False"
+                f"{self.path} belongs to another run ({differs}); use another checkpoint_dir, or resume=False"
             )
         if head["t"] > rounds:
             raise CheckpointError(
@@ -165,6 +173,20 @@ class Store:
                 stacklevel=4,
             )
         return Saved(head["t"], state, cohorts, rows)
+
+    def _head(self) -> dict[str, Any] | None:
+        """What the file says of its run; None where there is no file, or none that can be read."""
+        try:
+            with np.load(self.path, allow_pickle=False) as z:
+                return json.loads(z["head"].tobytes())
+        except Exception:  # a damaged one is `load`'s to refuse, unless the run is to replace it
+            return None
+
+    def _differs(self, head: Mapping[str, Any]) -> str:
+        """In what the run of a checkpoint is another than this one; nothing where it is the same."""
+        saved, now = head["identity"], self.identity
+        names = [k for k in {**now, **saved} if not _same(saved.get(k), now.get(k), head["t"])]
+        return "; ".join(f"{k}: saved {_brief(saved.get(k))}, now {_brief(now.get(k))}" for k in names)
 
     def _damaged(self, e: Exception) -> CheckpointError:
         return CheckpointError(

@@ -17,20 +17,25 @@ Row = tuple[int, str, int | None, float]
 
 
 class Diverged(FloatingPointError):
-    """A client's parameters are no longer finite.  `.round`, `.client`, and `.history` of everything before.
+    """A model is no longer finite.  `.round`, `.client`, and `.history` of everything before.
 
+    `.client` is None where all clients' models were finite and what the method's `aggregate` made of them was not.
     The history's `params` and server vectors are those of the last evaluation, its `cohorts` end with this round;
     client states are as the failing round left them.
     """
 
-    def __init__(self, round: int, client: int, history: History) -> None:
+    def __init__(self, round: int, client: int | None, history: History) -> None:
         self.round, self.client, self.history = round, client, history
         lr = history.settings["lr"]
         lr = lr["by round"][round] if isinstance(lr, dict) else lr
-        super().__init__(
+        what = (
             f"client {client} left the finite numbers in round {round} with lr={lr:g}; use a smaller lr, clip, or a "
-            "milder hyper-parameter. The history up to there is in this error's .history"
+            "milder hyper-parameter"
+            if client is not None
+            else f"{type(history.method).__name__}.aggregate left the finite numbers in round {round}, in which the "
+            "models of all clients were finite; look there for a division by 0 or the root of a negative number"
         )
+        super().__init__(f"{what}. The history up to there is in this error's .history")
 
 
 @dataclass

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from . import checks, hooks
 from .algorithms.method import Method, Round
+from .engine import OneSample
 from .engine.descent import clipped
 from .memory import Drawn, Place, State
 from .objective.network import Federation
 from .objective.protocol import Objective
 from .objective.quadratic import Quadratic
-from .settings import Settings, check_method
+from .settings import Settings, alone, check_method
 
 Watch = Callable[[Round, Tensor], None]
 
@@ -109,12 +110,19 @@ def play(
         server={k: v.to(place.base) for k, v in state.server.items()}, rows=drawn.rows(), total=place.total(drawn),
     )  # fmt: skip
 
-    with hooks.unchanged(method, "prepare", r):
-        r = place.prepare(method, r, drawn)
-    with hooks.unchanged(method, "broadcast", r):
-        Y = place.iterates(hooks.broadcast(method, r), r.m)
-    for small, y in place.pieces(r, Y):
-        local_steps(method, small, y, watch)
+    try:
+        with hooks.unchanged(method, "prepare", r):
+            r = place.prepare(method, r, drawn)
+        with hooks.unchanged(method, "broadcast", r):
+            Y = place.iterates(hooks.broadcast(method, r), r.m)
+        for small, y in place.pieces(r, Y):
+            local_steps(method, small, y, watch)
+    except OneSample as e:  # the engine knows no clients
+        counts = fed.sizes[plan.clients][None] if plan.counts is None else plan.counts
+        lone = plan.clients[(counts == 1).any(0)][:1]
+        if not len(lone):
+            raise
+        raise OneSample(alone(lone[0], fed, work, t)) from e
     with hooks.unchanged(method, "aggregate", r, Y):
         new = place.aggregate(method, r, Y, drawn, state)
     return place.put(state, new, drawn, t), Seen(r, Y, drawn)

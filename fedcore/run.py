@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from .objective.protocol import Objective
 from .progress import bar as progress_bar
 from .progress import somebody_looks
 from .round import Seen, check_both, on, play
-from .settings import BatchSize, Cohort, LocalSteps, Settings, Weighting
+from .settings import BatchSize, Cohort, LocalSteps, Settings, Weighting, check_batches
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 OnEvaluate = Callable[[int, dict[str, float]], bool | None]
@@ -96,9 +97,10 @@ def simulate(
 
     In a process group of torch.distributed, as under torchrun, the processes share the run: `fedcore.distributed`.
 
-    Raises ValueError and TypeError for arguments out of range, Diverged when a client leaves the finite numbers,
-    CheckpointError for a damaged or foreign checkpoint, OSError for a folder that cannot be written.  What
-    `on_evaluate` raises carries the history up to there as `.history`; the checkpoint has it too.
+    Raises ValueError and TypeError for arguments out of range, Diverged when a model leaves the finite numbers,
+    CheckpointError for a damaged or foreign checkpoint, OSError for a folder that cannot be written.  Whatever ends the
+    rounds, a Ctrl-C too, carries the history up to there as `.history`.  What `on_evaluate` raises and a Ctrl-C between
+    two rounds or within one leave a checkpoint of the rounds that are done (a Ctrl-C where there is one process).
     """
     check_both(method, fed)
     if callable(probes):
@@ -121,6 +123,8 @@ def simulate(
         local_steps=local_steps, batch_size=batch_size, server_lr=server_lr, weight_decay=weight_decay, clip=clip,
         momentum=momentum, weighting=weighting, seed=seed,
     )  # fmt: skip
+    # where `on_evaluate` may end the run, the rounds before its first look are certain
+    check_batches(method, fed, s, rounds if on_evaluate is None else min(rounds, eval_every))
     if chunk is None:
         chunk = chunk_size(method, fed, s)
     world = distributed.world()
@@ -151,8 +155,9 @@ class Run:
     settings: dict[str, Any]
     on_evaluate: OnEvaluate | None = None
     t: int = 0
-    unchecked: list[tuple[int, np.ndarray, np.ndarray, Tensor, Tensor]] = field(default_factory=list)
+    unchecked: list[tuple[int, np.ndarray, np.ndarray, Tensor, Tensor, Tensor]] = field(default_factory=list)
     largest: tuple[int, float, int, int] | None = None
+    whole: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.state = self.place.start()
@@ -212,14 +217,30 @@ class Run:
         """The rounds from here to the last."""
         begin, h = time.perf_counter(), self.history
         bar = _bar(self.method, self.t, rounds, progress)
-        if self.t == 0:
-            self.evaluate(None)
-        for t in range(self.t, self.t if self.stopped() else rounds):
+        try:
+            if self.t == 0:
+                self.evaluate(None)
+            if not self.stopped():
+                self.play(rounds, store, save_every, bar)
+            h.params, h.state = self.state["x"], self.place.everyone(self.state)
+        except BaseException as e:
+            self.leave(e, store)
+            raise
+        finally:
+            bar.close()
+            h.seconds = time.perf_counter() - begin
+        return h
+
+    def play(self, rounds: int, store: checkpoint.Store | None, save_every: int, bar: Any) -> None:
+        """Rounds, with their evaluations and checkpoints, to the last or to where `on_evaluate` ends them."""
+        for t in range(self.t, rounds):
+            before = self.state.server
             self.state, seen = play(self.method, self.fed, self.state, t, self.s, self.place)
             self.t = t + 1
-            h.cohorts.append(seen.cohort)
+            self.history.cohorts.append(seen.cohort)
             if len(self.place.dealt(seen.drawn)):
-                self.unchecked.append((t, seen.round.ids, seen.round.plan.steps, *_size(seen.y)))
+                found = *_size(seen.y), _finite(before.values())
+                self.unchecked.append((t, seen.round.ids, seen.round.plan.steps, *found))
             last = self.t == rounds
             saving = store is not None and (self.t % save_every == 0 or last)
             evaluating = self.t % self.settings["eval_every"] == 0 or last
@@ -227,6 +248,7 @@ class Run:
                 self.check_finite()
             if evaluating:
                 self.evaluate(seen)
+            self.whole = self.marks()
             if saving:
                 self.save(store)
             bar.update()
@@ -240,10 +262,30 @@ class Run:
                         self.save(store)
                 if ends:
                     break
-        bar.close()
-        h.params, h.state = self.state["x"], self.place.everyone(self.state)
-        h.seconds = time.perf_counter() - begin
-        return h
+
+    def marks(self) -> tuple[int, ...]:
+        """Numbers that change with everything a round writes: where they are the same, nothing was begun since."""
+        versions = (v._version for v in self.state.values())  # tensors count what is written to them
+        return self.t, len(self.history.rows), int(self.state.visits.sum()), *versions
+
+    def leave(self, e: BaseException, store: checkpoint.Store | None) -> None:
+        """Give the history to an error that ends the rounds; an interrupt leaves a checkpoint where a round was whole.
+
+        One process saves alone; of several, the others wait elsewhere.
+        """
+        h, alone = self.history, self.place.world.size == 1
+        if getattr(e, "history", None) is h:  # one that knows more than this
+            return
+        if alone:
+            h.params, h.state = self.state["x"], dict(self.state)
+        e.history = h
+        e.add_note(f"raised after {len(h.cohorts)} rounds; the history up to there is this error's .history")
+        if isinstance(e, KeyboardInterrupt) and store is not None and alone and self.whole == self.marks():
+            try:
+                self.check_finite()
+                self.save(store)
+            except Exception as failure:
+                e.add_note(f"there is no checkpoint of them: {failure}")
 
     def save(self, store: checkpoint.Store) -> None:
         """The checkpoint of the rounds done."""
@@ -286,31 +328,35 @@ class Run:
         ends, failure = self.place.world.first(ask)
         if failure:  # all processes know it, and leave together
             self.history.state = self.place.everyone(self.state)
-            e = raised[0] if raised else RuntimeError(f"on_evaluate failed on process 0: {failure}")
-            e.history = self.history
-            e.add_note(f"raised by on_evaluate after {t} rounds; the history up to there is this error's .history")
-            raise e
+            raise raised[0] if raised else RuntimeError(f"on_evaluate failed on process 0: {failure}")
         return ends
 
     def check_finite(self) -> None:
         """Look at the rounds since the last look; one synchronisation for all of them."""
         lost = None
-        for t, clients, steps, finite, size in self.unchecked:
+        for t, clients, steps, finite, size, began in self.unchecked:
             if not bool(finite.all()):
                 row = int((~finite).int().argmax())
-                lost = (t, -int(steps[row]), int(clients[row]))  # in the order of the whole plan's rows
+                lost = (t, -int(steps[row]), int(clients[row]), bool(began))  # in the order of the whole plan's rows
                 break
             row = int(size.argmax())
             self.largest = (t, float(size[row]), int(steps[row]), -int(clients[row]))
         self.unchecked = []
         reports = self.place.world.objects((lost, self.largest))
         losses = [lost for lost, _ in reports if lost is not None]
+        self.largest = max((largest for _, largest in reports if largest is not None), default=None)
         if losses:
-            t, _, client = min(losses)
-            raise self._diverged(t, client)
-        self.largest = max(largest for _, largest in reports if largest is not None)
+            t, _, client, began = min(losses)
+            raise self._diverged(t, client) if began or not self.moderate() else self._diverged(t - 1, None)
 
-    def _diverged(self, t: int, client: int) -> Diverged:
+    def moderate(self) -> bool:
+        """Whether the clients' models of the last round looked at leave sums and squares of them in the numbers.
+
+        Then it was no client that made a server's vector infinite, but what `aggregate` computed.
+        """
+        return self.largest is not None and self.largest[1] < torch.finfo(self.fed.dtype).max ** 0.5
+
+    def _diverged(self, t: int, client: int | None) -> Diverged:
         self.history.cohorts = self.history.cohorts[: t + 1]
         everyone = self.place.everyone(self.state)
         self.history.state |= {k: v for k, v in everyone.items() if k in self.state.clients}
@@ -321,6 +367,8 @@ class Run:
         world, h = self.place.world, self.history
         metrics = world.first(lambda: {k: float(v) for k, v in self.fed.evaluate(self.state["x"]).items()})
         if seen is not None and not math.isfinite(metrics.get("loss", 0.0)):
+            if self.moderate() and not _finite([self.state["x"]]):
+                raise self._diverged(self.t - 1, None)
             raise self._diverged(self.largest[0], -self.largest[3])
         h.params, h.state = self.state["x"], dict(self.state)
         h.rows += [(self.t, name, None, value) for name, value in metrics.items()]
@@ -337,14 +385,31 @@ class Run:
         """What the probes give, as rows of the history."""
         rows: list[Row] = []
         for probe in self.probes:
-            for name, value in probe(r, y).items():
-                value = torch.as_tensor(value).detach().cpu().double()
+            found = probe(r, y)
+            if not isinstance(found, Mapping):
+                raise TypeError(f"{_called(probe)} gave {checks.brief(found)}; return a mapping {{name: value}}")
+            for name, value in found.items():
+                value = self.probed(probe, name, value, r.m)
                 if value.ndim == 0:
                     rows.append((self.t, name, None, float(value)))
                 else:
                     pairs = sorted(zip(r.ids.tolist(), value.tolist(), strict=True))
                     rows += [(self.t, name, client, v) for client, v in pairs]
         return rows
+
+    def probed(self, probe: Probe, name: str, value: Any, m: int) -> Tensor:
+        """The value of a probe, on the host; TypeError or ValueError where it is none, or has a metric's name."""
+        said = f"{_called(probe)} gave {name!r}"
+        try:
+            value = torch.as_tensor(value).detach().cpu().double()
+        except (TypeError, ValueError, RuntimeError) as e:
+            raise TypeError(f"{said}: {checks.brief(value)}; return a number or one for each client [{m}]") from e
+        if value.ndim and value.shape != (m,):
+            raise ValueError(f"{said} of shape {tuple(value.shape)}; return a number or one for each client [{m}]")
+        first = itertools.takewhile(lambda row: row[0] == 0, self.history.rows)  # without what probes gave
+        if (name, value.ndim == 0) in ((metric, client is None) for _, metric, client, _ in first):
+            raise ValueError(f"{said}, the name of a metric, which it would replace; use another name")
+        return value
 
     def evaluate_clients(self, seen: Seen | None) -> None:
         """The clients' models, one row of the history for each client and metric."""
@@ -368,6 +433,15 @@ class Run:
         if fed.normalise == "client" and fed.classifies:
             pooled = world.first(lambda: float(fed.evaluate(x, "pooled")["accuracy"]))
             self.history.rows.append((self.t, "accuracy_pooled", None, pooled))
+
+
+def _called(probe: Probe) -> str:
+    return f"the probe {getattr(probe, '__name__', None) or repr(probe)}"
+
+
+def _finite(vectors: Iterable[Tensor]) -> Tensor:
+    """Whether all of them are finite, for the device to answer."""
+    return torch.stack([torch.isfinite(v).all() for v in vectors]).all()
 
 
 def _size(Y: Tensor) -> tuple[Tensor, Tensor]:

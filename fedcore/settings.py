@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ import torch
 from . import checks, hooks, rng
 from .algorithms.method import Method, Work
 from .checks import Within
+from .engine import OneSample
 from .objective.protocol import Objective
 
 HOOKS = (
@@ -132,6 +135,32 @@ class Settings:
         return named | {k: {"by round": list(v)} for k, v in changing.items()}
 
 
+def check_batches(method: Method, fed: Objective, s: Settings, rounds: int) -> None:
+    """ValueError where a client of these rounds has a batch of 1 sample in a whole pass, which batch norm cannot take.
+
+    Fewer local steps than a pass may not come to it.
+    """
+    engine, known = getattr(fed, "engine", None), {}
+    for t in range(rounds if engine is not None and engine.norms else 0):
+        work = s.work(method, t)
+        setting = work.batch_size, work.steps, work.walk
+        if setting not in known:
+            B = fed.sizes if work.batch_size is None else np.minimum(fed.sizes, work.batch_size)
+            passes = -(-fed.sizes // B)
+            whole = passes <= (0 if work.walk else np.inf if work.steps is None else work.steps)
+            known[setting] = (B == 1) | (whole & (fed.sizes - (passes - 1) * B == 1))
+        if known[setting].any() and (lone := [i for i in s.cohort_of(t, fed.n) if known[setting][i]]):
+            if not fed.takes_one_sample():
+                raise OneSample(alone(lone[0], fed, work, t))
+            return
+
+
+def alone(client: int, fed: Objective, work: Work, t: int) -> str:
+    """The client whose batch of one sample it is."""
+    size = int(fed.sizes[client])
+    return f"client {client} of round {t} has {size} sample{'s'[: size > 1]} and batch_size={work.batch_size}: "
+
+
 def _by_round(name: str, f: Callable[[int], Any], rounds: int, check: Callable[[Any], Any]) -> ByRound:
     """f(0), ..., f(rounds - 1), each checked; an error says in which round."""
     values = []
@@ -165,7 +194,10 @@ def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
 
 
 def check_method(method: Any) -> None:
-    """TypeError for what is no method, and for a hook that takes other arguments than it is called with."""
+    """TypeError for what is no method, and for a hook that takes other arguments than it is called with.
+
+    Warns of a function whose name is nearly a hook's that its class does not have: nothing would ever call it.
+    """
     if not isinstance(method, Method):
         hint = "an instance such as fc.FedAvg()" if isinstance(method, type) else "a method such as fc.FedAvg()"
         raise TypeError(f"method={method!r}; use {hint}")
@@ -181,3 +213,12 @@ def check_method(method: Any) -> None:
                 f"{type(method).__name__}.{name} does not take what it is called with ({e}); "
                 f"write def {name}({', '.join(['self', *wanted])})"
             ) from None
+    for kind in (k for k in type(method).__mro__ if not k.__module__.startswith("fedcore")):
+        for name in (n for n, v in vars(kind).items() if callable(v) and not hasattr(Method, n)):
+            near = difflib.get_close_matches(name, set(HOOKS) - vars(kind).keys(), 1, 0.85)
+            if near and not name.startswith("_"):
+                warnings.warn(
+                    f"{kind.__name__}.{name} is no hook and is never called by a round; rename it to {near[0]} if it "
+                    "is to be one, or give it a name that is less like it",
+                    stacklevel=5,
+                )

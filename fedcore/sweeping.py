@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,10 +103,15 @@ def _checked(
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
             raise ValueError(f"grid[{name!r}]={values!r}; use a list of values, one at least")
+        equal = [digest(v, containers=name not in LISTENERS) for v in values]
+        if repeated := [v for v, key in zip(values, equal, strict=True) if equal.count(key) > 1]:
+            raise ValueError(f"grid[{name!r}] has {checks.brief(repeated[0])} more than once; use each value once")
     if twice := sorted(set(grid) & set(fixed)):
         raise ValueError(f"{twice[0]} stands in the grid and beside it; use one of the two")
     if "method" not in grid and "method" not in fixed:
         raise ValueError('no method; use "method": [fc.FedAvg(), ...] in the grid, or method=fc.FedAvg()')
+    if "rounds" not in grid and "rounds" not in fixed:
+        raise ValueError("no rounds; use rounds=100, say, or a list of them in the grid")
     takes = _takes(federation)
     for name in [*grid, *fixed]:
         if name in OURS:
@@ -204,7 +210,12 @@ def _one(call: Call, fed: Objective, folder: Any, timeout: float = -1) -> dict[s
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_suffix(".lock"), timeout=timeout):  # two sweeps on one folder: the second waits, and reads
         if file.exists():
-            return json.loads(file.read_text(encoding="utf-8"))["result"]
+            try:
+                return json.loads(file.read_text(encoding="utf-8"))["result"]
+            except (ValueError, KeyError, TypeError) as e:
+                aside = file.with_suffix(".damaged")
+                file.replace(aside)
+                warnings.warn(f"{file} is damaged ({e}) and now {aside.name}; its run is made again", stacklevel=2)
         result = _run(fed, called, seed, checkpoint_dir=file.with_suffix(""))
         with atomic(file) as f:
             f.write(json.dumps({"identity": belongs, "result": result}).encode())

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -67,11 +68,18 @@ def simulate_many(
         raise ValueError("runs is empty; give at least one mapping of arguments of simulate")
     if "checkpoint_dir" in shared and len(runs) > 1:
         raise ValueError(f"checkpoint_dir={shared['checkpoint_dir']!r} for {len(runs)} runs; give each run its own")
+    folders: dict[Path, int] = {}
     for number, one in enumerate(runs):
         if not isinstance(one, Mapping):
             raise TypeError(f"runs[{number}]={checks.brief(one)}; use a mapping of arguments of simulate")
         if twice := sorted(set(one) & set(shared)):
             raise ValueError(f"{twice[0]} stands in runs[{number}] and beside it; use one of the two")
+        folder = one.get("checkpoint_dir")
+        known = isinstance(folder, str | os.PathLike)  # else `simulate` says what is allowed
+        if known and (first := folders.setdefault(Path(folder).resolve(), number)) != number:
+            raise ValueError(
+                f"checkpoint_dir={str(folder)!r} of runs[{number}] is that of runs[{first}]; give each run its own"
+            )
     shown = bar("runs", len(runs), 0, "run", shows(progress), each=True)
 
     def simulate(one: Mapping[str, Any], joined: Objective) -> History | Diverged:

@@ -10,6 +10,7 @@ import os
 import pickle
 import socket
 import struct
+import warnings
 from pathlib import Path
 
 import helpers as h
@@ -537,3 +538,38 @@ def test_a_pickle_in_a_pack_is_never_executed(tmp_path):
     with pytest.raises(ValueError, match="allow_pickle=False"):
         fc.data.load("mine", tmp_path)
     assert not (tmp_path / "exploded").exists()
+
+
+# --- data that come client by client, and what they may look like -----------------------------------------------------
+
+
+def clients_data(*counts):
+    x, y = h.images(sum(counts), (1, 4, 4), 3)
+    ends = np.cumsum(counts)[:-1]
+    return list(zip(np.split(x, ends), np.split(y, ends), strict=True))
+
+
+@pytest.mark.parametrize("empty", [(np.zeros((0, 1, 4, 4), np.uint8), np.zeros(0, int)), ([], np.zeros(0, int))])
+def test_a_client_without_samples_is_named_and_not_left_out(empty):
+    first, last = clients_data(9, 9)
+    with pytest.raises(ValueError, match="client 1 has no samples; leave it out"):
+        fc.federation([first, empty, last], model="mlp")
+
+
+def test_data_by_name_and_pairs_of_training_and_test_data_say_what_is_accepted():
+    first, last = clients_data(9, 9)
+    with pytest.raises(ValueError, match=r"keys \['a', 'b'\]; use list\(source.values\(\)\)"):
+        fc.federation({"a": first, "b": last}, model="mlp")
+    with pytest.raises(ValueError, match=r"use a tuple of two lists.*\[\(test_x, test_y\), ...\]"):
+        fc.federation([(first, last), (last, first)], model="mlp")
+    assert fc.federation(([first, last], [last, first]), model="mlp").n == 2
+
+
+def test_test_labels_without_training_samples_are_told_of():
+    x, y = h.images(30, (1, 4, 4), 3)
+    with pytest.warns(UserWarning, match=r"2 of 3 test samples .* no training sample has \(4, 7\)") as told:
+        fc.federation(((x, y), (x[:3], np.array([0, 4, 7]))), 3, model="mlp")
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fc.federation(((x, y), (x[:3], y[:3])), 3, model="mlp")

@@ -433,6 +433,36 @@ def test_batch_norm_of_a_single_sample_is_explained():
     run(federation=federation, batch_size=None)
 
 
+def normed(*sizes, path="auto"):
+    return h.network(sizes, flat(nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), path=path)
+
+
+@pytest.mark.parametrize("path", ["auto", "sequential"])
+def test_a_client_whose_pass_ends_with_one_sample_is_named_before_round_0(path):
+    seen, federation = [], normed(8, 9, 8, path=path)
+    with pytest.raises(ValueError, match=r"client 1 of round 4 has 9 samples and batch_size=4: .*1 sample"):
+        run(federation=federation, batch_size=4, rounds=9, cohort=lambda t: [t // 4], probes=[seen.append])
+    assert not seen
+    # no round has this client, or a whole pass of his
+    run(federation=federation, batch_size=4, rounds=3, cohort=lambda t: [0, 2])
+    run(federation=federation, batch_size=4, local_steps=2)
+    run(fc.FedSMB(), federation, batch_size=4)
+    run(federation=federation, batch_size=4, rounds=9, cohort=lambda t: [t // 4], on_evaluate=lambda t, m: t == 3)
+    with pytest.raises(ValueError, match=r"client 1 .* has 1 sample and batch_size=None"):
+        run(federation=normed(8, 1), batch_size=None)
+
+
+def test_a_client_who_comes_to_one_sample_later_is_named_too():
+    with pytest.raises(ValueError, match=r"client 1 of round 2 has 9 samples and batch_size=4: .*1 sample") as e:
+        run(fc.FedSMB(), normed(8, 9), batch_size=4, rounds=9)
+    assert len(e.value.history.cohorts) == 2
+
+
+def test_batch_norm_over_the_places_of_a_picture_takes_one_sample():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    run(federation=h.network((8, 9), model), batch_size=4)
+
+
 # --- divergence ---------------------------------------------------------------------------------------------------
 
 
@@ -450,6 +480,33 @@ def test_divergence_names_its_round_and_client_whenever_it_is_looked_for(eval_ev
         run(Poisoned(), rounds=20, eval_every=eval_every)
     assert (e.value.round, e.value.client) == (4, 3)
     assert isinstance(e.value, FloatingPointError)
+
+
+class DividesByZero(fc.SCAFFOLD):
+    """The server's vector `which` is infinite after round 4."""
+
+    def __init__(self, which):
+        super().__init__()
+        self.which = which
+
+    def aggregate(self, r, y):
+        new = super().aggregate(r, y)
+        return new | {self.which: new[self.which] / (r.t != 4)}
+
+
+@pytest.mark.parametrize("which", ["x", "c"])
+@pytest.mark.parametrize("eval_every", [1, 3, 50])
+def test_an_aggregate_that_leaves_the_finite_numbers_is_blamed_on_no_client(which, eval_every):
+    with pytest.raises(fc.Diverged, match=r"DividesByZero.aggregate left the finite numbers in round 4, .* 0") as e:
+        run(DividesByZero(which), rounds=20, eval_every=eval_every)
+    assert (e.value.round, e.value.client) == (4, None)
+    assert len(e.value.history.cohorts) == 5
+
+
+def test_clients_whose_sum_is_too_large_are_blamed_themselves():
+    with pytest.raises(fc.Diverged, match=r"client .* use a smaller lr") as e:
+        run(rounds=2000, lr=1e200, local_steps=1, eval_every=50)
+    assert e.value.client is not None
 
 
 def test_a_diverged_run_keeps_its_history():

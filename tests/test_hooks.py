@@ -1,7 +1,10 @@
 """A run that somebody listens to, that is stopped, scheduled, or whose clients are chosen, is as exact as any other."""
 
+import json
 import math
 import sys
+import types
+import warnings
 
 import numpy as np
 import pytest
@@ -153,6 +156,133 @@ def test_what_it_raises_loses_no_round(fed, tmp_path):
     seen = []
     resumed = fc.simulate(fc.FedAvg(), fed, on_evaluate=patience(99, seen), checkpoint_dir=tmp_path, **RUN)
     assert same(resumed, fc.simulate(fc.FedAvg(), fed, **RUN))
+
+
+def at_round(t, error):
+    """A probe that raises when it sees round t, once."""
+    left = [t]
+
+    def probe(r, y):
+        if left == [r.t]:
+            left.clear()
+            raise error
+        return {}
+
+    return probe
+
+
+LEFT = []
+
+
+class Breaks(fc.FedAvg):
+    """Raises in the round that stands in LEFT, once."""
+
+    def aggregate(self, r, y):
+        if [r.t] == LEFT:
+            LEFT.clear()
+            raise KeyboardInterrupt
+        return fc.FedAvg.aggregate(self, r, y)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("no such number"), KeyboardInterrupt()], ids=repr)
+def test_whatever_ends_the_rounds_carries_the_history_up_to_there(fed, error):
+    with pytest.raises(type(error)) as e:
+        fc.simulate(fc.FedAvg(), fed, probes=[at_round(4, error)], **RUN)
+    whole = fc.simulate(fc.FedAvg(), fed, **RUN)
+    assert e.value.history.rows == [row for row in whole.rows if row[0] <= 5]
+    assert e.value.history.cohorts == whole.cohorts[:5]
+    assert torch.equal(e.value.history.params, fc.simulate(fc.FedAvg(), fed, **RUN | {"rounds": 5}).params)
+    assert "after 5 rounds; the history up to there is this error's .history" in e.value.__notes__[0]
+
+
+def gives(name, value):
+    def my_probe(r, y):
+        return {name: value}
+
+    return my_probe
+
+
+@pytest.mark.parametrize(
+    ("probe", "error", "words"),
+    [
+        (gives("accuracy", 1.0), ValueError, "my_probe gave 'accuracy', the name of a metric.*another name"),
+        (gives("a", "high"), TypeError, r"my_probe gave 'a': 'high'; return a number or one for each client \[3\]"),
+        (gives("a", torch.ones(5)), ValueError, r"my_probe gave 'a' of shape \(5,\); return .* client \[3\]"),
+        (gives("a", torch.ones(3, 1)), ValueError, r"my_probe gave 'a' of shape \(3, 1\)"),
+        (lambda r, y: 3.0, TypeError, r"<lambda> gave 3.0; return a mapping"),
+    ],
+    ids=lambda v: str(v)[:20],
+)
+def test_what_a_probe_may_not_give_is_named(fed, probe, error, words):
+    with pytest.raises(error, match=words):
+        fc.simulate(fc.FedAvg(), fed, probes=[probe], **RUN)
+
+
+def test_a_probe_may_give_of_each_client_what_is_a_metric_of_the_server(fed):
+    h = fc.simulate(fc.FedAvg(), fed, probes=[gives("loss", torch.zeros(3))], **RUN)
+    assert h.final("loss") > 0 == h.final("loss", client=h.cohorts[-1][0])
+    with pytest.raises(ValueError, match="my_probe gave 'loss', the name of a metric"):
+        fc.simulate(fc.FedAvg(), fed, probes=[gives("loss", torch.zeros(3))], personal=True, **RUN)
+
+
+def test_a_function_that_is_nearly_a_hook_is_told_of(fed):
+    class Mine(fc.FedAvg):
+        def agregate(self, r, y):
+            return {"x": r.x}
+
+    class Helps(fc.FedAvg):
+        def aggregated(self, r, y):
+            return r.x + r.mean(y - r.x)
+
+        def aggregate(self, r, y):
+            return {"x": self.aggregated(r, y)}
+
+    with pytest.warns(UserWarning, match="Mine.agregate is no hook .* rename it to aggregate") as told:
+        fc.simulate(Mine(), fed, **RUN | {"rounds": 1})
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fc.simulate(Helps(), fed, **RUN | {"rounds": 1})
+
+
+def test_a_checkpoint_that_cannot_be_written_costs_no_history(fed, tmp_path, monkeypatch):
+    def full(*args, **arrays):
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="no space left") as e:
+        fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path, checkpoint_every=3, **RUN)
+    assert max(t for t, *_ in e.value.history.rows) == len(e.value.history.cohorts) == 3
+
+
+def test_an_interrupt_within_a_round_leaves_a_checkpoint_of_those_before(fed, tmp_path):
+    LEFT.append(4)
+    run = RUN | {"checkpoint_dir": tmp_path, "checkpoint_every": 8, "eval_every": 3}
+    with pytest.raises(KeyboardInterrupt) as e:
+        fc.simulate(Breaks(), fed, **run)
+    assert len(e.value.history.cohorts) == 4
+    with np.load(tmp_path / "checkpoint.npz") as z:
+        assert json.loads(z["head"].tobytes())["t"] == 4
+    resumed = fc.simulate(Breaks(), fed, **run)
+    assert same(resumed, fc.simulate(Breaks(), fed, **RUN | {"eval_every": 3}))
+
+
+@pytest.mark.parametrize("where", ["a probe", "on_evaluate"])
+def test_an_interrupted_evaluation_is_made_again(fed, tmp_path, where):
+    probe, ends = at_round(4, KeyboardInterrupt()), patience(99)
+
+    def on_evaluate(t, metrics):
+        if where == "on_evaluate":
+            probe(types.SimpleNamespace(t=t - 1), None)
+        return ends(t, metrics)
+
+    run = {"probes": [probe] if where == "a probe" else [], "on_evaluate": on_evaluate}
+    run |= RUN | {"checkpoint_dir": tmp_path, "checkpoint_every": 8}
+    with pytest.raises(KeyboardInterrupt) as e:
+        fc.simulate(fc.FedAvg(), fed, **run)
+    assert len(e.value.history.cohorts) == 5
+    assert (tmp_path / "checkpoint.npz").exists() == (where == "on_evaluate"), "half an evaluation was kept"
+    assert same(fc.simulate(fc.FedAvg(), fed, **run), fc.simulate(fc.FedAvg(), fed, **RUN))
 
 
 def test_an_answer_that_is_no_truth_value_is_refused(fed):

@@ -208,6 +208,21 @@ def test_a_checkpoint_of_another_run_is_refused_and_says_in_what_it_differs(what
     assert saved.read_bytes() == before
 
 
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_run_does_not_replace_the_checkpoint_of_one_that_began_after_it(resume, tmp_path):
+    if not resume:  # there is one already, which the first run may replace
+        again(tmp_path, fc.FedAvg())
+
+    def meanwhile(t, metrics):
+        if t == 1:
+            again(tmp_path, resume=resume)
+
+    with pytest.raises(fc.CheckpointError, match=r"another run writes to .*lr: saved 0.1, now 0.2.*of its own") as e:
+        again(tmp_path, lr=0.2, on_evaluate=meanwhile, checkpoint_every=2, resume=resume)
+    assert len(e.value.history.cohorts) == 2
+    assert dump(again(tmp_path)) == dump(fc.simulate(fc.SCAFFOLD(), federation(), rounds=3, **RUN))
+
+
 @pytest.mark.parametrize("part", ["train_x", "test_x", "test_y"])
 def test_a_checkpoint_of_other_pictures_is_refused(part, saved):
     fed = federation()

@@ -66,12 +66,16 @@ def test_runs_that_train_at_once_give_what_one_after_another_gives(tmp_path):
     assert len(list(tmp_path.glob("*.json"))) == 16
 
 
-def test_equal_runs_at_once_do_not_wait_for_each_other(tmp_path):
-    settings = {"method": fc.FedAvg(), "at_once": None, "folder": tmp_path, **RUN}
-    frame = fc.sweep(digits64(0), {"lr": [0.1, 0.1]}, seeds=1, **settings)
-    assert len(list(tmp_path.glob("*.json"))) == 1
-    first, second = np.split(frame["value"].to_numpy(), 2)
-    assert (first == second).all()
+@pytest.mark.parametrize("at_once", [1, None])
+def test_a_cut_file_is_put_aside_and_its_run_made_again(tmp_path, at_once):
+    call = partial(fc.sweep, bowls(0), {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=1, folder=tmp_path, **RUN)
+    whole = call()
+    file = min(tmp_path.glob("*.json"))
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match=rf"{file.name} is damaged .*made again"):
+        pd.testing.assert_frame_equal(call(at_once=at_once), whole, check_exact=True)
+    assert file.with_suffix(".damaged").exists()
+    pd.testing.assert_frame_equal(call(), whole, check_exact=True)
 
 
 def test_a_run_that_fails_leaves_those_at_its_side():
@@ -180,11 +184,14 @@ def test_a_federation_that_is_made_is_the_same_for_all_seeds():
         ({"lr": [0.1]}, {"workers": 0}, "workers=0 is out of range"),
         ({"lr": [0.1]}, {"at_once": 0}, "at_once=0 is out of range"),
         ({"lr": [0.1]}, {"method": None}, "no method"),
+        ({"lr": [0.1]}, {"rounds": None}, "no rounds; use rounds=100"),
+        ({"lr": [0.1, 0.2, 0.1]}, {}, r"grid\['lr'\] has 0.1 more than once; use each value once"),
+        ({"server_lr": [1, 1]}, {}, r"grid\['server_lr'\] has 1 more than once"),
+        ({"partition": [fc.Dirichlet(0.1), fc.Dirichlet(0.1)]}, {}, r"has Dirichlet\(.* more than once"),
     ],
 )
 def test_a_wrong_call_is_refused_before_any_run(grid, more, words):
     settings = {"method": fc.FedAvg(), "rounds": 1} | more
-    if settings["method"] is None:
-        del settings["method"]
+    settings = {k: v for k, v in settings.items() if v is not None}
     with pytest.raises(ValueError, match=words):
         fc.sweep(bowls, grid, **settings)

@@ -144,7 +144,7 @@ def test_an_error_is_raised_when_the_others_have_ended():
     runs = [{"method": fc.FedAvg()}, {"method": Breaks()}]
     with pytest.raises(RuntimeError, match="no server today") as raised:
         fc.simulate_many(runs, federation(), rounds=3, cohort=3)
-    assert "runs[1] of 2" in raised.value.__notes__[0]
+    assert "runs[1] of 2" in raised.value.__notes__[-1]
     assert len(raised.value.results[0].cohorts) == 3
 
 
@@ -198,6 +198,12 @@ def test_an_interrupt_ends_the_threads(monkeypatch):
         ([{"lr": 0.1}], {"lr": 0.2}, ValueError, r"lr stands in runs\[0\] and beside it"),
         ([3], {}, TypeError, r"runs\[0\]=3; use a mapping"),
         ([{}, {}], {"checkpoint_dir": "x"}, ValueError, "for 2 runs; give each run its own"),
+        (
+            [{"checkpoint_dir": "x", "lr": 0.2}, {"checkpoint_dir": "x/../x"}],
+            {},
+            ValueError,
+            r"checkpoint_dir='x/../x' of runs\[1\] is that of runs\[0\]; give each run its own",
+        ),
         ([{"lr": -1.0}], {}, ValueError, "lr=-1 is out of range"),
         ([{}], {"at_once": 0}, ValueError, "at_once=0 is out of range"),
     ],

@@ -8,13 +8,15 @@ scikit-learn's digits for "digits"; LEAF folders for "femnist" and "shakespeare"
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from .. import checks
 from ..extras import needs
-from .arrays import Source, as_array, data_root, from_arrays, from_mapping
+from .arrays import PACK, Source, as_array, data_root, from_arrays, from_mapping
 from .datasets import from_dataset, is_dataset
 from .domains import digit_domains, digits_five
 from .readers import EMNIST_SPLITS, pack, read
@@ -53,9 +55,23 @@ def load(
         return source
     if isinstance(source, Mapping):
         if not {"train", "test"} <= source.keys():
-            return from_mapping("arrays", source, layout, targets)
+            if source and all(map(_is_part, source.values())):
+                raise ValueError(
+                    f"source is a mapping with the keys {checks.brief(list(source))}; use list(source.values()) for "
+                    f"one client each, a mapping with 'train' and 'test', or {PACK}"
+                )
+            return _told(from_mapping("arrays", source, layout, targets))
         source = (source["train"], source["test"])
     parts = source if isinstance(source, tuple) and len(source) == 2 and _is_part(source[0]) else (source,)
+    if isinstance(source, list) and source and all(isinstance(v, tuple) for v in (source[0], *source[0][:2])):
+        raise ValueError(
+            "source is a list of clients' training and test data; use a tuple of two lists, the training data of all "
+            "clients and their test data: ([(x, y), ...], [(test_x, test_y), ...])"
+        )
+    for i, one in enumerate(parts[0] if _is_by_client(parts[0]) else ()):
+        pair = isinstance(one, tuple) and len(one) == 2
+        if (is_dataset(one) and not len(one)) or (pair and np.shape(one[1])[:1] == (0,)):
+            raise ValueError(f"client {i} has no samples; leave it out of the list, or give it one at least")
     (x, y, owner, classes), *test = (_part(part) for part in parts)
     extra: dict[str, Any] = {"classes": classes, "by_client": owner is not None}
     if test:
@@ -68,9 +84,22 @@ def load(
         test_x, test_y, x, y = x[tested], y[tested], x[~tested], y[~tested]
         test_owner, owner = (None, None) if owner is None else (owner[tested], owner[~tested])
         extra["given"] = np.where(tested, -1, np.cumsum(~tested) - 1)
-    return from_arrays(
-        "arrays", x, y, test_x, test_y, layout, targets, train_owner=owner, test_owner=test_owner, **extra
+    return _told(
+        from_arrays("arrays", x, y, test_x, test_y, layout, targets, train_owner=owner, test_owner=test_owner, **extra)
     )
+
+
+def _told(source: Source) -> Source:
+    """The source; a warning where its test set has labels that its training set has not."""
+    unknown = np.setdiff1d(source.test_y, source.train_y) if source.has_classes else np.zeros(0)
+    if len(unknown):
+        warnings.warn(
+            f"{np.isin(source.test_y, unknown).sum()} of {len(source.test_y)} test samples have labels that no "
+            f"training sample has ({', '.join(map(str, unknown[:10]))}), which no model can learn; number the labels "
+            "of both sets alike, or give training samples of them",
+            stacklevel=5,
+        )
+    return source
 
 
 def _is_part(part: Any) -> bool:

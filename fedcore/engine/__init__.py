@@ -13,10 +13,10 @@ neurons, `replay` holds CUDA graphs and compiled paths.
 No function here reads a number from a device, so that none ever waits for one.
 """
 
-from .batch import Batch
+from .batch import Batch, OneSample
 from .choose import PATHS, SEQUENTIAL_FROM
 from .core import Engine
 from .loss import PLAIN, CustomLoss, Loss
 from .passes import counting
 
-__all__ = ["PATHS", "PLAIN", "SEQUENTIAL_FROM", "Batch", "CustomLoss", "Engine", "Loss", "counting"]
+__all__ = ["PATHS", "PLAIN", "SEQUENTIAL_FROM", "Batch", "CustomLoss", "Engine", "Loss", "OneSample", "counting"]

@@ -15,6 +15,13 @@ ONE_SAMPLE = (
 )
 
 
+class OneSample(ValueError):
+    """A batch of one sample, of which batch norm knows no variance; with the client, where it is known."""
+
+    def __init__(self, client: str = "") -> None:
+        super().__init__(f"{client}{ONE_SAMPLE}")
+
+
 @dataclass(frozen=True)
 class Batch:
     """One mini-batch per client: `x [m, B, ...]`, labels or targets `y [m, B, ...]`, weights `w [m, B]` (0 if padded).

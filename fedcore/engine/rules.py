@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from .. import models
 from . import recurrent, traced
-from .batch import ONE_SAMPLE
+from .batch import OneSample
 from .shapes import Activations, PerClient, PerSample, Pictures, Sequences, Vectors
 from .traced import Step, steps
 
@@ -584,7 +584,7 @@ class BatchNorm(Rule):
         """`batched` for features and pictures."""
         n, real = self.module, p.real
         if p.single and (x.dim() == 3 or x.shape[2:].numel() == 1):
-            raise ValueError(ONE_SAMPLE)
+            raise OneSample
         if x.dim() == 4 and real is None:
             return F.batch_norm(x, None, None, *scale_and_shift(self, p.params), training=True, eps=n.eps)
         # [m, B, C, positions]

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .. import models
-from .batch import ONE_SAMPLE, Batch
+from .batch import Batch, OneSample
 from .batched import Criterion, autocast, derivatives, directions, into
 from .loss import Loss
 from .shapes import Flat, Parameters, PerClient
@@ -109,7 +109,7 @@ class Sequential:
             except ValueError as e:
                 if count > 1 or not self.norms:
                     raise
-                raise ValueError(ONE_SAMPLE) from e
+                raise OneSample from e
         return logits if self.compute is None else logits.to(batch.w.dtype)
 
     @contextlib.contextmanager

@@ -23,7 +23,7 @@ from ..data.lists import Lists
 from ..data.normalisation import NORMALISE
 from ..data.partitions import IID, ByOwner, Dirichlet, Listed, Partition, Shards, checked
 from ..data.sources import Source, load
-from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss
+from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss, OneSample
 from ..engine.mapped import maps
 from ..engine.units import Neurons
 from ..identity import digest, network
@@ -336,6 +336,16 @@ class Federation:
                 found = logits.new_zeros(len(Y), width, *logits.shape[2:])
             found[rows, columns] = logits
         return found
+
+    def takes_one_sample(self) -> bool:
+        """Whether local steps may have batches of one sample: not where batch norm is to divide by its deviation."""
+        if not self.engine.norms:
+            return True
+        try:
+            self.logits(self.x0[None], self.plan(0, 0, np.zeros(1, int), steps=1, batch_size=1), 0)
+        except OneSample:
+            return False
+        return True
 
     def _full(self, Y: Tensor, plan: Plan, k: int, loss: Loss, along: Tensor | None) -> tuple[Tensor, Tensor]:
         """Gradients and losses of the whole local objectives, sums over parts of the clients' samples."""
