@@ -104,7 +104,10 @@ CHOSEN: dict[str, dict[str, tuple[float, dict[str, float]]]] = {
         "D-PSGD": (0.5, {}), "DFedAvg": (0.5, {}), "DFedAvgM": (0.5, {"momentum": 0.6}),
         "DFedSAM": (0.5, {"rho": 0.05}), "DFedGAM": (0.5, {"rho": 0.008}),
     },
-    "desk": {"D-PSGD": (0.2, {}), "DFedAvg": (0.1, {}), "DFedSAM": (0.1, {"rho": 0.008}), "DFedGAM": (0.1, {"rho": 0.0032})},
+    "desk": {
+        "D-PSGD": (0.2, {}), "DFedAvg": (0.1, {}), "DFedSAM": (0.1, {"rho": 0.008}),
+        "DFedGAM": (0.1, {"rho": 0.0032}),
+    },
 }  # fmt: skip
 WIDE = ", \u03c1 = 0.1"  # a row at the learning rate of the other, with a radius that changes the steps
 
