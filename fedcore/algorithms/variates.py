@@ -157,5 +157,7 @@ class FedPVR(Method):
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "c": r.c + r.sum(c_i - r.c_i) / r.n, "c_i": c_i}
 
     def cost(self, layout: Layout | None = None) -> Cost:
+        if layout is None and self.layers is None:
+            return Cost(note="down also c of the last layer, as written up too: its share is the network's matter")
         share = self.mask(layout, torch.zeros(layout.d if layout else 1)).double().mean().item()
         return Cost(down=1 + share, up=and_one(layout) if share else 1, note="as written, up as down")
