@@ -238,3 +238,51 @@ def test_a_stored_table_is_shown_with_each_profile_that_has_results(stored):
     file = next((root / "quick" / "t").glob("x.json"))
     file.write_text(file.read_text()[:-20])
     assert "t, quick" not in show.result("t", root).text, "a damaged file is no result"
+
+
+def test_a_question_of_the_books_own_has_a_verdict_and_is_no_claim_of_the_document(stored, monkeypatch):
+    root, write = stored
+    for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.6)):
+        write("quick", row, share)
+    both = [CLAIM, replace(CLAIM, name="b", own=True)]
+    for module in (claims, show):
+        monkeypatch.setattr(module, "every", lambda: both)
+    assert list(claims.summary(root)["claims"]) == [1]
+    assert "Of 1 central claims 1 hold" in show.headline(root).text
+    assert "1 more questions are this book's own" in show.headline(root).text
+    text = show.box(["a", "b"], root).text
+    assert text.count("verdict: holds") == 2
+    assert "§1, leaves open whether: x beats y" in text
+
+
+def test_runs_that_leave_a_question_open_do_not_decide_and_the_box_says_so(stored, monkeypatch):
+    root, write = stored
+    monkeypatch.setattr(show, "every", lambda: [CLAIM])
+    for row, share in (("x", 0.9), ("y", 0.6)):
+        write("quick", row, share)
+    text = show.box(["a"], root).text
+    assert "1 of 2 comparisons not run yet" in text
+    assert "runs that are incomplete do not decide" in text
+    assert "cannot be decided here" in text
+
+
+def test_an_interval_beside_zero_that_holm_keeps_open_is_told_from_one_that_holds_it():
+    table = definitions.Table("t", "", "S000", lambda profile: [], {"quick": "tiny"})
+    beside, around = (judge.Comparison(gap, 1.0, 0.0, 10, 0) for gap in (2.4, 0.5))
+    one, other = judge.decide([beside, around])
+    assert (one.word, other.word) == (judge.OPEN, judge.OPEN)
+    assert "open by Holm's rule" in claims._short(one, table)
+    assert "Holm" not in claims._short(other, table)
+
+
+def test_a_table_names_the_runs_that_its_mean_leaves_out_and_what_its_marks_say():
+    import pandas as pd
+
+    table = definitions.Table("t", "", "S000", lambda profile: [], {"quick": "tiny"}, against="y")
+    line = {"row": "x", "column": "c", "mean": 80.0, "sd": 1.0, "n": 5, "diverged": 2, "source": float("nan")}
+    tidy = pd.DataFrame([{**line, "verdict": judge.OPEN}, {**line, "row": "y", "diverged": 0, "verdict": "baseline"}])
+    grid = show.grid(table, tidy)
+    assert grid.loc["x", "c"] == "80.0 ± 1.0, 2 of 5 diverged ~"
+    assert grid.loc["y", "c"] == "80.0 ± 1.0"
+    assert show.legend(table, tidy) == "~ not distinguished: against y, all cells of the table one family of questions"
+    assert show.legend(table, tidy[1:]) == ""

@@ -166,3 +166,12 @@ def test_differences_and_equivalences_are_one_family():
     margin = 0.1 + 0.2 * 1.8  # p between 0.025 and 0.05: equal by itself, not as one of two questions
     assert 0.025 < alone.equivalence(margin) < 0.05
     assert judge.decide(pair, margin)[0].word == "not distinguished"
+
+
+def test_two_methods_that_always_diverge_are_not_called_equal():
+    guess = np.full((4, 1000), 0.1)
+    lost = judge.compare(guess, guess, diverged=(4, 4))
+    assert judge.decide([lost], margin=1.0)[0].word == judge.OPEN
+    assert judge.decide([judge.compare(guess, guess)], margin=1.0)[0].word == judge.EQUAL
+    both = judge.compare_values([np.nan] * 3, [np.nan] * 3)
+    assert "diverged: 3 and 3 of 3" in str(judge.decide([both])[0])

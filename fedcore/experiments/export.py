@@ -68,9 +68,8 @@ def _stored(names: Sequence[str], root: Path) -> list[tuple[Table, Place]]:
 def _legend(table: Table, tidy: Any) -> str:
     parts = ["Mean and half its 95 % interval over seeds (Student's t)"]
     parts += ["in brackets, what the source prints"] if tidy["source"].notna().any() else []
-    marks = [f"{mark} {word}" for word, mark in show.MARKS.items() if (tidy["verdict"] == word).any()]
-    against = f"against {table.against}, on the same seeds and test data"
-    return "; ".join([*parts, *([f"{', '.join(marks)}: {against}"] if marks else [])]) + "."
+    marks = show.legend(table, tidy)
+    return "; ".join([*parts, *([f"{marks}, on the same seeds and test data"] if marks else [])]) + "."
 
 
 def _markdown(grid: Any, title: str, legend: str) -> str:

@@ -159,7 +159,8 @@ def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pag
         words = f"{name}, {profile}: {table.title}. {table.captions[profile]}"
         if not table.figure:
             tidy, waiting = _run_so_far(overview.frame(table, place))
-            parts += [pages.table(grid(table, tidy), f"{words}{waiting}{_legend(table, tidy)}")] if len(tidy) else []
+            said = legend(table, tidy)
+            parts += [pages.table(grid(table, tidy), f"{words}{waiting}{said and f' {said}.'}")] if len(tidy) else []
         elif pictures and (picture := drawing(table, place, caption=words)):
             parts.append(pages.Html(picture.html(), f"{name}\n{picture!r}"))
     return together(parts or [pages.setting(not_run_yet=name)])
@@ -175,12 +176,10 @@ def _run_so_far(tidy: Any) -> tuple[Any, str]:
     return shown, f" Not run yet: {', and '.join(waiting)}." if waiting else ""
 
 
-def _legend(table: Table, tidy: Any) -> str:
-    """What the marks of a table say."""
-    said = set(tidy["verdict"])
-    marks = ", ".join(f"{mark} {word}" for word, mark in MARKS.items() if word in said)
-    whole = "corrected for all cells of this table; a claim corrects for its own questions alone"
-    return f" Against {table.against}: {marks}, {whole}." if marks else ""
+def legend(table: Table, tidy: Any) -> str:
+    """What the marks of a table say; "" where it has none."""
+    marks = ", ".join(f"{mark} {word}" for word, mark in MARKS.items() if (tidy["verdict"] == word).any())
+    return marks and f"{marks}: against {table.against}, all cells of the table one family of questions"
 
 
 def beside(name: str, column: str, words: Mapping[str, str], caption: str, root: Path | None = None) -> pages.Html:

@@ -323,7 +323,7 @@ def table2(profile: str) -> list[Cell]:
 _SEARCHED = (
     "Settings are chosen on validation data with {2} seeds of their own: five learning rates, times three values of "
     "the method's own parameter where it has one, for {0} on two seeds; a grid grows where its best value stands at an "
-    "end; then the best {1} again {3}."
+    "end; then the best {1}, and the best at each of the best {1} rates, again {3}."
 )
 _PAPER = "The source's data and models; what it leaves open is chosen as listed."
 TABLES = [

@@ -141,14 +141,15 @@ TABLES = [
         "dfedgam-table1", "Centralised and decentralised methods", "S002", table1,
         {"quick": "8x8 digits, 20 clients, 20 rounds of 4 local steps, an MLP; a server asks 4 clients, a client hears "
          "4. Chosen on validation data: five learning rates times three values of the method's own parameter, on two "
-         "seeds and for 8 rounds; the best three again in full on five. Equal gradients: as many local steps "
+         "seeds and for 8 rounds; the best three, and the best at each of the best three rates, again in full on five. "
+         "Equal gradients: as many local steps "
          "in all as gossiping clients take, by five times the rounds, in the search too; a step of DFedSAM or DFedGAM "
          "still costs more (table of costs). Equal traffic: ten times the rounds, SCAFFOLD 6.7 times, so that as many "
          "models are sent.",
          "desk": "CIFAR-10, 100 clients, 40 rounds of one epoch, a CNN with 16 and 32 channels (the source: LeNet; it "
          "does not say how many rounds and epochs); a server asks 10 clients, a client hears 10. Chosen as in quick: 4 "
-         "rounds, two seeds, the best two again for 12 rounds. Equal gradients: as many local steps, by ten times the "
-         "rounds, and a rate that falls as far in all.",
+         "rounds, two seeds, the best two again for 12 rounds, of DFedSAM, DFedGAM and server momentum at one rate. "
+         "Equal gradients: as many local steps, by ten times the rounds, and a rate that falls as far in all.",
          "paper": "CIFAR-10, LeNet, 100 clients."},
         LEFT_OPEN, proposed="DFedGAM",
     ),

@@ -174,7 +174,7 @@ LEFT_OPEN = (
 _SEARCHED = (
     " Mean over the clients' models after local training, each on the whole test set. Chosen on validation data of the "
     "training domains: five learning rates times three values of FedProx's mu and of ALA's learning rate, two seeds "
-    "and {} rounds each, growing at their ends; the best two again {}."
+    "and {} rounds each, growing at their ends; the best two, and the best at each of the best two rates, again {}."
 )
 _CAPTIONS = {
     "quick": "Five domains of digits made on the spot, 12x12 pixels, 160 training images each, a small CNN, 24 rounds."
@@ -200,8 +200,8 @@ TABLES.append(
 )  # fmt: skip
 _OWN_DOMAIN = (
     " Every client's model on the test images of its own domain. Chosen on validation data: five learning rates times "
-    "three values of the method's own parameter, two seeds and {} rounds each, growing at their ends; the best two "
-    "again {}."
+    "three values of the method's own parameter, two seeds and {} rounds each, growing at their ends; the best two, "
+    "and the best at each of the best two rates, again {}."
 )
 TABLES.append(
     Table(

@@ -403,7 +403,7 @@ DSE = ("HeteroFL", "Federated Dropout", "FedRolex", "DepthFL", "FedDSE")
 GSE = ("HeteroFL", "Federated Dropout", "FedRolex", "DepthFL", "FedGSE-CSL", "FedGSE-SPL")
 _SEARCHED = (
     " Chosen on validation data: five learning rates times FedDSE's temperature in three values, two seeds and {}, "
-    "growing at their ends; the best two again {}."
+    "growing at their ends; the best two, and the best at each of the best two rates, again {}."
 )
 _TABLES = {
     "quick": "8x8 digits; 40 clients, 8 a round; a small CNN (25 rounds) and the thesis' MLP (30)."
