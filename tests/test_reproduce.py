@@ -852,7 +852,7 @@ def lines(verdicts, gaps=None, values=None):
     source, mean = zip(*values, strict=True)
     return pd.DataFrame(
         {"row": [f"r{i}" for i in range(n)], "column": "q", "source": source, "mean": mean, "sd": 0.5, "n": 3,
-         "complete": True, "source_gap": gaps, "verdict": verdicts, "older": 0, "superseded": ""}
+         "diverged": 0, "complete": True, "source_gap": gaps, "verdict": verdicts, "older": 0, "superseded": ""}
     )  # fmt: skip
 
 

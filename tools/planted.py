@@ -270,7 +270,7 @@ SUBMODELS = [
         ("Submodel.split", "self.scaled", "False"),
         ("submodels._drawn", "rng.CAPACITY, t,", "rng.CAPACITY, 0,"),
         ("own_labels", '0.0 if reading == "zero"', '-1.0 if reading == "zero"'),
-        ("Neurons.only_owned", "&= owned", "|= owned"),
+        ("Neurons.only_owned", "&= rows", "|= rows"),
     ),
     *errors(
         REF,
@@ -323,7 +323,7 @@ SUBMODELS = [
         ("_teach", "strength * (D", "0.99 * strength * (D"),
         ("DepthFL.aggregate", "x + h, x)", "x + r.h, x)"),
         ("DepthFL.aggregate", "torch.where(r.mask, y - r.x, 0)", "0.99 * torch.where(r.mask, y - r.x, 0)"),
-        ("DepthFL.split", "np.ceil(", "np.floor(0.5 + "),
+        ("nested._depth", "np.ceil(", "np.floor(0.5 + "),
         ("algorithms.submodels._dealt", "counts - exact", "exact - counts"),
     ),
     *errors(

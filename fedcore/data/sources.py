@@ -63,7 +63,8 @@ def load(
             return _told(from_mapping("arrays", source, layout, targets))
         source = (source["train"], source["test"])
     parts = source if isinstance(source, tuple) and len(source) == 2 and _is_part(source[0]) else (source,)
-    if isinstance(source, list) and source and all(isinstance(v, tuple) for v in (source[0], *source[0][:2])):
+    first = source[0] if isinstance(source, list) and source else None
+    if isinstance(first, tuple) and all(isinstance(part, tuple) for part in first[:2]):
         raise ValueError(
             "source is a list of clients' training and test data; use a tuple of two lists, the training data of all "
             "clients and their test data: ([(x, y), ...], [(test_x, test_y), ...])"

@@ -71,7 +71,8 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
 
 
 def planned(tune: Mapping[str, Any], rounds: int) -> int:
-    """How many rounds a search takes at least, before any axis grows, where a run has so many `rounds`."""
+    """How many rounds a search takes, at most, before any axis grows and as long as a finalist ends, where a run has so
+    many `rounds`."""
     seeds = len(tune.get("seeds", [1000]))
     if "grid" in tune:
         return len(tune["grid"]) * seeds * rounds
@@ -79,7 +80,9 @@ def planned(tune: Mapping[str, Any], rounds: int) -> int:
     short, long = stages(tune)
     if short is None:
         return combinations * seeds * rounds
-    return combinations * min(seeds, 2) * short + tune.get("finalists", 3) * seeds * (long or rounds)
+    count, rates = tune.get("finalists", 3), len(tune["axes"].get("run.lr", [None]))
+    others = min(count, rates) - 1 if combinations > rates else 0  # the best at other rates than the best settings'
+    return combinations * min(seeds, 2) * short + min(count + others, combinations) * seeds * (long or rounds)
 
 
 def stages(tune: Mapping[str, Any]) -> tuple[int | None, int | None]:
