@@ -6,6 +6,7 @@ A range stands in the annotation, `alpha: NonNegative = 0.05`, of a dataclass's 
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
@@ -170,13 +171,25 @@ def arguments(function: F) -> F:
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise TypeError(f"{function.__name__}() {e}{_meant(kwargs, signature.parameters)}") from None
         for name, allowed in ranges(function).items():
             if name in given.arguments:
                 given.arguments[name] = allowed.check(name, given.arguments[name])
         return function(*given.args, **given.kwargs)
 
     return checked  # type: ignore[return-value]
+
+
+def _meant(given: Iterable[str], known: Iterable[str]) -> str:
+    """Which known name a name that is not known is likely to stand for; nothing where none is near."""
+    known = list(known)
+    for name in (name for name in given if name not in known):
+        if near := difflib.get_close_matches(name, known, 1):
+            return f"; for {name!r} use {near[0]!r}"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,9 @@ class History:
         pairs = [(t, v) for t, name, i, v in self.rows if name == metric and i == client]
         if not pairs:
             known = sorted({name for _, name, i, _ in self.rows if i == client})
-            raise KeyError(f"metric={metric!r} was not recorded; use one of {known}")
+            remedy = f"use one of {known}" if known or client is None else "use personal=True in the run"
+            of = "" if client is None else f" of client {client}"
+            raise KeyError(f"metric={metric!r}{of} was not recorded; {remedy}")
         t, v = zip(*pairs, strict=True)
         return np.array(t), np.array(v)
 

@@ -8,6 +8,7 @@ study's public code has them.
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -457,6 +458,15 @@ def build(
         model = MODELS[model]
     if not callable(model):
         raise TypeError(f"model={model!r}; use a name in {sorted(MODELS)}, a torch.nn.Module, or a function")
+    try:
+        inspect.signature(model).bind(tuple(shape), classes)
+    except TypeError as e:
+        raise TypeError(
+            f"model={model!r} does not take (shape, classes) ({e}); use a module, as in model=Net(), or a function "
+            "(shape, classes) -> torch.nn.Module"
+        ) from None
+    except ValueError:  # some callables tell no signature
+        pass
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.word(seed, rng.INIT))
         with RoundedOnce():

@@ -70,7 +70,9 @@ def simulate(
     local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of different size;
     `local_steps`, when given, is K for all.  batch_size: None is the full local batch.  A local step is gradient,
     + weight_decay * y, + the method's correction, then `clip` (each client's norm), then `momentum` (a buffer that is
-    new every round), then the step.  weighting: p_i = 1/m ("uniform") or N_i / sum N ("samples").
+    new every round), then the step.  weighting: p_i = 1/m ("uniform") or N_i / sum N ("samples") in the
+    server's mean; sums over all clients, as c of SCAFFOLD and h of FedDyn, count every client once, as published:
+    with either weighting these methods seek the optimum of the clients' plain mean.
 
     seed: decides cohorts and batches, each a function of (seed, round, client) alone.  eval_every: rounds between
     evaluations of the server model; the last round is always evaluated.  eval_on: the "test" data, or the "validation"
@@ -107,8 +109,8 @@ def simulate(
         raise TypeError(f"probes={probes!r} is one probe; use a list of them, probes=[...]")
     if not isinstance(probes, list | tuple) or not all(callable(probe) for probe in probes):
         raise TypeError(f"probes={checks.brief(probes)}; use a list of functions (round, y [m, d]) -> {{name: value}}")
-    if not isinstance(personal, bool):
-        checks.choice("personal", personal, ("local",))
+    if not isinstance(personal, bool) and not (isinstance(personal, str) and personal == "local"):
+        raise ValueError(f"personal={checks.brief(personal)} is not known; use True, False or 'local'")
     if personal and not isinstance(fed, Federation):
         raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
     if eval_on == "validation":

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import torch
 from filelock import FileLock, Timeout
 
 from . import checks, run, together
@@ -79,7 +81,8 @@ def sweep(
 
     Raises ValueError for names that nothing takes and for empty lists, `SweepFailed` after all runs when some failed.
     """
-    names, seeds = _checked(federation, grid, seeds, fixed)
+    grid = {name: _listed(values) for name, values in grid.items()}
+    names, seeds = _checked(federation, grid, _listed(seeds), fixed)
     with needs("batches", "fc.sweep"):  # now, and not after all runs
         import pandas  # noqa: F401
     settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[k] for k in names))]
@@ -94,6 +97,11 @@ def sweep(
     if failures:
         raise SweepFailed(frame, failures, len(jobs)) from failures[0][1]
     return frame
+
+
+def _listed(values: Any) -> Any:
+    """An array's or a tensor's values as a list of Python's numbers, anything else as it is."""
+    return values.tolist() if isinstance(values, np.ndarray | torch.Tensor) else values
 
 
 def _checked(

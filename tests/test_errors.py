@@ -44,6 +44,13 @@ class Items:
         return self.items[k]
 
 
+class Bare(torch.nn.Sequential):
+    """A network that takes no arguments."""
+
+    def __init__(self):
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(16, 3))
+
+
 def mse(z, y):
     return ((z[:, 0] - y) ** 2).mean()
 
@@ -92,6 +99,9 @@ def mapping(**changes) -> dict:
 
 # (call, exception, words of the message)
 SIMULATE = [
+    (lambda: fc.simulate(fc.FedAvg(), QUADRATIC, round=2), TypeError, "simulate() 'rounds' for 'round' use"),
+    (lambda: run(personal=1), ValueError, "personal=1 use True False 'local'"),
+    (lambda: run().curve("loss", client=1), KeyError, "metric='loss' of client 1 personal=True"),
     (lambda: run(cohort=5), ValueError, "cohort=5 4 clients cohort<=4"),
     (lambda: run(cohort=0), ValueError, "cohort=0 cohort>=1 cohort<=4 fraction None"),
     (lambda: run(cohort=-2), ValueError, "cohort=-2 cohort>=1"),
@@ -168,6 +178,9 @@ METHODS = [
     (lambda: run(fc.LocalOnly(), server_lr=0.5), ValueError, "server_lr=0.5 LocalOnly server_lr=1.0"),
 ]
 FEDERATION = [
+    (lambda: fed(modle="mlp"), TypeError, "federation() 'modle' use 'model'"),
+    (lambda: fed(model=Bare), TypeError, "Bare (shape, classes) model=Net()"),
+    (lambda: fed(model=lambda: NET), TypeError, "(shape, classes) model=Net()"),
     (lambda: fed("minst"), ValueError, "source='minst' mnist cifar10 minst.npz"),
     (lambda: fed(3), TypeError, "source=int name pair of arrays mapping"),
     (lambda: fed(clients=0), ValueError, "clients=0 clients>=1"),

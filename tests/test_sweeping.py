@@ -41,6 +41,12 @@ def test_every_setting_with_every_seed_is_the_run_of_simulate():
         pd.testing.assert_frame_equal(one[list(h.frame())].reset_index(drop=True), h.frame(), check_exact=True)
 
 
+def test_values_and_seeds_may_be_arrays():
+    listed = fc.sweep(bowls, {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=[3, 5], rounds=3)
+    arrays = fc.sweep(bowls, {"lr": np.array([0.1, 0.2])}, method=fc.FedAvg(), seeds=np.array([3, 5]), rounds=3)
+    pd.testing.assert_frame_equal(listed, arrays, check_exact=True)
+
+
 def test_processes_give_what_one_gives():
     alone = fc.sweep(bowls, {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=[3, 5], rounds=3)
     both = fc.sweep(bowls, {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=[3, 5], rounds=3, workers=2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +33,12 @@ class FedBN(Method):
 
     client_state = ("bn_i",)
     across = "sums"
+
+    def on(self, fed: Any) -> Any:
+        """The federation itself; a UserWarning where its model has no batch norm to keep."""
+        if fed.layout is not None and not fed.layout.batch_norm():
+            warnings.warn("FedBN on a model without batch norm is FedAvg; use a model that has some", stacklevel=6)
+        return fed
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"bn_i": x}
