@@ -89,13 +89,15 @@ def searched_cells(
     rows: Mapping[str, Row],
     seeds: int = 10,
     lrs: Sequence[float] = LRS,
+    finalists: int = 2,
 ) -> list[Cell]:
     """A column of `quick` or `desk`: every method with the protocol's search, settings chosen on validation data.
 
     short: rounds of the search's first runs; a second number: those of its finalists.  seeds: those that report.
+    finalists: of the searches of `desk`; those of `quick` have three.
     """
     stages: dict[str, Any] = {"rounds": short}
-    stages |= {"seeds": list(range(1000, 1005))} if profile == "quick" else {"finalists": 2}
+    stages |= {"seeds": list(range(1000, 1005))} if profile == "quick" else {"finalists": finalists}
     cells = []
     for name, row in rows.items():
         model = federation["model"]

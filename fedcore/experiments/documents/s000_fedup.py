@@ -137,7 +137,9 @@ def _cells4(profile: str, column: str, rows: dict[str, Row]) -> list[Cell]:
     """A column of Table 4, searched: five seeds of `desk` where a claim rests on the column, else three."""
     federation, run, _ = COLUMNS4[profile][column]
     short, seeds = (15, 10) if profile == "quick" else (30, 5 if column in _CLAIMED else 3)
-    return searched_cells(profile, column, federation, run, short, rows, seeds)
+    # of two finalists where clients are alike, FedAvg's best rate was none: one noisy run of 30 rounds had kept it out
+    finalists = 3 if column == "CIFAR-10, IID" else 2
+    return searched_cells(profile, column, federation, run, short, rows, seeds, finalists=finalists)
 
 
 def table4(profile: str) -> list[Cell]:
@@ -363,7 +365,7 @@ TABLES = [
          "desk": "CIFAR-10 with 100 clients, 10 % a round, one epoch of batches of 32, 300 rounds, a CNN with 16 and "
          "32 channels (the source: ResNet18, 1,500 rounds); MNIST by its 539 writers, and 105 writers of FEMNIST (the "
          "source: 3,400), with the source's CNN and batches of 20; 10,000 test images, of FEMNIST 1,685. "
-         + _SEARCHED.format("30 rounds", "two", "two", "in full"),
+         + _SEARCHED.format("30 rounds", "two (IID: three)", "two", "in full"),
          "paper": _PAPER},
         LEFT_OPEN, proposed="FedUp",
     ),
