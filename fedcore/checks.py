@@ -13,7 +13,7 @@ import math
 import numbers
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -73,6 +73,12 @@ def shape(name: str, value: Any, wanted: tuple[int, ...], hint: str) -> None:
         raise TypeError(f"{name}={type(value).__name__} is no tensor; use {hint}")
     if tuple(value.shape) != wanted:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, needed is {wanted}; use {hint}")
+
+
+def nearest(key: Any, known: Collection[str]) -> str:
+    """A remedy for an unknown key."""
+    near = difflib.get_close_matches(str(key), list(known), 1, 0.5)
+    return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
 
 
 def brief(value: Any) -> str:
@@ -168,28 +174,22 @@ def fields(instance: Any) -> None:
 def arguments(function: F) -> F:
     """The function, with its arguments checked by their annotations; whole numbers and numbers become int and float."""
     signature = inspect.signature(function)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
+        for name in [] if takes_any else [name for name in kwargs if name not in signature.parameters]:
+            raise TypeError(f"{function.__name__}() takes no {name!r}; {nearest(name, signature.parameters)}")
         try:
             given = signature.bind(*args, **kwargs)
         except TypeError as e:
-            raise TypeError(f"{function.__name__}() {e}{_meant(kwargs, signature.parameters)}") from None
+            raise TypeError(f"{function.__name__}(): {e}") from None
         for name, allowed in ranges(function).items():
             if name in given.arguments:
                 given.arguments[name] = allowed.check(name, given.arguments[name])
         return function(*given.args, **given.kwargs)
 
     return checked  # type: ignore[return-value]
-
-
-def _meant(given: Iterable[str], known: Iterable[str]) -> str:
-    """Which known name a name that is not known is likely to stand for; nothing where none is near."""
-    known = list(known)
-    for name in (name for name in given if name not in known):
-        if near := difflib.get_close_matches(name, known, 1):
-            return f"; for {name!r} use {near[0]!r}"
-    return ""
 
 
 @dataclass(frozen=True)

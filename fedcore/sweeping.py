@@ -67,7 +67,7 @@ def sweep(
     federation: a federation, or what makes one: called with `seed=` and with what `simulate` does not take
     (`partition` above).  Runs with one seed then differ in their settings alone: same clients, cohorts and batches.
     grid: values by name, of `method` and of arguments of `simulate` or of `federation`; fixed: the same for all runs.
-    seeds: a number of seeds from 0, or the seeds.
+    seeds: a number of seeds from 0, or the seeds.  Arrays do as lists.
 
     The frame has a column for each name in `grid` (numbers and texts as they are, the rest by their repr), `seed`,
     `diverged` (the round, <NA> for runs that stayed finite), and `round`, `metric`, `client`, `value` of

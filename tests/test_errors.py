@@ -99,7 +99,7 @@ def mapping(**changes) -> dict:
 
 # (call, exception, words of the message)
 SIMULATE = [
-    (lambda: fc.simulate(fc.FedAvg(), QUADRATIC, round=2), TypeError, "simulate() 'rounds' for 'round' use"),
+    (lambda: fc.simulate(fc.FedAvg(), QUADRATIC, round=2), TypeError, "simulate() takes no 'round' mean 'rounds'?"),
     (lambda: run(personal=1), ValueError, "personal=1 use True False 'local'"),
     (lambda: run().curve("loss", client=1), KeyError, "metric='loss' of client 1 personal=True"),
     (lambda: run(cohort=5), ValueError, "cohort=5 4 clients cohort<=4"),
@@ -178,7 +178,7 @@ METHODS = [
     (lambda: run(fc.LocalOnly(), server_lr=0.5), ValueError, "server_lr=0.5 LocalOnly server_lr=1.0"),
 ]
 FEDERATION = [
-    (lambda: fed(modle="mlp"), TypeError, "federation() 'modle' use 'model'"),
+    (lambda: fed(modle="mlp"), TypeError, "federation() takes no 'modle'; did you mean 'model'?"),
     (lambda: fed(model=Bare), TypeError, "Bare (shape, classes) model=Net()"),
     (lambda: fed(model=lambda: NET), TypeError, "(shape, classes) model=Net()"),
     (lambda: fed("minst"), ValueError, "source='minst' mnist cifar10 minst.npz"),

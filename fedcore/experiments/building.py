@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from .. import Federation, RandAugment, algorithms, federation, models, simulate, topology
+from .. import Federation, RandAugment, algorithms, checks, federation, models, simulate, topology
 from ..algorithms.averaging import FedAvg
 from ..data import domains, partitions
 from . import files
-from .specification import called, nearest
+from .specification import called
 
 
 def method_class(name: str) -> type[algorithms.Method]:
@@ -51,7 +51,7 @@ def _argument(key: str, value: Any) -> Any:
         name, arguments = value
         known = {kind.__name__: kind for kind in topology.Topology.__subclasses__()}
         if name not in known:
-            raise ValueError(f"topology {name!r} is not known; {nearest(name, known)}")
+            raise ValueError(f"topology {name!r} is not known; {checks.nearest(name, known)}")
         return called(name, known[name], arguments)
     return {float(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -76,7 +75,7 @@ def _known(what: str, given: Any, known: Collection[str], needed: Collection[str
         raise ValueError(f"{what} is {checks.brief(given)}; use a mapping with {', '.join(needed) or 'its settings'}")
     for key in given:
         if key not in known:
-            raise ValueError(f"{what} has {key!r}, which nothing reads; {nearest(key, known)}")
+            raise ValueError(f"{what} has {key!r}, which nothing reads; {checks.nearest(key, known)}")
     for key in needed:
         if key not in given:
             raise ValueError(f"{what} lacks {key!r}; it needs {', '.join(needed)}")
@@ -103,15 +102,9 @@ def called(what: str, make: Callable[..., Any], arguments: Mapping[str, Any]) ->
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for key in arguments:
             if key not in parameters:
-                raise ValueError(f"{what} takes no {key!r}; {nearest(key, list(parameters))}")
+                raise ValueError(f"{what} takes no {key!r}; {checks.nearest(key, list(parameters))}")
     for key, parameter in parameters.items():
         variable = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         if parameter.default is parameter.empty and not variable and key not in arguments:
             raise ValueError(f"{what} needs {key!r}; give it")
     return make(**arguments)
-
-
-def nearest(key: Any, known: Collection[str]) -> str:
-    """A remedy for an unknown key."""
-    near = difflib.get_close_matches(str(key), list(known), 1, 0.5)
-    return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"

@@ -33,8 +33,7 @@ LONGER = {
     "desk": {f"FedAvg{EQUAL}": 10, f"SCAFFOLD{EQUAL}": 10},
     "paper": {},
 }
-# row -> learning rate and the method's own parameter, as the searches of Table 1 at Dir-0.3 chose them; a test
-# compares
+# row -> learning rate and the method's own parameter, as the searches of Table 1 at Dir-0.3 chose them (tested)
 CHOSEN: dict[str, dict[str, tuple[float, dict[str, float]]]] = {
     "quick": {
         "D-PSGD": (0.5, {}), "DFedAvg": (0.5, {}), "DFedAvgM": (0.5, {"momentum": 0.6}),
@@ -186,14 +185,14 @@ TABLES = [
 
 def _asked(row: str, *rivals: str) -> dict[str, list[Question]]:
     """In desk, a row whose search at Dir-0.3 is not done yet is asked about there alone: it has no other cells."""
-    asked = {}
-    for profile in ("quick", "desk"):
-        one = {rival for rival in rivals if profile == "desk" and not {row, rival} <= CHOSEN["desk"].keys()}
-        asked[profile] = [
-            (row, rival, f"{DATA[profile]}, {name}")
-            for rival in rivals for name in PARTITIONS if name == "Dir-0.3" or rival not in one
-        ]  # fmt: skip
-    return asked
+
+    def partitions(profile: str, rival: str) -> list[str]:
+        return list(PARTITIONS) if profile == "quick" or {row, rival} <= CHOSEN["desk"].keys() else ["Dir-0.3"]
+
+    return {
+        profile: [(row, rival, f"{DATA[profile]}, {name}") for rival in rivals for name in partitions(profile, rival)]
+        for profile in ("quick", "desk")
+    }
 
 
 def _leads(row: str, rival: str) -> str:
