@@ -137,7 +137,7 @@ def _cells4(profile: str, column: str, rows: dict[str, Row]) -> list[Cell]:
     """A column of Table 4, searched: five seeds of `desk` where a claim rests on the column, else three."""
     federation, run, _ = COLUMNS4[profile][column]
     short, seeds = (15, 10) if profile == "quick" else (30, 5 if column in _CLAIMED else 3)
-    # of two finalists where clients are alike, FedAvg's best rate was none: one noisy run of 30 rounds had kept it out
+    # with two where clients are alike, one noisy run of 30 rounds kept FedAvg's best rate from the finals
     finalists = 3 if column == "CIFAR-10, IID" else 2
     return searched_cells(profile, column, federation, run, short, rows, seeds, finalists=finalists)
 
