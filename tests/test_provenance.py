@@ -235,6 +235,17 @@ def test_a_cosines_trace_hangs_neither_on_float32_nor_on_rounds_that_multiply_ro
     assert not tracing.alike(tracing.trace(spec), kept)
 
 
+def test_a_trace_ends_before_rounding_can_make_a_unit_tip_over():
+    def rounds(steps, method=("FedAvg", {})):  # the fewest that leave the same trace as more do
+        spec = merged(SPEC, {"method": method[1], "run": {"local_steps": steps}}) | {"method": list(method)}
+        traces = [tracing.trace(merged(spec, {"run": {"rounds": n}})) for n in range(1, 7)]
+        return 1 + traces.index(traces[-1])
+
+    assert [rounds(steps) for steps in (4, 10, 13, 24, 60)] == [5, 5, 3, 2, 2]
+    assert rounds(10, ("pFedMe", {"inner_steps": 5})) == 2, "its inner steps multiply rounding too"
+    assert rounds(10, ("FedSAM", {})) == 5
+
+
 def test_a_search_that_would_choose_or_try_otherwise_is_not_confirmed(tmp_path, monkeypatch):
     file = tmp_path / "cell.json"
     tuned = cells.run_cell(TUNED, [0], file=file).tuned

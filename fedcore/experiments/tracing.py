@@ -3,9 +3,11 @@
 A name that changes, or a faster layer, makes a stored result older than the code and changes nothing in it.  A trace is
 the first five rounds of seed 0 in seven numbers: five of the update of the model, a loss and an accuracy; a cell of the
 Mime ablation adds its cosine after them.  Code that
-gives the same trace but for rounding computes the same run; a rule that is changed by one per cent does not.  It is
-taken in float64: five rounds of a network with batch norm at a large rate multiply the rounding of float32 by 10^5, and
-a trace of float32 would tell one processor, or one number of threads, from another.
+gives the same trace but for rounding computes the same run; a rule that is changed by one per cent does not.
+
+A trace must not tell one processor, or one number of threads, from another.  It is therefore taken in float64, and of
+two to four rounds where a round has many steps: at a large rate a network with batch norm multiplies rounding by 1.4 in
+each of them, and where it has grown to 10^-8, units of the network tip over and the runs part.
 """
 
 from __future__ import annotations
@@ -17,28 +19,30 @@ import numpy as np
 import torch
 
 from .. import Diverged, simulate, start
+from ..algorithms.method import Method
 from . import studies
 from .building import build_federation, build_method
 from .tuning import choose
 
 TRAINED = ("simulate", "personal", "profiles", "clients", "domains", "gap", "mime", "overfitting", "rounds")
 ROUNDS = 5
+STEPS, GRADIENTS = 50, 100  # of a client, in all; two rounds are taken whatever they have
 TOLERANCE = 1e-3  # of the update's length; rounding makes 1e-10
 
 
 def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
-    """The trace of a specification without `tune`: the length of the update x^5 - x^0, its products with four
-    directions of +1 and -1, and test loss and accuracy; `[-round]` of a run that diverges before.  Of the study "mime"
-    also the cosine on the first steps after these rounds.
+    """The trace of a specification without `tune`: the length of the update x^5 - x^0 (`_rounds`), its products with
+    four directions of +1 and -1, and test loss and accuracy; `[-round]` of a run that diverges before.  Of the study
+    "mime" also the cosine on the first steps after these rounds.
 
     Of a study that is no training run it is the study's number with seed 0.
     """
     if spec["study"] not in TRAINED:
         return [float(studies.find(spec)(spec, 0, None, device)["final"])]
     fed = build_federation(spec["federation"], 0, device).to(dtype=torch.float64)
-    rounds = min(ROUNDS, spec["run"].get("rounds", ROUNDS))
-    run = {**spec["run"], "rounds": rounds, "eval_every": max(rounds, 1)}
     method = build_method(spec["method"], fed, spec["run"])
+    rounds = _rounds(spec["run"], method)
+    run = {**spec["run"], "rounds": rounds, "eval_every": max(rounds, 1)}
     try:
         history = simulate(method, fed, seed=0, **run)
     except Diverged as e:
@@ -52,6 +56,13 @@ def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
         found = studies.find(short)(short, 0, None, device)
         seen.append(-float(found["diverged"]) if found["final"] is None else found["final"])
     return [float(np.linalg.norm(update)), *(signs @ update).tolist(), *seen]
+
+
+def _rounds(run: Mapping[str, Any], method: Method) -> int:
+    """How many rounds a trace has."""
+    steps = run.get("local_steps", 1)  # runs of epochs have few and were seen to leave one trace everywhere
+    most = max(2, min(STEPS // steps, GRADIENTS // (steps * method.cost().gradients)))
+    return min(ROUNDS, most, run.get("rounds", ROUNDS))
 
 
 def alike(a: list[float], b: list[float]) -> bool:
