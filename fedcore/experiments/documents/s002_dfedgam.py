@@ -41,8 +41,8 @@ CHOSEN: dict[str, dict[str, tuple[float, dict[str, float]]]] = {
     },
     "desk": {
         "FedAvg": (0.1, {}), "FedAvg + server momentum": (0.1, {"server_momentum": 0.3}), "SCAFFOLD": (0.1, {}),
-        "D-PSGD": (0.2, {}), "DFedAvg": (0.1, {}), "DFedSAM": (0.1, {"rho": 0.008}),
-        "DFedGAM": (0.1, {"rho": 0.0032}),
+        "D-PSGD": (0.2, {}), "DFedAvg": (0.1, {}), "DFedAvgM": (0.1, {"momentum": 0.3}),
+        "DFedSAM": (0.2, {"rho": 0.02}), "DFedGAM": (0.2, {"rho": 0.02}),
     },
 }  # fmt: skip
 BELOW_ONE = {name: [0.0, 1.0] for name in ("method.server_momentum", "method.momentum")}
