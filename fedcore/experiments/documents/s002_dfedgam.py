@@ -159,8 +159,8 @@ TABLES = [
          "models are sent.",
          "desk": "CIFAR-10, 100 clients, 40 rounds of one epoch, a CNN with 16 and 32 channels (the source: LeNet; it "
          "does not say how many rounds and epochs); a server asks 10 clients, a client hears 10. Chosen as in quick, "
-         "at Dir-0.3: 4 rounds, two seeds, the best two again for 12 rounds, of DFedSAM and DFedGAM at one rate; on "
-         "the other partitions every method keeps these settings. "
+         "at Dir-0.3: 4 rounds, two seeds; the best two, and the best at each of the best two rates, again for 12 "
+         "rounds. On the other partitions every method keeps these settings. "
          "Equal gradients: as many local steps, by ten times the rounds, and a rate that falls as far in all.",
          "paper": "CIFAR-10, LeNet, 100 clients."},
         LEFT_OPEN, proposed="DFedGAM",
