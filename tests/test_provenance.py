@@ -244,6 +244,7 @@ def test_a_trace_ends_before_rounding_can_make_a_unit_tip_over():
     assert [rounds(steps) for steps in (4, 10, 13, 24, 60)] == [5, 5, 3, 2, 2]
     assert rounds(10, ("pFedMe", {"inner_steps": 5})) == 2, "its inner steps multiply rounding too"
     assert rounds(10, ("FedSAM", {})) == 5
+    assert tracing.trace(merged(SPEC, {"run": {"local_steps": None, "local_epochs": 1}})), "epochs, said in full"
 
 
 def test_a_search_that_would_choose_or_try_otherwise_is_not_confirmed(tmp_path, monkeypatch):

@@ -5,9 +5,9 @@ the first five rounds of seed 0 in seven numbers: five of the update of the mode
 Mime ablation adds its cosine after them.  Code that
 gives the same trace but for rounding computes the same run; a rule that is changed by one per cent does not.
 
-A trace must not tell one processor, or one number of threads, from another.  It is therefore taken in float64, and of
-two to four rounds where a round has many steps: at a large rate a network with batch norm multiplies rounding by 1.4 in
-each of them, and where it has grown to 10^-8, units of the network tip over and the runs part.
+A trace must not tell one processor, or one number of threads, from another.  It is therefore taken in float64, and
+ends after two to four rounds where a round has many steps: at a large rate a network with batch norm multiplies
+rounding by about 1.4 in a step, and once it has grown to 10^-8, units of the network tip over and the runs part.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TOLERANCE = 1e-3  # of the update's length; rounding makes 1e-10
 
 
 def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
-    """The trace of a specification without `tune`: the length of the update x^5 - x^0 (`_rounds`), its products with
-    four directions of +1 and -1, and test loss and accuracy; `[-round]` of a run that diverges before.  Of the study
-    "mime" also the cosine on the first steps after these rounds.
+    """The trace of a specification without `tune`: the length of the update x^R - x^0 after R rounds (`_rounds`), its
+    products with four directions of +1 and -1, and test loss and accuracy; `[-round]` of a run that diverges before.
+    Of the study "mime" also the cosine on the first steps after these rounds.
 
     Of a study that is no training run it is the study's number with seed 0.
     """
@@ -59,10 +59,10 @@ def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
 
 
 def _rounds(run: Mapping[str, Any], method: Method) -> int:
-    """How many rounds a trace has."""
-    steps = run.get("local_steps", 1)  # runs of epochs have few and were seen to leave one trace everywhere
-    most = max(2, min(STEPS // steps, GRADIENTS // (steps * method.cost().gradients)))
-    return min(ROUNDS, most, run.get("rounds", ROUNDS))
+    """How many rounds a trace has, at most those of the run."""
+    steps = run.get("local_steps") or 1  # runs of epochs have few and were seen to leave one trace everywhere
+    most = int(min(STEPS / steps, GRADIENTS / (steps * max(1, method.cost().gradients))))
+    return min(run.get("rounds", ROUNDS), max(2, min(ROUNDS, most)))
 
 
 def alike(a: list[float], b: list[float]) -> bool:
