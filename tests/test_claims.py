@@ -212,7 +212,7 @@ def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(store
     for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.9)):
         write("quick", row, share)
     text = show.headline(root).text
-    assert "Of 1 central claims 1 hold in part." in text
+    assert "Of 1 central claims 1 holds in part." in text
     assert "answered 2 questions: 1 as the document says, 0 the other way, and 1 remain open" in text
     assert "Half of the gaps that the documents print there are below 5.0 points; half of our questions" in text
 

@@ -31,7 +31,7 @@ MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
 ENDS = {
     "holds": "hold", "holds in part": "hold in part", "does not hold": "do not hold",
     "cannot be decided here": "cannot be decided here",
-}  # fmt: skip
+}  # fmt: skip  # verdict of one claim -> of several
 RESTS = {
     "proof": "proved or counted", "paper": "the document's setting", "desk": "real data, smaller scale",
     "quick": "small or made-up data",
@@ -284,7 +284,7 @@ def headline(root: Path | None = None) -> pages.Html:
     one = Counter(judge.verdict([answer], claim.expected) for claim, answer in answers)
     smallest = [a.detectable for claim, a in answers if get(claim.table).compared == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
-    ways = ", ".join(f"{verdicts[word]} {phrase}" for word, phrase in ENDS.items() if verdicts[word])
+    ways = _ways(verdicts)
     waiting = len(best) - verdicts.total()
     first = f"Of {len(best)} central claims {ways}{f', {waiting} are not run yet' if waiting else ''}. "
     first += f"A proof or a count settles {settled}; for the others runs answered {len(answers)} questions: "
@@ -297,13 +297,15 @@ def headline(root: Path | None = None) -> pages.Html:
     return pages.Html(f'<p class="fc-said">{said}</p>', said)
 
 
+def _ways(counts: Mapping[str, int]) -> str:
+    """How many claims ended in which verdict, in words."""
+    return ", ".join(f"{counts[word]} {word if counts[word] == 1 else ENDS[word]}" for word in ENDS if counts[word])
+
+
 def ended(root: Path | None = None) -> pages.Html:
     """The claim box of all documents together: how many claims ended how, document by document."""
     lines = claims_ended(root or results()).to_dict("records")
-    counts = [
-        f"{DOCUMENTS[line['document']]}: " + (", ".join(f"{line[w]} {ENDS[w]}" for w in ENDS if line[w]) or MISSING)
-        for line in lines
-    ]
+    counts = [f"{DOCUMENTS[line['document']]}: {_ways(line) or MISSING}" for line in lines]
     words = [word for word in ENDS if any(line[word] for line in lines)]
     mixed = "holds in part" if {*words} - {pages.VERDICTS[-1]} else pages.VERDICTS[-1]
     claim = f"{sum(line['claims'] for line in lines)} central claims in all"
