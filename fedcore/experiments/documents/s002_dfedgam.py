@@ -40,7 +40,8 @@ CHOSEN: dict[str, dict[str, tuple[float, dict[str, float]]]] = {
         "DFedSAM": (0.5, {"rho": 0.05}), "DFedGAM": (0.5, {"rho": 0.008}),
     },
     "desk": {
-        "FedAvg": (0.1, {}), "FedAvg + server momentum": (0.1, {"server_momentum": 0.3}), "SCAFFOLD": (0.1, {}),
+        "FedAvg": (0.1, {}), "FedAvg + server momentum": (0.1, {"server_momentum": 0.3}),
+        "FedSAM": (0.1, {"rho": 0.02}), "SCAFFOLD": (0.1, {}),
         "D-PSGD": (0.2, {}), "DFedAvg": (0.1, {}), "DFedAvgM": (0.1, {"momentum": 0.3}),
         "DFedSAM": (0.2, {"rho": 0.02}), "DFedGAM": (0.2, {"rho": 0.02}),
     },
