@@ -2,11 +2,13 @@
 
 import ast
 import base64
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fedcore import vector
 from fedcore.experiments import Cell, batch, cells, claims, judge, show
 from fedcore.experiments import table as definitions
 from fedcore.experiments.cells import identity
@@ -147,6 +149,16 @@ def test_verdicts_are_counted_by_document_and_by_what_they_rest_on(stored, monke
     write("quick", "z", 0.6)
     first, _ = claims.summary(root).to_dict("records")
     assert (first["holds"], first["not run yet"], first["by quick runs"]) == (2, 0, 2)
+
+
+def test_the_longest_labels_of_all_claims_leave_a_phone_room_for_the_picture():
+    gap = judge.compare(np.array([[1, 1, 0], [1, 0, 1]], bool), np.array([[1, 0, 0], [1, 0, 0]], bool))
+    questions = [q for claim in claims.every() for asked in (claim.questions or {}).values() for q in asked]
+    longest = sorted({f"{row} − {base}, {column}" for row, base, column in questions}, key=len)[-20:]
+    figure, _ = show._dots([show.Line(label, judge.decide([gap])[0], 0) for label in longest])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns where axes are left without room
+        vector.svg(figure, phone=True)
 
 
 def test_a_forest_shows_every_question_with_its_answer(stored):

@@ -38,6 +38,7 @@ RESTS = {
 }  # fmt: skip
 SIGNS = dict(zip((*ENDS, ""), ("\u2713", "(\u2713)", "\u2717", "?", "\u2026"), strict=True))  # verdict -> sign
 WIDEST = 15  # points of accuracy that a picture of gaps shows
+LONGEST = 56  # characters of a label on one line: more leave a phone no room for the picture
 
 
 def grid(table: Table, tidy: Any, interval: bool = False) -> Any:
@@ -471,7 +472,8 @@ class Line(NamedTuple):
 
 def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tuple[Any, bool]:
     """The figure, and whether it is cut at `WIDEST`."""
-    figure, ax = plots.figure(width=7.0, height=0.9 + 0.24 * len(lines))
+    labels = [x.label.replace(", ", ",\n", 1) if len(x.label) > LONGEST else x.label for x in lines]
+    figure, ax = plots.figure(width=7.0, height=0.9 + (0.33 if "\n" in "".join(labels) else 0.24) * len(lines))
     for k, line in enumerate(lines):
         c, colour = line.answer.comparison, plots.COLOURS[line.colour]
         filled = colour if line.answer.word != OPEN else "#ffffff"
@@ -483,7 +485,8 @@ def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tup
     cut = (left, right) != (min(ends), max(ends))
     if cut:  # a method that diverged would hide all others
         ax.set_xlim(min(left, 0) - 1, max(right, 0) + 1)
-    ax.set_yticks(range(len(lines)), [line.label for line in lines], fontsize=9)
+    ax.set_yticks(range(len(lines)), labels, fontsize=9)
+    ax.margins(y=min(0.05, 1 / len(lines)))
     ax.invert_yaxis()
     ax.set_xlabel(unit)
     return figure, cut
