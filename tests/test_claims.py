@@ -154,7 +154,9 @@ def test_verdicts_are_counted_by_document_and_by_what_they_rest_on(stored, monke
 def test_the_longest_labels_of_all_claims_leave_a_phone_room_for_the_picture():
     gap = judge.compare(np.array([[1, 1, 0], [1, 0, 1]], bool), np.array([[1, 0, 0], [1, 0, 0]], bool))
     questions = [q for claim in claims.every() for asked in (claim.questions or {}).values() for q in asked]
-    longest = sorted({f"{row} − {base}, {column}" for row, base, column in questions}, key=len)[-20:]
+    longest = sorted(
+        {f"{row} − {base}, {column}" for row, base, column in questions}, key=lambda text: (len(text), text)
+    )[-20:]
     figure, _ = show._dots([show.Line(label, judge.decide([gap])[0], 0) for label in longest])
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # matplotlib warns where axes are left without room

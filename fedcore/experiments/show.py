@@ -285,9 +285,8 @@ def headline(root: Path | None = None) -> pages.Html:
     one = Counter(judge.verdict([answer], claim.expected) for claim, answer in answers)
     smallest = [a.detectable for claim, a in answers if get(claim.table).compared == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
-    ways = _ways(verdicts)
     waiting = len(best) - verdicts.total()
-    first = f"Of {len(best)} central claims {ways}{f', {waiting} are not run yet' if waiting else ''}. "
+    first = f"Of {len(best)} central claims {_ways(verdicts)}{f', {waiting} are not run yet' if waiting else ''}. "
     first += f"A proof or a count settles {settled}; for the others runs answered {len(answers)} questions: "
     first += f"{one['holds']} as the document says, {one['does not hold']} the other way, and "
     first += f"{one['cannot be decided here']} remain open."

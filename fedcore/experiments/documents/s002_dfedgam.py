@@ -71,8 +71,8 @@ def _settings(profile: str, partition: list[Any]) -> tuple[dict[str, Any], dict[
 def table1(profile: str) -> list[Cell]:
     """Accuracy of the server's or the mean model.
 
-    In the profile desk each method is searched at Dir-0.3 and keeps its settings on the other partitions, where it has
-    a cell once that search is done.
+    In the profile desk each method is searched at Dir-0.3 and keeps its settings on the other partitions.  Rows of
+    equal gradients stand at Dir-0.3 alone.
     """
     cells = []
     equal = {row: ROWS[row.partition(",")[0]] for row in LONGER[profile]}
@@ -185,10 +185,10 @@ TABLES = [
 
 
 def _asked(row: str, *rivals: str) -> dict[str, list[Question]]:
-    """In desk, a row whose search at Dir-0.3 is not done yet is asked about there alone: it has no other cells."""
+    """In desk, rows of equal gradients are asked about at Dir-0.3 alone: they have no other cells."""
 
     def partitions(profile: str, rival: str) -> list[str]:
-        return list(PARTITIONS) if profile == "quick" or {row, rival} <= CHOSEN["desk"].keys() else ["Dir-0.3"]
+        return list(PARTITIONS) if profile == "quick" or not rival.endswith(EQUAL) else ["Dir-0.3"]
 
     return {
         profile: [(row, rival, f"{DATA[profile]}, {name}") for rival in rivals for name in partitions(profile, rival)]
