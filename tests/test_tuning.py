@@ -66,15 +66,50 @@ def test_short_runs_choose_who_is_run_in_full():
     assert found["setting"] == {"run": {"lr": 0.1}}
 
 
-def test_a_parameter_of_its_own_takes_no_learning_rate_from_the_last_stage():
-    def run(spec, seed, name):  # short runs prefer the fast rate with any momentum, full ones the slow rate
+def test_a_slow_rate_that_short_runs_kept_out_joins_while_the_slowest_finalist_is_best():
+    def run(spec, seed, name):  # short runs prefer fast rates; full ones `best`
         lr, mu = spec["run"]["lr"], spec["method"][1]["mu"]
-        return {"final": (lr if spec["run"]["rounds"] == 1 else -lr) + 0.01 * mu}  # the momenta are nearly equal
+        if spec["run"]["rounds"] == 1:
+            return {"final": lr + 0.01 * mu}
+        return {"final": -abs(np.log(lr / best)) - abs(mu - 0.9)}
+
+    tune = {"axes": {"run.lr": [0.05, 0.1, 0.2, 0.4, 0.8], "method.mu": [0.6, 0.9]}, "rounds": 1, "finalists": 2}
+    for best, full in (
+        (0.1, [(0.8, 0.9), (0.8, 0.6), (0.4, 0.9), (0.2, 0.9), (0.1, 0.9), (0.05, 0.9)]),  # until one is past the best
+        (0.4, [(0.8, 0.9), (0.8, 0.6), (0.4, 0.9), (0.2, 0.9)]),
+        (0.8, [(0.8, 0.9), (0.8, 0.6), (0.4, 0.9)]),  # the fastest finalist is the best: none joins
+    ):
+        found = tuning.choose({**SPEC, "tune": {**tune, "growth": 0}}, run)
+        tried = [t["setting"] for t in found["tried"] if t["rounds"] is None]
+        assert [(one["run"]["lr"], one["method"]["mu"]) for one in tried] == full
+        assert found["setting"]["run"]["lr"] == best
+
+
+@pytest.mark.parametrize(("diverges", "full"), [([0.4], [0.4, 0.2, 0.1]), ([0.4, 0.1], [0.4, 0.2, 0.1, 0.05])])
+def test_a_finalist_that_diverges_lets_the_next_lower_rate_join(diverges, full):
+    def run(spec, seed, name):  # short runs end at every rate
+        lr = spec["run"]["lr"]
+        return {"final": None if spec["run"]["rounds"] > 1 and lr in diverges else lr}
+
+    tune = {"axes": {"run.lr": [0.05, 0.1, 0.2, 0.4]}, "rounds": 1, "finalists": 2, "growth": 0}
+    found = tuning.choose({**SPEC, "tune": tune}, run)
+    assert [t["setting"]["run"]["lr"] for t in found["tried"] if t["rounds"] is None] == full
+    assert found["setting"]["run"]["lr"] == 0.2
+
+
+def test_a_parameter_of_its_own_takes_no_learning_rate_from_the_last_stage():
+    def run(spec, seed, name):  # short runs prefer the fast rate with any momentum, full ones 0.2
+        lr, mu = spec["run"]["lr"], spec["method"][1]["mu"]
+        return {
+            "final": (lr if spec["run"]["rounds"] == 1 else -abs(lr - 0.2)) + 0.01 * mu
+        }  # the momenta are nearly equal
 
     tune = {"axes": {"run.lr": [0.1, 0.2, 0.3], "method.mu": [0.3, 0.6, 0.9]}, "rounds": 1, "finalists": 2, "growth": 0}
     found = tuning.choose({**SPEC, "tune": tune}, run)
     full = [t["setting"] for t in found["tried"] if t["rounds"] is None]
-    assert [(one["run"]["lr"], one["method"]["mu"]) for one in full] == [(0.3, 0.9), (0.3, 0.6), (0.2, 0.9)]
+    assert [(one["run"]["lr"], one["method"]["mu"]) for one in full] == [
+        (0.3, 0.9), (0.3, 0.6), (0.2, 0.9), (0.1, 0.9)
+    ]  # fmt: skip
     assert found["setting"]["run"]["lr"] == 0.2
 
 
@@ -87,9 +122,9 @@ def test_finalists_may_be_run_for_a_part_of_the_rounds():
         return {"final": spec["run"]["lr"] if spec["run"]["rounds"] == 1 else -spec["run"]["lr"]}
 
     found = tuning.choose({**SPEC, "run": {**SPEC["run"], "rounds": 9}, "tune": tune}, run)
-    assert [one for one in ran if one[1] == 2] == [(lr, 2, s) for lr in (0.2, 0.1) for s in (5, 6, 7)]
+    assert [one for one in ran if one[1] == 2] == [(lr, 2, s) for lr in (0.2, 0.1, 0.05) for s in (5, 6, 7)]
     assert max(rounds for _, rounds, _ in ran) == 2
-    assert found["setting"] == {"run": {"lr": 0.1}}
+    assert found["setting"] == {"run": {"lr": 0.05}}
 
 
 def test_where_all_finalists_diverge_in_the_longer_runs_the_next_setting_is_run():
@@ -102,7 +137,7 @@ def test_where_all_finalists_diverge_in_the_longer_runs_the_next_setting_is_run(
 
     tune = {"axes": {"run.lr": [0.02, 0.05, 0.1, 0.2]}, "rounds": 1, "finalists": 2, "growth": 0, "seeds": [5]}
     found = tuning.choose({**SPEC, "run": {**SPEC["run"], "rounds": 9}, "tune": tune}, run)
-    assert [lr for lr, rounds in ran if rounds == 9] == [0.2, 0.1, 0.05]
+    assert [lr for lr, rounds in ran if rounds == 9] == [0.2, 0.1, 0.05, 0.02]
     assert found["setting"] == {"run": {"lr": 0.05}}
 
 

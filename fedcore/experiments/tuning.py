@@ -7,10 +7,11 @@ All combinations are run on the tuning seeds; where `rounds` is given, on the fi
 rounds.  While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last two,
 with the others fixed, at most `growth` times an axis and within `limits`.  The `finalists` are then run in full on all
 tuning seeds ("rounds": [4, 12] stops them after twelve rounds), and where all of them diverge the next ones, until one
-does not; then the axes may grow once more.  Finalists are so many of the best settings, and the best setting at each of
-so many of the best learning rates: a method with a parameter of its own then has as many rates in the last stage as one
-without.  Scores are means of the final metric on the validation data, where the federation has them; the first of equal
-ones wins, and a setting that diverged with any seed comes last.
+does not.  Finalists are so many of the best settings, and the best setting at each of so many of the best learning
+rates: a method with a parameter of its own then has as many rates in the last stage as one without.  Short runs favour
+fast rates: where a finalist diverges, and while the best one has the lowest rate of them, the best setting at the next
+lower rate joins.  Then the axes may grow once more.  Scores are means of the final metric on the validation data, where
+the federation has it; the first of equal ones wins, and a setting that diverged with any seed comes last.
 `{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
 """
 
@@ -64,6 +65,8 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
         finals = [search.score(setting, long) for setting in first]
         while others and not any(score is not None for score in finals):
             finals.append(search.score(others.pop(0), long))
+        while (slower := search.slower()) and (None in finals or search.slowest_is_best()):
+            finals = [search.score(slower, long)]
         grow(long)
     chosen = search.best()
     edges = [name for name, value in flat(chosen).items() if len(axes[name]) > 1 and value in _ends(axes[name])]
@@ -71,8 +74,8 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
 
 
 def planned(tune: Mapping[str, Any], rounds: int) -> int:
-    """How many rounds a search takes, at most, before any axis grows and as long as a finalist ends, where a run has so
-    many `rounds`."""
+    """How many rounds a search takes, at most, before any axis grows or a slower rate joins and as long as a finalist
+    ends, where a run has so many `rounds`."""
     seeds = len(tune.get("seeds", [1000]))
     if "grid" in tune:
         return len(tune["grid"]) * seeds * rounds
@@ -116,11 +119,14 @@ class Search:
         """The best settings among the longest runs, the best first."""
         if not self.tried:
             raise ValueError("the search has no settings; give `grid` or `axes` with at least one value each")
-        sign = -1 if lower_is_better(self.spec) else 1
         longest = max(_length(t) for t in self.tried)
-        full = [t for t in self.tried if _length(t) == longest]
-        order = sorted(full, key=lambda t: math.inf if t["score"] is None else -sign * t["score"])  # keeps ties' order
-        return [t["setting"] for t in order[:count]]
+        return self._ordered([t for t in self.tried if _length(t) == longest])[:count]
+
+    def _ordered(self, trials: list[dict[str, Any]]) -> list[Setting]:
+        """Their settings, the best first; equal ones keep their order, diverged ones come last."""
+        sign = -1 if lower_is_better(self.spec) else 1
+        order = sorted(trials, key=lambda t: math.inf if t["score"] is None else -sign * t["score"])
+        return [t["setting"] for t in order]
 
     def finalists(self, count: int) -> tuple[list[Setting], list[Setting]]:
         """The `count` best settings, and after them the best one at each of the `count` best learning rates; and all
@@ -128,10 +134,22 @@ class Search:
         order = self.leading(len(self.tried))
         by_rate: dict[Any, Setting] = {}
         for setting in order:
-            by_rate.setdefault(flat(setting).get("run.lr"), setting)
+            by_rate.setdefault(_rate(setting), setting)
         rates = list(by_rate.values())[:count]
         first = order[:count] + [setting for setting in rates if setting not in order[:count]]
         return first, [setting for setting in order if setting not in first]
+
+    def slower(self) -> Setting | None:
+        """Of the settings at the next learning rate below those of the longest runs, the one with the best short run;
+        None where there is no lower rate."""
+        rates = [_rate(setting) for setting in self.leading(len(self.tried))]
+        lower = [t for t in self.tried if None not in rates and _rate(t["setting"]) < min(rates)]
+        following = max((_rate(t["setting"]) for t in lower), default=None)
+        return next(iter(self._ordered([t for t in lower if _rate(t["setting"]) == following])), None)
+
+    def slowest_is_best(self) -> bool:
+        """Whether the best setting of the longest runs has the lowest learning rate of them."""
+        return _rate(self.best()) == min(map(_rate, self.leading(len(self.tried))))
 
     def best(self) -> Setting:
         """The best setting."""
@@ -156,6 +174,10 @@ def beyond(values: list[float], at: float, limits: tuple[float, float]) -> float
 
 def _length(trial: Mapping[str, Any]) -> float:
     return math.inf if trial["rounds"] is None else trial["rounds"]
+
+
+def _rate(setting: Setting) -> float | None:
+    return flat(setting).get("run.lr")
 
 
 def _ends(values: list[float]) -> tuple[float, float]:
