@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Any, ClassVar
 
-from . import looks
+from . import checks, looks
 from .extras import needs
 from .widgets import asset
 
@@ -69,7 +69,7 @@ class Live(ABC):
         """Change settings by their names; a live picture follows.  Raises what the function that made it raises."""
         unknown = sorted(set(settings) - set(self._state))
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no setting of a playground; use {', '.join(self._state)}")
+            raise ValueError(f"{unknown[0]!r} is no setting of a playground; {checks.nearest(unknown[0], self._state)}")
         self._state = self.checked({**self._state, **settings})
         if "widget" in vars(self):
             self.widget.state = self.state
@@ -82,8 +82,10 @@ class Live(ABC):
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name in vars(self).get("_state", {}):
             self.set(**{name: value})
-        else:
+        elif name.startswith("_") or name in ("name", "caption"):
             object.__setattr__(self, name, value)
+        else:
+            raise AttributeError(f"a playground has no setting {name!r}; {checks.nearest(name, self._state)}")
 
     def html(self, alone: bool = True) -> str:
         """HTML: a still picture with its words and, where it stands alone, the style and script that make it move.
@@ -181,7 +183,8 @@ def page_style() -> str:
 
 def _script(*names: str) -> str:
     """Scripts without the spaces around signs that no text of theirs has."""
-    return re.sub(r" (=>|[=!]==|&&|\|\|) ", r"\1", "\n".join(map(asset, names)))
+    text = re.sub(r" (=>|[=!]==|&&|\|\||\+=|-=|[?]{1,2}|>=|<=|\*) ", r"\1", "\n".join(map(asset, names)))
+    return re.sub(r"(?<=\)) (?={)|\b(?<=if|or) (?=\()|(?<=else) (?={)|(?<=}) (?=else)", "", text)
 
 
 def _style(*names: str) -> str:

@@ -32,6 +32,14 @@ METHODS = {
 }  # fmt: skip
 """The methods that the playground has, with the parameters that its sliders start from."""
 
+RANGES = {
+    "lr": (0, 10, "above"), "local_steps": (1, 200, "whole"), "server_lr": (0, 10, "above"), "uneven": (0, 1),
+    "rounds": (1, 200, "whole"), "seed": (0, 10**6, "whole"), "place": (-1e3, 1e3), "curvature": (-1e3, 1e3),
+    "angle": (-1e4, 1e4), "mu": (0, 1e3), "alpha": (0, 1e3), "beta": (0, 0.999), "rho": (0, 1e3),
+    "FedDyn": {"alpha": (0, 1e3, "above")},
+}  # fmt: skip
+"""Lowest and highest value of each number, as in the page too: "above" excludes the lowest, "whole" fractions."""
+
 TOPOLOGIES = ("ring", "complete", "star", "path")
 GOSSIP = ("DFedAvg", "DFedSAM", "DFedGAM")
 DEFAULT_CLIENTS = (
@@ -268,14 +276,10 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     checks.choice("problem", given["problem"], ("quadratic", "logistic"))
     s: dict[str, Any] = {"problem": given["problem"]}
     s["clients"] = _clients(given["clients"], s["problem"])
-    s["start"] = _pair("start", given["start"], -1e3, 1e3)
+    s["start"] = _pair("start", given["start"], RANGES["place"])
     s["methods"] = _methods(given["methods"])
-    for name in ("lr", "server_lr"):
-        s[name] = checks.number(name, given[name], 0, 10, open_low=True)
-    s["uneven"] = checks.number("uneven", given["uneven"], 0, 1)
-    s["local_steps"] = checks.integer("local_steps", given["local_steps"], 1, 200)
-    s["rounds"] = checks.integer("rounds", given["rounds"], 1, 200)
-    s["seed"] = checks.integer("seed", given["seed"], 0, 10**6)
+    for name in ("lr", "server_lr", "uneven", "local_steps", "rounds", "seed"):
+        s[name] = within(name, given[name], RANGES[name])
     s["topology"] = checks.choice("topology", given["topology"], TOPOLOGIES)
     n, cohort = len(s["clients"]), given["cohort"]
     s["cohort"] = None if cohort is None else checks.integer("cohort", cohort, 1, n, hint="or None for all clients")
@@ -289,16 +293,17 @@ def _clients(value: Any, problem: str) -> list[dict[str, Any]]:
         checks.integer("len(clients)", len(value), 2, 8)
     else:
         value = _placed(checks.integer("clients", value, 2, 8, hint=hint))
-    low = 0 if problem == "logistic" else -1e3  # a cross-entropy has no negative curvature
+    low, high = RANGES["curvature"]
+    bent = (0 if problem == "logistic" else low, high)  # a cross-entropy has no negative curvature
     clients = []
     for i, c in enumerate(value):
         if not isinstance(c, Mapping) or not {"optimum"} <= set(c) <= {"optimum", "curvature", "angle"}:
             raise ValueError(f"clients[{i}]={c!r}; use dict(optimum=(x, y), curvature=(1, 1), angle=0)")
         clients.append(
             {
-                "optimum": _pair(f"clients[{i}]['optimum']", c["optimum"], -1e3, 1e3),
-                "curvature": _pair(f"clients[{i}]['curvature']", c.get("curvature", (1, 1)), low, 1e3),
-                "angle": checks.number(f"clients[{i}]['angle']", c.get("angle", 0), -1e4, 1e4),
+                "optimum": _pair(f"clients[{i}]['optimum']", c["optimum"], RANGES["place"]),
+                "curvature": _pair(f"clients[{i}]['curvature']", c.get("curvature", (1, 1)), bent),
+                "angle": within(f"clients[{i}]['angle']", c.get("angle", 0), RANGES["angle"]),
             }
         )
     return clients
@@ -310,12 +315,20 @@ def _placed(n: int) -> list[dict[str, Any]]:
     return [*DEFAULT_CLIENTS, *rest][:n]
 
 
-def _pair(name: str, value: Any, low: float, high: float) -> list[float]:
+def within(name: str, value: Any, allowed: Sequence[Any]) -> float:
+    """A number in its range, one of `RANGES`; raises TypeError or ValueError."""
+    low, high, kind = (*allowed, "")[:3]
+    if kind == "whole":
+        return checks.integer(name, value, low, high)
+    return checks.number(name, value, low, high, open_low=kind == "above")
+
+
+def _pair(name: str, value: Any, allowed: Sequence[Any]) -> list[float]:
     try:
         x, y = (float(v) if hasattr(v, "dtype") else v for v in value)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{name}={checks.brief(value)}; use two numbers, such as (1.0, -0.5)") from None
-    return [checks.number(name, v, low, high) for v in (x, y)]
+    return [within(name, v, allowed) for v in (x, y)]
 
 
 def _methods(value: Any) -> dict[str, dict[str, float]]:
@@ -323,8 +336,10 @@ def _methods(value: Any) -> dict[str, dict[str, float]]:
         raise TypeError(f"methods={value!r} is one method; use a list, methods=[{value!r}]")
     if not isinstance(value, Iterable):
         raise TypeError(f"methods={checks.brief(value)}; use a list of names or methods, such as ['FedAvg']")
-    if isinstance(value, Mapping):  # a state's own form
+    if isinstance(value, Mapping):  # a state's own form, which a hand may have emptied
         value = [getattr(algorithms, name)(**h) if name in METHODS else name for name, h in value.items()]
+    elif not (value := list(value)):
+        raise ValueError("methods is empty; give one at least, such as ['FedAvg']")
     chosen: dict[str, dict[str, float]] = {}
     for method in value:
         kind = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
@@ -333,7 +348,8 @@ def _methods(value: Any) -> dict[str, dict[str, float]]:
         if kind in chosen:
             raise ValueError(f"methods has {kind} twice; give each method once")
         given = METHODS[kind] if isinstance(method, str | type) else {k: getattr(method, k) for k in METHODS[kind]}
-        chosen[kind] = {k: float(v) for k, v in given.items()}
+        own = RANGES.get(kind, {})
+        chosen[kind] = {k: float(within(f"{kind}'s {k}", v, own.get(k, RANGES.get(k)))) for k, v in given.items()}
         if isinstance(method, Method) and method != getattr(algorithms, kind)(**chosen[kind]):
             sliders = ", ".join(METHODS[kind]) or "no parameter"
             raise ValueError(

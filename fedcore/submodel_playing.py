@@ -24,10 +24,17 @@ from .data.partitions import ByOwner
 from .history import History
 from .live import Live, look
 from .objective.network import Federation, federation
+from .playing import within
 from .run import Probe, simulate
 
 METHODS = ("FedAvg", "HeteroFL", "FederatedDropout", "FedRolex", "FedDSE", "FedGSE")
 """The methods that this playground has."""
+
+RANGES = {
+    "ratio": (0, 1, "above"), "temperature": (0, 10), "lr": (0, 10, "above"), "local_steps": (1, 50, "whole"),
+    "rounds": (1, 60, "whole"), "seed": (0, 10**6, "whole"),
+}  # fmt: skip
+"""As `playing.RANGES`."""
 
 SIDES = ("outgoing", "incoming")
 CLASSES = "ABCDEF"
@@ -83,11 +90,9 @@ class SubmodelPlayground(Live):
     def checked(given: Mapping[str, Any]) -> dict[str, Any]:
         """The state with numbers of plain Python; raises what `fc.submodel_playground` raises."""
         s = {"clients": _clients(given["clients"]), **_method(given)}
-        s["lr"] = checks.number("lr", given["lr"], 0, 10, open_low=True)
-        s["local_steps"] = checks.integer("local_steps", given["local_steps"], 1, 50)
-        s["rounds"] = checks.integer("rounds", given["rounds"], 1, 60)
+        s |= {name: within(name, given[name], RANGES[name]) for name in ("lr", "local_steps", "rounds")}
         s["side"] = checks.choice("side", given["side"], SIDES)
-        s["seed"] = checks.integer("seed", given["seed"], 0, 10**6)
+        s["seed"] = within("seed", given["seed"], RANGES["seed"])
         return s
 
     # --- numbers ----------------------------------------------------------------------------------------------------
@@ -287,8 +292,7 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(method, Submodel):
         settings["ratio"] = method.smallest
         settings["temperature"] = getattr(method, "temperature", settings["temperature"])
-    ratio = checks.number("ratio", settings["ratio"], 0, 1, open_low=True)
-    temperature = checks.number("temperature", settings["temperature"], 0, 10)
+    ratio, temperature = (within(name, settings[name], RANGES[name]) for name in ("ratio", "temperature"))
     if not isinstance(method, str):
         given = {"FedAvg": {}, "FedDSE": {"capacities": ratio, "temperature": temperature}}
         if method != getattr(algorithms, name)(**given.get(name, {"capacities": ratio})):

@@ -1,5 +1,6 @@
 """The playground computes what the package computes, says what is wrong, and is operated by hand, key and address."""
 
+import json
 import types
 
 import numpy as np
@@ -52,7 +53,7 @@ def random_state(method, number):
 
 CORE = f"""{HEAD}<title>core</title><script type="module">
 {Playground.module()}
-window.core = {{widget, placed, run, problem, cohort, checked, METHODS, DEFAULTS}};
+window.core = {{widget, placed, run, problem, cohort, checked, longRun, told, METHODS, DEFAULTS, RANGE}};
 </script>"""
 
 
@@ -105,6 +106,77 @@ def test_the_page_and_the_package_start_from_one_setting(core):
     assert starts == playing.METHODS
     placed = core.evaluate("[0, 1, 2, 3, 4, 5, 6, 7].map(core.placed)")
     assert playing._checked({**defaults, "clients": placed}) == fc.playground(8).state
+
+
+def test_python_and_the_page_allow_the_same_numbers(core):
+    assert core.evaluate("core.RANGE") == json.loads(json.dumps(playing.RANGES))
+    for method in (fc.FedDyn(0.005), fc.FedProx(500.0), fc.Mime(beta=0.999)):
+        methods = fc.playground(methods=[method]).state["methods"]
+        said = "given => { const said = []; return [core.checked(given, core.DEFAULTS, said).methods, said]; }"
+        assert core.evaluate(said, {"methods": methods}) == [methods, []]
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (fc.FedProx(2000.0), "FedProx's mu=2000 is out of range; use FedProx's mu >= 0 and <= 1000"),
+        (fc.Mime(beta=0.9995), "Mime's beta=0.9995 is out of range"),
+    ],
+)
+def test_a_parameter_that_the_page_would_not_take_is_refused(method, message):
+    with pytest.raises(ValueError, match=message):
+        fc.playground(methods=[method])
+
+
+def test_a_page_says_which_numbers_it_refuses_and_keeps_the_old_ones(core):
+    said = "given => { const said = []; return [core.checked(given, core.DEFAULTS, said), said]; }"
+    for given, complaint in (
+        ({"server_lr": 0}, "server_lr = 0 must be greater than 0; it stays 1."),
+        ({"local_steps": 2.5}, "local_steps = 2.5 is no whole number; it stays 10."),
+        ({"cohort": 1.5}, "cohort = 1.5 is no whole number; it stays 2."),
+        ({"methods": {"FedDyn": {"alpha": 0}}}, "FedDyn's α = 0 must be greater than 0; it stays 0.3."),
+        ({"methods": {"FedProx": {"mu": 2000}}}, "FedProx's μ = 2000 is outside 0 to 1000; it stays 0.5."),
+    ):
+        state, problems = core.evaluate(said, given)
+        assert problems == [complaint]
+        playing._checked(state)
+
+
+@pytest.mark.parametrize("wrong", ["lrr", "local_step", "caption_"])
+def test_a_mistyped_setting_of_a_playground_is_no_new_attribute(wrong):
+    for pg in (fc.playground(), fc.submodel_playground()):
+        with pytest.raises(AttributeError, match=f"no setting '{wrong}'"):
+            setattr(pg, wrong, 0.3)
+
+
+def test_with_a_part_of_the_clients_the_sentence_gives_the_distance_at_which_a_method_hovers(core):
+    """The page goes on for 2,000 rounds; the package's run of as many gives the same mean over the later half."""
+    state = fc.playground(4, ["FedAvg", "SCAFFOLD"], cohort=2, lr=0.1).state
+    found = core.evaluate(
+        """(s) => {
+            const P = core.problem(s), out = {};
+            for (const name of Object.keys(s.methods)) {
+                const {last, path} = core.run(P, s, name, s.rounds), far = core.longRun(P, s, name, last, 1e9);
+                const d = Math.hypot(path.at(-2) - P.optimum[0], path.at(-1) - P.optimum[1]);
+                const said = core.told(name, d, 1, 0, s.rounds, far.hovers ? far.away : null, "2 of 4 clients");
+                out[name] = {...far, said};
+            }
+            return out;
+        }""",
+        state,
+    )
+    pg = fc.playground(**{**state, "rounds": 200})
+    fed, work, points = pg.federation, pg._run("FedAvg"), []
+    run = fc.start(fc.FedAvg(), fed)
+    for t in range(30 + 2000):
+        run, _ = fc.one_round(fc.FedAvg(), fed, run, t, **work)
+        points.append(run["x"].numpy() - pg.optimum())
+    away = np.linalg.norm(points[-1000:], axis=1).mean()
+    assert found["FedAvg"]["hovers"]
+    assert found["FedAvg"]["away"] == pytest.approx(away, rel=1e-6)
+    assert "with 2 of 4 clients a round, hovers" in found["FedAvg"]["said"]
+    assert not found["SCAFFOLD"]["hovers"]
+    assert found["SCAFFOLD"]["away"] < 1e-3, "SCAFFOLD has no floor"
 
 
 def test_a_logistic_problem_has_the_gradients_and_products_of_its_losses_and_the_curvature_that_is_given():
@@ -177,7 +249,7 @@ def test_settings_are_read_and_set_and_a_wrong_one_changes_nothing():
     before = pg.state
     with pytest.raises(ValueError, match="cohort=7"):
         pg.cohort = 7
-    with pytest.raises(ValueError, match="'speed' is no setting of a playground; use problem"):
+    with pytest.raises(ValueError, match="'speed' is no setting of a playground; did you mean 'seed'"):
         pg.set(speed=1)
     assert pg.state == before
 

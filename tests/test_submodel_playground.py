@@ -168,7 +168,7 @@ def test_settings_are_read_and_set_and_a_wrong_one_changes_nothing():
     before = pg.state
     with pytest.raises(ValueError, match="ratio=2"):
         pg.ratio = 2
-    with pytest.raises(ValueError, match="'speed' is no setting of a playground; use clients"):
+    with pytest.raises(ValueError, match="'speed' is no setting of a playground; did you mean 'seed'"):
         pg.set(speed=1)
     assert pg.state == before
     with pytest.raises(ValueError, match="method='Best' is not known; use one of 'FedAvg'"):

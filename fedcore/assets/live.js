@@ -25,9 +25,11 @@ function word(...parts) {
 }
 
 // A number from outside, or `otherwise` and why.
-const finite = (v, low, high, otherwise, name, problems) => {
+const finite = (v, [low, high, kind], otherwise, name, problems) => {
   if (v === null || v === "" || !Number.isFinite(+v)) problems.push(`${name} is ${v === "" ? "empty" : v}, not a number; it stays ${otherwise}.`);
   else if (+v < low || +v > high) problems.push(`${name} = ${v} is outside ${low} to ${high}; it stays ${otherwise}.`);
+  else if (kind === "above" && +v === low) problems.push(`${name} = ${v} must be greater than ${low}; it stays ${otherwise}.`);
+  else if (kind === "whole" && !Number.isInteger(+v)) problems.push(`${name} = ${v} is no whole number; it stays ${otherwise}.`);
   else return +v;
   return otherwise;
 };

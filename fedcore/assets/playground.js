@@ -418,18 +418,27 @@ function run(P, s, name, rounds, wanted = []) {
   return {path, traces, diverged: 0, last: r};
 }
 
-// Where a method comes to rest when all clients take part, or null; `patience` local steps at most, two thousand rounds
-// at most.  from: the round up to which all did.  near: the step of a round that counts as rest.
-function fixedPoint(P, s, name, from = null, patience = 3e5, near = 1e-9) {
-  const rounds = min(2000, patience / (P.n * s.local_steps)), all = {...s, cohort: null}, r = from || begin(all);
+// Where a method ends up after at most `patience` more local steps and 2,000 rounds, or null where that is not seen.
+// All clients: {at: a fixed point, reached when a round moves less than `near`}.  A part of them: {at: the mean of the
+// later half of the rounds, away: the mean distance from the optimum in it, hovers: whether it keeps moving there}.
+function longRun(P, s, name, r, patience = 3e5, near = 1e-9) {
+  const part = s.cohort && !METHODS[name].gossip, late = [];
+  const rounds = Math.floor(min(2000, patience / ((part ? s.cohort : P.n) * s.local_steps)));
+  if (part && (rounds < 40 || !P.optimum)) return null;
   for (let t = 0; t < rounds; t++) {
     const [x, y] = r.x;
-    round(P, all, name, r);
+    round(P, s, name, r);
     if (lost(r.x)) return null;
-    // a step that small may still be one of very many: ask for stillness in proportion to how far it has come
-    if (t > 2 && hypot(r.x[0] - x, r.x[1] - y) < near) return r.x;
+    if (!part && t > 2 && hypot(r.x[0] - x, r.x[1] - y) < near) return {at: r.x};
+    if (part && 2 * t >= rounds) late.push(r.x);
   }
-  return null;
+  if (!part) return null;
+  const mean = (f, points = late) => points.reduce((sum, x) => sum + f(x), 0) / points.length;
+  const from = ([u, v]) => ([x, y]) => hypot(x - u, y - v), far = from(P.optimum), half = late.length >> 1;
+  const before = mean(far, late.slice(0, half)), after = mean(far, late.slice(half));
+  if (abs(before - after) > 0.25 * before && before > 1e-3) return null; // still on its way
+  const at = [mean((x) => x[0]), mean((x) => x[1])], away = mean(far);
+  return {at, away, hovers: away >= 1e-3 && mean(from(at)) > 0.02 * away};
 }
 
 // What cannot go well with a state, in words a reader can act on.
@@ -451,9 +460,11 @@ function warnings(P, s) {
 
 // ----------------------------------------------------------------------- states from outside: addresses, notebooks
 
+// Lowest and highest value of each number, the same as in the package: "above" excludes the lowest, "whole" fractions.
 const RANGE = {
-  lr: [0, 10], local_steps: [1, 200], server_lr: [0, 10], uneven: [0, 1], rounds: [1, 200], seed: [0, 1e6],
-  place: [-1e3, 1e3], curvature: [-1e3, 1e3], angle: [-1e4, 1e4],
+  lr: [0, 10, "above"], local_steps: [1, 200, "whole"], server_lr: [0, 10, "above"], uneven: [0, 1], rounds: [1, 200, "whole"],
+  seed: [0, 1e6, "whole"], place: [-1e3, 1e3], curvature: [-1e3, 1e3], angle: [-1e4, 1e4],
+  mu: [0, 1e3], alpha: [0, 1e3], beta: [0, 0.999], rho: [0, 1e3], FedDyn: {alpha: [0, 1e3, "above"]},
 };
 
 // A state with everything in range: what is wrong in `given` is said in `problems` and left as it is in `old`.  States
@@ -461,21 +472,16 @@ const RANGE = {
 function checked(given, old = DEFAULTS, problems = []) {
   const s = {...old};
   const set = (name) => {
-    if (given[name] !== undefined) s[name] = finite(given[name], ...RANGE[name], old[name], name, problems);
+    if (given[name] !== undefined) s[name] = finite(given[name], RANGE[name], old[name], name, problems);
   };
   ["lr", "local_steps", "server_lr", "uneven", "rounds", "seed"].forEach(set);
-  for (const name of ["local_steps", "rounds", "seed"]) s[name] = Math.round(s[name]);
-  if (s.lr === 0) {
-    problems.push("lr = 0 moves nothing; it stays " + old.lr + ".");
-    s.lr = old.lr;
-  }
   for (const [name, known] of [["problem", ["quadratic", "logistic"]], ["topology", TOPOLOGIES]]) {
     if (known.includes(given[name])) s[name] = given[name];
     else if (given[name] !== undefined) problems.push(`${name} ${given[name]} is not known; use ${known.join(" or ")}.`);
   }
   const pair = (v, was, range, name) => {
     const two = Array.isArray(v) && v.length === 2 ? v : [NaN, NaN];
-    return two.map((v, k) => finite(v, ...range, was[k], name, problems));
+    return two.map((v, k) => finite(v, range, was[k], name, problems));
   };
   if (given.start !== undefined) s.start = pair(given.start, s.start, RANGE.place, "start");
   if (given.clients !== undefined) {
@@ -488,7 +494,7 @@ function checked(given, old = DEFAULTS, problems = []) {
         return {
           optimum: pair(c.optimum ?? was.optimum, was.optimum, RANGE.place, `optimum of client ${i + 1}`),
           curvature: pair(c.curvature ?? was.curvature, was.curvature, RANGE.curvature, `curvature of client ${i + 1}`),
-          angle: finite(c.angle ?? was.angle, ...RANGE.angle, was.angle, `angle of client ${i + 1}`, problems),
+          angle: finite(c.angle ?? was.angle, RANGE.angle, was.angle, `angle of client ${i + 1}`, problems),
         };
       });
     }
@@ -501,7 +507,7 @@ function checked(given, old = DEFAULTS, problems = []) {
     });
   }
   const n = s.clients.length;
-  if (given.cohort !== undefined) s.cohort = given.cohort === null ? null : Math.round(finite(given.cohort, 1, n, n, "cohort", problems));
+  if (given.cohort !== undefined) s.cohort = given.cohort === null ? null : finite(given.cohort, [1, n, "whole"], old.cohort ?? n, "cohort", problems);
   if (s.cohort >= n) s.cohort = null;
   if (given.methods !== undefined) {
     s.methods = {};
@@ -511,9 +517,9 @@ function checked(given, old = DEFAULTS, problems = []) {
         continue;
       }
       s.methods[name] = {};
-      for (const [key, [letter, low, , start]] of Object.entries(HYPER[name] || {})) {
-        const v = h?.[key] ?? old.methods[name]?.[key] ?? start;
-        s.methods[name][key] = finite(v, low, key === "beta" ? 0.999 : 1e3, start, `${name}'s ${letter}`, problems);
+      for (const [key, [letter, , , start]] of Object.entries(HYPER[name] || {})) {
+        const was = old.methods[name]?.[key] ?? start;
+        s.methods[name][key] = finite(h?.[key] ?? was, RANGE[name]?.[key] ?? RANGE[key], was, `${name}'s ${letter}`, problems);
       }
     }
   }
@@ -591,12 +597,14 @@ function levelLines(f, levels, nx = 44, ny = 40) {
   return out.join("");
 }
 
-// What a method has come to, as a sentence.
-function told(name, d, fixed, diverged, rounds) {
+// What a method has come to, as a sentence.  fixed: how far its fixed point, or the mean of where it hovers, is from the
+// optimum.  hovers: null, or how far the method itself is from it on average.
+function told(name, d, fixed, diverged, rounds, hovers = null, part = "") {
   const after = `after ${rounds} round${rounds === 1 ? "" : "s"}`;
   if (diverged) return `${name} runs away in round ${diverged}.`;
   if (d === null) return "";
   if (d < 1e-3) return `${name} reaches the optimum (${short(d)} ${after}).`;
+  if (hovers !== null) return `${name} is ${short(d)} from the optimum ${after} and, with ${part} a round, hovers ${short(hovers)} from it on average.`;
   if (fixed === null || fixed < 1e-3) return `${name} is ${short(d)} from the optimum ${after}.`;
   if (abs(d - fixed) < 0.02 * fixed) return `${name} stops ${short(fixed)} short of the optimum.`;
   return `${name} is ${short(d)} from the optimum ${after}, on its way to a fixed point ${short(fixed)} from it.`;
@@ -999,7 +1007,7 @@ function mount(root, config, onChange = () => {}) {
       const P = problem(s), runs = {}, rest = {};
       for (const name of names) {
         runs[name] = run(P, s, name, s.rounds, wanted);
-        rest[name] = runs[name].diverged ? null : fixedPoint(P, s, name, s.cohort ? null : runs[name].last, ...(dragging ? [3e3, 1e-5] : []));
+        rest[name] = runs[name].diverged ? null : longRun(P, s, name, runs[name].last, ...(dragging ? [3e3, 1e-5] : []));
       }
       memo = {s, key, P, runs, rest};
     }
@@ -1085,10 +1093,10 @@ function mount(root, config, onChange = () => {}) {
       put.paths("path", {d: rounds, class: "pg-holes"});
       put.now("path", {d: marker(look.marker, 6, X(now[0]), Y(now[1])), style});
       for (let t = 0; t <= end; t += 2) busy.push([path[2 * t], path[2 * t + 1]]);
-      const fixed = rest[name], bias = fixed ? away(...fixed) : null;
+      const fixed = rest[name]?.at, bias = fixed && P.optimum ? away(...fixed) : null, hovers = rest[name]?.hovers ? rest[name].away : null;
       if (bias > 0.04 * (half / 3.05)) fixedOnes.push({name, fixed, bias, style});
       const left = diverged && whole >= diverged ? diverged : 0;
-      told_.push(told(name, away(path[2 * end], path[2 * end + 1]), bias, left, whole));
+      told_.push(told(name, away(path[2 * end], path[2 * end + 1]), bias, left, whole, hovers, `${s.cohort} of ${s.clients.length} clients`));
     }
     for (const {fixed, style} of fixedOnes) {
       put.fixed("path", {d: `M${at(fixed)}L${at(P.optimum)}`, style, class: "pg-gap"});

@@ -261,13 +261,16 @@ function compared(P, s, keeps, updates) {
 
 // ----------------------------------------------------------------------- states from outside: addresses, notebooks
 
-const RANGE = {ratio: [0.01, 1], temperature: [0, 10], lr: [0.001, 10], local_steps: [1, 50], rounds: [1, 60], seed: [0, 1e6]};
+// Lowest and highest value of each number, the same as in the package: "above" excludes the lowest, "whole" fractions.
+const RANGE = {
+  ratio: [0, 1, "above"], temperature: [0, 10], lr: [0, 10, "above"], local_steps: [1, 50, "whole"], rounds: [1, 60, "whole"],
+  seed: [0, 1e6, "whole"],
+};
 
 // A state with everything in range: what is wrong in `given` is said in `problems` and left as it is in `old`.
 function checked(given, old = DEFAULTS, problems = []) {
   const s = structuredClone(old);
-  for (const name in RANGE) if (given[name] !== undefined) s[name] = finite(given[name], ...RANGE[name], old[name], name, problems);
-  for (const name of ["local_steps", "rounds", "seed"]) s[name] = Math.round(s[name]);
+  for (const name in RANGE) if (given[name] !== undefined) s[name] = finite(given[name], RANGE[name], old[name], name, problems);
   for (const [name, known] of [["method", METHODS], ["side", SIDES]]) {
     if (known.includes(given[name])) s[name] = given[name];
     else if (given[name] !== undefined) problems.push(`${name} ${given[name]} is not known; use ${known.join(", ")}.`);
