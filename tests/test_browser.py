@@ -287,12 +287,11 @@ def test_the_driver_fails_on_errors_and_on_requests_that_leave(browser, tmp_path
         tab.wait_for_load_state("networkidle")
 
 
-def test_the_driver_excuses_exactly_the_theme(browser, tmp_path):
-    path = tmp_path / "theme.html"
-    twice = "<script>const THEBE_JS_URL = 1</script>" * 2
-    path.write_text(HEAD + twice + "<script>console.error('Got invalid theme mode: . Resetting to auto.')</script>")
-    with opened(browser, path):
-        pass
+# Inline formulas on a screen whose scroll bars take room: only one that is wider than its line may have one.
+BARS = """[...document.querySelectorAll("span.math.notranslate")].filter(e => e.offsetParent
+    && e.scrollWidth > e.clientWidth && e.clientWidth + 4 < e.closest("p, li, td, dd, figcaption, div").clientWidth
+).map(e => e.textContent)"""
+TWICE = """[...document.querySelectorAll("[id]")].map(e => e.id).filter((id, k, all) => all.indexOf(id) < k)"""
 
 
 # ------------------------------------------------------------------------------------------ the built book
@@ -333,6 +332,8 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
         with opened(browser, path, DESKTOP, whole=path == pages[0]) as tab:
             silent = tab.evaluate(SILENT)
             assert not silent, f"{path.name}: pictures without alt text: {silent}"
+            twice = tab.evaluate(TWICE)
+            assert not twice, f"{path.name}: names of more than one element: {twice}"
             fits(tab, DESKTOP)
             # Folds are opened, as a reader does.
             tab.evaluate("document.querySelectorAll('article details').forEach(d => d.open = true)")
@@ -354,20 +355,23 @@ SCREENS, SCREEN = 12, (1280, 800)
 LONGER: dict[str, tuple[float, str]] = {}  # chapter -> how many screens it needs, and why
 
 
-def test_every_chapter_has_at_most_twelve_desktop_screens(browser, built_book):
+def test_every_chapter_has_at_most_twelve_desktop_screens_and_no_bar_under_a_formula(browser, built_book):
     """With its folds closed: what is beyond twelve screens is said twice, or belongs into a fold."""
     chapters = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"][0]["chapters"]
-    tab, long = browser.new_page(viewport=dict(zip(("width", "height"), SCREEN, strict=True))), {}
+    tab, long, bars = browser.new_page(viewport=dict(zip(("width", "height"), SCREEN, strict=True))), {}, {}
     for name in (Path(chapter["file"]).name for chapter in chapters):
         tab.goto((built_book / "book" / f"{name}.html").as_uri())
         tab.evaluate("Promise.all([window.MathJax?.startup?.promise, document.fonts.ready])")
         screens = tab.evaluate("document.documentElement.scrollHeight / innerHeight")
+        if found := tab.evaluate(BARS):
+            bars[name] = found
         limit, _ = LONGER.get(name, (SCREENS, ""))
         assert screens > 3, f"{name} is not rendered"
         if screens > limit:
             long[name] = f"{screens:.1f} of {limit}"
     tab.close()
     assert not long, f"longer than a chapter may be, in screens of {SCREEN[1]} pixels: {long}"
+    assert not bars, f"formulas with a scroll bar, though their line has room: {bars}"
 
 
 SEARCHED = ("FedAvg", "SCAFFOLD", "FedUp", "FedProx", "MimeLite", "FedDyn", "DFedGAM", "FedBN", "HeteroFL", "FedGSE")

@@ -91,7 +91,8 @@ def numbered(body: str, chapter: str) -> str:
 
 def readable(body: str) -> str:
     """The page without markup that screen readers take wrongly: a folded cell whose name is hidden behind a general
-    one, empty headers, and the lines of a long signature, which Sphinx writes as definitions of nothing."""
+    one, empty headers, names that two elements have, and the lines of a long signature, which Sphinx writes as
+    definitions of nothing."""
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
     body = re.sub(r"<th[^>]*></th>", "<td></td>", body)  # the corner of pandas' tables heads nothing
 
@@ -99,18 +100,28 @@ def readable(body: str) -> str:
         inner = found[1].replace("<dd>", '<span class="fc-parameter">').replace("</dd>", "</span>")
         return f"<span>{inner}</span>"
 
+    named: set[str] = set()
+
+    def once(found: re.Match[str]) -> str:  # every proof, and a picture that is called as its chapter
+        again = found[2] in named
+        named.add(found[2])
+        return found[1] if again else found[0]
+
+    body = re.sub(r'(<[a-z][^>]*?) id="([^"]*)"', once, body)
     return re.sub(r'<dl>\s*(<dd><(?:em|span) class="sig-param.*?)</dl>', lines, body, flags=re.DOTALL)
 
 
 def page(app: Any, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Number a page's figures, and say what other sites show of it."""
+    # Cells are not run in the page; the settings of the library for it, written twice, are an error of scripts.
+    context["script_files"] = [f for f in context["script_files"] if "thebe" not in f"{f} {vars(f)}".lower()]
     if doctree is None:
         return
     chapter = ".".join(map(str, app.env.toc_secnumbers.get(name, {}).get("", ())))
     context["body"] = readable(numbered(context["body"], chapter))
     words = next((p.astext() for p in doctree.findall(nodes.paragraph) if len(p.astext()) > 40), context["title"])
     title = re.sub("<.*?>", "", context["title"])
-    about = {"og:type": "article", "og:site_name": app.config.project, "og:title": title,
+    about = {"og:type": "article", "og:site_name": app.config.html_title, "og:title": title,
              "og:description": textwrap.shorten(words, 200, placeholder=" ...")}  # fmt: skip
     if base := app.config.html_baseurl:
         about |= {"og:url": f"{base}/{name}.html", "og:image": f"{base}/_static/card.png"}
