@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from . import checks
@@ -46,8 +47,8 @@ def client_start(method: Method, x: Tensor) -> dict[str, Tensor]:
     return rows
 
 
-def local_work(method: Method, given: Work) -> Work:
-    """The local work of a round."""
+def local_work(method: Method, given: Work, m: int) -> Work:
+    """The local work of a round with m clients."""
     work = method.local_work(given)
     if not isinstance(work, Work):
         raise _gave(method, "local_work", work, "the work itself, or dataclasses.replace(work, steps=1)")
@@ -56,8 +57,12 @@ def local_work(method: Method, given: Work) -> Work:
         checks.number(f"{at}lr", work.lr, 0, open_low=True)
         checks.number(f"{at}momentum", work.momentum, 0, 0.999999)
         for name in ("epochs", "steps", "batch_size"):
-            if name == "epochs" or getattr(work, name) is not None:
-                checks.integer(f"{at}{name}", getattr(work, name), 1)
+            value = getattr(work, name)
+            if isinstance(value, np.ndarray) and name != "batch_size":  # one for each client
+                checks.shape(f"{at}{name}", value, (m,), f"one whole number, or one for each of {m} clients")
+                value = value.min()
+            if name == "epochs" or value is not None:
+                checks.integer(f"{at}{name}", value, 1)
     return work
 
 

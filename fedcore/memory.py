@@ -159,10 +159,14 @@ class Place:
         s, fed = self.s, self.fed
         cohort = s.cohort_of(t, fed.n)
         dealt = self._deal(np.array(cohort))
-        work = s.work(self.method, t)
-        planned = partial(
-            fed.plan, s.seed, t, epochs=work.epochs, steps=work.steps, batch_size=work.batch_size, walk=work.walk
-        )  # fmt: skip
+        work = s.work(self.method, t, cohort)
+
+        def planned(clients: np.ndarray) -> Plan:
+            rows = np.searchsorted(cohort, clients).clip(max=len(cohort) - 1)  # one that does not count: any client's
+            epochs, steps = (v[rows] if isinstance(v, np.ndarray) else v for v in (work.epochs, work.steps))
+            more = {"batch_size": work.batch_size, "walk": work.walk}
+            return fed.plan(s.seed, t, clients, epochs=epochs, steps=steps, **more)
+
         here = dealt[self.world.rank]
         # a process without clients in this round works on one of its own that does not count
         plan = planned(here if len(here) else self.clients[[fed.sizes[self.clients].argmin()]])
@@ -423,7 +427,7 @@ def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
     a gradient, a direction, what a direction is made of, and a velocity; activations, unless they come in blocks.
     """
     m, vector, states = s.size, fed.d * fed.x0.element_size(), len(method.client_state)
-    work = s.work(method, 0)
+    work = s.work(method, 0, s.cohort_of(0, fed.n))
     kept, steps = (2 + 2 * states) * vector, (3 + bool(work.momentum)) * vector
     steps += fed.activation_bytes(work.batch_size)
     room = 0.8 * free(fed.device)

@@ -100,7 +100,7 @@ def play(
 ) -> tuple[State, Seen]:
     """The round itself, in memory and processes as `place` says; the state given is used up."""
     drawn = place.draw(state, t)
-    plan, work = drawn.plan, s.work(method, t)
+    plan, work = drawn.plan, s.work(method, t, drawn.cohort)
     weight = fed.sizes if s.weighting == "samples" else np.ones(1)  # p_i = N_i / sum N, or 1 / m
     p = weight[plan.clients % len(weight)] / weight[np.array(drawn.cohort) % len(weight)].sum()
     r = Round(

@@ -25,7 +25,7 @@ from .objective.protocol import Objective
 from .progress import bar as progress_bar
 from .progress import somebody_looks
 from .round import Seen, check_both, on, play
-from .settings import BatchSize, Cohort, LocalSteps, Settings, Weighting, check_batches
+from .settings import Amounts, BatchSize, Cohort, Settings, Weighting, check_batches
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 OnEvaluate = Callable[[int, dict[str, float]], bool | None]
@@ -40,8 +40,8 @@ def simulate(
     cohort: Cohort | Callable[[int], Cohort] = None,
     lr: float | Callable[[int], float] = 0.1,
     lr_decay: checks.Positive = 1.0,
-    local_epochs: checks.Count = 1,
-    local_steps: LocalSteps | None = None,
+    local_epochs: Amounts = 1,
+    local_steps: Amounts | None = None,
     batch_size: BatchSize | None = 20,
     server_lr: checks.Positive = 1.0,
     weight_decay: checks.NonNegative = 0.0,
@@ -68,7 +68,10 @@ def simulate(
     rate, times `lr_decay` after every round.  Both may be functions of the round t (from 0), for schedules, a
     selection of clients, or clients that fail (`fedcore.rng.cohort(seed, t, n, m)` is the draw of m of n).
     local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of different size;
-    `local_steps`, when given, is K for all.  batch_size: None is the full local batch.  A local step is gradient,
+    `local_steps`, when given, is K_i itself.  Each is one whole number for all, a list, array or tensor `[n]` with one
+    for each client, or a function `(t, clients [m])` of the round and its cohort that returns one for all or one for
+    each, `[m]` (called for all rounds before the first).  They are 1 at least: a client that is to do nothing in a
+    round is left out of it by `cohort`.  batch_size: None is the full local batch.  A local step is gradient,
     + weight_decay * y, + the method's correction, then `clip` (each client's norm), then `momentum` (a buffer that is
     new every round), then the step.  weighting: p_i = 1/m ("uniform") or N_i / sum N ("samples") in the
     server's mean; sums over all clients, as c of SCAFFOLD and h of FedDyn, count every client once, as published:
@@ -127,7 +130,7 @@ def simulate(
     )  # fmt: skip
     # where `on_evaluate` may end the run, the rounds before its first look are certain
     check_batches(method, fed, s, rounds if on_evaluate is None else min(rounds, eval_every))
-    if chunk is None:
+    if chunk is None and rounds:
         chunk = chunk_size(method, fed, s)
     world = distributed.world()
     with world.together():

@@ -7,7 +7,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,10 +24,11 @@ HOOKS = (
 )  # fmt: skip
 
 
-LocalSteps = Annotated[int, Within(1, checks.MOST, hint="or None for local_epochs")]
 BatchSize = Annotated[int, Within(1, checks.MOST, hint="or None for the full local batch")]
 Weighting = Annotated[str, checks.OneOf(("uniform", "samples"))]
 Cohort = int | float | Sequence[int] | None
+Amount = int | Sequence[int] | np.ndarray | torch.Tensor  # of local work: for all, or for each client
+Amounts = Amount | Callable[[int, np.ndarray], Amount]
 
 
 class ByRound(tuple):
@@ -43,8 +44,8 @@ class Settings:
     cohort: int | tuple[int, ...] | ByRound
     lr: float | ByRound = 0.1
     lr_decay: float = 1.0
-    local_epochs: int = 1
-    local_steps: int | None = None
+    local_epochs: int | tuple[int, ...] | ByRound = 1
+    local_steps: int | tuple[int, ...] | ByRound | None = None
     batch_size: int | None = 20
     server_lr: float = 1.0
     weight_decay: float = 0.0
@@ -62,8 +63,8 @@ class Settings:
         cohort: Cohort | Callable[[int], Cohort] = None,
         lr: float | Callable[[int], float] = 0.1,
         lr_decay: checks.Positive = 1.0,
-        local_epochs: checks.Count = 1,
-        local_steps: LocalSteps | None = None,
+        local_epochs: Amounts = 1,
+        local_steps: Amounts | None = None,
         batch_size: BatchSize | None = 20,
         server_lr: checks.Positive = 1.0,
         weight_decay: checks.NonNegative = 0.0,
@@ -91,9 +92,13 @@ class Settings:
         for name, value in (("server_lr", server_lr), ("weight_decay", weight_decay), ("clip", clip or 1.0)):
             checks.number(name, value, 0, largest)
         s = Settings(
-            cohort, lr, lr_decay, local_epochs, local_steps, batch_size, server_lr, weight_decay, clip, momentum,
-            weighting, seed,
+            cohort, lr, lr_decay, batch_size=batch_size, server_lr=server_lr, weight_decay=weight_decay, clip=clip,
+            momentum=momentum, weighting=weighting, seed=seed,
         )  # fmt: skip
+        local_epochs = _amounts("local_epochs", local_epochs, s, rounds, fed.n)
+        if local_steps is not None:
+            local_steps = _amounts("local_steps", local_steps, s, rounds, fed.n)
+        s = replace(s, local_epochs=local_epochs, local_steps=local_steps)
         for rate in {min(s.lr, default=1), max(s.lr, default=1)} if isinstance(s.lr, ByRound) else {s.lr}:
             end = math.log(rate) + rounds * math.log(s.lr_decay)
             if end < -700 or end > math.log(largest):
@@ -122,11 +127,11 @@ class Settings:
         cohort = self.cohort[t] if isinstance(self.cohort, ByRound) else self.cohort
         return rng.cohort(self.seed, t, n, cohort) if isinstance(cohort, int) else list(cohort)
 
-    def work(self, method: Method, t: int) -> Work:
-        """The local work of round t, as the method takes it."""
+    def work(self, method: Method, t: int, cohort: Sequence[int]) -> Work:
+        """The local work of round t and its cohort, as the method takes it."""
         lr = (self.lr[t] if isinstance(self.lr, ByRound) else self.lr) * self.lr_decay**t
-        work = Work(t, lr, self.momentum, self.local_epochs, self.local_steps, self.batch_size)
-        return hooks.local_work(method, work)
+        epochs, steps = (_amount_of(amount, t, cohort) for amount in (self.local_epochs, self.local_steps))
+        return hooks.local_work(method, Work(t, lr, self.momentum, epochs, steps, self.batch_size), len(cohort))
 
     def named(self) -> dict[str, Any]:
         """The settings by name, one that is a function of the round as {"by round": its values}."""
@@ -136,23 +141,15 @@ class Settings:
 
 
 def check_batches(method: Method, fed: Objective, s: Settings, rounds: int) -> None:
-    """ValueError where a client of these rounds has a batch of 1 sample in a whole pass, which batch norm cannot take.
-
-    Fewer local steps than a pass may not come to it.
-    """
-    engine, known = getattr(fed, "engine", None), {}
-    for t in range(rounds if engine is not None and engine.norms else 0):
-        work = s.work(method, t)
-        setting = work.batch_size, work.steps, work.walk
-        if setting not in known:
-            B = fed.sizes if work.batch_size is None else np.minimum(fed.sizes, work.batch_size)
-            passes = -(-fed.sizes // B)
-            whole = passes <= (0 if work.walk else np.inf if work.steps is None else work.steps)
-            known[setting] = (B == 1) | (whole & (fed.sizes - (passes - 1) * B == 1))
-        if known[setting].any() and (lone := [i for i in s.cohort_of(t, fed.n) if known[setting][i]]):
-            if not fed.takes_one_sample():
-                raise OneSample(alone(lone[0], fed, work, t))
-            return
+    """ValueError where a client of these rounds has batches of 1 sample, which batch norm cannot take."""
+    if rounds == 0 or getattr(fed, "takes_one_sample", True):
+        return
+    for t in range(rounds):
+        cohort = np.array(s.cohort_of(t, fed.n))
+        work = s.work(method, t, cohort)
+        lone = cohort if work.batch_size == 1 else cohort[fed.sizes[cohort] == 1]
+        if len(lone):
+            raise OneSample(alone(lone[0], fed, work, t))
 
 
 def alone(client: int, fed: Objective, work: Work, t: int) -> str:
@@ -171,6 +168,49 @@ def _by_round(name: str, f: Callable[[int], Any], rounds: int, check: Callable[[
         except (ValueError, TypeError) as e:
             raise type(e)(f"{name} in round {t}: {e}") from None
     return ByRound(values)
+
+
+def _amounts(name: str, given: Amounts, s: Settings, rounds: int, n: int) -> int | tuple[int, ...] | ByRound:
+    """Local work as it is kept: for all, for each of n clients, or by round, then for each client of the cohort."""
+    if not callable(given):
+        return _amount(name, given, n, "clients")
+    try:
+        inspect.signature(given).bind(0, np.arange(1))
+    except TypeError as e:
+        raise TypeError(
+            f"{name}={checks.brief(given)} takes other arguments ({e}); use a function (t, clients [m]) -> one number, "
+            "or one for each of these clients"
+        ) from None
+    except ValueError:  # a function of another language has no signature
+        pass
+
+    def asked(t: int) -> tuple[Any, int]:
+        clients = np.array(s.cohort_of(t, n))
+        return given(t, clients), len(clients)
+
+    return _by_round(name, asked, rounds, lambda found: _amount(name, *found, "clients in the cohort"))
+
+
+def _amount(name: str, given: Amount, n: int, of: str) -> int | tuple[int, ...]:
+    """Whole numbers from 1, one for each of n clients or one for all; equal ones are one."""
+    hint = f"or one for each of {n} {of}" + (", or None for local_epochs" if name == "local_steps" else "")
+    each = given.tolist() if hasattr(given, "tolist") else given
+    if not isinstance(each, Sequence) or isinstance(each, str):
+        return checks.integer(name, each, 1, checks.MOST, hint=hint)
+    if len(each) != n:
+        raise ValueError(f"{name} has {len(each)} numbers for {n} {of}; use one number, {hint}")
+    hint = "a client that is to do nothing in a round is left out of it: cohort=f(t)"
+    for i, amount in enumerate(each):
+        if type(amount) is not int or not 0 < amount <= checks.MOST:  # or it would take long to say nothing
+            checks.integer(f"{name}[{i}]", amount, 1, checks.MOST, hint=hint)
+    return int(each[0]) if len(set(each)) == 1 else tuple(map(int, each))
+
+
+def _amount_of(amount: int | tuple[int, ...] | ByRound | None, t: int, cohort: Sequence[int]) -> Any:
+    """The local work in round t: for all, or `[m]` for the clients of the cohort."""
+    if isinstance(amount, ByRound):
+        return np.array(amount[t]) if isinstance(amount[t], tuple) else amount[t]
+    return np.array([amount[i] for i in cohort]) if isinstance(amount, tuple) else amount
 
 
 def _size(cohort: int | tuple[int, ...]) -> int:

@@ -116,10 +116,17 @@ class Loop:
 
     def batches(self, i: int, **work) -> list[tuple[Tensor, Tensor]]:
         run = self.run
-        work = {"epochs": run.local_epochs, "steps": run.local_steps, "batch_size": run.batch_size, **self.work, **work}
+        epochs, steps = (self.amount(i, given) for given in (run.local_epochs, run.local_steps))
+        work = {"epochs": epochs, "steps": steps, "batch_size": run.batch_size, **self.work, **work}
         if work["batch_size"] is None:
             return [h.whole(self.fed, i)] * (work["steps"] or work["epochs"])
         return h.batches(self.fed, run.seed, self.t, i, **work)
+
+    def amount(self, i: int, given) -> int | None:
+        """Client i's local work: for all, by client, or a function of the round and the clients."""
+        if callable(given):
+            return int(given(self.t, np.array([i]))[0])
+        return given[i] if isinstance(given, list) else given
 
     def K(self, i: int) -> int:
         return len(self.batches(i))

@@ -126,6 +126,8 @@ TAKES: dict[str, frozenset[str]] = {
     "FedGSE: public": NONE | numbers(1, 2**63 - 1, whole=True), "scoring": NOTHING,
     "method": NOTHING, "fed": NOTHING, "state": NOTHING, "probes.mime_ablation: state": NONE | {"dict"},
     "t": numbers(0, 1, whole=True),
+    "local_epochs": numbers(1, checks.MOST, whole=True),
+    "local_steps": NONE | numbers(1, checks.MOST, whole=True),
     "cohort": NONE | {"1", "2", "0.5", "[3]", "function"}, "lr": numbers(0, open_low=True) | {"function"},
     "on_evaluate": NONE, "probes": {"list", "tuple"}, "personal": {"False"}, "watch": NONE,
     "dtype": NONE, "device": NONE, "checkpoint_dir": NONE | {"text", "digit"},

@@ -67,6 +67,8 @@ CASES = {
     "gradient before the round": (fc.Mime(0.6), {"clip": 0.5, "weight_decay": 0.01}),
     "client states": (fc.SCAFFOLD(), {"probes": [fc.probes.drift, fc.probes.control_error], "eval_every": 2}),
     "client states of four kinds": (fc.FedSMOO(0.3, rho=0.05), {}),
+    "steps by client": (fc.FedNova(), SIZES | {"local_steps": [4, 1, 3, 6, 2]}),
+    "epochs by round": (fc.SCAFFOLD(), {"local_epochs": lambda t, clients: 1 + (clients + t) % 3}),
     "last model": (fc.FedUp(alpha=0.2), {"personal": "local"}),
     "personal models": (fc.FedALA(1, 0.8, 0.5), {"personal": True}),
     "sub-models": (fc.HeteroFL({1: 0.5, 0.5: 0.5}, labels="zero", mode="dynamic"), SIZES),

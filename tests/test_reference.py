@@ -198,5 +198,32 @@ def test_rounds_are_those_of_the_independent_loop(method, model, rounds, public,
     assert max(gaps) < 1e-9, [f"{gap:.1e}" for gap in gaps]
 
 
+def uneven(t, clients):
+    """From 1 to 5 local steps, other ones in every round."""
+    return 1 + (3 * clients + 2 * t) % 5
+
+
+EACH = list({type(c.values[0]): c for c in reversed(CASES) if "rich" not in c.id}.values())  # one case a method
+UNEVEN = [
+    *[pytest.param(*c.values[:4], c.values[4] | {"local_steps": uneven}, id=f"steps-{c.id}") for c in EACH],
+    *[
+        pytest.param(m, mlp, 3, None, PLAIN | {"cohort": 3, name: amounts, "batch_size": size},
+                     id=f"{name}-{size}-{m!r}")
+        for name, amounts in (("local_steps", [4, 1, 3, 6, 2]), ("local_epochs", [2, 1, 3, 1, 4]))
+        for size in (4, None)
+        for m in (fc.FedAvg(), fc.SCAFFOLD(), fc.FedNova(), fc.FedDyn(0.3), fc.FedRep(share=0.3))
+    ],
+    case(fc.FedNova(), name="momentum", **PLAIN | {"local_steps": uneven, "momentum": 0.6}),
+    case(fc.SCAFFOLD(), name="clip", model=normed, **RICH | {"local_steps": uneven}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "model", "rounds", "public", "options"), UNEVEN)
+def test_local_work_may_differ_by_client_and_round_for_every_method(method, model, rounds, public, options):
+    gaps = reference.deviation(method, federation(model, public), model, rounds, **options)
+    assert max(gaps) < 1e-9, [f"{gap:.1e}" for gap in gaps]
+
+
 def test_every_method_is_compared():
+    assert {type(c.values[0]) for c in UNEVEN} == set(fc.ALL)
     assert {type(c.values[0]) for c in CASES} == set(fc.ALL) == set(reference.LOOPS)

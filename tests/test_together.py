@@ -61,6 +61,7 @@ def test_weight_decay_clip_momentum_unequal_steps_and_full_batches():
     runs = [
         {"weight_decay": 1e-3, "clip": 1.0}, {"momentum": 0.9}, {"local_epochs": 2}, {"batch_size": None},
         {"local_steps": 4}, {"rounds": 1}, {"cohort": None}, {"method": fc.FedProx(0.1)},
+        {"local_steps": range(1, 13)}, {"local_epochs": lambda t, clients: 1 + (t + clients) % 3},
     ]  # fmt: skip
     runs = [{"method": fc.FedAvg(), "rounds": 3, "cohort": 0.25, "seed": k} | one for k, one in enumerate(runs)]
     for one, other in zip(*both(runs, fed), strict=True):

@@ -37,14 +37,15 @@ class Gradient(Protocol):
 class Work:
     """The local work of round t: learning rate, momentum, and `steps`, or `epochs` over batches of `batch_size`.
 
+    steps, epochs: for all, or `[m]` with one whole number for each client of the cohort in ascending order.
     batch_size None: full local batches.  walk: one pass over the data goes on from round to round (FedSMB).
     """
 
     t: int
     lr: float
     momentum: float = 0.0
-    epochs: int = 1
-    steps: int | None = None
+    epochs: int | np.ndarray = 1
+    steps: int | np.ndarray | None = None
     batch_size: int | None = 20
     walk: bool = False
 

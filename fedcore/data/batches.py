@@ -57,10 +57,16 @@ class Plan:
                 (("prefix", active), ("padded", self.steps.max() * len(self.steps)))}  # fmt: skip
 
 
-def full_batches(seed: int, t: int, clients: np.ndarray, steps: int, device: torch.device) -> Plan:
-    """The plan of round t for clients `[m]` that use all their data in each of `steps` local steps."""
+def full_batches(seed: int, t: int, clients: np.ndarray, steps: int | np.ndarray, device: torch.device) -> Plan:
+    """The plan of round t for clients `[m]` that use all their data in each of `steps` local steps, of all or `[m]`.
+
+    Its rows are sorted by their steps, largest first.
+    """
+    K = np.broadcast_to(steps, len(clients))
+    order = np.argsort(-K, kind="stable")
+    clients = clients[order]
     keys = rng.words(seed, rng.BATCH, t, clients)
-    return Plan(clients, torch.as_tensor(clients, device=device), np.full(len(clients), steps), keys)
+    return Plan(clients, torch.as_tensor(clients, device=device), K[order], keys)
 
 
 def mini_batches(
@@ -70,25 +76,28 @@ def mini_batches(
     samples: Sequence[np.ndarray],
     *,
     batch_size: int,
-    epochs: int = 1,
-    steps: int | None = None,
+    epochs: int | np.ndarray = 1,
+    steps: int | np.ndarray | None = None,
+    least: int = 1,
     walk: bool = False,
     device: torch.device,
     dtype: torch.dtype,
 ) -> Plan:
     """The mini-batches of round t for clients `[m]` with these samples, rows of the training set `[N_i]` each.
 
-    Every epoch visits each sample once, in a fresh order; the last batch of an epoch may be smaller.  K_i is `steps`,
-    or `epochs * ceil(N_i / batch_size)`.  walk: the batches continue over rounds instead (FedSMB).  The plan's rows are
-    sorted by K_i, largest first, so that the clients still at work are always a prefix.
+    Every epoch visits each sample once, in a fresh order; the last batch of an epoch may be smaller, and is left out
+    where it has fewer than `least` samples and is not the only one.  K_i is `steps`, or `epochs` times the batches of
+    an epoch, ceil(N_i / batch_size) with all of them; both are for all clients or `[m]`.  walk: the batches continue
+    over rounds instead (FedSMB).  The plan's rows are sorted by K_i, largest first, so that the clients still at work
+    are always a prefix.
     """
-    per_epoch = np.array([-(-len(s) // batch_size) for s in samples])
-    K = epochs * per_epoch if steps is None else np.full_like(per_epoch, steps)
+    per_epoch = _per_epoch(np.array([len(s) for s in samples]), batch_size, least)
+    K = epochs * per_epoch if steps is None else np.broadcast_to(steps, len(per_epoch))
     order = np.argsort(-K, kind="stable")
     clients, samples, K = clients[order], [samples[i] for i in order], K[order]
     keys = rng.words(seed, rng.BATCH, t, clients)
     streams = np.repeat(rng.words(seed, rng.BATCH, -1), len(clients)) if walk else keys
-    return _dealt(clients, samples, K, keys, streams, batch_size, t if walk else 0, device, dtype)
+    return _dealt(clients, samples, K, keys, streams, batch_size, least, t if walk else 0, device, dtype)
 
 
 def share_batches(
@@ -100,14 +109,16 @@ def share_batches(
     share: float,
     epoch: int,
     batch_size: int | None,
+    least: int = 1,
     device: torch.device,
     dtype: torch.dtype,
 ) -> Plan:
-    """Epoch number `epoch` over a random share of each client's samples, at least one, drawn for round t.
+    """Epoch number `epoch` over a random share of each client's samples, drawn for round t.
 
-    The rows stay in the order of `clients [m]`; batch_size None takes all of a client's share in one step.
+    The share is one sample at least, or two where batches need them (least > 1).  The rows stay in the order of
+    `clients [m]`; batch_size None takes all of a client's share in one step.  least: as for `mini_batches`.
     """
-    sizes = [max(1, int(share * len(s) + 1e-9)) for s in samples]
+    sizes = [max(min(least, 2, len(s)), int(share * len(s) + 1e-9)) for s in samples]
     draws = rng.words(seed, rng.RESAMPLE, t, clients)
     subset = [
         part[np.argsort(rng.words(word, -1, np.arange(len(part))), kind="stable")[:size]]
@@ -115,8 +126,14 @@ def share_batches(
     ]
     batch_size = max(sizes) if batch_size is None else batch_size
     keys = rng.words(seed, rng.RESAMPLE, t, clients, epoch)
-    K = np.array([-(-size // batch_size) for size in sizes])
-    return _dealt(clients, subset, K, keys, keys, batch_size, 0, device, dtype)
+    K = _per_epoch(np.array(sizes), batch_size, least)
+    return _dealt(clients, subset, K, keys, keys, batch_size, least, 0, device, dtype)
+
+
+def _per_epoch(sizes: np.ndarray, batch_size: int, least: int) -> np.ndarray:
+    """How many batches of an epoch are used: all, or all but a last one of fewer than `least` samples."""
+    full, rest = np.divmod(sizes, batch_size)
+    return full + ((rest >= least) | (full == 0))
 
 
 def _dealt(
@@ -126,13 +143,14 @@ def _dealt(
     keys: np.ndarray,
     streams: np.ndarray,
     batch_size: int,
+    least: int,
     first: int,
     device: torch.device,
     dtype: torch.dtype,
 ) -> Plan:
     """K_i batches of each client from its step number `first` on; epoch e's order is a hash of (stream, client, e)."""
     sizes = np.array([len(s) for s in samples])
-    per_epoch = -(-sizes // batch_size)
+    per_epoch = _per_epoch(sizes, batch_size, least)
     if (entries := int(K.max()) * len(clients) * int(min(batch_size, sizes.max()))) > MOST:
         raise ValueError(
             f"{int(K.max()):,} local steps of {len(clients):,} clients use {entries:,} samples in a round, more than "
@@ -149,13 +167,14 @@ def _dealt(
     h = rng.words(streams[g_row][g], clients[g_row][g], g_epoch[g], position) >> np.uint64(24)
     order = np.argsort((g.astype(np.uint64) << np.uint64(40)) | h, kind="stable")
     # the k-th smallest hash of a group stands at place k
-    k = (g_epoch * per_epoch[g_row])[g] + position // batch_size - first
-    inside = (k >= 0) & (k < K[g_row][g])
+    place = position // batch_size
+    k = (g_epoch * per_epoch[g_row])[g] + place - first
+    inside = (k >= 0) & (k < K[g_row][g]) & (place < per_epoch[g_row][g])
     drawn = np.concatenate(samples)[(np.cumsum(sizes) - sizes)[g_row][g] + position[order]]
     shape = (int(K.max()), len(clients), int(min(batch_size, sizes.max())))
     indices, valid = np.zeros(shape, np.int64), np.zeros(shape, np.float64)
-    place = (k[inside], g_row[g][inside], (position % batch_size)[inside])
-    indices[place], valid[place] = drawn[inside], 1.0
+    at = (k[inside], g_row[g][inside], (position % batch_size)[inside])
+    indices[at], valid[at] = drawn[inside], 1.0
     counts = valid.sum(2).astype(int)
     weights = torch.as_tensor(valid / np.maximum(counts, 1)[..., None], dtype=dtype)
     rows, on_device = torch.as_tensor(clients, device=device), torch.as_tensor(indices).to(device)

@@ -10,8 +10,8 @@ from torch import Tensor
 from .shapes import PerSample
 
 ONE_SAMPLE = (
-    "batch norm got a batch of 1 sample, which has no variance; use a batch_size that leaves no single sample over, "
-    "None for full batches, or GroupNorm"
+    "batch norm got a batch of 1 sample, which has no variance; use batch_size>=2 and clients with two samples each or "
+    "more, or GroupNorm"
 )
 
 

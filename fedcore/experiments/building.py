@@ -40,8 +40,8 @@ def build_method(entry: Any, fed: Federation, run: Mapping[str, Any]) -> algorit
     if "alpha_K" in arguments:
         batch = run.get("batch_size", 20)
         per_epoch = 1 if batch is None else float(np.ceil(fed.sizes / batch).mean())
-        steps = run.get("local_steps") or run.get("local_epochs", 1) * per_epoch
-        arguments["alpha"] = arguments.pop("alpha_K") / steps
+        steps = np.mean(run.get("local_steps") or np.multiply(run.get("local_epochs", 1), per_epoch))
+        arguments["alpha"] = arguments.pop("alpha_K") / float(steps)
     return called(name, method_class(name), {key: _argument(key, value) for key, value in arguments.items()})
 
 

@@ -60,7 +60,7 @@ def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
 
 def _rounds(run: Mapping[str, Any], method: Method) -> int:
     """How many rounds a trace has, at most those of the run."""
-    steps = run.get("local_steps") or 1  # runs of epochs have few and were seen to leave one trace everywhere
+    steps = np.mean(run.get("local_steps") or 1)  # runs of epochs have few and were seen to leave one trace everywhere
     most = int(min(STEPS / steps, GRADIENTS / (steps * max(1, method.cost().gradients))))
     return min(run.get("rounds", ROUNDS), max(2, min(ROUNDS, most)))
 

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -58,6 +58,7 @@ class Federation:
     partition: Partition
     seed: int
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    drop_last: bool = False
     _smaller: dict[Any, Federation] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
@@ -233,7 +234,8 @@ class Federation:
         nn.utils.vector_to_parameters(self.x0.cpu(), module.parameters())
         module = models.build(lambda shape, classes: change(module), (), 0, self.seed)
         loss = e.criterion.function if isinstance(e.criterion, CustomLoss) else None
-        return on_network(self.data, module, self.partition, self.seed, e.path, e.compute, e.block, loss, self.metrics)
+        fed = on_network(self.data, module, self.partition, self.seed, e.path, e.compute, e.block, loss, self.metrics)
+        return replace(fed, drop_last=self.drop_last)
 
     def with_public(self, x: Any, y: Any) -> Federation:
         """The same clients with public data of the caller's; ValueError where a sample is a client's or a test sample,
@@ -260,8 +262,8 @@ class Federation:
         t: int,
         clients: np.ndarray,
         *,
-        epochs: int = 1,
-        steps: int | None = None,
+        epochs: int | np.ndarray = 1,
+        steps: int | np.ndarray | None = None,
         batch_size: int | None = 20,
         walk: bool = False,
         share: float | None = None,
@@ -269,14 +271,15 @@ class Federation:
     ) -> Plan:
         """The batches of round t for these clients, a function of (seed, t, client) alone.
 
-        Mini-batches of `epochs` passes over the data or of `steps` steps (`data.batches.mini_batches`); whole local
-        data in each step with batch_size=None; or epoch number `epoch` over a random share of each client's samples
-        (`data.batches.share_batches`).
+        Mini-batches of `epochs` passes over the data or of `steps` steps, of all clients or `[m]`
+        (`data.batches.mini_batches`); whole local data in each step with batch_size=None; or epoch number `epoch` over
+        a random share of each client's samples (`data.batches.share_batches`).
         """
-        where: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
         if share is None and batch_size is None:
             return batches.full_batches(seed, t, clients, epochs if steps is None else steps, self.device)
         samples = [self.index[i] for i in clients]
+        least = batch_size if self.drop_last else 1 if batch_size == 1 or self.takes_one_sample else 2
+        where: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "least": least or 2}
         if share is not None:
             return batches.share_batches(
                 seed, t, clients, samples, share=share, epoch=epoch, batch_size=batch_size, **where
@@ -337,6 +340,7 @@ class Federation:
             found[rows, columns] = logits
         return found
 
+    @cached_property
     def takes_one_sample(self) -> bool:
         """Whether local steps may have batches of one sample: not where batch norm is to divide by its deviation."""
         if not self.engine.norms:
@@ -621,6 +625,7 @@ class Federation:
             "path": e.path,
             "compute": str(e.compute),
             "block": self.block,
+            **({"drop_last": True} if self.drop_last else {}),
         }
 
     def fingerprint(self) -> str:
@@ -648,6 +653,7 @@ def federation(
     augment: RandAugment | None = None,
     public: checks.Count | None = None,
     validation: bool = False,
+    drop_last: bool = False,
     start: Tensor | Mapping[str, Tensor] | nn.Module | None = None,
     layout: str | None = None,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
@@ -675,6 +681,9 @@ def federation(
     public: training samples per class that no client gets, for methods with public data (`fed.public`).
     validation: take validation data from the training set first (`Source.with_validation`); `fed.on_validation()`
     is then evaluated on them, so that settings need not be chosen on test data.
+    drop_last: leave out the last batch of an epoch where it is smaller than batch_size, as torch's DataLoader does;
+    then K_i = local_epochs * floor(N_i / batch_size).  A client with fewer samples than batch_size keeps its one batch.
+    Without it only a network with batch norm leaves out a batch, a last one of one sample, which has no variance.
     start: where runs start instead of the model's initial parameters (`fed.x0`): a flat vector `[d]` such as an earlier
     `history.params`, a state_dict, or a module of the same architecture, also one that `fed.module` returned.
     loss: what is minimised instead of the cross-entropy, `(logits [B, C], targets [B, ...]) -> [B]`, one loss per
@@ -737,7 +746,8 @@ def federation(
         source, parts, normalise=normalise, augment=augment, public=aside, seed=seed, device=available(device),
         dtype=dtype,
     )  # fmt: skip
-    return on_network(data, module, partition, seed, path, compute, block, loss, metrics)
+    fed = on_network(data, module, partition, seed, path, compute, block, loss, metrics)
+    return replace(fed, drop_last=drop_last)
 
 
 def on_network(

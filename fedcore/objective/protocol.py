@@ -79,14 +79,18 @@ class Objective(Protocol):
         t: int,
         clients: np.ndarray,
         *,
-        epochs: int = 1,
-        steps: int | None = None,
+        epochs: int | np.ndarray = 1,
+        steps: int | np.ndarray | None = None,
         batch_size: int | None = 20,
         walk: bool = False,
         share: float | None = None,
         epoch: int = 0,
     ) -> Plan:
-        """The local steps and batches of round t for these clients, from (seed, t, client) alone."""
+        """The local steps and batches of round t for these clients `[m]`, from (seed, t, client) alone.
+
+        epochs, steps: for all of them, or `[m]` with one for each; the plan's rows are sorted by their steps, the most
+        first.
+        """
 
     def gradient(self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
         """Gradients `[a, d]` at the rows of `Y [a, d]` in local step k, for the first a clients of the plan.

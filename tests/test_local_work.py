@@ -1,0 +1,189 @@
+"""How much a client does in a round: steps and epochs by client and by round, and batches that are left out."""
+
+from __future__ import annotations
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import fedcore as fc
+
+STEPS = [4, 1, 3, 6, 2]
+
+
+def run(method=None, federation=None, **options):
+    options = {"rounds": 4, "cohort": 3, "batch_size": 4, "lr": 0.2, "seed": 1} | options
+    return fc.simulate(method or fc.SCAFFOLD(), federation or h.network(), **options)
+
+
+def by_round(t, clients):
+    return 1 + (t + clients) % 3
+
+
+def equal(one, other):
+    assert all(torch.equal(v, other.state[k]) for k, v in one.state.items())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"local_steps": [4, 1, 3]}, "local_steps has 3 numbers for 5 clients; use one number, or one for each"),
+        ({"local_steps": [4, 1, 0, 6, 2]}, r"local_steps\[2\]=0 is out of range; .*cohort=f\(t\)"),
+        ({"local_steps": np.array([4, 1, 2.5, 6, 2])}, r"local_steps\[0\]=4.0 is not an integer"),
+        ({"local_steps": torch.ones(5, dtype=torch.bool)}, r"local_steps\[0\]=True is not an integer"),
+        ({"local_steps": np.ones((5, 2), int)}, r"local_steps\[0\]=\[1, 1\] is not an integer"),
+        ({"local_steps": 0.5}, "local_steps=0.5 is not an integer; .*one for each of 5 clients, or None"),
+        ({"local_epochs": [2, 1, -3, 1, 1]}, r"local_epochs\[2\]=-3 is out of range"),
+        ({"local_epochs": None}, "local_epochs=None is not an integer"),
+        ({"local_steps": lambda t: 3}, r"takes other arguments .*; use a function \(t, clients \[m\]\)"),
+        ({"local_steps": lambda t, clients: 3 - t}, "local_steps in round 3: local_steps=0 is out of range"),
+        ({"local_epochs": lambda t, clients: [1] * 5}, "local_epochs in round 0: local_epochs has 5 numbers for 3 cl"),
+        ({"local_steps": lambda t, clients: clients / 2}, r"local_steps in round 0: local_steps\[0\]=.* is not an int"),
+        ({"local_steps": lambda t, clients: None}, "local_steps in round 0: local_steps=None is not an integer"),
+    ],
+)  # fmt: skip
+def test_wrong_local_work_is_named_before_the_first_round(given, words):
+    seen = []
+    with pytest.raises((ValueError, TypeError), match=words):
+        run(probes=[seen.append], **given)
+    assert not seen
+
+
+@pytest.mark.parametrize("name", ["local_steps", "local_epochs"])
+def test_lists_arrays_tensors_and_functions_that_say_the_same_give_the_same_bits(name):
+    given = STEPS, tuple(STEPS), np.array(STEPS), torch.tensor(STEPS), lambda t, clients: np.array(STEPS)[clients]
+    first, *others = (run(**{name: amounts}) for amounts in given)
+    for other in others:
+        equal(first, other)
+    equal(run(**{name: 3}), run(**{name: [3] * 5}))
+    equal(run(**{name: 3}), run(**{name: lambda t, clients: 3}))
+
+
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_client_takes_its_own_number_of_steps_whoever_is_beside_it(batch_size):
+    """For every method the last iterate of a client with K_i steps is that of a round in which all take K_i."""
+    fed, steps = h.network(), np.array(STEPS)
+    for method in (fc.FedAvg(), fc.SCAFFOLD(), fc.FedRep(), fc.Ditto(), fc.DFedSAM(), fc.FedSpeed(), fc.Mime()):
+        state, _ = fc.one_round(method, fed, fc.start(method, fed), 0, local_steps=2, batch_size=batch_size)
+        _, mixed = fc.one_round(method, fed, state, 1, local_steps=STEPS, batch_size=batch_size)
+        assert mixed.round.K[:, 0].tolist() == steps[mixed.round.ids].tolist()
+        for i, K in enumerate(STEPS):
+            _, alike = fc.one_round(method, fed, state, 1, local_steps=K, batch_size=batch_size)
+            one, other = (seen.y[list(seen.round.ids).index(i)] for seen in (mixed, alike))
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_a_quadratic_takes_steps_and_epochs_by_client():
+    A, b = h.problem(5)
+    h_steps = fc.simulate(fc.FedAvg(), fc.quadratic(A, b), rounds=2, lr=0.1, local_steps=STEPS)
+    h_epochs = fc.simulate(fc.FedAvg(), fc.quadratic(A, b), rounds=2, lr=0.1, local_epochs=STEPS)
+    x = np.zeros(3)
+    for _ in range(2):
+        Y = [x] * 5
+        for i, K in enumerate(STEPS):
+            for _ in range(K):
+                Y[i] = Y[i] - 0.1 * A[i] @ (Y[i] - b[i])
+        x = np.mean(Y, 0)
+    equal(h_steps, h_epochs)
+    np.testing.assert_allclose(h_steps.params.numpy(), x, atol=1e-12)
+
+
+def test_local_work_by_round_resumes_to_the_bit_and_other_work_is_refused(tmp_path):
+    whole = run(local_steps=by_round)
+    run(local_steps=by_round, rounds=2, checkpoint_dir=tmp_path)
+    equal(whole, run(local_steps=by_round, checkpoint_dir=tmp_path))
+    for other in (lambda t, clients: by_round(t, clients) + (t == 1), STEPS, 2):
+        with pytest.raises(fc.CheckpointError, match="local_steps"):
+            run(local_steps=other, rounds=5, checkpoint_dir=tmp_path)
+    # a function that differs in later rounds alone has done the same so far
+    run(local_steps=lambda t, clients: by_round(t, clients) + (t > 3), rounds=5, checkpoint_dir=tmp_path)
+
+
+def test_chunks_do_not_change_unequal_work():
+    for method in (fc.FedNova(), fc.SCAFFOLD(), fc.Mime()):
+        one, other = run(method, local_steps=by_round), run(method, local_steps=by_round, chunk=2)
+        torch.testing.assert_close(one.params, other.params, rtol=0, atol=1e-12)
+
+
+def test_a_sweep_over_local_steps_takes_each_value_of_its_list():
+    fed = h.network()
+    frame = fc.sweep(fed, {"local_steps": [1, 3, STEPS]}, seeds=1, rounds=2, method=fc.FedAvg(), batch_size=4, lr=0.2)
+    last = frame[(frame["round"] == 2) & (frame.metric == "loss")].value.tolist()
+    alone = [run(fc.FedAvg(), fed, rounds=2, cohort=None, seed=0, local_steps=K).final("loss") for K in (1, 3, STEPS)]
+    assert last == alone
+    assert len(set(last)) == 3
+
+
+def test_a_method_may_change_the_work_of_each_client():
+    class Twice(fc.FedAvg):
+        def local_work(self, work):
+            return fc.algorithms.method.replace(work, steps=2 * work.steps)
+
+    equal(run(Twice(), local_steps=STEPS), run(fc.FedAvg(), local_steps=[2 * K for K in STEPS]))
+
+    class Wrong(fc.FedAvg):
+        def local_work(self, work):
+            return fc.algorithms.method.replace(work, steps=np.array([1, 2]))
+
+    with pytest.raises(ValueError, match=r"Wrong.local_work: steps has shape \(2,\), needed is \(3,\)"):
+        run(Wrong(), local_steps=2)
+
+
+def test_no_rounds_ask_no_schedule():
+    run(rounds=0, lr=lambda t: 0.1, local_steps=by_round, cohort=lambda t: 2)
+
+
+# --- batches that are left out ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["auto", "sequential"])
+def test_drop_last_leaves_out_what_torchs_loader_leaves_out(path):
+    fed = h.network((13, 8, 20, 3, 9), drop_last=True, path=path)
+    plan = fed.plan(0, 0, np.arange(5), batch_size=4, epochs=2)
+    for row, i in enumerate(plan.clients):
+        loader = DataLoader(range(fed.sizes[i]), 4, shuffle=True, drop_last=bool(fed.sizes[i] >= 4))
+        sizes = [len(batch) for batch in loader] * 2
+        assert plan.counts[: plan.steps[row], row].tolist() == sizes
+        for epoch in plan.samples[: plan.steps[row], row, : sizes[0]].reshape(2, -1):
+            assert len(set(epoch)) == len(epoch)
+            assert set(epoch) <= set(fed.index[i])
+    run(fc.FedNova(), fed, local_epochs=2)
+
+
+def test_drop_last_means_nothing_where_nothing_is_left_over_or_batches_are_full():
+    for sizes, options in (((8, 12), {}), ((13, 7), {"batch_size": None}), ((13, 7), {"local_steps": 1})):
+        options = {"cohort": 2, "local_epochs": 2} | options
+        equal(run(None, h.network(sizes), **options), run(None, h.network(sizes, drop_last=True), **options))
+
+
+def test_drop_last_is_part_of_what_a_run_is(tmp_path):
+    run(None, h.network(), checkpoint_dir=tmp_path)
+    with pytest.raises(fc.CheckpointError, match="drop_last"):
+        run(None, h.network(drop_last=True), checkpoint_dir=tmp_path, rounds=5)
+    assert h.network(drop_last=True).with_model(lambda net: net).drop_last
+    assert h.network(drop_last=True).to(dtype=torch.float32).drop_last
+
+
+def test_drop_last_holds_for_the_batches_a_method_draws_itself():
+    fed = h.network((13, 8, 20, 3, 9), drop_last=True)
+    plan = fed.plan(0, 0, np.arange(5), batch_size=4, share=0.7, epoch=1)  # 9, 5, 14, 2, 6 samples
+    assert plan.steps.tolist() == [2, 1, 3, 1, 1]
+    assert plan.counts.sum(0).tolist() == [8, 4, 12, 2, 4]
+    run(fc.FedALA(), fed)
+
+
+def test_without_batch_norm_every_sample_is_used():
+    fed = h.network((9, 5))
+    assert fed.plan(0, 0, np.arange(2), batch_size=4).counts.T.tolist() == [[4, 4, 1], [4, 1, 0]]
+
+
+def test_what_batch_norm_leaves_out_changes_no_run_that_did_not_come_to_it():
+    """Of 9 samples in batches of 4 the first two batches are those of a network without batch norm."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    fed, plain = h.network((9, 9), model=net), h.network((9, 9))
+    for options in ({"steps": 2}, {"steps": 1}, {"epochs": 1}):
+        one, other = (f.plan(3, 2, np.arange(2), batch_size=4, **options) for f in (fed, plain))
+        assert np.array_equal(one.samples, other.samples[: len(one.samples)])
