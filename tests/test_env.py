@@ -95,7 +95,7 @@ def place(tmp_path, monkeypatch):
     """A place for an environment, where pip answers as a test says: `{file: (status, a hash differs)}`."""
     for name in (env.BOUNDS, env.LOCK, "pyproject.toml"):
         (tmp_path / name).write_text(name)
-    asked, answers = [], {env.BOUNDS: (0, False), env.LOCK: (0, False)}
+    asked, answers = [], dict.fromkeys((env.BOUNDS, env.LOCK, "."), (0, False))
     (tmp_path / ".venv").mkdir()
     monkeypatch.setattr(env, "ROOT", tmp_path)
     monkeypatch.setattr(env, "STAMP", tmp_path / ".venv" / ".ready")
@@ -110,13 +110,27 @@ def test_the_lock_is_installed_once_where_it_fits(place, monkeypatch):
     asked, _ = place
     env.main()
     env.main()
-    assert asked == [env.LOCK, env.BOUNDS]  # the second adds this package alone
+    assert asked == [env.LOCK, "."]  # this package alone, built by what the lock has
     (env.ROOT / env.LOCK).write_text("another")
     env.main()
     assert len(asked) == 4
     monkeypatch.setenv("REQUIREMENTS", env.BOUNDS)
     env.main()
     assert asked[4:] == [env.BOUNDS]
+
+
+def test_all_that_runs_while_packages_are_installed_is_named_exactly():
+    """Else whoever can change an index or a tag runs code here: tools that build, the lock's writer, actions."""
+    names = {line.split("==")[0] for line in LOCK.splitlines() if "==" in line}
+    assert "setuptools" in names
+    assert "==" in env.UV
+    workflow = (ROOT / ".github/workflows/pages.yml").read_text(encoding="utf-8")
+    used = re.findall(r"uses: (\S+)", workflow)
+    assert len(used) == 5
+    assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action) for action in used), used
+    build, deploy = workflow.split("\n  deploy:\n")
+    assert "write" not in build
+    assert "run:" not in deploy
 
 
 def test_elsewhere_the_bounds_are_installed(place, monkeypatch):

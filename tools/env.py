@@ -23,6 +23,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".ready"
 LOCK, BOUNDS = "requirements.lock", "requirements.txt"
+UV = "uv==0.13.9"  # what writes the lock
 LOCKED = ("Linux", "x86_64", (3, 11), (3, 13))
 
 
@@ -41,6 +42,7 @@ def main():
     parts = [str(ROOT).encode(), asked.encode(), *(f.read_bytes() for f in sources)]
     wanted = hashlib.sha256(b"\0".join(parts)).hexdigest()
     if not STAMP.exists() or STAMP.read_text() != wanted:
+        locked = False
         if asked == LOCK or (not asked and fits()):
             print(f"installing {LOCK} (some minutes the first time)", flush=True)
             status, differs = install("--require-hashes", "-r", LOCK)
@@ -48,10 +50,13 @@ def main():
                 sys.exit(f"{LOCK} cannot be installed here; REQUIREMENTS={BOUNDS} goes without it")
             if status:
                 print(f"not every package of {LOCK} can be had here; the newest that {BOUNDS} allows:", flush=True)
+            locked = not status
         else:
             print(f"installing {BOUNDS} (some minutes the first time)", flush=True)
-        if install("-r", BOUNDS)[0]:
-            sys.exit(f"failed: pip install -r {BOUNDS}")
+        # What the lock has is all that there is: this package is built by the setuptools that it names.
+        last = ["--no-build-isolation", "--no-deps", "-e", "."] if locked else ["-r", BOUNDS]
+        if install(*last)[0]:
+            sys.exit(f"failed: pip install {' '.join(last)}")
         STAMP.write_text(wanted)
 
 
@@ -78,7 +83,7 @@ def lock():
     with tempfile.TemporaryDirectory() as folder:
         bounds, tool = Path(folder, BOUNDS), Path(folder, "uv")
         bounds.write_text("".join(line for line in text.splitlines(True) if not line.startswith("-e ")))
-        run(str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-q", "--target", str(tool), "uv")
+        run(str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-q", "--target", str(tool), UV)
         call = [str(tool / "bin" / "uv"), "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
         options = ["--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header", "--upgrade"]
         run(*call, *options, str(bounds), "-o", str(ROOT / LOCK))
