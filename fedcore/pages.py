@@ -20,7 +20,7 @@ from html import escape
 from typing import Any
 
 from .checkpoint import atomic
-from .widgets import asset
+from .widgets import asset, explained
 
 PROFILES = ("quick", "paper", "test")
 COLUMN = 88  # letters of a table that fit into the text column
@@ -102,19 +102,29 @@ def _injected_names() -> list[str]:
     return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
 
 
-def spread(values: Iterable[float], digits: int = 1) -> str:
-    """Mean, sample standard deviation and count of `values`, as "95.2 ± 0.9 (n=3)"; one value has no spread.
+def spread(values: Iterable[float], digits: int = 1, count: bool = True) -> str:
+    """Mean, half its 95 % interval (Student's t) and number of `values`, as "95.2 ± 2.2 (n=3)".
 
-    Raises ValueError for no values and for values that are not finite.
+    One value has no interval.  count=False: without the number.  Raises ValueError for no values and for values that
+    are not finite.
     """
     numbers = [float(v) for v in values]
     if not numbers or not all(map(math.isfinite, numbers)):
         raise ValueError(f"spread() needs at least one value, all finite; got {numbers}")
     mean, n = math.fsum(numbers) / len(numbers), len(numbers)
+    counted = f" (n={n})" if count else ""
     if n == 1:
-        return f"{mean:.{digits}f} (n=1)"
+        return f"{mean:.{digits}f}{counted}"
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in numbers) / (n - 1))
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f} (n={n})"
+    return f"{mean:.{digits}f} ± {half_width(deviation, n):.{digits}f}{counted}"
+
+
+def half_width(sd: float, n: int) -> float:
+    """Half the width of the 95 % interval of a mean of n values with this standard deviation (Student's t); NaN for
+    fewer than two."""
+    from scipy.stats import t
+
+    return sd / math.sqrt(n) * t.ppf(0.975, n - 1) if n > 1 else math.nan
 
 
 def claim(
@@ -147,7 +157,7 @@ def claims(
             f"  verdict: {c.verdict}",
         ]
     counted = "" if seeds is None else f"{seeds} seed{'s' * (seeds != 1)}"
-    how = "; ".join(filter(None, [setting, counted]))
+    how = explained("; ".join(filter(None, [setting, counted])), *lines)
     return Html(
         '<div class="fc-claims tex2jax_process" role="group" aria-label="Claims and verdicts">'
         f'{"".join(blocks)}<p class="fc-how">{escape(how)}</p>'
@@ -231,6 +241,7 @@ def table(frame: Any, caption: str, digits: int = 4) -> Html:
         cells = "".join(f"<td{kind}>{escape(text)}</td>" for kind, text in zip(kinds, row, strict=True))
         lines.append(f"<tr>{first}{cells}</tr>")
     text = frame.to_string(index=names is not None, float_format=lambda v: f"{v:.{digits}g}", na_rep="–")
+    caption = explained(caption, text)
     return Html(
         f'<div class="fc-scroll tex2jax_process" role="region" tabindex="0" aria-label="{escape(caption)}">'
         f'<table class="fc-table"><caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n'
@@ -303,11 +314,13 @@ def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
         raise ValueError(f"menus={unknown} are no columns; the table has: {', '.join(names)}")
     orders = [list(column.cat.categories) if column.dtype == "category" else None for _, column in frame.items()]
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
-    rows, lines = [], [caption]
+    rows, lines = [], []
     for row in frame.itertuples(index=False):
         cells = (value.html if isinstance(value, Html) else escape(str(value)) for value in row)
         rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
         lines.append(" | ".join(str(value) for value in row))
+    caption = explained(caption, *lines)
+    lines = [caption, *lines]
     # Narrow windows show a row as a card; its labels are these variables, see the style.
     labels = ";".join(f"--label-{i}:{json.dumps(name)}" for i, name in enumerate(names, 1))
     plan = json.dumps({"menus": [names.index(name) for name in menus], "orders": orders}, ensure_ascii=False)

@@ -28,6 +28,7 @@ from . import checks, vector
 from .alt import check_figure, describe, numbered, printed
 
 CSS_INCH = 110  # CSS pixels an inch of the figure takes where there is room
+PLUS_MINUS = "± is half a 95 % interval."
 GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η", "theta": "θ", "kappa": "κ", "lambda": "λ",
          "mu": "μ", "rho": "ρ", "sigma": "σ", "tau": "τ"}  # fmt: skip
 
@@ -125,7 +126,15 @@ def show(
     """
     check_figure(figure, "figure")
     words = numbered(alt, numbers) if alt and alt.strip() else describe(figure, numbers)
-    return Picture(draw(figure), words, printed(numbers), caption or "")
+    shown = printed(numbers)
+    return Picture(draw(figure), words, shown, explained(caption or "", *shown.values()))
+
+
+def explained(caption: str, *texts: str) -> str:
+    """The caption of what shows these texts, with the one meaning that ± has in this book where they have it."""
+    if not any("±" in text for text in texts) or "95 %" in caption:
+        return caption
+    return f"{caption.rstrip('.')}{'. ' if caption.endswith('.') else '; ' if caption else ''}{PLUS_MINUS}"
 
 
 # -------------------------------------------------------------------------------------------- explorers

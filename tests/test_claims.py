@@ -296,7 +296,14 @@ def test_a_table_names_the_runs_that_its_mean_leaves_out_and_what_its_marks_say(
     line = {"row": "x", "column": "c", "mean": 80.0, "sd": 1.0, "n": 5, "diverged": 2, "source": float("nan")}
     tidy = pd.DataFrame([{**line, "verdict": judge.OPEN}, {**line, "row": "y", "diverged": 0, "verdict": "baseline"}])
     grid = show.grid(table, tidy)
-    assert grid.loc["x", "c"] == "80.0 ± 1.0, 2 of 5 diverged ~"
-    assert grid.loc["y", "c"] == "80.0 ± 1.0"
+    assert grid.loc["x", "c"] == "80.0 ± 2.5, 2 of 5 diverged ~"  # 4.303 / sqrt(3) of the three that ended
+    assert grid.loc["y", "c"] == "80.0 ± 1.2"
     assert show.legend(table, tidy) == "~ not distinguished: against y, all cells of the table one family of questions"
     assert show.legend(table, tidy[1:]) == ""
+
+
+def test_a_page_outside_a_checkout_says_what_it_lacks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for shown in (lambda: show.result("fedup-table4"), lambda: show.box(["fedup-skew"]), batch.results):
+        with pytest.raises(FileNotFoundError, match=r"stored results are not here.*folder book/ of a checkout"):
+            shown()

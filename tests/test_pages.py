@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 import fedcore as fc
-from fedcore import citations, listing, pages, submodels
+from fedcore import citations, listing, pages, plots, show, submodels
 from fedcore.citations import cite
 from fedcore.pages import Claim
 
@@ -69,11 +70,23 @@ def test_a_bad_profile_is_refused_with_the_good_ones():
 # ---- claims, settings, departures, tables
 
 
-def test_spread_is_mean_and_sample_deviation():
+def test_spread_is_the_mean_and_half_its_interval():
     values = [94.0, 95.0, 97.0]
-    assert pages.spread(values) == "95.3 ± 1.5 (n=3)"
-    assert pages.spread(values, digits=3) == f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f} (n=3)"
+    low, high = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
+    assert pages.spread(values) == f"95.3 ± {(high - low) / 2:.1f} (n=3)"
+    assert pages.spread(values, digits=3, count=False) == f"{np.mean(values):.3f} ± {(high - low) / 2:.3f}"
     assert pages.spread(torch.tensor(values)) == pages.spread(np.array(values)) == pages.spread(values)
+
+
+def test_what_plus_minus_means_stands_wherever_it_is_shown():
+    frame = pd.DataFrame({"gap": ["+1.0 ± 0.3"], "what": ["of ten"]})
+    claim = pages.Claim("a study", "it is better", "+1.0 ± 0.3", "holds")
+    shown = [
+        pages.table(frame, "A table").html, pages.filtered(frame, "A table.").html, pages.claims([claim], seeds=3).html,
+        show(plots.figure()[0], {"gap": pages.spread([1.0, 2.0])}, caption="A picture.").html(),
+    ]  # fmt: skip
+    assert all("± is half a 95 % interval" in html for html in shown)
+    assert "interval" not in pages.table(frame[["what"]], "A table").html
 
 
 def test_one_value_has_no_spread():

@@ -48,9 +48,18 @@ class Place:
         return self.folder / "unfinished"
 
 
-def results() -> Path:
-    """The project's results folder, seen from the book's folder or from above it."""
-    return next((p for p in (Path("../results"), Path("results")) if p.is_dir()), Path("results"))
+def results(new: bool = False) -> Path:
+    """The project's results folder, seen from the book's folder or from above it.
+
+    Raises FileNotFoundError where there is none, unless it may be a new one.
+    """
+    found = next((p for p in (Path("../results"), Path("results")) if p.is_dir()), None)
+    if found is None and not new:
+        raise FileNotFoundError(
+            f"the book's stored results are not here: neither {Path('results').resolve()} nor the folder beside it is "
+            "a folder; run the chapter in the folder book/ of a checkout, which has them, or start Jupyter there"
+        )
+    return found or Path("results")
 
 
 @dataclass

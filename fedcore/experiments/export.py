@@ -32,7 +32,7 @@ def text(names: Sequence[str], form: str, root: Path, seeds: Sequence[int] | Non
         if len(tidy) and tidy["n"].any():
             against = "; ".join(overview.reservations({table.name: tidy}))
             title = f"{table.name}, {place.profile}: {table.title}{against and f' ({against})'}"
-            parts.append(FORMATS[form](show.grid(table, tidy, interval=True), title, _legend(table, tidy)))
+            parts.append(FORMATS[form](show.grid(table, tidy), title, _legend(table, tidy)))
     return "\n\n".join(parts)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..pages import half_width
 from . import judge
 from .batch import Place, standing
 from .cells import Cell, CorruptResult, Result
@@ -131,9 +132,11 @@ def damaged(table: Table, place: Place) -> list[str]:
 
 
 def listing(root: Path) -> Any:
-    """Every stored cell of every table and profile, a line each (pandas.DataFrame of texts): table, profile, column,
-    row, value (mean ± sd over seeds), gap (to the row that the table is measured from, and what is said of it), chosen
-    (the setting; "at an end" names an axis of the search that ends there), notes (divergences, age, the result's file).
+    """Every stored cell of every table and profile, a line each (pandas.DataFrame of texts).
+
+    Columns: table, profile, column, row, value (mean ± half its 95 % interval over seeds), gap (to the row that the
+    table is measured from, and what is said of it), chosen (the setting; "at an end" names an axis of the search that
+    ends there), notes (divergences, age, the result's file).
     """
     import pandas as pd
 
@@ -143,7 +146,8 @@ def listing(root: Path) -> Any:
         for line, cell in zip(tidy.to_dict("records"), table.cells(place.profile), strict=True):
             if not line["n"]:
                 continue
-            sd = "" if math.isnan(line["sd"]) else f" ± {line['sd']:.2f}"
+            half = half_width(line["sd"], line["n"] - line["diverged"])
+            half = "" if math.isnan(half) else f" ± {half:.2f}"
             gap = "" if math.isnan(line["gap_halfwidth"]) else f"{line['gap']:+.2f} ± {line['gap_halfwidth']:.2f}: "
             gap = gap and "log ratio " * (table.compared == "logs") + gap
             notes = [f"diverged at {line['diverged']} of {line['n']} seeds"] if line["diverged"] else []
@@ -154,7 +158,9 @@ def listing(root: Path) -> Any:
                     "profile": place.profile,
                     "column": line["column"],
                     "row": line["row"],
-                    "value": "diverged" if math.isnan(line["mean"]) else f"{line['mean']:.2f}{sd} ({line['n']} seeds)",
+                    "value": "diverged"
+                    if math.isnan(line["mean"])
+                    else f"{line['mean']:.2f}{half} ({line['n']} seeds)",
                     "gap": gap + line["verdict"],
                     "chosen": _setting(line["setting"]) + (f"; at an end: {line['edge']}" if line["edge"] else ""),
                     "notes": "; ".join([*notes, place.file(cell).relative_to(root).as_posix()]),

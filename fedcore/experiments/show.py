@@ -41,12 +41,11 @@ WIDEST = 15  # points of accuracy that a picture of gaps shows
 LONGEST = 56  # characters of a label on one line: more leave a phone no room for the picture
 
 
-def grid(table: Table, tidy: Any, interval: bool = False) -> Any:
-    """A table as its source prints it, a line for each row: our mean and standard deviation, the source's value in
-    brackets where it prints one, and the mark of the verdict (`MARKS`).
+def grid(table: Table, tidy: Any) -> Any:
+    """A table as its source prints it, a line for each row: our mean and half its 95 % interval over seeds (Student's
+    t), the source's value in brackets where it prints one, and the mark of the verdict (`MARKS`).
 
-    Where some runs diverged, the mean is of the others, and how many is said.  interval: half the width of the mean's
-    95 % interval over seeds (Student's t) instead of the standard deviation.
+    Where some runs diverged, the mean is of the others, and how many is said.
     """
     digits = 3 if table.unit in ("cosine", "millions") else 1
 
@@ -54,7 +53,7 @@ def grid(table: Table, tidy: Any, interval: bool = False) -> Any:
         if not line["n"]:
             return "not run yet"
         ours = "diverged" if math.isnan(line["mean"]) else f"{line['mean']:.{digits}f}"
-        spread = half_width(line["sd"], line["n"] - line["diverged"]) if interval else line["sd"]
+        spread = pages.half_width(line["sd"], line["n"] - line["diverged"])
         counted = spread == 0 or table.unit == "millions"
         ours += "" if math.isnan(spread) or counted else f" \u00b1 {spread:.{digits}f}"
         some = 0 < line["diverged"] < line["n"]
@@ -66,14 +65,6 @@ def grid(table: Table, tidy: Any, interval: bool = False) -> Any:
     rows, columns = (list(dict.fromkeys(tidy[name])) for name in ("row", "column"))
     out = entries.pivot(index="row", columns="column", values="entry").reindex(index=rows, columns=columns)
     return out.fillna("\u2013").rename_axis(index=None, columns=None)
-
-
-def half_width(sd: float, n: int) -> float:
-    """Half the width of the 95 % interval of a mean of n values with this standard deviation (Student's t); NaN for
-    fewer than two."""
-    from scipy.stats import t
-
-    return sd / math.sqrt(n) * t.ppf(0.975, n - 1) if n > 1 else math.nan
 
 
 def drawing(table: Table, place: Place, seeds: Sequence[int] | None = None, caption: str | None = None) -> Any:

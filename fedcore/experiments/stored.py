@@ -31,7 +31,7 @@ def computed(
 
     Raises `provenance.UncommittedCode` before the project would keep a result of code that no commit holds.
     """
-    file, plan = (root or results()) / profile / f"{name}.json", _as_read(plan)
+    file, plan = (root or results(new=True)) / profile / f"{name}.json", _as_read(plan)
     if not again and (saved := _saved(file, plan)):
         return saved["result"], _origin(saved)
     if again:
@@ -62,7 +62,7 @@ class Runs:
     def __init__(
         self, name: str, profile: str, plan: Mapping[str, Any], *, again: bool = False, root: Path | None = None
     ) -> None:
-        self.file, self.plan, self.again = (root or results()) / profile / f"{name}.json", _as_read(plan), again
+        self.file, self.plan, self.again = (root or results(new=True)) / profile / f"{name}.json", _as_read(plan), again
         if again:
             provenance.check_committed(self.file)
         self.saved = None if again else _saved(self.file, self.plan)
@@ -117,6 +117,6 @@ def _store(file: Path, plan: Any, result: Any, seconds: float) -> None:
 
 def outdated(root: Path | None = None) -> list[Path]:
     """The files of `computed` in a results folder that are older than the code."""
-    files = sorted((root or results()).glob("*/*.json"))
+    files = sorted((root or results(new=True)).glob("*/*.json"))
     made = {file: json.loads(file.read_text(encoding="utf-8")).get("provenance") for file in files}
     return [file for file in files if made[file] and made[file].get("code") != provenance.library()]
