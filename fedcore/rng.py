@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 # purposes: one stream of numbers each
-COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA, MIXING, AUGMENT, RESAMPLE, MASK, CAPACITY = range(1, 12)
+COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA, MIXING, AUGMENT, RESAMPLE, MASK, CAPACITY, NOISE = range(1, 13)
+BLOCK = 1 << 20  # normal numbers that are made together
 
 _GAMMA, _A, _B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the constants of SplitMix64
 _MASK = (1 << 64) - 1
@@ -34,6 +35,18 @@ def words(*parts: int | np.ndarray) -> np.ndarray:
             h = (h ^ (h >> np.uint64(27))) * np.uint64(_B)
             h = h ^ (h >> np.uint64(31))
     return h
+
+
+def normals(keys: np.ndarray, size: int) -> np.ndarray:
+    """Standard normal numbers `[m, size]`, each row from its word of `keys [m]` alone (Box and Muller 1958)."""
+    half = -(-size // 2)
+
+    def rows(keys: np.ndarray) -> np.ndarray:
+        u = ((words(keys[:, None], np.arange(2 * half)) >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+        radius, angle = np.sqrt(-2 * np.log(u[:, :half])), 2 * np.pi * u[:, half:]
+        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], 1)[:, :size]
+
+    return np.concatenate([rows(part) for part in np.array_split(keys, max(1, len(keys) * size // BLOCK))])
 
 
 def cohort(seed: int, t: int, n: int, m: int) -> list[int]:

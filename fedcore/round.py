@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import checks, hooks
-from .algorithms.method import Method, Round
+from .algorithms.method import AGGREGATE, BROADCAST, DIRECTION, Method, Round
 from .engine import OneSample
 from .engine.descent import clipped
 from .memory import Drawn, Place, State
@@ -114,7 +115,7 @@ def play(
         with hooks.unchanged(method, "prepare", r):
             r = place.prepare(method, r, drawn)
         with hooks.unchanged(method, "broadcast", r):
-            Y = place.iterates(hooks.broadcast(method, r), r.m)
+            Y = place.iterates(hooks.broadcast(method, r.in_hook(BROADCAST)), r.m)
         for small, y in place.pieces(r, Y):
             local_steps(method, small, y, watch)
     except OneSample as e:  # the engine knows no clients
@@ -124,7 +125,7 @@ def play(
             raise
         raise OneSample(alone(lone[0], fed, work, t)) from e
     with hooks.unchanged(method, "aggregate", r, Y):
-        new = place.aggregate(method, r, Y, drawn, state)
+        new = place.aggregate(method, r.in_hook(AGGREGATE), Y, drawn, state)
     return place.put(state, new, drawn, t), Seen(r, Y, drawn)
 
 
@@ -138,12 +139,13 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
     if alone and method.takes_gradients:  # the engine takes all the steps at once
         return r.objective.descend(Y, r.plan, r.lr, r.weight_decay, r.clip)
     velocity = torch.zeros_like(Y) if r.momentum else None
-    seen = replace(r)
+    seen = r.in_hook(DIRECTION)
     for k, a in enumerate(r.plan.working):
         seen = seen.head(a)
         seen.step, y, G = k, Y[:a], seen.gradient
         if watch is not None:
             watch(seen, y)
+        seen.draws = itertools.count()
         with hooks.unchanged(method, "direction", seen, y):
             v = hooks.direction(method, method.direction(G, y, seen), y)
         if r.clip is not None:

@@ -21,6 +21,7 @@ import helpers as h
 import numpy as np
 import pytest
 import test_contract
+import test_randomness
 import test_reproduce
 import torch
 
@@ -69,6 +70,7 @@ CASES = {
     "client states of four kinds": (fc.FedSMOO(0.3, rho=0.05), {}),
     "steps by client": (fc.FedNova(), SIZES | {"local_steps": [4, 1, 3, 6, 2]}),
     "epochs by round": (fc.SCAFFOLD(), {"local_epochs": lambda t, clients: 1 + (clients + t) % 3}),
+    "noise": (test_randomness.private("all"), {}),
     "last model": (fc.FedUp(alpha=0.2), {"personal": "local"}),
     "personal models": (fc.FedALA(1, 0.8, 0.5), {"personal": True}),
     "sub-models": (fc.HeteroFL({1: 0.5, 0.5: 0.5}, labels="zero", mode="dynamic"), SIZES),

@@ -310,3 +310,133 @@ def test_initial_weights_are_those_of_pytorch_up_to_their_last_bit(make):
     ours = fc.models.flatten(fc.models.build(lambda shape, classes: make(), (1,), 1, 3))
     assert (ours - own).abs().max() <= 2**-24 * own.abs().max() * 2
     assert len(ours.unique()) > 0.9 * len(ours)
+
+
+# --- noise in a method ------------------------------------------------------------------------------------------------
+
+
+def private(where, sigma=0.3):
+    """Clipped updates with noise (DP-FedAvg), clipped gradients with noise (DP-SGD), or noise in every hook."""
+
+    class Private(fc.Method):
+        across = "sums"
+
+        def prepare(self, r):
+            return r.extended(rows={"secret": r.noise(r.p)}) if where == "all" else r
+
+        def broadcast(self, r):
+            return r.x + sigma * r.noise(r.x.expand(r.m, -1)) if where == "all" else r.x
+
+        def direction(self, G, y, r):
+            g = G(y)
+            if where == "aggregate":
+                return g
+            g = g / g.norm(dim=1, keepdim=True).clamp_min(1)
+            return g + sigma * (r.noise(g) - r.noise(g))
+
+        def aggregate(self, r, y):
+            delta = y - r.x
+            if where == "aggregate":
+                delta = delta / delta.norm(dim=1, keepdim=True).clamp_min(1) + sigma * r.noise(y)
+            mean = r.mean(delta) + (0 if where == "direction" else sigma * r.noise(r.x))
+            return {"x": r.x + (mean if r.trained is None else torch.where(r.trained, mean, 0))}
+
+    return Private()
+
+
+NOISY = {"rounds": 4, "cohort": 3, "lr": 0.2, "batch_size": 4, "local_steps": [3, 1, 4, 2, 3], "seed": 5}
+
+
+@pytest.mark.parametrize("where", ["aggregate", "direction", "all"])
+def test_a_run_with_noise_is_the_same_to_the_bit_resumed_and_in_chunks(where, tmp_path):
+    fed, method = h.network(block=1), private(where)
+    whole = fc.simulate(method, fed, **NOISY)
+    assert torch.equal(whole.params, fc.simulate(method, fed, **NOISY).params)
+    assert not torch.equal(whole.params, fc.simulate(method, fed, **NOISY | {"seed": 6}).params)
+    assert not torch.equal(whole.params, fc.simulate(private(where, 0.0), fed, **NOISY).params)
+    fc.simulate(method, fed, **NOISY | {"rounds": 2}, checkpoint_dir=tmp_path)
+    assert torch.equal(whole.params, fc.simulate(method, fed, **NOISY, checkpoint_dir=tmp_path).params)
+    for chunk in (1, 2):
+        assert torch.equal(whole.params, fc.simulate(method, fed, **NOISY, chunk=chunk).params)
+
+
+class Listening(fc.Method):
+    """Keeps what every hook hears, by hook, round, step, call and client."""
+
+    across = "sums"
+
+    def __init__(self, heard):
+        self.heard = heard
+
+    def hear(self, name, r, y):
+        for call in range(2):
+            for i, row in zip(r.ids.tolist(), r.noise(y), strict=True):
+                self.heard[name, r.t, r.step, call, i] = row
+        return r
+
+    def prepare(self, r):
+        return self.hear("prepare", r, r.x.expand(r.m, -1))
+
+    def broadcast(self, r):
+        return self.hear("broadcast", r, r.x.expand(r.m, -1)).x
+
+    def direction(self, G, y, r):
+        self.hear("direction", r, y)
+        return G(y)
+
+    def aggregate(self, r, y):
+        self.hear("aggregate", r, y)
+        for call in range(2):
+            self.heard["aggregate", r.t, 0, call, -1] = r.noise(r.x)
+        return {"x": r.x}
+
+
+def heard(cohort, **options):
+    found = {}
+    fc.simulate(Listening(found), h.network(), rounds=2, local_steps=[3, 1, 4, 2, 3], cohort=cohort, **options)
+    return found
+
+
+def test_a_clients_noise_belongs_to_it_its_round_hook_step_and_call_and_to_nobody_beside_it():
+    everyone, some = heard(None), heard([1, 3])
+    assert len(everyone) == 2 * (3 * 2 * 5 + 2 * 13 + 2)
+    drawn = torch.stack(list(everyone.values()))
+    assert len(drawn.unique(dim=0)) == len(drawn)  # no two are equal
+    for key, row in some.items():
+        assert torch.equal(everyone[key], row)
+
+
+def test_noise_is_standard_normal_and_independent():
+    Z = rng.normals(rng.words(3, np.arange(40)), 10_001)
+    N = Z.size
+    bound = 6 / np.sqrt(N)
+    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((Z**power).mean() - moment) < bound * np.sqrt(variance)
+    assert abs((np.abs(Z) > 3).mean() - 0.0026998) < bound * np.sqrt(0.0027)
+    for a, b in ((Z[:, :-1], Z[:, 1:]), (Z[:-1], Z[1:]), (Z[:, :5000], Z[:, 5001:])):  # neighbours, clients, the pairs
+        assert abs((a * b).mean()) < 6 / np.sqrt(a.size)
+        assert abs((a**2 * b**2).mean() - 1) < 6 * np.sqrt(8 / a.size)
+    assert torch.equal(torch.tensor(Z[7]), torch.tensor(rng.normals(rng.words(3, np.arange(7, 8)), 10_001)[0]))
+
+
+def test_noise_has_the_shape_and_type_of_what_it_is_for():
+    fed = h.network(dtype=torch.float32)
+    _, seen = fc.one_round(fc.FedAvg(), fed, fc.start(fc.FedAvg(), fed), 0, cohort=[0, 2])
+    r = seen.round
+    for like in (seen.y, seen.y.double(), r.x, r.p, torch.zeros(2, 3, 4)):
+        assert (r.noise(like).shape, r.noise(like).dtype) == (like.shape, like.dtype)
+    assert r.trained is None
+    with pytest.raises(ValueError, match=r"shape \(3, 4\), but the round 2 clients"):
+        r.noise(torch.zeros(3, 4))
+    for wrong in (3, torch.zeros(2, 4, dtype=torch.int64), None):
+        with pytest.raises(TypeError, match="real numbers"):
+            r.noise(wrong)
+
+
+def test_noise_may_leave_frozen_parameters_alone():
+    net = h.small_mlp((1, 4, 4), 3)
+    next(net.parameters()).requires_grad_(False)
+    fed = h.network(model=net)
+    history = fc.simulate(private("aggregate"), fed, **NOISY)
+    moved = history.params != fed.x0
+    assert torch.equal(moved, fed.trained)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,9 @@ if TYPE_CHECKING:  # a method knows no data and no networks: these are the types
     from ..engine.units import Neurons
     from ..models import Layout
     from ..objective.protocol import Objective
+
+
+PREPARE, BROADCAST, DIRECTION, AGGREGATE = range(4)  # the hooks of a round, for its noise
 
 
 class Gradient(Protocol):
@@ -92,7 +96,7 @@ class Round:
     vectors by their state name, such as `x [d]`.  One row per client of the cohort: `p [m, 1]` (aggregation weights,
     sum 1), `K [m, 1]` (local steps), `clients [m]` (numbers; `ids` has them on the host), `visits [m]` (earlier rounds
     with this client, on the host), and the clients' states, such as `c_i [m, d]`.  `step` is the k of the local step.
-    Rows with more local steps come first.
+    Rows with more local steps come first.  `hook` and `draws` are which hook this is and its calls of `noise` so far.
 
     The rows are the cohort, or one process's share of it (`fedcore.distributed`); `mean` and `sum` are over the whole
     cohort, in `prepare` and `aggregate`.  In a local step every row is on its own.
@@ -113,6 +117,8 @@ class Round:
     momentum: float = 0.0
     batch_size: int | None = None
     step: int = 0
+    hook: int = PREPARE
+    draws: Iterator[int] = field(default_factory=itertools.count)
     loss: Loss = PLAIN
     parts: Sequence[Part] | None = None
     server: Mapping[str, Any] = field(default_factory=dict)
@@ -148,6 +154,32 @@ class Round:
     def layout(self) -> Layout | None:
         """Where each parameter tensor stands in the flat vector; None for a quadratic."""
         return self.objective.layout
+
+    @property
+    def trained(self) -> Tensor | None:
+        """Which parameters are trained, `[d]` bool; None where all are (`requires_grad=False` freezes one)."""
+        trained = self.objective.trained
+        return None if trained is None else trained.to(self.p.device)
+
+    def noise(self, like: Tensor) -> Tensor:
+        """Standard normal numbers of the shape and type of `like`: a row for each client, `[m, ...]`, or the server's,
+        `[d]`.
+
+        They are a function of (seed, round, client), of the hook and its local step, and of how many calls the hook has
+        made there: every call gives others.  So a run with noise resumes to the bit, and neither the cohort's order,
+        chunks nor processes change it, where `torch.randn` would.  They are made on the host.
+        Raises TypeError for what is no tensor of real numbers, ValueError for a matrix with another number of rows.
+        """
+        if not isinstance(like, Tensor) or not like.is_floating_point():
+            raise TypeError(f"noise(like={checks.brief(like)}); use a tensor of real numbers [m, d] or [d], such as y")
+        if like.ndim > 1 and len(like) != self.m:
+            raise ValueError(
+                f"noise(like) has shape {tuple(like.shape)}, but the round {self.m} clients here; use a row for each "
+                "client, or a vector for the server's noise"
+            )
+        who, size = (self.ids, like[0].numel()) if like.ndim > 1 else (-1, like.numel())
+        keys = rng.words(self.seed, rng.NOISE, self.t, self.hook, self.step, next(self.draws), who)
+        return torch.as_tensor(rng.normals(keys, size), dtype=like.dtype).to(like.device).view(like.shape)
 
     # --- over the cohort ---------------------------------------------------------------------------------------------
 
@@ -256,6 +288,10 @@ class Round:
         added = {"server": server, "rows": rows, "memory": memory}
         more = {kind: {**getattr(self, kind), **new} for kind, new in added.items() if new}
         return replace(self, **more, **fields)
+
+    def in_hook(self, number: int) -> Round:
+        """The same round as a hook sees it, whose noise is no other hook's."""
+        return replace(self, hook=number, draws=itertools.count())
 
     def head(self, a: int) -> Round:
         """The same round seen by its first a clients (the others have taken their local steps); rows are views."""
