@@ -17,7 +17,7 @@ import socket
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,7 +28,10 @@ from torch import Tensor
 
 from . import archives
 
-FORMAT = 2
+FORMAT = 3
+FORM = {  # of the arrays beside the state: dimensions, kind of numbers
+    "head": (1, "u"), "cohort_sizes": (1, "i"), "cohorts": (1, "i"), "rows": (2, "i"), "values": (1, "f"),
+}  # fmt: skip
 
 
 class CheckpointError(RuntimeError):
@@ -77,14 +80,21 @@ class Store:
     """The checkpoint of one run in `folder`.
 
     identity: all that determines the run's result.  bits: what its last bits may hang on besides; where these differ,
-    a run goes on with a warning.
+    a run goes on with a warning.  code: a hash of the package's code for this run.  memory: what probes remember, as a
+    hash.
     """
 
-    def __init__(self, folder: str | os.PathLike, identity: Mapping[str, Any], bits: Mapping[str, Any]) -> None:
-        if not isinstance(folder, str | os.PathLike) or not str(folder):
-            raise ValueError(f"checkpoint_dir={folder!r} names no folder; use a path, or None for no checkpoints")
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        identity: Mapping[str, Any],
+        bits: Mapping[str, Any],
+        code: str = "",
+        memory: Callable[[], str] = str,
+    ) -> None:
         self.path = Path(folder) / "checkpoint.npz"
         self.identity, self.bits = (json.loads(json.dumps(part)) for part in (identity, bits))
+        self.code, self.memory = code, memory
         self._saved = Arrays()
         self._found: dict[str, Any] | None = None  # the head of the file that this run may replace
 
@@ -115,7 +125,10 @@ class Store:
         arrays = {f"state/{k}": v.detach().cpu().numpy() for k, v in state.items()}
         arrays |= self._saved.of(cohorts, rows)
         names = list(self._saved.names)
-        head = {"format": FORMAT, "t": t, "metrics": names, "identity": self.identity, "bits": self.bits}
+        head = {
+            "format": FORMAT, "t": t, "metrics": names, "identity": self.identity, "bits": self.bits,
+            "code": self.code, "memory": self.memory(),
+        }  # fmt: skip
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         try:
             with atomic(self.path) as f:
@@ -128,18 +141,21 @@ class Store:
                 "use another checkpoint_dir",
             ) from e
 
-    def load(self, rounds: int) -> Saved | None:
-        """The saved run, or None where there is none.  Raises CheckpointError."""
-        if not self.path.exists():
-            return None
+    def load(self, rounds: int, like: Mapping[str, Tensor] | None = None, n: int | None = None) -> Saved | None:
+        """The saved run, or None where there is none.
+
+        like: tensors like those of the run, by name; n: its clients.  None: not compared.  Raises CheckpointError for
+        what is damaged, of another form or of another run.
+        """
         try:
-            arrays = archives.read(self.path)
-            head = json.loads(arrays.pop("head").tobytes())
+            arrays = dict(archives.read(self.path))
+            head = json.loads(arrays["head"].tobytes())
             if head["format"] != FORMAT:
                 raise CheckpointError(
                     f"{self.path} has format {head['format']}, this version reads {FORMAT}; go on with the version "
                     "that wrote it, or use resume=False"
                 )
+            _check_form(head, arrays, n)
             flat, ends = arrays["cohorts"].tolist(), np.cumsum(arrays["cohort_sizes"]).tolist()
             cohorts = [flat[a:b] for a, b in zip([0, *ends], ends, strict=False)]
             rows = [
@@ -149,10 +165,12 @@ class Store:
             state = {k.removeprefix("state/"): torch.from_numpy(v) for k, v in arrays.items() if k.startswith("state/")}
         except CheckpointError:
             raise
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except (MemoryError, PermissionError) as e:  # the file may be whole
             raise type(e)(f"{self.path} cannot be read ({getattr(e, 'strerror', None) or e or 'no memory'})") from e
         except OSError as e:
-            if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO):
+            if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENAMETOOLONG):
                 raise OSError(e.errno, f"{self.path} cannot be read ({e.strerror})") from e
             raise self._damaged(e) from e
         except Exception as e:  # damage shows in many ways: zip, npy header, JSON, or what is missing
@@ -161,11 +179,23 @@ class Store:
             raise CheckpointError(
                 f"{self.path} belongs to another run ({differs}); use another checkpoint_dir, or resume=False"
             )
+        if head["code"] != self.code:
+            raise CheckpointError(
+                f"{self.path} was made by another version of fedcore (code {_brief(head['code'])}, now {self.code}), "
+                "whose rounds may be others; go on with the version that wrote it, or use resume=False"
+            )
         if head["t"] > rounds:
             raise CheckpointError(
                 f"{self.path} holds {head['t']} rounds, rounds={rounds} were asked for; use rounds>={head['t']}, "
                 "another checkpoint_dir, or resume=False"
             )
+        if head["t"] < rounds and head["memory"] != self.memory():
+            raise CheckpointError(
+                f"{self.path} is of a run whose probes remember what they saw, which it does not hold; use probes "
+                "without memory, or resume=False"
+            )
+        if like is not None and (wrong := _unlike(state, like)):
+            raise self._damaged(ValueError(wrong))
         if other := [k for k, v in self.bits.items() if head["bits"].get(k) != v]:
             listed = ", ".join(f"{k} {head['bits'].get(k)} and {self.bits[k]}" for k in other)
             warnings.warn(
@@ -177,8 +207,8 @@ class Store:
     def _head(self) -> dict[str, Any] | None:
         """What the file says of its run; None where there is no file, or none that can be read."""
         try:
-            with np.load(self.path, allow_pickle=False) as z:
-                return json.loads(z["head"].tobytes())
+            head = json.loads(archives.read(self.path, only=("head",))["head"].tobytes())
+            return head if isinstance(head["identity"], dict) and isinstance(head["t"], int) else None
         except Exception:  # a damaged one is `load`'s to refuse, unless the run is to replace it
             return None
 
@@ -194,9 +224,51 @@ class Store:
         )
 
 
+def _check_form(head: Any, arrays: Mapping[str, np.ndarray], n: int | None) -> None:
+    """ValueError where the parts of a checkpoint do not fit each other, or a run of n clients."""
+    for name, (ndim, kind) in FORM.items():
+        if arrays[name].ndim != ndim or arrays[name].dtype.kind != kind:
+            raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}")
+    kinds = {"t": int, "metrics": list, "identity": dict, "bits": dict, "code": str, "memory": str}
+    if wrong := [k for k, kind in kinds.items() if type(head[k]) is not kind]:
+        raise ValueError(f"its {wrong[0]} is {_brief(head[wrong[0]])}")
+    t, metrics, sizes, cohorts, rows = (
+        head["t"],
+        head["metrics"],
+        *(arrays[k] for k in ("cohort_sizes", "cohorts", "rows")),
+    )
+    most = np.iinfo(np.int32).max if n is None else n
+    whole = len(sizes) == t and (sizes > 0).all() and sizes.sum() == len(cohorts)
+    whole = whole and ((cohorts >= 0) & (cohorts < most)).all()
+    if not whole or len(np.unique(np.arange(t).repeat(sizes) * most + cohorts)) < len(cohorts):  # a client twice
+        raise ValueError(f"its cohorts are not those of {t} rounds")
+    if not (
+        rows.shape == (len(arrays["values"]), 3)
+        and all(isinstance(name, str) for name in metrics)
+        and ((rows >= [0, 0, -1]) & (rows <= [t, len(metrics) - 1, most - 1])).all()
+        and (np.diff(rows[:, 0]) >= 0).all()
+    ):
+        raise ValueError(f"its rows are not metrics of {t} rounds")
+
+
+def _unlike(saved: Mapping[str, Tensor], run: Mapping[str, Tensor]) -> str:
+    """In what a saved state is none of the run's; "" where it may be."""
+    if saved.keys() != run.keys():
+        return f"it holds the states {', '.join(sorted(saved)) or 'of nothing'}, not {', '.join(sorted(run))}"
+    for k, found in saved.items():
+        if found.shape != run[k].shape or found.dtype != run[k].dtype:
+            return f"{k} is {found.dtype} {tuple(found.shape)}, not {run[k].dtype} {tuple(run[k].shape)}"
+        if not torch.stack(found.aminmax()).isfinite().all() and run[k].isfinite().all():
+            return f"{k} has numbers that are not finite"
+    return ""
+
+
 def _same(saved: Any, now: Any, rounds: int) -> bool:
     """Whether two settings are the same; of those that change by round, the rounds that were run."""
     if isinstance(saved, dict) and isinstance(now, dict) and saved.keys() == now.keys():
+        values = [next(iter(part.values()), None) for part in (saved, now)]
+        if not all(isinstance(v, list) for v in values):
+            return saved == now
         if saved.keys() == {"by round"}:
             return saved["by round"][:rounds] == now["by round"][:rounds]
         if saved.keys() == {"about"}:

@@ -153,7 +153,11 @@ Points = Annotated[int, Within(2, 10_000)]
 Function = Annotated[Callable[..., Any], Kind(callable, "a function")]
 Text = Annotated[str, Kind(lambda value: isinstance(value, str), "a text")]
 Folder = Annotated[
-    str | os.PathLike, Kind(lambda value: isinstance(value, str | os.PathLike) and str(value), "the path of a folder")
+    str | os.PathLike,
+    Kind(
+        lambda value: isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value),
+        "the path of a folder",
+    ),
 ]
 Vector = Annotated[Tensor, Kind(lambda value: isinstance(value, Tensor) and value.ndim == 1, "a vector [d], a tensor")]
 FloatType = Annotated[

@@ -8,9 +8,13 @@ library defines, this package included, the name counts alone.
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
+import importlib.util
 import os
+import re
+import site
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
@@ -22,10 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_LIBRARIES = tuple(
-    f"{folder}{os.sep}"
-    for folder in (*sysconfig.get_paths().values(), Path(torch.__file__).parents[1], Path(__file__).parent)
-)
+_INSTALLED = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]  # "data" is all
+_INSTALLED += [*site.getsitepackages(), site.getusersitepackages(), Path(torch.__file__).parents[1]]
+_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (*_INSTALLED, Path(__file__).parent))
 _OF_EVERY_MODULE = {*vars(nn.Module()), "training"}
 _SPECIAL = ("__init__", "__post_init__", "__call__", "__getattr__", "__getitem__", "__len__")
 _PLAIN = str | bytes | int | float | complex | None | torch.dtype | torch.device | range
@@ -60,6 +63,8 @@ class _Describer:
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, _PLAIN):
             return repr(value)
+        if isinstance(value, os.PathLike):
+            return repr(os.fspath(value))
         if id(value) not in self.known:
             self.alive.append(value)
             self.known[id(value)] = _name(value)
@@ -95,22 +100,53 @@ class _Describer:
             return self.function(value)
         if isinstance(value, type):
             kept = [(k, v) for k, v in vars(value).items() if k in _SPECIAL or not k.startswith("__")]
-            return (*kept, *value.__bases__) if _is_own(value) else ()
+            return (*kept, *value.__bases__) if is_own(value) else ()
         if isinstance(value, nn.Module):
             return network(value, parameters=True)
         if hasattr(value, "fingerprint"):
             return (value.fingerprint(),)
-        return (type(value), vars(value)) if hasattr(value, "__dict__") and not isinstance(value, ModuleType) else ()
+        if isinstance(value, ModuleType):
+            return ()
+        if hasattr(value, "__dict__") or is_own(type(value)):  # with what stands in slots
+            return type(value), object.__getstate__(value)
+        return (re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)),)  # a date, a decimal number, a pattern
 
     def function(self, f: FunctionType) -> Iterable[Any]:
         """A function's code, defaults, and what it takes from around it."""
-        own = _is_own(f)
-        around = dict(zip(f.__code__.co_freevars, map(_content, f.__closure__ or ()), strict=True))
-        if own:
-            names = {name for code in _codes(f.__code__) for name in code.co_names}
-            around |= {k: f.__globals__[k] for k in sorted(names & f.__globals__.keys())}
-        used = {k: v for k, v in around.items() if self.containers or not _is_container(v)}
-        return f.__code__ if own else None, f.__defaults__, f.__kwdefaults__, used
+        used = {k: v for k, v in around(f).items() if self.containers or not _is_container(v)}
+        return f.__code__ if is_own(f) else None, f.__defaults__, f.__kwdefaults__, used
+
+
+def around(f: FunctionType) -> dict[str, Any]:
+    """What a function takes from around it, by name: what its closure holds and, of the user's functions, globals,
+    what it names of the user's modules, and the code of those that it imports itself."""
+    found = dict(zip(f.__code__.co_freevars, map(_content, f.__closure__ or ()), strict=True))
+    if not is_own(f):
+        return found
+    codes = _codes(f.__code__)
+    names = sorted({name for code in codes for name in code.co_names})
+    found |= {k: f.__globals__[k] for k in names if k in f.__globals__}
+    for module, there in [(k, v) for k, v in found.items() if isinstance(v, ModuleType)]:
+        if _is_owned(getattr(there, "__file__", None)):
+            found |= {f"{module}.{k}": vars(there)[k] for k in names if k in vars(there)}
+    within = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
+    package = f.__globals__.get("__package__")
+    named = [name for one in sorted(within) for name in ([one, f"{package}.{one}"] if package else [one])]
+    return found | {f"import {name}": code for name in named if (code := _source(name))}
+
+
+@functools.cache
+def _source(module: str) -> CodeType | None:
+    """The code of a module of the user's; None of a library's."""
+    top = module.partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(top)
+        if spec is None or not _is_owned(spec.origin):
+            return None
+        spec = spec if top == module else importlib.util.find_spec(module)
+        return spec.loader.get_code(module)
+    except (ImportError, AttributeError, ValueError, SyntaxError):  # its import will say so
+        return None
 
 
 def _constants(layer: nn.Module) -> dict[str, Any]:
@@ -118,7 +154,7 @@ def _constants(layer: nn.Module) -> dict[str, Any]:
 
     Tensors do not count: mostly they are what the layer computed last.
     """
-    own = _is_own(type(layer))
+    own = is_own(type(layer))
     held = {k: v for k, v in vars(layer).items() if k not in _OF_EVERY_MODULE and (own or not k.startswith("_"))}
     return {k: v for k, v in held.items() if not any(isinstance(part, Tensor) for part in _inside(v))}
 
@@ -128,12 +164,17 @@ def _inside(value: Any) -> list[Any]:
     return [value, *parts]
 
 
-def _is_own(value: type | FunctionType) -> bool:
+def is_own(value: type | FunctionType) -> bool:
     """Whether a class or function is the user's: neither this package's nor of an installed library."""
     if isinstance(value, FunctionType):
         return not value.__code__.co_filename.startswith(_LIBRARIES)
     file = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
     return value.__module__ not in sys.builtin_module_names and not file.startswith(_LIBRARIES)
+
+
+def _is_owned(file: str | None) -> bool:
+    """Whether this is a file of the user's."""
+    return file is not None and os.path.isabs(file) and not file.startswith(_LIBRARIES)
 
 
 def _is_container(value: Any) -> bool:
@@ -154,7 +195,7 @@ def _content(cell: Any) -> Any:
 
 def _name(value: Any) -> str:
     named = value if hasattr(value, "__qualname__") else type(value)
-    own = isinstance(named, type | FunctionType) and _is_own(named)  # the user's modules are named as they are run
+    own = isinstance(named, type | FunctionType) and is_own(named)  # the user's modules are named as they are run
     return named.__qualname__ if own else f"{getattr(named, '__module__', '')}.{named.__qualname__}"
 
 

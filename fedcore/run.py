@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checkpoint, checks, distributed, hooks
+from . import checkpoint, checks, distributed, hooks, listeners
 from .algorithms.method import Method, Round
 from .history import Diverged, History, Row
 from .identity import digest
@@ -82,6 +82,7 @@ def simulate(
     data of a federation that has some.  on_evaluate: called after every evaluation with the rounds done and the
     server's metrics by name; True ends the run there.  A resumed run first calls it with the evaluations of its
     checkpoint, so that one that counts (patience) or writes a log ends as in a run that was never interrupted.
+    In its place, and in that of a probe, may stand a function without arguments that makes it.
     dtype, device: default the federation's.
     probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  What round t (from 0)
     shows stands under t + 1, although its `x` is the model before it.
@@ -103,9 +104,10 @@ def simulate(
     In a process group of torch.distributed, as under torchrun, the processes share the run: `fedcore.distributed`.
 
     Raises ValueError and TypeError for arguments out of range, Diverged when a model leaves the finite numbers,
-    CheckpointError for a damaged or foreign checkpoint, OSError for a folder that cannot be written.  Whatever ends the
-    rounds, a Ctrl-C too, carries the history up to there as `.history`.  What `on_evaluate` raises and a Ctrl-C between
-    two rounds or within one leave a checkpoint of the rounds that are done (a Ctrl-C where there is one process).
+    CheckpointError for a checkpoint that is damaged, of another run or of another version of the package, OSError for a
+    folder that cannot be written.  Whatever ends the rounds, a Ctrl-C too, carries the history up to there as
+    `.history`.  What `on_evaluate` raises and a Ctrl-C between two rounds or within one leave a checkpoint of the
+    rounds that are done (a Ctrl-C where there is one process).
     """
     check_both(method, fed)
     if callable(probes):
@@ -122,6 +124,8 @@ def simulate(
         fed = fed.on_validation()
     if on_evaluate is not None and not callable(on_evaluate):
         raise TypeError(f"on_evaluate={on_evaluate!r}; use a function of the rounds done and the metrics, or None")
+    on_evaluate = on_evaluate and listeners.made(on_evaluate)
+    probes = [listeners.made(probe) for probe in probes]
     fed = on(method, fed.to(device, dtype))
     s = Settings.checked(
         method, fed, rounds=rounds, cohort=cohort, lr=lr, lr_decay=lr_decay, local_epochs=local_epochs,
@@ -139,9 +143,9 @@ def simulate(
         run = Run(method, fed, s, place, list(probes), personal, settings, on_evaluate)
         store = None
         if checkpoint_dir is not None:
-            store = checkpoint.Store(checkpoint_dir, run.identity(), run.bits())
+            store = checkpoint.Store(checkpoint_dir, run.identity(), run.bits(), run.code(), run.memory)
             if resume:
-                run.restore(store.load(rounds), rounds)
+                run.restore(store.load(rounds, run.like(), fed.n), rounds)
             if run.t < rounds or not resume:
                 store.open()
         return run.go(rounds, store, checkpoint_every or eval_every, False if world.rank else progress)
@@ -178,6 +182,21 @@ class Run:
             "personal": self.personal,
             "probes": [[getattr(p, "__qualname__", repr(type(p))), digest(p, containers=False)] for p in self.probes],
         }
+
+    def code(self) -> str:
+        """The hash of the package's code that the run may pass through."""
+        from .experiments import provenance  # which reads all sources
+
+        parts = [getattr(part, "__module__", "") for part in (*type(self.method).__mro__, *self.probes)]
+        return provenance.of_run(parts)
+
+    def memory(self) -> str:
+        """What the probes remember, which no checkpoint holds."""
+        return digest(self.probes, containers=False)
+
+    def like(self) -> dict[str, Tensor]:
+        """Tensors of the shapes that the whole state has, with what each begins with."""
+        return {**self.state.server, **{k: v[:1].expand(self.fed.n, -1) for k, v in self.state.clients.items()}}
 
     def bits(self) -> dict[str, Any]:
         """What the last bits of a result may hang on."""

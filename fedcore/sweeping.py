@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import itertools
 import json
+import os
 import re
 import shutil
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +20,8 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from . import checks, run, together
-from .checkpoint import atomic
+from . import archives, checks, listeners, run, together
+from .checkpoint import CheckpointError, atomic
 from .extras import needs
 from .history import Diverged
 from .identity import digest
@@ -68,13 +72,17 @@ def sweep(
     (`partition` above).  Runs with one seed then differ in their settings alone: same clients, cohorts and batches.
     grid: values by name, of `method` and of arguments of `simulate` or of `federation`; fixed: the same for all runs.
     seeds: a number of seeds from 0, or the seeds.  Arrays do as lists.
+    A run has copies of its own of all that the call gives it, so an `on_evaluate` or a probe that remembers (patience)
+    begins anew in each run; what the copies record is gone with the run.  A function that remembers in what stands
+    around it cannot be copied and ends its runs with an error: `on_evaluate=lambda: Stop(2)` makes one for each run.
 
     The frame has a column for each name in `grid` (numbers and texts as they are, the rest by their repr), `seed`,
     `diverged` (the round, <NA> for runs that stayed finite), and `round`, `metric`, `client`, `value` of
     `History.frame`.
 
     folder: each finished run is a file there, and a stopped one a checkpoint: the same call again does what is missing.
-    A run belongs to its settings, its federation and the code; two sweeps may share a folder.
+    A run belongs to its settings, its federation and the code; two sweeps may share a folder, and a finished one can be
+    read where nobody may write.  A file that is damaged, or not what its name says, is set aside with a warning.
     workers: processes; None: one per core.  Inside `joblib.parallel_config(backend="dask")` they are those of a Dask
     cluster.  at_once: runs on one federation that a process trains as one larger cohort, None for all of them; the
     runs are then equal to `simulate`'s up to rounding (`fc.simulate_many`).  progress: as `simulate`'s.
@@ -111,7 +119,7 @@ def _checked(
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
             raise ValueError(f"grid[{name!r}]={values!r}; use a list of values, one at least")
-        equal = [digest(v, containers=name not in LISTENERS) for v in values]
+        equal = [_key(name, v) for v in values]
         if repeated := [v for v, key in zip(values, equal, strict=True) if equal.count(key) > 1]:
             raise ValueError(f"grid[{name!r}] has {checks.brief(repeated[0])} more than once; use each value once")
     if twice := sorted(set(grid) & set(fixed)):
@@ -120,6 +128,9 @@ def _checked(
         raise ValueError('no method; use "method": [fc.FedAvg(), ...] in the grid, or method=fc.FedAvg()')
     if "rounds" not in grid and "rounds" not in fixed:
         raise ValueError("no rounds; use rounds=100, say, or a list of them in the grid")
+    for name, values in {**grid, **{name: [value] for name, value in fixed.items()}}.items():
+        for value in values if name in ARGUMENTS else ():
+            listeners.of_one_run({name: value}, keep=[federation])  # what cannot be copied is refused before any run
     takes = _takes(federation)
     for name in [*grid, *fixed]:
         if name in OURS:
@@ -164,7 +175,7 @@ def _all(
     except ImportError as e:
         raise ImportError(f"workers={workers} needs joblib: pip install 'fedcore[batches]', or use workers=1") from e
     parallel = joblib.Parallel(n_jobs=workers or -1, return_as="generator_unordered")
-    work = (joblib.delayed(_some)(federation, group, folder, at_once) for group in groups)
+    work = (joblib.delayed(_beside)(os.getpid(), federation, group, folder, at_once) for group in groups)
     yield from itertools.chain.from_iterable(parallel(work))
 
 
@@ -183,6 +194,22 @@ def _groups(federation: Any, calls: Sequence[Call]) -> list[list[Call]]:
         key = digest({"seed": seed, **_made(setting)}) if callable(federation) else ""
         groups.setdefault(key, []).append((number, setting, seed))
     return list(groups.values())
+
+
+def _beside(parent: int, *given: Any) -> list[tuple[int, Any]]:
+    """`_some` in a worker: a process that the sweep's own process started ends with it, however that ends."""
+    if os.getppid() == parent and not any(thread.name == _GUARD for thread in threading.enumerate()):
+        threading.Thread(target=_end_with, args=(parent,), name=_GUARD, daemon=True).start()
+    return _some(*given)
+
+
+_GUARD = "ends with the sweep"
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _some(federation: Any, calls: Sequence[Call], folder: Any, at_once: int | None) -> list[tuple[int, Any]]:
@@ -212,31 +239,96 @@ def _one(call: Call, fed: Objective, folder: Any, timeout: float = -1) -> dict[s
     if folder is None:
         return _run(fed, called, seed)
     belongs = {"code": provenance.library(), "federation": fed.fingerprint(), "seed": seed}
-    belongs |= {k: [_named(v), digest(v, containers=k not in LISTENERS)] for k, v in sorted(called.items())}
-    key = digest(belongs)
-    file = Path(folder) / f"{key}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_suffix(".lock"), timeout=timeout):  # two sweeps on one folder: the second waits, and reads
-        if file.exists():
-            try:
-                return json.loads(file.read_text(encoding="utf-8"))["result"]
-            except (ValueError, KeyError, TypeError) as e:
-                aside = file.with_suffix(".damaged")
-                file.replace(aside)
-                warnings.warn(f"{file} is damaged ({e}) and now {aside.name}; its run is made again", stacklevel=2)
-        result = _run(fed, called, seed, checkpoint_dir=file.with_suffix(""))
-        with atomic(file) as f:
-            f.write(json.dumps({"identity": belongs, "result": result}).encode())
-    shutil.rmtree(file.with_suffix(""), ignore_errors=True)
+    belongs |= {k: [_named(v), _key(k, v)] for k, v in sorted(called.items())}
+    belongs = json.loads(json.dumps(belongs))
+    file = Path(folder) / f"{digest(belongs)}.json"
+    begun = file.with_suffix("")
+    try:
+        result = _stored(file, belongs)  # first without a lock: a finished folder is read where nobody may write
+        if result is None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(file.with_suffix(".lock"), timeout=timeout):  # of two sweeps the second waits, and reads
+                result = _stored(file, belongs, move=True)
+                if result is None:
+                    result = _resumed(fed, called, seed, begun)
+                    with atomic(file) as f:
+                        f.write(archives.sealed({"identity": belongs, "result": result}))
+    except PermissionError as e:
+        raise PermissionError(
+            e.errno, f"folder={str(folder)!r} cannot be read and written ({e}); use a folder that is yours, or None"
+        ) from e
+    shutil.rmtree(begun, ignore_errors=True)
     return result
+
+
+def _stored(file: Path, belongs: Mapping[str, Any], move: bool = False) -> dict[str, Any] | None:
+    """The result in a run's file; None where there is none.  move: set one aside that is damaged or another's."""
+    try:
+        content = archives.unsealed(file)
+        if content.get("identity") != belongs:
+            raise ValueError("it is of another run")
+        return _checked_result(content.get("result"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError) as e:
+        if isinstance(e, OSError) and e.errno != errno.EINVAL:
+            raise
+        if move:
+            _aside(file, e, "its run is made again")
+    return None
+
+
+def _checked_result(result: Any) -> dict[str, Any]:
+    """The result of a run; ValueError where its form is another."""
+    if not isinstance(result, dict) or result.keys() != {"rows", "diverged"}:
+        raise ValueError("it holds no result of a run")
+    rows, diverged = result["rows"], result["diverged"]
+    if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)) or not _counts(diverged, none=True):
+        raise ValueError("its rows are not those of a run")
+    return result
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, list) or len(row) != 4:
+        return False
+    t, name, client, value = row
+    return _counts(t) and isinstance(name, str) and _counts(client, none=True) and type(value) in (int, float)
+
+
+def _counts(value: Any, none: bool = False) -> bool:
+    return (none and value is None) or (type(value) is int and 0 <= value <= checks.MOST)
+
+
+def _resumed(fed: Objective, called: Mapping[str, Any], seed: int, begun: Path) -> dict[str, Any]:
+    """The run, from its checkpoint on; where that is no use, it is set aside and the run begins anew."""
+    try:
+        return _run(fed, called, seed, checkpoint_dir=begun)
+    except CheckpointError as e:
+        _aside(begun, e, "its run begins anew")
+    return _run(fed, called, seed, checkpoint_dir=begun)
+
+
+def _aside(path: Path, e: Exception, then: str) -> None:
+    names = (path.with_suffix(f".damaged{k or ''}") for k in itertools.count())
+    aside = next(name for name in names if not name.exists())
+    path.replace(aside)
+    warnings.warn(f"{path} is damaged ({e}) and now {aside.name}; {then}", stacklevel=2)
 
 
 def _run(fed: Objective, called: Mapping[str, Any], seed: int, **more: Any) -> dict[str, Any]:
     try:
-        history, diverged = run.simulate(fed=fed, seed=seed, progress=False, **called, **more), None
+        own = listeners.of_one_run(called, keep=[fed])
+        history, diverged = run.simulate(fed=fed, seed=seed, progress=False, **own, **more), None
     except Diverged as e:
         history, diverged = e.history, e.round
     return {"rows": history.rows, "diverged": diverged}
+
+
+def _key(name: str, value: Any) -> str:
+    """What tells a setting's value from others."""
+    if name == "probes" and isinstance(value, list | tuple):
+        return digest([listeners.key(probe) for probe in value])
+    return listeners.key(value) if name in LISTENERS else digest(value)
 
 
 def _named(value: Any) -> str:

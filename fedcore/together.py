@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import checks, run
+from . import checks, listeners, run
 from .data.batches import Plan
 from .engine import PLAIN, Batch, Loss
 from .engine.choose import share
@@ -55,6 +55,7 @@ def simulate_many(
     runs: arguments of `simulate` in which the runs differ (methods, rates, batch sizes, seeds, ...); shared: those in
     which they do not.  at_once: runs that go on together; the next one begins when one of them ends.  None: all.
     progress: a bar of the runs that have ended; None shows one where somebody looks.
+    As in `sweep`, a run has copies of its own of its arguments, and `on_evaluate=lambda: Stop(2)` makes one for each.
 
     The histories come in the order of `runs`; in place of a run that left the finite numbers stands its `Diverged`,
     whose `.history` ends there.  A run's numbers are those of `simulate` up to rounding: the same sums are taken in
@@ -74,23 +75,26 @@ def simulate_many(
             raise TypeError(f"runs[{number}]={checks.brief(one)}; use a mapping of arguments of simulate")
         if twice := sorted(set(one) & set(shared)):
             raise ValueError(f"{twice[0]} stands in runs[{number}] and beside it; use one of the two")
+        if ours := [name for name in ("fed", "progress") if name in one]:
+            raise ValueError(f"{ours[0]} stands in runs[{number}]; give it beside the runs, for all of them")
         folder = one.get("checkpoint_dir")
         known = isinstance(folder, str | os.PathLike)  # else `simulate` says what is allowed
         if known and (first := folders.setdefault(Path(folder).resolve(), number)) != number:
             raise ValueError(
                 f"checkpoint_dir={str(folder)!r} of runs[{number}] is that of runs[{first}]; give each run its own"
             )
+    own = [listeners.of_one_run({**shared, **one}, keep=[fed]) for one in runs]
     shown = bar("runs", len(runs), 0, "run", shows(progress), each=True)
 
     def simulate(one: Mapping[str, Any], joined: Objective) -> History | Diverged:
         try:
-            return run.simulate(fed=joined, progress=False, **shared, **one)
+            return run.simulate(fed=joined, progress=False, **one)
         except Diverged as e:
             return e
         finally:
             shown.update()
 
-    results = each(simulate, runs, fed, at_once)
+    results = each(simulate, own, fed, at_once)
     shown.close()
     for number, result in enumerate(results):
         if isinstance(result, BaseException) and not isinstance(result, Diverged):

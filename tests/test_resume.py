@@ -22,6 +22,7 @@ import torch
 import fedcore as fc
 from fedcore import checkpoint
 from fedcore.data.lists import Lists
+from fedcore.experiments import provenance
 
 METHODS = [fc.FedAvg(server_momentum=0.7), fc.SCAFFOLD(), fc.FedUp(alpha=0.1)]
 RUN = {"cohort": 3, "lr": 0.1, "lr_decay": 0.99, "batch_size": 4, "seed": 3, "probes": [fc.probes.drift]}
@@ -457,6 +458,154 @@ def test_a_flipped_bit_is_noticed_or_harmless(saved):
     assert noticed > 100
 
 
+def crafted(file: Path, **changes) -> None:
+    """The checkpoint with other arrays or, of "head", other entries; None leaves one out."""
+    with np.load(file) as z:
+        arrays = {k.replace("/", "_"): z[k] for k in z.files}
+    head = json.loads(arrays["head"].tobytes()) | changes.pop("head", {})
+    arrays["head"] = np.frombuffer(json.dumps({k: v for k, v in head.items() if v is not ...}).encode(), np.uint8)
+    for name, change in changes.items():
+        arrays[name] = change(arrays[name]) if callable(change) else change
+    kept = {k.replace("state_", "state/"): v for k, v in arrays.items() if v is not None}
+    np.savez(file, **kept)
+
+
+def with_first(value):
+    def change(a):
+        a = a.copy()
+        a.reshape(-1)[0] = value
+        return a
+
+    return change
+
+
+CRAFTED = {
+    "no model": {"state_x": None},
+    "no control variate": {"state_c": None},
+    "a state more": {"state_h": np.zeros(3, np.float32)},
+    "a short model": {"state_x": lambda a: a[:-1]},
+    "a matrix for a model": {"state_x": lambda a: a[None]},
+    "rows of fewer clients": {"state_c_i": lambda a: a[:-1]},
+    "doubles": {"state_x": lambda a: a.astype(np.float64)},
+    "texts": {"state_x": lambda a: a.astype(str)},
+    "a number that is none": {"state_x": with_first(np.nan)},
+    "an infinite row": {"state_c_i": with_first(np.inf)},
+    "a client that is none": {"cohorts": with_first(99)},
+    "a negative client": {"cohorts": with_first(-1)},
+    "a client twice": {"cohorts": lambda a: np.repeat(a[:1], len(a))},
+    "cohorts of fractions": {"cohorts": lambda a: a + 0.5},
+    "no cohort": {"cohorts": None},
+    "sizes that do not fit": {"cohort_sizes": with_first(2)},
+    "a negative size": {"cohort_sizes": lambda a: a * [-1, 1, 3]},
+    "fewer rounds": {"cohort_sizes": lambda a: a[:-1], "cohorts": lambda a: a[:-3]},
+    "rows of two columns": {"rows": lambda a: a[:, :2]},
+    "flat rows": {"rows": lambda a: a.reshape(-1)},
+    "a metric without a name": {"rows": lambda a: np.where([[False, True, False]], 99, a).astype(a.dtype)},
+    "rows after the end": {"rows": lambda a: np.where([[True, False, False]], 99, a).astype(a.dtype)},
+    "rows in another order": {"rows": lambda a: a[::-1]},
+    "fewer values": {"values": lambda a: a[:-1]},
+    "values of texts": {"values": lambda a: a.astype(str)},
+    "no bits": {"head": {"bits": None}},
+    "no identity": {"head": {"identity": None}},
+    "an identity that is a list": {"head": {"identity": []}},
+    "no code": {"head": {"code": ...}},
+    "a round that is a text": {"head": {"t": "3"}},
+    "a round that is true": {"head": {"t": True}},
+    "a negative round": {"head": {"t": -1}},
+    "metrics that are numbers": {"head": {"metrics": [1, 2, 3]}},
+    "metrics that are none": {"head": {"metrics": None}},
+    "no format": {"head": {"format": ...}},
+}
+
+
+@pytest.mark.parametrize("what", CRAFTED)
+def test_a_checkpoint_of_another_form_is_refused_in_one_line(what, saved):
+    crafted(saved, **CRAFTED[what])
+    with pytest.raises(fc.CheckpointError, match=r"checkpoint.npz .*resume=False") as e:
+        again(saved.parent, rounds=4)
+    assert len(str(e.value).splitlines()) == 1
+    again(saved.parent, rounds=4, resume=False)
+
+
+def test_a_checkpoint_of_an_older_format_or_another_version_is_refused_by_name(saved):
+    crafted(saved)
+    again(saved.parent)  # it is itself
+    crafted(saved, head={"code": "0123456789abcdef"})
+    with pytest.raises(
+        fc.CheckpointError, match=r"another version of fedcore \(code '0123456789abcdef', now .*resume="
+    ):
+        again(saved.parent)
+    crafted(saved, head={"format": 2, "code": ...})
+    with pytest.raises(fc.CheckpointError, match=r"has format 2, this version reads .*resume=False"):
+        again(saved.parent)
+
+
+def test_a_rule_that_changed_makes_another_version_and_one_of_another_method_does_not(monkeypatch):
+    texts = dict(provenance.SOURCES.texts)
+    kept = {m: provenance.of_run([m]) for m in (fc.SCAFFOLD.__module__, fc.FedAdam.__module__)}
+    for changed in (fc.SCAFFOLD.__module__, "fedcore.round", "fedcore.engine.core"):
+        other = provenance.Sources(texts | {changed: texts[changed] + "\nx = 1\n"}, provenance.SOURCES.packages)
+        monkeypatch.setattr(provenance, "SOURCES", other)
+        assert provenance.of_run([fc.SCAFFOLD.__module__]) != kept[fc.SCAFFOLD.__module__]
+        same = provenance.of_run([fc.FedAdam.__module__]) == kept[fc.FedAdam.__module__]
+        assert same == (changed == fc.SCAFFOLD.__module__)
+        assert provenance.of_run([fc.SCAFFOLD.__module__, __name__]) == provenance.library()
+
+
+def test_a_head_that_unpacks_to_more_than_the_file_is_not_unpacked(saved, monkeypatch):
+    np.savez_compressed(saved, head=np.zeros(2**22, np.uint8))
+    plain = np.load
+
+    def small(file, **more):
+        with zipfile.ZipFile(file) as z:
+            assert max(m.file_size for m in z.infolist()) < 2**20
+        return plain(file, **more)
+
+    monkeypatch.setattr(np, "load", small)
+    again(saved.parent, resume=False)
+    assert rounds_in(saved) == 3
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "folder"])
+def test_what_is_no_file_is_refused_and_not_waited_for(kind, tmp_path):
+    file = tmp_path / "checkpoint.npz"
+    {"pipe": lambda: os.mkfifo(file), "endless": lambda: file.symlink_to("/dev/zero"), "folder": file.mkdir}[kind]()
+    with pytest.raises(fc.CheckpointError, match=r"damaged or no checkpoint .*no file"):
+        again(tmp_path)
+    if kind != "folder":
+        again(tmp_path, resume=False)
+        assert rounds_in(file) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("a\0b", ValueError, "the path of a folder"),
+        ("x" * 300, OSError, "File name too long"),
+        (b"x", TypeError, "path"),
+    ],
+)
+def test_a_folder_that_no_system_has_is_refused(name, error, words, tmp_path):
+    for resume in (True, False):
+        with pytest.raises(error, match=words):
+            again(name if isinstance(name, bytes) else f"{tmp_path}/{name}", resume=resume)
+
+
+def test_a_probe_that_remembers_is_not_gone_on_with(tmp_path):
+    class Counts:
+        def __init__(self):
+            self.count = 0
+
+        def __call__(self, r, y):
+            self.count += 1
+            return {"count": float(self.count)}
+
+    for _ in range(2):  # finished, it is read
+        assert again(tmp_path, probes=[Counts()]).final("count") == 3
+    with pytest.raises(fc.CheckpointError, match=r"probes remember what they saw.*resume=False"):
+        again(tmp_path, probes=[Counts()], rounds=4)
+
+
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
@@ -488,7 +637,7 @@ def test_a_full_disk_at_the_first_checkpoint_speaks_of_none_before_it(tmp_path):
 
 def test_a_checkpoint_converts_what_is_new_of_a_history_and_holds_all_of_it(tmp_path):
     store, rows, cohorts = checkpoint.Store(tmp_path, {}, {}), [], []
-    for t in range(4):
+    for t in range(1, 5):
         cohorts.append([t, 2 * t])
         rows += [(t, "loss", None, t / 3), (t, f"new {t}", t, -1.0)]
         rows = list(rows)  # the history may be another list

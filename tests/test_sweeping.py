@@ -1,13 +1,21 @@
 """`fc.sweep`: settings times seeds, one tidy frame, nothing computed twice."""
 
+import json
+import os
+import threading
+import time
+import warnings
 from functools import partial
+from pathlib import Path
 
+import helpers as h
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 import fedcore as fc
+from fedcore import archives, checkpoint, sweeping
 
 RUN = {"rounds": 4, "local_steps": 2, "cohort": 2, "eval_every": 2}
 GRID = {"method": [fc.FedAvg(), fc.FedUp(0.05)], "partition": [fc.IID(), fc.Dirichlet(0.3)], "lr": [0.05, 0.2]}
@@ -201,3 +209,360 @@ def test_a_wrong_call_is_refused_before_any_run(grid, more, words):
     settings = {k: v for k, v in settings.items() if v is not None}
     with pytest.raises(ValueError, match=words):
         fc.sweep(bowls, grid, **settings)
+
+
+# --- what runs remember, each for itself --------------------------------------------------------------------------
+
+
+class Patience:
+    """Ends a run whose loss has not fallen for `n` evaluations."""
+
+    def __init__(self, n):
+        self.n, self.best, self.left, self.seen = n, float("inf"), n, []
+
+    def __call__(self, t, metrics):
+        self.seen.append(t)
+        better = metrics["loss"] < self.best - 1e-3
+        self.best, self.left = (metrics["loss"], self.n) if better else (self.best, self.left - 1)
+        return self.left <= 0
+
+    def look(self, t, metrics):
+        return self(t, metrics)
+
+
+class Numbered:
+    """A probe that counts the rounds that it sees."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, r, y):
+        self.count += 1
+        return {"number": float(self.count)}
+
+
+RATES = {"lr": [0.5, 1e-4, 0.3, 1e-5]}
+RULES = {
+    "an object": lambda: Patience(2),
+    "a bound method": lambda: Patience(2).look,
+    "a maker": lambda: lambda: Patience(2),
+    "a class": lambda: partial(Patience, 2),
+    "a maker of functions": lambda: lambda: counted(2),
+}
+
+
+def counted(n):
+    rule = Patience(n)
+
+    def stops(t, metrics):
+        return rule(t, metrics)
+
+    return stops
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_a_stopping_rule_and_a_probe_with_memory_are_one_per_run(kind, tmp_path):
+    def table(**more):
+        rule, probe = RULES[kind](), Numbered()
+        call = partial(fc.sweep, digits64(0), RATES, method=fc.FedAvg(), seeds=1, rounds=5, cohort=4, local_steps=1)
+        frame = call(on_evaluate=rule, probes=[probe], **more)
+        assert probe.count == 0, "the caller's own is as it was"
+        if more.get("folder"):
+            again = call(on_evaluate=rule, probes=[probe], **more)
+            pd.testing.assert_frame_equal(frame, again, check_exact=True)
+            assert len(list(tmp_path.glob("*.json"))) == 4
+        return frame
+
+    alone = table()
+    done = alone.groupby("lr", sort=False)["round"].max().tolist()
+    assert done == [5, 2, 5, 2]
+    assert alone[(alone["metric"] == "number") & (alone["round"] == 1)]["value"].tolist() == [1.0] * 4
+    for more in ({"workers": 2}, {"at_once": None}, {"folder": tmp_path}, {"folder": tmp_path, "at_once": 3}):
+        pd.testing.assert_frame_equal(table(**more), alone, rtol=1e-10)
+    runs = [{"lr": lr} for lr in RATES["lr"]]
+    shared = {"method": fc.FedAvg(), "rounds": 5, "cohort": 4, "local_steps": 1}
+    many = fc.simulate_many(runs, digits64(0), on_evaluate=RULES[kind](), probes=[Numbered()], **shared)
+    assert [len(h.cohorts) for h in many] == done
+
+
+def test_a_rule_and_a_schedule_that_remember_together_do_so_in_each_run():
+    class Cohort:
+        def __init__(self):
+            self.asked = 0
+
+        def size(self, t):
+            self.asked += 1
+            return 1 + self.asked % 2
+
+        def look(self, t, metrics):
+            return self.asked == 0
+
+    both = Cohort()
+    runs = [{"lr": lr} for lr in (0.1, 0.2)]
+    many = fc.simulate_many(runs, bowls(0), method=fc.FedAvg(), rounds=3, cohort=both.size, on_evaluate=both.look)
+    assert [[len(c) for c in h.cohorts] for h in many] == [[2, 1, 2]] * 2
+    assert both.asked == 0
+
+
+LOG, COUNT = [], {"seen": 0}
+
+
+def to_a_global(t, metrics):
+    LOG.append(t)
+
+
+def counts(t, metrics):
+    COUNT["seen"] += 1
+
+
+def rebinds(t, metrics):
+    global TIMES
+    TIMES += 1
+
+
+TIMES = 0
+
+
+def to_its_default(t, metrics, seen=[]):  # noqa: B006
+    seen.append(t)
+
+
+def through_another(t, metrics):
+    counts(t, metrics)
+
+
+class Shared(Patience):
+    seen_by_all = []  # noqa: RUF012
+
+    def __call__(self, t, metrics):
+        self.seen_by_all.append(t)
+
+
+def nonlocal_counter():
+    left = 3
+
+    def stops(t, metrics):
+        nonlocal left
+        left -= 1
+        return left == 0
+
+    return stops
+
+
+def closed_over():
+    rule = Patience(1)
+    return lambda t, metrics: rule(t, metrics)
+
+
+def log():
+    rows = {}
+    return rows.__setitem__
+
+
+WRITERS = {
+    "a global list": (lambda: to_a_global, "'LOG'"),
+    "a global mapping": (lambda: counts, "'COUNT'"),
+    "a global number": (lambda: rebinds, "'TIMES'"),
+    "a default": (lambda: to_its_default, "'its defaults'"),
+    "another function": (lambda: through_another, "'COUNT'"),
+    "a class": (lambda: Shared(2), "'Shared.seen_by_all'"),
+    "a nonlocal": (nonlocal_counter, "'left'"),
+    "an object in a closure": (closed_over, "'rule'"),
+    "a partial's list": (lambda: partial(lambda log, t, m: log.append(t), []), "'arguments'"),
+    "a mapping's own method": (log, "__setitem__"),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_what_remembers_outside_of_itself_is_refused_and_not_shared(kind):
+    make, words = WRITERS[kind]
+    for call in (
+        lambda **more: fc.sweep(bowls(0), {"lr": [0.1, 0.2]}, seeds=1, **more),
+        lambda **more: fc.simulate_many([{"lr": 0.1}, {"lr": 0.2}], bowls(0), **more),
+    ):
+        with pytest.raises(RuntimeError, match=rf"wrote to .*{words}.*on_evaluate=lambda: Stop\(2\)"):
+            call(method=fc.FedAvg(), rounds=4, on_evaluate=make())
+    fc.simulate(fc.FedAvg(), bowls(0), rounds=2, on_evaluate=make())  # one run may keep a log
+
+
+def test_what_only_reads_or_writes_to_a_file_is_no_memory(tmp_path):
+    target, file, table = {"loss": -1.0}, tmp_path / "log", np.zeros(3)
+
+    def reads(t, metrics):
+        with open(file, "a") as f:
+            f.write(f"{t}\n")
+        return metrics["loss"] < target["loss"] + table[0]
+
+    call = partial(fc.sweep, bowls(0), RATES, method=fc.FedAvg(), seeds=1, rounds=2, folder=tmp_path / "runs")
+    assert call(on_evaluate=reads)["round"].max() == 2
+    assert len(file.read_text().splitlines()) == 4 * 3
+    target["loss"] = 1e9
+    assert call(on_evaluate=reads)["round"].max() == 0, "what it reads is part of the run"
+
+
+def test_what_cannot_be_copied_is_refused_before_any_run():
+    class Held(Patience):
+        def __init__(self):
+            super().__init__(2)
+            self.lock = threading.Lock()
+
+    asked = []
+    for more in ({"on_evaluate": Held()}, {"probes": [Held()]}):
+        with pytest.raises(TypeError, match=r"cannot be copied for each run .*lock.*on_evaluate=lambda: Stop"):
+            fc.sweep(lambda seed: asked.append(seed), {"lr": [0.1]}, method=fc.FedAvg(), rounds=1, **more)
+        with pytest.raises(TypeError, match="cannot be copied"):
+            fc.simulate_many([{}], bowls(0), method=fc.FedAvg(), rounds=1, **more)
+    assert not asked
+    fc.sweep(bowls, {"lr": [0.1]}, method=fc.FedAvg(), rounds=1, on_evaluate=lambda: Held())
+    with pytest.raises(fc.SweepFailed, match="made 3; let it make a function"):
+        fc.sweep(bowls, {"lr": [0.1]}, method=fc.FedAvg(), rounds=1, on_evaluate=lambda: 3)
+
+
+def test_a_stopped_run_of_a_probe_with_memory_begins_anew(tmp_path):
+    class Ends(BaseException):
+        pass
+
+    def ends(t, metrics):
+        if t == 2 and not (tmp_path / "once").exists():
+            (tmp_path / "once").touch()
+            raise Ends
+
+    call = partial(fc.sweep, bowls(0), {"lr": [0.1]}, method=fc.FedAvg(), seeds=1, rounds=4, probes=[Numbered()])
+    with pytest.raises(Ends):
+        call(folder=tmp_path / "runs", on_evaluate=ends)
+    with pytest.warns(UserWarning, match="probes remember what they saw.*begins anew"):
+        again = call(folder=tmp_path / "runs", on_evaluate=ends)
+    pd.testing.assert_frame_equal(again, call(), check_exact=True)
+
+
+# --- what stands in a folder --------------------------------------------------------------------------------------
+
+
+def resealed(change):
+    """A file's content changed by one who knows the checksum."""
+
+    def damage(file):
+        content = archives.unsealed(file)
+        change(content)
+        file.write_bytes(archives.sealed(content))
+
+    return damage
+
+
+def bare(file):
+    """As before there were checksums."""
+    content = archives.unsealed(file)
+    file.write_text(json.dumps(content))
+
+
+def digit(file):
+    text = file.read_text()
+    at = max(k for k, c in enumerate(text) if c.isdigit() and k < text.index("diverged"))
+    file.write_text(text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :])
+
+
+def other(file):
+    one = next(f for f in file.parent.glob("*.json") if f != file)
+    file.write_bytes(one.read_bytes())
+
+
+DAMAGE = {
+    "a digit": digit,
+    "no checksum": bare,
+    "another run's": other,
+    "deep": lambda file: file.write_text("[" * 100_000),
+    "a list": lambda file: file.write_text("[1]"),
+    "bytes": lambda file: file.write_bytes(b"\xff\xfe"),
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+    "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
+    "no rows": resealed(lambda c: c["result"].update(rows=[])),
+    "rows of another form": resealed(lambda c: c["result"].update(rows=[[0, "loss", None, "1"]])),
+    "truth for a round": resealed(lambda c: c["result"]["rows"][0].__setitem__(0, True)),
+    "a huge round": resealed(lambda c: c["result"]["rows"][0].__setitem__(0, 10**30)),
+    "no result": resealed(lambda c: c.pop("result")),
+    "a result that is none": resealed(lambda c: c.update(result=None)),
+    "a text": resealed(lambda c: c.update(result="abc")),
+    "diverged in no round": resealed(lambda c: c["result"].update(diverged="2")),
+    "another identity": resealed(lambda c: c["identity"].update(seed=7)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_file_that_is_not_what_its_name_says_is_set_aside_and_its_run_made_again(damage, tmp_path):
+    call = partial(fc.sweep, bowls(0), {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=1, folder=tmp_path, **RUN)
+    whole = call()
+    file = min(tmp_path.glob("*.json"))
+    DAMAGE[damage](file)
+    with pytest.warns(UserWarning, match=rf"{file.name} is damaged .*now {file.stem}.damaged; its run is made again"):
+        pd.testing.assert_frame_equal(call(), whole, check_exact=True)
+    pd.testing.assert_frame_equal(call(), whole, check_exact=True)
+
+
+def test_no_flipped_byte_changes_the_table(tmp_path):
+    call = partial(fc.sweep, bowls(0), {"lr": [0.1]}, method=fc.FedAvg(), seeds=1, folder=tmp_path, **RUN)
+    whole = call()
+    (file,) = tmp_path.glob("*.json")
+    text, rng = file.read_bytes(), np.random.default_rng(0)
+    for at in rng.integers(0, len(text), 60):
+        file.write_bytes(text[:at] + bytes([text[at] ^ 1 << rng.integers(8)]) + text[at + 1 :])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            pd.testing.assert_frame_equal(call(), whole, check_exact=True)
+
+
+def test_a_finished_folder_is_read_where_nobody_may_write(tmp_path, monkeypatch):
+    call = partial(fc.sweep, bowls(0), {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=1, folder=tmp_path)
+    whole = call(**RUN)
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    for place in ("FileLock", "atomic"):
+        monkeypatch.setattr(sweeping, place, refuse)
+    monkeypatch.setattr(sweeping.Path, "mkdir", refuse)
+    pd.testing.assert_frame_equal(call(**RUN), whole, check_exact=True)
+    with pytest.raises(fc.SweepFailed, match=r"cannot be read and written .*use a folder that is yours"):
+        call(**RUN | {"rounds": 5})
+
+
+def test_a_checkpoint_that_is_no_use_is_set_aside_and_its_run_begins_anew(tmp_path):
+    class Ends(BaseException):
+        pass
+
+    def ends(t, metrics):
+        if t == 2 and not (tmp_path / "once").exists():
+            (tmp_path / "once").touch()
+            raise Ends
+
+    call = partial(fc.sweep, bowls(0), {"lr": [0.1]}, method=fc.FedAvg(), seeds=1, rounds=4, on_evaluate=ends)
+    with pytest.raises(Ends):
+        call(folder=tmp_path / "runs")
+    (file,) = (tmp_path / "runs").glob("*/checkpoint.npz")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match="damaged or no checkpoint .*its run begins anew"):
+        again = call(folder=tmp_path / "runs")
+    pd.testing.assert_frame_equal(again, call(), check_exact=True)
+
+
+def waits(folder):
+    def wait(t, metrics):
+        Path(folder, str(os.getpid())).touch()
+        time.sleep(0.05)
+
+    fc.sweep(bowls(0), {"lr": [0.1, 0.2]}, method=fc.FedAvg(), rounds=10**5, seeds=1, on_evaluate=wait, workers=2)
+
+
+def test_workers_end_with_a_sweep_that_is_killed(tmp_path):
+    process = h.SERVER.Process(target=waits, args=(tmp_path,))
+    process.start()
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2 and process.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.join()
+    workers = [int(file.name) for file in tmp_path.iterdir()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 30
+    while any(map(checkpoint.is_alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(checkpoint.is_alive, workers))

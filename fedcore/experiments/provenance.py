@@ -20,8 +20,9 @@ import inspect
 import platform
 import re
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -195,6 +196,12 @@ def _content(file: Path, size: int, changed: int) -> str:
 def library() -> str:
     """The hash of the source that can change a run of any method, for results that no specification describes."""
     return SOURCES.digest(LIBRARY)
+
+
+def of_run(modules: Iterable[str]) -> str:
+    """The hash of the source that can change a run of what these modules define; the user's may use any method."""
+    ours = set(modules) - set(sys.builtin_module_names) - {"abc"}
+    return SOURCES.digest(("fedcore.run", *sorted(ours))) if ours <= FILES.keys() else library()
 
 
 def roots(spec: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,0 +1,153 @@
+"""Functions of the user's that a run calls, where they remember: each run has its own.
+
+A stopping rule that counts is an object or a function with memory.  Shared by several runs it would end one of them by
+what it saw of another, and in other processes otherwise than in one.  So each run of a sweep has a copy of its own,
+taken before the first run, and what a copy cannot keep apart is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from . import checks
+from .identity import around, digest, is_own
+
+CURE = "let a function without arguments make one for each run, such as on_evaluate=lambda: Stop(2)"
+
+
+def made(listener: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, which takes two arguments; of a function that takes none, what it makes.
+
+    Raises TypeError where that is no function of two arguments.
+    """
+    if _takes(listener, 2) or not _takes(listener, 0):
+        return listener
+    found = listener()
+    if not callable(found) or not _takes(found, 2):
+        raise TypeError(f"{named(listener)} made {checks.brief(found)}; let it make a function of two arguments")
+    return found
+
+
+def _takes(f: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(f).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature
+        return count == 2
+    return True
+
+
+def of_one_run(settings: Mapping[str, Any], keep: Sequence[Any] = ()) -> dict[str, Any]:
+    """The arguments of a run as copies of its own, which remember together what they remembered together.
+
+    keep: what is no part of them.  A copy of a function is the function itself: where it writes to what it refers to,
+    it raises RuntimeError.  Raises TypeError for an argument that cannot be copied.
+    """
+    memo: dict[int, Any] = {id(one): one for one in keep}
+    own = {}
+    for name, value in settings.items():
+        try:
+            own[name] = copy.deepcopy(value, memo)
+        except Exception as e:  # whatever a class of the user's raises
+            raise TypeError(
+                f"{name}={checks.brief(value)} cannot be copied for each run ({type(e).__name__}: {e}); {CURE}"
+            ) from e
+    for name in ("lr", "cohort", "local_steps", "local_epochs", "on_evaluate"):
+        if callable(own.get(name)):
+            own[name] = _watched(name, own[name])
+    if isinstance(own.get("probes"), list | tuple):
+        own["probes"] = [_watched("probes", probe) if callable(probe) else probe for probe in own["probes"]]
+    return own
+
+
+def _watched(argument: str, f: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which raises RuntimeError once it has written to what stands around it."""
+    outside = _outside(f)
+    if not outside:
+        return f
+    before = {name: digest(read()) for name, read in outside.items()}
+
+    @functools.wraps(f)
+    def watched(*given: Any) -> Any:
+        answer = f(*given)
+        if changed := [name for name, read in outside.items() if digest(read()) != before[name]]:
+            raise RuntimeError(
+                f"{argument}: {named(f)} wrote to {changed[0]!r}, which all runs would share in one process and none "
+                f"with another; {CURE}, or read the history"
+            )
+        return answer
+
+    return watched
+
+
+def _outside(f: Any) -> dict[str, Callable[[], Any]]:
+    """What a function could write to and a copy of it would share, by name: how it is read.
+
+    Of a closure, globals, defaults and classes, all that functions of the user's reach.  Objects of libraries, such as
+    a logger, are not looked into.
+    """
+    found: dict[str, Callable[[], Any]] = {}
+    seen, todo = set(), [("", lambda: f)]
+    while todo:
+        name, read = todo.pop()
+        value = read()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, functools.partial):
+            todo += [("", lambda v=value: v.func), (name or "arguments", lambda v=value: [*v.args, v.keywords])]
+        elif isinstance(value, MethodType):
+            todo.append((name, lambda v=value: v.__func__))
+            todo.append((name, lambda v=value: v.__self__))
+        elif isinstance(value, FunctionType):
+            todo += [(k, _reader(value, k, v)) for k, v in around(value).items()]
+            defaults = [*(value.__defaults__ or ()), value.__kwdefaults__] if is_own(value) else []
+            todo += [("its defaults", lambda d=default: d) for default in defaults]
+        elif isinstance(value, BuiltinFunctionType) or type(value).__name__ == "method-wrapper":
+            todo.append((f"{named(value)} of what it belongs to", lambda v=value: getattr(v, "__self__", None)))
+        elif isinstance(value, type):
+            kept = vars(value) if is_own(value) else {}
+            todo += [
+                (f"{value.__name__}.{k}", lambda v=value, k=k: vars(v).get(k))
+                for k, one in kept.items()
+                if not k.startswith("__") or isinstance(one, FunctionType)
+            ]
+        elif not isinstance(value, ModuleType):
+            own = is_own(type(value))
+            if own:
+                todo.append((type(value).__name__, lambda v=value: type(v)))
+            memory = list | dict | set | bytearray | np.ndarray | Tensor | nn.Module | int | float | str | None
+            if name and (own or isinstance(value, memory) or type(value).__module__ == "collections"):
+                found[name] = read
+    return found
+
+
+def _reader(f: FunctionType, name: str, value: Any) -> Callable[[], Any]:
+    """How a function's name of `around` is read, as it is then."""
+    cells = dict(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
+    module, _, attribute = name.partition(".")
+    if name in cells:
+        return lambda: cells[name].cell_contents if cells[name] != CellType() else None
+    if name in f.__globals__:
+        return lambda: f.__globals__.get(name)
+    there = f.__globals__.get(module)
+    return (lambda: getattr(there, attribute, None)) if isinstance(there, ModuleType) else lambda: value
+
+
+def key(value: Any) -> str:
+    """What tells a function that a run calls from others: what it computes, and what it reads around it."""
+    return digest(value, {name: read() for name, read in _outside(value).items()}, containers=False)
+
+
+def named(f: Any) -> str:
+    """A function's name, or an object's repr."""
+    return getattr(f, "__qualname__", None) or checks.brief(f)
