@@ -1,0 +1,129 @@
+"""What tells a run from others: the user's code, wherever it lies, and all that values hold."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import fedcore as fc
+from fedcore import identity
+
+RULE = """
+import fedcore as fc
+
+class Own(fc.Method):
+    def direction(self, G, y, r):
+        return {sign}G(y)
+"""
+
+
+def method(text: str, file: str, monkeypatch) -> fc.Method:
+    """The method of a module that lies in a file."""
+    module = ModuleType("rules")
+    module.__file__ = file
+    monkeypatch.setitem(sys.modules, "rules", module)
+    exec(compile(text, file, "exec"), vars(module))
+    return module.Own()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        f"{sys.prefix}/rules.py",
+        f"{sys.prefix}/src/rules.py",
+        f"{sys.prefix}/bin/rules.py",
+        f"{sys.base_prefix}/rules.py",
+        "/usr/local/app/rules.py",
+        "/somewhere/project.zip/rules.py",
+        "/tmp/ipykernel_12/34.py",
+        "rules.py",
+        "<stdin>",
+    ],
+)
+def test_the_users_code_counts_wherever_it_lies(file, monkeypatch):
+    plain, minus = (identity.digest(method(RULE.format(sign=sign), file, monkeypatch)) for sign in ("", "-"))
+    assert plain != minus
+    assert plain == identity.digest(method(f"# a comment\n{RULE.format(sign='')}", file, monkeypatch))
+
+
+def test_of_a_library_the_name_counts_alone(monkeypatch):
+    file = f"{Path(torch.__file__).parents[1]}/rules.py"
+    plain, minus = (identity.digest(method(RULE.format(sign=sign), file, monkeypatch)) for sign in ("", "-"))
+    assert plain == minus
+    assert not identity.is_own(fc.FedAvg)
+    assert not identity.is_own(torch.nn.Linear)
+    assert not identity.is_own(np.mean)
+    assert not identity.is_own(datetime.timedelta)
+
+
+USES = {
+    "a module's attribute": "import {name}\ndef f(t): return {name}.step(t)",
+    "a name of it": "from {name} import step\ndef f(t): return step(t)",
+    "an import inside": "def f(t):\n    import {name}\n    return {name}.step(t)",
+    "a name imported inside": "def f(t):\n    from {name} import step\n    return step(t)",
+    "a constant of it": "import {name}\ndef f(t): return {name}.BY * t",
+}
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["a file", "a zip"])
+@pytest.mark.parametrize("use", USES)
+def test_what_the_users_modules_define_counts_where_a_function_uses_it(use, zipped, tmp_path, monkeypatch):
+    found = []
+    for k, by in enumerate((2, 3)):
+        name, text = f"helping_{list(USES).index(use)}_{zipped}", f"BY = {by}\ndef step(t): return {by} * t\n"
+        place = tmp_path / f"{k}.zip" if zipped else tmp_path / str(k)
+        if zipped:
+            with zipfile.ZipFile(place, "w") as z:
+                z.writestr(f"{name}.py", text)
+        else:
+            place.mkdir()
+            (place / f"{name}.py").write_text(text)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(place))
+            patch.delitem(sys.modules, name, raising=False)
+            identity._source.cache_clear()
+            space = {"__name__": "own"}
+            exec(compile(USES[use].format(name=name), "own.py", "exec"), space)
+            first = identity.digest(space["f"])
+            assert space["f"](1) == by
+            assert identity.digest(space["f"]) == first, "also before it was imported"
+            found.append(first)
+            sys.modules.pop(name, None)
+    assert found[0] != found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    by: float
+
+
+class Listed:
+    __slots__ = ("by",)
+
+    def __init__(self, by):
+        self.by = by
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Slotted, Listed, lambda k: decimal.Decimal(k), lambda k: datetime.date(2000, 1, k), lambda k: Path(f"/{k}"),
+        lambda k: slice(k), lambda k: {"a": [k]}, lambda k: {k}, lambda k: np.array([k]), lambda k: torch.tensor(k),
+    ],
+)  # fmt: skip
+def test_what_values_hold_counts_however_they_hold_it(make):
+    one, same, other = make(1), make(1), make(2)
+    str(one)  # a path keeps its text once it was asked for it
+    hash(one) if isinstance(one, Path) else None
+    assert identity.digest(one) == identity.digest(same)
+    assert identity.digest(one) != identity.digest(other)
+    assert identity.digest(lambda: one) != identity.digest(lambda: other)
