@@ -34,6 +34,7 @@ class Layout:
     slices: tuple[slice, ...]
     d: int
     kinds: tuple[type, ...] = ()  # the type of the module that holds each parameter
+    frozen: tuple[slice, ...] = ()  # the places of parameters that are not trained (requires_grad=False)
 
     @staticmethod
     def of(module: nn.Module) -> Layout:
@@ -42,7 +43,13 @@ class Layout:
         ends = list(itertools.accumulate((p.numel() for _, p in named), initial=0))
         slices = tuple(slice(a, b) for a, b in itertools.pairwise(ends))
         names, shapes = tuple(k for k, _ in named), tuple(p.shape for _, p in named)
-        return Layout(names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named))
+        frozen = tuple(place for place, (_, p) in zip(slices, named, strict=True) if not p.requires_grad)
+        return Layout(names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named), frozen)
+
+    @property
+    def moving(self) -> int:
+        """How many of the d numbers are trained."""
+        return self.d - sum(place.stop - place.start for place in self.frozen)
 
     def batch_norm(self) -> list[slice]:
         """The places of all batch-norm parameters, found by the type of their module and not by their name."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 import helpers as h
 import numpy as np
 import pytest
+import torch
 from test_contract import METHODS, contrastive
 from test_reference import SHAPE, deep, heads, normed
+from torch import nn
 
 import fedcore as fc
 from fedcore.engine import counting
@@ -90,6 +92,94 @@ def test_a_method_costs_what_its_rule_says(method, down, up, gradients, products
     cost = method.cost(LAYOUT)
     assert (cost.down * d, cost.up * d) == (pytest.approx(down), pytest.approx(up))
     assert (cost.gradients, cost.products, cost.full_gradients) == pytest.approx((gradients, products, full))
+
+
+class Low(nn.Module):
+    """A layer that stays, and a product of rank 1 beside it that is trained."""
+
+    def __init__(self, a, b):
+        super().__init__()
+        self.whole = nn.Linear(a, b).requires_grad_(False)
+        self.A, self.B = nn.Linear(a, 1, bias=False), nn.Linear(1, b, bias=False)
+
+    def forward(self, x):
+        return self.whole(x) + self.B(self.A(x))
+
+
+@pytest.mark.parametrize(("method", "down", "up", "gradients", "products", "full"), COSTS, ids=lambda v: repr(v))
+def test_what_is_frozen_costs_no_traffic(method, down, up, gradients, products, full):
+    """A network whose head alone is trained sends a share HEAD / d of what it sent; one without frozen ones all."""
+    net = normed(SHAPE, 3)
+    for p in list(net.parameters())[:-2]:
+        p.requires_grad_(False)
+    cost, whole = method.cost(fc.models.Layout.of(net)), method.cost(LAYOUT)
+    assert (cost.gradients, cost.full_gradients, cost.note) == (whole.gradients, whole.full_gradients, whole.note)
+    if isinstance(method, fc.FedPer):
+        assert cost.down == cost.up == (method.layers == 0) * HEAD / d  # the head stays, and the rest is frozen
+    elif isinstance(method, fc.FedBN):
+        assert cost.down == cost.up == pytest.approx(HEAD / d)
+    elif isinstance(method, fc.FedPVR):
+        vectors = 2 if method.layers != () else 1  # the head is corrected
+        assert (cost.down * d, cost.up * d) == pytest.approx((vectors * HEAD, HEAD + (vectors == 2)))
+    else:
+        numbers = [n // d * HEAD + n % d for n in (down, up)]  # vectors, and a number of steps
+        assert (cost.down * d, cost.up * d) == pytest.approx(tuple(numbers))
+
+
+def test_low_rank_products_are_all_that_is_sent_of_a_frozen_network():
+    net = nn.Sequential(nn.Flatten(), Low(16, 8), nn.ReLU(), Low(8, 3))
+    fed = h.network(model=net)
+    sent = 16 + 8 + 8 + 3
+    assert fed.trained.sum() == sent
+    for method, down, up in (
+        (fc.FedAvg(), sent, sent),
+        (fc.SCAFFOLD(), 2 * sent, sent + 1),
+        (fc.HeteroFL(1), sent, sent),
+    ):
+        cost = method.cost(fed.layout)
+        assert (cost.down * fed.d, cost.up * fed.d) == pytest.approx((down, up))
+    history = fc.simulate(fc.SCAFFOLD(), fed, rounds=1)
+    assert torch.equal(history.params != fed.x0, fed.trained)
+
+
+def test_a_frozen_network_sends_nothing():
+    net = h.small_mlp((1, 4, 4), 3).requires_grad_(False)
+    cost = fc.SCAFFOLD().cost(fc.models.Layout.of(net))
+    assert (cost.down, cost.up) == (0, 0)
+
+
+def own(base=fc.Method, **verbs):
+    return type("Own", (base,), verbs)()
+
+
+def top_k(self, r, y):
+    delta = y - r.x
+    return {"x": r.x + r.mean(torch.where(delta.abs() >= delta.abs().median(1, keepdim=True).values, delta, 0))}
+
+
+class Mixed:
+    """A base that is no method."""
+
+    def broadcast(self, r):
+        return 2 * r.x
+
+
+@pytest.mark.parametrize("base", [fc.Method, fc.FedAvg, fc.SCAFFOLD, fc.FedPer, fc.DFedAvg, fc.HeteroFL])
+def test_a_method_of_ones_own_that_changes_the_round_states_no_cost_until_it_has_one(base):
+    for verbs in ({"aggregate": top_k}, {"broadcast": lambda self, r: r.x}, {"prepare": lambda self, r: r},
+                  {"direction": lambda self, G, y, r: G(y) + G(2 * y)}):  # fmt: skip
+        cost = own(base, **verbs).cost(LAYOUT)
+        assert not cost.stated
+        assert all(np.isnan(v) for v in (cost.down, cost.up, cost.gradients, cost.full_gradients))
+        assert repr(cost).startswith("Cost(not stated: Own changes the round; write its cost(self, layout)")
+        stated = own(base, **verbs, cost=lambda self, layout=None: fc.algorithms.method.Cost.of(layout, up=0.5))
+        assert (stated.cost().stated, stated.cost().up) == (True, 0.5)
+        again = own(type(stated), **verbs).cost()  # what a base of one's own states is not what a new verb costs
+        assert not again.stated
+    assert not type("Own", (Mixed, base), {})().cost().stated
+    for same in ({}, {"local_work": lambda self, work: work}, {"personal": lambda self, state, layout: None}):
+        assert own(base, **same).cost(LAYOUT) == base().cost(LAYOUT)
+    assert all(kind().cost().stated for kind in fc.ALL)
 
 
 def passes(method, fed, state, K) -> float:

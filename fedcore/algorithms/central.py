@@ -27,4 +27,4 @@ class Central(Method):
         return pooled(fed)
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(down=0, up=0, note="all data go to one machine, once")
+        return Cost.of(layout, down=0, up=0, note="all data go to one machine, once")

@@ -52,4 +52,4 @@ class MOON(Method):
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "prev": y}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(forwards=2 if self.mu else 0)
+        return Cost.of(layout, forwards=2 if self.mu else 0)

@@ -45,7 +45,7 @@ class FedCM(Method):
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "Delta": r.mean((r.x - y) / (r.K * r.lr))}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost() if self.alpha == 1 else Cost(down=2, up=and_one(layout))
+        return Cost.of(layout) if self.alpha == 1 else Cost.of(layout, down=2, up=and_one(layout))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class MoFedSAM(FedSAM):
         return self.beta * super().direction(G, y, r) + (1 - self.beta) * r.Delta
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(down=2, up=and_one(layout), gradients=2 if self.rho else 1)
+        return Cost.of(layout, down=2, up=and_one(layout), gradients=2 if self.rho else 1)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class FedGamma(FedSAM):
 
     def cost(self, layout: Layout | None = None) -> Cost:
         note = "from y_i and K_i the server computes c_i+; as written 2 d up"
-        return Cost(down=2, up=and_one(layout), gradients=2 if self.rho else 1, note=note)
+        return Cost.of(layout, down=2, up=and_one(layout), gradients=2 if self.rho else 1, note=note)
 
 
 @dataclass(frozen=True)
@@ -126,4 +126,4 @@ class FedSpeed(Method):
         return {"x": r.x + r.server_lr * r.mean(y - self.lam * g_i - r.x), "g_i": g_i}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(gradients=2 if self.rho and self.alpha else 1)
+        return Cost.of(layout, gradients=2 if self.rho and self.alpha else 1)

@@ -52,7 +52,7 @@ class Gossip(Method):
         return W @ y
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(down=self.mixing.degree, up=self.mixing.degree, note="models of and to all neighbours")
+        return Cost.of(layout, down=self.mixing.degree, up=self.mixing.degree, note="models of and to all neighbours")
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,9 @@ class DFedSAM(Gossip):
         return y
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        models = self.mixing.degree and self.gossip_steps * self.mixing.degree
-        return replace(super().cost(layout), down=models, up=models, gradients=2 if self.rho else 1)
+        once = super().cost(layout)
+        models = once.down and self.gossip_steps * once.down
+        return replace(once, down=models, up=models, gradients=2 if self.rho else 1)
 
 
 @dataclass(frozen=True)

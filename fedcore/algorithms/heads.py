@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..checks import CountFromZero, Fraction, Within
 from ..models import Layout
-from .method import Cost, Gradient, Method, Round
+from .method import Cost, Gradient, Method, Round, share
 from .personal import FedALA
 
 
@@ -55,7 +55,8 @@ class FedPer(Method):
 
     def cost(self, layout: Layout | None = None) -> Cost:
         d = layout.d if layout else 1
-        return Cost(down=self.first(layout, d) / d, up=self.first(layout, d) / d)
+        sent = 1 - share(layout, self.top(layout, torch.zeros(d)))
+        return Cost.of(layout, down=sent, up=sent)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class LocalOnly(Method):
         return state["x_i"]
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(down=0, up=0)
+        return Cost.of(layout, down=0, up=0)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Ditto(Method):
         return state["v_i"]
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(gradients=2)
+        return Cost.of(layout, gradients=2)
 
 
 @dataclass(frozen=True)
@@ -128,4 +128,4 @@ class pFedMe(Method):
         return state["theta_i"]
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(gradients=self.inner_steps)
+        return Cost.of(layout, gradients=self.inner_steps)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -24,7 +25,8 @@ if TYPE_CHECKING:  # a method knows no data and no networks: these are the types
     from ..objective.protocol import Objective
 
 
-PREPARE, BROADCAST, DIRECTION, AGGREGATE = range(4)  # the hooks of a round, for its noise
+VERBS = ("prepare", "broadcast", "direction", "aggregate")
+PREPARE, BROADCAST, DIRECTION, AGGREGATE = range(4)  # for their noise
 
 
 class Gradient(Protocol):
@@ -62,7 +64,11 @@ class Cost:
     `up` is what the server must be sent to apply the rule, not what it can compute itself.
     gradients: mini-batch gradients in a local step.  products: Hessian-vector products in it, each the work of two
     gradients.  forwards: forward passes in it beside those.  full_gradients: gradients of the whole local objective in
-    a round.  note: what these numbers leave out.
+    a round.  note: what these numbers leave out.  stated: False for a method of the user's that has no `cost` for what
+    it changed: all numbers are NaN then.
+
+    What is frozen is not sent, and is not counted where the layout is known.  The clients' states that `simulate` keeps
+    are `[n, d]` all the same.
     """
 
     down: float | None = 1
@@ -72,11 +78,37 @@ class Cost:
     forwards: float = 0
     full_gradients: float = 0
     note: str = ""
+    stated: bool = True
+
+    @classmethod
+    def of(cls, layout: Layout | None, down: float | None = 1, up: float | None = 1, **more: Any) -> Cost:
+        """The cost with `down` and `up` given in vectors of the trained parameters: less where some are frozen."""
+        part = layout.moving / layout.d if layout else 1
+        return cls(*(None if v is None else v * part for v in (down, up)), **more)
+
+    def __repr__(self) -> str:
+        if not self.stated:
+            return f"Cost(not stated: {self.note})"
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return f"Cost({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
 
 def and_one(layout: Layout | None) -> float:
-    """d + 1 numbers, in units of d: a vector and a number of steps."""
-    return 1 + (1 / layout.d if layout else 0)
+    """A vector and a number of steps, in vectors."""
+    return 1 + (1 / max(1, layout.moving) if layout else 0)
+
+
+def share(layout: Layout | None, mask: Tensor) -> float:
+    """The share of the trained parameters that stand where `mask [d]` is true; of a quadratic all are alike."""
+    if layout is not None and layout.frozen:
+        mask = mask[~layout.mask(layout.frozen)]
+    return mask.double().mean().item() if len(mask) else 0.0
+
+
+def _not_stated(self: Method, layout: Layout | None = None) -> Cost:
+    """A method of the user's that changes the round without saying what it then costs."""
+    note = f"{type(self).__name__} changes the round; write its cost(self, layout) -> fedcore.algorithms.method.Cost"
+    return Cost(*[math.nan] * 6, note=note, stated=False)
 
 
 def on_host(v: Tensor) -> bool:
@@ -380,6 +412,10 @@ class Method:
         as_a_base = any(b.prepare is cls.prepare and b.aggregate is cls.aggregate for b in inherited)
         if "across" not in vars(cls) and not as_a_base:  # also where a base that is no method brings the verb
             cls.across = "rows"
+        first = {name: next(k for k in cls.__mro__ if name in vars(k)) for name in (*VERBS, "cost")}
+        cost = cls.__mro__.index(first.pop("cost"))
+        if any(cls.__mro__.index(k) < cost and not f"{k.__module__}.".startswith("fedcore.") for k in first.values()):
+            cls.cost = _not_stated
 
     def __post_init__(self) -> None:
         """Of a dataclass: check the fields whose annotations have a range (`checks`)."""
@@ -435,5 +471,9 @@ class Method:
         return None
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        """What a round costs; layout: the model's, for methods whose traffic depends on its layers."""
-        return Cost()
+        """What a round costs; layout: the model's, for methods whose traffic depends on its layers.
+
+        A class of yours that changes a verb of the round states no cost unless it has a `cost` of its own, such as
+        `return Cost.of(layout, down=2)`.
+        """
+        return Cost.of(layout)

@@ -42,7 +42,7 @@ class MimeLite(Method):
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "s": (1 - self.beta) * C + self.beta * r.s}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(down=2, up=2, full_gradients=1)
+        return Cost.of(layout, down=2, up=2, full_gradients=1)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Mime(Method):
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "s": (1 - self.beta) * r.C + self.beta * r.s}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(down=3, up=2, gradients=2, full_gradients=1, note="two exchanges a round")
+        return Cost.of(layout, down=3, up=2, gradients=2, full_gradients=1, note="two exchanges a round")
 
 
 @dataclass(frozen=True)
@@ -124,4 +124,4 @@ class STEM(Method):
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "d": r.mean(d_i)}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(down=2, up=2, gradients=2, note="and a full local gradient in round 0")
+        return Cost.of(layout, down=2, up=2, gradients=2, note="and a full local gradient in round 0")

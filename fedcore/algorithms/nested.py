@@ -17,7 +17,7 @@ from ..checks import Count, NonNegative
 from ..engine import Loss
 from ..models import Layout
 from ..submodels import Depth, Part, Width, combine, with_heads
-from .method import Cost, Gradient, Round
+from .method import Cost, Gradient, Round, share
 from .submodels import Submodel, own_labels
 
 
@@ -166,10 +166,13 @@ class DepthFL(Submodel):
         heads = {name.split(".")[1] for name in layout.names if name.startswith("heads.")} if layout else ()
         if not heads:
             whole = 1 if self.smallest == 1 else None
-            return Cost(down=whole, up=whole, note="the share of the first D stages and heads, by the network's layout")
-        sizes = {r: len(Depth(int(_depth(r, len(heads)))).places(layout)) / layout.d for r, _ in self.capacities}
-        size = sum(share * sizes[r] for r, share in self.capacities)
-        return Cost(down=size, up=size)
+            note = "the share of the first D stages and heads, by the network's layout"
+            return Cost.of(layout, down=whole, up=whole, note=note)
+        inside = {r: torch.zeros(layout.d, dtype=torch.bool) for r, _ in self.capacities}
+        for r, entries in inside.items():
+            entries[Depth(int(_depth(r, len(heads)))).places(layout)] = True
+        size = sum(part * share(layout, inside[r]) for r, part in self.capacities)
+        return Cost.of(layout, down=size, up=size)
 
 
 def _depth(ratio: Any, stages: int) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..checks import CountFromZero, NonNegative, PositiveFraction
 from ..models import Layout
-from .method import Cost, Method, Round, on_host
+from .method import Cost, Method, Round, on_host, share
 
 LOOK_BACK, SPREAD, EPOCHS = 10, 0.1, 100  # FedALA: converged once the last 10 epochs' losses have std < 0.1
 
@@ -63,8 +63,8 @@ class FedBN(Method):
         return torch.where(self.mask(layout, x), state["bn_i"], x)
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        sent = 1 - (layout.mask(layout.batch_norm()).float().mean().item() if layout else 0)
-        return Cost(down=sent, up=sent)
+        sent = 1 - share(layout, self.mask(layout, torch.zeros(layout.d if layout else 1)))
+        return Cost.of(layout, down=sent, up=sent)
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,6 @@ class FedALA(Method):
 
     def cost(self, layout: Layout | None = None) -> Cost:
         if not self.layers:
-            return Cost()
+            return Cost.of(layout)
         note = f"0 in a client's first round, {LOOK_BACK + 1} to {EPOCHS} epochs over the share in its second"
-        return Cost(full_gradients=self.sample, note=note)
+        return Cost.of(layout, full_gradients=self.sample, note=note)

@@ -61,7 +61,7 @@ class FedUp(Method):
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "x_prev": r.x}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(down=2 if self.alpha else 1, note="a client of the last cohort has x_prev: d down")
+        return Cost.of(layout, down=2 if self.alpha else 1, note="a client of the last cohort has x_prev: d down")
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class FedNova(Method):
         return {"x": r.x + r.server_lr * tau_eff * r.mean((y - r.x) / a)}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(up=and_one(layout))
+        return Cost.of(layout, up=and_one(layout))
 
 
 @dataclass(frozen=True)

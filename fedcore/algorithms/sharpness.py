@@ -37,7 +37,7 @@ class FedSAM(Method):
         return G(y + ascent(G(y), self.rho)) if self.rho else G(y)
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(gradients=2 if self.rho else 1)
+        return Cost.of(layout, gradients=2 if self.rho else 1)
 
 
 @dataclass(frozen=True)
@@ -74,4 +74,4 @@ class FedSMOO(Method):
         return {"x": x, "h": h, "s": ascent(r.mean(r.mu), self.rho), "h_i": r.h_i + delta, "mu_i": r.mu}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(down=2, up=2, gradients=2)
+        return Cost.of(layout, down=2, up=2, gradients=2)

@@ -121,7 +121,7 @@ class Submodel(Method):
     def cost(self, layout: Layout | None = None) -> Cost:
         """About r^2 of a client of capacity r: inner layers shrink on both sides.  `submodels.cost` counts exactly."""
         size = sum(share * r * r for r, share in self.capacities)
-        return Cost(down=size, up=size)
+        return Cost.of(layout, down=size, up=size)
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,8 @@ class FedDSE(Submodel):
         return [h / T - torch.log(-torch.log(u)) for h, u in zip(H, noise(r, neurons), strict=True)]
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return replace(super().cost(layout), down=1, note="the client chooses; one forward pass over its data a round")
+        note = "the client chooses; one forward pass over its data a round"
+        return replace(super().cost(layout), down=Cost.of(layout).down, note=note)
 
 
 @dataclass(frozen=True)

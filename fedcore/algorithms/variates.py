@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..checks import NonNegative, OneOf, Positive
 from ..models import Layout
-from .method import Cost, Gradient, Method, Round, and_one
+from .method import Cost, Gradient, Method, Round, and_one, share
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ class SCAFFOLD(Method):
 
     def cost(self, layout: Layout | None = None) -> Cost:
         if self.option == "I":
-            return Cost(down=2, up=2, full_gradients=1)
-        return Cost(down=2, up=and_one(layout), note="from y_i and K_i the server computes c_i+; as written 2 d up")
+            return Cost.of(layout, down=2, up=2, full_gradients=1)
+        note = "from y_i and K_i the server computes c_i+; as written 2 d up"
+        return Cost.of(layout, down=2, up=and_one(layout), note=note)
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,8 @@ class FedDC(Method):
         return {"x": r.x + r.server_lr * r.mean(delta) + h, "h": h, "c": c, "h_i": r.h_i + delta, "c_i": c_i}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost(
-            down=2, up=and_one(layout), note="from y_i and K_i the server computes the others; as written 3 d up"
-        )
+        note = "from y_i and K_i the server computes the others; as written 3 d up"
+        return Cost.of(layout, down=2, up=and_one(layout), note=note)
 
 
 @dataclass(frozen=True)
@@ -159,5 +159,6 @@ class FedPVR(Method):
     def cost(self, layout: Layout | None = None) -> Cost:
         if layout is None and self.layers is None:
             return Cost(note="down also c of the last layer, as written up too: its share is the network's matter")
-        share = self.mask(layout, torch.zeros(layout.d if layout else 1)).double().mean().item()
-        return Cost(down=1 + share, up=and_one(layout) if share else 1, note="as written, up as down")
+        corrected = share(layout, self.mask(layout, torch.zeros(layout.d if layout else 1)))
+        up = and_one(layout) if corrected else 1
+        return Cost.of(layout, down=1 + corrected, up=up, note="as written, up as down")

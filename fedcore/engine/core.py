@@ -75,8 +75,6 @@ class Engine:
         self.block = block if block is None else checks.integer("block", block, 1)
         self.criterion, self.path, self.compute = criterion, path, compute
         self.classifies = not isinstance(criterion, CustomLoss) or criterion.accuracy
-        places = zip(self.layout.slices, module.parameters(), strict=True)
-        self._frozen = [place for place, p in places if not p.requires_grad]
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self.norms:
             norm.usual_momentum = getattr(norm, "usual_momentum", norm.momentum)  # the user's, for `evaluated`
@@ -101,7 +99,7 @@ class Engine:
         self.batched = Batched(rule, self.layout, criterion, compute)
         self.sequential = Sequential(self.module, self.layout, criterion, compute, self.random)
         self.written = None
-        by_rules = not (self.unsupported or mapped or self._frozen)
+        by_rules = not (self.unsupported or mapped or self.layout.frozen)
         if path in ("auto", "written") and criterion is F.cross_entropy and by_rules:
             with contextlib.suppress(LookupError):
                 self.written = Written(rule, self.layout, compute)
@@ -120,9 +118,9 @@ class Engine:
     @cached_property
     def trained(self) -> Annotated[Tensor, "d"] | None:
         """Which entries are trained; None: all."""
-        if not self._frozen:
+        if not self.layout.frozen:
             return None
-        return ~self.layout.mask(self._frozen).to(next(self.module.parameters()).device)
+        return ~self.layout.mask(self.layout.frozen).to(next(self.module.parameters()).device)
 
     # --- other engines ---
 
@@ -249,7 +247,7 @@ class Engine:
             for part in self._parts(Y, batch):
                 some = None if along is None else along[part]
                 losses[part] = self.batched.gradient(Y[part], batch.rows(part), loss.cut(part), some, G[part])
-        for place in self._frozen:
+        for place in self.layout.frozen:
             G[:, place] = 0
         return G, losses
 

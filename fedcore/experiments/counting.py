@@ -31,5 +31,7 @@ def cost(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
     """What a method costs, as it states it: `state` (vectors that a client keeps) or `traffic` (d a round)."""
     method = method_class(spec["method"][0])()
     cost = method.cost()
+    if not cost.stated:
+        raise ValueError(str(cost))
     value = len(method.client_state) if spec["cost"] == "state" else cost.up + cost.down
     return {"final": float(value), "mean": float(value), "history": []}
