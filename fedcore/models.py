@@ -474,10 +474,8 @@ def build(
         ) from None
     except ValueError:  # some callables tell no signature
         pass
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.word(seed, rng.INIT))
-        with RoundedOnce():
-            module = model(tuple(shape), classes)
+    with rng.seeded(rng.word(seed, rng.INIT)), RoundedOnce():
+        module = model(tuple(shape), classes)
     if not isinstance(module, nn.Module):
         raise TypeError(f"model={model!r} returned {module!r}; use a function (shape, classes) -> torch.nn.Module")
     return _checked(module)

@@ -6,7 +6,13 @@ stop and resume in between, and two methods run with one seed see the same cohor
 
 from __future__ import annotations
 
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
+import torch
 
 # purposes: one stream of numbers each
 COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA, MIXING, AUGMENT, RESAMPLE, MASK, CAPACITY, NOISE = range(1, 13)
@@ -67,3 +73,28 @@ def cohort(seed: int, t: int, n: int, m: int) -> list[int]:
 def numpy_generator(seed: int, purpose: int) -> np.random.Generator:
     """A NumPy generator for what is drawn once, before any round (partitions, synthetic data)."""
     return np.random.default_rng(word(seed, purpose))
+
+
+_GLOBAL = threading.RLock()  # the process has one global generator of each kind, whatever number of threads
+
+
+@contextmanager
+def seeded(key: int, device: torch.device | None = None, outside: bool = True) -> Iterator[None]:
+    """A block in which the global generators of torch and, with `outside`, of Python and NumPy start from `key`.
+
+    For code that can draw from nothing else: a module's own layers and forward pass.  The caller's states come back
+    behind it, and other threads wait, so that what is drawn depends on the key alone.
+    """
+    devices = [device] if device is not None and device.type == "cuda" else []
+    with _GLOBAL, torch.random.fork_rng(devices=devices):
+        states = (random.getstate(), np.random.get_state()) if outside else None  # noqa: NPY002
+        torch.manual_seed(key)
+        if outside:
+            random.seed(key)
+            np.random.seed(key % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            if states is not None:
+                random.setstate(states[0])
+                np.random.set_state(states[1])  # noqa: NPY002

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .. import models
+from .. import models, rng
 from .batch import Batch, OneSample
 from .batched import Criterion, autocast, derivatives, directions, into
 from .loss import Loss
@@ -100,9 +100,7 @@ class Sequential:
         self.module.train()
         count, device = batch.count[i], batch.w.device
         buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], enabled=self.random):
-            if self.random:
-                torch.manual_seed(batch.key[i])
+        with rng.seeded(batch.key[i], device, outside=False) if self.random else contextlib.nullcontext():
             try:
                 with autocast(self.compute, device), self._for_training(rate, dropout):
                     logits = forward(self.module, {**params, **buffers}, (batch.x[i, :count].clone(),))
