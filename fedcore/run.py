@@ -87,8 +87,9 @@ def simulate(
     probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  What round t (from 0)
     shows stands under t + 1, although its `x` is the model before it.
     personal: also evaluate the clients' models, with their numbers in the history (`Federation.evaluate_clients`).
-    True: after the round, every client the model it uses (`Method.personal`, else the server's).  "local": the
-    cohort's models at the end of their local training, before they are averaged.
+    True: after the round, every client the model it uses (`Method.personal`; the server's where a method has none, as
+    one of your own that keeps models and does not return them there).  "local": the cohort's models at the end of their
+    local training, before they are averaged.
 
     chunk: clients of a cohort that take their local steps together at most; None: all of them, or as many as there is
     memory for (asked once, with a warning).  On an accelerator the cohort's rows then live in host memory.

@@ -218,6 +218,38 @@ def test_batches_are_paired_between_methods(monkeypatch):
             assert all(torch.equal(a, b) for a, b in zip(batch, first, strict=True))
 
 
+MODELS = {"X", "x_i", "v_i", "theta_i"}  # states that are the clients' models themselves
+MASKED = {"bn_i": fc.FedBN.mask, "head_i": fc.FedPer.top}  # and those that are a part of them
+OTHERS = {"c_i", "h_i", "mu_i", "g_i", "z_i", "prev", "last", "W_i"}  # corrections, duals, memory of earlier rounds
+
+
+@every_method
+def test_personal_rows_are_the_models_that_the_clients_states_hold(method):
+    fed = h.network(model=normed)
+    cohort = None if method.full_participation else [0, 2, 4]  # two clients never take part
+    history = fc.simulate(method, fed, rounds=2, cohort=cohort, lr=0.3, local_steps=2, personal=True, progress=False)
+    fed, state = method.on(fed), history.state
+    assert set(method.client_state) <= MODELS | MASKED.keys() | OTHERS  # a new state is said to be the one or the other
+    X = state["x"].expand(fed.n, -1)
+    for name in method.client_state:
+        if name in MODELS:
+            X = state[name]
+        elif name in MASKED:
+            X = torch.where(MASKED[name](method, fed.layout, state["x"]), state[name], X)
+    own = (MODELS | MASKED.keys()) & set(method.client_state)
+    assert (len(X.unique(dim=0)) > 1) == bool(own)
+    for name, values in fed.evaluate_clients(X).items():
+        assert [history.final(name, i) for i in range(fed.n)] == values.tolist()
+        if own and name == "loss":
+            assert len(set(values.tolist())) > 1 and history.final("loss") not in values.tolist()
+
+
+def normed(shape, classes) -> nn.Module:
+    """As `contrastive`, with batch norm."""
+    encoder = [nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU()]
+    return fc.models.Projected(nn.Sequential(*encoder), nn.Linear(6, classes))
+
+
 # --- methods as values --------------------------------------------------------------------------------------------
 
 

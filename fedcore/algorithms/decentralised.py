@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -50,6 +51,9 @@ class Gossip(Method):
     def mixed(self, W: Mixing, X: Tensor, y: Tensor) -> Tensor:
         """The clients' next models from those before the round `X [n, d]` and their local iterates `y [n, d]`."""
         return W @ y
+
+    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
+        return state["X"]
 
     def cost(self, layout: Layout | None = None) -> Cost:
         return Cost.of(layout, down=self.mixing.degree, up=self.mixing.degree, note="models of and to all neighbours")

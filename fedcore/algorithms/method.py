@@ -467,7 +467,11 @@ class Method:
         return {"x": r.x + r.server_lr * r.mean(y - r.x)}
 
     def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Parameters | None:
-        """The models `[n, d]` that the clients use after a round; None where all use the server's `x`."""
+        """The models `[n, d]` that the clients use after a round; None where all use the server's `x`.
+
+        A method that keeps models in its clients' states returns them here, for no name of a state says that it holds
+        models: without it, `personal=True` evaluates the server's model for every client.
+        """
         return None
 
     def cost(self, layout: Layout | None = None) -> Cost:
