@@ -7,14 +7,11 @@ at a time as there is memory for, and puts the new state where it belongs.
 from __future__ import annotations
 
 import math
-import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +23,7 @@ from .algorithms.method import Cut, Method, Round
 from .data.batches import Plan
 from .engine import PLAIN, Loss
 from .objective.protocol import Objective
+from .room import check, free, has_own_memory
 from .settings import Settings
 from .submodels import Part
 
@@ -59,6 +57,8 @@ class State(Mapping[str, Tensor]):
 
     def copy(self) -> State:
         """The same state in memory of its own: a round writes its clients' rows in place."""
+        for name, v in self.clients.items():
+            check(v.nbytes, v.device, f"a copy of the state {name} {tuple(v.shape)}", "fc.simulate, which makes none")
         clients = {k: v.clone() for k, v in self.clients.items()}
         return replace(self, server=dict(self.server), clients=clients, visits=self.visits.copy())
 
@@ -113,6 +113,14 @@ class Place:
         """The state before round 0."""
         x = self.fed.x0
         server, first, clients = hooks.start(self.method, x), hooks.client_start(self.method, x), {}
+        names, n, d = self.method.client_state, len(self.clients), self.fed.d
+        check(
+            len(names) * n * d * x.element_size(),
+            self.home,
+            f"the states {', '.join(names)} of {type(self.method).__name__} ({n:,} clients x {d:,} parameters x "
+            f"{x.element_size()} bytes each)",
+            "fewer clients, a smaller model, or a method without states of its clients, such as fc.FedAvg()",
+        )
         for name in self.method.client_state:
             clients[name] = torch.zeros(len(self.clients), self.fed.d, dtype=x.dtype, device=self.home)
             if name in first:
@@ -430,7 +438,8 @@ def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
     work = s.work(method, 0, s.cohort_of(0, fed.n))
     kept, steps = (2 + 2 * states) * vector, (3 + bool(work.momentum)) * vector
     steps += fed.activation_bytes(work.batch_size)
-    room = 0.8 * free(fed.device)
+    beside = getattr(fed, "meeting", None)  # runs that go on together
+    room = 0.8 * free(fed.device) / (beside.present if beside else 1)
     if m * (kept + steps) <= room:
         return None
     if has_own_memory(fed.device):  # two chunks at a time, one computed and one on its way
@@ -491,26 +500,3 @@ class Carrier:
 
 def _on_host(v: Any) -> bool:
     return isinstance(v, Tensor) and not v.is_cuda
-
-
-def has_own_memory(device: torch.device) -> bool:
-    """Whether the device has memory of its own."""
-    return device.type != "cpu"
-
-
-def free(device: torch.device) -> float:
-    """Bytes that a run may take: of the accelerator, or of the host and the container that it runs in."""
-    if device.type == "cuda":
-        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + idle
-    room = math.inf
-    try:
-        room = 1024 * int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1])
-        group = Path("/sys/fs/cgroup")
-        used = int(re.search(r"anon (\d+)", (group / "memory.stat").read_text())[1])
-        return min(room, int((group / "memory.max").read_text()) - used)  # ValueError where it says "max"
-    except (OSError, TypeError, ValueError):
-        pass
-    if room == math.inf and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
-        room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2  # how much is free is not known here
-    return room

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ def start(method: Method, fed: Objective) -> State:
 
 
 FEDERATIONS = (Federation, Quadratic)
+SETTINGS = frozenset(f.name for f in fields(Settings))
 
 
 def check_both(method: Method, fed: Objective) -> None:
@@ -89,6 +90,8 @@ def one_round(
 
     Raises ValueError for a state of another method or federation and for settings out of range, TypeError as `start`.
     """
+    if unknown := [name for name in settings if name not in SETTINGS]:
+        raise TypeError(f"one_round() takes no {unknown[0]!r}; {checks.nearest(unknown[0], SETTINGS)}")
     fed = on(method, fed)
     s = Settings.checked(method, fed, cohort=cohort, rounds=t + 1, **settings)
     place = Place(method, fed, s)

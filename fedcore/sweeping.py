@@ -6,6 +6,7 @@ import errno
 import inspect
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -35,6 +36,7 @@ LISTENERS = ("probes", "on_evaluate")  # they may write to what they refer to
 FEDERATION = checks.Kind(
     lambda value: callable(value) or isinstance(value, FEDERATIONS), "a federation, or a function that makes one"
 )
+MOST = 10**6  # runs
 Failure = tuple[str, Exception]
 
 
@@ -140,12 +142,16 @@ def _checked(
             raise ValueError(
                 f"{name!r} is an argument of neither simulate nor the federation; known: {', '.join(known)}"
             )
-    if isinstance(seeds, Sequence) and not isinstance(seeds, str | bytes):
+    several = isinstance(seeds, Sequence) and not isinstance(seeds, str | bytes)
+    count = len(seeds) if several else checks.integer("seeds", seeds, 1)
+    if (runs := count * math.prod(map(len, grid.values()))) > MOST:
+        raise ValueError(f"{count:,} seeds of {runs // count:,} settings are {runs:,} runs; use {MOST:,} runs or fewer")
+    if several:
         seeds = [checks.integer("seeds: seed", s, 0) for s in seeds]
         if not seeds or len(set(seeds)) < len(seeds):
             raise ValueError(f"seeds={seeds}; use different seeds, or how many")
         return list(grid), seeds
-    return list(grid), list(range(checks.integer("seeds", seeds, 1)))
+    return list(grid), list(range(count))
 
 
 def _takes(federation: Any) -> set[str] | None:

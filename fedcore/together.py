@@ -75,6 +75,8 @@ def simulate_many(
             raise TypeError(f"runs[{number}]={checks.brief(one)}; use a mapping of arguments of simulate")
         if twice := sorted(set(one) & set(shared)):
             raise ValueError(f"{twice[0]} stands in runs[{number}] and beside it; use one of the two")
+        if strange := [name for name in one if not isinstance(name, str)]:
+            raise TypeError(f"runs[{number}] has {checks.brief(strange[0])}; use names of arguments of simulate")
         if ours := [name for name in ("fed", "progress") if name in one]:
             raise ValueError(f"{ours[0]} stands in runs[{number}]; give it beside the runs, for all of them")
         folder = one.get("checkpoint_dir")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import checks, rng
+from . import checks, rng, room
 
 Lists = tuple[np.ndarray, np.ndarray]
 """Neighbours `[n, k]` and their weights `[n, k]`; a client stands in its own list, an index may stand there twice."""
@@ -37,7 +37,10 @@ class Mixing:
 
     def dense(self) -> Tensor:
         """W `[n, n]`."""
-        W = self.weights.new_zeros(len(self.indices), len(self.indices))
+        n = len(self.indices)
+        size, device = n * n * self.weights.element_size(), self.weights.device
+        room.check(size, device, f"the numbers of W [{n:,}, {n:,}]", "fewer clients, or W @ Y")
+        W = self.weights.new_zeros(n, n)
         return W.scatter_add_(1, self.indices, self.weights)
 
     def __matmul__(self, Y: Tensor) -> Tensor:
@@ -154,6 +157,7 @@ class RandomRegular(Topology):
         few = min(self.degree, n - 1 - self.degree)  # of a dense graph, draw what is missing
         pairs = _regular(n, few, seed, t)
         if few < self.degree:
+            _check(n, n)
             missing = np.zeros((n, n), bool)
             missing[pairs[:, 0], pairs[:, 1]] = True
             pairs = np.argwhere(np.triu(~missing, 1))
@@ -177,6 +181,7 @@ class DirectedRandom(Topology):
 
     def lists(self, n: int, seed: int, t: int) -> Lists:
         k = checks.integer("degree", self.degree, 1, n - 1, hint=f"{n} clients")
+        _check(n, k + 1)
         own = np.arange(n)[:, None]
         chosen = np.empty((n, 0), np.int64)
         for j in range(n - 1 - k, n - 1):  # Floyd's draw without replacement, all clients at once
@@ -371,9 +376,16 @@ def _first(mask: np.ndarray) -> tuple[int, int]:
     return i, j
 
 
-def _circle(n: int, offsets: Iterable[int]) -> Lists:
-    offsets = np.array(list(offsets))
+def _circle(n: int, offsets: Sequence[int]) -> Lists:
+    _check(n, len(offsets))
+    offsets = np.array(offsets)
     return (np.arange(n)[:, None] + offsets) % n, np.full((n, len(offsets)), 1 / len(offsets))
+
+
+def _check(n: int, k: int) -> None:
+    """MemoryError where the lists of k neighbours of n clients, a number and a weight each, do not fit."""
+    remedy = "fewer clients, or a topology of fewer neighbours, such as fc.Exponential()"
+    room.check(16 * n * k, torch.device("cpu"), f"the lists of {k:,} neighbours for each of {n:,} clients", remedy)
 
 
 def _metropolis(n: int, pairs: np.ndarray) -> Lists:
@@ -382,6 +394,7 @@ def _metropolis(n: int, pairs: np.ndarray) -> Lists:
     order = np.lexsort((b, a))
     a, b = a[order], b[order]
     degree = np.bincount(a, minlength=n)
+    _check(n, 1 + int(degree.max()))
     place = 1 + np.arange(len(a)) - (np.cumsum(degree) - degree)[a]
     indices = np.repeat(np.arange(n)[:, None], 1 + degree.max(), 1)
     weights = np.zeros(indices.shape)

@@ -439,6 +439,27 @@ def test_an_engine_refuses_a_path_it_has_no_rule_for():
         fed(model=flat(nn.RReLU(), nn.Linear(16, 3))).forced("batched")
 
 
+def test_a_setting_that_one_round_does_not_take_is_named():
+    state = fc.start(fc.FedAvg(), QUADRATIC)
+    for name, words in (
+        ("rounds", "takes no 'rounds'; use one of"),
+        ("lrr", "'lrr'; did you mean 'lr'"),
+        ("eval_every", "no 'eval"),
+    ):
+        with pytest.raises(TypeError, match=rf"one_round\(\) .*{words}"):
+            fc.one_round(fc.FedAvg(), QUADRATIC, state, 0, **{name: 1})
+    with pytest.raises(TypeError, match=r"runs\[0\] has 3; use names of arguments"):
+        fc.simulate_many([{3: 1}], QUADRATIC, method=fc.FedAvg(), rounds=1)
+
+
+@pytest.mark.parametrize("seeds", [10**12, range(10**12)])
+def test_more_runs_than_can_be_listed_are_refused(seeds):
+    with pytest.raises(
+        ValueError, match=r"1,000,000,000,000 seeds of 2 settings are 2,0.* runs; use 1,000,000 runs or fewer"
+    ):
+        fc.sweep(QUADRATIC, {"lr": [0.1, 0.2]}, seeds=seeds, rounds=1, method=fc.FedAvg())
+
+
 def normed(*sizes, path="auto", **options):
     return h.network(sizes, flat(nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), path=path, **options)
 

@@ -12,7 +12,7 @@ import torch
 from test_contract import METHODS, both_federations, every_method, make, run, same
 
 import fedcore as fc
-from fedcore import memory
+from fedcore import memory, room
 from fedcore.engine import Engine
 from fedcore.engine.descent import descend
 
@@ -90,6 +90,68 @@ def test_a_machine_tells_how_much_memory_is_free():
 def test_a_chunk_has_at_least_one_client():
     with pytest.raises(ValueError, match="chunk=0 is out of range"):
         run(fc.FedAvg(), make("quadratic"), chunk=0)
+
+
+# --- what would not fit -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """A machine without memory, on which everything is looked at."""
+    monkeypatch.setattr(room, "LARGE", 0)
+    monkeypatch.setattr(room, "free", lambda device: 0)
+
+
+def test_states_that_do_not_fit_are_named_before_they_are_made(little):
+    fed = h.network()
+    words = rf"h_i, c_i of FedDC \(5 clients x {fed.d} parameters x 8 bytes each\) take .* GB free; use fewer clients"
+    for call in (lambda: fc.start(fc.FedDC(), fed), lambda: run(fc.FedDC(), fed)):
+        with pytest.raises(MemoryError, match=words):
+            call()
+    run(fc.FedAvg(), fed)  # which has none
+
+
+def test_a_copy_of_the_state_and_models_for_evaluation_are_named_too(monkeypatch):
+    fed = h.network()
+    states = {method: fc.start(method, fed) for method in (fc.SCAFFOLD(), fc.FedPer())}
+    monkeypatch.setattr(room, "LARGE", 0)
+    monkeypatch.setattr(room, "free", lambda device: 0)
+    with pytest.raises(MemoryError, match=r"a copy of the state c_i \(5, .* use fc.simulate"):
+        fc.one_round(fc.SCAFFOLD(), fed, states[fc.SCAFFOLD()], 0)
+    with pytest.raises(MemoryError, match=r"the models of 5 clients .* use personal=False"):
+        fc.FedPer().personal(states[fc.FedPer()], fed.layout)
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        fc.Complete(),
+        fc.RandomRegular(7),
+        fc.DirectedRandom(5),
+        fc.Exponential(),
+        fc.Graph([(0, i) for i in range(1, 10)]),
+    ],
+)
+def test_lists_of_neighbours_that_do_not_fit_are_named(topology, little):
+    with pytest.raises(MemoryError, match=r"lists of \d+ neighbours for each of 10 clients .* use fewer clients"):
+        fc.topology.mixing(topology, 10, 3, 4)
+
+
+def test_ten_million_clients_on_the_complete_graph_are_refused_at_once():
+    with pytest.raises(MemoryError, match="10,000,000 neighbours for each of 10,000,000 clients"):
+        fc.topology.mixing(fc.Complete(), 10**7)
+
+
+def test_runs_that_go_on_together_share_the_memory(monkeypatch):
+    fed = h.network(sizes=(13, 7, 20, 4, 9, 11, 5, 8))
+    asked = 8 * (2 + 3) * 8 * fed.d + 2 * 8 * 8 * 4 * fed.engine.width(fed.inputs(fed.x[:2]))
+    monkeypatch.setattr(memory, "free", lambda device: 2 * asked / 0.8)
+    shared = {"method": fc.FedAvg(), "rounds": 2, "batch_size": 4}
+    alone = fc.simulate(fed=fed, **shared)
+    fc.simulate_many([{}, {"seed": 1}], fed, **shared)
+    with pytest.warns(UserWarning, match="8 clients .* clients at a time"):
+        many = fc.simulate_many([{}, {"seed": 1}, {"seed": 2}], fed, **shared)
+    close(many[0], alone, 1e-12)
 
 
 # --- states of clients in host memory -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..checks import CountFromZero, Fraction, Within
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round, share
-from .personal import FedALA
+from .personal import FedALA, merged
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,7 @@ class FedPer(Method):
         return {"x": torch.where(r.top, r.mean(y), x), "head_i": torch.where(r.top, y, 0)}
 
     def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
-        x = state["x"].to(state["head_i"].device)
-        return torch.where(self.top(layout, x), state["head_i"], x)
+        return merged(self.top(layout, state["x"]), state["head_i"], state["x"])
 
     def cost(self, layout: Layout | None = None) -> Cost:
         d = layout.d if layout else 1

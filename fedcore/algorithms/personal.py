@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import room
 from ..checks import CountFromZero, NonNegative, PositiveFraction
 from ..models import Layout
 from .method import Cost, Method, Round, on_host, share
@@ -59,12 +60,21 @@ class FedBN(Method):
         return {"x": torch.where(r.bn, r.mean(y), x), "bn_i": torch.where(r.bn, y, 0)}
 
     def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
-        x = state["x"].to(state["bn_i"].device)
-        return torch.where(self.mask(layout, x), state["bn_i"], x)
+        return merged(self.mask(layout, state["x"]), state["bn_i"], state["x"])
 
     def cost(self, layout: Layout | None = None) -> Cost:
         sent = 1 - share(layout, self.mask(layout, torch.zeros(layout.d if layout else 1)))
         return Cost.of(layout, down=sent, up=sent)
+
+
+def merged(mask: Tensor, own: Tensor, x: Tensor) -> Tensor:
+    """The clients' models `[n, d]`: `own [n, d]` where `mask [d]` is true, else the server's `x [d]`.
+
+    MemoryError where there is no room for them beside the state.
+    """
+    what = f"the models of {len(own):,} clients with {len(x):,} parameters each, to be evaluated,"
+    room.check(own.nbytes, own.device, what, "personal=False, or fewer clients")
+    return torch.where(mask.to(own.device), own, x.to(own.device))
 
 
 @dataclass(frozen=True)
