@@ -104,11 +104,11 @@ def simulate(
 
     In a process group of torch.distributed, as under torchrun, the processes share the run: `fedcore.distributed`.
 
-    Raises ValueError and TypeError for arguments out of range, Diverged when a model leaves the finite numbers,
-    CheckpointError for a checkpoint that is damaged, of another run or of another version of the package, OSError for a
-    folder that cannot be written.  Whatever ends the rounds, a Ctrl-C too, carries the history up to there as
-    `.history`.  What `on_evaluate` raises and a Ctrl-C between two rounds or within one leave a checkpoint of the
-    rounds that are done (a Ctrl-C where there is one process).
+    Raises ValueError and TypeError for arguments out of range, MemoryError for clients' states that do not fit,
+    Diverged when a model leaves the finite numbers, CheckpointError for a checkpoint that is damaged, of another run or
+    of another version of the package, OSError for a folder that cannot be written.  Whatever ends the rounds, a Ctrl-C
+    too, carries the history up to there as `.history`.  What `on_evaluate` raises and a Ctrl-C between two rounds or
+    within one leave a checkpoint of the rounds that are done (a Ctrl-C where there is one process).
     """
     check_both(method, fed)
     if callable(probes):

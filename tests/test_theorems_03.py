@@ -71,6 +71,26 @@ def test_thm_linear_estimator(alpha, lr, K):
     np.testing.assert_allclose(plain, np.tile(alpha * K * c.mean(0), (20, 1)), rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.parametrize(
+    ("eta_alpha", "K", "holds"), [(1.0, 11, True), (1.9, 11, True), (2.0, 11, True), (2.35, 11, False)]
+)
+def test_thm_linear_estimator_bounds_beta_up_to_eta_alpha_2_and_not_beyond(eta_alpha, K, holds):
+    c, lr = gradients(8, 5), 0.2
+    alpha = eta_alpha / lr
+    own = estimates(fc.FedUp(alpha), Linear(c), alpha, 1, lr=lr, local_steps=K)[0]  # beta times the mean gradient
+    beta = (own @ c.mean(0)) / (c.mean(0) @ c.mean(0))
+    assert beta == pytest.approx(momentum(alpha, lr, K), rel=1e-9)
+    assert (beta <= alpha * K * (1 + 1e-9)) == holds
+
+
+@pytest.mark.parametrize(("lr", "K"), [(0.2, 10), (1.0, 3), (1.9, 11)])
+def test_ex_unbiased_the_strength_is_above_1_over_2K(lr, K):
+    half = (1 - (1 - lr / 2) ** (1 / K)) / lr
+    assert lr * half <= 1
+    assert momentum(half, lr, K) == pytest.approx(0.5)
+    assert half > 1 / (2 * K)
+
+
 def test_thm_linear_estimator_unbiased_points_and_the_limit_of_small_alpha():
     c, lr, K = gradients(8, 5), 0.2, 10
 

@@ -95,7 +95,10 @@ class pFedMe(Method):
     A local step of Algorithm 1 looks for the minimiser on its mini-batch by `inner_steps` steps from theta = y,
     theta <- theta - inner_lr (g(theta) + lam (theta - y)), and moves y <- y - lr lam (y - theta).  The server mixes,
     x <- (1 - beta) x + beta mean_S y_i, where beta is the run's server_lr.  The clients' models are the last theta_i.
-    The paper leaves the start of theta open; its authors' code goes on from the theta of the step before.
+    The paper leaves the start of theta open; its authors' code goes on from the theta of the step before.  In that code
+    all clients train in every round, and those drawn are averaged; theta's steps have a weight decay of 0.001 (here the
+    run's `weight_decay`); and the personal models that it evaluates are the y_i, not the theta_i, since its theta_i are
+    the network's own parameters, which y_i then overwrites.
 
     lam (lambda): default 15; keep lr lam below 1 (lr 0.005 in the authors' MNIST run).  inner_steps: the paper's K,
     default 5.  inner_lr: default 0.05 (0.09 there); it must be below 2 / (curvature + lam).

@@ -125,8 +125,10 @@ class FedExP(Method):
 
     The iterates oscillate, and the paper evaluates the mean of the last two.  Here `x` is the iterate itself, which
     the server sends and the history evaluates; `x_prev` is the one before, so (x + x_prev) / 2 is the paper's model.
+    Its authors' code has m eps in the place of eps, and multiplies eps by 0.998^2 before every round, as it does the
+    learning rate by 0.998.
 
-    eps: bounds eta_g where the updates cancel; default 0.001, tune it.
+    eps: bounds eta_g where the updates cancel; default 0.001, tune it.  It is the same in every round.
     Raises ValueError for eps <= 0.
     """
 
