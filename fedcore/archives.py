@@ -54,9 +54,9 @@ def regular(file: str | os.PathLike) -> int:
     return found.st_size
 
 
-def sealed(content: Mapping[str, Any]) -> bytes:
-    """The content as JSON with its checksum, for `unsealed`."""
-    content = json.loads(json.dumps(content))
+def sealed(content: Mapping[str, Any], nan: bool = False) -> bytes:
+    """The content as JSON with its checksum, for `unsealed`; a number that is none is NaN where `nan`."""
+    content = json.loads(json.dumps(content, allow_nan=nan))
     return (json.dumps({**content, "checksum": _checksum(content)}, separators=(",", ":")) + "\n").encode()
 
 

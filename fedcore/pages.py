@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from .checkpoint import atomic
@@ -77,7 +78,8 @@ def parameters(**values: Any) -> None:
     cell that it injected (its first line is `# Parameters`) is read back here, and a name that is not among
     `values` is refused. In a live session there is no such cell, and running this twice does no harm.
 
-    Raises ValueError for an unknown name, a profile other than "quick", "paper", "test", or a bad seed.
+    Raises ValueError for an unknown name, a profile other than "quick", "paper", "test", a bad seed, an `again` that is
+    neither True nor False, `results` that are no folder and a number of `networks` that is none.
     """
     for name in _injected_names():
         if name not in values:
@@ -87,6 +89,14 @@ def parameters(**values: Any) -> None:
     seed = values.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(f"seed={seed!r} is not a seed; use an integer >= 0")
+    if not isinstance(again := values.get("again", False), bool):  # it may take hours, and replace what is stored
+        raise ValueError(f"again={again!r} is neither True nor False; use one of them")
+    results = values.get("results", "")
+    if not isinstance(results, str) or (results and not Path(results).is_dir()):
+        raise ValueError(f"results={results!r} is no folder of results; name one, or leave it empty for the project's")
+    networks = values.get("networks", 0)
+    if isinstance(networks, bool) or not isinstance(networks, int) or networks < 0:
+        raise ValueError(f"networks={networks!r} is no number of networks; use an integer >= 0")
 
 
 def _injected_names() -> list[str]:

@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 
 from . import distributed
+from .checkpoint import atomic
 from .experiments import batch, estimate, export, provenance, table, template
 from .experiments.batch import Place
 from .experiments.cells import Cell, CorruptResult, Result, confirm, is_running, load, run_cell
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _main(given)
     except BrokenPipeError:
         raise
-    except (ValueError, OSError, ImportError, distributed.Lost) as e:
+    except (ValueError, OSError, ImportError, distributed.Lost, provenance.UncommittedCode) as e:
         print(_short(str(e)), file=sys.stderr)
         return 2
 
@@ -284,7 +285,9 @@ def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
                 continue
             frames[t.name] = tidy = overview.frame(t, place, seeds)
             # whether a result is older than the code is a matter of today's code, not of the table
-            tidy.drop(columns="older").to_csv(place.folder / "table.csv", index=False, float_format="%.6g")
+            tidy = export.plain(tidy.drop(columns="older"))
+            with atomic(place.folder / "table.csv") as f:
+                tidy.to_csv(f, index=False, float_format="%.6g")
         if frames:
             print(f"{profile}: tidy values in {root / profile}/*/table.csv\n{overview.progress(frames)}\n")
             for sentence in overview.reservations(frames):

@@ -258,7 +258,7 @@ def _one(call: Call, fed: Objective, folder: Any, timeout: float = -1) -> dict[s
                 if result is None:
                     result = _resumed(fed, called, seed, begun)
                     with atomic(file) as f:
-                        f.write(archives.sealed({"identity": belongs, "result": result}))
+                        f.write(archives.sealed({"identity": belongs, "result": result}, nan=True))
     except PermissionError as e:
         raise PermissionError(
             e.errno, f"folder={str(folder)!r} cannot be read and written ({e}); use a folder that is yours, or None"

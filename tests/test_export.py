@@ -163,3 +163,47 @@ def test_without_a_format_named_tables_get_their_tidy_values_and_the_verdicts_on
     assert report(stored, capsys)[1].count("not run yet") > len(names) > 2
     assert (stored / "quick" / "one" / "table.csv").exists()
     assert [table.name for table in export.chosen(["fedup-figure1", "fedup-table4"])] == ["fedup-table4"]
+
+
+HOSTILE = ["=HYPERLINK(1)", "+1|cmd", "-x", "@sum", "a\n\\input{x}", "<script>", "**b** `c` [d](e) ![f](g)", "&lt;"]
+
+
+@pytest.fixture
+def hostile(stored, monkeypatch):
+    """A table whose names and title are written to be taken for something else."""
+    names = ["FedAvg", *HOSTILE]
+    cells_here = [Cell(f"c{k}", SPEC, name, "=q\nx", seeds=SEEDS) for k, name in enumerate(names)]
+    table = definitions.Table("names", "A, =title\n\\input{y} <script>", "own", lambda p: cells_here, {"quick": "c"})
+    monkeypatch.setattr(definitions, "_added", [(stored, table)])
+    place = Place(stored, "quick", "names")
+    place.folder.mkdir(parents=True)
+    for cell in cells_here:
+        cells._store(place.file(cell), cells.Result(cell.spec, runs(cell, RIGHT["same"])))
+    return stored
+
+
+def test_no_name_is_taken_for_a_formula_a_command_or_markup(hostile, capsys):
+    out = {form: report(hostile, capsys, "names", "--format", form)[1] for form in export.FORMATS}
+    title, *lines = out["csv"].splitlines()
+    assert ", '=title" in title
+    table = list(csv.reader(lines))
+    assert [row[0] for row in table[2:6]] == ["'=HYPERLINK(1)", "'+1|cmd", "'-x", "'@sum"], table
+    assert not any(cell.startswith(("=", "+", "-", "@")) for row in table for cell in row)
+    assert len(table) == 2 + len(HOSTILE)
+    latex = [line for line in out["latex"].splitlines() if not line.startswith("%")]
+    assert not any("\\input" in line or "<" in line.replace("$<$", "") for line in latex)
+    assert len(latex) == 6 + len(HOSTILE) + 1
+    body = [line for line in out["markdown"].splitlines() if line.startswith("|")]
+    assert len(body) == 3 + len(HOSTILE)
+    assert not re.search(r"(?<!\\)[<>`*]", "".join(body) + out["markdown"].splitlines()[0].strip("*"))
+    assert "\\<script\\>" in out["markdown"]
+    assert "<script>" not in out["html"]
+    assert "=HYPERLINK" in out["html"], "which is no spreadsheet"
+
+
+def test_the_tidy_file_has_no_formula_either(hostile, capsys):
+    assert report(hostile, capsys)[0] == 0
+    with open(hostile / "quick" / "names" / "table.csv", newline="") as f:
+        rows = list(csv.DictReader(f))
+    assert [row["row"] for row in rows[1:4]] == ["'=HYPERLINK(1)", "'+1|cmd", "'-x"]
+    assert float(rows[1]["mean"]) > 0

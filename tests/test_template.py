@@ -91,3 +91,16 @@ def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(words, message,
     assert message in err
     assert [file.name for file in tmp_path.iterdir()] == ["there.py"]
     assert (tmp_path / "there.py").read_text() == "x = 1\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["torch", "json", "numpy", "random", "typing", "fedcore", "Torch", "test", "pytest", "beside"]
+)
+def test_a_name_that_would_hide_a_module_is_refused(name, here, tmp_path, monkeypatch):
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    status, _, err = here("new", name)
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert f"{name}.py would hide the module {name}" in err
+    assert not list(tmp_path.glob("*.py"))

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 import fedcore as fc  # noqa: E402
 from fedcore import looks  # noqa: E402
+from fedcore.checkpoint import atomic  # noqa: E402
 from fedcore.experiments import overview  # noqa: E402
 
 NAMES = {"DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout"}  # as the field writes them
@@ -90,7 +91,7 @@ def results(root: Path = ROOT / "results") -> list[dict[str, Any]]:
             finals = {column: result.finals(cell.reporting(None)) for column, (cell, result) in mine.items()}
             finals = {column: values for column, values in finals.items() if values}
             words = Counter(answers[row, column].word for column in finals if (row, column) in answers)
-            devices = sorted({run["device"] for _, result in mine.values() for run in result.runs.values()})
+            devices = sorted({run.get("device", "?") for _, result in mine.values() for run in result.runs.values()})
             found.append({"method": kind, "row": row, "table": table, "profile": place.profile, "finals": finals,
                           "words": words, "devices": devices})  # fmt: skip
     return found
@@ -278,5 +279,6 @@ def every(root: Path = ROOT) -> dict[Path, str]:
 if __name__ == "__main__":
     for path, text in every().items():
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with atomic(path) as f:
+            f.write(text.encode())
         print(path.relative_to(ROOT))

@@ -33,16 +33,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import checks, distributed
+from .. import archives, checks, distributed
 from ..checkpoint import atomic, sweep
-from . import files, provenance, specification, studies, tracing
+from . import files, form, provenance, specification, studies, tracing
 from .tuning import choose, merged
 
 FORMAT = 1  # of the files, raised when what they hold changes its meaning
 
 
 class CorruptResult(ValueError):
-    """A result file that is damaged: not the JSON that was written."""
+    """A result file that is damaged: not the JSON that was written, or not of the form that a cell writes."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,9 @@ def _aside(file: Path, spec: Mapping[str, Any], data: str | None) -> Path:
 def _content(file: Path) -> dict[str, Any] | None:
     """What a result file holds, None where there is none.  Raises CorruptResult, and OSError where nobody can say."""
     try:
-        text = file.read_bytes()
+        content = archives.unsealed(file)
+        _text(content["spec"])
+        form.check(content)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:  # it may hold finished seeds: nothing is computed in its place
@@ -211,14 +213,7 @@ def _content(file: Path) -> dict[str, Any] | None:
             f"{file} cannot be read ({e.strerror or e}) and is left as it is: make it a file that you may read, or "
             "move it away",
         ) from e
-    try:
-        content = json.loads(text.decode("utf-8"))
-        checksum = content.pop("checksum")
-        if checksum != _checksum(content):
-            raise ValueError("its checksum differs")
-        if not {"spec", "runs", "tuned"} <= set(content):
-            raise ValueError("it is no result of a cell")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as e:
+    except (ValueError, KeyError, RecursionError) as e:
         raise CorruptResult(f"{file} is damaged ({e}); it is left out, and run again by the next batch") from e
     return content
 
@@ -242,14 +237,13 @@ def _store(file: Path, result: Result) -> None:
         "runs": {str(s): result.runs[s] for s in sorted(result.runs)},
         "trace": result.trace,
     }
-    content = json.loads(json.dumps(content, allow_nan=False))
-    content["checksum"] = _checksum(content)
+    sealed = archives.sealed(content)
     try:
         while result.moves:
             old, new = result.moves.pop(0)
             old.rename(new)
         with atomic(file) as f:
-            f.write((json.dumps(content, indent=None, separators=(",", ":")) + "\n").encode())
+            f.write(sealed)
     except OSError as e:
         raise OSError(
             e.errno,
@@ -262,10 +256,6 @@ def _made_of(spec: Mapping[str, Any]) -> dict[str, str]:
     """Code and, where it can be replaced, the data pack of a result."""
     data = provenance.data(spec)
     return {"code": provenance.code(spec)} | ({} if data is None else {"data": data})
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def run_cell(
@@ -453,6 +443,14 @@ def _alone(file: Path | None) -> Iterator[None]:
     from filelock import FileLock
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(_lock(file)):
+    try:
+        lock = FileLock(_lock(file)).acquire()
+    except PermissionError as e:
+        raise PermissionError(
+            e.errno,
+            f"{_lock(file)} cannot be opened ({e.strerror}); it is another user's: let its owner make it readable and "
+            "writable for you, remove it if nobody runs this cell, or use another results folder",
+        ) from e
+    with lock:
         sweep(file.parent)
         yield

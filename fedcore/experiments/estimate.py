@@ -29,7 +29,7 @@ class Pace:
         here = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         self.sums: dict[tuple, list[float]] = {}  # kind -> yardsticks, rounds
         for spec, result in finished:
-            for run in result.runs.values():
+            for run in (run for run in result.runs.values() if {"device", "seconds", "yardstick"} <= run.keys()):
                 if here == (run["device"] if "NVIDIA" in run["device"] else None):
                     for kind in _kinds(spec):
                         sums = self.sums.setdefault(kind, [0.0, 0.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ def text(names: Sequence[str], form: str, root: Path, seeds: Sequence[int] | Non
         tidy = overview.frame(table, place, seeds)
         if len(tidy) and tidy["n"].any():
             against = "; ".join(overview.reservations({table.name: tidy}))
-            title = f"{table.name}, {place.profile}: {table.title}{against and f' ({against})'}"
-            parts.append(FORMATS[form](show.grid(table, tidy), title, _legend(table, tidy)))
+            title = _line(f"{table.name}, {place.profile}: {table.title}{against and f' ({against})'}")
+            grid = show.grid(table, tidy).rename(index=_line, columns=_line)
+            parts.append(FORMATS[form](grid, title, _line(_legend(table, tidy))))
     return "\n\n".join(parts)
 
 
@@ -72,10 +74,20 @@ def _legend(table: Table, tidy: Any) -> str:
     return "; ".join([*parts, *([f"{marks}, on the same seeds and test data"] if marks else [])]) + "."
 
 
+def _line(name: str) -> str:
+    """A name of the user's in one line: what stands in the next would be out of its comment, or its cell."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(name)).split())
+
+
 def _markdown(grid: Any, title: str, legend: str) -> str:
+    grid = grid.rename(index=_marked, columns=_marked)
     lines = [["", *grid.columns], ["---"] * (1 + len(grid.columns)), *_rows(grid)]
-    body = ("| " + " | ".join(entry.replace("|", "\\|") for entry in line) + " |" for line in lines)
-    return "\n".join([f"**{title}**", "", *body, "", legend])
+    body = ("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join([f"**{_marked(title)}**", "", *body, "", _marked(legend)])
+
+
+def _marked(name: str) -> str:
+    return re.sub(r"([\\`*_|<>&\[\]!])", r"\\\1", name)
 
 
 def _latex(grid: Any, title: str, legend: str) -> str:
@@ -88,7 +100,16 @@ def _latex(grid: Any, title: str, legend: str) -> str:
 
 _IN_LATEX = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "^": r"\^{}", "±": r"$\pm$", "\u2013": "--", "~": r"$\sim$", "=": "$=$"}
+    | {
+        "\\": r"\textbackslash{}",
+        "<": "$<$",
+        ">": "$>$",
+        "^": r"\^{}",
+        "±": r"$\pm$",
+        "\u2013": "--",
+        "~": r"$\sim$",
+        "=": "$=$",
+    }
     | {"\u2713": r"$\checkmark$", "\u2717": r"$\times$"}
 )
 
@@ -98,7 +119,24 @@ def _escaped(entry: str) -> str:
 
 
 def _csv(grid: Any, title: str, legend: str) -> str:
-    return f"# {title}\n{grid.rename_axis('row').to_csv(lineterminator=chr(10))}".rstrip("\n")
+    title = re.sub(r"""([,;"']\s*)([=+\-@])""", r"\1'\2", title)
+    body = plain(grid.rename_axis("row").reset_index()).to_csv(index=False, lineterminator="\n")
+    return f"# {title}\n{body}".rstrip("\n")
+
+
+def plain(frame: Any) -> Any:
+    """A frame whose texts no spreadsheet takes for a formula: a quote before what begins like one and is no number."""
+    return frame.rename(columns=_no_formula).map(_no_formula)
+
+
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str) or not value.lstrip().startswith(("=", "+", "-", "@")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def _html(grid: Any, title: str, legend: str) -> str:

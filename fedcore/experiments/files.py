@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
+ADDED: set[str] = set()  # folders of definitions that `load` made importable
 
 
 def is_reference(name: Any) -> bool:
@@ -87,6 +88,7 @@ def _load(file: str) -> ModuleType:
     module.__file__ = file
     if folder not in sys.path:
         sys.path.append(folder)
+        ADDED.add(folder)
     sys.modules[module.__name__] = module  # dataclasses look for their module there
     try:
         exec(compile(text, file, "exec", dont_inherit=True), vars(module))

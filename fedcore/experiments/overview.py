@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..pages import half_width
-from . import judge
+from . import form, judge
 from .batch import Place, standing
 from .cells import Cell, CorruptResult, Result
 from .judge import Answer
@@ -102,7 +102,7 @@ def curves(table: Table, place: Place, column: str) -> tuple[np.ndarray, dict[st
     """Rounds `[points]` and, for every row of a column with results, recorded values `[seeds, points]` (accuracy in %);
     NaN after a run diverged."""
     found = {
-        row: [result.runs[seed]["history"] for seed in cell.reporting(None) if seed in result.runs]
+        row: [result.runs[seed].get("history", []) for seed in cell.reporting(None) if seed in result.runs]
         for (row, name), (cell, result) in stored_cells(table, place).items()
         if name == column and result and result.runs
     }
@@ -117,7 +117,9 @@ def everything(root: Path) -> tuple[Any, list[str]]:
 
     places = list(stored_tables(root))
     frames = [frame(*here) for here in places]
-    return pd.concat(frames, ignore_index=True), [said for here in places for said in damaged(*here)]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), [
+        said for here in places for said in damaged(*here)
+    ]
 
 
 def damaged(table: Table, place: Place) -> list[str]:
@@ -172,7 +174,8 @@ def listing(root: Path) -> Any:
 def _setting(text: str) -> str:
     """A setting as JSON in short: "lr 0.1, mu 0.01"."""
     parts = json.loads(text).values() if text else ()
-    return ", ".join(f"{name} {value:g}" for part in parts for name, value in part.items())
+    pairs = [pair for part in parts for pair in (part.items() if isinstance(part, dict) else [("", part)])]
+    return ", ".join(f"{name} {value:g}" if form.number(value) else f"{name} {value}".strip() for name, value in pairs)
 
 
 def progress(frames: Mapping[str, Any]) -> str:
@@ -203,7 +206,7 @@ def compute(root: Path) -> Any:
         found = [result for _, result in stored_cells(table, place).values() if result and result.runs]
         runs = [run for result in found for run in result.runs.values()]
         search = sum((r.tuned or {}).get("seconds", 0.0) for r in found)
-        seconds = sum(run["seconds"] for run in runs) + search
+        seconds = sum(run.get("seconds", 0.0) for run in runs) + search
         if runs:
             lines.append(
                 {
@@ -217,7 +220,8 @@ def compute(root: Path) -> Any:
                     "of which tuning": round(search / 3600, 2),
                 }
             )
-    return pd.DataFrame(lines)
+    names = ("table", "profile", "cells", "runs", "diverged", "at an edge", "hours", "of which tuning")
+    return pd.DataFrame(lines, columns=list(names))
 
 
 def stored_tables(root: Path) -> Iterator[tuple[Table, Place]]:
@@ -261,7 +265,7 @@ def answered(
     found = {}
     for row, base, column in asked:
         ours, theirs = complete((row, column)), complete((base, column))
-        if ours and theirs:
+        if ours and theirs and _images(ours) == _images(theirs):
             common = results[row, column][0].reporting(seeds)
             if compared != "images":
                 values, one = np.array([result.finals(common) for result in (ours, theirs)]), 0.0
@@ -274,6 +278,10 @@ def answered(
             found[row, base, column] = judge.compare(ours.correct(common), theirs.correct(common), diverged)
     lower = compared != "images" and any(lower_is_better(results[row, column][0].spec) for row, _, column in found)
     return dict(zip(found, judge.decide(list(found.values()), margin, lower_is_better=lower), strict=True))
+
+
+def _images(result: Result) -> set[int]:
+    return {run["images"] for run in result.runs.values() if "images" in run}
 
 
 def reservations(frames: Mapping[str, Any]) -> list[str]:

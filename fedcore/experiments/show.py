@@ -88,7 +88,7 @@ def drawing(table: Table, place: Place, seeds: Sequence[int] | None = None, capt
         for run in (runs[seed] for seed in asked):
             final = math.nan if run["final"] is None else run["final"]
             finals.setdefault((panel, cell.row), []).append(final)
-            for at, value in run["history"] if table.axis == "round" else [(tick, final)]:
+            for at, value in run.get("history", ()) if table.axis == "round" else [(tick, final)]:
                 points.setdefault(at, []).append(value)
     if not panels:
         return None
@@ -492,8 +492,8 @@ def summary(result: Result, seeds: Sequence[int], name: str) -> pages.Html:
     facts = {f"seed {seed}": "diverged" if math.isnan(v) else f"{v:.4g}" for seed, v in finals.items()}
     if result.tuned:
         facts["tuned to"] = str(result.tuned["setting"])
-    where = {k: last[k] for k in ("device", "threads", "torch", "version", "commit")}
-    seconds = sum(result.runs[seed]["seconds"] for seed in finals)
+    where = {k: last[k] for k in ("device", "threads", "torch", "version", "commit") if k in last}
+    seconds = sum(result.runs[seed].get("seconds", 0) for seed in finals)
     return pages.setting(cell=name, **facts, **where, seconds=seconds)
 
 

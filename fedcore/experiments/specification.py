@@ -23,11 +23,10 @@ OURS = {"method", "fed", "seed", "device", "checkpoint_dir", "resume", "progress
 
 def check(spec: Mapping[str, Any]) -> None:
     """Raises ValueError for keys that are missing, unknown or of another kind, with the nearest known one."""
+    form(spec)
     needed = NEEDED.get(spec.get("study", ""))
     if needed is not None:
         _known("the specification", spec, {*OF_ALL, *itertools.chain(*NEEDED.values())}, needed)
-        if "method" in needed:
-            _named("method", spec["method"])
         if "run" in needed:
             _known("run", spec["run"], set(inspect.signature(simulate).parameters) - OURS, ("rounds",))
             for name, allowed in checks.ranges(simulate).items():  # a search would come to the run's own check last
@@ -40,6 +39,21 @@ def check(spec: Mapping[str, Any]) -> None:
         checks.choice("better", spec["better"], BETTER)
     if "tune" in spec:
         _check_search(spec)
+
+
+def form(spec: Mapping[str, Any]) -> None:
+    """Raises ValueError where a part is of another kind than all readers of a specification take it for."""
+    if not isinstance(spec.get("study", ""), str):
+        raise ValueError(f"study={checks.brief(spec['study'])}; use the name of a study, such as 'simulate'")
+    for part in ("federation", "run", "tune"):
+        if not isinstance(spec.get(part, {}), Mapping):
+            raise ValueError(f"{part} is {checks.brief(spec[part])}; use a mapping with its settings")
+    if "method" in spec:
+        _named("method", spec["method"])
+    named = {"source": spec.get("federation", {}), "model": {**spec, **spec.get("federation", {})}}
+    for what, given in named.items():
+        if not isinstance(given.get(what, ""), str):
+            _named(what, given[what], '"digits", or ["rotated", {"clients": 5}]' if what == "source" else '"mlp"')
 
 
 def _check_search(spec: Mapping[str, Any]) -> None:

@@ -26,6 +26,6 @@ STUDIES: dict[str, Study] = {
 def find(spec: Mapping[str, Any]) -> Study:
     """The study that a specification names; raises ValueError naming those there are."""
     name = spec.get("study") if isinstance(spec, Mapping) else None
-    if name not in STUDIES:
+    if not isinstance(name, str) or name not in STUDIES:
         raise ValueError(f"study={name!r} is not known; use one of {', '.join(map(repr, STUDIES))}")
     return STUDIES[name]

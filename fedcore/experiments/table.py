@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ..checks import brief
-from . import files
+from . import files, form, specification
 from .cells import Cell
 
 PRINTED = Path(__file__).with_name("documents") / "printed"  # every number that the documents print
@@ -80,6 +80,15 @@ class Table:
         for cell in cells:
             if not isinstance(cell, Cell) or not isinstance(cell.name, str) or not isinstance(cell.spec, Mapping):
                 raise ValueError(f"table {self.name} gives {brief(cell)}; use Cell(name, specification)")
+            for name, (test, wanted) in _OF_A_CELL.items():
+                if not test(value := getattr(cell, name)):
+                    raise ValueError(
+                        f"table {self.name}: the cell {cell.name!r} has {name}={brief(value)}; use {wanted}"
+                    )
+            try:
+                specification.form(cell.spec)
+            except ValueError as e:
+                raise ValueError(f"table {self.name}: the cell {cell.name!r}: {e}") from e
             file = slug(cell.name).casefold()
             if not file or len(file.encode()) > 200:
                 raise ValueError(
@@ -92,6 +101,14 @@ class Table:
                 )
             files[file] = cell.name
         return cells
+
+
+_OF_A_CELL = {
+    "row": (form.text, "a text"),
+    "column": (form.text, "a text"),
+    "source": (form.none_or(form.number), "the number that the source prints, or None"),
+    "seeds": (lambda value: form.count(value) and value > 0, "how many seeds, from 1 on"),
+}
 
 
 def slug(name: str) -> str:

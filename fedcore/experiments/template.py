@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
+import sys
 from pathlib import Path
 from string import Template
 
+from . import files
 from .table import tables
 
 _PROFILES = {
@@ -63,8 +66,8 @@ TABLES = [Table("$name", "$title beside ten baselines", "your own", cells, CAPTI
 def write(name: str, profile: str, folder: Path) -> Path:
     """Write `NAME.py` with a method and its table, called NAME; returns the file.
 
-    Raises ValueError for a name that is no Python identifier, belongs to a table or a row of the baselines or is a word
-    of the command, for a profile without a template, and where the file exists.
+    Raises ValueError for a name that is no Python identifier, belongs to a table or a row of the baselines, is a word
+    of the command or a module that Python would import, for a profile without a template, and where the file exists.
     """
     from .. import algorithms
     from .protocol import BASELINES
@@ -75,13 +78,26 @@ def write(name: str, profile: str, folder: Path) -> Path:
     taken = {*tables(), *algorithms.__all__, *BASELINES, "Table", "all", "list", "new", "report"}
     if {name, title} & taken:
         raise ValueError(f"{name!r} is taken by the package; choose another name")
+    file = folder / f"{name}.py"
+    if not file.exists() and _is_importable(name):
+        raise ValueError(f"{file} would hide the module {name}, which Python imports; choose another name")
     if profile not in _PROFILES:
         raise ValueError(f"profile {profile!r} has no template; use one of {', '.join(_PROFILES)}")
     text = _TEXT.substitute(_PROFILES[profile], name=name, title=title, profile=profile)
-    file = folder / f"{name}.py"
     try:
         with open(file, "x", encoding="utf-8") as f:
             f.write(text)
     except FileExistsError as e:
         raise ValueError(f"{file} exists and is left as it is; choose another name") from e
     return file
+
+
+def _is_importable(name: str) -> bool:
+    """Whether a module has this name, in letters of either case: some systems take `Torch.py` for `torch.py`."""
+    if name.lower() in {known.lower() for known in sys.stdlib_module_names}:
+        return True
+    try:
+        found = [importlib.util.find_spec(one) for one in {name, name.lower()}]
+    except (ImportError, ValueError):  # one that is there and broken
+        return True
+    return any(spec is not None and str(Path(spec.origin or "").parent) not in files.ADDED for spec in found)
