@@ -54,10 +54,11 @@ def regular(file: str | os.PathLike) -> int:
     return found.st_size
 
 
-def sealed(content: Mapping[str, Any], nan: bool = False) -> bytes:
-    """The content as JSON with its checksum, for `unsealed`; a number that is none is NaN where `nan`."""
+def sealed(content: Mapping[str, Any], nan: bool = False, indent: int | None = None) -> bytes:
+    """The content as JSON with its checksum, for `unsealed`.  nan: whether numbers may be NaN or infinite."""
     content = json.loads(json.dumps(content, allow_nan=nan))
-    return (json.dumps({**content, "checksum": _checksum(content)}, separators=(",", ":")) + "\n").encode()
+    content["checksum"] = _checksum(content)
+    return (json.dumps(content, indent=indent, separators=None if indent else (",", ":")) + "\n").encode()
 
 
 def unsealed(file: str | os.PathLike) -> dict[str, Any]:

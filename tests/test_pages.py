@@ -67,6 +67,23 @@ def test_a_bad_profile_is_refused_with_the_good_ones():
         pages.parameters(profile="fast", seed=0)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"again": 2}, "again=2 is neither True nor False"),
+        ({"again": "no"}, "again='no' is neither True nor False"),
+        ({"results": "/no/such"}, "results='/no/such' is no folder of results"),
+        ({"results": 3}, "results=3 is no folder"),
+        ({"networks": -1}, "networks=-1 is no number of networks"),
+        ({"networks": 1.5}, "networks=1.5 is no number of networks"),
+    ],
+)
+def test_a_parameter_of_another_kind_is_refused_before_anything_runs(given, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        pages.parameters(profile="quick", seed=0, **given)
+    pages.parameters(profile="quick", seed=0, again=True, results=str(tmp_path), networks=3)
+
+
 # ---- claims, settings, departures, tables
 
 

@@ -205,6 +205,27 @@ def test_a_rule_that_changed_by_one_per_cent_is_not_confirmed(tmp_path, monkeypa
     assert cells.load(file, TUNED).outdated() == [0]
 
 
+@pytest.mark.parametrize(("place", "size"), [(0, 4.0), (1, 4.0), (4, 4.0), (5, 0.5), (7, 1.0)])
+def test_two_traces_are_alike_up_to_a_thousandth(place, size):
+    """Of the update's length, of the loss, and of a cosine's 1."""
+    kept = [4.0, 1.0, -2.0, 0.5, 3.0, 0.5, 0.9, 0.7]
+    for sign in (1, -1):
+        for share, same in ((0.99e-3, True), (1.01e-3, False)):
+            other = [*kept[:place], kept[place] + sign * share * size, *kept[place + 1 :]]
+            assert tracing.alike(kept, other) == same
+
+
+def test_an_accuracy_may_differ_by_an_image_or_two_and_no_more():
+    kept = [4.0, 1.0, -2.0, 0.5, 3.0, 0.5, 0.9]
+    for sign in (1, -1):
+        assert tracing.alike(kept, [*kept[:6], 0.9 + sign * 0.0059])
+        assert not tracing.alike(kept, [*kept[:6], 0.9 + sign * 0.0061])
+    assert tracing.alike([50.0], [50.049])
+    assert not tracing.alike([50.0], [50.051])
+    assert not tracing.alike(kept, kept[:5])
+    assert not tracing.alike([*kept, 0.1], kept)
+
+
 def test_where_no_cell_is_stored_confirming_leaves_nothing_and_the_report_counts_nothing(tmp_path):
     place = batch.Place(tmp_path, "desk", "shift-figure6")
     assert cells.confirm(place.folder / "cell.json", TUNED) is None

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
+
+from fedcore import archives
 from fedcore.experiments import stored
 
 
@@ -58,3 +62,29 @@ def test_runs_that_depend_on_others_are_read_by_their_arguments(tmp_path):
     written = json.loads((tmp_path / "quick" / "08_runs.json").read_text())
     assert {"code", "device", "torch", "commit", "seconds"} <= set(written["provenance"])
     assert len(written["result"]) == 4
+
+
+def test_a_file_that_is_not_what_was_written_is_left_out_with_a_warning(tmp_path):
+    def asked(again=False):
+        return stored.computed("01_tuning", "quick", {}, lambda: [0.5], again=again, root=tmp_path)
+
+    asked(again=True)
+    file = tmp_path / "quick" / "01_tuning.json"
+    whole = file.read_bytes()
+    assert asked()[1].startswith("stored runs")
+    odd = archives.sealed({**archives.unsealed(file), "provenance": 3})
+    bare = json.dumps({k: v for k, v in json.loads(whole).items() if k != "checksum"}).encode()
+    for damaged in (whole.replace(b"0.5", b"0.6"), whole[:-9], b"[" * 100_000, odd, bare):
+        file.write_bytes(damaged)
+        with pytest.warns(UserWarning, match="01_tuning.json is damaged .* left out"):
+            assert asked() == ([0.5], "computed with this page")
+        with pytest.warns(UserWarning, match="damaged"):
+            assert stored.outdated(tmp_path) == []
+    file.write_bytes(whole)
+    assert asked()[1].startswith("stored runs")
+
+
+def test_the_projects_own_files_are_whole():
+    files = sorted(Path(__file__).parents[1].glob("results/[qdp]*/*.json"))
+    assert files
+    assert all(stored._content(file) for file in files)

@@ -14,8 +14,9 @@ Test = Callable[[Any], bool]
 
 
 def number(value: Any) -> bool:
-    """A finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    """A finite number that a float holds."""
+    most = 2**53 if isinstance(value, int) else 1e300
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < most
 
 
 def count(value: Any) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from .. import archives
 from ..checkpoint import atomic
 from . import provenance
 from .batch import results
+from .table import PROFILES
 
 
 def computed(
@@ -100,8 +103,23 @@ def _as_read(value: Any) -> Any:
 
 
 def _saved(file: Path, plan: Any) -> dict[str, Any] | None:
-    saved = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return saved if saved.get("plan") == plan else None
+    saved = _content(file)
+    return saved if saved and saved["plan"] == plan else None
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    """What a file holds; None where there is none, and with a warning where it is not what was written."""
+    try:
+        content = archives.unsealed(file)
+        made, _, _ = (content[name] for name in ("provenance", "plan", "result"))
+        if not all(isinstance(made[name], str) for name in ("code", "device", "torch")):
+            raise ValueError("it does not say where it comes from")
+        return content
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as e:
+        warnings.warn(f"{file} is damaged ({type(e).__name__}: {e}) and left out", stacklevel=4)
+        return None
 
 
 def _origin(saved: Mapping[str, Any]) -> str:
@@ -112,11 +130,11 @@ def _store(file: Path, plan: Any, result: Any, seconds: float) -> None:
     made = {"code": provenance.library(), **provenance.machine(None), "seconds": round(seconds, 1)}
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic(file) as f:
-        f.write((json.dumps({"plan": plan, "provenance": made, "result": result}, indent=1) + "\n").encode())
+        f.write(archives.sealed({"plan": plan, "provenance": made, "result": result}, nan=True, indent=1))
 
 
 def outdated(root: Path | None = None) -> list[Path]:
     """The files of `computed` in a results folder that are older than the code."""
-    files = sorted((root or results(new=True)).glob("*/*.json"))
-    made = {file: json.loads(file.read_text(encoding="utf-8")).get("provenance") for file in files}
-    return [file for file in files if made[file] and made[file].get("code") != provenance.library()]
+    root = root or results(new=True)
+    made = {file: _content(file) for profile in PROFILES for file in sorted((root / profile).glob("*.json"))}
+    return [file for file, content in made.items() if content and content["provenance"]["code"] != provenance.library()]

@@ -1,0 +1,169 @@
+"""A result file whose checksum is right and whose form is another is damaged, by name; the others go on."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from fedcore import archives, reproduce
+from fedcore.experiments import Cell, cells, overview, provenance
+from fedcore.experiments import table as definitions
+from fedcore.experiments.batch import Place
+
+SPEC = {
+    "study": "simulate", "method": ["FedAvg", {}], "federation": {"source": "digits", "clients": 4},
+    "run": {"rounds": 2, "lr": 0.1},
+}  # fmt: skip
+BITS = base64.b64encode(bytes(5)).decode()
+
+
+def run(cell, seed):
+    return {
+        "id": cells.identity(cell.spec, seed), "final": 90.0, "mean": 80.0, "history": [[0, 10.0], [2, 90.0]],
+        "correct": BITS, "images": 40, "classes": 10, "code": provenance.code(cell.spec), "device": "cpu",
+        "threads": 1, "torch": "2", "python": "3", "version": "0", "commit": None, "yardstick": 0.1, "seconds": 1.5,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Two stored cells of a table, with a search and a trace."""
+    names = ("FedAvg", "other")
+    listed = [Cell(name, {**SPEC, "run": {**SPEC["run"], "lr": 0.1 + k}}, name, "c") for k, name in enumerate(names)]
+    table = definitions.Table("t", "T", "own", lambda profile: listed, {"quick": "tiny"})
+    monkeypatch.setattr(definitions, "_added", [(tmp_path, table)])
+    place = Place(tmp_path, "quick", "t")
+    place.folder.mkdir(parents=True)
+    tried = [{"setting": {"run": {"lr": 0.1}}, "rounds": None, "score": 1.0, "values": [1.0, None]}]
+    for cell in listed:
+        tuned = {"id": cells.identity(cell.spec), "setting": {"run": {"lr": 0.1}}, "tried": tried, "edges": ["run.lr"]}
+        trace = {"values": [1.0] * 7, "codes": ["a"]}
+        runs = {seed: run(cell, seed) for seed in range(3)}
+        cells._store(place.file(cell), cells.Result(cell.spec, runs, tuned, trace))
+    return place
+
+
+def at(*path, to=...):
+    def change(content):
+        for key in path[:-1]:
+            content = content[key]
+        if to is ...:
+            del content[path[-1]]
+        else:
+            content[path[-1]] = to
+
+    return change
+
+
+ODD = {
+    "runs are a list": at("runs", to=[]),
+    "runs are none": at("runs", to=None),
+    "no runs": at("runs"),
+    "no specification": at("spec"),
+    "a text for a specification": at("spec", to="abc"),
+    "a deep specification": at("spec", to={"a": eval("[" * 60 + "]" * 60)}),
+    "a run that is a number": at("runs", "1", to=3),
+    "a run without id": at("runs", "1", "id"),
+    "a run without final": at("runs", "1", "final"),
+    "a final text": at("runs", "1", "final", to="90"),
+    "a final truth": at("runs", "1", "final", to=True),
+    "a final beyond numbers": at("runs", "1", "final", to=10**30),
+    "seconds in words": at("runs", "1", "seconds", to="long"),
+    "no time at all for the yardstick": at("runs", "1", "yardstick", to=0),
+    "a device without a name": at("runs", "1", "device", to=None),
+    "a history that is none": at("runs", "1", "history", to=[3]),
+    "a history of texts": at("runs", "1", "history", to=[[0, "x"]]),
+    "a seed that is no number": at("runs", "x", to={"id": "a", "final": 1}),
+    "a seed in other digits": at("runs", "\u00b2", to={"id": "a", "final": 1}),
+    "fewer images than said": at("runs", "1", "images", to=41),
+    "images of one run alone": at("runs", "1", "images"),
+    "other numbers of images": lambda c: [at("runs", "1", "images", to=39)(c), at("runs", "1", "models", to=1)(c)],
+    "bits that are none": at("runs", "1", "correct", to="***"),
+    "no classes": at("runs", "1", "classes", to=0),
+    "a search that is a number": at("tuned", to=3),
+    "a search of nothing": at("tuned", "tried", to=[3]),
+    "a setting of texts": at("tuned", "setting", to="lr"),
+    "a rate that is no mapping": at("tuned", "setting", to={"run": 3}),
+    "an edge that is a number": at("tuned", "edges", to=[3]),
+    "a trace that is a number": at("trace", to=3),
+    "a trace without codes": at("trace", "codes"),
+    "a trace of texts": at("trace", "values", to=["1"]),
+}
+HARMLESS = {"images of one run alone", "a deep specification"}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_file_of_another_form_is_damaged_by_name_and_ends_nothing(odd, place, capsys):
+    first, second = definitions.get("t").cells("quick")
+    content = archives.unsealed(place.file(first))
+    ODD[odd](content)
+    place.file(first).write_bytes(archives.sealed(content))
+    if odd not in HARMLESS:
+        with pytest.raises(cells.CorruptResult, match=rf"{first.name}.json is damaged .*run again by the next batch"):
+            cells.load(place.file(first), first.spec)
+    assert len(cells.load(place.file(second), second.spec).runs) == 3
+    root = ["--results", str(place.root)]
+    for words in (["list"], ["report"], ["report", "t", "--format", "csv"]):
+        assert reproduce.main([*words, *root]) == 0, words
+        out, err = capsys.readouterr()
+        assert odd in HARMLESS or f"{first.name}.json is damaged" in err
+        assert words != ["list"] or "of 2 cells done x 3 seeds" in out
+    assert overview.compute(place.root)["cells"].tolist()[0] >= 1
+
+
+CELLS = {
+    "row": ({"row": None}, "has row=None; use a text"),
+    "column": ({"column": 3}, "has column=3; use a text"),
+    "source": ({"source": "71.2"}, "has source='71.2'; use the number that the source prints, or None"),
+    "seeds": ({"seeds": "ab"}, "has seeds='ab'; use how many seeds"),
+    "no seeds": ({"seeds": 0}, "has seeds=0; use how many seeds"),
+    "study": ({"spec": {"study": []}}, r"study=\[\]; use the name of a study"),
+    "no source": ({"spec": {**SPEC, "federation": {"source": None}}}, "source=None; use"),
+    "a list": ({"spec": {**SPEC, "federation": {"source": []}}}, r"source=\[\]; use"),
+    "model": ({"spec": {**SPEC, "federation": {"source": "digits", "model": 3}}}, "model=3; use"),
+    "federation": ({"spec": {**SPEC, "federation": None}}, "federation is None; use a mapping"),
+    "run": ({"spec": {**SPEC, "run": [1]}}, r"run is \[1\]; use a mapping"),
+    "method": ({"spec": {**SPEC, "method": "FedAvg"}}, "method='FedAvg'; use"),
+}
+
+
+@pytest.mark.parametrize("what", CELLS)
+def test_a_cell_that_is_none_is_refused_in_one_line(what, tmp_path, monkeypatch, capsys):
+    given, words = CELLS[what]
+    cell = Cell(**{"name": "c", "spec": SPEC, **given})
+    table = definitions.Table("t", "T", "own", lambda profile: [cell], {"quick": "tiny"})
+    monkeypatch.setattr(definitions, "_added", [(tmp_path, table)])
+    with pytest.raises(ValueError, match=f"table t: the cell 'c'.* {words}" if "spec" not in given else words):
+        table.cells("quick")
+    (tmp_path / "quick" / "t").mkdir(parents=True)
+    for arguments in (["list"], ["report", "t", "--format", "csv"], ["t", "--plain"]):
+        assert reproduce.main([*arguments, "--results", str(tmp_path)]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    if "spec" in given:
+        with pytest.raises(ValueError, match=words.replace("; use the name of a study", "")):
+            cells.run_cell(given["spec"], [0])
+
+
+def test_code_that_no_commit_holds_is_said_in_one_line_when_it_is_to_be_confirmed(place, monkeypatch, capsys):
+    def refuse(file, spec=None):
+        raise provenance.UncommittedCode(f"{file} would keep a result of code that no commit holds")
+
+    monkeypatch.setattr(provenance, "check_committed", refuse)
+    monkeypatch.setattr(provenance, "code", lambda spec: "edited")
+    assert reproduce.main(["t", "--confirm", "--results", str(place.root)]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert "no commit holds" in err
+
+
+def test_another_users_lock_is_named_with_what_can_be_done(place, monkeypatch):
+    import filelock
+
+    def refuse(self, *_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    first = definitions.get("t").cells("quick")[0]
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with pytest.raises(PermissionError, match=r"\.lock cannot be opened .*another user's.*another results folder"):
+        cells.run_cell(first.spec, [9], file=place.file(first))
