@@ -45,9 +45,9 @@ def form(spec: Mapping[str, Any]) -> None:
     """Raises ValueError where a part is of another kind than all readers of a specification take it for."""
     if not isinstance(spec.get("study", ""), str):
         raise ValueError(f"study={checks.brief(spec['study'])}; use the name of a study, such as 'simulate'")
-    for part in ("federation", "run", "tune"):
+    for part, least in (("federation", "source"), ("run", "rounds"), ("tune", "axes or grid")):
         if not isinstance(spec.get(part, {}), Mapping):
-            raise ValueError(f"{part} is {checks.brief(spec[part])}; use a mapping with its settings")
+            raise ValueError(f"{part} is {checks.brief(spec[part])}; use a mapping with {least}")
     if "method" in spec:
         _named("method", spec["method"])
     named = {"source": spec.get("federation", {}), "model": {**spec, **spec.get("federation", {})}}
