@@ -43,6 +43,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import checks
+from .progress import say
 
 
 class Stopped(RuntimeError):
@@ -217,7 +218,7 @@ def _first_line(e: Exception) -> str:
 def _in_one_line(shown: Callable[..., None], kind: type, e: BaseException, traceback: Any) -> None:
     """An uncaught error: where a process was waiting when another was lost helps nobody."""
     if isinstance(e, Lost):
-        print(f"process {os.environ['RANK']} stops: {e}", file=sys.stderr, flush=True)
+        say(f"process {os.environ['RANK']} stops: {e}")
     else:
         shown(kind, e, traceback)
 
@@ -229,8 +230,7 @@ def _end_with(parent: int) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        with contextlib.suppress(OSError):
-            print("torchrun has ended, so this worker ends too", file=sys.stderr, flush=True)
+        say("torchrun has ended, so this worker ends too")
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

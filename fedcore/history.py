@@ -43,7 +43,7 @@ class History:
     """What a run leaves: `params [d]`, `state`, `cohorts`, and metrics by round.
 
     Row `round=r` of a metric is the model after r rounds; round 0 is the initial model.  `seconds` is the wall time
-    of this process and no part of `frame()`, which is the same to the bit when a run is repeated or resumed.
+    of this process and no part of `frame()` and the repr, which are the same when a run is repeated or resumed.
     """
 
     params: Tensor
@@ -61,7 +61,7 @@ class History:
         clients = len({i for cohort in self.cohorts for i in cohort})
         lines = [
             f"{self.method!r}",
-            f"{len(self.cohorts)} rounds in {self.seconds:.3g} s, {clients} clients took part",
+            f"{len(self.cohorts)} rounds, {clients} clients took part",
             f"after round {last}: " + ", ".join(f"{name} {v:.4g}" for name, v in metrics.items()),
         ]
         return "\n".join(lines)

@@ -2,66 +2,117 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 
-class _NoBar:
-    def update(self) -> None: ...
-    def set_postfix_str(self, text: str) -> None: ...
-    def close(self) -> None: ...
+class Bar:
+    """A bar over `total` units of which `done` are; `update()` adds one, `set_postfix_str(text)` says what is at work
+    or was found, `close()` ends it.  Where nobody looks it is lines.
 
+    delay: seconds after which it is made, so that a short run leaves none.  leave: whether it stays when it is closed.
+    each: where nobody looks, a line for each unit; else for each text.  A standard error that is missing, closed or
+    full ends no run.
+    """
 
-class _Lines:
-    """A line for each unit that is done, or, where these are many, for each text."""
-
-    def __init__(self, title: str, total: int, done: int, unit: str, each: bool) -> None:
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        done: int,
+        unit: str,
+        show: bool,
+        delay: float = 0,
+        leave: bool = True,
+        each: bool = False,
+    ) -> None:
         self.title, self.total, self.done, self.unit, self.each, self.text = title, total, done, unit, each, ""
+        kind = _tqdm() if show and somebody_looks() else None
+        self.lines, self.make, self.bar = show and kind is None, kind, None
+        self.first, self.begin, self.delay, self.leave = done, time.time(), delay, leave
+        self._to_the_bar(lambda bar: None)
 
     def update(self) -> None:
         self.done += 1
-        if self.each:
+        self._to_the_bar(lambda bar: bar.update())
+        if self.lines and self.each:
             self._write()
 
     def set_postfix_str(self, text: str) -> None:
         self.text = text
-        if not self.each:
+        self._to_the_bar(lambda bar: bar.set_postfix_str(text))
+        if self.lines and not self.each:
             self._write()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.make = None
+        self._to_the_bar(lambda bar: bar.close())
+
+    def _to_the_bar(self, tell: Any) -> None:
+        with _quietly():
+            if self.bar is not None:
+                tell(self.bar)
+            elif self.make is not None and time.time() >= self.begin + self.delay:
+                self.bar = self.make(
+                    total=self.total, initial=self.first, desc=self.title, unit=self.unit, leave=self.leave,
+                    postfix=self.text or None,
+                )  # fmt: skip
+                self.bar.start_t = self.begin  # its times are those of the whole, also of what was done before it
+                self.bar.update(self.done - self.first)
 
     def _write(self) -> None:
-        parts = [f"{self.title}: {self.done}/{self.total} {self.unit}s", *([self.text] if self.text else [])]
-        print(", ".join(parts), file=sys.stderr, flush=True)
+        say(", ".join([f"{self.title}: {self.done}/{self.total} {self.unit}s", *([self.text] if self.text else [])]))
+
+
+def _tqdm() -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:  # a machine with torch only
+        return None
+    return tqdm
+
+
+def _quietly() -> contextlib.suppress:
+    """What a standard error raises that is closed, full, hung up, or no file."""
+    return contextlib.suppress(OSError, ValueError, AttributeError)
+
+
+def say(text: str) -> None:
+    """A line on the standard error, where there is one."""
+    with _quietly():
+        if sys.stderr is not None:  # else print would take the standard output
+            print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def streams() -> Iterator[None]:
+    """Standard output and error are there meanwhile, for what cannot do without, as worker processes: the null device
+    where one is missing."""
+    given = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    with contextlib.ExitStack() as stack:
+        for number, (name, stream) in enumerate(given.items(), 1):
+            if stream is None or getattr(stream, "closed", False):
+                setattr(sys, name, nowhere := stack.enter_context(open(os.devnull, "w")))
+                stack.callback(setattr, sys, name, stream)
+                try:
+                    os.fstat(number)
+                except OSError:
+                    os.dup2(nowhere.fileno(), number)
+                os.set_inheritable(number, True)
+        yield
 
 
 def somebody_looks() -> bool:
     """Whether progress is seen as it is made: in a notebook, or on a terminal."""
-    return "ipykernel" in sys.modules or sys.stderr.isatty()
+    with _quietly():
+        return sys.stderr is not None and ("ipykernel" in sys.modules or sys.stderr.isatty())
+    return False
 
 
-def bar(
-    title: str,
-    total: int,
-    initial: int,
-    unit: str,
-    show: bool,
-    delay: float = 0,
-    leave: bool = True,
-    each: bool = False,
-) -> Any:
-    """A bar over `total` units of which `initial` are done; `update()` adds one, `set_postfix_str(text)` says what is
-    at work or was found, `close()` ends it.
-
-    delay: seconds before it appears.  leave: whether it stays when it is closed.  each: where nobody looks, a line for
-    each unit; else for each text.
-    """
-    if not show:
-        return _NoBar()
-    if not somebody_looks():
-        return _Lines(title, total, initial, unit, each)
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:  # a machine with torch only
-        return _Lines(title, total, initial, unit, each)
-    return tqdm(total=total, initial=initial, desc=title, unit=unit, delay=delay, leave=leave)
+def shows(progress: bool | None) -> bool:
+    """Whether there is a bar: as asked, else where somebody looks and no batch runs."""
+    return progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")

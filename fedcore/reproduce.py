@@ -33,6 +33,7 @@ from .experiments.cells import Cell, CorruptResult, Result, confirm, is_running,
 from .experiments.show import curves, summary
 from .experiments.table import PROFILES, Table, get, printed, tables
 from .extras import needs
+from .progress import say, streams
 
 __all__ = [
     "Cell", "CorruptResult", "Result", "Table", "confirm", "curves", "get", "load", "main", "printed", "run_cell",
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, distributed.Lost, provenance.UncommittedCode) as e:
-        print(_short(str(e)), file=sys.stderr)
+        say(_short(str(e)))
         return 2
 
 
@@ -76,7 +77,8 @@ def _main(given: argparse.Namespace) -> int:
         return _new(given.names[1:], given.profile)
     if given.names[0] == "report":
         damaged = export.damaged(given.names[1:], root)
-        print(*damaged, sep="\n", end="\n" * bool(damaged), file=sys.stderr)
+        if damaged:
+            say("\n".join(damaged))
         if given.format or given.plot:
             return _export(root, seeds, given, len(damaged))
         return _report(root, seeds, given.names[1:])
@@ -92,7 +94,7 @@ def _main(given: argparse.Namespace) -> int:
         for one in chosen:
             failures += _run(cells[one.name], Place(root, given.profile, one.name), seeds, given)
     except KeyboardInterrupt:
-        print("\nstopped; what is finished is kept, and the same command goes on from here", file=sys.stderr)
+        say("\nstopped; what is finished is kept, and the same command goes on from here")
         return INTERRUPTED
     return 1 if failures else 0
 
@@ -182,11 +184,11 @@ def _run(cells: list[Cell], place: Place, seeds: list[int] | None, given: argpar
     if distributed.world().rank:  # the first process speaks for all
         return len(outcome.failed)
     for message in outcome.said:
-        print(message, file=sys.stderr)
+        say(message)
     for name, notebook, error in outcome.failed:
         shown = error.rstrip() if given.debug else _short(error.splitlines()[0], 1)
         where = "" if given.plain else f"\n  notebook: {notebook}"
-        print(f"\nFAILED {place.table}: {name}{where}\n  {shown}", file=sys.stderr)
+        say(f"\nFAILED {place.table}: {name}{where}\n  {shown}")
     older = f" ({n} older than the code, which --outdated runs again)" if (n := len(outcome.older)) else ""
     print(
         f"{place.table} ({given.profile}): {len(outcome.done)} cells run, {len(outcome.stood)} stood already{older}, "
@@ -203,7 +205,7 @@ def _confirm(place: Place, cells: list[Cell], device: str | None) -> int:
         try:
             answers[cell.name] = confirm(place.file(cell), cell.spec, device=device)
         except (ValueError, OSError) as e:  # its file, one that it names or its data are missing or broken
-            print(f"{place.table}: {cell.name}: {e}", file=sys.stderr)
+            say(f"{place.table}: {cell.name}: {e}")
             broken += 1
     differ = [name for name, answer in answers.items() if answer is False]
     for name in differ:
@@ -251,7 +253,7 @@ def _stored(t: Table, place: Place) -> list[tuple[Cell, Result]]:
         try:
             out.append((cell, batch.standing(place, cell)))
         except (CorruptResult, OSError) as e:
-            print(e, file=sys.stderr)
+            say(str(e))
             out.append((cell, Result(cell.spec)))
     return out
 
@@ -317,7 +319,7 @@ def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace, dama
         files = export.pictures(names, Path(given.plot), root, seeds)
         if not files:
             raise ValueError(f"no comparison of {', '.join(names) or 'any table'} is complete in {root}; run one first")
-        print("\n".join(map(str, files)), file=sys.stderr)
+        say("\n".join(map(str, files)))
     return 0
 
 
@@ -340,4 +342,5 @@ def _command() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_command())
+    with streams():
+        sys.exit(_command())

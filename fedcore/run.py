@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,8 +21,7 @@ from .identity import digest
 from .memory import Place, chunk_size
 from .objective.network import Federation
 from .objective.protocol import Objective
-from .progress import bar as progress_bar
-from .progress import somebody_looks
+from .progress import Bar, shows
 from .round import Seen, check_both, on, play
 from .settings import Amounts, BatchSize, Cohort, Settings, Weighting, check_batches
 
@@ -241,7 +239,7 @@ class Run:
     def go(self, rounds: int, store: checkpoint.Store | None, save_every: int, progress: bool | None) -> History:
         """The rounds from here to the last."""
         begin, h = time.perf_counter(), self.history
-        bar = _bar(self.method, self.t, rounds, progress)
+        bar = Bar(type(self.method).__name__, rounds, self.t, "round", shows(progress), delay=1, leave=False)
         try:
             if self.t == 0:
                 self.evaluate(None)
@@ -256,7 +254,7 @@ class Run:
             h.seconds = time.perf_counter() - begin
         return h
 
-    def play(self, rounds: int, store: checkpoint.Store | None, save_every: int, bar: Any) -> None:
+    def play(self, rounds: int, store: checkpoint.Store | None, save_every: int, bar: Bar) -> None:
         """Rounds, with their evaluations and checkpoints, to the last or to where `on_evaluate` ends them."""
         for t in range(self.t, rounds):
             before = self.state.server
@@ -473,9 +471,3 @@ def _size(Y: Tensor) -> tuple[Tensor, Tensor]:
     """Whether each row of Y is finite, and the largest size of its entries, without room for another Y."""
     size = torch.maximum(Y.amax(1), -Y.amin(1))  # NaN stays NaN
     return torch.isfinite(size), size
-
-
-def _bar(method: Method, start: int, rounds: int, progress: bool | None) -> Any:
-    if progress is None:
-        progress = somebody_looks() and not os.environ.get("FEDCORE_BATCH")
-    return progress_bar(type(method).__name__, rounds, start, "round", progress, delay=1, leave=False)

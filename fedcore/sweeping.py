@@ -27,7 +27,7 @@ from .extras import needs
 from .history import Diverged
 from .identity import digest
 from .objective.protocol import Objective
-from .progress import bar
+from .progress import Bar, shows, streams
 from .round import FEDERATIONS
 
 ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
@@ -97,7 +97,7 @@ def sweep(
         import pandas  # noqa: F401
     settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[k] for k in names))]
     jobs = [(setting, seed) for setting in settings for seed in seeds]
-    shown, results = bar("sweep", len(jobs), 0, "run", together.shows(progress), each=True), {}
+    shown, results = Bar("sweep", len(jobs), 0, "run", shows(progress), each=True), {}
     for number, result in _all(federation, fixed, jobs, folder, workers, at_once):
         results[number] = result
         shown.update()
@@ -182,7 +182,8 @@ def _all(
         raise ImportError(f"workers={workers} needs joblib: pip install 'fedcore[batches]', or use workers=1") from e
     parallel = joblib.Parallel(n_jobs=workers or -1, return_as="generator_unordered")
     work = (joblib.delayed(_beside)(os.getpid(), federation, group, folder, at_once) for group in groups)
-    yield from itertools.chain.from_iterable(parallel(work))
+    with streams():
+        yield from itertools.chain.from_iterable(parallel(work))
 
 
 Call = tuple[int, Mapping[str, Any], int]  # number, settings, seed

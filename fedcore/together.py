@@ -28,7 +28,7 @@ from .engine.descent import descend
 from .history import Diverged, History
 from .objective.network import Federation
 from .objective.protocol import Objective
-from .progress import bar, somebody_looks
+from .progress import Bar, shows
 from .round import FEDERATIONS
 
 CACHE = 1 << 22  # bytes of parameters and samples that a CPU's core keeps at hand: beyond, larger cohorts are slower
@@ -86,7 +86,7 @@ def simulate_many(
                 f"checkpoint_dir={str(folder)!r} of runs[{number}] is that of runs[{first}]; give each run its own"
             )
     own = [listeners.of_one_run({**shared, **one}, keep=[fed]) for one in runs]
-    shown = bar("runs", len(runs), 0, "run", shows(progress), each=True)
+    shown = Bar("runs", len(runs), 0, "run", shows(progress), each=True)
 
     def simulate(one: Mapping[str, Any], joined: Objective) -> History | Diverged:
         try:
@@ -104,11 +104,6 @@ def simulate_many(
             result.add_note(f"raised by runs[{number}] of {len(runs)}; this error's .results has what all runs gave")
             raise result
     return results
-
-
-def shows(progress: bool | None) -> bool:
-    """Whether there is a bar: as asked, else where somebody looks and no batch runs."""
-    return progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")
 
 
 def each(work: Callable[[Any, Objective], Any], jobs: Sequence[Any], fed: Objective, at_once: int | None) -> list[Any]:

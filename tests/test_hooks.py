@@ -1,7 +1,10 @@
 """A run that somebody listens to, that is stopped, scheduled, or whose clients are chosen, is as exact as any other."""
 
+import io
+import itertools
 import json
 import math
+import subprocess
 import sys
 import types
 import warnings
@@ -11,6 +14,7 @@ import pytest
 import torch
 
 import fedcore as fc
+from fedcore import progress
 
 RUN = {"rounds": 8, "local_steps": 3, "cohort": 3, "lr": 0.1}
 
@@ -313,10 +317,74 @@ def test_a_redirected_run_writes_one_line_an_evaluation(fed, capfd, monkeypatch)
     assert all("accuracy 0." in line for line in lines)
 
 
+class Bars(list):
+    """A module like tqdm's that keeps what its bars are told."""
+
+    def __call__(self, **given):
+        self.append([given])
+        return self
+
+    def __getattr__(self, name):
+        return lambda *given: self[-1].append((name, *given))
+
+
+@pytest.mark.parametrize(("seconds", "any_bar"), [(0.0, False), (0.05, False), (0.4, True), (5.0, True)])
+def test_a_bar_is_made_after_a_second_and_not_before(fed, monkeypatch, seconds, any_bar):
+    """A clock that moves by so many seconds at each look, of which there is one at the start and two a round."""
+    bars, clock = Bars(), itertools.count()
+    monkeypatch.setattr(progress, "_tqdm", lambda: bars)
+    monkeypatch.setattr(progress, "somebody_looks", lambda: True)
+    monkeypatch.setattr(progress.time, "time", lambda: seconds * next(clock))
+    monkeypatch.delenv("FEDCORE_BATCH")
+    fc.simulate(fc.FedAvg(), fed, **RUN)
+    assert bool(bars) == any_bar
+    if not any_bar:
+        return
+    [[made, *told]] = bars
+    assert (made["total"], made["initial"], made["leave"]) == (8, 0, False)
+    assert sum(n[0] if n else 1 for name, *n in told if name == "update") == 8
+    assert told[-1] == ("close",)
+
+
+class Missing:
+    """A standard error that some services give: it writes, and that is all."""
+
+    def write(self, text):
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+@pytest.mark.parametrize("shown", [None, True])
+@pytest.mark.parametrize("stream", ["none", "closed", "full"])
+def test_a_run_needs_no_standard_error(fed, monkeypatch, capsys, stream, shown, kernel):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.delenv("FEDCORE_BATCH")
+    monkeypatch.setattr(progress.time, "time", lambda clock=itertools.count(): next(clock))  # long runs
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    if kernel:
+        monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    h = fc.simulate(fc.FedAvg(), fed, progress=False, **RUN)
+    monkeypatch.setattr(sys, "stderr", {"none": None, "closed": closed, "full": Missing()}[stream])
+    assert same(h, fc.simulate(fc.FedAvg(), fed, progress=shown, **RUN))
+    assert capsys.readouterr().out == ""  # what print does with None
+
+
+def test_a_sweep_on_two_processes_needs_neither_output_nor_error(tmp_path):
+    program = f"""
+import fedcore as fc
+fed = fc.quadratic([[[1.0]]], [[1.0]])
+fc.sweep(fed, {{"lr": [0.1, 0.2]}}, seeds=1, method=fc.FedAvg(), rounds=1, workers=2).to_csv({str(tmp_path / "f")!r})
+"""
+    subprocess.run(["bash", "-c", 'exec "$0" -c "$1" 1>&- 2>&-', sys.executable, program], timeout=120, check=True)
+    assert len((tmp_path / "f").read_text().splitlines()) > 2
+
+
 def test_a_history_shows_itself_in_three_lines_and_a_table(fed):
     h = fc.simulate(fc.FedUp(0.05), fed, **RUN)
     method, rounds, metrics = repr(h).splitlines()
     assert method == "FedUp(alpha=0.05)"
-    assert rounds.startswith("8 rounds in ")
+    assert rounds == "8 rounds, 8 clients took part"  # and no time, which would differ
+    assert h.seconds > 0
     assert metrics == f"after round 8: accuracy {h.final():.4g}, loss {h.final('loss'):.4g}"
     assert h._repr_html_().count("<tr") == 2 + 5  # two rows of heads, five evaluations

@@ -15,7 +15,7 @@ from typing import Any
 from .. import distributed
 from ..checkpoint import atomic
 from ..notebooks import NotebookFailed, execute
-from ..progress import bar
+from ..progress import Bar
 from .cells import Cell, CorruptResult, Result, identity, load, run_cell, sweep_checkpoints
 from .table import slug, tables
 
@@ -198,7 +198,7 @@ def run(
     for cell in cells if world.rank == 0 else ():
         if cell.name in outcome.stood:
             sweep_checkpoints(place.file(cell), cell.spec, place.workshop)
-    shown = bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0, each=True)
+    shown = Bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0, each=True)
     call = partial(one, place, seeds=seeds, device=device, outdated=outdated)
 
     def collect(cell: Cell, result: Callable[[], Any]) -> None:
