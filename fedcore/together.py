@@ -136,6 +136,8 @@ def each(work: Callable[[Any, Objective], Any], jobs: Sequence[Any], fed: Object
     except BaseException:
         meeting.over = True
         raise
+    finally:
+        torch.set_num_threads(meeting.threads)  # threads that begin later take the number that was set last
     return results
 
 

@@ -573,3 +573,23 @@ def test_test_labels_without_training_samples_are_told_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fc.federation(((x, y), (x[:3], y[:3])), 3, model="mlp")
+
+
+def test_digits_need_no_folder_and_a_folder_that_is_asked_for_is_read(tmp_path, monkeypatch):
+    """As after `su`, where the home folder is another user's."""
+
+    def refuse(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.delenv("FEDCORE_DATA", raising=False)
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert fc.federation("digits", 4).n == 4
+    with pytest.raises(PermissionError):
+        fc.federation("digits", 4, root=tmp_path)
+    monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
+    with pytest.raises(PermissionError):
+        fc.federation("digits", 4)
+    monkeypatch.delenv("FEDCORE_DATA")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: os.fspath(path))  # nobody knows where home is
+    assert fc.federation("digits", 4).n == 4

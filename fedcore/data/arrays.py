@@ -94,7 +94,7 @@ class Source:
 
 def data_root(root: str | os.PathLike | None = None) -> Path:
     """The data root: the argument, else the environment's FEDCORE_DATA, else `~/.cache/fedcore`."""
-    return Path(root or os.environ.get("FEDCORE_DATA") or Path.home() / ".cache" / "fedcore").expanduser()
+    return Path(os.path.expanduser(root or os.environ.get("FEDCORE_DATA") or Path("~", ".cache", "fedcore")))
 
 
 def from_arrays(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from .. import archives, rng
-from .arrays import CLASSES, PACK, DataNotFound, Source, from_arrays, from_mapping
+from .arrays import CLASSES, PACK, DataNotFound, Source, data_root, from_arrays, from_mapping
 
 # The 80 symbols of the Shakespeare task, in the order of FedProx's `language_utils`.
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -21,6 +22,16 @@ def pack(name: str, root: Path) -> Path:
     return root / f"{name}.npz"
 
 
+def has_pack(name: str, root: Path) -> bool:
+    """Whether there is a data pack of this name; none where the default root is a folder that another user closed."""
+    try:
+        return pack(name, root).is_file()
+    except PermissionError:
+        if root != data_root() or os.environ.get("FEDCORE_DATA"):
+            raise
+        return False
+
+
 def read(name: str, root: Path, download: bool = True, layout: str | None = None, targets: bool = False) -> Source:
     """One data set by its name: its pack where there is one, else from where it usually is.
 
@@ -28,7 +39,7 @@ def read(name: str, root: Path, download: bool = True, layout: str | None = None
     them.  Raises DataNotFound where the data are not to be had, and ValueError for files that are damaged.
     """
     file = pack(name, root)
-    if file.is_file():
+    if has_pack(name, root):
         try:
             return from_mapping(name, archives.read(file, packed=True), layout, targets)
         except Exception as e:  # damage shows in many ways: zip, npy header, or what the arrays hold

@@ -19,7 +19,7 @@ from ..extras import needs
 from .arrays import PACK, Source, as_array, data_root, from_arrays, from_mapping
 from .datasets import from_dataset, is_dataset
 from .domains import digit_domains, digits_five
-from .readers import EMNIST_SPLITS, pack, read
+from .readers import EMNIST_SPLITS, has_pack, pack, read
 
 NAMES = (
     "digits", "mnist", "fashionmnist", *(f"emnist-{s}" for s in EMNIST_SPLITS), "cifar10", "cifar100", "svhn", "usps",
@@ -146,7 +146,7 @@ def _has_layout(name: str, layout: str) -> ValueError:
 
 def _named(name: str, root: str | os.PathLike | None, download: bool, layout: str | None, targets: bool) -> Source:
     name, folder = SPELLINGS.get(name, name), data_root(root)
-    if not pack(name, folder).is_file():
+    if not has_pack(name, folder):
         if name not in NAMES:
             raise ValueError(
                 f"source={name!r} is not known and {pack(name, folder)} does not exist; known are {', '.join(NAMES)}"
