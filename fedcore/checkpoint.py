@@ -16,7 +16,6 @@ import secrets
 import socket
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import archives
+from . import archives, checks
 
 FORMAT = 3
 FORM = {  # of the arrays beside the state: dimensions, kind of numbers
@@ -198,9 +197,8 @@ class Store:
             raise self._damaged(ValueError(wrong))
         if other := [k for k, v in self.bits.items() if head["bits"].get(k) != v]:
             listed = ", ".join(f"{k} {head['bits'].get(k)} and {self.bits[k]}" for k in other)
-            warnings.warn(
+            checks.warn(
                 f"{self.path} was made with other {listed}: the run goes on, equal to rounding and not to the bit",
-                stacklevel=4,
             )
         return Saved(head["t"], state, cohorts, rows)
 

@@ -13,6 +13,7 @@ import math
 import numbers
 import os
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import UnionType
@@ -87,6 +88,14 @@ def brief(value: Any) -> str:
         return f"{'-' if value < 0 else ''}1e{int(math.log10(abs(value)))}"
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:120]}...{text[-60:]}"
+
+
+def warn(message: str) -> None:
+    """A UserWarning that points at the line of the caller's own code, however deep in the package it arises."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("fedcore", "contextlib"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 # --- ranges in annotations ------------------------------------------------------------------------------------------

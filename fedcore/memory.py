@@ -7,7 +7,6 @@ at a time as there is memory for, and puts the new state where it belongs.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import distributed, hooks
+from . import checks, distributed, hooks
 from .algorithms.method import Cut, Method, Round
 from .data.batches import Plan
 from .engine import PLAIN, Loss
@@ -414,11 +413,10 @@ def _too_large(method: Method, fed: Objective, n: int) -> bool:
     room = room_for_states(fed.device)
     if size <= room / 2:
         return False
-    warnings.warn(
+    checks.warn(
         f"the client states {', '.join(method.client_state)} of {type(method).__name__} take {size / 1e9:.2f} GB "
         f"({n:,} clients x {fed.d:,} parameters) and {fed.device} has {room / 1e9:.2f} GB free: they are kept in "
         "host memory, and each round copies the cohort's rows",
-        stacklevel=4,
     )
     return True
 
@@ -451,10 +449,9 @@ def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
     chunk = max(chunk // block * block, min(chunk, block))  # whole blocks, so that the result is the same to the bit
     if chunk == m:
         return None
-    warnings.warn(
+    checks.warn(
         f"a round of {m:,} clients with {fed.d:,} parameters takes about {m * (kept + steps) / 1e9:.2f} GB and "
         f"{fed.device} has {room / 0.8e9:.2f} GB free: local steps are taken by {chunk:,} clients at a time",
-        stacklevel=3,
     )
     return chunk
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
@@ -257,8 +256,7 @@ def check_method(method: Any) -> None:
         for name in (n for n, v in vars(kind).items() if callable(v) and not hasattr(Method, n)):
             near = difflib.get_close_matches(name, set(HOOKS) - vars(kind).keys(), 1, 0.85)
             if near and not name.startswith("_"):
-                warnings.warn(
+                checks.warn(
                     f"{kind.__name__}.{name} is no hook and is never called by a round; rename it to {near[0]} if it "
                     "is to be one, or give it a name that is less like it",
-                    stacklevel=5,
                 )

@@ -12,7 +12,6 @@ import re
 import shutil
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -319,7 +318,7 @@ def _aside(path: Path, e: Exception, then: str) -> None:
     names = (path.with_suffix(f".damaged{k or ''}") for k in itertools.count())
     aside = next(name for name in names if not name.exists())
     path.replace(aside)
-    warnings.warn(f"{path} is damaged ({e}) and now {aside.name}; {then}", stacklevel=2)
+    checks.warn(f"{path} is damaged ({e}) and now {aside.name}; {then}")
 
 
 def _run(fed: Objective, called: Mapping[str, Any], seed: int, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -276,7 +275,7 @@ def topology(value: Any) -> Topology:
     W = _array(value)
     alone = np.array_equal(W, np.eye(len(W)))
     if alone and len(W) > 1:
-        warnings.warn("mixing is the identity: no client hears of another, each trains on its own", stacklevel=4)
+        checks.warn("mixing is the identity: no client hears of another, each trains on its own")
     return Matrix(W, connected=not alone)
 
 

@@ -259,7 +259,7 @@ DATA = [
     (lambda: fed((X.astype(str), Y)), ValueError, "inputs <U3 numbers"),
     (lambda: fed((X * 1j, Y)), ValueError, "inputs complex128 real numbers"),
     (lambda: fed((X[:, None], Y)), ValueError, "(32, 1, 1, 4, 4) [N, F] [N, C, H, W]"),
-    (lambda: fed((np.zeros((40, 4, 4, 2)), Y), model="cnn"), ValueError, "(4, 4, 2) known"),
+    (lambda: fed((np.zeros((40, 4, 4, 2)), Y), model="cnn"), ValueError, "(2, 4, 4) known"),
     (lambda: fed(((X, Y), (X[:, :, :3], Y))), ValueError, "(1, 4, 4) (1, 3, 4) differ"),
     (lambda: fed(mapping(test_labels=None)), ValueError, "test_labels missing train_images train_owner"),
     (lambda: fed(mapping(train_owner=np.arange(7))), ValueError, "train_owner (7,) (40,) one owner per sample"),

@@ -234,7 +234,7 @@ def test_a_layout_says_what_a_sample_is(shape, dtype, layout, sample):
 def test_numbers_that_may_be_images_or_sequences_are_asked_about():
     with pytest.raises(ValueError, match=r"\(40, 20, 6\)") as e:
         fed((np.zeros((50, 20, 6)), np.arange(50) % 2), clients=2)
-    assert all(f"layout='{name}'" in str(e.value) for name in LAYOUTS)
+    assert all(f"layout='{name}'" in str(e.value) for name in LAYOUTS if "channels" not in name)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])

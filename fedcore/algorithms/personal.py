@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import room
+from .. import checks, room
 from ..checks import CountFromZero, NonNegative, PositiveFraction
 from ..models import Layout
 from .method import Cost, Method, Round, on_host, share
@@ -38,7 +37,7 @@ class FedBN(Method):
     def on(self, fed: Any) -> Any:
         """The federation itself; a UserWarning where its model has no batch norm to keep."""
         if fed.layout is not None and not fed.layout.batch_norm():
-            warnings.warn("FedBN on a model without batch norm is FedAvg; use a model that has some", stacklevel=6)
+            checks.warn("FedBN on a model without batch norm is FedAvg; use a model that has some")
         return fed
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:

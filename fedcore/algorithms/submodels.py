@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
@@ -261,12 +260,10 @@ class FedGSE(Submodel):
             return fed
         fed = with_public_data(fed, self.public)
         if self.scoring == "printed" and (layers := vanishing(fed, self.similar)):
-            warnings.warn(
+            checks.warn(
                 f"FedGSE(scoring='printed'): the score of eq. 4-3 is zero up to rounding in {', '.join(layers)}, whose "
                 "activations reach the loss through a linear layer and batch norm on batch statistics alone; the first "
                 "units are kept there.  Use scoring='public-code', or a model without batch norm behind these layers",
-                UserWarning,
-                stacklevel=2,
             )
         return fed
 

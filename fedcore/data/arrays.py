@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from .. import checks, rng
 
@@ -17,10 +19,18 @@ CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "roles": 80, "tiny
 MOST_CLASSES = 1_000_000
 TEXTS = ("shakespeare", "roles")
 LAYOUTS = {
-    "image": "[N, H, W], [N, C, H, W] or [N, H, W, C]", "features": "[N, F]", "sequence": "[N, L] or [N, L, F]",
+    "image": "[N, H, W], [N, C, H, W] or [N, H, W, C]", "channels_first": "[N, C, H, W]",
+    "channels_last": "[N, H, W, C]", "features": "[N, F]", "sequence": "[N, L] or [N, L, F]",
     "text": "[N, L] of whole numbers",
 }  # fmt: skip
-PACK = "an .npz with train_images, train_labels, test_images, test_labels (optional train_owner, test_owner)"
+AXES = {
+    "image": (3, 4), "channels_first": (4,), "channels_last": (4,), "features": (1, 2), "sequence": (2, 3), "text": (2,)
+}  # fmt: skip
+PARTS = ("train_images", "train_labels", "test_images", "test_labels")
+PACK = f"an .npz with {', '.join(PARTS)} (optional train_owner, test_owner)"
+NUMPYS = (torch.float16, torch.float32, torch.float64)
+GREY = ("1",)  # pictures' modes that are read as "L"
+COLOUR = ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa")  # and as "RGB"
 
 
 class DataNotFound(FileNotFoundError):
@@ -62,6 +72,13 @@ class Source:
     def has_classes(self) -> bool:
         """Whether targets are class labels `[N]`, and not real numbers or several a sample."""
         return self.train_y.ndim == 1 and self.train_y.dtype.kind in "iu"
+
+    def copied(self) -> Source:
+        """The source with copies of its arrays."""
+        held = {k: np.array(v) for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        if self.validation is not None:
+            held["validation"] = tuple(None if part is None else np.array(part) for part in self.validation)
+        return replace(self, **held)
 
     def keeping(self, kept: np.ndarray) -> Source:
         """The source with these of its training samples alone, `[N]` bool."""
@@ -105,20 +122,29 @@ def from_arrays(
     test_y: Any,
     layout: str | None = None,
     targets: bool = False,
+    validation: tuple[Any, Any, np.ndarray | None] | None = None,
+    fresh: bool = False,
     **extra: Any,
 ) -> Source:
-    """Check and shape arrays or tensors.
+    """Check and shape arrays or tensors; the source has copies of them.
 
     targets: y may be other than classes: real numbers, or several a sample, `[N, ...]`.
     layout: one of `LAYOUTS`; None: `[N]` and `[N, F]` are features, `[N, H, W]` of bytes or of squares and arrays with
-    four axes images.  extra: fields of `Source`.
+    four axes images.  Of images with four axes the channels are axis 1 or the last: the one of length 1 or 3, the one
+    beside two equal sides, or the one shorter than 5; where these disagree or say nothing, a ValueError asks.
+    validation: inputs, labels and owners of samples to choose settings on.  fresh: nobody else holds the inputs, so
+    that they need no copy.  extra: fields of `Source`; without `classes` there are as many as the largest label says.
 
-    Raises ValueError for NaN, wrong shapes, labels that are not 0..C-1, and arrays that may be images or sequences.
+    Raises ValueError for NaN, wrong shapes, missing or masked values, labels that are negative or no whole numbers,
+    owners that are missing, and arrays that may be read in two ways.
     """
-    x, y, test_x, test_y = (as_array(part) for part in (x, y, test_x, test_y))
-    for what, inputs, labels in (("training", x, y), ("test", test_x, test_y)):
+    given = {"training": (x, y), "test": (test_x, test_y)}
+    if validation is not None:
+        given["validation"] = validation[:2]
+    xs, ys = ([as_array(pair[k]) for pair in given.values()] for k in range(2))
+    for what, inputs, labels in zip(given, xs, ys, strict=True):
         if not inputs.ndim or not labels.ndim or len(inputs) != len(labels) or (labels.ndim > 1 and not targets):
-            more = "" if targets or labels.ndim < 2 else ", or loss= for several targets per input"
+            more = "" if targets or labels.ndim < 2 else f", {_cure(labels)}or loss= for several targets per input"
             raise ValueError(
                 f"{what} inputs {inputs.shape} do not fit labels {labels.shape}; give one integer label per input{more}"
             )
@@ -136,48 +162,73 @@ def from_arrays(
         if inputs.dtype.kind == "f" and np.abs(inputs).max() > np.finfo(np.float32).max:
             raise ValueError(f"{what} inputs reach {np.abs(inputs).max():g}, beyond float32; scale them")
         _check_labels(what, labels, targets)
-    y, test_y, classes = _classes(y, test_y, targets, extra.pop("classes", None))
-    layout = _guess(x) if layout is None else checks.choice("layout", layout, LAYOUTS)
-    x, test_x = (_laid_out(part, layout) for part in (x, test_x))
-    if x.ndim == 4 and (x.dtype == np.uint8) != (test_x.dtype == np.uint8):
-        raise ValueError(
-            f"training images are {x.dtype} and test images {test_x.dtype}, but bytes are normalised and other numbers "
-            "are not; give both in one type"
-        )
-    if x.shape[1:] != test_x.shape[1:]:
-        raise ValueError(f"training inputs {x.shape[1:]} and test inputs {test_x.shape[1:]} differ in shape")
-    for key, labels in (("train_owner", y), ("test_owner", test_y)):
-        owner = extra.get(key)
-        if owner is not None and owner.shape != labels.shape[:1]:
+    ys, classes = _classes(ys, targets, extra.pop("classes", None))
+    layout = _guess(xs[0]) if layout is None else checks.choice("layout", layout, LAYOUTS)
+    shaped = [_laid_out(part, layout) for part in xs]
+    if not fresh:
+        shaped = [b.copy() if np.may_share_memory(a, b) else b for a, b in zip(xs, shaped, strict=True)]
+    x = shaped[0]
+    for what, part in zip(given, shaped, strict=True):
+        if part.ndim == 4 and (x.dtype == np.uint8) != (part.dtype == np.uint8):
+            raise ValueError(
+                f"training images are {x.dtype} and {what} images {part.dtype}, but bytes are normalised and "
+                "other numbers are not; give both in one type"
+            )
+        if x.shape[1:] != part.shape[1:]:
+            raise ValueError(f"training inputs {x.shape[1:]} and {what} inputs {part.shape[1:]} differ in shape")
+    for key, labels in (("train_owner", ys[0]), ("test_owner", ys[1])):
+        if (owner := extra.get(key)) is None:
+            continue
+        owner = extra[key] = np.array(as_array(owner))
+        if owner.shape != labels.shape[:1]:
             raise ValueError(f"{key} has shape {owner.shape}, the labels {labels.shape}; give one owner per sample")
-    return Source(name, x, y, test_x, test_y, classes, text=layout == "text", **extra)
+        if owner.dtype.kind not in "fiubUS" or (owner.dtype.kind == "f" and np.isnan(owner).any()):
+            raise ValueError(f"{key} holds NaN or what is no number or text; give every sample an owner")
+    if validation is not None:
+        extra["validation"] = (shaped[2], ys[2], validation[2])
+    return Source(name, x, ys[0], shaped[1], ys[1], classes, text=layout == "text", **extra)
+
+
+def _cure(labels: np.ndarray) -> str:
+    """What makes classes of labels that are none, where that can be seen."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        return "y.ravel(), "
+    if labels.ndim == 2 and labels.dtype.kind in "fiub" and ((labels == 0) | (labels == 1)).all():
+        return "y.argmax(1) of one-hot rows, " if (labels.sum(1) == 1).all() else ""
+    return ""
 
 
 def _check_labels(what: str, labels: np.ndarray, targets: bool) -> None:
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        bad = int(np.isnan(labels.reshape(len(labels), -1)).any(1).sum())
+        raise ValueError(
+            f"{bad} {what} labels of type {labels.dtype} are NaN, as missing values are; use integers 0..C-1"
+        )
     whole = labels.dtype.kind in "iub" or (
         labels.dtype.kind == "f" and not targets and (labels == np.rint(labels)).all()
     )
     if not whole and not (targets and labels.dtype.kind == "f"):
         more = ", or loss= for targets that are no classes" if labels.dtype.kind == "f" else ""
+        more = more or (", as np.unique(y, return_inverse=True)[1] makes them" if labels.dtype.kind in "US" else "")
         raise ValueError(f"{what} labels of type {labels.dtype} are not integers; use classes 0..C-1{more}")
     if targets and labels.dtype.kind == "f" and not np.isfinite(labels).all():
         bad = int((~np.isfinite(labels.reshape(len(labels), -1)).all(1)).sum())
         raise ValueError(f"{bad} {what} targets hold NaN or infinity; clean or drop them first")
 
 
-def _classes(
-    y: np.ndarray, test_y: np.ndarray, targets: bool, classes: int | None
-) -> tuple[np.ndarray, np.ndarray, int]:
+def _classes(ys: Sequence[np.ndarray], targets: bool, classes: int | None) -> tuple[list[np.ndarray], int]:
     """Labels as int64 and how many classes there are; or targets, and how many numbers a sample has."""
-    if y.shape[1:] != test_y.shape[1:]:
-        raise ValueError(f"training targets {y.shape[1:]} and test targets {test_y.shape[1:]} differ in shape")
-    real = targets and "f" in (y.dtype.kind, test_y.dtype.kind)
-    kind = np.result_type(np.float32, y.dtype, test_y.dtype) if real else np.int64
-    y, test_y = y.astype(kind), test_y.astype(kind)
+    y = ys[0]
+    for other in ys:
+        if y.shape[1:] != other.shape[1:]:
+            raise ValueError(f"training targets {y.shape[1:]} and other targets {other.shape[1:]} differ in shape")
+    real = targets and any(part.dtype.kind == "f" for part in ys)
+    kind = np.result_type(np.float32, *(part.dtype for part in ys)) if real else np.int64
+    ys = [part.astype(kind) for part in ys]
     if real or y.ndim > 1:
-        return y, test_y, math.prod(y.shape[1:])
-    low, high = min(y.min(), test_y.min()), max(y.max(), test_y.max())
-    classes = classes or int(high) + 1
+        return ys, math.prod(y.shape[1:])
+    low, high = min(int(part.min()) for part in ys), max(int(part.max()) for part in ys)
+    classes = classes or high + 1
     if classes > MOST_CLASSES:
         raise ValueError(
             f"labels run from {low} to {high}, which would be {classes:,} classes; number them 0..C-1 without gaps, as "
@@ -185,20 +236,74 @@ def _classes(
         )
     if low < 0 or high >= classes:
         raise ValueError(f"labels run from {low} to {high}; allowed are 0..{classes - 1}")
-    return y, test_y, classes
+    return ys, classes
 
 
 def as_array(part: Any) -> np.ndarray:
-    """An array of an array, a tensor, or a list of either; ValueError where samples differ in shape."""
-    if hasattr(part, "detach"):
-        part = part.detach().cpu().numpy()
-    if isinstance(part, list | tuple) and part and hasattr(part[0], "detach"):
+    """An array of an array, a tensor, a picture, a table, or a list of them; it may share their memory.
+
+    Numbers that NumPy has not, as bfloat16, become float32.  Pictures are `[H, W]` or, channels first, `[C, H, W]`:
+    those with a palette and other colours than red, green and blue become RGB, those of one bit grey bytes.
+
+    Raises ValueError where samples differ in shape, for masked and missing values, and for tensors and matrices that
+    are sparse, quantised, nested, or without values.
+    """
+    if isinstance(part, Tensor):
+        return _of_tensor(part)
+    if hasattr(part, "getbands") and hasattr(part, "convert"):  # PIL's, which is not imported
+        mode = "L" if part.mode in GREY else "RGB" if part.mode in COLOUR else part.mode
+        array = np.asarray(part if mode == part.mode else part.convert(mode))
+        return array if array.ndim == 2 else array.transpose(2, 0, 1)
+    if hasattr(part, "toarray") and hasattr(part, "nnz"):
+        raise ValueError(f"a sparse matrix {part.shape} is no array; use x.toarray()")
+    if isinstance(part, np.ma.MaskedArray):
+        if np.ma.getmaskarray(part).any():
+            hidden = int(np.ma.getmaskarray(part).sum())
+            raise ValueError(f"{hidden} values are masked; use x.filled(0), or leave out their samples")
+        return part.data
+    if isinstance(part, list | tuple) and any(map(_is_array, part)):
         return stacked(part, "sample")
     try:
         array = np.asarray(part)
     except ValueError:  # NumPy's own message does not say which sample it is
         return stacked(part, "sample")
-    return stacked(array, "sample") if array.dtype == object and array.ndim == 1 and len(array) else array
+    if array.dtype.kind in "US" and isinstance(part, list | tuple) and not all(isinstance(e, str) for e in part):
+        raise ValueError(f"{checks.brief(part)} mixes texts and other values; give one kind")
+    if array.dtype != object:
+        return array
+    if array.ndim and any(map(_is_array, array.flat)):
+        return stacked(array, "sample")
+    missing = sum(e is None or type(e).__name__ in ("NAType", "NaTType") or e != e for e in array.flat)
+    if missing:
+        raise ValueError(f"{missing} values are missing (None, NA or NaN); give numbers, or leave out their samples")
+    return np.asarray(array.tolist()) if array.ndim else array
+
+
+def _is_array(part: Any) -> bool:
+    """Whether it has values of its own, and is no number; or a list that begins with one."""
+    while isinstance(part, list | tuple) and part:
+        part = part[0]
+    return (hasattr(part, "__array__") and not isinstance(part, np.generic)) or hasattr(part, "getbands")
+
+
+def _of_tensor(part: Tensor) -> np.ndarray:
+    kind, cure = next(
+        (
+            (kind, cure)
+            for true, kind, cure in (
+                (part.is_nested, "nested", "to_padded_tensor(0.0)"),
+                (part.layout != torch.strided, "sparse", "to_dense()"),
+                (part.is_quantized, "quantised", "dequantize()"),
+                (part.is_meta, "on the device 'meta', where there are no values,", ""),
+            )
+            if true
+        ),
+        ("", ""),
+    )
+    if kind:
+        raise ValueError(f"a tensor is {kind} and no array; use {f'x.{cure}' if cure else 'one on a real device'}")
+    part = part.detach().cpu().resolve_conj().resolve_neg()
+    return (part.float() if part.is_floating_point() and part.dtype not in NUMPYS else part).numpy()
 
 
 def stacked(parts: Sequence[Any], what: str) -> np.ndarray:
@@ -228,18 +333,30 @@ def _guess(x: np.ndarray) -> str:
 def _laid_out(x: np.ndarray, layout: str) -> np.ndarray:
     """Whole numbers of texts, uint8 and float64 stay; other numbers become float32; channels come first."""
     axes = x.ndim
-    if layout == "text":
-        if x.dtype.kind not in "iu" or axes != 2:
-            raise _unfit(x, layout)
-        return np.ascontiguousarray(x)
-    x = x if x.dtype in (np.uint8, np.float64) else x.astype(np.float32)
-    if axes not in {"image": (3, 4), "features": (1, 2), "sequence": (2, 3)}[layout]:
+    if axes not in AXES[layout] or (layout == "text" and x.dtype.kind not in "iu"):
         raise _unfit(x, layout)
+    if layout != "text" and x.dtype not in (np.uint8, np.float64):
+        x = x.astype(np.float32)
     if (layout, axes) in (("image", 3), ("features", 1)):
         x = x[:, None]
-    if axes == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
+    elif layout == "channels_last" or (layout == "image" and _channels_last(x.shape)):
         x = x.transpose(0, 3, 1, 2)
     return np.ascontiguousarray(x)
+
+
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether images of this shape, of four axes, have their channels last; ValueError where they may or may not."""
+    _, a, b, c = shape
+    signs = [(a in (1, 3), c in (1, 3)), (b == c, a == b)]
+    said = {last for first, last in signs if first != last} or ({c < 5} if (a < 5) != (c < 5) else set())
+    if len(said) == 1:
+        return said.pop()
+    if a == b == c == 1:
+        return False
+    raise ValueError(
+        f"images of shape {shape} may have their channels first or last; say which: layout='channels_first' "
+        "[N, C, H, W] or layout='channels_last' [N, H, W, C]"
+    )
 
 
 def _unfit(x: np.ndarray, layout: str) -> ValueError:
@@ -251,9 +368,12 @@ def _unfit(x: np.ndarray, layout: str) -> ValueError:
 
 def from_mapping(name: str, z: Mapping[str, Any], layout: str | None = None, targets: bool = False) -> Source:
     try:
-        arrays = [z[k] for k in ("train_images", "train_labels", "test_images", "test_labels")]
+        arrays = [z[k] for k in PARTS]
     except KeyError as e:
         raise ValueError(f"{e} is missing; give {PACK}") from e
-    extra = {k: np.asarray(z[k]) for k in ("train_owner", "test_owner") if k in z}
+    owners = ("train_owner", "test_owner")
+    if unread := [str(key) for key in z if key not in (*PARTS, *owners)]:
+        checks.warn(f"{name}: {', '.join(unread[:10])} are not read; a source is {PACK}")
     layout = "text" if name in TEXTS else layout
+    extra = {k: z[k] for k in owners if k in z}
     return from_arrays(name, *arrays, layout, targets, classes=CLASSES.get(name), **extra)

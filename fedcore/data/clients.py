@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import checks, rng
-from .arrays import Source, from_arrays
+from .arrays import Source, as_array, from_arrays
 from .augment import RandAugment
 from .lists import Lists
 from .normalisation import Normalise, normalisation
@@ -208,7 +208,9 @@ class Clients:
         """
         s = self.source
         _need_classes(s, "public data")
-        given = from_arrays("public", x, y, x, y, s.layout, classes=s.classes)
+        x, y = as_array(x), as_array(y)
+        layout = "channels_first" if s.layout == "image" and x.shape[1:] == s.train_x.shape[1:] else s.layout
+        given = from_arrays("public", x, y, x, y, layout, classes=s.classes)
         if given.train_x.shape[1:] != s.train_x.shape[1:] or given.train_x.dtype != s.train_x.dtype:
             raise ValueError(
                 f"public samples are {given.train_x.dtype} {given.train_x.shape[1:]}, the source's are "

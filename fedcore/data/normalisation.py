@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import checks
 from .arrays import Source
 
 NORMALISE = ("pooled", "client", "half")
@@ -48,6 +49,27 @@ def normalisation(source: Source, parts: Sequence[np.ndarray], kind: str) -> tup
     centre = weights @ mean[:n]
     spread = np.sqrt(weights @ (std[:n] ** 2 + (mean[:n] - centre) ** 2))
     return _stacked(np.vstack([mean, centre]), np.vstack([std, spread])), train_rows, test_rows
+
+
+def told_of_scale(source: Source, kind: str) -> None:
+    """Warns of numbers on the scale of bytes that are used as they are given.
+
+    These are images that are no bytes, and features and sequences that are: beyond 20 in size, or whole numbers from 0
+    to more than 10.
+    """
+    x = source.train_x
+    images = x.ndim == 4 and not source.text
+    if source.text or images == (x.dtype == np.uint8) or (images and kind not in ("pooled", "half")):
+        return
+    low, high = float(x.min()), float(x.max())
+    if max(-low, high) <= 20 and not (low >= 0 and high > 10 and (x == np.rint(x)).all()):
+        return
+    what = {"sequence": "sequences"}.get(source.layout, "images" if images else "features")
+    cure = "bytes (x.astype(np.uint8)), which are normalised as the argument normalise says, " if images else ""
+    checks.warn(
+        f"the {what} are {x.dtype} from {low:g} to {high:g} and are used as they are, which few models train on; give "
+        f"{cure}{'or ' if images else ''}numbers of size 1, such as x / {255 if -low <= high <= 255 else high:g}"
+    )
 
 
 def channel_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

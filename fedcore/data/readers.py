@@ -47,7 +47,7 @@ def read(name: str, root: Path, download: bool = True, layout: str | None = None
     if name == "digits":
         return _digits()
     if name == "roles":
-        return _roles()
+        return _roles().copied()
     if name in ("femnist", "shakespeare"):
         return _leaf(name, root)
     if name == "tiny-imagenet":

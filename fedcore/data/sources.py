@@ -8,7 +8,6 @@ scikit-learn's digits for "digits"; LEAF folders for "femnist" and "shakespeare"
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ NAMES = (
     "digits", "mnist", "fashionmnist", *(f"emnist-{s}" for s in EMNIST_SPLITS), "cifar10", "cifar100", "svhn", "usps",
     "femnist", "shakespeare", "tiny-imagenet", "digit-domains", "digits-five", "roles",
 )  # fmt: skip
+VALIDATION = ("validation", "val", "valid")
 SPELLINGS = {"emnist": "emnist-balanced", "fashion-mnist": "fashionmnist", "tinyimagenet": "tiny-imagenet"}
 
 
@@ -38,11 +38,14 @@ def load(
     """A `Source` from a name, a `Source`, a mapping, or data in memory.
 
     Data are arrays or tensors `(x, y)`, a map-style dataset of items (x, y) or with named columns (`datasets`), or a
-    list of either, one per client.  A tuple of two such data, or a mapping with "train" and "test", are the training
-    and the test set; of one alone every fifth sample (of each client) is the test set.  A mapping with
-    the keys of an npz is a source too.  layout, targets: of inputs in memory or in a pack, and whether labels may be
-    numbers that are no classes; see `arrays.from_arrays`.
+    list of either, one per client.  A tuple of two such data, or a mapping with "train" and "test" (and "validation",
+    where there are samples to choose settings on), are the training and the test set; of one alone every fifth sample
+    (of each client) is the test set.  A mapping with the keys of an npz is a source too.  All are copied.
+    layout, targets: of inputs in memory or in a pack, and whether labels may be numbers that are no classes; see
+    `arrays.from_arrays`.
 
+    Warns of labels without a sample, of test labels without a training sample, of one label alone, and of keys that
+    are not read.
     Raises DataNotFound when the named data is neither in the data root nor downloadable, ValueError for unknown names,
     malformed arrays and datasets, and a layout for data that have one, TypeError for anything else.
     """
@@ -52,7 +55,8 @@ def load(
     if isinstance(source, Source):
         if layout is not None:
             raise _has_layout(source.name, layout)
-        return source
+        return source.copied()
+    held = None
     if isinstance(source, Mapping):
         if not {"train", "test"} <= source.keys():
             if source and all(map(_is_part, source.values())):
@@ -61,6 +65,9 @@ def load(
                     f"one client each, a mapping with 'train' and 'test', or {PACK}"
                 )
             return _told(from_mapping("arrays", source, layout, targets))
+        held = next((source[key] for key in VALIDATION if key in source), None)
+        if unread := [str(key) for key in source if key not in ("train", "test", *VALIDATION)]:
+            checks.warn(f"{', '.join(unread[:10])} of the source are not read; use 'train', 'test' and 'validation'")
         source = (source["train"], source["test"])
     parts = source if isinstance(source, tuple) and len(source) == 2 and _is_part(source[0]) else (source,)
     first = source[0] if isinstance(source, list) and source else None
@@ -84,21 +91,41 @@ def load(
         tested = counted % 5 == 4
         test_x, test_y, x, y = x[tested], y[tested], x[~tested], y[~tested]
         test_owner, owner = (None, None) if owner is None else (owner[tested], owner[~tested])
-        extra["given"] = np.where(tested, -1, np.cumsum(~tested) - 1)
-    return _told(
-        from_arrays("arrays", x, y, test_x, test_y, layout, targets, train_owner=owner, test_owner=test_owner, **extra)
+        extra |= {"given": np.where(tested, -1, np.cumsum(~tested) - 1), "fresh": True}
+    if held is not None:
+        extra["validation"] = _part(held)[:3]
+    made = from_arrays(
+        "arrays", x, y, test_x, test_y, layout, targets, train_owner=owner, test_owner=test_owner, **extra
     )
+    return _told(made, declared=classes is not None)
 
 
-def _told(source: Source) -> Source:
-    """The source; a warning where its test set has labels that its training set has not."""
-    unknown = np.setdiff1d(source.test_y, source.train_y) if source.has_classes else np.zeros(0)
+def _told(source: Source, declared: bool = False) -> Source:
+    """The source; a warning where labels are no classes 0..C-1 with training samples each.
+
+    declared: the number of classes was given, so that a label that nobody has is no sign of another numbering.
+    """
+    if not source.has_classes:
+        return source
+    trained = np.unique(source.train_y)
+    unknown = np.setdiff1d(source.test_y, trained)
     if len(unknown):
-        warnings.warn(
+        checks.warn(
             f"{np.isin(source.test_y, unknown).sum()} of {len(source.test_y)} test samples have labels that no "
             f"training sample has ({', '.join(map(str, unknown[:10]))}), which no model can learn; number the labels "
-            "of both sets alike, or give training samples of them",
-            stacklevel=5,
+            "of both sets alike, or give training samples of them"
+        )
+    gaps = np.setdiff1d(np.arange(source.classes), np.append(trained, unknown))
+    if len(gaps) and not declared:
+        named = f"{', '.join(map(str, gaps[:10]))}{', ...' if len(gaps) > 10 else ''}"
+        checks.warn(
+            f"no sample has a label of {named}, but labels up to {source.classes - 1} make {source.classes} classes; "
+            "number the labels of both sets 0..C-1 without gaps, as np.unique(y, return_inverse=True)[1] does"
+        )
+    if len(trained) == 1 and not declared:
+        checks.warn(
+            f"all {len(source.train_y)} training samples have the label {trained[0]}: there is nothing to learn; give "
+            "samples of two classes at least"
         )
     return source
 

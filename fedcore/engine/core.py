@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Annotated, Any
@@ -179,10 +178,9 @@ class Engine:
         if self.path != "auto" or axes in self.axes or self._noticed:
             return
         self._noticed = True
-        warnings.warn(
+        checks.warn(
             f"{type(self.module).__name__} is trained one client after another, which is slow: {self._missing(axes)}; "
             "call such layers one after another, or take the time, with path='sequential' and without this notice",
-            stacklevel=3,
         )
 
     def general(self, device: torch.device) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import warnings
 
 import torch
 
-from .. import distributed
+from .. import checks, distributed
 
 ISA = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")  # what bounds the instructions that oneDNN uses
 BFLOAT16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2", "DEFAULT", "ALL")  # parts of their values that leave bfloat16 in
@@ -44,8 +43,7 @@ def emulates_bfloat16(device: torch.device) -> bool:
 def warn_of_bfloat16(device: torch.device) -> None:
     """Say so where bfloat16 costs time in place of saving it."""
     if emulates_bfloat16(device):
-        warnings.warn(
+        checks.warn(
             "compute=torch.bfloat16: this processor has no instructions for it (AVX512_BF16, AMX), so that its "
             "convolutions take longer than in float32; leave compute out unless you want the rounding itself",
-            stacklevel=3,
         )

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from .. import checks, models, rng, submodels
 from ..data import batches
+from ..data.arrays import as_array
 from ..data.augment import RandAugment
 from ..data.batches import Plan
 from ..data.clients import READINGS, Clients, set_aside
 from ..data.lists import Lists
-from ..data.normalisation import NORMALISE
+from ..data.normalisation import NORMALISE, told_of_scale
 from ..data.partitions import IID, ByOwner, Dirichlet, Listed, Partition, Shards, checked
 from ..data.sources import Source, load
 from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss, OneSample
@@ -663,11 +664,13 @@ def federation(
 
     source: a name (`fc.data.sources.NAMES`); arrays or tensors `(x, y)`; a map-style dataset (torchvision's, Hugging
     Face's with an input and a label column, your own); a list of either, one per client; a mapping with npz keys.
-    Two of them in a tuple, `((x, y), (test_x, test_y))`, are training and test data; of one alone every fifth sample is
-    the test set.  A dataset's items are read once: random transforms belong into `augment`.
-    layout: what samples in memory are: "image" `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, "features" `[N, F]`,
-    "sequence" `[N, L, F]` or `[N, L]`, or "text" `[N, L]`, numbers of symbols.  None guesses images and features, and
-    asks where numbers `[N, a, b]` may be either.
+    Two of them in a tuple, `((x, y), (test_x, test_y))`, or a mapping with "train", "test" and perhaps "validation",
+    are training and test data; of one alone every fifth sample is the test set.  All data are copied.  A dataset's
+    items are read once: random transforms belong into `augment`.
+    layout: what samples in memory are: "image" `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, or to say which of the
+    last two, "channels_first" or "channels_last"; "features" `[N, F]`, "sequence" `[N, L, F]` or `[N, L]`, or "text"
+    `[N, L]`, numbers of symbols.  None guesses images and features, and asks where numbers `[N, a, b]` may be either.
+    Images whose channels may be first or last are asked about (`data.arrays.from_arrays`).
     clients: how many; None means all owners with `ByOwner()`, all clients of a list, all index arrays of a partition.
     partition: `IID()` (default, but for a list with one entry per client), `Dirichlet(q)`, `Shards(c)`, `ByOwner()`, an
     object with their `split` (and `overlapping = True` where clients may share samples), or a list of index arrays, one
@@ -679,8 +682,8 @@ def federation(
     convolutions with 8 bits of mantissa; clients computed together at most.
     normalise: "pooled", "client" or "half", see `Federation`.  augment: `RandAugment()` for the training images.
     public: training samples per class that no client gets, for methods with public data (`fed.public`).
-    validation: take validation data from the training set first (`Source.with_validation`); `fed.on_validation()`
-    is then evaluated on them, so that settings need not be chosen on test data.
+    validation: take validation data from the training set first (`Source.with_validation`), unless the source has
+    some; `fed.on_validation()` is then evaluated on them, so that settings need not be chosen on test data.
     drop_last: leave out the last batch of an epoch where it is smaller than batch_size, as torch's DataLoader does;
     then K_i = local_epochs * floor(N_i / batch_size).  A client with fewer samples than batch_size keeps its one batch.
     Without it only a network with batch norm leaves out a batch, a last one of one sample, which has no variance.
@@ -702,13 +705,14 @@ def federation(
             f"the targets are {source.train_y.dtype} {source.train_y.shape} and no class labels [N]; give loss=..., "
             "such as torch.nn.MSELoss()"
         )
-    if validation:
+    told_of_scale(source, normalise)
+    if validation and source.validation is None:
         source = source.with_validation()
     aside = None
     if public is not None:
         source, aside, _ = set_aside(source, public, seed)
     if isinstance(partition, list | tuple):
-        partition = Listed(tuple(partition))
+        partition = Listed(tuple(np.array(as_array(part)) for part in partition))
     elif partition is None:
         partition = ByOwner() if source.by_client else IID()
     if not hasattr(partition, "split") or isinstance(partition, type | str | bytes | Tensor):
@@ -733,7 +737,8 @@ def federation(
             )
     if augment is not None:
         _augmentable(augment, source)
-    parts = partition.split(source.train_y, clients, rng.numpy_generator(seed, rng.PARTITION), source.train_owner)
+    labels, owner = (None if part is None else part.copy() for part in (source.train_y, source.train_owner))
+    parts = partition.split(labels, clients, rng.numpy_generator(seed, rng.PARTITION), owner)  # theirs to change
     if isinstance(partition, Listed) and source.given is not None:
         rows = (source.given[part] for part in checked(parts, clients, len(source.given)))
         parts = [part[part >= 0] for part in rows]

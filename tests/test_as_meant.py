@@ -1,0 +1,329 @@
+"""What is given is read as it is meant, or refused with a cure; and it may be changed afterwards."""
+
+from __future__ import annotations
+
+import warnings
+
+import helpers as h
+import numpy as np
+import pytest
+import torch
+
+import fedcore as fc
+from fedcore.data.arrays import as_array
+
+X, Y = h.images(60, (1, 6, 6), 3)
+TX, TY = h.images(15, (1, 6, 6), 3, seed=1)
+RNG = np.random.default_rng(0)
+
+
+def fed(source=((X, Y), (TX, TY)), **options) -> fc.Federation:
+    return fc.federation(source, **{"clients": 4, "model": "logistic", **options})
+
+
+@pytest.fixture
+def silent():
+    """What warns, fails."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+def zeroed(*given) -> None:
+    for part in given:
+        part[...] = 0
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64, np.float32, np.int64])
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+@pytest.mark.parametrize("form", [
+    lambda x, y, tx, ty, o: ((x, y), (tx, ty)), lambda x, y, tx, ty, o: {"train": (x, y), "test": (tx, ty)},
+    lambda x, y, tx, ty, o: {"train": (x, y), "test": (tx, ty), "validation": (tx, ty)},
+    lambda x, y, tx, ty, o: ([(x, y), (tx, ty)], [(tx, ty)] * 2), lambda x, y, tx, ty, o: (x, y),
+    lambda x, y, tx, ty, o: {"train_images": x, "train_labels": y, "test_images": tx, "test_labels": ty,
+                             "train_owner": o},
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:the images")
+def test_data_may_be_changed_after_the_federation_was_made(form, kind, dtype):
+    given = [kind(part) for part in (X.astype(dtype), Y, TX.astype(dtype), TY, Y)]
+    made = fed(form(*given), clients=2)
+    before, answers = made.fingerprint(), made.evaluate(made.x0)
+    zeroed(*given)
+    assert made.fingerprint() == before
+    assert made.evaluate(made.x0) == answers
+    assert made.on_validation().evaluate(made.x0) if made.source.validation else True
+
+
+def test_a_source_and_data_by_name_may_be_changed_afterwards():
+    source = fc.data.load(((X, Y), (TX, TY)))
+    made = fed(source)
+    before = made.fingerprint()
+    zeroed(source.train_x, source.test_x, source.train_y)
+    assert made.fingerprint() == before
+    roles = fc.federation("roles", model="lstm", partition=fc.ByOwner())
+    before = roles.fingerprint()
+    zeroed(roles.x, roles.source.train_x)
+    assert fc.federation("roles", model="lstm", partition=fc.ByOwner()).fingerprint() == before
+
+
+def test_index_arrays_starts_public_data_and_modules_may_be_changed_afterwards():
+    parts, start, module = np.split(np.arange(60), 4), torch.zeros(111), h.small_mlp((1, 6, 6), 3)
+    public = [RNG.integers(0, 255, (5, 1, 6, 6), dtype=np.uint8), np.arange(5) % 3]
+    made = fed(partition=parts, clients=None, start=start).with_public(*public)
+    own = fed(model=module)
+    before, weights, x0 = made.fingerprint(), made.public[0].clone(), own.x0.clone()
+    zeroed(*parts, start, *public)
+    with torch.no_grad():
+        zeroed(*module.parameters())
+    assert made.fingerprint() == before
+    assert torch.equal(made.public[0], weights)
+    assert str(made.partition) == "<4 index arrays>"
+    assert made.partition.parts[1][0] == 15
+    assert torch.equal(fc.simulate(fc.FedAvg(), own, rounds=0).params, x0)
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_quadratics_matrices_and_capacities_may_be_changed_afterwards(kind):
+    A, b, x0, W = (kind(part) for part in (np.eye(2)[None], np.ones((1, 2)), np.ones(2), np.full((2, 2), 0.5)))
+    capacities = {1.0: 0.5, 0.5: 0.5}
+    problem, matrix, method = fc.quadratic(A, b, x0), fc.Matrix(W), fc.HeteroFL(capacities)
+    zeroed(A, b, x0, W)
+    capacities[1.0] = 0.0
+    assert problem.A.sum() == problem.b.sum() == problem.x0.sum() == 2
+    assert matrix.W.sum() == 2
+    assert method == fc.HeteroFL({1.0: 0.5, 0.5: 0.5})
+
+
+def test_a_partition_of_ones_own_may_change_the_labels_and_owners_that_it_is_given():
+    class Sorting:
+        def split(self, labels, clients, rng, owner):
+            for part in (labels, owner):
+                part.sort()
+                part[:] = 0
+            return np.array_split(np.arange(len(labels)), clients)
+
+    source = fc.data.load(([(X[:30], Y[:30]), (X[30:], Y[30:])], [(TX, TY)] * 2))
+    made = fed(source, partition=Sorting())
+    assert np.array_equal(made.source.train_y, Y)
+    assert np.array_equal(made.source.train_owner, np.repeat([0, 1], 30))
+
+
+# --- scale and channels of images -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [
+    lambda x: x.astype(np.float32), lambda x: x.astype(np.float64), lambda x: x.astype(np.int64),
+    lambda x: x.astype(np.uint16), lambda x: x.astype(np.float16), lambda x: torch.tensor(x).bfloat16(),
+    lambda x: x.astype(float).tolist(), lambda x: x.astype(np.float32) - 120.5, lambda x: x.astype(np.int32) * 200,
+    lambda x: (x % 17).astype(np.float64), lambda x: torch.tensor(x).float()[:, 0],
+])  # fmt: skip
+def test_images_on_the_scale_of_bytes_are_told_of(change):
+    for normalise in ("pooled", "half"):
+        with pytest.warns(UserWarning, match=r"images .*x.astype\(np.uint8\).*x / \d+") as told:
+            fc.federation(((change(X), Y), (change(TX), TY)), 2, model="logistic", normalise=normalise)
+        assert told[0].filename == __file__
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("change", [
+    lambda x: x, lambda x: x / 255, lambda x: (x > 128).astype(float), lambda x: x / 127.5 - 1,
+    lambda x: ((x - x.mean()) / x.std()).astype(np.float32), lambda x: torch.tensor(x) / 255,
+    lambda x: 10 * ((x - x.mean()) / x.std()),
+])  # fmt: skip
+def test_images_of_bytes_or_of_size_1_are_not_spoken_of(change):
+    fed(((change(X), Y), (change(TX), TY)))
+
+
+@pytest.mark.usefixtures("silent")
+def test_images_that_each_client_normalises_have_no_wrong_scale():
+    fed(((X.astype(float), Y), (TX.astype(float), TY)), normalise="client")
+
+
+def test_a_packs_float_images_are_told_of_too(tmp_path):
+    np.savez(tmp_path / "mine.npz", train_images=X.astype(float), train_labels=Y, test_images=TX.astype(float),
+             test_labels=TY)  # fmt: skip
+    with pytest.warns(UserWarning, match="images"):
+        fed("mine", root=tmp_path)
+
+
+def test_flattened_bytes_are_told_of():
+    with pytest.warns(UserWarning, match="features are uint8 from 0 to 255"):
+        fed(((X.reshape(60, -1), Y), (TX.reshape(15, -1), TY)))
+
+
+@pytest.mark.parametrize(("shape", "sample"), [
+    ((8, 8, 4), (4, 8, 8)), ((4, 8, 8), (4, 8, 8)), ((8, 8, 12), (12, 8, 8)), ((12, 8, 8), (12, 8, 8)),
+    ((16, 4, 4), (16, 4, 4)), ((8, 8, 2), (2, 8, 8)), ((7, 9, 4), (4, 7, 9)), ((4, 7, 9), (4, 7, 9)),
+    ((7, 9, 3), (3, 7, 9)), ((1, 7, 9), (1, 7, 9)), ((1, 1, 1), (1, 1, 1)), ((64, 64, 200), (200, 64, 64)),
+])  # fmt: skip
+def test_channels_are_the_odd_axis_first_or_last(shape, sample):
+    x = RNG.integers(0, 256, (20, *shape), dtype=np.uint8)
+    source = fc.data.load(((x, np.arange(20) % 2), (x, np.arange(20) % 2)))
+    assert source.train_x.shape[1:] == source.test_x.shape[1:] == sample
+    wanted = x if shape == sample else x.transpose(0, 3, 1, 2)
+    assert np.array_equal(source.train_x, wanted)
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 8), (64, 8, 16), (3, 3, 3), (3, 9, 3), (2, 5, 4), (8, 3, 3)])
+def test_images_whose_channels_may_be_first_or_last_are_asked_about(shape):
+    x, y = RNG.integers(0, 256, (20, *shape), dtype=np.uint8), np.arange(20) % 2
+    for layout in (None, "image"):
+        with pytest.raises(ValueError, match=r"layout='channels_first'.*layout='channels_last'"):
+            fc.data.load((x, y), layout=layout)
+    assert fc.data.load((x, y), layout="channels_first").train_x.shape[1:] == shape
+    made = fed((x, y), layout="channels_last")
+    assert made.source.train_x.shape[1:] == (shape[2], *shape[:2])
+    again = made.with_public(255 - x.transpose(0, 3, 1, 2), y)  # as the source has them
+    assert again.public[0].shape[1:] == made.x.shape[1:]
+
+
+def test_pictures_become_what_they_show():
+    Image = pytest.importorskip("PIL.Image")
+    colours = RNG.integers(0, 256, (20, 6, 5, 3), dtype=np.uint8)
+    y = np.arange(20) % 2
+    pictures = [Image.fromarray(c) for c in colours]
+    for mode in ("RGB", "P", "CMYK"):
+        x = fc.data.load(([im.convert(mode) for im in pictures], y)).train_x
+        assert x.shape == (16, 3, 6, 5)
+    assert np.array_equal(fc.data.load((pictures, y)).train_x[0], colours[0].transpose(2, 0, 1))
+    palette = pictures[0].quantize(4)
+    shown = np.asarray(palette.convert("RGB")).transpose(2, 0, 1)
+    assert np.array_equal(as_array(palette), shown)
+    for mode, channels in (("RGBA", 4), ("LA", 2), ("L", 1), ("1", 1)):
+        x = fc.data.load(([im.convert(mode) for im in pictures], y)).train_x
+        assert x.shape[1:] == (channels, 6, 5)
+        assert x.dtype == np.uint8
+    black = as_array(Image.fromarray(np.eye(4, dtype=bool)))
+    assert np.array_equal(black, 255 * np.eye(4))
+    deep = [Image.fromarray(RNG.integers(0, 65536, (6, 5), dtype=np.uint16)) for _ in y]
+    with pytest.warns(UserWarning, match="images are float32 from"):
+        fed((deep, y), layout="image")
+
+
+# --- labels ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda y: y + 1, "no sample has a label of 0, but labels up to 3 make 4 classes"),
+    (lambda y: np.where(y == 2, 900, 5), "make 901 classes.*np.unique"),
+    (lambda y: 0 * y, "all 60 training samples have the label 0"),
+    (lambda y: torch.tensor(y + 1), "no sample has a label of 0"),
+    (lambda y: (y + 1).astype(float).tolist(), "no sample has a label of 0"),
+])  # fmt: skip
+def test_labels_that_are_not_0_to_c_1_are_told_of(change, words):
+    with pytest.warns(UserWarning, match=words) as told:
+        fed(((X, change(Y)), (TX, change(TY))))
+    assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize(("labels", "words"), [
+    (lambda y: np.eye(3)[y], r"y.argmax\(1\)"), (lambda y: y[:, None], r"y.ravel\(\)"),
+    (lambda y: y.astype(str), "np.unique"), (lambda y: [str(k) for k in y], "np.unique"),
+    (lambda y: y - 1, "labels run from -1"), (lambda y: y + 0.5, "not integers"), (lambda y: y * 1j, "not integers"),
+    (lambda y: np.ma.masked_equal(y, 1), "values are masked"), (lambda y: [None, *y[1:]], "values are missing"),
+])  # fmt: skip
+def test_labels_that_are_no_whole_numbers_are_refused_with_the_cure(labels, words):
+    with pytest.raises(ValueError, match=words):
+        fed(((X, labels(Y)), (TX, labels(TY))))
+
+
+@pytest.mark.usefixtures("silent")
+def test_labels_of_a_known_number_of_classes_and_truth_values_are_not_spoken_of(tmp_path):
+    assert fed(((X, Y > 0), (TX, TY > 0))).classes == 2
+    np.savez(tmp_path / "femnist.npz", train_images=X, train_labels=Y + 40, test_images=TX, test_labels=TY + 40)
+    assert fed("femnist", root=tmp_path).classes == 62
+
+
+# --- what is no array of numbers ------------------------------------------------------------------------------------
+
+
+def masked(x) -> np.ma.MaskedArray:
+    return np.ma.masked_greater(np.asarray(x), 0)
+
+
+AWKWARD = {
+    "masked": (masked, "masked"),
+    "list of masked": (lambda x: [masked(row) for row in x], "masked"),
+    "second of a list": (lambda x: [x[0].tolist(), *map(masked, x[1:])], "masked"),
+    "nested lists of masked": (lambda x: [[masked(row)] for row in x], "masked"),
+    "sparse": (lambda x: torch.tensor(x).to_sparse(), r"x.to_dense\(\)"),
+    "csr": (lambda x: __import__("scipy.sparse").sparse.csr_matrix(x.reshape(len(x), -1)), r"x.toarray\(\)"),
+    "quantised": (lambda x: torch.quantize_per_tensor(torch.tensor(x).float(), 1.0, 0, torch.qint8), "dequantize"),
+    "nested": (lambda x: torch.nested.nested_tensor(list(torch.tensor(x).float())), "to_padded_tensor"),
+    "meta": (lambda x: torch.tensor(x).to("meta"), "no values"),
+    "missing": (lambda x: np.where(x > 0.5, x, None), "missing"),
+    "complex": (lambda x: x * 1j, "complex|numbers"),
+    "text": (lambda x: x.astype(str), "numbers|array of"),
+    "complex tensor": (lambda x: torch.tensor(x) * 1j, "complex|numbers"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:torch.quantize")
+@pytest.mark.parametrize("kind", AWKWARD)
+def test_inputs_that_are_no_array_of_numbers_are_refused_with_the_cure(kind):
+    make, words = AWKWARD[kind]
+    x = RNG.random((20, 5)).round(2)
+    for train, test in ((make(x), x), (x, make(x))):
+        with pytest.raises(ValueError, match=words) as e:
+            fed(((train, np.arange(20) % 2), (test, np.arange(20) % 2)))
+        assert "\n" not in str(e.value)
+
+
+def test_tables_with_missing_values_are_refused_and_others_read():
+    pd = pytest.importorskip("pandas")
+    x = pd.DataFrame({"a": RNG.random(20), "b": range(20)}).astype({"b": "Int64"})
+    y = pd.Series(np.arange(20) % 2, dtype="Int64")
+    assert fed((x.assign(b=x.b / 20), y)).x.shape == (16, 2)
+    with pytest.raises(ValueError, match="missing"):
+        fed((x.assign(b=x.b.where(x.b > 3)), y))
+    with pytest.raises(ValueError, match="missing"):
+        fed((x[["a"]], y.where(x.b > 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e5m2])
+def test_short_floats_are_read_as_float32(dtype):
+    x = torch.rand(20, 5).to(dtype)
+    made = fed((x, torch.arange(20) % 2), layout="features")
+    assert made.x.dtype == torch.float32
+    assert torch.equal(made.x[:4], x[:4].float())
+
+
+@pytest.mark.parametrize("owner", [
+    [np.nan, *range(59)], [None, *range(59)], ["a", np.nan, *"b" * 58], ["a", None, *"b" * 58],
+])  # fmt: skip
+def test_a_sample_without_owner_is_refused(owner):
+    pack = {"train_images": X, "train_labels": Y, "test_images": TX, "test_labels": TY, "train_owner": owner}
+    for partition in (fc.IID(), fc.ByOwner()):
+        with pytest.raises(ValueError, match=r"owner|missing|mixes"):
+            fed(pack, partition=partition)
+
+
+# --- mappings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("key", ["validation", "val", "valid"])
+def test_a_mappings_validation_data_are_the_validation_data(key):
+    splits = {"train": (X, Y), "test": (TX, TY), key: (TX[:6], TY[:6])}
+    for validation in (False, True):
+        made = fed(splits, validation=validation)
+        assert len(made.y) == 60
+        assert np.array_equal(made.on_validation().test[0], TX[:6])
+
+
+def test_validation_data_are_checked_as_the_others():
+    with pytest.raises(ValueError, match="validation inputs"):
+        fed({"train": (X, Y), "test": (TX, TY), "validation": (TX[:6], TY)})
+    with pytest.raises(ValueError, match="validation images float64"):
+        fed({"train": (X, Y), "test": (TX, TY), "validation": (TX / 255, TY)})
+
+
+def test_keys_that_are_not_read_are_named():
+    with pytest.warns(UserWarning, match="unsupervised of the source"):
+        fed({"train": (X, Y), "test": (TX, TY), "unsupervised": (TX, TY)})
+    pack = {"train_images": X, "train_labels": Y, "test_images": TX, "test_labels": TY}
+    with pytest.warns(UserWarning, match="train_owners are not read"):
+        fed(pack | {"train_owners": Y})
