@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from . import algorithms, checks, picture
 from .algorithms.method import Method
-from .data.batches import Plan
 from .history import Diverged, History
 from .live import Live, look
 from .objective.logistic import Logistic
@@ -176,9 +174,9 @@ class Playground(Live):
         u, v = torch.stack([t.cos(), t.sin()], 1), torch.stack([-t.sin(), t.cos()], 1)
         if s["problem"] == "quadratic":
             A = l1[:, None, None] * u[:, :, None] * u[:, None] + l2[:, None, None] * v[:, :, None] * v[:, None]
-            return _UnevenQuadratic(A, b, x0, s["uneven"])
+            return Quadratic(A, b, x0)
         p, q = (8 * l1).sqrt()[:, None] * u, (8 * l2).sqrt()[:, None] * v
-        return _UnevenLogistic(torch.stack([p, q, (p + q) / 2**0.5, (p - q) / 2**0.5], 1), b, x0, s["uneven"])
+        return Logistic(torch.stack([p, q, (p + q) / 2**0.5, (p - q) / 2**0.5], 1), b, x0)
 
     def optimum(self) -> np.ndarray | None:
         """The minimiser of F `[2]`, or None where the clients' curvatures leave it no single one."""
@@ -189,8 +187,10 @@ class Playground(Live):
     def _run(self, name: str) -> dict[str, Any]:
         """The run's settings as `simulate` takes them: methods without a server know no cohort and no server step."""
         s, gossip = self._state, name in GOSSIP
+        n = len(s["clients"])
+        work = s["local_steps"] * (1 - s["uneven"] * np.arange(n) / (n - 1))
         return {
-            "lr": s["lr"], "local_steps": s["local_steps"], "seed": s["seed"],
+            "lr": s["lr"], "local_steps": np.floor(work + 0.5).astype(int).clip(1), "seed": s["seed"],
             "cohort": None if gossip else s["cohort"], "server_lr": 1.0 if gossip else s["server_lr"],
         }  # fmt: skip
 
@@ -228,37 +228,6 @@ def _methods_of_the_page() -> dict[str, dict[str, Any]]:
 
 
 # ------------------------------------------------------------------------------------------------- the problem
-
-
-class _Uneven:
-    """Local work that falls from the first client to the last: K_i = K (1 - uneven i / (n - 1)), at least one step."""
-
-    uneven: float
-
-    def plan(self, seed: int, t: int, clients: np.ndarray, **work: Any) -> Plan:
-        plan = super().plan(seed, t, clients, **work)
-        if not self.uneven or self.n == 1:
-            return plan
-        K = np.maximum(1, np.floor(plan.steps * (1 - self.uneven * plan.clients / (self.n - 1)) + 0.5).astype(int))
-        order = np.argsort(-K, kind="stable")  # the clients still at work are always the first
-        return Plan(plan.clients[order], plan.rows[torch.as_tensor(order)], K[order], plan.keys[order])
-
-    def to(self, device: Any = None, dtype: Any = None) -> Any:
-        moved = super().to(device, dtype)
-        moved.uneven = self.uneven
-        return moved
-
-
-class _UnevenQuadratic(_Uneven, Quadratic):
-    def __init__(self, A: Tensor, b: Tensor, x0: Tensor, uneven: float = 0.0) -> None:
-        super().__init__(A, b, x0)
-        self.uneven = uneven
-
-
-class _UnevenLogistic(_Uneven, Logistic):
-    def __init__(self, a: Tensor, b: Tensor, x0: Tensor, uneven: float = 0.0) -> None:
-        super().__init__(a, b, x0)
-        self.uneven = uneven
 
 
 # ------------------------------------------------------------------------------------------------- checks
