@@ -27,24 +27,29 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes and places of the parameters in the flat vector, in the module's own order."""
+    """Names, shapes and places of the parameters in the flat vector, in the module's own order.
+
+    Behind them stand the buffers that training carries (`carried`), which no gradient moves.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     slices: tuple[slice, ...]
     d: int
     kinds: tuple[type, ...] = ()  # the type of the module that holds each parameter
-    frozen: tuple[slice, ...] = ()  # the places of parameters that are not trained (requires_grad=False)
+    frozen: tuple[slice, ...] = ()  # the places of parameters that are not trained (requires_grad=False), and buffers
+    carried: slice | None = None  # the place of the buffers that training carries
 
     @staticmethod
     def of(module: nn.Module) -> Layout:
-        named = list(module.named_parameters())
-        kinds = {id(p): type(m) for m in module.modules() for p in m.parameters(recurse=False)}
+        named = entries(module)
+        kinds = {id(p): type(m) for m in module.modules() for p in (*m.parameters(False), *m.buffers(False))}
         ends = list(itertools.accumulate((p.numel() for _, p in named), initial=0))
         slices = tuple(slice(a, b) for a, b in itertools.pairwise(ends))
         names, shapes = tuple(k for k, _ in named), tuple(p.shape for _, p in named)
         frozen = tuple(place for place, (_, p) in zip(slices, named, strict=True) if not p.requires_grad)
-        return Layout(names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named), frozen)
+        written = slice(ends[len(named) - len(carried(module))], ends[-1]) if carried(module) else None
+        return Layout(names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named), frozen, written)
 
     @property
     def moving(self) -> int:
@@ -95,8 +100,29 @@ class Layout:
 
 
 def flatten(module: nn.Module) -> Tensor:
-    """The module's parameters as one flat vector `[d]` (a copy)."""
-    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+    """The module's parameters as one flat vector `[d]` (a copy), and behind them the buffers that training carries."""
+    kind = next((p.dtype for p in module.parameters()), torch.float32)
+    parts = [p.detach().reshape(-1).to(kind if k in carried(module) else p.dtype) for k, p in entries(module)]
+    return torch.cat(parts) if parts else torch.zeros(0)
+
+
+def carried(module: nn.Module) -> tuple[str, ...]:
+    """The names of the buffers that training writes and later passes read, as `engine.trial` has seen: a client's steps
+    carry them on, and the server takes their weighted mean, rounded where they are whole numbers."""
+    return getattr(module, "fedcore_carried", ())
+
+
+def entries(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """What the flat vector holds: the parameters, then the buffers that training carries."""
+    buffers = dict(module.named_buffers())
+    return [*module.named_parameters(), *((name, buffers[name]) for name in carried(module))]
+
+
+def called_with(module: nn.Module, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Views of a flat vector as the module takes them: whole numbers where a buffer has these."""
+    kinds = {name: b.dtype for name, b in module.named_buffers() if name in carried(module)}
+    whole = {k: views[k].round().to(kind) for k, kind in kinds.items() if not kind.is_floating_point}
+    return {**views, **whole}
 
 
 class Residual(nn.Module):

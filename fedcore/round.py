@@ -129,6 +129,9 @@ def play(
         raise OneSample(alone(lone[0], fed, work, t)) from e
     with hooks.unchanged(method, "aggregate", r, Y):
         new = place.aggregate(method, r.in_hook(AGGREGATE), Y, drawn, state)
+    if carried := fed.layout and fed.layout.carried:
+        new["x"] = new["x"].clone()
+        new["x"][carried] = r.mean(Y)[carried]
     return place.put(state, new, drawn, t), Seen(r, Y, drawn)
 
 
@@ -138,7 +141,8 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
     A step is gradient, + weight decay, + the method's correction, then clip (each client's norm), then momentum (a
     buffer that is new every round), then the step.  Raises ValueError for a direction that writes to what is no memory.
     """
-    alone = not (r.momentum or watch) and r.loss.plain and r.plan.indices is not None
+    places = r.objective.layout and r.objective.layout.carried  # of buffers that training carries
+    alone = not (r.momentum or watch or places) and r.loss.plain and r.plan.indices is not None
     if alone and method.takes_gradients:  # the engine takes all the steps at once
         return r.objective.descend(Y, r.plan, r.lr, r.weight_decay, r.clip)
     velocity = torch.zeros_like(Y) if r.momentum else None
@@ -151,9 +155,15 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         seen.draws = itertools.count()
         with hooks.unchanged(method, "direction", seen, y):
             v = hooks.direction(method, method.direction(G, y, seen), y)
+        kept = r.objective.carry(y, r.plan, k) if places else None
+        if kept is not None:
+            v = v.clone()
+            v[:, places] = 0
         if r.clip is not None:
             v = clipped(v, r.clip)
         if velocity is not None:
             v = velocity[:a].mul_(r.momentum).add_(v)
         Y[:a].sub_(v, alpha=r.lr)
+        if kept is not None:
+            Y[:a, places] = kept
         del v  # or it would take its room while the next gradient is computed

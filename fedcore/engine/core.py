@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .. import checks, models
+from .. import checks, models, rng
 from ..data.normalisation import with_channels_last
 from .batch import Batch
 from .batched import Batched, Criterion
@@ -23,9 +23,10 @@ from .choose import PATHS, blocks, even, is_large, share
 from .descent import descend
 from .loss import PLAIN, CustomLoss, Loss
 from .mapped import Mapped
-from .rules import Branches, Chain, Dropout, Recurrent, rule_of
+from .rules import Branches, Chain, Dropout, Recurrent, Rule, rule_of
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
+from .trial import Trial
 from .units import Neurons
 from .written import Written
 
@@ -47,7 +48,7 @@ class Engine:
     the whole cohort, and on the written path a rule of sizes alone, so that equal runs are equal to the bit on any
     machine of a kind.
     mapped: whether the batched path maps the module over the clients, where `mapped.maps` says that it can, instead of
-    asking its layers' rules.
+    asking its layers' rules.  trial: what the module's forward pass was seen to do (`trial.tried`).
     Batch-norm modules train on batch statistics; `evaluate` first collects statistics over the training data
     (static batch norm), so no running buffer is sent or silently left at a client.
 
@@ -63,6 +64,7 @@ class Engine:
         compute: torch.dtype | None = None,
         block: int | None = None,
         mapped: bool = False,
+        trial: Trial = Trial(),
     ) -> None:
         checks.choice("path", path, ("auto", *PATHS))
         self.module = _own_copy(module)
@@ -72,7 +74,7 @@ class Engine:
         if compute not in (None, torch.bfloat16):
             raise ValueError(f"compute={compute!r}; use torch.bfloat16, or None for the type of the parameters")
         self.block = block if block is None else checks.integer("block", block, 1)
-        self.criterion, self.path, self.compute = criterion, path, compute
+        self.criterion, self.path, self.compute, self.trial = criterion, path, compute, trial
         self.classifies = not isinstance(criterion, CustomLoss) or criterion.accuracy
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self.norms:
@@ -82,8 +84,8 @@ class Engine:
         self._shrunk: dict[Any, Engine] = {}
         self._neurons: dict[bool, Neurons] = {}
         self._widths: dict[torch.Size, int] = {}
-        rule = rule_of(self.module)
-        self.unsupported = sorted(set(rule.problems()))
+        rule = Rule(self.module, "") if trial.alone else rule_of(self.module)
+        self.unsupported = [trial.alone] if trial.alone else sorted(set(rule.problems()))
         if not self.unsupported and sorted(rule.parameters()) != sorted(self.layout.names):
             self.unsupported.append("parameters that are shared or outside its layers")
         self.axes = [axes for axes in AXES if not self.unsupported and rule.leaves(axes) == 1]
@@ -96,7 +98,7 @@ class Engine:
         self.random = self.one_by_one or any(isinstance(part, Dropout) for part in rule.all())
         self._own_forward = any(isinstance(part, Chain | Branches) for part in rule.all())
         self.batched = Batched(rule, self.layout, criterion, compute)
-        self.sequential = Sequential(self.module, self.layout, criterion, compute, self.random)
+        self.sequential = Sequential(self.module, self.layout, criterion, compute, self.random, trial.outside)
         self.written = None
         by_rules = not (self.unsupported or mapped or self.layout.frozen)
         if path in ("auto", "written") and criterion is F.cross_entropy and by_rules:
@@ -126,7 +128,7 @@ class Engine:
     def settings(self) -> dict[str, Any]:
         """What the engine was made with, beside its module."""
         same = {"path": self.path, "criterion": self.criterion, "compute": self.compute, "block": self.block}
-        return same | {"mapped": self.mapped}
+        return same | {"mapped": self.mapped, "trial": self.trial}
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Engine:
         """The same engine on a device, with parameters of a type; self is left as it is."""
@@ -145,7 +147,9 @@ class Engine:
         return self._shrunk[to]
 
     def neurons(self, aligned: bool = True) -> Neurons:
-        """`Neurons.of` the module, walked once."""
+        """`Neurons.of` the module, walked once; ValueError, too, where its layers compute something else than they say."""
+        if self.trial.alone:
+            raise ValueError(f"sub-models need layers of known kinds; the model has {self.trial.alone}")
         if aligned not in self._neurons:
             self._neurons[aligned] = Neurons.of(self.module, aligned)
         return self._neurons[aligned]
@@ -356,8 +360,8 @@ class Engine:
         params = self._for_evaluation(x, train)
         loss = torch.zeros((), device=x.device, dtype=torch.float64)
         hits, count = torch.zeros((), device=x.device, dtype=torch.int64), 0
-        for inputs, labels in test:
-            logits = functional_call(self.module, params, (self._laid(inputs),))
+        for k, (inputs, labels) in enumerate(test):
+            logits = self._answers(params, self._laid(inputs), k)
             loss += self.criterion(logits, labels, reduction="sum")
             if self.classifies:
                 hits += (logits.argmax(-1) == labels).sum()
@@ -377,8 +381,8 @@ class Engine:
         """
         params = self._for_evaluation(x, train)
         loss, hits = [], []
-        for inputs, labels in test:
-            logits = functional_call(self.module, params, (self._laid(inputs),))
+        for k, (inputs, labels) in enumerate(test):
+            logits = self._answers(params, self._laid(inputs), k)
             loss.append(self.criterion(logits, labels, reduction="none").double())
             if self.classifies:
                 hits.append((logits.argmax(-1) == labels).double())
@@ -391,12 +395,22 @@ class Engine:
         """A copy of the module as `evaluate` uses it: the parameters `x [d]`, batch-norm statistics of `train`."""
         params = self._for_evaluation(x, train)
         module = copy.deepcopy(self.module)
-        for name, p in module.named_parameters():
+        for name, p in models.entries(module):
             p.copy_(params[name])
         for norm in module.modules():
             if isinstance(norm, nn.modules.batchnorm._BatchNorm):
                 norm.momentum = norm.__dict__.pop("usual_momentum")
         return module
+
+    def _answers(self, params: dict[str, Tensor], inputs: Tensor, chunk: int) -> Tensor:
+        """The module's logits; a module that draws in evaluation, too, draws the same numbers in each of them."""
+        draws = (
+            rng.seeded(rng.word(rng.EVALUATION, chunk), inputs.device)
+            if self.trial.evaluated
+            else contextlib.nullcontext()
+        )
+        with draws:
+            return functional_call(self.module, params, (inputs,))
 
     def lays(self, inputs: Tensor) -> bool:
         """Whether an evaluation lays images with their channels last in memory.
@@ -411,7 +425,7 @@ class Engine:
 
     def _for_evaluation(self, x: Flat, train: Callable[[], Chunks]) -> dict[str, Tensor]:
         """The parameters by name; batch norm has collected its statistics over the training data, without dropout."""
-        params = self.layout.views(x)
+        params = models.called_with(self.module, self.layout.views(x))
         self.module.eval()
         if self.norms:
             for norm in self.norms:

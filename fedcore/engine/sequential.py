@@ -21,7 +21,8 @@ from .shapes import Flat, Parameters, PerClient
 class Sequential:
     """Gradients and logits of clients, one after another.
 
-    random: whether forward passes may draw random numbers; each client then draws from its batch's key.
+    random: whether forward passes may draw random numbers; each client then draws from its batch's key.  outside:
+    whether from Python's or NumPy's generator, too.
     A client's parameters and samples are copied before use: products can differ in the last bit between operands that
     begin at differently aligned addresses, and a client's result must not depend on its place in the cohort.  It also
     keeps the samples what they are where a module writes over its input.
@@ -34,9 +35,10 @@ class Sequential:
         criterion: Criterion,
         compute: torch.dtype | None,
         random: bool,
+        outside: bool = False,
     ) -> None:
         self.module, self.layout, self.criterion, self.compute = module, layout, criterion, compute
-        self.random = random
+        self.random, self.outside = random, outside
         self.forward: Callable[..., Tensor] = forward  # what `replay.Compiled` compiles
         self.norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.scalers = [m for m in module.modules() if isinstance(m, models.Scaler)]
@@ -51,9 +53,10 @@ class Sequential:
                 G[i] = 0
                 continue
             one = loss.client(i, count)
-            leaves = {k: v.requires_grad_() for k, v in self.layout.views(Y[i].detach().clone()).items()}
+            views = self.layout.views(Y[i].detach().clone())
+            leaves = {k: v.requires_grad_() for k, v in views.items() if k not in models.carried(self.module)}
             with contextlib.nullcontext() if along is None else sdpa_kernel(SDPBackend.MATH):  # the one that is smooth
-                logits = self._logits(plain, leaves, batch, i, one.rate)
+                logits = self._logits(plain, {**views, **leaves}, batch, i, one.rate)
             each = one.of_samples(logits, batch.y[i, :count], self.criterion)
             if one.penalty is not None:
                 z = self.module.z.to(Y.dtype)
@@ -62,7 +65,9 @@ class Sequential:
             total = (each * batch.w[i, :count]).sum()
             losses[i] = total.detach()
             direction = directions(self.layout, None if along is None else along[i])
-            into(self.layout.views(G[i]), derivatives(total, leaves, direction, 1))
+            direction = direction and direction[: len(leaves)]
+            places = {k: g for k, g in self.layout.views(G[i]).items() if k in leaves}
+            into(places, derivatives(total, leaves, direction, 1))
         if isinstance(self.module, models.Projected):
             self.module.z = None  # a module that holds a graph cannot be copied
         return losses
@@ -82,6 +87,17 @@ class Sequential:
         return out
 
     @torch.no_grad()
+    def carry(self, Y: Parameters, batch: Batch) -> Parameters:
+        """The buffers `[m, b]` that training carries, after a training pass over the batch from those in Y."""
+        rows = [Y[i, self.layout.carried] for i in range(len(Y))]
+        for i, count in enumerate(batch.count):
+            if count:
+                written: dict[str, Tensor] = {}
+                self._logits(forward, self.layout.views(Y[i].clone()), batch, i, None, written=written)
+                rows[i] = torch.cat([written[k].reshape(-1).to(Y.dtype) for k in models.carried(self.module)])
+        return torch.stack(rows)
+
+    @torch.no_grad()
     def _features(self, row: Flat, batch: Batch, i: int, rate: Any) -> Annotated[Tensor, "_ f"]:
         self._logits(forward, self.layout.views(row.clone()), batch, i, rate, dropout=False)
         z, self.module.z = self.module.z, None
@@ -95,19 +111,26 @@ class Sequential:
         i: int,
         rate: Any,
         dropout: bool = True,
+        written: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """Logits of client i's real samples as in training, or without dropout."""
+        """Logits of client i's real samples as in training, or without dropout.
+
+        written: gets the buffers as the pass leaves them.
+        """
         self.module.train()
         count, device = batch.count[i], batch.w.device
         buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
-        with rng.seeded(batch.key[i], device, outside=False) if self.random else contextlib.nullcontext():
+        tensors = buffers | models.called_with(self.module, params)
+        with rng.seeded(batch.key[i], device, self.outside) if self.random else contextlib.nullcontext():
             try:
                 with autocast(self.compute, device), self._for_training(rate, dropout):
-                    logits = forward(self.module, {**params, **buffers}, (batch.x[i, :count].clone(),))
+                    logits = forward(self.module, tensors, (batch.x[i, :count].clone(),))
             except ValueError as e:
                 if count > 1 or not self.norms:
                     raise
                 raise OneSample from e
+        if written is not None:
+            written |= tensors  # `functional_call` puts what a module has assigned back into what it was called with
         return logits if self.compute is None else logits.to(batch.w.dtype)
 
     @contextlib.contextmanager

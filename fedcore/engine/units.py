@@ -61,8 +61,13 @@ class Neurons:
         layout = Layout.of(module)
         if len(list(module.named_parameters(remove_duplicate=False))) > len(layout.names):
             raise ValueError("the model shares parameters between layers; sub-models need a tensor per layer")
-        streams = Streams(aligned)
-        streams.output(streams.through(rule_of(module), 0, False)[0])
+        rule, streams = rule_of(module), Streams(aligned)
+        if not rule.problems() and sorted(rule.parameters()) != sorted(layout.names):
+            raise ValueError(
+                "the model calls a layer at two places, or has parameters outside of its layers; sub-models need a "
+                "layer for each place"
+            )
+        streams.output(streams.through(rule, 0, False)[0])
         return streams.neurons(layout)
 
     @staticmethod

@@ -26,6 +26,7 @@ from ..data.partitions import IID, ByOwner, Dirichlet, Listed, Partition, Shards
 from ..data.sources import Source, load
 from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss, OneSample
 from ..engine.mapped import maps
+from ..engine.trial import Trial, Unfit, computed, tried
 from ..engine.units import Neurons
 from ..identity import digest, network
 from ..models import Layout
@@ -34,6 +35,7 @@ from .targets import Metric, checked_loss, checked_metrics, measured
 
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
 FIRST = 20  # training samples that a loss of the user's is tried on
+HOOKED = "a layer that computes something else than its kind does (a hook, a parametrisation, a forward of its own)"
 CLIENT_CHUNK = 256  # samples of one client per pass, where its result must not depend on who else is in the cohort
 
 
@@ -232,7 +234,10 @@ class Federation:
     def with_model(self, change: checks.Function) -> Federation:
         """The same clients and data with the model `change(module)`; what it draws comes from the federation's seed."""
         module, e = copy.deepcopy(self.engine.module).cpu(), self.engine
-        nn.utils.vector_to_parameters(self.x0.cpu(), module.parameters())
+        views = models.called_with(module, self.layout.views(self.x0.cpu()))
+        with torch.no_grad():
+            for name, tensor in models.entries(module):
+                tensor.copy_(views[name])
         module = models.build(lambda shape, classes: change(module), (), 0, self.seed)
         loss = e.criterion.function if isinstance(e.criterion, CustomLoss) else None
         fed = on_network(self.data, module, self.partition, self.seed, e.path, e.compute, e.block, loss, self.metrics)
@@ -326,6 +331,18 @@ class Federation:
         """
         self.engine.descend(Y, plan.counts, partial(self.batch, plan), lr, decay, clip)
 
+    def carry(self, Y: Tensor, plan: Plan, k: int) -> Tensor | None:
+        """The buffers `[a, b]` that training carries, after local step k's pass from those in the rows of Y; None where
+        there are none."""
+        if not self.engine.trial.carried:
+            return None
+        if plan.indices is not None:
+            return self.engine.sequential.carry(Y, self.batch(plan, k, slice(len(Y))))
+        kept = Y[:, self.layout.carried].clone()
+        for rows, _, batch in self._full_batches(plan, k, len(Y)):
+            kept[rows] = self.engine.sequential.carry(Y[rows], batch)
+        return kept
+
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
         """Logits `[a, B, ...]` under the rows of `Y [a, d]` on local step k's batches, forward only.
 
@@ -365,7 +382,7 @@ class Federation:
     def _full_batches(self, plan: Plan, k: int, a: int) -> Iterator[tuple[slice | Tensor, slice, Batch]]:
         """All samples of the plan's first a clients in parts: which clients, which of their samples, and these.
 
-        Batch norm needs all samples of a client at once: its statistics are those of the batch.  Then clients of equal
+        Batch norm, and what else mixes samples, needs all samples of a client at once.  Then clients of equal
         size go together, so that nothing is padded and nobody's result depends on who else is in the cohort.
         """
         clients, sizes, step = plan.clients[:a], self.sizes[plan.clients[:a]], plan.first + k
@@ -382,7 +399,7 @@ class Federation:
             keys = self._dropout(plan.keys[rows], step, low)
             return Batch(x, self.y[picked], weight, valid.sum(1).tolist(), keys)
 
-        if self.engine.norms:
+        if self.engine.norms or self.engine.trial.mixes:
             for size in np.unique(sizes)[::-1].tolist():
                 same = np.flatnonzero(sizes == size)
                 for rows in np.array_split(same, -(-len(same) // max(1, SAMPLE_CHUNK // size))):
@@ -745,13 +762,11 @@ def federation(
     else:
         parts = checked(parts, clients, len(source.train_y), getattr(partition, "overlapping", False))
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)
-    if start is not None:
-        module = models.started(module, start, dtype)
     data = Clients.of(
         source, parts, normalise=normalise, augment=augment, public=aside, seed=seed, device=available(device),
         dtype=dtype,
     )  # fmt: skip
-    fed = on_network(data, module, partition, seed, path, compute, block, loss, metrics)
+    fed = on_network(data, module, partition, seed, path, compute, block, loss, metrics, start)
     return replace(fed, drop_last=drop_last)
 
 
@@ -765,8 +780,9 @@ def on_network(
     block: int | None = None,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    start: Any = None,
 ) -> Federation:
-    """The federation of these clients on the network `module`, which starts from its parameters.
+    """The federation of these clients on the network `module`, which starts from its parameters, or from `start`.
 
     Raises ValueError for parameters that are not finite and for a module, a loss or metrics that do not suit the data.
     """
@@ -775,14 +791,13 @@ def on_network(
     if compute is not None:
         warn_of_bfloat16(data.device)
     example = data.inputs(data.x[:3])
-    by_rules = path == "sequential" or data.x.dim() - 1 in Engine(module).axes
-    mapped = not by_rules and maps(module.to(data.device), example)
-    engine = Engine(module, path, compute=compute, block=block, mapped=mapped).to(data.device, data.dtype)
-    x0 = models.flatten(module).to(data.device, data.dtype)
-    if not torch.isfinite(x0).all():
-        raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
+    alike = copy.deepcopy(module).to(data.device, data.dtype)  # the user's own is not called
     try:
-        logits = engine.module.eval()(data.inputs(data.x[:2]))
+        with rng.seeded(seed, data.device):
+            logits = alike.eval()(example[:2].clone())
+        trial = tried(alike, example) if isinstance(logits, Tensor) else Trial()
+    except Unfit:
+        raise
     except Exception as e:  # whatever a module of the user's raises
         raise ValueError(
             f"the model does not take inputs of shape {tuple(data.x.shape[1:])} ({first_line(e)}); "
@@ -792,7 +807,7 @@ def on_network(
         raise ValueError(
             f"the model returns a {type(logits).__name__}; use a model that returns logits [B, classes] alone"
         )
-    if not logits.requires_grad and any(p.requires_grad for p in engine.module.parameters()):
+    if not logits.requires_grad and any(p.requires_grad for p in module.parameters()):
         raise ValueError(
             "the model's logits have no gradient by its parameters; return what torch computes from them, without "
             "detach(), torch.no_grad() or NumPy"
@@ -803,12 +818,25 @@ def on_network(
             f"the model gives {tuple(logits.shape[1:])} logits a sample, the source has {classes} "
             f"classes; make its last layer {classes} wide"
         )
+    if trial.carried:
+        module = copy.deepcopy(module)
+        module.fedcore_carried = alike.fedcore_carried = trial.carried
+    if start is not None:
+        module = models.started(module, start, data.dtype)
+    x0 = models.flatten(module).to(data.device, data.dtype)
+    if not torch.isfinite(x0).all():
+        raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
+    by_rules = data.x.dim() - 1 in Engine(alike, trial=trial).axes
+    if by_rules and path != "sequential" and not computed(alike, example, trial, partial(Engine, trial=trial)):
+        trial, by_rules = replace(trial, alone=HOOKED), False
+    mapped = not (by_rules or trial.alone or path == "sequential") and maps(alike, example)
+    engine = Engine(module, path, compute=compute, block=block, mapped=mapped, trial=trial).to(data.device, data.dtype)
     if loss is not None:
         with torch.no_grad():
-            logits = engine.module(data.inputs(data.x[:FIRST]))
+            logits = alike.eval()(data.inputs(data.x[:FIRST]))
         accuracy = data.source.has_classes and logits.shape[1] >= classes
         criterion = checked_loss(loss, logits, data.y[:FIRST], accuracy)
-        engine = Engine(engine.module, path, criterion, compute, block, mapped)
+        engine = Engine(engine.module, path, criterion, compute, block, mapped, trial)
     return Federation(data, _taking(data, engine), x0, partition, seed, checked_metrics(metrics))
 
 

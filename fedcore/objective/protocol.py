@@ -92,6 +92,9 @@ class Objective(Protocol):
         first.
         """
 
+    def carry(self, Y: Tensor, plan: Plan, k: int) -> Tensor | None:
+        """Buffers of a network that training carries, `[a, b]`, after local step k; None where there are none."""
+
     def gradient(self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
         """Gradients `[a, d]` at the rows of `Y [a, d]` in local step k, for the first a clients of the plan.
 
