@@ -147,7 +147,7 @@ class Engine:
         return self._shrunk[to]
 
     def neurons(self, aligned: bool = True) -> Neurons:
-        """`Neurons.of` the module, walked once; ValueError, too, where its layers compute something else than they say."""
+        """`Neurons.of` the module, walked once; ValueError, too, where only the module itself can be asked."""
         if self.trial.alone:
             raise ValueError(f"sub-models need layers of known kinds; the model has {self.trial.alone}")
         if aligned not in self._neurons:

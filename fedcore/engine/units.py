@@ -62,7 +62,7 @@ class Neurons:
         if len(list(module.named_parameters(remove_duplicate=False))) > len(layout.names):
             raise ValueError("the model shares parameters between layers; sub-models need a tensor per layer")
         rule, streams = rule_of(module), Streams(aligned)
-        if not rule.problems() and sorted(rule.parameters()) != sorted(layout.names):
+        if not list(rule.problems()) and sorted(rule.parameters()) != sorted(layout.names):
             raise ValueError(
                 "the model calls a layer at two places, or has parameters outside of its layers; sub-models need a "
                 "layer for each place"
