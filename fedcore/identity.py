@@ -152,11 +152,11 @@ def _source(module: str) -> CodeType | None:
 def _constants(layer: nn.Module) -> dict[str, Any]:
     """What a layer holds beside parameters, buffers and layers, which torch keeps under names of its own.
 
-    Tensors do not count: mostly they are what the layer computed last.
+    Tensors do not count: mostly they are what the layer computed last; nor does None, where one may come to stand.
     """
     own = is_own(type(layer))
     held = {k: v for k, v in vars(layer).items() if k not in _OF_EVERY_MODULE and (own or not k.startswith("_"))}
-    return {k: v for k, v in held.items() if not any(isinstance(part, Tensor) for part in _inside(v))}
+    return {k: v for k, v in held.items() if not any(isinstance(part, Tensor | None) for part in _inside(v))}
 
 
 def _inside(value: Any) -> list[Any]:
