@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from .. import models
 from .rules import Pass, Rule
 from .shapes import Logits
+from .traced import READING
 
 
 class Mapped(Rule):
@@ -39,8 +40,8 @@ def maps(module: nn.Module, x: Tensor) -> bool:
     draw = torch.Generator(flat.device).manual_seed(0)
     Y = flat + 0.01 * torch.randn(2, len(flat), generator=draw, dtype=flat.dtype, device=flat.device)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of an operation that is taken one by one
+        with READING, warnings.catch_warnings():  # an operation is taken one by one; other threads warn as they did
+            warnings.filterwarnings("error", message="There is a performance drop")
             together, alone = Y.clone().requires_grad_(), Y.clone().requires_grad_()
             rule = Mapped(module, "")
             out = rule(torch.stack([x, x.flip(0)]), Pass(layout.views(together), 2))

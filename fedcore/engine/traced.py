@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -124,11 +125,20 @@ class _Tracer(fx.Tracer):
     """Stops at what the engine has a rule for, and at layers without parts.
 
     A graph does not say that a call stood under `torch.no_grad` or `torch.autocast`: such a forward has none.
+    While it is read, torch lends the calls of all modules to this tracer: those of other threads are let through.
     """
 
     def __init__(self, known: Callable[[nn.Module], bool]) -> None:
         super().__init__()
-        self.known = known
+        self.known, self.thread = known, threading.get_ident()
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        ours = threading.get_ident() == self.thread
+        return super().call_module(m, forward, args, kwargs) if ours else forward(*args, **kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        ours = threading.get_ident() == self.thread
+        return super().getattr(attr, attr_val, parameter_proxy_cache) if ours else attr_val
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         if not torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
@@ -139,6 +149,7 @@ class _Tracer(fx.Tracer):
         return self.known(m) or not list(m.children())
 
 
+READING = threading.RLock()  # what is borrowed from the whole process is given back before another thread borrows it
 Step = tuple[str, nn.Module | None, tuple[str, ...]]  # name, layer (None: an addition), what it reads
 
 
@@ -154,7 +165,7 @@ def steps(module: nn.Module, known: Callable[[nn.Module], bool]) -> list[Step] |
         return None
     module = copy.deepcopy(module).train()  # a forward may leave things behind
     try:
-        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        with READING, torch.enable_grad(), torch.autocast("cpu", enabled=False):
             graph = _Tracer(known).trace(module)
     except Exception:  # whatever a forward raises when it is given a stand-in: it has no graph
         return None
