@@ -16,6 +16,7 @@ from .citations import cite
 from .data import (
     IID,
     ByOwner,
+    CropFlip,
     DataNotFound,
     Dirichlet,
     RandAugment,
@@ -38,9 +39,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     *algorithms.__all__,
-    "IID", "ByOwner", "CheckpointError", "Complete", "DataNotFound", "DirectedRandom", "Dirichlet", "Diverged",
-    "Exponential", "Federation", "Graph", "History", "Matrix", "Quadratic", "RandAugment", "RandomRegular", "Ring",
-    "Round", "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore", "federation", "models",
-    "one_round", "playground", "probes", "quadratic", "show", "shown", "simulate", "simulate_many", "start",
-    "submodel_playground", "submodels", "sweep", "topology",
+    "IID", "ByOwner", "CheckpointError", "Complete", "CropFlip", "DataNotFound", "DirectedRandom", "Dirichlet",
+    "Diverged", "Exponential", "Federation", "Graph", "History", "Matrix", "Quadratic", "RandAugment",
+    "RandomRegular", "Ring", "Round", "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore",
+    "federation", "models", "one_round", "playground", "probes", "quadratic", "show", "shown", "simulate",
+    "simulate_many", "start", "submodel_playground", "submodels", "sweep", "topology",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Data: sources, partitions, the clients' samples as tensors on one device, and the batches of a round."""
 
 from .arrays import DataNotFound, Source, data_root
-from .augment import RandAugment
+from .augment import CropFlip, RandAugment
 from .batches import Plan
 from .clients import Clients
 from .domains import digit_domains, digits_five
@@ -9,6 +9,6 @@ from .partitions import IID, ByOwner, Dirichlet, Shards
 from .sources import load
 
 __all__ = [
-    "IID", "ByOwner", "Clients", "DataNotFound", "Dirichlet", "Plan", "RandAugment", "Shards", "Source", "data_root",
-    "digit_domains", "digits_five", "load",
+    "IID", "ByOwner", "Clients", "CropFlip", "DataNotFound", "Dirichlet", "Plan", "RandAugment", "Shards", "Source",
+    "data_root", "digit_domains", "digits_five", "load",
 ]  # fmt: skip

@@ -1,14 +1,16 @@
-"""Random augmentation of images on the device, drawn on the host from hashes alone."""
+"""Random augmentation of images on the device, drawn from hashes alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks, rng
@@ -91,6 +93,107 @@ class RandAugment:
             "Brightness": lambda x: F.adjust_brightness(x, 1 + sign * 0.9 * m),
             "Sharpness": lambda x: F.adjust_sharpness(x, 1 + sign * 0.9 * m),
         }[name]
+
+
+@dataclass(frozen=True)
+class CropFlip:
+    """A random crop of each training image with `padding` black pixels around it, mirrored left to right half the time.
+
+    What readers of CIFAR expect (He et al. 2016: 4 pixels), for images of any size and any number of channels; each
+    image anew in each batch.  flip: False leaves the mirror out.
+    Raises TypeError or ValueError for a padding that is no whole number from 0 to 1000.
+    """
+
+    padding: Annotated[int, checks.Within(0, 1000)] = 4
+    flip: bool = True
+    once = False
+
+    __post_init__ = checks.fields
+
+    def __call__(self, x: Tensor, words: np.ndarray) -> Tensor:
+        """Augmented copies of the uint8 images `x [N, C, H, W]`, by one random word each."""
+        p, (height, width) = self.padding, x.shape[2:]
+        down, right, side = (rng.words(words, slot) for slot in range(3))
+        rows = (down % np.uint64(2 * p + 1)).astype(int)[:, None] + np.arange(height)
+        columns = (right % np.uint64(2 * p + 1)).astype(int)[:, None] + np.arange(width)
+        if self.flip:
+            columns = np.where((side >> np.uint64(63)).astype(bool)[:, None], columns[:, ::-1], columns)
+        rows, columns = (torch.as_tensor(at).to(x.device) for at in (rows, columns))
+        n, c = (torch.arange(size, device=x.device) for size in x.shape[:2])
+        return F.pad(x, (p, p, p, p))[
+            n[:, None, None, None], c[:, None, None], rows[:, None, :, None], columns[:, None, None]
+        ]
+
+
+@dataclass(frozen=True)
+class Own:
+    """A function of the user's, `(uint8 images [N, C, H, W], torch.Generator) -> images`, called for one client's batch
+    at a time, so that its draws depend on nobody else."""
+
+    function: Callable[[Tensor, torch.Generator], Tensor]
+    once = False
+
+    def __call__(self, x: Tensor, word: int) -> Tensor:
+        """Augmented copies of one client's images; TypeError or ValueError for what are no images like them."""
+        return self._like(x, self._drawn(x, word))
+
+    def _drawn(self, x: Tensor, word: int) -> Any:
+        return self.function(x, torch.Generator(x.device).manual_seed(int(word) & 0x7FFFFFFFFFFFFFFF))
+
+    def _like(self, x: Tensor, out: Any) -> Tensor:
+        name = getattr(self.function, "__qualname__", type(self.function).__name__)
+        if not isinstance(out, Tensor):
+            raise TypeError(f"augment={name} gave {type(out).__name__}; return a uint8 tensor {tuple(x.shape)}")
+        if out.dtype != torch.uint8 or out.shape != x.shape or out.device != x.device:
+            raise ValueError(
+                f"augment={name} gave {out.dtype} of shape {tuple(out.shape)} on {out.device}; return uint8 images of "
+                f"shape {tuple(x.shape)} on {x.device}, as they were given"
+            )
+        return out
+
+    def batches(self, x: Tensor, words: np.ndarray, counts: Sequence[int]) -> Tensor:
+        """Augmented copies of the images `x [m, B, C, H, W]` of m clients, by one word for each; client i has
+        `counts[i]`, and what pads them stays."""
+        out = x.clone()
+        for row, word, count in zip(range(len(x)), words, counts, strict=True):
+            if count:
+                out[row, :count] = self(x[row, :count].clone(), word)
+        return out
+
+    def checked(self, x: Tensor) -> Own:
+        """Itself, after a trial on some images; ValueError where it draws from a global generator."""
+        with rng.seeded(0):
+            before = _global_states()
+            try:
+                first, again = (self._drawn(x.clone(), 0) for _ in range(2))
+            except Exception as e:  # whatever a function of the user's raises
+                raise ValueError(
+                    f"augment={self.function!r} does not take uint8 images {tuple(x.shape)} and a torch.Generator "
+                    f"({type(e).__name__}: {e}); use a function (images [N, C, H, W], generator) -> images"
+                ) from e
+            if _global_states() != before or not torch.equal(self._like(x, first), self._like(x, again)):
+                raise ValueError(
+                    f"augment={self.function!r} draws from another generator than the one that it is given, so that "
+                    "runs could not be repeated; draw as torch.rand(n, generator=generator) does"
+                )
+        return self
+
+
+def _global_states() -> tuple[Any, ...]:
+    state = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), state[1].tobytes(), state[2:], torch.get_rng_state().numpy().tobytes()
+
+
+def augmentation(given: Any) -> RandAugment | CropFlip | Own | None:
+    """What was given as `augment`; TypeError for what is none and no function."""
+    if given is None or isinstance(given, RandAugment | CropFlip):
+        return given
+    if callable(given) and not isinstance(given, type):
+        return Own(given)
+    raise TypeError(
+        f"augment={checks.brief(given)}; use fc.RandAugment(), fc.CropFlip(4), a function (uint8 images [N, C, H, W], "
+        "torch.Generator) -> images, or None"
+    )
 
 
 def _blend(x: Tensor, other: Tensor, factor: float) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import checks, rng
 from .arrays import Source, as_array, from_arrays
-from .augment import RandAugment
+from .augment import CropFlip, Own, RandAugment
 from .lists import Lists
 from .normalisation import Normalise, normalisation
 
@@ -46,7 +46,7 @@ class Clients:
     train_rows: Tensor
     test_rows: Tensor
     normalise: str
-    augment: RandAugment | None
+    augment: RandAugment | CropFlip | Own | None
     public: tuple[Tensor, Tensor] | None
     dtype: torch.dtype
 
@@ -56,7 +56,7 @@ class Clients:
         parts: Sequence[np.ndarray],
         *,
         normalise: str = "pooled",
-        augment: RandAugment | None = None,
+        augment: RandAugment | CropFlip | Own | None = None,
         public: Arrays | None = None,
         seed: int = 0,
         device: torch.device,
@@ -138,6 +138,8 @@ class Clients:
         """
         if self.source.text:
             return x.long()
+        if self.normalise == "none":
+            return x.to(self.dtype)
         if self.normalise == "pooled" and (x.dtype != torch.uint8 or self.x.dim() != 4):  # numbers, not images
             return x.to(self.dtype)
         mean, std = self.statistics[:, -1 if rows is None or self.normalise != "client" else rows]
@@ -153,14 +155,20 @@ class Clients:
             mean, std = mean.flatten()[0], std.flatten()[0]
         return Normalise(shape, mean, std, channels_last)
 
-    def local_inputs(self, picked: Tensor, rows: Tensor, words: np.ndarray | None = None) -> Tensor:
-        """Training samples `picked [m, B]` as the clients `rows [m]` see them in a local step.
+    def local_inputs(
+        self, picked: Tensor, rows: Tensor, counts: Sequence[int], words: np.ndarray | None = None
+    ) -> Tensor:
+        """Training samples `picked [m, B]` as the clients `rows [m]` see them in a local step; counts: how many are not
+        there to fill up.
 
-        words `[m, B]`: what each sample's augmentation is drawn from, where it is drawn anew in each step.
+        words: what augmentation is drawn from, where it is drawn anew in each step; for each sample `[m, B]`, or for a
+        function of the user's for each client `[m]`.
         """
         # whole rows, faster than x[picked]
         x = self.x.index_select(0, picked.flatten()).unflatten(0, picked.shape)
-        if words is not None and self.augment is not None and not self.augment.once:
+        if words is not None and isinstance(self.augment, Own):
+            x = self.augment.batches(x, words, counts)
+        elif words is not None:
             x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
         return self.inputs(x, rows[:, None])
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import checks
 from .arrays import Source
 
-NORMALISE = ("pooled", "client", "half")
+NORMALISE = ("pooled", "client", "half", "none")
 IMAGES_AT_A_TIME = 1024  # so that squares of a whole data set need no room
 
 
@@ -27,8 +27,9 @@ def normalisation(source: Source, parts: Sequence[np.ndarray], kind: str) -> tup
     x, n = source.train_x, len(parts)
     train_rows, test_rows = np.full(len(x), -1), np.full(len(source.test_x), -1)
     images = x.ndim == 4 and not source.text
-    if kind == "pooled":  # bytes alone: numbers are used as they are given
-        pooled = channel_statistics(x) if images and x.dtype == np.uint8 else (np.zeros(1), np.ones(1))
+    if kind in ("pooled", "none"):  # bytes alone: numbers are used as they are given
+        used = kind == "none" or not images or x.dtype != np.uint8
+        pooled = (np.zeros(1), np.ones(1)) if used else channel_statistics(x)
         return _stacked(*(part[None] for part in pooled)), train_rows, test_rows
     if not images:
         raise ValueError(f"normalise={kind!r} needs images [N, C, H, W], the data has {x.shape}; use 'pooled'")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .. import checks, models, rng, submodels
 from ..data import batches
 from ..data.arrays import as_array
-from ..data.augment import RandAugment
+from ..data.augment import CropFlip, Own, RandAugment, augmentation
 from ..data.batches import Plan
 from ..data.clients import READINGS, Clients, set_aside
 from ..data.lists import Lists
@@ -49,10 +49,10 @@ class Federation:
     `fc.federation`; its methods are those of `objective.Objective`, and others for evaluation and for sub-models.
 
     normalise: uint8 images are used as (x - mean) / std per channel, with the statistics of the whole training set
-    ("pooled"), of each client's own training images before any augmentation ("client", also for float images), or
-    with mean and std 1/2 of the range ("half").  A constant channel has std 0, taken as 1.  For images of others a
-    client's model needs a reading of "client": its "own" statistics, those of the image's domain ("target"), or those
-    of all clients' data ("pooled").
+    ("pooled"), of each client's own training images before any augmentation ("client", also for float images), with
+    mean and std 1/2 of the range ("half", also for float images), or as they are, as floats from 0 to 255 ("none"). A
+    constant channel has std 0, taken as 1. For images of others a client's model needs a reading of "client": its "own"
+    statistics, those of the image's domain ("target"), or those of all clients' data ("pooled").
     """
 
     data: Clients
@@ -123,13 +123,14 @@ class Federation:
 
     @property
     def normalise(self) -> str:
-        """How inputs are normalised: "pooled", "client" or "half"."""
+        """How inputs are normalised: "pooled", "client", "half" or "none"."""
         return self.data.normalise
 
     @property
-    def augment(self) -> RandAugment | None:
+    def augment(self) -> RandAugment | CropFlip | Callable[..., Tensor] | None:
         """How training images are augmented, or None."""
-        return self.data.augment
+        augment = self.data.augment
+        return augment.function if isinstance(augment, Own) else augment
 
     @property
     def source(self) -> Source:
@@ -298,9 +299,10 @@ class Federation:
         """The mini-batches of local step k for some neighbouring clients of a plan with mini-batches."""
         samples, step = plan.samples[k, rows], plan.first + k
         picked = plan.indices[k, rows]
-        x = self.data.local_inputs(picked, plan.rows[rows], self._augmentation(plan.keys[rows], step, samples))
+        counts, words = plan.counts[k, rows].tolist(), self._augmentation(plan.keys[rows], step, samples)
+        x = self.data.local_inputs(picked, plan.rows[rows], counts, words)
         keys = self._dropout(plan.keys[rows], step)
-        return Batch(x, self.y[picked], plan.weights[k, rows], plan.counts[k, rows].tolist(), keys)
+        return Batch(x, self.y[picked], plan.weights[k, rows], counts, keys)
 
     def gradient(self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
         """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan.
@@ -393,11 +395,11 @@ class Federation:
             valid = j < sizes[rows, None]
             samples = order[start[rows, None] + np.where(valid, j, 0)]
             picked = torch.as_tensor(samples).to(self.device)
-            words = self._augmentation(plan.keys[rows], step, samples)
-            x = self.data.local_inputs(picked, plan.rows[torch.as_tensor(rows).to(self.device)], words)
+            words, counts = self._augmentation(plan.keys[rows], step, samples, low), valid.sum(1).tolist()
+            x = self.data.local_inputs(picked, plan.rows[torch.as_tensor(rows).to(self.device)], counts, words)
             weight = torch.as_tensor(valid / sizes[rows, None], dtype=self.dtype).to(self.device)
             keys = self._dropout(plan.keys[rows], step, low)
-            return Batch(x, self.y[picked], weight, valid.sum(1).tolist(), keys)
+            return Batch(x, self.y[picked], weight, counts, keys)
 
         if self.engine.norms or self.engine.trial.mixes:
             for size in np.unique(sizes)[::-1].tolist():
@@ -405,16 +407,21 @@ class Federation:
                 for rows in np.array_split(same, -(-len(same) // max(1, SAMPLE_CHUNK // size))):
                     yield torch.as_tensor(rows).to(self.device), slice(0, size), batch(rows, 0, size)
             return
-        # with dropout, what a chunk draws must not depend on who else is in the cohort
-        width, longest = CLIENT_CHUNK if self.engine.random else max(1, SAMPLE_CHUNK // a), int(sizes.max())
+        # with dropout or a user's augmentation, what a chunk draws must not depend on who else is in the cohort
+        random = self.engine.random or isinstance(self.data.augment, Own)
+        width, longest = CLIENT_CHUNK if random else max(1, SAMPLE_CHUNK // a), int(sizes.max())
         for low in range(0, longest, width):
             high = min(low + width, longest)
             yield slice(None), slice(low, high), batch(np.arange(a), low, high)
 
-    def _augmentation(self, keys: np.ndarray, step: int, samples: np.ndarray) -> np.ndarray | None:
-        """A random word per sample `[m, B]`, where images are augmented anew in each step."""
-        if self.augment is None or self.augment.once:
+    def _augmentation(self, keys: np.ndarray, step: int, samples: np.ndarray, low: int = 0) -> np.ndarray | None:
+        """What images are augmented by, where they are anew in each step: a random word per sample `[m, B]`, or for a
+        function of the user's per client and chunk `[m]`."""
+        augment = self.data.augment
+        if augment is None or augment.once:
             return None
+        if isinstance(augment, Own):
+            return rng.words(keys, rng.AUGMENT, step, low)
         return rng.words(keys[:, None], rng.AUGMENT, step, samples)
 
     def _dropout(self, keys: np.ndarray, *parts: int) -> list[int]:
@@ -620,7 +627,7 @@ class Federation:
         """
         s, e, d = self.source, self.engine, self.data
         collected = [b for norm in e.norms for b in norm.buffers()]  # by evaluations
-        once = self.augment is not None and self.augment.once
+        once = d.augment is not None and d.augment.once
         with torch.random.fork_rng([self.device] if self.x.is_cuda else []), torch.no_grad():
             torch.manual_seed(0)
             module = copy.deepcopy(e.module).eval()
@@ -637,7 +644,10 @@ class Federation:
             "answers": {"about": answers},
             "dtype": str(self.dtype),
             "normalise": self.normalise,
-            "augment": [repr(self.augment), digest(self.x[len(s.train_y) :]) if once else ""],
+            "augment": [
+                digest(d.augment) if isinstance(d.augment, Own) else repr(d.augment),
+                digest(self.x[len(s.train_y) :]) if once else "",
+            ],
             "loss": digest(e.criterion),
             "metrics": {name: digest(metric) for name, metric in self.metrics.items()},
             "path": e.path,
@@ -668,7 +678,7 @@ def federation(
     | None = None,
     block: checks.Count | None = None,
     normalise: Annotated[str, checks.OneOf(NORMALISE)] = "pooled",
-    augment: RandAugment | None = None,
+    augment: RandAugment | CropFlip | Callable[[Tensor, torch.Generator], Tensor] | None = None,
     public: checks.Count | None = None,
     validation: bool = False,
     drop_last: bool = False,
@@ -697,7 +707,11 @@ def federation(
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
     convolutions with 8 bits of mantissa; clients computed together at most.
-    normalise: "pooled", "client" or "half", see `Federation`.  augment: `RandAugment()` for the training images.
+    normalise: "pooled", "client", "half" or "none", see `Federation`.
+    augment: of training images, anew in each batch: `CropFlip(4)`, `RandAugment()`, or a function of your own,
+    `(uint8 images [N, C, H, W], torch.Generator) -> images` of the same shape and type, called with one client's batch;
+    what it draws from the generator, which is on the images' device, depends on seed, round, client and local step
+    alone.
     public: training samples per class that no client gets, for methods with public data (`fed.public`).
     validation: take validation data from the training set first (`Source.with_validation`), unless the source has
     some; `fed.on_validation()` is then evaluated on them, so that settings need not be chosen on test data.
@@ -752,6 +766,7 @@ def federation(
                 "clients=None works with partition=ByOwner() on a source with owners and with a list of index arrays; "
                 "use clients=n"
             )
+    augment = augmentation(augment)
     if augment is not None:
         _augmentable(augment, source)
     labels, owner = (None if part is None else part.copy() for part in (source.train_y, source.train_owner))
@@ -850,12 +865,13 @@ def _taking(data: Clients, engine: Engine) -> Engine:
     return engine
 
 
-def _augmentable(augment: RandAugment, source: Source) -> None:
-    if not isinstance(augment, RandAugment):
-        raise TypeError(f"augment={augment!r}; use fc.RandAugment() or None")
-    x = source.train_x
-    if source.text or x.dtype != np.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3):
+def _augmentable(augment: RandAugment | CropFlip | Own, source: Source) -> None:
+    """ValueError where the source has no images that can be augmented so."""
+    x, few = source.train_x, isinstance(augment, RandAugment)
+    if source.text or x.dtype != np.uint8 or x.ndim != 4 or (few and x.shape[1] not in (1, 3)):
         raise ValueError(
-            f"augment={augment!r} needs uint8 images with 1 or 3 channels, the data is {x.dtype} of shape "
-            f"{x.shape[1:]}; use augment=None"
+            f"augment={augment!r} needs uint8 images{' with 1 or 3 channels' if few else ''}, the data is {x.dtype} of "
+            f"shape {x.shape[1:]}; use augment=None"
         )
+    if isinstance(augment, Own):
+        augment.checked(torch.as_tensor(x[:8].copy()))
