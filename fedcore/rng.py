@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 # purposes: one stream of numbers each
-COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA, MIXING, AUGMENT, RESAMPLE, MASK, CAPACITY, NOISE, EVALUATION = range(
-    1, 14
+(COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA, MIXING, AUGMENT, RESAMPLE, MASK, CAPACITY, NOISE, EVALUATION, OWN) = (
+    range(1, 15)
 )
 BLOCK = 1 << 20  # normal numbers that are made together
 

@@ -87,7 +87,9 @@ def simulate(
     personal: also evaluate the clients' models, with their numbers in the history (`Federation.evaluate_clients`).
     True: after the round, every client the model it uses (`Method.personal`; the server's where a method has none, as
     one of your own that keeps models and does not return them there).  "local": the cohort's models at the end of their
-    local training, before they are averaged.
+    local training, before they are averaged.  A client's `accuracy` is on the whole test set, where a model that is
+    made for one client's labels looks poor; report `own_accuracy` for personalised methods, which is on its own test
+    data, of clients that have some (`fc.federation(..., own_test=0.2)`, or a source with test owners).
 
     chunk: clients of a cohort that take their local steps together at most; None: all of them, or as many as there is
     memory for (asked once, with a warning).  On an accelerator the cohort's rows then live in host memory.
@@ -452,6 +454,8 @@ class Run:
         everyone = world.objects(columns)
         for name in max(everyone, key=len):  # a process without clients has no metrics
             pairs = sorted(pair for one in everyone for pair in one.get(name, ()))
+            if name in ("own_accuracy", "own_loss"):
+                pairs = [(client, value) for client, value in pairs if len(fed.data.own[client])]
             self.history.rows += [(self.t, name, client, value) for client, value in pairs]
         if fed.normalise == "client" and fed.classifies:
             pooled = world.first(lambda: float(fed.evaluate(x, "pooled")["accuracy"]))

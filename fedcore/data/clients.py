@@ -32,6 +32,7 @@ class Clients:
     client's rows of x; parts: the same without the copies that augmentation may have added.  statistics
     `[2, r, C, 1, 1]`: means and standard deviations, pooled last; train_rows, test_rows: which of them a sample has.
     normalise, augment: as `federation` says.  public: samples that no client has, or None.  dtype: of the inputs.
+    kept: inputs and labels that clients keep as their own test data, and which of them each has, or None.
     Made by `Clients.of`, changed by `dataclasses.replace`.
     """
 
@@ -49,6 +50,7 @@ class Clients:
     augment: RandAugment | CropFlip | Own | None
     public: tuple[Tensor, Tensor] | None
     dtype: torch.dtype
+    kept: tuple[Tensor, Tensor, Lists] | None = None
 
     @staticmethod
     def of(
@@ -58,6 +60,7 @@ class Clients:
         normalise: str = "pooled",
         augment: RandAugment | CropFlip | Own | None = None,
         public: Arrays | None = None,
+        kept: tuple[np.ndarray, np.ndarray, Lists] | None = None,
         seed: int = 0,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
@@ -85,6 +88,7 @@ class Clients:
             source, parts, index, x, y, put(source.test_x), put(source.test_y), statistics.to(device, dtype),
             put(train_rows), put(test_rows), normalise, augment,
             None if public is None else (put(public[0]), put(public[1])), dtype,
+            None if kept is None else (put(kept[0]), put(kept[1]), kept[2]),
         )  # fmt: skip
 
     @property
@@ -116,20 +120,32 @@ class Clients:
         return np.stack([np.bincount(y[part % len(y)], minlength=self.source.classes) for part in self.index])
 
     @cached_property
-    def domains(self) -> np.ndarray | None:
-        """The owner of each client's samples `[n]`, or None where clients mix owners or the test set has not all."""
+    def own(self) -> Lists | None:
+        """Each client's own test data: rows of what clients `kept`, else of the test set, the samples of its owner.
+
+        None where no client has any, as where clients mix owners.
+        """
+        if self.kept is not None:
+            return self.kept[2]
         owner, tested = self.source.train_owner, self.source.test_owner
         if owner is None or tested is None:
             return None
         known = [np.unique(owner[part]) for part in self.parts]
-        ok = all(len(o) == 1 for o in known) and np.isin(np.concatenate(known), tested).all()
-        return np.concatenate(known) if ok else None
+        if any(len(one) > 1 for one in known):
+            return None
+        order = np.argsort(tested, kind="stable")
+        low, high = (np.searchsorted(tested[order], np.concatenate(known), side) for side in ("left", "right"))
+        own = Lists.of([order[a:b] for a, b in zip(low, high, strict=True)])
+        return own if len(own.rows) else None
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Clients:
         """The same data on another device, with inputs of another type."""
         moved = {k: getattr(self, k).to(device) for k in ("x", "y", "test_x", "test_y", "train_rows", "test_rows")}
         public = None if self.public is None else tuple(part.to(device) for part in self.public)
-        return replace(self, **moved, public=public, statistics=self.statistics.to(device, dtype), dtype=dtype)
+        kept = None if self.kept is None else (*(part.to(device) for part in self.kept[:2]), self.kept[2])
+        return replace(
+            self, **moved, public=public, kept=kept, statistics=self.statistics.to(device, dtype), dtype=dtype
+        )
 
     def inputs(self, x: Tensor, rows: Tensor | int | None = None) -> Tensor:
         """Samples as the model sees them: texts as whole numbers, images normalised.
@@ -186,6 +202,13 @@ class Clients:
         rows = {"own": client, "target": self.test_rows, "pooled": None}[reading]
         return self._chunks(self.test_x, self.test_y, rows, TEST_CHUNK)
 
+    def kept_chunks(self, client: int) -> Chunks:
+        """What the client keeps as its own test data, normalised like its images; nothing where it has none."""
+        x, y, own = self.kept or (None, None, None)
+        if own is not None and len(own[client]):
+            rows = torch.as_tensor(own[client], device=self.device)
+            yield from self._chunks(x[rows], y[rows], client, TEST_CHUNK)
+
     def _chunks(self, x: Tensor, y: Tensor, rows: Tensor | int | None, most: int) -> Chunks:
         parts = -(-len(y) // most)  # of equal size, to one: a last chunk of one sample has no variance
         of = rows.tensor_split(parts) if isinstance(rows, Tensor) else [rows] * parts
@@ -193,7 +216,7 @@ class Clients:
             yield self.inputs(a, r), b
 
     def on_validation(self) -> Clients:
-        """The same clients with the validation data in place of the test data; ValueError where there are none."""
+        """The same clients with the validation data in place of all test data; ValueError where there are none."""
         if self.source.validation is None:
             raise ValueError("this federation has no validation data; make it with fc.federation(..., validation=True)")
         x, y, owner = self.source.validation
@@ -205,7 +228,7 @@ class Clients:
         )
         test = {name: getattr(changed, name) for name in ("source", "test_x", "test_y", "test_rows")}
         known = changed.statistics.shape == self.statistics.shape and torch.equal(changed.statistics, self.statistics)
-        return replace(self, **test, statistics=self.statistics if known else changed.statistics)
+        return replace(self, **test, kept=None, statistics=self.statistics if known else changed.statistics)
 
     # --- public data ------------------------------------------------------------------------------------------------
 
@@ -225,7 +248,8 @@ class Clients:
                 f"{s.train_x.dtype} {s.train_x.shape[1:]}; use the same"
             )
         known = {row.tobytes() for row in given.train_x}
-        for what, theirs in (("clients'", s.train_x[self.parts.rows]), ("test", s.test_x)):
+        kept = [] if self.kept is None else [("clients' own test", self.kept[0].cpu().numpy())]
+        for what, theirs in (("clients'", s.train_x[self.parts.rows]), ("test", s.test_x), *kept):
             both = sum(row.tobytes() in known for row in theirs)
             if both:
                 raise ValueError(
@@ -250,7 +274,36 @@ class Clients:
             source, parts, normalise=self.normalise, augment=self.augment, public=public, seed=seed,
             device=self.device, dtype=self.dtype,
         )  # fmt: skip
-        return replace(rest, statistics=self.statistics)
+        return replace(rest, statistics=self.statistics, kept=self.kept)
+
+
+def keep_own(
+    source: Source, parts: Sequence[np.ndarray], share: float, seed: int
+) -> tuple[Source, list[np.ndarray], tuple[np.ndarray, np.ndarray, Lists]]:
+    """The source without a share of each client's samples, the clients' rows of it, and what they keep as test data.
+
+    Of a client with N_i >= 2 samples these are share * N_i, rounded, but one at least and one less than all: every
+    (1 / share)-th in the order of the labels, of those of one label in an order that depends on seed and sample alone.
+    So each label has its share to one sample.  ValueError where no client has two samples.
+    """
+    words = rng.words(seed, rng.OWN, np.arange(len(source.train_y)))
+    labels = source.train_y if source.has_classes else np.zeros(len(words), int)
+    own = []
+    for part in map(np.unique, parts):  # where clients may share samples, one may stand twice
+        N = len(part)
+        n = min(max(round(share * N), 1), N - 1)
+        start = int(np.bitwise_xor.reduce(words[part])) % N
+        order = part[np.lexsort((words[part], labels[part]))]
+        own.append(np.sort(order[(np.arange(n) * N + start) // max(n, 1)]))
+    taken = np.unique(np.concatenate(own))
+    if not len(taken):
+        raise ValueError(f"own_test={share:g}, but no client has two samples; use fewer clients, or own_test=None")
+    kept = np.ones(len(words), bool)
+    kept[taken] = False
+    new = np.where(kept, np.cumsum(kept) - 1, -1)
+    own = Lists.of([np.searchsorted(taken, one) for one in own])
+    left = [new[part][new[part] >= 0] for part in parts]
+    return source.keeping(kept), left, (source.train_x[taken], source.train_y[taken], own)
 
 
 def set_aside(source: Source, k: int, seed: int) -> tuple[Source, Arrays, np.ndarray]:

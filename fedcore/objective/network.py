@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from ..data import batches
 from ..data.arrays import as_array
 from ..data.augment import CropFlip, Own, RandAugment, augmentation
 from ..data.batches import Plan
-from ..data.clients import READINGS, Clients, set_aside
+from ..data.clients import READINGS, Clients, keep_own, set_aside
 from ..data.lists import Lists
 from ..data.normalisation import NORMALISE, told_of_scale
 from ..data.partitions import IID, ByOwner, Dirichlet, Listed, Partition, Shards, checked
@@ -518,7 +519,8 @@ class Federation:
 
     def _measured(self, seen: list[tuple[Tensor, Tensor]] | None) -> dict[str, Tensor]:
         """The user's metrics of all logits and targets at once, which those that are no means need."""
-        return measured(self.metrics, *map(torch.cat, zip(*seen, strict=True))) if seen else {}
+        T = len(self.data.test_y)  # not of what clients keep besides
+        return measured(self.metrics, *(torch.cat(column)[:T] for column in zip(*seen, strict=True))) if seen else {}
 
     def correct(self, x: Tensor) -> Tensor:
         """Which test samples the flat parameters `x [d]` classify correctly, `[T]` bool, with `evaluate`'s reading.
@@ -535,9 +537,9 @@ class Federation:
         """Metrics `[a]` of the models `X [a, d]` of these clients (default: all), each on the whole test set.
 
         `accuracy`, `loss` and the user's metrics with the client's own normalisation and batch-norm statistics of its
-        own training data;
-        `own_accuracy` on the test images of its own domain alone, where the source has test owners and each client
-        one; with normalise="client" also `accuracy_target` and `accuracy_pooled`, the other two readings.
+        own training data; `own_accuracy` (`own_loss` where targets are no classes) on its own test data alone
+        (`own_test`), NaN for a client that has none; with normalise="client" also `accuracy_target` and
+        `accuracy_pooled`, the other two readings.
 
         Raises ValueError for an X of another shape and for clients that do not exist.
         """
@@ -548,22 +550,35 @@ class Federation:
         if len(wrong):
             raise ValueError(f"clients={wrong[:10].tolist()} do not exist; use clients from 0 to {self.n - 1}")
         checks.shape("X", X, (len(clients), self.d), f"one row of the model's {self.d:,} parameters for each client")
-        data, domains, columns = self.data, self.data.domains, {}
+        data, own, T, columns = self.data, self.data.own, len(self.data.test_y), {}
         for x, i in zip(X, clients.tolist(), strict=True):
             x, train = x.to(self.device), partial(data.train_chunks, i)
             seen = [] if self.metrics else None
-            loss, hits = self.engine.scores(x, data.test_chunks("own", i), train, seen)
-            row = {"loss": loss.mean()} | self._measured(seen)
+            tests = itertools.chain(data.test_chunks("own", i), data.kept_chunks(i))
+            loss, hits = self.engine.scores(x, tests, train, seen)
+            row = {"loss": loss[:T].mean()} | self._measured(seen)
             if self.classifies:
-                row = {"accuracy": hits.mean()} | row
-            if self.classifies and domains is not None:
-                own = np.flatnonzero(self.source.test_owner == domains[i])
-                row["own_accuracy"] = hits[torch.as_tensor(own).to(hits.device)].mean()
+                row = {"accuracy": hits[:T].mean()} | row
+            if own is not None:
+                name, scores = ("own_accuracy", hits) if self.classifies else ("own_loss", loss)
+                kept = data.kept is not None
+                row[name] = (scores[T:] if kept else scores[torch.as_tensor(own[i]).to(loss.device)]).mean()
             for reading in READINGS[1:] if self.normalise == "client" and self.classifies else ():
                 row[f"accuracy_{reading}"] = self.engine.scores(x, data.test_chunks(reading), train)[1].mean()
             for name, value in row.items():
                 columns.setdefault(name, []).append(value)
         return {name: torch.stack(column) for name, column in columns.items()}
+
+    def own_test(self, client: int) -> tuple[Tensor, Tensor]:
+        """A client's own test data as they are stored, inputs `[T_i, ...]` and labels `[T_i]`; T_i = 0: it has none.
+
+        They are what it keeps with `fc.federation(..., own_test=0.2)`; without that the test samples of its owner, as
+        where a list of test data was given with one entry for each client.
+        """
+        client, own = checks.integer("client", client, 0, self.n - 1), self.data.own
+        rows = torch.as_tensor([] if own is None else own[client], dtype=torch.long, device=self.device)
+        x, y, *_ = self.data.kept or self.test
+        return x[rows], y[rows]
 
     def objective(self, x: Tensor) -> Tensor:
         """F(x): the mean over clients of their mean training losses, the function that federated learning minimises.
@@ -654,6 +669,7 @@ class Federation:
             "compute": str(e.compute),
             "block": self.block,
             **({"drop_last": True} if self.drop_last else {}),
+            **({"own_test": digest(*d.kept[:2], d.kept[2].rows, d.kept[2].ends)} if d.kept is not None else {}),
         }
 
     def fingerprint(self) -> str:
@@ -681,6 +697,7 @@ def federation(
     augment: RandAugment | CropFlip | Callable[[Tensor, torch.Generator], Tensor] | None = None,
     public: checks.Count | None = None,
     validation: bool = False,
+    own_test: Annotated[float, checks.Within(0, 0.999999, open_low=True)] | None = None,
     drop_last: bool = False,
     start: Tensor | Mapping[str, Tensor] | nn.Module | None = None,
     layout: str | None = None,
@@ -715,6 +732,12 @@ def federation(
     public: training samples per class that no client gets, for methods with public data (`fed.public`).
     validation: take validation data from the training set first (`Source.with_validation`), unless the source has
     some; `fed.on_validation()` is then evaluated on them, so that settings need not be chosen on test data.
+    own_test: the share of its own samples that each client keeps as test data, with labels in the proportions of its
+    own to one sample; one at least, but a client of one sample keeps none.  `simulate(..., personal=True)` then has
+    each client's `own_accuracy` on them, in place of that on the test samples of its owner where there are owners;
+    `fed.own_test(i)` gives them.  They are taken after validation and public data, whatever the partition, and are
+    in no client's training data.  The server's metrics, and `accuracy` of clients, are those of the source's test set
+    as before.  `fed.on_validation()` has none of them, as settings are not to be chosen on test data.
     drop_last: leave out the last batch of an epoch where it is smaller than batch_size, as torch's DataLoader does;
     then K_i = local_epochs * floor(N_i / batch_size).  A client with fewer samples than batch_size keeps its one batch.
     Without it only a network with batch norm leaves out a batch, a last one of one sample, which has no variance.
@@ -776,10 +799,13 @@ def federation(
         parts = [part[part >= 0] for part in rows]
     else:
         parts = checked(parts, clients, len(source.train_y), getattr(partition, "overlapping", False))
+    kept = None
+    if own_test is not None:
+        source, parts, kept = keep_own(source, parts, own_test, seed)
     module = models.build(model, source.train_x.shape[1:], source.classes, seed)
     data = Clients.of(
-        source, parts, normalise=normalise, augment=augment, public=aside, seed=seed, device=available(device),
-        dtype=dtype,
+        source, parts, normalise=normalise, augment=augment, public=aside, kept=kept, seed=seed,
+        device=available(device), dtype=dtype,
     )  # fmt: skip
     fed = on_network(data, module, partition, seed, path, compute, block, loss, metrics, start)
     return replace(fed, drop_last=drop_last)

@@ -75,7 +75,7 @@ def checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
     if not isinstance(metrics, Mapping) or not all(isinstance(k, str) and callable(f) for k, f in metrics.items()):
         raise TypeError(f"metrics={metrics!r}; use a mapping name -> function, and {METRIC}")
     for key in metrics:
-        if key in ("loss", "own_accuracy") or key.startswith("accuracy"):
+        if key == "loss" or key.startswith(("accuracy", "own_accuracy", "own_loss")):
             raise ValueError(f"metrics={key!r} is a metric of the federation's already; use another name")
     return dict(metrics)
 
