@@ -19,7 +19,7 @@ from .memory import Drawn, Place, State
 from .objective.network import Federation
 from .objective.protocol import Objective
 from .objective.quadratic import Quadratic
-from .settings import Settings, alone, check_method
+from .settings import Settings, alone, check_batches, check_method
 
 Watch = Callable[[Round, Tensor], None]
 
@@ -94,6 +94,7 @@ def one_round(
         raise TypeError(f"one_round() takes no {unknown[0]!r}; {checks.nearest(unknown[0], SETTINGS)}")
     fed = on(method, fed)
     s = Settings.checked(method, fed, cohort=cohort, rounds=t + 1, **settings)
+    check_batches(method, fed, s, [t])
     place = Place(method, fed, s)
     place.check(state)
     return play(method, fed, state.copy(), t, s, place, watch)

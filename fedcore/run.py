@@ -134,7 +134,7 @@ def simulate(
         momentum=momentum, weighting=weighting, seed=seed,
     )  # fmt: skip
     # where `on_evaluate` may end the run, the rounds before its first look are certain
-    check_batches(method, fed, s, rounds if on_evaluate is None else min(rounds, eval_every))
+    check_batches(method, fed, s, range(rounds if on_evaluate is None else min(rounds, eval_every)))
     if chunk is None and rounds:
         chunk = chunk_size(method, fed, s)
     world = distributed.world()

@@ -139,11 +139,11 @@ class Settings:
         return named | {k: {"by round": list(v)} for k, v in changing.items()}
 
 
-def check_batches(method: Method, fed: Objective, s: Settings, rounds: int) -> None:
+def check_batches(method: Method, fed: Objective, s: Settings, rounds: Sequence[int]) -> None:
     """ValueError where a client of these rounds has batches of 1 sample, which batch norm cannot take."""
-    if rounds == 0 or getattr(fed, "takes_one_sample", True):
+    if not rounds or getattr(fed, "takes_one_sample", True):
         return
-    for t in range(rounds):
+    for t in rounds:
         cohort = np.array(s.cohort_of(t, fed.n))
         work = s.work(method, t, cohort)
         lone = cohort if work.batch_size == 1 else cohort[fed.sizes[cohort] == 1]

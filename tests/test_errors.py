@@ -496,6 +496,42 @@ def test_a_client_of_one_sample_is_named_before_round_0_where_there_is_batch_nor
         fc.one_round(fc.FedAvg(), federation, fc.start(fc.FedAvg(), federation), 0, batch_size=4)
 
 
+class Functional(nn.Module):
+    """Batch norm without a module of batch norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 4), nn.Linear(4, 3)
+
+    def norm(self, z):
+        return nn.functional.batch_norm(z, None, None, training=True)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x.flatten(1))))
+
+
+class Divided(Functional):
+    """One sample's deviation is NaN."""
+
+    def norm(self, z):
+        return (z - z.mean(0)) / z.std(0)
+
+
+@pytest.mark.parametrize("path", ["auto", "sequential"])
+@pytest.mark.parametrize("model", [Functional, Divided])
+def test_a_module_of_the_users_that_divides_by_a_batchs_deviation_is_as_batch_norm(model, path):
+    federation = h.network((8, 9, 17, 5), model(), path=path)
+    assert federation.plan(0, 0, np.arange(4), batch_size=4).counts.max(1).tolist() == [4, 4, 4, 4]
+    assert np.isfinite(run(fc.FedALA(sample=0.5), federation, batch_size=4, rounds=3).final("loss"))
+    lone = h.network((8, 1), model(), path=path)
+    for call in (
+        lambda: run(federation=lone, batch_size=4),
+        lambda: fc.one_round(fc.FedAvg(), lone, fc.start(fc.FedAvg(), lone), 0),
+    ):
+        with pytest.raises(ValueError, match=r"client 1 of round 0 has 1 sample .* no variance"):
+            call()
+
+
 def test_batch_norm_over_the_places_of_a_picture_takes_one_sample():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
     run(federation=h.network((8, 9), model), batch_size=4)

@@ -25,7 +25,7 @@ from ..data.lists import Lists
 from ..data.normalisation import NORMALISE, told_of_scale
 from ..data.partitions import IID, ByOwner, Dirichlet, Listed, Partition, Shards, checked
 from ..data.sources import Source, load
-from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss, OneSample
+from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss
 from ..engine.mapped import maps
 from ..engine.trial import Trial, Unfit, computed, tried
 from ..engine.units import Neurons
@@ -363,14 +363,17 @@ class Federation:
 
     @cached_property
     def takes_one_sample(self) -> bool:
-        """Whether local steps may have batches of one sample: not where batch norm is to divide by its deviation."""
-        if not self.engine.norms:
+        """Whether local steps may have batches of one sample: not where the network divides by their deviation.
+
+        Batch norm does, and so may a module of the user's, which then raises a ValueError or gives NaN.
+        """
+        if not (self.engine.norms or self.engine.one_by_one or self.engine.mapped):
             return True
         try:
-            self.logits(self.x0[None], self.plan(0, 0, np.zeros(1, int), steps=1, batch_size=1), 0)
-        except OneSample:
+            logits = self.logits(self.x0[None], self.plan(0, 0, np.zeros(1, int), steps=1, batch_size=1), 0)
+        except ValueError:
             return False
-        return True
+        return bool(torch.isfinite(logits).all())
 
     def _full(self, Y: Tensor, plan: Plan, k: int, loss: Loss, along: Tensor | None) -> tuple[Tensor, Tensor]:
         """Gradients and losses of the whole local objectives, sums over parts of the clients' samples."""
