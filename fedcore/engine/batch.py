@@ -10,8 +10,8 @@ from torch import Tensor
 from .shapes import PerSample
 
 ONE_SAMPLE = (
-    "a batch of 1 sample has no variance, by which batch norm or a layer like it divides; use batch_size>=2 and clients "
-    "with two samples each or more, or GroupNorm"
+    "a batch of 1 sample has no variance, which batch norm or a layer like it divides by; use batch_size>=2 and "
+    "clients with two samples each or more, or GroupNorm"
 )
 
 
