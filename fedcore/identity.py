@@ -114,6 +114,7 @@ class _Describer:
     def function(self, f: FunctionType) -> Iterable[Any]:
         """A function's code, defaults, and what it takes from around it."""
         used = {k: v for k, v in around(f).items() if self.containers or not _is_container(v)}
+        used |= {f"its {k}": v for k, v in vars(f).items() if is_own(f) and k != "__wrapped__"}
         return f.__code__ if is_own(f) else None, f.__defaults__, f.__kwdefaults__, used
 
 
@@ -133,6 +134,11 @@ def around(f: FunctionType) -> dict[str, Any]:
     package = f.__globals__.get("__package__")
     named = [name for one in sorted(within) for name in ([one, f"{package}.{one}"] if package else [one])]
     return found | {f"import {name}": code for name in named if (code := _source(name))}
+
+
+def stored_globals(f: FunctionType) -> set[str]:
+    """The globals that a function sets."""
+    return {i.argval for code in _codes(f.__code__) for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"}
 
 
 @functools.cache

@@ -10,15 +10,23 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from . import checks
-from .identity import around, digest, is_own
+from .identity import around, digest, is_own, stored_globals
 
 CURE = "let a function without arguments make one for each run, such as on_evaluate=lambda: Stop(2)"
 
@@ -63,15 +71,19 @@ def of_one_run(settings: Mapping[str, Any], keep: Sequence[Any] = ()) -> dict[st
             ) from e
     for name in ("lr", "cohort", "local_steps", "local_epochs", "on_evaluate"):
         if callable(own.get(name)):
-            own[name] = _watched(name, own[name])
+            own[name] = _watched(name, own[name], settings[name])
     if isinstance(own.get("probes"), list | tuple):
-        own["probes"] = [_watched("probes", probe) if callable(probe) else probe for probe in own["probes"]]
+        pairs = zip(own["probes"], settings["probes"], strict=True)
+        own["probes"] = [_watched("probes", probe, given) if callable(probe) else probe for probe, given in pairs]
     return own
 
 
-def _watched(argument: str, f: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which raises RuntimeError once it has written to what stands around it."""
+def _watched(argument: str, f: Callable[..., Any], given: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which raises RuntimeError once it has written to what stands around it, or to itself where its
+    copy is what was given."""
     outside = _outside(f)
+    if f is given and is_own(type(f)):
+        outside["itself"] = lambda: f
     if not outside:
         return f
     before = {name: digest(read()) for name, read in outside.items()}
@@ -92,43 +104,60 @@ def _watched(argument: str, f: Callable[..., Any]) -> Callable[..., Any]:
 def _outside(f: Any) -> dict[str, Callable[[], Any]]:
     """What a function could write to and a copy of it would share, by name: how it is read.
 
-    Of a closure, globals, defaults and classes, all that functions of the user's reach.  Objects of libraries, such as
-    a logger, are not looked into.
+    Of a closure, globals, defaults, attributes of functions and of classes, all that functions of the user's reach.
+    Objects of libraries, such as a logger, are not looked into.
     """
     found: dict[str, Callable[[], Any]] = {}
-    seen, todo = set(), [("", lambda: f)]
+    seen: set[int] = set()
+    todo: list[tuple[str, Callable[[], Any]]] = [("", lambda: f)]  # without a name: what is copied
     while todo:
         name, read = todo.pop()
         value = read()
-        if id(value) in seen:
+        if id(value) in seen or isinstance(value, ModuleType):
             continue
         seen.add(id(value))
         if isinstance(value, functools.partial):
             todo += [("", lambda v=value: v.func), (name or "arguments", lambda v=value: [*v.args, v.keywords])]
         elif isinstance(value, MethodType):
-            todo.append((name, lambda v=value: v.__func__))
-            todo.append((name, lambda v=value: v.__self__))
+            todo += [("", lambda v=value: v.__func__), (name, lambda v=value: v.__self__)]
         elif isinstance(value, FunctionType):
             todo += [(k, _reader(value, k, v)) for k, v in around(value).items()]
-            defaults = [*(value.__defaults__ or ()), value.__kwdefaults__] if is_own(value) else []
-            todo += [("its defaults", lambda d=default: d) for default in defaults]
+            if is_own(value):
+                found |= {k: lambda v=value, k=k: v.__globals__.get(k) for k in stored_globals(value)}
+                found[f"attributes of {named(value)}"] = lambda v=value: _attributes(v)
+                defaults = [*(value.__defaults__ or ()), value.__kwdefaults__]
+                todo += [("its defaults", lambda d=default: d) for default in defaults]
         elif isinstance(value, BuiltinFunctionType) or type(value).__name__ == "method-wrapper":
             todo.append((f"{named(value)} of what it belongs to", lambda v=value: getattr(v, "__self__", None)))
         elif isinstance(value, type):
-            kept = vars(value) if is_own(value) else {}
-            todo += [
-                (f"{value.__name__}.{k}", lambda v=value, k=k: vars(v).get(k))
-                for k, one in kept.items()
-                if not k.startswith("__") or isinstance(one, FunctionType)
-            ]
-        elif not isinstance(value, ModuleType):
+            if is_own(value):
+                found[named(value)] = lambda v=value: _attributes(v)
+                todo += [("", lambda v=v: v) for v in (*vars(value).values(), *value.__bases__)]
+        else:
             own = is_own(type(value))
             if own:
-                todo.append((type(value).__name__, lambda v=value: type(v)))
-            memory = list | dict | set | bytearray | np.ndarray | Tensor | nn.Module | int | float | str | None
-            if name and (own or isinstance(value, memory) or type(value).__module__ == "collections"):
+                todo.append(("", lambda v=value: type(v)))
+            if not name:  # what is copied may hold functions, which are not
+                parts = vars(value) if own and hasattr(value, "__dict__") else value
+                parts = parts.values() if isinstance(parts, dict) else parts
+                todo += [("", lambda v=v: v) for v in parts] if isinstance(parts, Iterable) and _is_plain(parts) else []
+            elif (
+                own or _is_plain(value) or isinstance(value, int | float | str | np.ndarray | Tensor | nn.Module | None)
+            ):
                 found[name] = read
     return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether this is one of Python's own containers."""
+    kinds = list | tuple | dict | set | bytearray | type({}.values())
+    return isinstance(value, kinds) or type(value).__module__ == "collections"
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What somebody has set on a function or a class, beside its functions."""
+    code = FunctionType | staticmethod | classmethod | property | GetSetDescriptorType | MemberDescriptorType
+    return {k: v for k, v in vars(value).items() if not k.startswith("__") and not isinstance(v, code)}
 
 
 def _reader(f: FunctionType, name: str, value: Any) -> Callable[[], Any]:

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import warnings
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 
 import helpers as h
@@ -354,6 +354,51 @@ def closed_over():
     return lambda t, metrics: rule(t, metrics)
 
 
+def by_attribute(t, metrics):
+    by_attribute.count = getattr(by_attribute, "count", 0) + 1
+
+
+def makes_a_global(t, metrics):
+    global MADE_LATER
+    MADE_LATER = t
+
+
+class Holds(Patience):
+    """Whose copy shares the function that it holds."""
+
+    def __init__(self):
+        self.rules = [nonlocal_counter()]
+
+    def __call__(self, t, metrics):
+        return self.rules[0](t, metrics)
+
+
+class Sets(Patience):
+    def __call__(self, t, metrics):
+        type(self).last = t
+
+
+class Alone(Patience):
+    """Who gives itself for a copy."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def decorated():
+    def once(f):
+        called = []
+
+        @wraps(f)
+        def inner(*given):
+            called.append(given)
+            return f(*given)
+
+        return inner
+
+    return once(lambda t, metrics: False)
+
+
 def log():
     rows = {}
     return rows.__setitem__
@@ -365,11 +410,18 @@ WRITERS = {
     "a global number": (lambda: rebinds, "'TIMES'"),
     "a default": (lambda: to_its_default, "'its defaults'"),
     "another function": (lambda: through_another, "'COUNT'"),
-    "a class": (lambda: Shared(2), "'Shared.seen_by_all'"),
+    "a class": (lambda: Shared(2), "'Shared'"),
     "a nonlocal": (nonlocal_counter, "'left'"),
     "an object in a closure": (closed_over, "'rule'"),
     "a partial's list": (lambda: partial(lambda log, t, m: log.append(t), []), "'arguments'"),
     "a mapping's own method": (log, "__setitem__"),
+    "its attribute": (lambda: by_attribute, "'attributes of by_attribute'"),
+    "a new global": (lambda: makes_a_global, "'MADE_LATER'"),
+    "a function in an object": (Holds, "'left'"),
+    "a new attribute of a class": (lambda: Sets(2), "'Sets'"),
+    "what gives itself for a copy": (lambda: Alone(2), "'itself'"),
+    "a decorator": (decorated, "'called'"),
+    "a lambda around a maker's": (lambda: partial(nonlocal_counter()), "'left'"),
 }
 
 
@@ -380,6 +432,9 @@ def test_what_remembers_outside_of_itself_is_refused_and_not_shared(kind):
         lambda **more: fc.sweep(bowls(0), {"lr": [0.1, 0.2]}, seeds=1, **more),
         lambda **more: fc.simulate_many([{"lr": 0.1}, {"lr": 0.2}], bowls(0), **more),
     ):
+        vars(by_attribute).clear()
+        globals().pop("MADE_LATER", None)
+        Sets.last = None
         with pytest.raises(RuntimeError, match=rf"wrote to .*{words}.*on_evaluate=lambda: Stop\(2\)"):
             call(method=fc.FedAvg(), rounds=4, on_evaluate=make())
     fc.simulate(fc.FedAvg(), bowls(0), rounds=2, on_evaluate=make())  # one run may keep a log
