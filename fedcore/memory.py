@@ -101,6 +101,10 @@ class Place:
         self.carrier = Carrier(fed.device) if kept else None
         self.home, self.base = (torch.device("cpu") if host else fed.device for host in (kept, self.hosted))
         self.objective = fed if self.chunk is None else Chunked(fed, self.chunk)
+        if s is not None:
+            m, vectors = -(-s.size // world.size), 1 + len(method.client_state)
+            what = f"the models and states of {m:,} clients in a round ({vectors} x {fed.d:,} numbers each)"
+            check(m * vectors * fed.d * fed.x0.element_size(), self.base, what, "a smaller cohort, or a smaller model")
         self.next: Drawn | None = None  # the round after this one, whose states are on their way
 
     @property

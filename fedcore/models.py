@@ -52,9 +52,12 @@ class Layout:
         return Layout(names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named), frozen, written)
 
     @property
-    def moving(self) -> int:
-        """How many of the d numbers are trained."""
-        return self.d - sum(place.stop - place.start for place in self.frozen)
+    def moving(self) -> Tensor:
+        """Which of the d numbers a run changes, `[d]` bool: what is trained, and the buffers that training carries."""
+        moving = ~self.mask(self.frozen)
+        if self.carried:
+            moving[self.carried] = True
+        return moving
 
     def batch_norm(self) -> list[slice]:
         """The places of all batch-norm parameters, found by the type of their module and not by their name."""

@@ -142,6 +142,27 @@ def test_low_rank_products_are_all_that_is_sent_of_a_frozen_network():
     assert torch.equal(history.params != fed.x0, fed.trained)
 
 
+class Counting(nn.Module):
+    """A buffer of four numbers that training writes and reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 3)
+        self.layer.bias.requires_grad_(False)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x):
+        if self.training:
+            self.seen.add_(0.1)
+        return self.layer(x.flatten(1)) * (1 + self.seen.mean())
+
+
+def test_buffers_that_training_carries_are_sent():
+    fed = h.network(model=Counting())
+    assert fed.d == 16 * 3 + 3 + 4
+    assert fc.FedAvg().cost(fed.layout).up * fed.d == pytest.approx(16 * 3 + 4)
+
+
 def test_a_frozen_network_sends_nothing():
     net = h.small_mlp((1, 4, 4), 3).requires_grad_(False)
     cost = fc.SCAFFOLD().cost(fc.models.Layout.of(net))

@@ -102,22 +102,26 @@ def little(monkeypatch):
     monkeypatch.setattr(room, "free", lambda device: 0)
 
 
-def test_states_that_do_not_fit_are_named_before_they_are_made(little):
+def test_states_that_do_not_fit_are_named_before_they_are_made(little, monkeypatch):
     fed = h.network()
     words = rf"h_i, c_i of FedDC \(5 clients x {fed.d} parameters x 8 bytes each\) take .* GB free; use fewer clients"
-    for call in (lambda: fc.start(fc.FedDC(), fed), lambda: run(fc.FedDC(), fed)):
-        with pytest.raises(MemoryError, match=words):
-            call()
-    run(fc.FedAvg(), fed)  # which has none
+    with pytest.raises(MemoryError, match=words):
+        fc.start(fc.FedDC(), fed)
+    monkeypatch.setattr(room, "free", lambda device: 75 * fed.d)  # a round of three clients fits
+    with pytest.raises(MemoryError, match=words):
+        run(fc.FedDC(), fed, cohort=3)
+    with pytest.raises(MemoryError, match=r"models and states of 5 clients in a round \(3 x .* use a smaller cohort"):
+        run(fc.FedDC(), fed, cohort=5)
+    run(fc.FedAvg(), fed, cohort=5)
 
 
 def test_a_copy_of_the_state_and_models_for_evaluation_are_named_too(monkeypatch):
     fed = h.network()
     states = {method: fc.start(method, fed) for method in (fc.SCAFFOLD(), fc.FedPer())}
     monkeypatch.setattr(room, "LARGE", 0)
-    monkeypatch.setattr(room, "free", lambda device: 0)
+    monkeypatch.setattr(room, "free", lambda device: 30 * fed.d)
     with pytest.raises(MemoryError, match=r"a copy of the state c_i \(5, .* use fc.simulate"):
-        fc.one_round(fc.SCAFFOLD(), fed, states[fc.SCAFFOLD()], 0)
+        fc.one_round(fc.SCAFFOLD(), fed, states[fc.SCAFFOLD()], 0, cohort=1)
     with pytest.raises(MemoryError, match=r"the models of 5 clients .* use personal=False"):
         fc.FedPer().personal(states[fc.FedPer()], fed.layout)
 

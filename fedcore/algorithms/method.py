@@ -82,8 +82,8 @@ class Cost:
 
     @classmethod
     def of(cls, layout: Layout | None, down: float | None = 1, up: float | None = 1, **more: Any) -> Cost:
-        """The cost with `down` and `up` given in vectors of the trained parameters: less where some are frozen."""
-        part = layout.moving / layout.d if layout else 1
+        """The cost with `down` and `up` given in vectors of what a run changes: less of the d where some are frozen."""
+        part = layout.moving.double().mean().item() if layout else 1
         return cls(*(None if v is None else v * part for v in (down, up)), **more)
 
     def __repr__(self) -> str:
@@ -95,13 +95,13 @@ class Cost:
 
 def and_one(layout: Layout | None) -> float:
     """A vector and a number of steps, in vectors."""
-    return 1 + (1 / max(1, layout.moving) if layout else 0)
+    return 1 + (1 / max(1, int(layout.moving.sum())) if layout else 0)
 
 
 def share(layout: Layout | None, mask: Tensor) -> float:
-    """The share of the trained parameters that stand where `mask [d]` is true; of a quadratic all are alike."""
-    if layout is not None and layout.frozen:
-        mask = mask[~layout.mask(layout.frozen)]
+    """The share of what a run changes that stands where `mask [d]` is true; of a quadratic that is all."""
+    if layout is not None:
+        mask = mask[layout.moving]
     return mask.double().mean().item() if len(mask) else 0.0
 
 
