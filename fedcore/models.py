@@ -109,6 +109,13 @@ def flatten(module: nn.Module) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0)
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """A deep copy.  Of tensors that a layer has computed last, as pruned layers keep their weight, the values alone:
+    with their graph they cannot be copied."""
+    held = (value for layer in module.modules() for value in vars(layer).values())
+    return copy.deepcopy(module, {id(v): v.detach().clone() for v in held if isinstance(v, Tensor) and v.grad_fn})
+
+
 def carried(module: nn.Module) -> tuple[str, ...]:
     """The names of the buffers that training writes and later passes read, as `engine.trial` has seen: a client's steps
     carry them on, and the server takes their weighted mean, rounded where they are whole numbers."""

@@ -142,14 +142,19 @@ class Engine:
 
     def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Engine:
         """The engine of the smaller module `to(module)`, made once; `to` is hashable (`submodels.Width`, `Depth`)."""
+        self._known_kinds()
         if to not in self._shrunk:
             self._shrunk[to] = Engine(to(self.module), **self.settings())
         return self._shrunk[to]
 
+    def _known_kinds(self) -> None:
+        if self.trial.alone or self.mapped:
+            what = self.trial.alone or ", ".join(self.unsupported) or "hooks"
+            raise ValueError(f"sub-models need layers of known kinds; the model has {what}")
+
     def neurons(self, aligned: bool = True) -> Neurons:
         """`Neurons.of` the module, walked once; ValueError, too, where only the module itself can be asked."""
-        if self.trial.alone:
-            raise ValueError(f"sub-models need layers of known kinds; the model has {self.trial.alone}")
+        self._known_kinds()
         if aligned not in self._neurons:
             self._neurons[aligned] = Neurons.of(self.module, aligned)
         return self._neurons[aligned]
@@ -394,7 +399,7 @@ class Engine:
     def evaluated(self, x: Flat, train: Callable[[], Chunks]) -> nn.Module:
         """A copy of the module as `evaluate` uses it: the parameters `x [d]`, batch-norm statistics of `train`."""
         params = self._for_evaluation(x, train)
-        module = copy.deepcopy(self.module)
+        module = models.copied(self.module)
         for name, p in models.entries(module):
             p.copy_(params[name])
         for norm in module.modules():
@@ -446,7 +451,7 @@ def _own_copy(module: nn.Module) -> nn.Module:
 
     `functional_call` would leave a plain tensor where the parameter of such a layer was.
     """
-    module, seen = copy.deepcopy(module), set()
+    module, seen = models.copied(module), set()
     for parent in list(module.modules()):
         for name, child in parent._modules.items():
             if id(child) in seen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 
 import torch
@@ -34,7 +33,7 @@ def maps(module: nn.Module, x: Tensor) -> bool:
     Not where it draws random numbers, mixes the samples of a batch, writes to its buffers, branches on its data, or has
     an operation that `torch.vmap` would take one by one.
     """
-    module = copy.deepcopy(module).double().train()
+    module = models.copied(module).double().train()
     x = x.double() if x.is_floating_point() else x
     layout, flat = models.Layout.of(module), models.flatten(module)
     draw = torch.Generator(flat.device).manual_seed(0)

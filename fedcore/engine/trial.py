@@ -10,15 +10,16 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import rng
+from .. import models, rng
 from .batch import Batch
 from .loss import PLAIN
 
@@ -92,7 +93,7 @@ class _Run:
     """
 
     def __init__(self, module: nn.Module, x: Tensor) -> None:
-        self.module, self.x = copy.deepcopy(module), x
+        self.module, self.x = models.copied(module), x
         self.buffers = {name: b.clone() for name, b in self.module.named_buffers()}
         layers = self.module.named_modules()
         self.statistics = {f"{at}.{k}".lstrip(".") for at, m in layers if _is_batch_norm(m) for k in m._buffers}
@@ -258,33 +259,46 @@ def _global_generators() -> tuple[Any, ...]:
     return torch.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
 
 
-def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Callable[[nn.Module], Any]) -> bool:
-    """Whether the paths by rules have the gradients that the module itself has, at two clients' parameters.
+def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
+    """Whether the path that an engine of the module takes through autograd has the gradients that torch computes for
+    the module itself, at two clients' parameters.
 
     A hook, a parametrisation or a forward pass of an instance's own is seen here, and in no layer's kind.  engine:
     makes one of a module.  In float64 where float32 leaves room for doubt.
     """
-    if trial.draws and not any(map(_drops, module.modules())):
-        return True  # what else draws has no rule
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-6)):
-        still = _without_dropout(copy.deepcopy(module).to(dtype))
+        still = _without_dropout(models.copied(module).to(dtype))
         made, inputs = engine(still), x[: SAMPLES - 1]
-        if x.dim() - 1 not in made.axes:
-            return True
+        by_rules = x.dim() - 1 in made.axes
+        if by_rules and trial.draws and not any(map(_drops, still.modules())):
+            return True  # dropout as a function, whose rule draws numbers of its own
         inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
-        start = torch.cat([p.detach().reshape(-1) for p in still.parameters()])
-        draw = torch.Generator(x.device).manual_seed(0)
+        start, draw = models.flatten(still), torch.Generator(x.device).manual_seed(0)
         Y = start + 0.01 * torch.randn(2, len(start), generator=draw, dtype=dtype, device=x.device)
         weights = torch.full((2, len(inputs)), 1 / len(inputs), dtype=dtype, device=x.device)
         labels, counts = torch.zeros(2, len(inputs), dtype=torch.int64, device=x.device), [len(inputs)] * 2
         batch = Batch(torch.stack([inputs, inputs.flip(0)]), labels, weights, counts, [0, 0])
-        want, found = torch.empty_like(Y), torch.empty_like(Y)
-        with rng.seeded(SEED, x.device):
-            made.sequential.gradient(Y, batch, PLAIN, None, want)
-            made.batched.gradient(Y, batch, PLAIN, None, found)
-        if float((found - want).norm()) <= tolerance * float(want.norm()):
+        found, wanted = torch.empty_like(Y), torch.stack([_plainly(still, batch, Y, k, trial) for k in range(2)])
+        (made.batched if by_rules else made.sequential).gradient(Y, batch, PLAIN, None, found)
+        for place in made.layout.frozen:
+            found[:, place] = 0
+        if float((found - wanted).norm()) <= tolerance * float(wanted.norm()):
             return True
     return False
+
+
+def _plainly(module: nn.Module, batch: Batch, Y: Tensor, k: int, trial: Trial) -> Tensor:
+    """The gradient `[d]` of client k's mean cross-entropy, as torch has it of a module that holds the parameters."""
+    module, layout = models.copied(module).train(), models.Layout.of(module)
+    values = models.called_with(module, layout.views(Y[k]))
+    with torch.no_grad():
+        for name, tensor in models.entries(module):
+            tensor.copy_(values[name])
+    with rng.seeded(batch.key[k], Y.device, trial.outside):
+        logits = module(batch.x[k].clone())
+        (PLAIN.client(k, len(logits)).of_samples(logits, batch.y[k], F.cross_entropy) * batch.w[k]).sum().backward()
+    grads = ((t.grad if t.grad is not None else torch.zeros_like(t)) for _, t in models.entries(module))
+    return torch.cat([g.reshape(-1).to(Y.dtype) for g in grads])
 
 
 def _drops(layer: nn.Module) -> bool:

@@ -26,6 +26,7 @@ from ..data.normalisation import NORMALISE, told_of_scale
 from ..data.partitions import IID, ByOwner, Dirichlet, Listed, Partition, Shards, checked
 from ..data.sources import Source, load
 from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss
+from ..engine.choose import is_large
 from ..engine.mapped import maps
 from ..engine.trial import Trial, Unfit, computed, tried
 from ..engine.units import Neurons
@@ -235,7 +236,7 @@ class Federation:
     @checks.arguments
     def with_model(self, change: checks.Function) -> Federation:
         """The same clients and data with the model `change(module)`; what it draws comes from the federation's seed."""
-        module, e = copy.deepcopy(self.engine.module).cpu(), self.engine
+        module, e = models.copied(self.engine.module).cpu(), self.engine
         views = models.called_with(module, self.layout.views(self.x0.cpu()))
         with torch.no_grad():
             for name, tensor in models.entries(module):
@@ -835,7 +836,7 @@ def on_network(
     if compute is not None:
         warn_of_bfloat16(data.device)
     example = data.inputs(data.x[:3])
-    alike = copy.deepcopy(module).to(data.device, data.dtype)  # the user's own is not called
+    alike = models.copied(module).to(data.device, data.dtype)  # the user's own is not called
     try:
         with rng.seeded(seed, data.device):
             logits = alike.eval()(example[:2].clone())
@@ -863,17 +864,25 @@ def on_network(
             f"classes; make its last layer {classes} wide"
         )
     if trial.carried:
-        module = copy.deepcopy(module)
+        module = models.copied(module)
         module.fedcore_carried = alike.fedcore_carried = trial.carried
     if start is not None:
         module = models.started(module, start, data.dtype)
     x0 = models.flatten(module).to(data.device, data.dtype)
     if not torch.isfinite(x0).all():
         raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
-    by_rules = data.x.dim() - 1 in Engine(alike, trial=trial).axes
-    if by_rules and path != "sequential" and not computed(alike, example, trial, partial(Engine, trial=trial)):
-        trial, by_rules = replace(trial, alone=HOOKED), False
+    kind = partial(Engine, trial=trial)
+    by_rules = path != "sequential" and data.x.dim() - 1 in kind(alike).axes
+    if by_rules and not computed(alike, example, trial, kind):
+        trial = replace(trial, alone=HOOKED)
     mapped = not (by_rules or trial.alone or path == "sequential") and maps(alike, example)
+    apart = partial(Engine, trial=replace(trial, alone=trial.alone or "no rules"))  # through the module itself
+    if (trial.alone or not by_rules or is_large(len(x0), data.device)) and not computed(alike, example, trial, apart):
+        raise ValueError(
+            f"the gradients of the model, a {type(module).__name__}, at parameters that it is called with are not "
+            "those of a module that holds these; do without what computes parts of it anew in the backward pass, as "
+            "torch.utils.checkpoint does, and without parameters that are no part of the module"
+        )
     engine = Engine(module, path, compute=compute, block=block, mapped=mapped, trial=trial).to(data.device, data.dtype)
     if loss is not None:
         with torch.no_grad():

@@ -1,0 +1,347 @@
+"""A network is more than its parameters: awkward modules against a loop that a reader would write with torch.optim.SGD.
+
+Each is computed rightly on every path that it is offered, or refused by name before the first round.
+"""
+
+import copy
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import prune
+from torch.utils.checkpoint import checkpoint
+
+import fedcore as fc
+from fedcore import models, rng
+
+ROUNDS, LR, BATCH = 3, 0.3, 4
+X = np.random.default_rng(0).normal(size=(46, 6)).astype(np.float32)
+Y = np.arange(46) % 3
+PARTS = [np.arange(0, 13), np.arange(13, 25), np.arange(25, 37)]
+
+
+class Net(nn.Module):
+    """Two layers, and between them what `inner` does; `parts` are modules, parameters and buffers by name."""
+
+    def __init__(self, inner=lambda net, z: F.relu(z), **parts):
+        super().__init__()
+        self.a, self.o, self.inner = nn.Linear(6, 8), nn.Linear(8, 3), inner
+        for name, part in parts.items():
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+
+    def forward(self, x):
+        return self.o(self.inner(self, self.a(x)))
+
+
+def running(net, z):  # statistics of the user's own, written in place
+    if net.training:
+        net.mean.lerp_(z.mean(0).detach(), 0.2)
+    return torch.relu(z - net.mean)
+
+
+def assigned(net, z):  # the same, by assignment
+    if net.training:
+        net.mean = 0.8 * net.mean + 0.2 * z.mean(0).detach()
+    return torch.relu(z - net.mean)
+
+
+def warm_up(net, z):  # a whole number
+    if net.training:
+        net.seen += 1
+    return torch.relu(z) * (net.seen.to(z.dtype) / 5).clamp(max=1)
+
+
+def codebook(net, z):  # exponential moving averages of what is assigned to each code
+    near = torch.cdist(z, net.codes).argmin(1)
+    if net.training:
+        with torch.no_grad():
+            for k in near.unique():
+                net.codes[k] = 0.9 * net.codes[k] + 0.1 * z[near == k].mean(0)
+    return z + net.codes[near]
+
+
+def layer_drop(net, z):
+    return z if net.training and random.random() < 0.5 else z + torch.relu(net.h(z))
+
+
+def numpy_noise(net, z):
+    return torch.relu(z) * float(np.random.uniform(0.5, 1.5)) if net.training else torch.relu(z)  # noqa: NPY002
+
+
+def torch_noise(net, z):
+    return torch.relu(z + 0.1 * torch.randn_like(z)) if net.training else torch.relu(z)
+
+
+def hooked(where):
+    def make():
+        net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        if where == "output":
+            net[0].register_forward_hook(lambda layer, given, out: 2 * out)
+        elif where == "input":
+            net[2].register_forward_pre_hook(lambda layer, given: (given[0] + 1,))
+        else:
+            net[0].register_full_backward_hook(lambda layer, into, out: (None if into[0] is None else 2 * into[0],))
+            net[2].register_full_backward_hook(lambda layer, into, out: (2 * into[0],))
+        return net
+
+    return make
+
+
+def own_forward():  # an instance's forward that is not its kind's
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    layer = net[1]
+    layer.forward = lambda z: torch.tanh(z)
+    return net
+
+
+def pruned():
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    prune.l1_unstructured(net[0], "weight", 0.5)
+    return net
+
+
+def tied():
+    net = Net(lambda net, z: F.relu(net.b(F.relu(z))), b=nn.Linear(8, 8), c=nn.Linear(8, 8))
+    net.c.weight = net.b.weight
+    net.inner = lambda net, z: net.c(F.relu(net.b(F.relu(z))))
+    return net
+
+
+class Doubling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z):
+        return 2 * z
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g  # on purpose not the derivative
+
+
+def parametrised(how):
+    def make():
+        net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        how(net[0])
+        return net
+
+    return make
+
+
+def checkpointed(net, z):
+    return checkpoint(lambda z: torch.relu(net.h(z)), z, use_reentrant=False)
+
+
+STATEFUL = {
+    "running statistics": lambda: Net(running, mean=torch.zeros(8)),
+    "running statistics, assigned": lambda: Net(assigned, mean=torch.zeros(8)),
+    "a warm-up counter": lambda: Net(warm_up, seen=torch.zeros((), dtype=torch.int64)),
+    "a codebook": lambda: Net(codebook, codes=torch.linspace(-1, 1, 24).reshape(3, 8)),
+    "instance norm with statistics": lambda: Net(
+        lambda net, z: net.n(z.view(len(z), 2, 4)).flatten(1), n=nn.InstanceNorm1d(2, track_running_stats=True)
+    ),
+    "spectral norm": parametrised(nn.utils.parametrizations.spectral_norm),
+}
+RANDOM = {
+    "layer drop": lambda: Net(layer_drop, h=nn.Linear(8, 8)),
+    "NumPy's noise": lambda: Net(numpy_noise),
+    "torch's noise": lambda: Net(torch_noise),
+    "dropout": lambda: Net(lambda net, z: net.drop(F.relu(z)), drop=nn.Dropout(0.3)),
+    "dropout as a function": lambda: Net(lambda net, z: F.dropout(F.relu(z), 0.3, net.training)),
+}
+PLAIN = {
+    "a forward hook": hooked("output"),
+    "a pre-hook": hooked("input"),
+    "a backward hook": hooked("gradient"),
+    "a forward of its own": own_forward,
+    "weight norm": parametrised(nn.utils.parametrizations.weight_norm),
+    "orthogonal": parametrised(nn.utils.parametrizations.orthogonal),
+    "pruned": pruned,
+    "tied": tied,
+    "a layer twice": lambda: Net(lambda net, z: F.relu(net.h(F.relu(net.h(z)))), h=nn.Linear(8, 8)),
+    "an unused layer": lambda: Net(h=nn.Linear(8, 8)),
+    "a parameter outside of layers": lambda: Net(lambda net, z: F.relu(z) * net.s, s=nn.Parameter(torch.tensor(0.7))),
+    "a buffer that nobody writes": lambda: Net(lambda net, z: F.relu(z + net.shift), shift=torch.ones(8)),
+    "a buffer that nobody reads": lambda: Net(
+        lambda net, z: (net.last.copy_(z.detach().mean(0)), F.relu(z))[1], last=torch.zeros(8)
+    ),
+    "batch norm": lambda: Net(lambda net, z: F.relu(net.n(z)), n=nn.BatchNorm1d(8)),
+    "centred over the batch": lambda: Net(lambda net, z: F.relu(z - z.mean(0))),
+    "control flow by the data": lambda: Net(lambda net, z: F.relu(z) if z.sum() > 0 else torch.tanh(z)),
+    "a function with its own derivative": lambda: Net(lambda net, z: Doubling.apply(F.relu(z))),
+    "written over its input": lambda: Net(lambda net, z: F.relu(z.mul_(0.5), inplace=True)),
+    "a counter that nobody reads": lambda: Net(lambda net, z: (setattr(net, "calls", 1), F.relu(z))[1]),
+    "a part without a gradient": lambda: Net(lambda net, z: torch.as_tensor(z.detach().numpy())),
+    "a frozen layer": lambda: Net(lambda net, z: F.relu(net.h(z)), h=nn.Linear(8, 8).requires_grad_(False)),
+}
+REFUSED = {
+    "two rows a sample": (lambda: Net(lambda net, z: z.reshape(-1, 4), o=nn.Linear(4, 3)), "one row a sample"),
+    "a batch of one loses its axis": (lambda: Net(lambda net, z: F.relu(z).squeeze()), "squeeze"),
+    "one row for all": (lambda: Net(lambda net, z: z.mean(0)), "one row a sample"),
+    "a parameter that is written": (
+        lambda: Net(lambda net, z: (net.a.weight.data.mul_(0.9), F.relu(z))[1]), "writes to its parameter 'a.weight'",
+    ),
+    "hidden state in an attribute": (
+        lambda: Net(lambda net, z: (setattr(net, "h", net.h + 1), F.relu(z) * net.h)[1], h=0), "attribute 'h'",
+    ),
+    "not initialised": (lambda: nn.Sequential(nn.LazyLinear(3)), "LazyLinear"),
+    "a generator of its own": (
+        lambda: Net(lambda net, z: F.relu(z) * float(net.g.uniform(0.5, 1.5)), g=np.random.default_rng(0)),
+        "gives other logits each time",
+    ),
+    "another tuple": (lambda: Net(lambda net, z: (z, z)), "does not take inputs|returns a tuple"),
+    "renormalised by running statistics": (lambda: Net(lambda net, z: net.n(z), n=Renorm(8)), "running statistics"),
+}  # fmt: skip
+
+
+class Renorm(nn.BatchNorm1d):
+    def forward(self, z):
+        out = super().forward(z)
+        return out * self.running_var.sqrt() if self.training else out
+
+
+def built(make):
+    torch.manual_seed(0)
+    module = make()
+    if "calls" in str(module):
+        module.calls = 0
+    return module
+
+
+def federation(module, **more):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fc.federation(
+            ((X, Y), (X[:9], Y[:9])), partition=PARTS, model=module, seed=0, dtype=torch.float64, **more
+        )
+
+
+def run(fed, **more):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        work = {"rounds": ROUNDS, "lr": LR, "batch_size": BATCH, "local_epochs": 1, "eval_every": ROUNDS}
+        return fc.simulate(fc.FedAvg(), fed, **work | more)
+
+
+def by_hand(module, fed, draws=False):
+    """FedAvg one client after another: torch.optim.SGD, and the mean of all floating states."""
+    server = models.copied(module).double()
+    x, y = torch.tensor(X, dtype=torch.float64), torch.tensor(Y)
+    for t in range(ROUNDS):
+        plan, left = fed.plan(0, t, np.arange(3), epochs=1, batch_size=BATCH), []
+        for row in np.argsort(plan.clients):
+            net = models.copied(server).train()
+            optimiser = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], LR)
+            for k in range(int(plan.steps[row])):
+                picked = plan.indices[k, row][: int(plan.counts[k, row])]
+                key = int(rng.words(plan.keys[row], rng.DROPOUT, k)[0]) & 0x7FFFFFFFFFFFFFFF
+                optimiser.zero_grad()
+                if draws:
+                    torch.manual_seed(key)
+                    random.seed(key)
+                    np.random.seed(key % 2**32)  # noqa: NPY002
+                F.cross_entropy(net(x[picked]), y[picked]).backward()
+                optimiser.step()
+            left.append(net.state_dict())
+        mean = {k: torch.stack([s[k].double() for s in left]).mean(0) for k in left[0]}
+        server.load_state_dict({k: v.round().to(left[0][k].dtype) if not left[0][k].is_floating_point() else v
+                                for k, v in mean.items()})  # fmt: skip
+    return server
+
+
+def paths_of(module):
+    """The paths that a module can be forced on."""
+    for path in ("auto", "sequential", "batched", "written"):
+        try:
+            yield path, federation(module, path=path)
+        except ValueError:
+            if path in ("auto", "sequential"):
+                raise
+
+
+@pytest.mark.parametrize("kind", [*STATEFUL, *RANDOM, *PLAIN])
+def test_a_module_is_trained_as_one_client_after_another_would_be_by_hand(kind):
+    module = built({**STATEFUL, **RANDOM, **PLAIN}[kind])
+    before = copy.deepcopy(module.state_dict())
+    states = (torch.get_rng_state(), random.getstate(), repr(np.random.get_state()))  # noqa: NPY002
+    for path, fed in paths_of(module):
+        history = run(fed)
+        assert torch.equal(torch.get_rng_state(), states[0])
+        assert (random.getstate(), repr(np.random.get_state())) == states[1:]  # noqa: NPY002
+        if kind in RANDOM and path != "sequential" and not fed.engine.one_by_one:
+            continue  # dropout by a rule draws numbers of its own; that it is seeded, other tests see
+        with torch.random.fork_rng():
+            want = by_hand(module, fed, draws=kind in RANDOM)
+        random.setstate(states[1])
+        np.random.seed(0)  # noqa: NPY002
+        states = (torch.get_rng_state(), random.getstate(), repr(np.random.get_state()))  # noqa: NPY002
+        found = fed.module(history.params).network
+        for name, p in want.named_parameters():
+            torch.testing.assert_close(
+                dict(found.named_parameters())[name], p, rtol=1e-9, atol=1e-9, msg=f"{path}: {name}"
+            )
+        if kind in STATEFUL:
+            for name, b in want.named_buffers():
+                torch.testing.assert_close(dict(found.named_buffers())[name], b, rtol=1e-9, atol=1e-9)
+        assert torch.equal(run(fed).params, history.params), "two equal runs differ"
+        torch.testing.assert_close(run(fed, chunk=1).params, history.params, rtol=1e-9, atol=1e-9)
+    after = module.state_dict()
+    assert all(torch.equal(after[k], before[k]) for k in before), "the user's module was changed"
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_computed_is_refused_before_the_first_round(kind):
+    make, said = REFUSED[kind]
+    with pytest.raises(ValueError, match=said):
+        federation(built(make))
+
+
+def test_a_layer_that_is_computed_anew_in_the_backward_pass_is_read_by_its_rule_or_refused():
+    """By then the module holds its own parameters again, and no client's."""
+    module = built(lambda: Net(checkpointed, h=nn.Linear(8, 8)))
+    fed = federation(module)
+    want = by_hand(module, fed)
+    torch.testing.assert_close(fed.module(run(fed).params).network.a.weight, want.a.weight, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match=r"torch\.utils\.checkpoint"):
+        federation(module, path="sequential")
+
+
+@pytest.mark.parametrize("kind", ["layer drop", "NumPy's noise", "running statistics", "a warm-up counter"])
+def test_such_a_run_goes_on_from_a_checkpoint_to_the_bit(kind, tmp_path):
+    module = built({**STATEFUL, **RANDOM}[kind])
+    fed = federation(module)
+    run(fed, rounds=2, checkpoint_dir=tmp_path)
+    random.seed(99)
+    assert torch.equal(run(fed, checkpoint_dir=tmp_path).params, run(fed).params)
+
+
+def test_noise_in_evaluation_is_the_same_in_two_equal_runs():
+    for make in (
+        lambda: Net(lambda net, z: F.dropout(F.relu(z), 0.5, True)),
+        lambda: Net(lambda net, z: F.relu(z + torch.randn_like(z))),
+        lambda: Net(lambda net, z: F.relu(z) * random.random()),
+    ):
+        fed = federation(built(make))
+        first = run(fed, eval_every=1)
+        torch.manual_seed(1)
+        random.seed(1)
+        assert run(fed, eval_every=1).rows == first.rows
+
+
+def test_a_model_by_name_is_tried_too_and_keeps_its_path():
+    for name in ("mlp", "cnn", "thesis_cnn_small"):
+        assert fc.federation("digits", clients=3, model=name).engine.chosen(torch.device("cpu")) == "written"
+    assert models.carried(fc.federation("digits", clients=3, model="mlp").engine.module) == ()
+
+
+@pytest.mark.parametrize("method", [fc.HeteroFL(), fc.FedRolex(), fc.FedDSE()])
+@pytest.mark.parametrize("kind", ["a forward hook", "weight norm", "pruned", "tied", "a layer twice", "spectral norm"])
+def test_sub_models_of_such_a_module_are_refused_by_name(kind, method):
+    fed = federation(built({**STATEFUL, **PLAIN}[kind]))
+    with pytest.raises(ValueError, match=r"layer|shares"):
+        fc.simulate(method, fed, rounds=1)
