@@ -23,6 +23,11 @@ import torch
 from torch import Tensor
 
 MOST = 10**9  # of anything that is counted
+OTHERWISE = {  # names that other packages have for it
+    "alpha": "q", "concentration": "q", "topology": "mixing", "graph": "mixing", "dataset": "source", "data": "source",
+    "num_clients": "clients", "n_clients": "clients", "learning_rate": "lr", "epochs": "local_epochs",
+    "num_rounds": "rounds", "random_state": "seed", "transform": "augment", "criterion": "loss",
+}  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,7 +83,7 @@ def shape(name: str, value: Any, wanted: tuple[int, ...], hint: str) -> None:
 
 def nearest(key: Any, known: Collection[str]) -> str:
     """A remedy for an unknown key."""
-    near = difflib.get_close_matches(str(key), list(known), 1, 0.5)
+    near = [OTHERWISE[key]] if OTHERWISE.get(key) in known else difflib.get_close_matches(str(key), list(known), 1, 0.5)
     return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
 
 
@@ -170,12 +175,32 @@ Folder = Annotated[
 ]
 Vector = Annotated[Tensor, Kind(lambda value: isinstance(value, Tensor) and value.ndim == 1, "a vector [d], a tensor")]
 FloatType = Annotated[
-    torch.dtype, Kind(lambda value: str(value) in ("torch.float32", "torch.float64"), "torch.float32 or torch.float64")
+    torch.dtype,
+    Kind(
+        lambda value: isinstance(value, torch.dtype) and value in (torch.float32, torch.float64),
+        "torch.float32 or torch.float64",
+    ),
 ]
 Device = Annotated[
     str | torch.device, Kind(lambda value: isinstance(value, str | torch.device), "'cpu', 'cuda' or 'cuda:1'")
 ]
 Mapped = Annotated[Mapping, Kind(lambda value: isinstance(value, Mapping), "a mapping")]
+
+
+class Named:
+    """A base whose classes say of a keyword that they do not have what it may be meant to be."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        known = inspect.signature(cls.__init__).parameters if kwargs else {}
+        if kwargs and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+            _known(cls.__name__, kwargs, [name for name in known if name != "self"])
+        return super().__new__(cls)
+
+
+def _known(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{function}() takes no {name!r}; {nearest(name, known)}")
 
 
 def fields(instance: Any) -> None:
@@ -191,8 +216,8 @@ def arguments(function: F) -> F:
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        for name in [] if takes_any else [name for name in kwargs if name not in signature.parameters]:
-            raise TypeError(f"{function.__name__}() takes no {name!r}; {nearest(name, signature.parameters)}")
+        if not takes_any:
+            _known(function.__name__, kwargs, signature.parameters)
         try:
             given = signature.bind(*args, **kwargs)
         except TypeError as e:

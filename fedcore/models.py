@@ -11,9 +11,10 @@ import copy
 import inspect
 import itertools
 import math
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -21,7 +22,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from . import checks, rng
+from .data.arrays import as_array
 
+Shape = Annotated[
+    Sequence[int],
+    checks.Kind(lambda value: _whole(value) and len(value) > 0, "the shape of a sample, such as (1, 28, 28)"),
+]
+Widths = Annotated[Sequence[int], checks.Kind(lambda value: _whole(value), "a sequence of whole numbers from 1 on")]
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -235,12 +242,21 @@ def projected(model: str | Callable = "cnn", dim: checks.Count = 256) -> Callabl
     return make
 
 
-def logistic(shape: Sequence[int], classes: int) -> nn.Module:
+def _whole(values: Any) -> bool:
+    """Whether these are whole numbers from 1 on."""
+    return isinstance(values, Sequence | np.ndarray) and all(
+        isinstance(v, numbers.Integral) and not isinstance(v, bool) and v >= 1 for v in values
+    )
+
+
+@checks.arguments
+def logistic(shape: Shape, classes: checks.Count) -> nn.Module:
     """Multinomial logistic regression on the flattened input (7,850 parameters for 28x28 and 10 classes)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (200, 200)) -> nn.Module:
+@checks.arguments
+def mlp(shape: Shape, classes: checks.Count, hidden: Widths = (200, 200)) -> nn.Module:
     """Fully connected ReLU network; the default is the 784-200-200-10 of the FedAvg paper (199,210)."""
     widths = [math.prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
@@ -249,7 +265,8 @@ def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (200, 200)) 
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
-def digit_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def digit_cnn(shape: Shape, classes: checks.Count) -> nn.Module:
     """A small CNN for 8x8 digits: two 3x3 convolutions (16, 32), each halved by pooling (6,090 parameters)."""
     _expect("digit_cnn", shape, (1, 8, 8))
     return nn.Sequential(
@@ -259,7 +276,8 @@ def digit_cnn(shape: Sequence[int], classes: int) -> nn.Module:
     )  # fmt: skip
 
 
-def femnist_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def femnist_cnn(shape: Shape, classes: checks.Count) -> nn.Module:
     """The FedUp study's FEMNIST CNN, reading (A): 320 flattened features -> classes (25,182 for 62 classes)."""
     _expect("femnist_cnn", shape, (1, 28, 28))
     return nn.Sequential(
@@ -269,11 +287,12 @@ def femnist_cnn(shape: Sequence[int], classes: int) -> nn.Module:
     )  # fmt: skip
 
 
-def lenet(
-    shape: Sequence[int], classes: int, channels: Sequence[int] = (64, 64), hidden: Sequence[int] = (384, 192)
-) -> nn.Module:
+@checks.arguments
+def lenet(shape: Shape, classes: checks.Count, channels: Widths = (64, 64), hidden: Widths = (384, 192)) -> nn.Module:
     """The CIFAR LeNet of the FedDyn study: two 5x5 convolutions, two hidden layers (797,962 for 10 classes)."""
     _expect("lenet", shape, (3, 32, 32))
+    _many("channels", channels, 2)
+    _many("hidden", hidden, 2)
     (a, b), (c, e) = channels, hidden
     return nn.Sequential(
         nn.Conv2d(3, a, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -282,7 +301,8 @@ def lenet(
     )  # fmt: skip
 
 
-def cifar_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def cifar_cnn(shape: Shape, classes: checks.Count) -> nn.Module:
     """A CNN for a few CPU cores: four times as fast as `lenet` with as many channels (57,770 for 10 classes).
 
     A 5x5 convolution (16, stride 2) halved by pooling, a 3x3 convolution (32), then 800-64-classes; 3x32x32.
@@ -295,7 +315,8 @@ def cifar_cnn(shape: Sequence[int], classes: int) -> nn.Module:
     )  # fmt: skip
 
 
-def digit_model(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def digit_model(shape: Shape, classes: checks.Count) -> nn.Module:
     """FedBN's digit network (Li et al. 2021), with batch norm behind each layer but the last (14,219,210).
 
     Three 5x5 convolutions (64, 64, 128; the first two halved by pooling), then 6272-2048-512-classes; 3x28x28.
@@ -304,7 +325,8 @@ def digit_model(shape: Sequence[int], classes: int) -> nn.Module:
     return _normed(shape, classes, (64, 64, 128), (2048, 512))
 
 
-def digit_model_small(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def digit_model_small(shape: Shape, classes: checks.Count) -> nn.Module:
     """`digit_model` with 8, 8, 16 channels and 64-32 features, for any image of at least 4x4 (24,546 for 3x16x16)."""
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(f"digit_model_small needs images [C, H, W] of at least 4x4, the data has {tuple(shape)}")
@@ -322,7 +344,13 @@ def _normed(shape: Sequence[int], classes: int, channels: Sequence[int], feature
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
-def resnet18_gn(shape: Sequence[int], classes: int, stem: str = "imagenet", groups: int = 2) -> nn.Module:
+@checks.arguments
+def resnet18_gn(
+    shape: Shape,
+    classes: checks.Count,
+    stem: Annotated[str, checks.OneOf(("imagenet", "3x3"))] = "imagenet",
+    groups: checks.Count = 2,
+) -> nn.Module:
     """ResNet18 with GroupNorm(2 groups) for BatchNorm (11,181,642 parameters for 10 classes).
 
     `stem="imagenet"`: 7x7 stride 2 and max-pool, as the FedDyn study (and, following it, FedUp) uses even on 32x32
@@ -330,6 +358,9 @@ def resnet18_gn(shape: Sequence[int], classes: int, stem: str = "imagenet", grou
     """
     if len(shape) != 3:
         raise ValueError(f"resnet18_gn needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
+
+    if 64 % groups:
+        raise ValueError(f"groups={groups} does not divide 64 channels; use 1, 2, 4, 8, 16, 32 or 64")
 
     def norm(c: int) -> nn.Module:
         return nn.GroupNorm(groups, c)
@@ -347,10 +378,8 @@ def resnet18_gn(shape: Sequence[int], classes: int, stem: str = "imagenet", grou
 
     if stem == "imagenet":
         head = [nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False), norm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    elif stem == "3x3":
-        head = [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), norm(64), nn.ReLU()]
     else:
-        raise ValueError(f"stem={stem!r} is not known; use 'imagenet' or '3x3'")
+        head = [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), norm(64), nn.ReLU()]
     widths = [64, 64, 128, 256, 512]
     stages = [
         layer
@@ -364,22 +393,27 @@ def resnet18_gn(shape: Sequence[int], classes: int, stem: str = "imagenet", grou
     return net
 
 
-def resnet18_gn_3x3(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def resnet18_gn_3x3(shape: Shape, classes: checks.Count) -> nn.Module:
     """`resnet18_gn` with the 3x3 stem."""
     return resnet18_gn(shape, classes, stem="3x3")
 
 
-def thesis_mlp(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def thesis_mlp(shape: Shape, classes: checks.Count) -> nn.Module:
     """The fully connected network of the FedDSE study, section 3.1.2: 50 and 24 hidden units (40,724 on 28x28)."""
     return mlp(shape, classes, hidden=(50, 24))
 
 
-def thesis_cnn(shape: Sequence[int], classes: int, widths: Sequence[int] = (64, 128, 256, 512)) -> nn.Module:
+@checks.arguments
+def thesis_cnn(shape: Shape, classes: checks.Count, widths: Widths = (64, 128, 256, 512)) -> nn.Module:
     """The CNN of the FedDSE/FedGSE study, which is HeteroFL's `Conv` (1,556,874 parameters on 1x28x28, 10 classes).
 
     Four blocks [3x3 convolution, scaler, batch norm, ReLU, 2x2 max-pool], the last without its pool, then global
     average pooling and a linear layer.  The study draws a pool in every block; the public code removes the last.
     """
+    if not len(widths):
+        raise ValueError("widths=() has no block; use one width for each block, such as (64, 128)")
     if len(shape) != 3 or min(shape[1:]) < 2 ** (len(widths) - 1):
         raise ValueError(f"thesis_cnn needs images [C, H, W], H, W >= {2 ** (len(widths) - 1)}, not {tuple(shape)}")
     layers: list[nn.Module] = []
@@ -388,15 +422,18 @@ def thesis_cnn(shape: Sequence[int], classes: int, widths: Sequence[int] = (64, 
     return nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
 
 
-def thesis_cnn_small(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def thesis_cnn_small(shape: Shape, classes: checks.Count) -> nn.Module:
     """`thesis_cnn` with three blocks of 16, 32, 64 channels: its sibling for 8x8 digits (24,170 parameters)."""
     return thesis_cnn(shape, classes, widths=(16, 32, 64))
 
 
-def preact_resnet(shape: Sequence[int], classes: int, blocks: Sequence[int]) -> nn.Module:
+@checks.arguments
+def preact_resnet(shape: Shape, classes: checks.Count, blocks: Widths) -> nn.Module:
     """The pre-activation ResNet of HeteroFL: 3x3 stem without pool, stages of 64, 128, 256, 512, `blocks` each."""
     if len(shape) != 3:
         raise ValueError(f"a ResNet needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
+    _many("blocks", blocks, 4)
     widths, layers = [64, 64, 128, 256, 512], [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False)]
     for s, (a, b) in enumerate(itertools.pairwise(widths)):
         layers += [PreAct(a, b, 1 if s == 0 else 2), *(PreAct(b, b, 1) for _ in range(blocks[s] - 1))]
@@ -404,12 +441,14 @@ def preact_resnet(shape: Sequence[int], classes: int, blocks: Sequence[int]) -> 
     return nn.Sequential(*layers, *head)
 
 
-def preact_resnet18(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def preact_resnet18(shape: Shape, classes: checks.Count) -> nn.Module:
     """The FedDSE/FedGSE study's ResNet18 (11,172,170 parameters for RGB and 10 classes, 11,218,340 for 100)."""
     return preact_resnet(shape, classes, (2, 2, 2, 2))
 
 
-def preact_resnet34(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def preact_resnet34(shape: Shape, classes: checks.Count) -> nn.Module:
     """The FedDSE/FedGSE study's ResNet34 (21,377,800 parameters for RGB and 200 classes)."""
     return preact_resnet(shape, classes, (3, 4, 6, 3))
 
@@ -427,14 +466,16 @@ class CharLSTM(nn.Module):
         return self.classifier(self.lstm(self.embedding(x))[0][:, -1])
 
 
-def lstm(shape: Sequence[int], classes: int, embedding: int = 8, hidden: int = 100) -> nn.Module:
+@checks.arguments
+def lstm(shape: Shape, classes: checks.Count, embedding: checks.Count = 8, hidden: checks.Count = 100) -> nn.Module:
     """The next-character LSTM of the Shakespeare task: 80 symbols, 8-dimensional embedding, 2x100 (133,520)."""
     if len(shape) != 1:
         raise ValueError(f"lstm takes sequences of symbols [L], the data has {tuple(shape)}; use model='cnn' or 'mlp'")
     return CharLSTM(classes, embedding, hidden)
 
 
-def cnn(shape: Sequence[int], classes: int) -> nn.Module:
+@checks.arguments
+def cnn(shape: Shape, classes: checks.Count) -> nn.Module:
     """The study's network for this image size: 8x8 digit CNN, 28x28 FEMNIST CNN, 32x32 RGB LeNet, digit domains."""
     nets = {(1, 8, 8): digit_cnn, (1, 28, 28): femnist_cnn, (3, 32, 32): lenet}
     nets |= {(3, 16, 16): digit_model_small, (3, 28, 28): digit_model}
@@ -490,9 +531,11 @@ def build(
     """A module for inputs `shape` and `classes` outputs; named models are initialised from `seed` alone.
 
     `model` is a name in `MODELS`, a function `(shape, classes) -> nn.Module`, or a module of yours, which keeps the
-    weights it has.  Raises ValueError for an unknown name and for modules that are lazy, wrapped in DataParallel, or
-    compiled by torch.jit, TypeError for anything else.
+    weights it has.  Raises ValueError for an unknown name, a seed below 0, and for modules that are lazy, wrapped in
+    DataParallel, compiled by torch.jit, or have parameters that are no real floating-point numbers, TypeError for
+    anything else.
     """
+    checks.integer("seed", seed, 0)
     if isinstance(model, nn.Module):
         return _checked(model)
     if isinstance(model, str):
@@ -526,6 +569,14 @@ def _checked(module: nn.Module) -> nn.Module:
                 f"the model has no parameters yet in its {what}; call it once on an example, or give the layer its "
                 "number of inputs"
             )
+        for at, p in part.named_parameters(prefix=name, recurse=False):
+            if not nn.parameter.is_lazy(p) and not p.is_floating_point():
+                raise ValueError(
+                    f"the model's parameter {at!r} is {p.dtype}; use real floating-point numbers, such as real and "
+                    "imaginary part as two parameters, and a buffer for what is not trained"
+                )
+            if p.is_meta or p.layout != torch.strided:
+                raise ValueError(f"the model's parameter {at!r} is {p.layout} on {p.device}; give it dense values")
         if isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel):
             raise ValueError(f"the model is wrapped in {what}; give the module inside it, {name or 'model'}.module")
         if isinstance(part, torch.jit.ScriptModule):
@@ -549,7 +600,7 @@ def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module,
     known, layout = module.state_dict(), Layout.of(module)
     if isinstance(start, Tensor | np.ndarray):
         checks.shape("start", start, (layout.d,), f"a flat vector of this model's {layout.d:,} parameters")
-        start = layout.views(torch.as_tensor(start).detach())
+        start = layout.views(torch.as_tensor(as_array(start)))
     if not isinstance(start, Mapping):
         raise TypeError(
             f"start={type(start).__name__}; use a flat vector [d] such as history.params, a state_dict, or a "
@@ -565,13 +616,20 @@ def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module,
             f"named {', '.join(layout.names[:5])}{', ...' if len(layout.names) > 5 else ''}"
         )
     for name, value in start.items():
-        value, place = torch.as_tensor(value), known[name]
+        value, place = torch.as_tensor(as_array(value)), known[name]
+        if value.is_complex():
+            raise ValueError(f"start holds complex numbers in {name!r}; give real ones")
         checks.shape(f"start[{name!r}]", value, tuple(place.shape), "values of the same architecture")
         if not torch.isfinite(value).all():
             raise ValueError(f"start holds NaN or infinity in {name!r}; give finite numbers")
         with torch.no_grad():
             place.copy_(value)
     return module
+
+
+def _many(name: str, values: Sequence[int], wanted: int) -> None:
+    if len(values) != wanted:
+        raise ValueError(f"{name}={tuple(values)} has {len(values)} numbers; use {wanted}")
 
 
 def _expect(name: str, shape: Sequence[int], wanted: tuple[int, ...]) -> None:

@@ -20,7 +20,7 @@ from .models import MODELS, Heads, Layout, Scaler
 
 
 @dataclass(frozen=True)
-class Width:
+class Width(checks.Named):
     """module -> the module with the first ceil(ratio * width) units of each stream; `scaled`: its scalers have rate
     `ratio` (else 1)."""
 
@@ -58,7 +58,7 @@ class Width:
 
 
 @dataclass(frozen=True)
-class Depth:
+class Depth(checks.Named):
     """A network with heads -> its first `stages` stages and heads."""
 
     stages: checks.Count

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import checks, rng, room
+from .data.arrays import as_array
 
 Lists = tuple[np.ndarray, np.ndarray]
 """Neighbours `[n, k]` and their weights `[n, k]`; a client stands in its own list, an index may stand there twice."""
@@ -73,7 +75,7 @@ class Mixing:
         return gap(self.dense())
 
 
-class Topology:
+class Topology(checks.Named):
     """A graph on n clients with its weights.  varies: drawn anew each round.  degree: neighbours a client, if fixed."""
 
     varies: bool = False
@@ -193,10 +195,11 @@ class DirectedRandom(Topology):
 class Graph(Topology):
     """Any undirected graph with Metropolis weights: w_ij = 1 / (1 + max(deg_i, deg_j)), the rest on the diagonal.
 
-    graph: a networkx graph, or pairs of client numbers.  Nodes that are the numbers 0, ..., n - 1 keep them, others
-    are numbered in the graph's order.  Weights of edges and loops at a node are not used.
+    graph: a networkx graph whose nodes are the clients' numbers 0, ..., n - 1, or pairs of them.  Weights of a
+    networkx graph's edges and loops at a node are not used.
 
-    Raises ValueError for a graph that is directed, disconnected, or has no edge between two different nodes.
+    Raises ValueError for a graph that is directed, disconnected, has no edge between two different nodes, or other
+    nodes; `networkx.convert_node_labels_to_integers(graph)` numbers them.
     """
 
     graph: Any
@@ -204,18 +207,23 @@ class Graph(Topology):
     def __post_init__(self) -> None:
         if getattr(self.graph, "is_directed", bool)():
             raise ValueError("the graph is directed; use graph.to_undirected(), or fc.DirectedRandom(degree)")
+        known = getattr(self.graph, "nodes", None)
         try:
-            pairs = [(a, b) for a, b, *_ in getattr(self.graph, "edges", self.graph)]
+            pairs = [
+                (a, b) for a, b, *rest in getattr(self.graph, "edges", self.graph) if known is not None or not rest
+            ]
         except (TypeError, ValueError) as e:
             raise TypeError(f"graph={checks.brief(self.graph)}; use a networkx graph, or pairs of numbers") from e
-        if not hasattr(self.graph, "nodes"):
-            pairs = [tuple(checks.integer("graph: client", i, 0, 10**6) for i in pair) for pair in pairs]
-        numbered = not hasattr(self.graph, "nodes")
-        nodes = list(range(1 + max(map(max, pairs), default=-1)) if numbered else self.graph.nodes)
-        if set(nodes) == set(range(len(nodes))):
-            nodes.sort()
-        number = {node: i for i, node in enumerate(nodes)}
-        edges = sorted({tuple(sorted((number[a], number[b]))) for a, b in pairs if a != b})
+        if known is None and len(pairs) < len(self.graph):
+            raise ValueError(f"graph={checks.brief(self.graph)}; use pairs (i, j) of two numbers alone")
+        pairs = [tuple(_node(i) for i in pair) for pair in pairs]
+        nodes = range(1 + max(map(max, pairs), default=-1)) if known is None else sorted(map(_node, known))
+        if list(nodes) != list(range(len(nodes))):
+            raise ValueError(
+                f"the graph has {len(nodes)} nodes that are not 0 to {len(nodes) - 1}; number them as the clients, "
+                "with networkx.convert_node_labels_to_integers(graph)"
+            )
+        edges = sorted({tuple(sorted(pair)) for pair in pairs if pair[0] != pair[1]})
         _connected(len(nodes), edges, "the graph")
         object.__setattr__(self, "graph", tuple(edges))
 
@@ -279,13 +287,6 @@ def topology(value: Any) -> Topology:
     return Matrix(W, connected=not alone)
 
 
-def _is_device(value: Any) -> bool:
-    try:
-        return isinstance(value, torch.device) or (isinstance(value, str) and torch.device(value) is not None)
-    except RuntimeError:
-        return False
-
-
 @checks.arguments
 def mixing(
     topology: Annotated[Topology, checks.Kind(lambda value: isinstance(value, Topology), "fc.Ring() or another")],
@@ -293,26 +294,37 @@ def mixing(
     seed: checks.Seed = 0,
     t: checks.CountFromZero = 0,
     *,
-    device: Annotated[torch.device | str, checks.Kind(_is_device, "'cpu', 'cuda' or 'cuda:1'")] = "cpu",
+    device: checks.Device = "cpu",
     dtype: checks.FloatType = torch.float64,
 ) -> Mixing:
     """The W of n clients in round t, a function of (topology, n, seed, t) alone, built once.
 
-    Raises ValueError where the topology has no graph on n clients.
+    Raises ValueError where the topology has no graph on n clients, and where lists of your own name other clients.
     """
+    from .objective.devices import available
+
     when = (seed, t) if topology.varies else (0, 0)
-    return _mixing(topology, n, *when, device, dtype)
+    return _mixing(topology, n, *when, available(device), dtype)
 
 
 @lru_cache(maxsize=16)
 def _mixing(topology: Topology, n: int, seed: int, t: int, device: Any, dtype: torch.dtype) -> Mixing:
-    indices, weights = topology.lists(n, seed, t)
-    return Mixing(torch.as_tensor(indices), torch.as_tensor(weights)).to(device, dtype)
+    indices, weights = (as_array(part) for part in topology.lists(n, seed, t))
+    if indices.shape[:1] != (n,) or indices.ndim != 2 or weights.shape != indices.shape or not indices.size:
+        raise ValueError(f"{topology!r} gives lists {indices.shape} and weights {weights.shape}; use [{n}, k] for both")
+    if indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= n:
+        raise ValueError(
+            f"{topology!r} names clients from {indices.min()} to {indices.max()} ({indices.dtype}); use whole numbers "
+            f"from 0 to {n - 1}"
+        )
+    if weights.dtype.kind not in "fiu" or not np.isfinite(weights).all():
+        raise ValueError(f"{topology!r} gives weights that are no finite numbers; use floats, whose rows sum to 1")
+    return Mixing(torch.tensor(indices, dtype=torch.int64), torch.tensor(weights)).to(device, dtype)
 
 
 def spectrum(W: Any) -> np.ndarray:
-    """The eigenvalues of `W [n, n]`, largest first; their moduli where W is not symmetric."""
-    W = _array(W)
+    """The eigenvalues of `W [n, n]`, largest first; their moduli where W is not symmetric.  ValueError for NaN."""
+    W = _finite(_array(W))
     if np.allclose(W, W.T, rtol=0, atol=1e-12):
         return np.linalg.eigvalsh(W)[::-1]
     return np.sort(np.abs(np.linalg.eigvals(W)))[::-1]
@@ -329,9 +341,7 @@ def check(W: Any, *, connected: bool = True) -> np.ndarray:
 
     connected=False skips the last.  Raises ValueError saying what is wrong, where, and what to do about it.
     """
-    W = _array(W)
-    if not np.isfinite(W).all():
-        raise ValueError(f"the mixing matrix holds NaN or infinity at {_first(~np.isfinite(W))}; give finite weights")
+    W = _finite(_array(W))
     tolerance = 1e-6 if np.array_equal(W, W.astype(np.float32)) else 1e-10
     if (W < 0).any():
         i, j = _first(W < 0)
@@ -362,12 +372,30 @@ def check(W: Any, *, connected: bool = True) -> np.ndarray:
 
 def _array(W: Any) -> np.ndarray:
     try:
-        W = np.array(W.detach().cpu().numpy() if isinstance(W, Tensor) else W, np.float64)
+        W = as_array(W)
+        if W.dtype.kind not in "fiub":
+            raise TypeError(f"it holds {W.dtype}")
+        W = np.array(W, np.float64)
     except (TypeError, ValueError, OverflowError) as e:
         raise ValueError(f"the mixing matrix is no array of numbers ({e}); use [n, n]") from e
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not len(W):
         raise ValueError(f"the mixing matrix has shape {W.shape}; use [n, n], one row and one column a client")
     return W
+
+
+def _finite(W: np.ndarray) -> np.ndarray:
+    if not np.isfinite(W).all():
+        raise ValueError(f"the mixing matrix holds NaN or infinity at {_first(~np.isfinite(W))}; give finite weights")
+    return W
+
+
+def _node(i: Any) -> int:
+    if isinstance(i, bool) or not isinstance(i, numbers.Integral) or not 0 <= i <= 10**6:
+        raise ValueError(
+            f"the graph has a node {checks.brief(i)}, which is no client's number; use 0, 1, 2, ..., as "
+            "networkx.convert_node_labels_to_integers(graph) makes them"
+        )
+    return int(i)
 
 
 def _first(mask: np.ndarray) -> tuple[int, int]:

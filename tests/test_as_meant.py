@@ -327,3 +327,135 @@ def test_keys_that_are_not_read_are_named():
     pack = {"train_images": X, "train_labels": Y, "test_images": TX, "test_labels": TY}
     with pytest.warns(UserWarning, match="train_owners are not read"):
         fed(pack | {"train_owners": Y})
+
+
+# --- partitions by a function ---------------------------------------------------------------------------------------
+
+
+def test_a_partition_may_be_a_plain_function():
+    def dealt(labels, clients, rng):
+        assert labels.tolist() == Y.tolist()
+        return np.array_split(rng.permutation(len(labels)), clients)
+
+    made = fed(partition=dealt)
+    assert made.fingerprint() == fed(partition=dealt).fingerprint() != fed(partition=dealt, seed=1).fingerprint()
+    assert sorted(made.index.rows) == list(range(60))
+    assert "partition=dealt" in repr(made)
+
+
+@pytest.mark.parametrize(("partition", "exception", "words"), [
+    (lambda labels: [labels], TypeError, "does not take what it is called with"),
+    (lambda labels, clients, rng: labels, TypeError, "the partition gave a ndarray"),
+    (lambda labels, clients, rng: [np.arange(9)] * clients, ValueError, "stands twice"),
+    (lambda labels, clients, rng: [np.ma.masked_equal(np.arange(9), 3)] * clients, ValueError, "masked"),
+    (fc.IID, TypeError, r"a function \(labels, clients, rng\)"), ("iid", TypeError, "an object with split"),
+])  # fmt: skip
+def test_a_function_that_deals_no_samples_is_refused(partition, exception, words):
+    with pytest.raises(exception, match=words):
+        fed(partition=partition)
+
+
+def test_a_partition_class_with_other_arguments_is_told_so():
+    class Short:
+        def split(self, labels, clients):
+            return np.array_split(np.arange(len(labels)), clients)
+
+    with pytest.raises(TypeError, match=r"a method split\(labels, clients, rng, owner\)"):
+        fed(partition=Short())
+
+
+# --- numbers of quadratics, devices, names, models ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [
+    [[["1"]]], np.array([[[1j]]]), torch.ones(1, 1, 1) * 1j, np.ma.masked_equal([[[1.0]]], 1), [[[None]]],
+    torch.ones(1, 1, 1).to_sparse(), torch.ones(1, 1, 1, device="meta"),
+])  # fmt: skip
+def test_quadratics_of_what_are_no_real_numbers_are_refused(wrong):
+    for A, b, x0 in ((wrong, [[1.0]], None), ([[[1.0]]], wrong[0], None), ([[[1.0]]], [[1.0]], wrong[0][0])):
+        with pytest.raises(ValueError, match="is no array of numbers") as e:
+            fc.quadratic(A, b, x0)
+        assert "\n" not in str(e.value)
+    assert fc.quadratic(torch.ones(1, 1, 1).bfloat16(), [[1]]).A.item() == 1
+
+
+@pytest.mark.parametrize("device", ["mps", "gpu", "hpu", "", "meta", "cpu:5", "xla", torch.device("meta"), "cuda:99"])
+def test_a_device_that_is_not_here_is_one_line(device):
+    for call in (lambda: fed(device=device), lambda: fc.quadratic([[[1.0]]], [[1.0]], device=device),
+                 lambda: fc.topology.mixing(fc.Ring(), 4, device=device), lambda: fed().to(device)):  # fmt: skip
+        with pytest.raises(ValueError, match=r"is not available here \(.*\); use 'cpu', 'cuda'") as e:
+            call()
+        assert len(str(e.value)) < 300
+    assert fed(device=torch.device("cpu", 0)).device.type == "cpu"
+
+
+def test_a_type_by_its_name_is_no_type():
+    for dtype in ("torch.float32", "float32", np.float32, torch.float16):
+        with pytest.raises((TypeError, ValueError), match=r"use torch.float32 or torch.float64"):
+            fed(dtype=dtype)
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: fc.Dirichlet(alpha=0.3), "takes no 'alpha'; did you mean 'q'"),
+    (lambda: fc.DFedAvg(topology=fc.Ring()), "takes no 'topology'; did you mean 'mixing'"),
+    (lambda: fc.FedUp(alhpa=0.1), "did you mean 'alpha'"), (lambda: fc.Shards(class_=2), "did you mean 'classes'"),
+    (lambda: fc.RandAugment(magnitud=3), "did you mean 'magnitude'"),
+    (lambda: fc.Matrix(conected=1), "did you mean 'connected'"),
+    (lambda: fc.RandomRegular(degre=3), "did you mean 'degree'"), (lambda: fc.IID(seed=3), "takes no 'seed'"),
+    (lambda: fc.submodels.Width(rate=0.5), "did you mean 'ratio'"), (lambda: fc.CropFlip(pad=4), "'padding'"),
+    (lambda: fed(num_clients=4), "did you mean 'clients'"),
+])  # fmt: skip
+def test_a_name_of_another_package_is_answered_with_ours(call, words):
+    with pytest.raises(TypeError, match=words):
+        call()
+
+
+def test_classes_of_ones_own_keep_their_keywords():
+    class Mine(fc.Method):
+        def __init__(self, strength, **more):
+            self.strength = strength
+
+    assert Mine(strength=3, other=4).strength == 3
+    assert Mine(3).strength == 3
+
+
+@pytest.mark.parametrize("pairs", [[(1, 0.5, 3)], [(1,)], [(1, 0.5), ()]])
+def test_capacities_that_are_no_pairs_are_one_line(pairs):
+    with pytest.raises(ValueError, match=r"use pairs \(ratio, share\)"):
+        fc.HeteroFL(pairs)
+
+
+M = fc.models
+
+
+@pytest.mark.parametrize("call", [
+    lambda: M.mlp((4,), 3, hidden=(0,)), lambda: M.mlp((4,), 3, hidden=(-1,)), lambda: M.mlp((4,), 3, hidden=("a",)),
+    lambda: M.mlp((4,), 3, hidden=(2.5,)), lambda: M.mlp((4,), 3, hidden=5), lambda: M.mlp((0,), 3),
+    lambda: M.mlp((), 3), lambda: M.mlp((4,), 0), lambda: M.logistic((4,), -1), lambda: M.logistic((4,), 2.5),
+    lambda: M.thesis_cnn((1, 8, 8), 3, widths=()), lambda: M.thesis_cnn((1, 8, 8), 3, widths=(4, 0)),
+    lambda: M.resnet18_gn((3, 8, 8), 3, groups=0), lambda: M.resnet18_gn((3, 8, 8), 3, groups=3),
+    lambda: M.resnet18_gn((3, 8, 8), 3, stem="7x7"), lambda: M.preact_resnet((3, 8, 8), 3, (1, 1)),
+    lambda: M.lenet((3, 32, 32), 3, channels=(4,)), lambda: M.lenet((3, 32, 32), 3, hidden=(4, 4, 4)),
+    lambda: M.lstm((8,), 3, hidden=0), lambda: M.build("mlp", (4,), 3, seed=-1), lambda: M.mlp((4,), 3, hiden=(3,)),
+])  # fmt: skip
+def test_models_of_no_size_are_refused(call):
+    with pytest.raises((TypeError, ValueError), match=r"\b(use|did you mean)\b"):
+        call()
+
+
+def test_models_and_losses_of_complex_numbers_are_refused():
+    class Complex(torch.nn.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(36, 3).to(dtype), requires_grad=False)
+
+        def forward(self, x):
+            return (x.flatten(1).to(self.w.dtype) @ self.w).real
+
+    for dtype in (torch.complex64, torch.int32):
+        with pytest.raises(ValueError, match=r"parameter 'w' is torch.*real floating-point"):
+            fed(model=Complex(dtype))
+    with pytest.raises(ValueError, match="complex"):
+        fed(loss=lambda z, y: torch.nn.functional.cross_entropy(z, y, reduction="none") * (1 + 1j))
+    with pytest.raises(ValueError, match="complex"):
+        fed(start=torch.zeros(111) * 1j)

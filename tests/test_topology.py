@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -118,10 +119,21 @@ def test_metropolis_weights_of_a_path_are_those_of_the_formula():
     h.close(dense(fc.Graph([(0, 1), (1, 2)]), 3), [[2 / 3, third, 0], [third, third, third], [0, third, 2 / 3]], 1e-15)
 
 
-def test_a_networkx_graph_keeps_its_numbers_and_names_are_numbered_in_order():
+class Lists(topology.Topology):
+    """Neighbours of one's own."""
+
+    def __init__(self, indices, weight=1.0):
+        self.indices, self.weight = np.array(indices), weight
+
+    def lists(self, n, seed, t):
+        return self.indices, np.full(self.indices.shape, self.weight)
+
+
+def test_a_networkx_graph_keeps_its_numbers_in_any_order():
     path = [(2, 0), (0, 1)]
     assert fc.Graph(nx.Graph(path)) == fc.Graph(path) == fc.Graph(nx.Graph([(1, 0), (0, 2), (1, 1)]))
-    assert fc.Graph(nx.Graph([("a", "b"), ("b", "c")])) == fc.Graph([(0, 1), (1, 2)])
+    named = nx.convert_node_labels_to_integers(nx.Graph([("a", "b"), ("b", "c")]))
+    assert fc.Graph(named) == fc.Graph([(0, 1), (1, 2)])
     assert eval(repr(fc.Graph(path)), vars(fc).copy()) == fc.Graph(path)
     assert topology.topology(nx.path_graph(3)) == fc.Graph([(0, 1), (1, 2)])
 
@@ -297,6 +309,19 @@ WRONG = [
     (lambda: fc.Graph([(0, 1), (1, 4)]), ValueError, "graph is disconnected [2, 3]"),
     (lambda: fc.Graph(nx.Graph([(0, 0), (1, 1)])), ValueError, "graph no edges but self-loops add edges"),
     (lambda: fc.Graph([]), ValueError, "graph no edges"),
+    (lambda: fc.Graph([[0, 1, 2]]), ValueError, "[[0, 1, 2]] pairs (i, j)"),
+    (lambda: fc.Graph(nx.path_graph([1, 2, 3])), ValueError, "3 nodes 0 to 2 convert_node_labels_to_integers"),
+    (lambda: fc.Graph(nx.path_graph("abc")), ValueError, "'a' client's number convert_node_labels_to_integers"),
+    (lambda: topology.gap([[math.nan, 1], [1, 0]]), ValueError, "NaN (0, 0) finite"),
+    (lambda: topology.spectrum([[1, math.inf], [1, 0]]), ValueError, "infinity (0, 1) finite"),
+    (lambda: fc.Matrix([["0.5", "0.5"]] * 2), ValueError, "array of numbers <U3 [n, n]"),
+    (lambda: fc.Matrix(np.full((2, 2), 0.5 + 0j)), ValueError, "complex128 [n, n]"),
+    (lambda: fc.Matrix(np.ma.masked_less(np.full((2, 2), 0.5), 1)), ValueError, "masked"),
+    (lambda: topology.mixing(Lists([[9], [0], [1], [2]]), 4), ValueError, "from 0 to 9 0 to 3"),
+    (lambda: topology.mixing(Lists([[-1], [0], [1], [2]]), 4), ValueError, "from -1 to 2 0 to 3"),
+    (lambda: topology.mixing(Lists([[0], [1], [2]]), 4), ValueError, "(3, 1) [4, k]"),
+    (lambda: topology.mixing(Lists([[0]] * 4, math.nan), 4), ValueError, "weights finite sum to 1"),
+    (lambda: run(Lists([[9], [0], [1], [2]])), ValueError, "from 0 to 9 0 to 3"),
     (lambda: run(fc.Graph([(0, 1), (1, 2)])), ValueError, "graph 3 nodes 4 clients 4 nodes"),
     (lambda: run(np.full((3, 3), 1 / 3)), ValueError, "(3, 3) 4 clients [4, 4]"),
     (lambda: run(fc.RandomRegular(4)), ValueError, "degree=4 degree>=1 degree<=3 4 clients"),

@@ -391,7 +391,7 @@ def _each(values: Mapping[str, Any], change: Callable[[Tensor], Tensor]) -> Mapp
     return {k: change(v) if isinstance(v, Tensor) else v for k, v in values.items()}
 
 
-class Method:
+class Method(checks.Named):
     """FedAvg's round; a method overrides the verbs in which it differs.
 
     client_state: names of per-client states, matrices `[n, d]`.

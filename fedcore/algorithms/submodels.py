@@ -388,6 +388,8 @@ def _capacities(given: Any) -> tuple[tuple[float, float], ...]:
         pairs = [tuple(pair) if isinstance(pair, tuple | list) else (pair, math.nan) for pair in given]
     else:
         pairs = [(given, 1.0)]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"capacities={checks.brief(given)}; use pairs (ratio, share), or a mapping ratio -> share")
     for ratio, _ in pairs:
         checks.number("capacities: ratio", ratio, 0, 1, open_low=True)
     if any(share != share for _, share in pairs) or not pairs:

@@ -267,7 +267,11 @@ def as_array(part: Any) -> np.ndarray:
         array = np.asarray(part)
     except ValueError:  # NumPy's own message does not say which sample it is
         return stacked(part, "sample")
-    if array.dtype.kind in "US" and isinstance(part, list | tuple) and not all(isinstance(e, str) for e in part):
+    if (
+        array.dtype.kind in "US"
+        and isinstance(part, list | tuple)
+        and not all(isinstance(e, str | list | tuple) for e in part)
+    ):
         raise ValueError(f"{checks.brief(part)} mixes texts and other values; give one kind")
     if array.dtype != object:
         return array

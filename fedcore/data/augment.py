@@ -24,7 +24,7 @@ OPERATIONS = UNSIGNED + SIGNED
 
 
 @dataclass(frozen=True)
-class RandAugment:
+class RandAugment(checks.Named):
     """`num_ops` operations in a row on each training image, drawn uniformly with replacement (Cubuk et al. 2020).
 
     The 14 operations of the paper, through `torchvision.transforms.v2`, with one magnitude for all: 0 to 10, where 10
@@ -96,7 +96,7 @@ class RandAugment:
 
 
 @dataclass(frozen=True)
-class CropFlip:
+class CropFlip(checks.Named):
     """A random crop of each training image with `padding` black pixels around it, mirrored left to right half the time.
 
     What readers of CIFAR expect (He et al. 2016: 4 pixels), for images of any size and any number of channels; each

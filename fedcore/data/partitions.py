@@ -7,7 +7,7 @@ here cover every sample (but for `ByOwner(subset=True)`).  A ValueError says why
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,7 +30,7 @@ class Partition(Protocol):
 
 
 @dataclass(frozen=True)
-class IID:
+class IID(checks.Named):
     """Shuffled and dealt out evenly (sizes differ by one at most)."""
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
@@ -39,7 +39,7 @@ class IID:
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(checks.Named):
     """Label skew: for each label l the clients' shares are p_l ~ Dirichlet(q, ..., q).  Small q: strong skew.
 
     Clients differ in size as well as in labels.  The shares of clients that already hold N/n samples are set to
@@ -103,7 +103,7 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(checks.Named):
     """Exactly `classes` labels per client, dealt at random; every label at equally many clients (to one), shares equal.
 
     The "c classes per client" setting of FedAvg, HeteroFL and the FedDSE/FedGSE study (its Table 3.2, HIGH and LOW).
@@ -155,7 +155,7 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class ByOwner:
+class ByOwner(checks.Named):
     """One client per natural owner (writer, speaker, domain), in the order of the owners' numbers.
 
     `parts` deals each owner's samples, shuffled, to that many clients that follow one another.  `subset=True` allows
@@ -188,6 +188,21 @@ class ByOwner:
         if clients < len(owners):
             owners = np.sort(rng.choice(owners, clients, replace=False))
         return [np.flatnonzero(owner == o) for o in owners]
+
+
+@dataclass(frozen=True, repr=False)
+class Dealt:
+    """What a function of the user's deals, `(labels, clients, rng) -> list of index arrays`."""
+
+    function: Callable[[np.ndarray, int, np.random.Generator], Sequence[np.ndarray]]
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__name__", repr(self.function))
+
+    def split(
+        self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None
+    ) -> Sequence[np.ndarray]:
+        return self.function(labels, clients, rng)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

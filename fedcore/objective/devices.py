@@ -17,11 +17,15 @@ def available(device: str | torch.device | None) -> torch.device:
     """The device, None for this process's default; raises ValueError where it is not available."""
     device = distributed.device() if device is None else device
     try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError) as e:
+        found, asked = torch.empty(0, device=device).device, torch.device(device)
+        if found.type == "meta" or (found.type == "cpu" and asked.index):
+            raise RuntimeError("it holds no numbers" if found.type == "meta" else "there is one CPU, 'cpu'")
+        return found
+    except Exception as e:  # torch has a kind of its own for each device that it lacks
+        why = first_line(e).split(". ")[0]
         raise ValueError(
-            f"device={str(device)!r} is not available here ({first_line(e)}); use 'cpu', 'cuda' on a machine with an "
-            "NVIDIA GPU, or None"
+            f"device={str(device)!r} is not available here ({why if len(why) < 120 else 'no device of this PyTorch'}); "
+            "use 'cpu', 'cuda' on a machine with an NVIDIA GPU, or None"
         ) from e
 
 

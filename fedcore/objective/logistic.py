@@ -33,7 +33,7 @@ class Logistic(Quadratic):
 
     def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Logistic:
         """The same problem on another device or in another type."""
-        device, dtype = available(device or self.device), dtype or self.dtype
+        device, dtype = available(self.device if device is None else device), dtype or self.dtype
         if device == self.device and dtype == self.dtype:
             return self
         return type(self)(*(part.to(device, dtype) for part in (self.a, self.b, self.x0)))

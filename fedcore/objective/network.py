@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import time
 from collections import OrderedDict
@@ -23,7 +24,7 @@ from ..data.batches import Plan
 from ..data.clients import READINGS, Clients, keep_own, set_aside
 from ..data.lists import Lists
 from ..data.normalisation import NORMALISE, told_of_scale
-from ..data.partitions import IID, ByOwner, Dirichlet, Listed, Partition, Shards, checked
+from ..data.partitions import IID, ByOwner, Dealt, Dirichlet, Listed, Partition, Shards, checked
 from ..data.sources import Source, load
 from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss
 from ..engine.choose import is_large
@@ -182,7 +183,7 @@ class Federation:
     @checks.arguments
     def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Federation:
         """The same federation on another device or with parameters of another type; self is left as it is."""
-        device, dtype = available(device or self.device), dtype or self.dtype
+        device, dtype = available(self.device if device is None else device), dtype or self.dtype
         if device == self.device and dtype == self.dtype:
             return self
         engine = self.engine.to(device, dtype)
@@ -685,7 +686,7 @@ class Federation:
 def federation(
     source: Any = "digits",
     clients: checks.Count | None = None,
-    partition: Partition | Sequence[Any] | None = None,
+    partition: Partition | Callable[..., Sequence[Any]] | Sequence[Any] | None = None,
     model: str | nn.Module | Callable[..., nn.Module] = "cnn",
     seed: checks.Seed = 0,
     *,
@@ -720,11 +721,12 @@ def federation(
     `[N, L]`, numbers of symbols.  None guesses images and features, and asks where numbers `[N, a, b]` may be either.
     Images whose channels may be first or last are asked about (`data.arrays.from_arrays`).
     clients: how many; None means all owners with `ByOwner()`, all clients of a list, all index arrays of a partition.
-    partition: `IID()` (default, but for a list with one entry per client), `Dirichlet(q)`, `Shards(c)`, `ByOwner()`, an
-    object with their `split` (and `overlapping = True` where clients may share samples), or a list of index arrays, one
-    per client.  These count the training samples as they were given, none twice; some may be left out, and those that
-    become test, validation or public data leave their client.  model: a name, a `torch.nn.Module`, or a function
-    `(shape, classes) -> Module`.
+    partition: `IID()` (default, but for a list with one entry per client), `Dirichlet(q)`, `Shards(c)`, `ByOwner()`; a
+    function `(labels, clients, rng) -> list of index arrays`, which draws from the NumPy generator rng; an object with
+    `split(labels, clients, rng, owner)` (and `overlapping = True` where clients may share samples); or a list of index
+    arrays, one per client.  These count the training samples as they were given, none twice; some may be left out, and
+    those that become test, validation or public data leave their client.
+    model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
     convolutions with 8 bits of mantissa; clients computed together at most.
@@ -773,10 +775,13 @@ def federation(
         partition = Listed(tuple(np.array(as_array(part)) for part in partition))
     elif partition is None:
         partition = ByOwner() if source.by_client else IID()
+    elif callable(partition) and not hasattr(partition, "split") and not isinstance(partition, type):
+        partition = Dealt(partition)
     if not hasattr(partition, "split") or isinstance(partition, type | str | bytes | Tensor):
         raise TypeError(
-            f"partition={partition!r}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c), fc.ByOwner(), or a list of index "
-            "arrays, one per client"
+            f"partition={checks.brief(partition)}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c), fc.ByOwner(), a "
+            "function (labels, clients, rng) -> list of index arrays, an object with split(labels, clients, rng, "
+            "owner), or a list of index arrays, one per client"
         )
     if isinstance(partition, Dirichlet | Shards) and not source.has_classes:
         raise ValueError(
@@ -797,7 +802,19 @@ def federation(
     if augment is not None:
         _augmentable(augment, source)
     labels, owner = (None if part is None else part.copy() for part in (source.train_y, source.train_owner))
-    parts = partition.split(labels, clients, rng.numpy_generator(seed, rng.PARTITION), owner)  # theirs to change
+    generator = rng.numpy_generator(seed, rng.PARTITION)
+    try:
+        inspect.signature(partition.split).bind(labels, clients, generator, owner)
+        if isinstance(partition, Dealt):
+            inspect.signature(partition.function).bind(labels, clients, generator)
+    except TypeError as e:
+        raise TypeError(
+            f"partition={checks.brief(partition)} does not take what it is called with ({e}); use a function (labels, "
+            "clients, rng), or a method split(labels, clients, rng, owner)"
+        ) from None
+    except ValueError:  # some callables tell no signature
+        pass
+    parts = partition.split(labels, clients, generator, owner)  # labels and owner are theirs to change
     if isinstance(partition, Listed) and source.given is not None:
         rows = (source.given[part] for part in checked(parts, clients, len(source.given)))
         parts = [part[part >= 0] for part in rows]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .. import checks
 from ..data import batches
+from ..data.arrays import as_array
 from ..data.batches import Plan
 from ..engine import PLAIN, Loss
 from ..engine.descent import descend
@@ -45,7 +46,7 @@ class Quadratic:
     @checks.arguments
     def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Quadratic:
         """The same problem on another device or in another type, and all tensors of a class of the user's with it."""
-        device, dtype = available(device or self.device), dtype or self.dtype
+        device, dtype = available(self.device if device is None else device), dtype or self.dtype
         if device == self.device and dtype == self.dtype:
             return self
         moved = copy.copy(self)
@@ -165,6 +166,20 @@ def _no(what: str) -> ValueError:
     return ValueError(f"a quadratic has no {what}; use a federation with a network (fc.federation)")
 
 
+def _numbers(name: str, given: Any, device: torch.device | None, hint: str) -> Tensor:
+    """A copy of what was given, on the device of a tensor where none is asked for; ValueError for no real numbers."""
+    try:
+        array = as_array(given)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"it holds {array.dtype}")
+        device = given.device if device is None and isinstance(given, Tensor) else device
+        return torch.tensor(
+            array if isinstance(given, Tensor) or hasattr(given, "dtype") else array.astype(np.float64), device=device
+        )
+    except (TypeError, ValueError, RuntimeError, OverflowError) as e:
+        raise ValueError(f"{name} is no array of numbers ({e}); use {hint}") from e
+
+
 @checks.arguments
 def quadratic(A: Any, b: Any, x0: Any = None, *, device: checks.Device | None = None) -> Quadratic:
     """The quadratic federation: `A [n, p, p]`, `b [n, p]`, `x0 [p]` (default zeros); float64 unless given in float32.
@@ -172,21 +187,17 @@ def quadratic(A: Any, b: Any, x0: Any = None, *, device: checks.Device | None = 
     Raises ValueError for shapes that do not fit, NaN, and A_i that are not symmetric.
     """
     device = None if device is None else available(device)
-    try:
-        A, b = (part if hasattr(part, "dtype") else np.asarray(part, np.float64) for part in (A, b))
-        A, b = (torch.as_tensor(part, device=device).detach().clone() for part in (A, b))
-    except (TypeError, ValueError, OverflowError) as e:
-        raise ValueError(f"A or b is no array of numbers ({e}); use A [n, p, p] and b [n, p] with n, p >= 1") from e
+    A, b = (
+        _numbers(name, part, device, "A [n, p, p] and b [n, p] with n, p >= 1")
+        for name, part in {"A": A, "b": b}.items()
+    )
     dtype = torch.float32 if A.dtype == b.dtype == torch.float32 else torch.float64
     A, b = A.to(dtype), b.to(dtype)
     if b.ndim != 2 or A.shape != (*b.shape, b.shape[1]) or not len(b):
         raise ValueError(
             f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; use A [n, p, p] and b [n, p] with n, p >= 1"
         )
-    try:
-        x0 = 0 * b[0] if x0 is None else torch.as_tensor(x0, dtype=dtype, device=b.device).detach().clone()
-    except (TypeError, ValueError, RuntimeError, OverflowError) as e:
-        raise ValueError(f"x0={checks.brief(x0)} is no array of numbers; use [{b.shape[1]}], the p of b [n, p]") from e
+    x0 = 0 * b[0] if x0 is None else _numbers("x0", x0, b.device, f"[{b.shape[1]}], the p of b [n, p]").to(dtype)
     if x0.shape != b[0].shape:
         raise ValueError(f"x0 has shape {tuple(x0.shape)}; use [{b.shape[1]}], the p of b [n, p]")
     for name, part in (("A", A), ("b", b), ("x0", x0)):

@@ -36,6 +36,8 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
         if not isinstance(value, Tensor) or tuple(value.shape) not in ((), (len(z),)):
             what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
             raise ValueError(f"loss={name(function)} gives a value of {what} for {len(z)} samples; {LOSS}")
+        if value.is_complex():
+            raise ValueError(f"loss={name(function)} is complex; return real numbers, such as its abs()")
         if not value.requires_grad:
             raise ValueError(
                 f"loss={name(function)} has no gradient by the logits; compute it from them in torch, without item(), "
