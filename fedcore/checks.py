@@ -87,11 +87,19 @@ def nearest(key: Any, known: Collection[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
 
 
+def told(value: Any) -> str:
+    """The repr; the type where that raises, so that it is no error of its own in a message or a picture."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"<a {type(value).__name__}>"
+
+
 def brief(value: Any) -> str:
     """The repr, cut in its middle where it is long."""
     if isinstance(value, int) and abs(value) > 10**40:
         return f"{'-' if value < 0 else ''}1e{int(math.log10(abs(value)))}"
-    text = repr(value)
+    text = told(value)
     return text if len(text) <= 200 else f"{text[:120]}...{text[-60:]}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from .algorithms.method import Method
 from .extras import needs
 
 Row = tuple[int, str, int | None, float]
+BY_CLIENT = ("own_accuracy", "accuracy", "own_loss", "loss")  # the first that there is tells how clients fare
 
 
 class Diverged(FloatingPointError):
@@ -38,6 +40,21 @@ class Diverged(FloatingPointError):
         super().__init__(f"{what}. The history up to there is in this error's .history")
 
 
+def over_clients(name: str, values: Sequence[float], sizes: Sequence[int]) -> dict[str, float]:
+    """How a metric differs between clients: their mean, that weighted by size, the spread, the mean of a worst tenth.
+
+    The spread is the standard deviation over the clients; the worst tenth are the lowest accuracies, or the highest
+    losses, of a tenth of them, rounded down, and of one at least.
+    """
+    v = np.sort(np.asarray(values, float))
+    return {
+        f"{name}_mean": float(v.mean()),
+        f"{name}_weighted": float(np.average(values, weights=sizes)),
+        f"{name}_spread": float(v.std()),
+        f"{name}_worst_tenth": float((v[::-1] if "loss" in name else v)[: max(1, len(v) // 10)].mean()),
+    }
+
+
 @dataclass
 class History:
     """What a run leaves: `params [d]`, `state`, `cohorts`, and metrics by round.
@@ -60,7 +77,7 @@ class History:
         metrics = {name: v for t, name, client, v in self.rows if t == last and client is None}
         clients = len({i for cohort in self.cohorts for i in cohort})
         lines = [
-            f"{self.method!r}",
+            checks.told(self.method),
             f"{len(self.cohorts)} rounds, {clients} clients took part",
             f"after round {last}: " + ", ".join(f"{name} {v:.4g}" for name, v in metrics.items()),
         ]
@@ -69,12 +86,12 @@ class History:
     def _repr_html_(self) -> str:
         """The same in a notebook, with the last five evaluations."""
         try:
-            frame = self.frame()
-        except ImportError:  # without pandas
-            return f"<pre>{html.escape(repr(self))}</pre>"
-        server = frame.query("client.isna()").pivot(index="round", columns="metric", values="value").tail()
-        lines = "<br>".join(html.escape(line) for line in repr(self).splitlines()[:2])
-        return f"<p>{lines}</p>{server.to_html(float_format='{:.4g}'.format)}"
+            frame = self.frame().query("client.isna()").drop_duplicates(["round", "metric"], keep="last")
+            server = frame.pivot(index="round", columns="metric", values="value").tail()
+            lines = "<br>".join(html.escape(line) for line in repr(self).splitlines()[:2])
+            return f"<p>{lines}</p>{server.to_html(float_format='{:.4g}'.format)}"
+        except Exception:  # without pandas, and whatever it makes of rows that were changed by hand
+            return f"<pre>{html.escape(checks.told(self))}</pre>"
 
     @needs("pictures", "a frame")
     def frame(self) -> Any:
@@ -83,6 +100,24 @@ class History:
 
         frame = pd.DataFrame(self.rows, columns=["round", "metric", "client", "value"])
         return frame.astype({"round": int, "client": "Int64", "value": float})
+
+    @needs("pictures", "a frame")
+    def clients(self) -> Any:
+        """How the clients fare at the last evaluation: the rows of `frame()` that say it, for a run with `personal`.
+
+        Each client's `own_accuracy` (`accuracy` where no client has test data of its own; a loss where targets are no
+        classes), and over these clients, as rows without a client, their mean, the mean weighted by their numbers of
+        training samples, the standard deviation and the mean of the worst tenth, as `own_accuracy_mean`,
+        `own_accuracy_weighted`, `own_accuracy_spread` and `own_accuracy_worst_tenth`.  KeyError where there are none.
+        """
+        last = max((t for t, _, client, _ in self.rows if client is not None), default=None)
+        known = {name for t, name, client, _ in self.rows if t == last and client is not None}
+        name = next((name for name in BY_CLIENT if name in known), None)
+        if name is None:
+            raise KeyError("no client was evaluated; use personal=True in the run")
+        frame = self.frame()
+        ours = frame["metric"].str.match(f"{name}_") | ((frame["metric"] == name) & frame["client"].notna())
+        return frame[(frame["round"] == last) & ours].reset_index(drop=True)
 
     def curve(self, metric: str = "accuracy", client: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Rounds and values of a metric of the server, or of one client; raises KeyError naming those there are."""
@@ -113,6 +148,6 @@ class History:
             metric = "accuracy" if any(name == "accuracy" for _, name, _, _ in self.rows) else "loss"
         t, v = self.curve(metric)
         figure, axes = (ax.figure, ax) if ax is not None else plots.figure()
-        plots.curves(axes, {repr(self.method): v[None]}, x=t)
+        plots.curves(axes, {checks.told(self.method): v[None]}, x=t)
         axes.set(xlabel="communication round", ylabel=metric)
         return figure

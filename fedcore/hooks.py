@@ -18,7 +18,7 @@ def client_state(method: Method) -> tuple[str, ...]:
     """The names of the clients' states; TypeError or ValueError where they are none."""
     names, what = method.client_state, f"{type(method).__name__}.client_state"
     if not isinstance(names, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in names):
-        raise TypeError(f'{what}={names!r}; use a tuple of names, such as ("h_i",)')
+        raise TypeError(f'{what}={checks.brief(names)}; use a tuple of names, such as ("h_i",)')
     if len(set(names)) < len(names):
         raise ValueError(f"{what}={names!r} has a name twice; use each once")
     return tuple(names)

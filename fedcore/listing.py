@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from textwrap import dedent
 from typing import Any
 
+from . import checks
 from .algorithms.method import Method
 
 VERBS = ("broadcast", "direction", "aggregate")
@@ -44,7 +45,7 @@ def shown(method: Method | type[Method]) -> Shown:
     """
     kind: Any = method if inspect.isclass(method) else type(method)
     if not issubclass(kind, Method):
-        raise TypeError(f"method={method!r}; use a method such as fc.FedUp(0.05), or its class")
+        raise TypeError(f"method={checks.brief(method)}; use a method such as fc.FedUp(0.05), or its class")
     own = [name for name in (*VERBS, *BESIDE) if getattr(kind, name) is not getattr(Method, name)]
     verbs = own if set(own) & set(VERBS) else [*VERBS, *own]
     code = "\n".join(dedent(inspect.getsource(getattr(kind, name))) for name in verbs).rstrip()

@@ -40,7 +40,7 @@ class Live(ABC):
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"name={name!r} cannot stand in an address; use letters, digits and _, such as 'drift'")
         if not isinstance(caption, str):
-            raise TypeError(f"caption={caption!r} is no text; give a text such as 'Drag the squares.'")
+            raise TypeError(f"caption={checks.brief(caption)} is no text; give a text such as 'Drag the squares.'")
         self._state, self.name, self.caption = self.checked(state), name, caption
 
     @staticmethod

@@ -543,20 +543,25 @@ def build(
             raise ValueError(f"model={model!r} is not known; use one of {sorted(MODELS)} or a torch.nn.Module")
         model = MODELS[model]
     if not callable(model):
-        raise TypeError(f"model={model!r}; use a name in {sorted(MODELS)}, a torch.nn.Module, or a function")
+        raise TypeError(
+            f"model={checks.brief(model)}; use a name in {sorted(MODELS)}, a torch.nn.Module, or a function"
+        )
     try:
         inspect.signature(model).bind(tuple(shape), classes)
     except TypeError as e:
         raise TypeError(
-            f"model={model!r} does not take (shape, classes) ({e}); use a module, as in model=Net(), or a function "
-            "(shape, classes) -> torch.nn.Module"
+            f"model={checks.brief(model)} does not take (shape, classes) ({e}); use a module, as in model=Net(), or "
+            "a function (shape, classes) -> torch.nn.Module"
         ) from None
     except ValueError:  # some callables tell no signature
         pass
     with rng.seeded(rng.word(seed, rng.INIT)), RoundedOnce():
         module = model(tuple(shape), classes)
     if not isinstance(module, nn.Module):
-        raise TypeError(f"model={model!r} returned {module!r}; use a function (shape, classes) -> torch.nn.Module")
+        raise TypeError(
+            f"model={checks.brief(model)} returned {checks.brief(module)}; use a function (shape, classes) "
+            "-> torch.nn.Module"
+        )
     return _checked(module)
 
 

@@ -267,7 +267,7 @@ def _clients(value: Any, problem: str) -> list[dict[str, Any]]:
     clients = []
     for i, c in enumerate(value):
         if not isinstance(c, Mapping) or not {"optimum"} <= set(c) <= {"optimum", "curvature", "angle"}:
-            raise ValueError(f"clients[{i}]={c!r}; use dict(optimum=(x, y), curvature=(1, 1), angle=0)")
+            raise ValueError(f"clients[{i}]={checks.brief(c)}; use dict(optimum=(x, y), curvature=(1, 1), angle=0)")
         clients.append(
             {
                 "optimum": _pair(f"clients[{i}]['optimum']", c["optimum"], RANGES["place"]),
@@ -302,7 +302,7 @@ def _pair(name: str, value: Any, allowed: Sequence[Any]) -> list[float]:
 
 def _methods(value: Any) -> dict[str, dict[str, float]]:
     if isinstance(value, str | Method):
-        raise TypeError(f"methods={value!r} is one method; use a list, methods=[{value!r}]")
+        raise TypeError(f"methods={checks.brief(value)} is one method; use a list, methods=[{checks.brief(value)}]")
     if not isinstance(value, Iterable):
         raise TypeError(f"methods={checks.brief(value)}; use a list of names or methods, such as ['FedAvg']")
     if isinstance(value, Mapping):  # a state's own form, which a hand may have emptied

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import checkpoint, checks, distributed, hooks, listeners
 from .algorithms.method import Method, Round
-from .history import Diverged, History, Row
+from .history import BY_CLIENT, Diverged, History, Row, over_clients
 from .identity import digest
 from .memory import Place, chunk_size
 from .objective.network import Federation
@@ -62,7 +62,8 @@ def simulate(
 ) -> History:
     """Run a method on a federation for `rounds` rounds and return its `History`.
 
-    cohort: clients per round, an int, a fraction (float), None for all, or the clients' numbers.  lr: local learning
+    cohort: clients per round: a whole number, a fraction in (0, 1] of them, None for all, or the clients' numbers (a
+    list, array or tensor).  lr: local learning
     rate, times `lr_decay` after every round.  Both may be functions of the round t (from 0), for schedules, a
     selection of clients, or clients that fail (`fedcore.rng.cohort(seed, t, n, m)` is the draw of m of n).
     local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of different size;
@@ -89,7 +90,8 @@ def simulate(
     one of your own that keeps models and does not return them there).  "local": the cohort's models at the end of their
     local training, before they are averaged.  A client's `accuracy` is on the whole test set, where a model that is
     made for one client's labels looks poor; report `own_accuracy` for personalised methods, which is on its own test
-    data, of clients that have some (`fc.federation(..., own_test=0.2)`, or a source with test owners).
+    data, of clients that have some (`fc.federation(..., own_test=0.2)`, or a source with test owners).  Over the
+    clients the history has `own_accuracy_mean`, `_weighted`, `_spread` and `_worst_tenth` (`History.clients`).
 
     chunk: clients of a cohort that take their local steps together at most; None: all of them, or as many as there is
     memory for (asked once, with a warning).  On an accelerator the cohort's rows then live in host memory.
@@ -112,7 +114,7 @@ def simulate(
     """
     check_both(method, fed)
     if callable(probes):
-        raise TypeError(f"probes={probes!r} is one probe; use a list of them, probes=[...]")
+        raise TypeError(f"probes={checks.brief(probes)} is one probe; use a list of them, probes=[...]")
     if not isinstance(probes, list | tuple) or not all(callable(probe) for probe in probes):
         raise TypeError(f"probes={checks.brief(probes)}; use a list of functions (round, y [m, d]) -> {{name: value}}")
     if not isinstance(personal, bool) and not (isinstance(personal, str) and personal == "local"):
@@ -124,7 +126,9 @@ def simulate(
             raise ValueError("eval_on='validation', but a quadratic has no data; use eval_on='test', its own measures")
         fed = fed.on_validation()
     if on_evaluate is not None and not callable(on_evaluate):
-        raise TypeError(f"on_evaluate={on_evaluate!r}; use a function of the rounds done and the metrics, or None")
+        raise TypeError(
+            f"on_evaluate={checks.brief(on_evaluate)}; use a function of the rounds done and the metrics, or None"
+        )
     on_evaluate = on_evaluate and listeners.made(on_evaluate)
     probes = [listeners.made(probe) for probe in probes]
     fed = on(method, fed.to(device, dtype))
@@ -176,7 +180,7 @@ class Run:
     def identity(self) -> dict[str, Any]:
         """All that determines the result, but for the number of rounds."""
         return {
-            "method": re.sub(r" at 0x[0-9a-fA-F]+", "", repr(self.method)),
+            "method": re.sub(r" at 0x[0-9a-fA-F]+", "", checks.told(self.method)),
             "method's fields and code": digest(self.method, containers=False),
             **{f"federation's {name}": value for name, value in self.fed.identity().items()},
             **self.settings,
@@ -344,7 +348,9 @@ class Run:
             try:
                 answer = self.on_evaluate(t, self.metrics(t))
                 if not isinstance(answer, bool | np.bool_ | None):
-                    raise TypeError(f"on_evaluate returned {answer!r}; return True to end the run, else False or None")
+                    raise TypeError(
+                        f"on_evaluate returned {checks.brief(answer)}; return True to end the run, else False or None"
+                    )
                 return bool(answer), ""
             except Exception as e:
                 raised.append(e)
@@ -409,11 +415,19 @@ class Run:
     def probe(self, r: Round, y: Tensor) -> list[Row]:
         """What the probes give, as rows of the history."""
         rows: list[Row] = []
+        known: dict[str, Probe] = {}
         for probe in self.probes:
             found = probe(r, y)
             if not isinstance(found, Mapping):
                 raise TypeError(f"{_called(probe)} gave {checks.brief(found)}; return a mapping {{name: value}}")
             for name, value in found.items():
+                if not isinstance(name, str) or not name:
+                    raise TypeError(
+                        f"{_called(probe)} gave the name {checks.brief(name)}; use a text for a value's name"
+                    )
+                if name in known:
+                    raise ValueError(f"{_called(known[name])} and {_called(probe)} both gave {name!r}; use two names")
+                known[name] = probe
                 value = self.probed(probe, name, value, r.m)
                 if value.ndim == 0:
                     rows.append((self.t, name, None, float(value)))
@@ -451,19 +465,25 @@ class Run:
             X = x.expand(len(clients), -1) if own is None else own
         metrics = fed.evaluate_clients(X, clients) if len(clients) else {}  # of a process without clients
         columns = {k: list(zip(clients.tolist(), v.tolist(), strict=True)) for k, v in metrics.items()}
-        everyone = world.objects(columns)
+        everyone, found = world.objects(columns), {}
         for name in max(everyone, key=len):  # a process without clients has no metrics
             pairs = sorted(pair for one in everyone for pair in one.get(name, ()))
             if name in ("own_accuracy", "own_loss"):
                 pairs = [(client, value) for client, value in pairs if len(fed.data.own[client])]
             self.history.rows += [(self.t, name, client, value) for client, value in pairs]
+            found[name] = pairs
+        name = next(name for name in BY_CLIENT if name in found)
+        if found[name]:
+            of, values = zip(*found[name], strict=True)
+            told = over_clients(name, values, fed.sizes[list(of)])
+            self.history.rows += [(self.t, name, None, value) for name, value in told.items()]
         if fed.normalise == "client" and fed.classifies:
             pooled = world.first(lambda: float(fed.evaluate(x, "pooled")["accuracy"]))
             self.history.rows.append((self.t, "accuracy_pooled", None, pooled))
 
 
 def _called(probe: Probe) -> str:
-    return f"the probe {getattr(probe, '__name__', None) or repr(probe)}"
+    return f"the probe {getattr(probe, '__name__', None) or checks.brief(probe)}"
 
 
 def _finite(vectors: Iterable[Tensor]) -> Tensor:

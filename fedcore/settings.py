@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ HOOKS = (
 
 BatchSize = Annotated[int, Within(1, checks.MOST, hint="or None for the full local batch")]
 Weighting = Annotated[str, checks.OneOf(("uniform", "samples"))]
-Cohort = int | float | Sequence[int] | None
+Cohort = int | float | Sequence[int] | np.ndarray | torch.Tensor | None
 Amount = int | Sequence[int] | np.ndarray | torch.Tensor  # of local work: for all, or for each client
 Amounts = Amount | Callable[[int, np.ndarray], Amount]
 
@@ -219,17 +220,20 @@ def _size(cohort: int | tuple[int, ...]) -> int:
 def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
     if cohort is None:
         return n
-    if isinstance(cohort, float):
-        checks.number("cohort", cohort, 0, 1, open_low=True)
-        return max(1, round(cohort * n))
-    if isinstance(cohort, Sequence | np.ndarray) and not isinstance(cohort, str):
+    if hasattr(cohort, "tolist"):  # arrays, tensors, and their numbers
+        cohort = cohort.tolist()
+    if isinstance(cohort, numbers.Real) and not isinstance(cohort, numbers.Integral):
+        return max(1, round(checks.number("cohort", cohort, 0, 1, open_low=True) * n))
+    if isinstance(cohort, Sequence) and not isinstance(cohort, str):
         clients = tuple(sorted(checks.integer("cohort: client", i, 0, n - 1) for i in cohort))
         if not clients or len(set(clients)) < len(clients):
-            raise ValueError(f"cohort={list(cohort)}; use different clients from 0 to {n - 1}, or a number of clients")
+            raise ValueError(
+                f"cohort={checks.brief(list(cohort))}; use different clients from 0 to {n - 1}, or a number of clients"
+            )
         return clients
-    if isinstance(cohort, int | np.integer) and not isinstance(cohort, bool) and cohort > n:
+    if isinstance(cohort, numbers.Integral) and not isinstance(cohort, bool) and cohort > n:
         raise ValueError(f"cohort={cohort} but the federation has {n} clients; use cohort<={n}, a fraction, or None")
-    return checks.integer("cohort", cohort, 1, n, hint="or a fraction in (0, 1], or None for all")
+    return checks.integer("cohort", cohort, 1, n, hint="or a fraction in (0, 1], a list of clients, or None for all")
 
 
 def check_method(method: Any) -> None:
@@ -239,7 +243,7 @@ def check_method(method: Any) -> None:
     """
     if not isinstance(method, Method):
         hint = "an instance such as fc.FedAvg()" if isinstance(method, type) else "a method such as fc.FedAvg()"
-        raise TypeError(f"method={method!r}; use {hint}")
+        raise TypeError(f"method={checks.brief(method)}; use {hint}")
     for name in HOOKS:
         hook, ours = getattr(method, name), getattr(Method, name)
         if getattr(hook, "__func__", None) is ours:

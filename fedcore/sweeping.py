@@ -119,7 +119,7 @@ def _checked(
     """The names in the grid and the seeds, or what is wrong with them."""
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
-            raise ValueError(f"grid[{name!r}]={values!r}; use a list of values, one at least")
+            raise ValueError(f"grid[{name!r}]={checks.brief(values)}; use a list of values, one at least")
         equal = [_key(name, v) for v in values]
         if repeated := [v for v, key in zip(values, equal, strict=True) if equal.count(key) > 1]:
             raise ValueError(f"grid[{name!r}] has {checks.brief(repeated[0])} more than once; use each value once")

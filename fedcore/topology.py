@@ -279,7 +279,9 @@ def topology(value: Any) -> Topology:
     if hasattr(value, "nodes") and hasattr(value, "edges"):
         return Graph(value)
     if isinstance(value, type | str) or value is None:
-        raise TypeError(f"mixing={value!r}; use a topology such as fc.Ring(), a networkx graph, or a matrix [n, n]")
+        raise TypeError(
+            f"mixing={checks.brief(value)}; use a topology such as fc.Ring(), a networkx graph, or a matrix [n, n]"
+        )
     W = _array(value)
     alone = np.array_equal(W, np.eye(len(W)))
     if alone and len(W) > 1:

@@ -152,7 +152,7 @@ def _values(name: str, values: Any) -> list:
         values = values.tolist()
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise ValueError(
-            f"{name}={values!r} is not a sequence of values; give a list such as {name}=[...], "
+            f"{name}={checks.brief(values)} is not a sequence of values; give a list such as {name}=[...], "
             f"or fix one value with functools.partial"
         )
     if not len(values):

@@ -7,6 +7,7 @@ import functools
 import inspect
 import re
 import tomllib
+from fractions import Fraction
 from pathlib import Path
 
 import helpers as h
@@ -322,12 +323,45 @@ def test_simulate_has_the_contracts_arguments_and_defaults():
 
 
 @pytest.mark.parametrize(
-    ("cohort", "size"), [(None, 5), (1, 1), (5, 5), (0.4, 2), (0.01, 1), (1.0, 5), (np.int64(2), 2)]
-)
+    ("cohort", "size"),
+    [
+        (None, 5), (1, 1), (5, 5), (0.4, 2), (0.01, 1), (1.0, 5), (np.int64(2), 2), (np.array(3), 3),
+        (torch.tensor(4), 4), (np.float32(0.4), 2), (torch.tensor(0.4), 2), (Fraction(3, 5), 3), (np.array(0.6), 3),
+    ],
+)  # fmt: skip
 def test_a_cohort_is_a_number_a_fraction_or_all(cohort, size):
     history = run(fc.FedAvg(), make("quadratic"), cohort=cohort)
     assert [len(c) for c in history.cohorts] == [size] * 4
     assert all(c == sorted(set(c)) and set(c) <= set(range(5)) for c in history.cohorts)
+
+
+@pytest.mark.parametrize(
+    "cohort",
+    [
+        [3, 1],
+        (1, 3),
+        np.array([1, 3]),
+        torch.tensor([3, 1]),
+        np.array([1, 3], np.uint8),
+        range(1, 4, 2),
+        [np.int8(1), 3],
+    ],
+    ids=str,
+)
+def test_a_cohort_may_be_the_clients_numbers_in_any_sequence(cohort):
+    assert run(fc.FedAvg(), make("quadratic"), cohort=cohort).cohorts == [[1, 3]] * 4
+    assert run(fc.FedAvg(), make("quadratic"), cohort=lambda t: cohort).cohorts == [[1, 3]] * 4
+
+
+@pytest.mark.parametrize(
+    "cohort",
+    [np.array(9), np.float32(1.5), Fraction(3, 2), torch.tensor([0, 9]), torch.tensor([0.0, 1.0]), np.eye(2), {1, 2},
+     np.array([True, False, True, True, True]), np.array(True), "1", [], 1j],
+    ids=str,
+)  # fmt: skip
+def test_a_cohort_that_is_none_says_what_may_be_given(cohort):
+    with pytest.raises((ValueError, TypeError), match=r"^cohort.*; use "):
+        run(fc.FedAvg(), make("quadratic"), cohort=cohort)
 
 
 class Watch:

@@ -214,12 +214,62 @@ def gives(name, value):
         (gives("a", torch.ones(5)), ValueError, r"my_probe gave 'a' of shape \(5,\); return .* client \[3\]"),
         (gives("a", torch.ones(3, 1)), ValueError, r"my_probe gave 'a' of shape \(3, 1\)"),
         (lambda r, y: 3.0, TypeError, r"<lambda> gave 3.0; return a mapping"),
+        *[
+            (gives(name, 1.0), TypeError, "my_probe gave the name .*; use a text")
+            for name in (None, 3, True, "", ("a",))
+        ],
     ],
     ids=lambda v: str(v)[:20],
 )
 def test_what_a_probe_may_not_give_is_named(fed, probe, error, words):
     with pytest.raises(error, match=words):
         fc.simulate(fc.FedAvg(), fed, probes=[probe], **RUN)
+
+
+def test_two_probes_of_one_name_are_refused_by_name(fed):
+    def second(r, y):
+        return {"b": 1.0, "a": torch.ones(r.m)}
+
+    with pytest.raises(ValueError, match="the probe my_probe and the probe second both gave 'a'; use two names"):
+        fc.simulate(fc.FedAvg(), fed, probes=[gives("a", 1.0), second], **RUN)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[], [(0, "a", None, 1.0)] * 2, [(0, None, None, 1.0), (0, "a", 3, 2.0)], [(0, "a<b>", None, math.nan)], [("x",)],
+     [(1, "a", None, "high")], None],
+    ids=str,
+)  # fmt: skip
+def test_a_historys_html_never_raises(fed, rows):
+    h = fc.simulate(fc.FedAvg(), fed, **RUN | {"rounds": 1})
+    h.rows = rows
+    assert "<b>" not in h._repr_html_()
+
+
+class Mute:
+    """What has no repr."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rounds", "cohort", "lr", "lr_decay", "local_steps", "batch_size", "weighting", "seed", "eval_on", "on_evaluate",
+     "dtype", "device", "checkpoint_dir", "progress", "probes", "personal", "chunk", "method", "fed"],
+)  # fmt: skip
+def test_an_argument_without_a_repr_is_an_error_of_its_own(fed, name):
+    with pytest.raises((TypeError, ValueError)):
+        fc.simulate(**{"method": fc.FedAvg(), "fed": fed, **RUN, name: Mute()})
+
+
+def test_a_method_without_a_repr_runs_and_shows_itself(fed, tmp_path):
+    class Quiet(fc.FedAvg):
+        __repr__ = Mute.__repr__
+
+    h = fc.simulate(Quiet(), fed, checkpoint_dir=tmp_path, **RUN)
+    assert repr(h).startswith("<a Quiet>")
+    assert "Quiet" in h._repr_html_()
 
 
 def test_a_probe_may_give_of_each_client_what_is_a_metric_of_the_server(fed):

@@ -393,7 +393,9 @@ def _capacities(given: Any) -> tuple[tuple[float, float], ...]:
     for ratio, _ in pairs:
         checks.number("capacities: ratio", ratio, 0, 1, open_low=True)
     if any(share != share for _, share in pairs) or not pairs:
-        raise ValueError(f"capacities={given!r}; use one ratio, or a mapping ratio -> share such as {{1: .5, .25: .5}}")
+        raise ValueError(
+            f"capacities={checks.brief(given)}; use one ratio, or a mapping ratio -> share such as {{1: .5, .25: .5}}"
+        )
     total = math.fsum(checks.number("capacities: share", share, 0, 1) for _, share in pairs)
     if abs(total - 1) > 1e-6 or len({float(ratio) for ratio, _ in pairs}) < len(pairs):
         raise ValueError(f"capacities: the shares sum to {total:g}; use different ratios whose shares sum to 1")

@@ -8,6 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from .. import checks
 from ..checks import NonNegative, OneOf, Positive
 from ..models import Layout
 from .method import Cost, Gradient, Method, Round, and_one, share
@@ -127,7 +128,9 @@ class FedPVR(Method):
             object.__setattr__(self, "layers", tuple(self.layers))
         layers = () if self.layers is None else self.layers if isinstance(self.layers, tuple) else (self.layers,)
         if not all(isinstance(name, str) and name for name in layers):
-            raise TypeError(f"layers={self.layers!r}; use names of parameters or their beginnings, 'all', () or None")
+            raise TypeError(
+                f"layers={checks.brief(self.layers)}; use names of parameters or their beginnings, 'all', () or None"
+            )
         if self.layers == ():
             self._reduce(FedPVR.direction)
 

@@ -69,9 +69,9 @@ class Federation:
 
     def __repr__(self) -> str:
         return (
-            f"Federation({self.source.name!r}, clients={self.n}, partition={self.partition}, d={self.d:,}, "
-            f"samples={self.sizes.sum()}, {self.sizes.min()} to {self.sizes.max()} a client, device={self.device}, "
-            f"path={self.engine.described(self.device, self.data.x.dim() - 1)})"
+            f"Federation({self.source.name!r}, clients={self.n}, partition={checks.brief(self.partition)}, "
+            f"d={self.d:,}, samples={self.sizes.sum()}, {self.sizes.min()} to {self.sizes.max()} a client, "
+            f"device={self.device}, path={self.engine.described(self.device, self.data.x.dim() - 1)})"
         )
 
     @property

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..checks import brief
 from ..engine import CustomLoss
 from .devices import first_line
 
@@ -23,7 +25,9 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
     of another shape, without a gradient, not finite, or whose samples are not each on their own.
     """
     if not callable(function) or isinstance(function, type):
-        raise TypeError(f"loss={function!r}; {LOSS}, such as torch.nn.MSELoss() or F.binary_cross_entropy_with_logits")
+        raise TypeError(
+            f"loss={brief(function)}; {LOSS}, such as torch.nn.MSELoss() or F.binary_cross_entropy_with_logits"
+        )
     z, y = z.detach().requires_grad_(), y.to(z.dtype) if y.is_floating_point() else y
     with torch.enable_grad():
         try:
@@ -75,9 +79,9 @@ def checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
     if metrics is None:
         return {}
     if not isinstance(metrics, Mapping) or not all(isinstance(k, str) and callable(f) for k, f in metrics.items()):
-        raise TypeError(f"metrics={metrics!r}; use a mapping name -> function, and {METRIC}")
+        raise TypeError(f"metrics={brief(metrics)}; use a mapping name -> function, and {METRIC}")
     for key in metrics:
-        if key == "loss" or key.startswith(("accuracy", "own_accuracy", "own_loss")):
+        if re.fullmatch("loss(_mean|_weighted|_spread|_worst_tenth)?|(accuracy|own_accuracy|own_loss).*", key):
             raise ValueError(f"metrics={key!r} is a metric of the federation's already; use another name")
     return dict(metrics)
 
