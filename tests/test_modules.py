@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import threading
 import warnings
 
@@ -390,3 +391,26 @@ def test_a_module_is_read_while_other_threads_run_theirs():
         assert warnings.filters == before
     assert made == [want] * 15
     assert not failed, failed[0]
+
+
+@pytest.mark.parametrize("model", ["thesis_cnn_small", "mlp"])
+def test_one_federation_may_be_used_by_several_threads(model):
+    """While a module computes, torch puts other parameters into it: each thread has its turn."""
+    x, y = np.random.default_rng(0).integers(0, 255, (80, 1, 8, 8), dtype=np.uint8), np.arange(80) % 4
+    fed = fc.federation((x, y), 4, model=model, dtype=torch.float64)
+    models = [fed.x0 * (1 + k) for k in range(8)]
+    want, identity, wrong = [fed.evaluate(v) for v in models], fed.fingerprint(), []
+
+    def evaluates(k):
+        for _ in range(20):
+            if fed.evaluate(models[k]) != want[k] or fed.to(dtype=torch.float32).d != fed.d:
+                wrong.append(k)
+        if dataclasses.replace(fed).fingerprint() != identity:
+            wrong.append("identity")
+
+    threads = [threading.Thread(target=evaluates, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 import warnings
+from contextlib import nullcontext
 from functools import partial, wraps
 from pathlib import Path
 
@@ -621,3 +622,37 @@ def test_workers_end_with_a_sweep_that_is_killed(tmp_path):
     while any(map(checkpoint.is_alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(checkpoint.is_alive, workers))
+
+
+# --- threads ------------------------------------------------------------------------------------------------------
+
+
+class Dropping(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3),
+            torch.nn.Linear(16, 10),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("model", ["lenet", "thesis_cnn_small", Dropping()], ids=["initial weights", "norm", "drop"])
+@pytest.mark.parametrize(
+    ("backend", "kind"), [("threading", "made"), ("threading", "given"), ("dask", "made")], ids=lambda word: word
+)
+def test_threads_of_a_worker_give_the_table_of_one_process(backend, model, kind):
+    joblib, distributed = pytest.importorskip("joblib"), pytest.importorskip("distributed")
+    g = np.random.default_rng(0)
+    x = g.integers(0, 255, (60, 3, 32, 32) if model == "lenet" else (200, 1, 8, 8), dtype=np.uint8)
+    make = partial(fc.federation, (x, g.integers(0, 10, len(x))), clients=4, model=model, dtype=torch.float64)
+    federation = make if kind == "made" else make(seed=0)
+    work = {"seeds": 2, "rounds": 2, "cohort": 2, "local_steps": 2, "batch_size": 10, "on_evaluate": Patience(1)}
+    call = partial(fc.sweep, federation, {"method": [fc.FedAvg(), fc.SCAFFOLD()], "lr": [0.05, 0.1]}, **work)
+    alone = call()
+    where = {"n_workers": 1, "threads_per_worker": 4, "processes": False, "dashboard_address": None}
+    with distributed.Client(**where) if backend == "dask" else nullcontext(), joblib.parallel_config(backend=backend):
+        many = call(workers=4)
+    pd.testing.assert_frame_equal(many, alone, rtol=1e-9)

@@ -6,8 +6,8 @@ import contextlib
 import copy
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from typing import Annotated, Any
+from functools import cached_property, wraps
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,39 @@ from .written import Written
 Chunks = Iterable[tuple[Tensor, Tensor]]
 Scores = Annotated[Tensor, "N"]
 AXES = (1, 2, 3)  # of a sample: features or a text's symbols, a sequence, a picture
+
+
+class Turn:
+    """One thread at a time: while a module computes, torch puts other parameters and buffers into it.
+
+    A copy, in memory or in another process, has a lock of its own.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
+        return Turn, ()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+Called = TypeVar("Called", bound=Callable[..., Any])
+
+
+def in_turn(method: Called) -> Called:
+    """A method of an engine that reads its module or lends it."""
+
+    @wraps(method)
+    def alone(self: Engine, *given: Any, **named: Any) -> Any:
+        with self.turn:
+            return method(self, *given, **named)
+
+    return alone  # type: ignore[return-value]
 
 
 class Engine:
@@ -67,7 +100,7 @@ class Engine:
         trial: Trial = Trial(),
     ) -> None:
         checks.choice("path", path, ("auto", *PATHS))
-        self.module = _own_copy(module)
+        self.module, self.turn = _own_copy(module), Turn()
         self.layout = models.Layout.of(module)
         if not self.layout.d:
             raise ValueError("the model has no parameters; use a torch.nn.Module with at least one")
@@ -130,16 +163,19 @@ class Engine:
         same = {"path": self.path, "criterion": self.criterion, "compute": self.compute, "block": self.block}
         return same | {"mapped": self.mapped, "trial": self.trial}
 
+    @in_turn
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Engine:
         """The same engine on a device, with parameters of a type; self is left as it is."""
         engine = type(self)(self.module, **self.settings())
         engine.module.to(device, dtype)
         return engine
 
+    @in_turn
     def forced(self, path: str) -> Engine:
         """The engine of the same module with this path."""
         return Engine(self.module, **self.settings() | {"path": path})
 
+    @in_turn
     def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Engine:
         """The engine of the smaller module `to(module)`, made once; `to` is hashable (`submodels.Width`, `Depth`)."""
         self._known_kinds()
@@ -152,6 +188,7 @@ class Engine:
             what = self.trial.alone or ", ".join(self.unsupported) or "hooks"
             raise ValueError(f"sub-models need layers of known kinds; the model has {what}")
 
+    @in_turn
     def neurons(self, aligned: bool = True) -> Neurons:
         """`Neurons.of` the module, walked once; ValueError, too, where only the module itself can be asked."""
         self._known_kinds()
@@ -202,6 +239,7 @@ class Engine:
         """`general` for this batch."""
         return self.general(batch.w.device) if batch.x.dim() - 2 in self.axes else "sequential"
 
+    @in_turn
     def width(self, x: Tensor) -> int:
         """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""
         if x.shape[1:] not in self._widths:
@@ -247,13 +285,14 @@ class Engine:
         if loss.plain and along is None and self._writes(Y, batch):
             self._write(Y, batch, G, losses)
             return G, losses
-        if self._by_autograd(batch) == "sequential":
-            self._notice(batch.x.dim() - 2)
-            losses = self.sequential.gradient(Y, batch, loss, along, G)
-        else:
-            for part in self._parts(Y, batch):
-                some = None if along is None else along[part]
-                losses[part] = self.batched.gradient(Y[part], batch.rows(part), loss.cut(part), some, G[part])
+        with self.turn:
+            if self._by_autograd(batch) == "sequential":
+                self._notice(batch.x.dim() - 2)
+                losses = self.sequential.gradient(Y, batch, loss, along, G)
+            else:
+                for part in self._parts(Y, batch):
+                    some = None if along is None else along[part]
+                    losses[part] = self.batched.gradient(Y[part], batch.rows(part), loss.cut(part), some, G[part])
         for place in self.layout.frozen:
             G[:, place] = 0
         return G, losses
@@ -324,6 +363,7 @@ class Engine:
 
     # --- what a network computes on a batch, without a backward pass ---
 
+    @in_turn
     def logits(self, Y: Parameters, batch: Batch) -> Logits:
         """Logits `[m, B, (heads,) C]` of the batch under each row of Y as in training (batch norm on the batch).
 
@@ -333,6 +373,7 @@ class Engine:
             return self.sequential.logits(Y, batch)
         return torch.cat([self.batched.logits(Y[part], batch.rows(part)) for part in self._parts(Y, batch)])
 
+    @in_turn
     def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None = None) -> list[Tensor]:
         """Activations at the named layers, `[m, B, channels, positions]` each, scalers off, batch norm on the batch.
 
@@ -353,6 +394,7 @@ class Engine:
 
     # --- evaluation ---
 
+    @in_turn
     @torch.no_grad()
     def evaluate(
         self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None = None
@@ -376,6 +418,7 @@ class Engine:
         accuracy = {"accuracy": hits.double() / count} if self.classifies else {}
         return accuracy | {"loss": loss / count}
 
+    @in_turn
     @torch.no_grad()
     def scores(
         self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None = None
@@ -395,6 +438,7 @@ class Engine:
                 seen.append((logits, labels))
         return torch.cat(loss), torch.cat(hits) if self.classifies else None
 
+    @in_turn
     @torch.no_grad()
     def evaluated(self, x: Flat, train: Callable[[], Chunks]) -> nn.Module:
         """A copy of the module as `evaluate` uses it: the parameters `x [d]`, batch-norm statistics of `train`."""

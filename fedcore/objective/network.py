@@ -237,7 +237,9 @@ class Federation:
     @checks.arguments
     def with_model(self, change: checks.Function) -> Federation:
         """The same clients and data with the model `change(module)`; what it draws comes from the federation's seed."""
-        module, e = models.copied(self.engine.module).cpu(), self.engine
+        e = self.engine
+        with e.turn:
+            module = models.copied(e.module).cpu()
         views = models.called_with(module, self.layout.views(self.x0.cpu()))
         with torch.no_grad():
             for name, tensor in models.entries(module):
@@ -648,8 +650,8 @@ class Federation:
         s, e, d = self.source, self.engine, self.data
         collected = [b for norm in e.norms for b in norm.buffers()]  # by evaluations
         once = d.augment is not None and d.augment.once
-        with torch.random.fork_rng([self.device] if self.x.is_cuda else []), torch.no_grad():
-            torch.manual_seed(0)
+        with e.turn, rng.seeded(0, self.device), torch.no_grad():
+            described = digest(network(e.module, without=collected))
             module = copy.deepcopy(e.module).eval()
             for layer in module.modules():
                 if isinstance(layer, nn.modules.batchnorm._NormBase):
@@ -659,7 +661,7 @@ class Federation:
             "data": digest(s.name, s.train_x, s.train_y, s.test_x, s.test_y, self.public),
             "owners": digest(s.test_owner, None if s.test_owner is None else s.train_owner),
             "clients": digest(self.sizes, self.index.rows),
-            "model": digest(network(e.module, without=collected)),
+            "model": described,
             "x0": digest(self.x0),
             "answers": {"about": answers},
             "dtype": str(self.dtype),
