@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import itertools
 import time
@@ -652,7 +651,7 @@ class Federation:
         once = d.augment is not None and d.augment.once
         with e.turn, rng.seeded(0, self.device), torch.no_grad():
             described = digest(network(e.module, without=collected))
-            module = copy.deepcopy(e.module).eval()
+            module = models.copied(e.module).eval()
             for layer in module.modules():
                 if isinstance(layer, nn.modules.batchnorm._NormBase):
                     layer.reset_running_stats()  # evaluations collect them
