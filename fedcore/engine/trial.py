@@ -40,7 +40,8 @@ class Trial:
     NumPy's generator), draws when `evaluated`, and `mixes` the samples of a training batch.
 
     carried: the buffers that a training pass writes and a later one reads, by name.  alone: why only the module itself
-    can be asked, for one client after another; "" where nothing speaks against other paths.
+    can be asked, for one client after another; "" where nothing speaks against other paths.  takes_one: whether a
+    training batch may have one sample, without an error and without NaN.
     """
 
     draws: bool = False
@@ -49,6 +50,7 @@ class Trial:
     mixes: bool = False
     carried: tuple[str, ...] = ()
     alone: str = ""
+    takes_one: bool = True
 
 
 def tried(module: nn.Module, x: Tensor) -> Trial:
@@ -79,10 +81,12 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
                 "on the other samples; accuracy and loss then depend on how many are evaluated at once",
                 stacklevel=4,
             )
-        mixes = bool(carried) or not (any(drawn) or _close(trained, run.one_by_one()))
+        rows = run.one_by_one()
+        mixes = bool(carried) or not (any(drawn) or _close(trained, rows))
+        takes_one = rows is not None and not bool(rows.isnan().any() & ~trained.isnan().any())
     alone = "buffers that training carries" if carried else ""
     alone = "random numbers of Python's or NumPy's generator" if any(drawn[1:]) else alone
-    return Trial(any(drawn), any(drawn[1:]), in_evaluation, mixes, carried, alone)
+    return Trial(any(drawn), any(drawn[1:]), in_evaluation, mixes, carried, alone, takes_one)
 
 
 class _Run:

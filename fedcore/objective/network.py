@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -364,19 +364,13 @@ class Federation:
             found[rows, columns] = logits
         return found
 
-    @cached_property
+    @property
     def takes_one_sample(self) -> bool:
         """Whether local steps may have batches of one sample: not where the network divides by their deviation.
 
-        Batch norm does, and so may a module of the user's, which then raises a ValueError or gives NaN.
+        Batch norm does, and so may a module of the user's, which then raises an error or gives NaN.
         """
-        if not (self.engine.norms or self.engine.one_by_one or self.engine.mapped):
-            return True
-        try:
-            logits = self.logits(self.x0[None], self.plan(0, 0, np.zeros(1, int), steps=1, batch_size=1), 0)
-        except ValueError:
-            return False
-        return bool(torch.isfinite(logits).all())
+        return self.engine.trial.takes_one
 
     def _full(self, Y: Tensor, plan: Plan, k: int, loss: Loss, along: Tensor | None) -> tuple[Tensor, Tensor]:
         """Gradients and losses of the whole local objectives, sums over parts of the clients' samples."""
