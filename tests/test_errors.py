@@ -510,6 +510,13 @@ class Functional(nn.Module):
         return self.last(self.norm(self.first(x.flatten(1))))
 
 
+class Always(Functional):
+    """The batch's statistics in evaluation, too, as of BatchNorm1d(track_running_stats=False)."""
+
+    def norm(self, z):
+        return nn.functional.batch_norm(z, None, None, training=True)
+
+
 class Divided(Functional):
     """One sample's deviation is NaN."""
 
@@ -518,7 +525,8 @@ class Divided(Functional):
 
 
 @pytest.mark.parametrize("path", ["auto", "sequential"])
-@pytest.mark.parametrize("model", [Functional, Divided])
+@pytest.mark.filterwarnings("ignore:in evaluation, too")
+@pytest.mark.parametrize("model", [Functional, Always, Divided])
 def test_a_module_of_the_users_that_divides_by_a_batchs_deviation_is_as_batch_norm(model, path):
     federation = h.network((8, 9, 17, 5), model(), path=path)
     assert federation.plan(0, 0, np.arange(4), batch_size=4).counts.max(1).tolist() == [4, 4, 4, 4]

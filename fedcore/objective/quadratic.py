@@ -120,6 +120,9 @@ class Quadratic:
         """A quadratic has no hidden units."""
         return Neurons.none(self.d)
 
+    def carry(self, Y: Tensor, plan: Plan, k: int) -> None:
+        """A quadratic has no buffers."""
+
     def activation_bytes(self, batch_size: int | None) -> float:
         """A quadratic has no activations."""
         return 0.0
