@@ -540,6 +540,28 @@ def test_a_module_of_the_users_that_divides_by_a_batchs_deviation_is_as_batch_no
             call()
 
 
+@pytest.mark.filterwarnings("ignore:in evaluation, too")
+def test_batch_norm_without_running_statistics_trains_as_with_them():
+    nets = [flat(nn.Linear(16, 4), nn.BatchNorm1d(4, track_running_stats=t), nn.Linear(4, 3)) for t in (True, False)]
+    one, other = (
+        run(federation=h.network((9, 5), net, start=fc.models.flatten(nets[0])), batch_size=4) for net in nets
+    )
+    assert torch.equal(one.params, other.params)
+
+
+def test_a_module_that_takes_no_single_sample_sees_all_samples_of_a_full_batch_at_once():
+    n = 4200  # more than go through the network at once elsewhere
+    x = np.random.default_rng(0).normal(size=(n, 16)).astype(np.float32)
+    net = Functional()
+    federation = fc.federation(((x, np.arange(n) % 3), (x[:9], np.arange(9) % 3)), clients=1, model=net)
+    federation = federation.to(dtype=torch.float64)
+    G = federation.full_gradient(federation.x0[None], federation.plan(0, 0, np.arange(1), batch_size=None))[0]
+    net = net.double().train()
+    inputs, labels = h.whole(federation, 0)
+    grads = torch.autograd.grad(nn.functional.cross_entropy(net(inputs), labels), list(net.parameters()))
+    torch.testing.assert_close(G, torch.cat([g.flatten() for g in grads]), rtol=1e-8, atol=1e-10)
+
+
 def test_batch_norm_over_the_places_of_a_picture_takes_one_sample():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
     run(federation=h.network((8, 9), model), batch_size=4)

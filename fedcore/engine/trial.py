@@ -82,7 +82,7 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
                 stacklevel=4,
             )
         rows = run.one_by_one()
-        mixes = bool(carried) or not (any(drawn) or _close(trained, rows))
+        mixes = bool(carried) or rows is None or not (any(drawn) or _close(trained, rows))
         takes_one = rows is not None and not bool(rows.isnan().any() and not trained.isnan().any())
     alone = "buffers that training carries" if carried else ""
     alone = "random numbers of Python's or NumPy's generator" if any(drawn[1:]) else alone
@@ -100,7 +100,8 @@ class _Run:
         self.module, self.x = models.copied(module), x
         self.buffers = {name: b.clone() for name, b in self.module.named_buffers()}
         layers = self.module.named_modules()
-        self.statistics = {f"{at}.{k}".lstrip(".") for at, m in layers if _is_batch_norm(m) for k in m._buffers}
+        norms = [(at, m) for at, m in layers if _is_batch_norm(m)]
+        self.statistics = {f"{at}.{k}".lstrip(".") for at, m in norms for k, b in m._buffers.items() if b is not None}
         self.written: dict[str, Tensor] = {}
 
     def call(self, training: bool, x: Tensor | None = None, given: Mapping[str, Tensor] | None = None) -> Any:
