@@ -61,6 +61,8 @@ class History:
 
     Row `round=r` of a metric is the model after r rounds; round 0 is the initial model.  `seconds` is the wall time
     of this process and no part of `frame()` and the repr, which are the same when a run is repeated or resumed.
+    `kept`: of a run with keep="best", the round after which the model was what `params` and `state` have; the curves
+    and `final()` go on to the last.
     """
 
     params: Tensor
@@ -70,16 +72,18 @@ class History:
     cohorts: list[list[int]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     seconds: float = 0.0
+    kept: int | None = None
 
     def __repr__(self) -> str:
         """Three lines: the method, the rounds, the server's last metrics."""
         last = max((t for t, *_ in self.rows), default=0)
-        metrics = {name: v for t, name, client, v in self.rows if t == last and client is None}
+        at, which = (last, "") if self.kept is None else (self.kept, f", the best of {last}")
+        metrics = {name: v for t, name, client, v in self.rows if t == at and client is None}
         clients = len({i for cohort in self.cohorts for i in cohort})
         lines = [
             checks.told(self.method),
             f"{len(self.cohorts)} rounds, {clients} clients took part",
-            f"after round {last}: " + ", ".join(f"{name} {v:.4g}" for name, v in metrics.items()),
+            f"after round {at}{which}: " + ", ".join(f"{name} {v:.4g}" for name, v in metrics.items()),
         ]
         return "\n".join(lines)
 

@@ -49,6 +49,7 @@ def simulate(
     seed: checks.Seed = 0,
     eval_every: checks.Count = 1,
     eval_on: Annotated[str, checks.OneOf(("test", "validation"))] = "test",
+    keep: Annotated[str, checks.OneOf(("last", "best"))] = "last",
     on_evaluate: OnEvaluate | None = None,
     dtype: checks.FloatType | None = None,
     device: checks.Device | None = None,
@@ -78,10 +79,13 @@ def simulate(
 
     seed: decides cohorts and batches, each a function of (seed, round, client) alone.  eval_every: rounds between
     evaluations of the server model; the last round is always evaluated.  eval_on: the "test" data, or the "validation"
-    data of a federation that has some.  on_evaluate: called after every evaluation with the rounds done and the
-    server's metrics by name; True ends the run there.  A resumed run first calls it with the evaluations of its
-    checkpoint, so that one that counts (patience) or writes a log ends as in a run that was never interrupted.
-    In its place, and in that of a probe, may stand a function without arguments that makes it.
+    data of a federation that has some.  keep: "best" leaves the model and the state of the evaluation with the highest
+    accuracy (the lowest loss where there is none), the first of equal ones, as `history.params` and `.state`, its round
+    as `.kept`; with eval_on="validation" alone, for a model that is chosen by test data looks better on them than it
+    is.  Clients' states then take their room twice.  on_evaluate: called after every evaluation with the rounds done
+    and the server's metrics by name; True ends the run there.  A resumed run first calls it with the evaluations of its
+    checkpoint, so that one that counts (patience) or writes a log ends as in a run that was never interrupted.  In its
+    place, and in that of a probe, may stand a function without arguments that makes it.
     dtype, device: default the federation's.
     probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  What round t (from 0)
     shows stands under t + 1, although its `x` is the model before it.
@@ -125,6 +129,11 @@ def simulate(
         if not isinstance(fed, Federation):
             raise ValueError("eval_on='validation', but a quadratic has no data; use eval_on='test', its own measures")
         fed = fed.on_validation()
+    elif keep == "best":
+        raise ValueError(
+            f"keep='best' with eval_on={eval_on!r} would choose the model by the data that judge it; use "
+            "eval_on='validation' and a federation made with validation=True"
+        )
     if on_evaluate is not None and not callable(on_evaluate):
         raise TypeError(
             f"on_evaluate={checks.brief(on_evaluate)}; use a function of the rounds done and the metrics, or None"
@@ -145,6 +154,7 @@ def simulate(
     with world.together():
         place = Place(method, fed, s, world, chunk, rounds)
         settings = {**s.named(), "eval_every": eval_every} | ({"eval_on": eval_on} if eval_on != "test" else {})
+        settings |= {"keep": keep} if keep != "last" else {}
         run = Run(method, fed, s, place, list(probes), personal, settings, on_evaluate)
         store = None
         if checkpoint_dir is not None:
@@ -172,6 +182,7 @@ class Run:
     unchecked: list[tuple[int, np.ndarray, np.ndarray, Tensor, Tensor, Tensor]] = field(default_factory=list)
     largest: tuple[int, float, int, int] | None = None
     whole: tuple[int, ...] = ()
+    best: dict[str, Tensor] = field(default_factory=dict)  # with keep="best": the state of the best round so far
 
     def __post_init__(self) -> None:
         self.state = self.place.start()
@@ -201,7 +212,8 @@ class Run:
 
     def like(self) -> dict[str, Tensor]:
         """Tensors of the shapes that the whole state has, with what each begins with."""
-        return {**self.state.server, **{k: v[:1].expand(self.fed.n, -1) for k, v in self.state.clients.items()}}
+        like = {**self.state.server, **{k: v[:1].expand(self.fed.n, -1) for k, v in self.state.clients.items()}}
+        return like | ({f"best/{k}": v for k, v in like.items()} if self.keeps_best else {})
 
     def bits(self) -> dict[str, Any]:
         """What the last bits of a result may hang on."""
@@ -230,7 +242,9 @@ class Run:
             return
         self.t, server = saved.t, dict(self.state.server)
         for k, v in saved.state.items():
-            if k in self.state.clients:
+            if k.startswith("best/"):
+                self.best[k.removeprefix("best/")] = v.to(self.state[k.removeprefix("best/")].device)
+            elif k in self.state.clients:
                 self.state.clients[k].copy_(v[world.rank :: world.size])
             else:
                 server[k] = v.to(self.fed.device)
@@ -240,7 +254,7 @@ class Run:
         every = self.settings["eval_every"]  # a run of fewer rounds evaluated its last one, which is no last one now
         self.history.cohorts = saved.cohorts
         self.history.rows = [row for row in saved.rows if row[0] % every == 0 or row[0] == to]
-        self.history.params, self.history.state = self.state["x"], dict(self.state)
+        self.choose()
 
     def go(self, rounds: int, store: checkpoint.Store | None, save_every: int, progress: bool | None) -> History:
         """The rounds from here to the last."""
@@ -251,7 +265,8 @@ class Run:
                 self.evaluate(None)
             if not self.stopped():
                 self.play(rounds, store, save_every, bar)
-            h.params, h.state = self.state["x"], self.place.everyone(self.state)
+            if not self.keeps_best:
+                h.params, h.state = self.state["x"], self.place.everyone(self.state)
         except BaseException as e:
             self.leave(e, store)
             raise
@@ -305,7 +320,7 @@ class Run:
         h, alone = self.history, self.place.world.size == 1
         if getattr(e, "history", None) is h:  # one that knows more than this
             return
-        if alone:
+        if alone and not self.keeps_best:
             h.params, h.state = self.state["x"], dict(self.state)
         e.history = h
         e.add_note(f"raised after {len(h.cohorts)} rounds; the history up to there is this error's .history")
@@ -318,7 +333,7 @@ class Run:
 
     def save(self, store: checkpoint.Store) -> None:
         """The checkpoint of the rounds done."""
-        state = self.place.everyone(self.state, to=0)
+        state = self.place.everyone(self.state, to=0) | {f"best/{k}": v for k, v in self.best.items()}
         if self.place.world.rank == 0:
             store.save(self.t, state, self.history.cohorts, self.history.rows)
 
@@ -358,7 +373,8 @@ class Run:
 
         ends, failure = self.place.world.first(ask)
         if failure:  # all processes know it, and leave together
-            self.history.state = self.place.everyone(self.state)
+            if not self.keeps_best:
+                self.history.state = self.place.everyone(self.state)
             raise raised[0] if raised else RuntimeError(f"on_evaluate failed on process 0: {failure}")
         return ends
 
@@ -390,7 +406,8 @@ class Run:
     def _diverged(self, t: int, client: int | None) -> Diverged:
         self.history.cohorts = self.history.cohorts[: t + 1]
         everyone = self.place.everyone(self.state)
-        self.history.state |= {k: v for k, v in everyone.items() if k in self.state.clients}
+        if not self.keeps_best:
+            self.history.state |= {k: v for k, v in everyone.items() if k in self.state.clients}
         return Diverged(t, client, self.history)
 
     def evaluate(self, seen: Seen | None) -> None:
@@ -401,8 +418,8 @@ class Run:
             if self.moderate() and not _finite([self.state["x"]]):
                 raise self._diverged(self.t - 1, None)
             raise self._diverged(self.largest[0], -self.largest[3])
-        h.params, h.state = self.state["x"], dict(self.state)
         h.rows += [(self.t, name, None, value) for name, value in metrics.items()]
+        self.choose()
         if self.personal:
             self.evaluate_clients(seen)
         if self.probes and seen is not None:
@@ -411,6 +428,30 @@ class Run:
                 r, y = self.place.whole(r, seen.drawn), self.place.gather(y, seen.drawn)
                 r = replace(r, rows=dict(r.rows), memory=dict(r.memory))  # gathered here: one process looks at them
             h.rows += world.first(lambda: self.probe(r, y))
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the history is to have the best model and not the last."""
+        return "keep" in self.settings
+
+    def choose(self) -> None:
+        """The history's model after an evaluation: the last, or that of the first of the best rounds.
+
+        `best` is of the rounds at which a run of any length evaluates; another last round may be the best of this run.
+        """
+        h, every = self.history, self.settings["eval_every"]
+        if not self.keeps_best:
+            h.params, h.state = self.state["x"], dict(self.state)
+            return
+        metric, sign = ("accuracy", 1) if self.fed.classifies else ("loss", -1)
+        scores = {t: sign * value for t, name, client, value in h.rows if name == metric and client is None}
+        h.kept = max(scores, key=scores.get)
+        if self.t == max((t for t in scores if t % every == 0), key=scores.get) or self.t == h.kept:
+            alone = self.place.world.size == 1
+            now = dict(self.state.copy()) if alone else self.place.everyone(self.state)
+            self.best = self.best if self.t % every else now
+        h.state = now if self.t == h.kept else self.best
+        h.params = h.state["x"]
 
     def probe(self, r: Round, y: Tensor) -> list[Row]:
         """What the probes give, as rows of the history."""

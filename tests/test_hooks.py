@@ -359,6 +359,78 @@ def test_validation_data_are_those_of_the_federation_on_them(fed):
         fc.simulate(fc.FedAvg(), fc.quadratic(np.eye(2)[None], np.ones((1, 2))), rounds=1, eval_on="validation")
 
 
+def worsens(t):
+    """A rate that is too large from the sixth round on."""
+    return 0.1 if t < 5 else 2.0
+
+
+BEST = {**RUN, "cohort": None, "lr": worsens, "eval_on": "validation", "keep": "best"}
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 8])
+@pytest.mark.parametrize("method", [fc.FedAvg(), fc.SCAFFOLD(), fc.DFedAvg()], ids=repr)
+def test_the_best_model_is_that_of_the_evaluation_with_the_highest_accuracy(fed, method, every):
+    h = fc.simulate(method, fed, eval_every=every, **BEST)
+    state, judge = fc.start(method, fed), fed.on_validation()
+    states, scores = {}, {}
+    for t in range(9):
+        if t % every == 0 or t == 8:
+            scores[t] = float(judge.evaluate(state["x"])["accuracy"])
+            states[t] = {k: v.clone() for k, v in state.items()}
+        if t < 8:
+            state, _ = fc.one_round(method, fed, state, t, lr=worsens(t), local_steps=3)
+    assert h.kept == max(scores, key=scores.get)
+    assert h.state.keys() == states[h.kept].keys()
+    assert all(torch.equal(v, states[h.kept][k]) for k, v in h.state.items())
+    assert torch.equal(h.params, h.state["x"])
+    last = fc.simulate(method, fed, eval_every=every, **BEST | {"keep": "last"})
+    assert h.rows == last.rows
+    assert last.kept is None
+    assert torch.equal(last.params, states[8]["x"])
+    assert repr(h).splitlines()[2].startswith(f"after round {h.kept}, the best of 8: accuracy {scores[h.kept]:.4g}")
+
+
+@pytest.mark.parametrize("stop", [2, 4, 5, 7, 8])
+@pytest.mark.parametrize(("every", "save"), [(1, 1), (2, 2), (3, 1)])
+def test_the_best_model_of_a_resumed_run_is_that_of_one_that_was_never_stopped(fed, tmp_path, stop, every, save):
+    run = {**BEST, "eval_every": every, "checkpoint_every": save}
+    whole = fc.simulate(fc.SCAFFOLD(), fed, **run)
+    fc.simulate(fc.SCAFFOLD(), fed, checkpoint_dir=tmp_path, **run | {"rounds": stop})
+    h = fc.simulate(fc.SCAFFOLD(), fed, checkpoint_dir=tmp_path, **run)
+    again = fc.simulate(fc.SCAFFOLD(), fed, checkpoint_dir=tmp_path, **run)
+    for found in (h, again):
+        assert found.kept == whole.kept
+        assert same(found, whole)
+        assert all(torch.equal(v, whole.state[k]) for k, v in found.state.items())
+    if stop < 8:
+        with pytest.raises(fc.CheckpointError, match="keep"):
+            fc.simulate(fc.SCAFFOLD(), fed, checkpoint_dir=tmp_path, **run | {"keep": "last"})
+
+
+def test_a_run_that_ends_early_or_diverges_leaves_its_best_model(fed):
+    whole = fc.simulate(fc.FedAvg(), fed, **BEST)
+    ended = fc.simulate(fc.FedAvg(), fed, on_evaluate=lambda t, metrics: t == 7, **BEST)
+    assert (ended.kept, whole.kept) == (5, 5)
+    assert torch.equal(ended.params, whole.params)
+    with pytest.raises(fc.Diverged) as e:
+        fc.simulate(fc.FedAvg(), fed, **BEST | {"lr": lambda t: 0.1 if t < 5 else 1e30})
+    assert e.value.history.kept == 5
+    assert torch.equal(e.value.history.params, whole.params)
+
+
+def test_the_best_model_is_the_one_of_the_lowest_loss_where_there_is_no_accuracy():
+    x = np.random.default_rng(0).normal(size=(80, 4))
+    fed = fc.federation((x, x[:, :1] * 2), 4, model="mlp", loss=torch.nn.MSELoss(), validation=True)
+    h = fc.simulate(fc.FedAvg(), fed, **BEST | {"lr": lambda t: 0.05 if t < 4 else 0.15})
+    rounds, losses = h.curve("loss")
+    assert h.kept == rounds[losses.argmin()] < 8
+
+
+def test_a_model_is_not_chosen_by_test_data(fed):
+    with pytest.raises(ValueError, match="eval_on='validation' and a federation made with validation=True"):
+        fc.simulate(fc.FedAvg(), fed, **BEST | {"eval_on": "test"})
+
+
 def test_a_redirected_run_writes_one_line_an_evaluation(fed, capfd, monkeypatch):
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     fc.simulate(fc.FedAvg(), fed, eval_every=4, progress=True, **RUN)
