@@ -283,7 +283,7 @@ SUBMODELS = [
         REF,
         "FederatedDropout",
         ("FederatedDropout.score", "noise(r, neurons)", "[n.flip(1) for n in noise(r, neurons)]"),
-        ("noise", "rng.MASK, r.t, clients", "rng.MASK, 0, clients"),
+        ("algorithms.submodels.noise", "rng.MASK, r.t, clients", "rng.MASK, 0, clients"),
     ),
     *errors(
         REF,
