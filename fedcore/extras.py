@@ -11,7 +11,7 @@ EXTRAS = ("data", "batches", "pictures")  # of pyproject.toml
 @contextlib.contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
     """Inside, or in a function that it decorates, an ImportError of a package that is not installed says which of
-    `EXTRAS` has it; `what` needs it."""
+    `EXTRAS` has it; `what` needs it.  Also where torchvision was built for another torch than the one here."""
     try:
         yield
     except ModuleNotFoundError as e:
@@ -20,3 +20,11 @@ def needs(extra: str, what: str) -> Iterator[None]:
             raise
         remedy = f"pip install 'fedcore[{extra}]'"
         raise ImportError(f"{what} needs {package}, which is not installed: {remedy}", name=package) from e
+    except (RuntimeError, AttributeError) as e:
+        if "operator torchvision::" not in str(e) and "partially initialized module 'torchvision'" not in str(e):
+            raise
+        raise ImportError(
+            f"{what} needs torchvision, but torch and torchvision are of different builds ({str(e).splitlines()[0]}); "
+            "install both from one index, as pip install --force-reinstall torch torchvision does",
+            name="torchvision",
+        ) from e

@@ -6,6 +6,7 @@ import difflib
 import inspect
 import math
 import numbers
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
@@ -236,10 +237,14 @@ def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
     return checks.integer("cohort", cohort, 1, n, hint="or a fraction in (0, 1], a list of clients, or None for all")
 
 
+_TOLD: weakref.WeakSet[type] = weakref.WeakSet()  # classes whose names have been looked at
+
+
 def check_method(method: Any) -> None:
     """TypeError for what is no method, and for a hook that takes other arguments than it is called with.
 
-    Warns of a function whose name is nearly a hook's that its class does not have: nothing would ever call it.
+    Warns once a class of a function whose name is nearly a hook's that its class does not have: nothing would ever
+    call it.
     """
     if not isinstance(method, Method):
         hint = "an instance such as fc.FedAvg()" if isinstance(method, type) else "a method such as fc.FedAvg()"
@@ -256,7 +261,8 @@ def check_method(method: Any) -> None:
                 f"{type(method).__name__}.{name} does not take what it is called with ({e}); "
                 f"write def {name}({', '.join(['self', *wanted])})"
             ) from None
-    for kind in (k for k in type(method).__mro__ if not k.__module__.startswith("fedcore")):
+    for kind in (k for k in type(method).__mro__ if not k.__module__.startswith("fedcore") and k not in _TOLD):
+        _TOLD.add(kind)
         for name in (n for n, v in vars(kind).items() if callable(v) and not hasattr(Method, n)):
             near = difflib.get_close_matches(name, set(HOOKS) - vars(kind).keys(), 1, 0.85)
             if near and not name.startswith("_"):

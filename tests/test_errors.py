@@ -318,7 +318,7 @@ LOSSES = [
     (lambda: fed(REAL, loss=lambda z, y: z), ValueError, "shape (20, 1) 20 samples [B] mean"),
     (lambda: fed(REAL, loss=lambda z, y: 1.0), ValueError, "float 20 samples [B] mean"),
     (lambda: fed(REAL, loss=lambda z, y: (z.detach()[:, 0] - y) ** 2), ValueError, "gradient logits detach()"),
-    (lambda: fed(REAL, loss=lambda z, y: z[:, 0].log()), ValueError, "not finite first 20 training samples"),
+    (lambda: fed(REAL, loss=lambda z, y: z[:, 0].log()), ValueError, "not finite 20 training samples"),
     (lambda: fed(REAL, loss=nn.MSELoss()), ValueError, "one by one [B, 1] [B] (20, 1) (20,)"),
     (lambda: fed(REAL, loss=nn.MSELoss(reduction="sum")), ValueError, "one by one no sum over samples"),
     (lambda: fed(REAL, loss=lambda z, y: z.var()), ValueError, "one by one not depend on the others"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import fedcore as fc
 from fedcore.extras import EXTRAS, needs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,3 +78,26 @@ def test_the_extras_are_those_of_the_package():
 def test_a_module_of_the_package_that_is_missing_is_no_extra():
     with pytest.raises(ModuleNotFoundError, match=r"fedcore[.]nothing"), needs("data", "this"):
         import fedcore.nothing  # noqa: F401
+
+
+@pytest.mark.parametrize("wrong", [
+    RuntimeError("operator torchvision::nms does not exist"),
+    AttributeError("partially initialized module 'torchvision' has no attribute 'extension'"),
+])  # fmt: skip
+def test_torchvision_of_another_build_is_named_as_that(wrong, tmp_path, monkeypatch):
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] == "torchvision":
+                raise wrong
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.raises(ImportError, match=r"torchvision are of different builds .*; install both from one index"):
+        fc.federation("cifar10", 3, root=tmp_path)
+
+
+def test_other_errors_stay_what_they_are():
+    for wrong in (RuntimeError("no room"), FileNotFoundError("no torchvision/cifar10"), AttributeError("'x'")):
+        with pytest.raises(type(wrong), match=str(wrong)), needs("data", "this"):
+            raise wrong

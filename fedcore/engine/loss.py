@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .shapes import Parameters, PerClient
@@ -16,8 +17,9 @@ from .shapes import Parameters, PerClient
 class CustomLoss:
     """A loss of the user's in place of the cross-entropy, called as `F.cross_entropy` is.
 
-    function: `(logits [B, C], targets [B, ...]) -> [B]`, or their mean, where `mean` says so; it is then asked for each
-    sample by `torch.vmap`.  axes: those of one sample's target.  accuracy: whether the largest logit is a class.
+    function: `(logits [B, ...], targets [B, ...]) -> [B]`, or their mean, where `mean` says so; it is then asked for
+    each sample by `torch.vmap`.  axes: those of one sample's target.  accuracy: whether the largest logit is a class.
+    outputs: the axes of what the module gives for one sample, 1 of logits [C].
     Targets that are not whole numbers come in the logits' type.
     """
 
@@ -25,6 +27,7 @@ class CustomLoss:
     mean: bool
     axes: int
     accuracy: bool
+    outputs: int = 1
 
     def __call__(self, logits: Tensor, targets: Tensor, reduction: str = "none") -> Tensor:
         targets = targets.to(logits.dtype) if targets.is_floating_point() else targets
@@ -34,6 +37,13 @@ class CustomLoss:
         else:
             each = self.function(logits, targets)
         return each.sum() if reduction == "sum" else each
+
+
+def of_any(axes: int) -> Callable[..., Tensor]:
+    """A loss of what a module gives for a sample, with so many axes, whatever it means; labels count for logits."""
+    if axes == 1:
+        return F.cross_entropy
+    return CustomLoss(lambda z, y: z.reshape(len(z), -1).square().sum(1), False, 0, False, axes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +110,8 @@ class Loss:
     def of_samples(self, logits: Tensor, y: Tensor, criterion: Callable[..., Tensor]) -> Tensor:
         """Losses `[..., B]` of logits `[..., B, C]`, or of `[..., B, heads, C]`, then summed over the heads.
 
+        A criterion of the user's may take more axes than C, or none.
+
         Raises ValueError where the method replaces the cross-entropy and the criterion is another.
         """
         custom = isinstance(criterion, CustomLoss)
@@ -110,11 +122,13 @@ class Loss:
                     "federation has loss=...; use loss=None, or another method or setting"
                 )
             return self.per_sample(logits, y, **self.rows, **self.samples)
-        samples = y.dim() - criterion.axes if custom else y.dim()
+        samples, outputs = (y.dim() - criterion.axes, criterion.outputs) if custom else (y.dim(), 1)
         lead, target = y.shape[:samples], y.shape[samples:]
-        heads = logits.shape[samples:-1]
+        heads = logits.shape[samples : logits.dim() - outputs]
         labels = y.view(*lead, *[1] * len(heads), *target).expand(*lead, *heads, *target)
-        each = criterion(logits.flatten(0, -2), labels.flatten(0, samples + len(heads) - 1), reduction="none")
+        each = criterion(
+            logits.flatten(0, samples + len(heads) - 1), labels.flatten(0, samples + len(heads) - 1), reduction="none"
+        )
         return each.view(*lead, *heads).sum(-1) if heads else each.view(lead)
 
     def of_representations(self, z: Tensor, others: Sequence[Tensor]) -> Tensor:

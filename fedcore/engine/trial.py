@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import models, rng
@@ -288,7 +287,10 @@ def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
         weights = torch.full((2, len(inputs)), 1 / len(inputs), dtype=dtype, device=x.device)
         labels, counts = torch.zeros(2, len(inputs), dtype=torch.int64, device=x.device), [len(inputs)] * 2
         batch = Batch(torch.stack([inputs, inputs.flip(0)]), labels, weights, counts, [0, 0])
-        found, wanted = torch.empty_like(Y), torch.stack([_plainly(still, batch, Y, k, trial) for k in range(2)])
+        found, wanted = (
+            torch.empty_like(Y),
+            torch.stack([_plainly(still, batch, Y, k, trial, made.criterion) for k in range(2)]),
+        )
         (made.batched if by_rules else made.sequential).gradient(Y, batch, PLAIN, None, found)
         for place in made.layout.frozen:
             found[:, place] = 0
@@ -297,8 +299,8 @@ def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
     return False
 
 
-def _plainly(module: nn.Module, batch: Batch, Y: Tensor, k: int, trial: Trial) -> Tensor:
-    """The gradient `[d]` of client k's mean cross-entropy, as torch has it of a module that holds the parameters."""
+def _plainly(module: nn.Module, batch: Batch, Y: Tensor, k: int, trial: Trial, criterion: Any) -> Tensor:
+    """The gradient `[d]` of client k's mean loss, as torch has it of a module that holds the parameters."""
     module, layout = models.copied(module).train(), models.Layout.of(module)
     values = models.called_with(module, layout.views(Y[k]))
     with torch.no_grad():
@@ -306,7 +308,7 @@ def _plainly(module: nn.Module, batch: Batch, Y: Tensor, k: int, trial: Trial) -
             tensor.copy_(values[name])
     with rng.seeded(batch.key[k], Y.device, trial.outside):
         logits = module(batch.x[k].clone())
-        (PLAIN.client(k, len(logits)).of_samples(logits, batch.y[k], F.cross_entropy) * batch.w[k]).sum().backward()
+        (PLAIN.client(k, len(logits)).of_samples(logits, batch.y[k], criterion) * batch.w[k]).sum().backward()
     grads = ((t.grad if t.grad is not None else torch.zeros_like(t)) for _, t in models.entries(module))
     return torch.cat([g.reshape(-1).to(Y.dtype) for g in grads])
 

@@ -27,13 +27,14 @@ from ..data.partitions import IID, ByOwner, Dealt, Dirichlet, Listed, Partition,
 from ..data.sources import Source, load
 from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss
 from ..engine.choose import is_large
+from ..engine.loss import of_any
 from ..engine.mapped import maps
 from ..engine.trial import Trial, Unfit, computed, tried
 from ..engine.units import Neurons
 from ..identity import digest, network
 from ..models import Layout
 from .devices import available, first_line, warn_of_bfloat16
-from .targets import Metric, checked_loss, checked_metrics, measured
+from .targets import Metric, checked_loss, checked_metrics, measured, telling
 
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
 FIRST = 20  # training samples that a loss of the user's is tried on
@@ -745,7 +746,10 @@ def federation(
     start: where runs start instead of the model's initial parameters (`fed.x0`): a flat vector `[d]` such as an earlier
     `history.params`, a state_dict, or a module of the same architecture, also one that `fed.module` returned.
     loss: what is minimised instead of the cross-entropy, `(logits [B, C], targets [B, ...]) -> [B]`, one loss per
-    sample, or their mean, as `torch.nn.MSELoss()` or `F.binary_cross_entropy_with_logits`.  Targets may then be real
+    sample, or their mean, as `torch.nn.MSELoss()` or `F.binary_cross_entropy_with_logits`.  It is called with what the
+    model gives, which may have other axes: `[B, C, H, W]` of a segmentation, `[B, C, L]` of tokens, `[B]`; there is no
+    accuracy then.  A mean that is weighted (weight=, ignore_index=) depends on the batch and is refused: use
+    reduction="none", for several targets a sample with `.flatten(1).mean(1)`.  Targets may then be real
     numbers `[N]` or several a sample, `[N, T]`; models by name have T outputs.  Whole numbers `[N]` stay class labels.
     A mean costs a `torch.vmap` over the samples.  Accuracy is left out where the largest logit is no class.
     metrics: name -> `(logits [T, C], targets [T, ...]) -> a number, or one per sample [T]`, of the whole test set and
@@ -870,10 +874,13 @@ def on_network(
             "detach(), torch.no_grad() or NumPy"
         )
     classes = data.source.classes
-    if logits.ndim != 2 or (logits.shape[1] < classes and loss is None):
+    if logits.is_complex():
+        raise ValueError(f"the model gives logits of {logits.dtype}; return real numbers, such as their abs()")
+    if loss is None and (logits.ndim != 2 or logits.shape[1] < classes):
+        dense = "" if logits.ndim == 2 else ", or give loss=..., which is called with what the model gives"
         raise ValueError(
             f"the model gives {tuple(logits.shape[1:])} logits a sample, the source has {classes} "
-            f"classes; make its last layer {classes} wide"
+            f"classes; make its last layer {classes} wide{dense}"
         )
     if trial.carried:
         module = models.copied(module)
@@ -883,12 +890,12 @@ def on_network(
     x0 = models.flatten(module).to(data.device, data.dtype)
     if not torch.isfinite(x0).all():
         raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
-    kind = partial(Engine, trial=trial)
+    kind = partial(Engine, trial=trial, criterion=of_any(logits.ndim - 1))
     by_rules = path != "sequential" and data.x.dim() - 1 in kind(alike).axes
     if by_rules and not computed(alike, example, trial, kind):
         trial = replace(trial, alone=HOOKED)
     mapped = not (by_rules or trial.alone or path == "sequential") and maps(alike, example)
-    apart = partial(Engine, trial=replace(trial, alone=trial.alone or "no rules"))  # through the module itself
+    apart = partial(kind, trial=replace(trial, alone=trial.alone or "no rules"))  # through the module itself
     if (trial.alone or not by_rules or is_large(len(x0), data.device)) and not computed(alike, example, trial, apart):
         raise ValueError(
             f"the gradients of the model, a {type(module).__name__}, at parameters that it is called with are not "
@@ -898,9 +905,10 @@ def on_network(
     engine = Engine(module, path, compute=compute, block=block, mapped=mapped, trial=trial).to(data.device, data.dtype)
     if loss is not None:
         with torch.no_grad():
-            logits = alike.eval()(data.inputs(data.x[:FIRST]))
-        accuracy = data.source.has_classes and logits.shape[1] >= classes
-        criterion = checked_loss(loss, logits, data.y[:FIRST], accuracy)
+            some = telling(data.y, FIRST)
+            logits = alike.eval()(data.inputs(data.x[some]))
+        accuracy = data.source.has_classes and logits.ndim == 2 and logits.shape[1] >= classes
+        criterion = checked_loss(loss, logits, data.y[some], accuracy)
         engine = Engine(engine.module, path, criterion, compute, block, mapped, trial)
     return Federation(data, _taking(data, engine), x0, partition, seed, checked_metrics(metrics))
 

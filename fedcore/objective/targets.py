@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,12 +15,28 @@ from ..engine import CustomLoss
 from .devices import first_line
 
 Metric = Callable[[Tensor, Tensor], Any]
-LOSS = "use a function (logits [B, C], targets [B, ...]) -> one loss per sample [B], or their mean"
+LOSS = "use a function (logits [B, C] or other outputs, targets [B, ...]) -> one loss per sample [B], or their mean"
 METRIC = "use functions (logits [T, C], targets [T, ...]) -> a number, or one per sample [T]"
 
 
+def telling(y: Tensor, count: int) -> Tensor:
+    """At most so many rows of the targets `y [N, ...]` that differ among each other: those of the least and the largest
+    values, the first of each class, and some from everywhere.
+
+    Samples are often in the order of their labels, so that the first ones alone tell nothing of a class's weight.
+    """
+    each = y.flatten(1).cpu() if y.dim() > 1 else y[:, None].cpu()
+    rows = [each.amin(1).argmin().view(1), each.amax(1).argmax().view(1)]
+    if y.dim() == 1 and not y.is_floating_point():
+        order = torch.sort(each[:, 0], stable=True)
+        rows.append(order.indices[torch.diff(order.values, prepend=order.values[:1] - 1) > 0][: count // 2])
+    rows.append(torch.linspace(0, len(y) - 1, min(count, len(y))).long())
+    seen = dict.fromkeys(torch.cat(rows).tolist())
+    return torch.tensor(list(seen)[:count], device=y.device)
+
+
 def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor, accuracy: bool) -> CustomLoss:
-    """The loss as the engine calls it, after a look at its values for some logits `z [B, C]`, targets `y [B, ...]`.
+    """The loss as the engine calls it, after a look at its values for some logits `z [B, ...]`, targets `y [B, ...]`.
 
     accuracy: whether the largest logit is a class.  Raises TypeError for what is no function, ValueError for a result
     of another shape, without a gradient, not finite, or whose samples are not each on their own.
@@ -39,7 +56,8 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
             ) from e
         if not isinstance(value, Tensor) or tuple(value.shape) not in ((), (len(z),)):
             what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
-            raise ValueError(f"loss={name(function)} gives a value of {what} for {len(z)} samples; {LOSS}")
+            more = ", such as .flatten(1).mean(1) of these" if getattr(value, "ndim", 0) > 1 else ""
+            raise ValueError(f"loss={name(function)} gives a value of {what} for {len(z)} samples; {LOSS}{more}")
         if value.is_complex():
             raise ValueError(f"loss={name(function)} is complex; return real numbers, such as its abs()")
         if not value.requires_grad:
@@ -49,26 +67,43 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
             )
         if not torch.isfinite(value).all():
             raise ValueError(
-                f"loss={name(function)} is not finite on the first {len(z)} training samples; use a loss that is "
+                f"loss={name(function)} is not finite on {len(z)} training samples; use a loss that is "
                 "defined for all logits and targets, such as one that takes logits and no probabilities"
             )
-        loss = CustomLoss(function, value.dim() == 0, y.dim() - 1, accuracy)
+        loss = CustomLoss(function, value.dim() == 0, y.dim() - 1, accuracy, z.dim() - 1)
         try:
-            each = loss(z, y)
+            loss(z, y)
         except Exception as e:
             raise ValueError(
                 f"loss={name(function)} gives a mean, whose samples are computed by torch.vmap, which it does not take "
                 f"({first_line(e)}); return one loss per sample, [B]"
             ) from e
-        alone = torch.stack([function(z[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(z))])
-    whole = alone.mean() if loss.mean else alone
-    if not torch.allclose(value, whole, rtol=1e-3, atol=1e-6) or not torch.allclose(each, alone, rtol=1e-3, atol=1e-6):
-        raise ValueError(
-            f"loss={name(function)} is {float(value.mean()):g} on {len(z)} samples, but their mean one by one is "
-            f"{float(alone.mean()):g}; a sample's loss must not depend on the others: no sum over samples, and no "
-            f"broadcasting of [B, 1] against [B] (logits are {tuple(z.shape)}, targets {tuple(y.shape)})"
-        )
+    wrong = _mixed(loss, z.detach(), y)
+    # logits of a model that has learnt nothing are much alike, and a weighted mean of equal losses is their mean
+    noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z)
+    with contextlib.suppress(Exception):  # of a loss that these are nothing for, such as one of probabilities
+        wrong = wrong or _mixed(loss, z.detach() + noise, y)
+    if wrong:
+        raise ValueError(wrong)
     return loss
+
+
+def _mixed(loss: CustomLoss, z: Tensor, y: Tensor) -> str:
+    """What to say where a sample's loss depends on the others."""
+    function, value, each = loss.function, loss.function(z, y), loss(z, y)
+    alone = torch.stack([function(z[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(z))])
+    pairs = ((value, alone.mean() if loss.mean else alone), (each, alone))
+    if not torch.isfinite(value).all() or all(torch.allclose(*pair, rtol=1e-3, atol=1e-6) for pair in pairs):
+        return ""
+    weighed = (
+        "a mean with weight= or ignore_index= divides by the weights of the whole batch: use reduction='none'"
+        f"{' and .flatten(1).mean(1)' if y.dim() > 1 else ''}, one loss per sample; "
+    )
+    return (
+        f"loss={name(function)} is {value.mean():g} on {len(z)} samples, but their mean one by one is "
+        f"{alone.mean():g}; a sample's loss must not depend on the others: {weighed if loss.mean else ''}no sum over "
+        f"samples, and no broadcasting of [B, 1] against [B] (logits are {tuple(z.shape)}, targets {tuple(y.shape)})"
+    )
 
 
 def checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
