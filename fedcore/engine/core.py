@@ -82,8 +82,9 @@ class Engine:
     machine of a kind.
     mapped: whether the batched path maps the module over the clients, where `mapped.maps` says that it can, instead of
     asking its layers' rules.  trial: what the module's forward pass was seen to do (`trial.tried`).
-    Batch-norm modules train on batch statistics; `evaluate` first collects statistics over the training data
-    (static batch norm), so no running buffer is sent or silently left at a client.
+    Batch-norm modules train on batch statistics; `evaluate` first collects the statistics of all training data
+    (static batch norm), so no running buffer is sent or silently left at a client.  They are exact: the mean and the
+    variance of what enters a layer, with n - 1 in the denominator, whatever the order of the samples.
 
     `trained`: which entries of the flat vector are trained, `[d]` bool; None: all.  Others have requires_grad=False:
     their gradients are 0, and what else moves parameters (weight decay) is to leave them alone.
@@ -112,7 +113,10 @@ class Engine:
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self.norms:
             norm.usual_momentum = getattr(norm, "usual_momentum", norm.momentum)  # the user's, for `evaluated`
-            norm.momentum = None  # that is: a mean over the chunks of an evaluation
+            norm.momentum = None
+            if norm.running_mean is None:  # without any, an evaluation would depend on how many are evaluated at once
+                made = type(norm)(norm.num_features, affine=False)
+                norm.track_running_stats, norm._buffers = True, dict(made._buffers)
         self._noticed = False
         self._shrunk: dict[Any, Engine] = {}
         self._neurons: dict[bool, Neurons] = {}
@@ -476,18 +480,73 @@ class Engine:
         """The parameters by name; batch norm has collected its statistics over the training data, without dropout."""
         params = models.called_with(self.module, self.layout.views(x))
         self.module.eval()
+        for norm in self.norms:
+            norm.reset_running_stats()
         if self.norms:
-            for norm in self.norms:
-                norm.reset_running_stats()
-                norm.train()
-            for k, (inputs, _) in enumerate(train()):
-                for norm in self.norms:
-                    norm.momentum = 1 / (k + 1)  # the mean over the chunks, without asking a device how many there were
-                functional_call(self.module, params, (inputs,))
-            self.module.eval()
-            for norm in self.norms:
-                norm.momentum = None
+            first, more = next(chunks := iter(train())), next(chunks, None)
+            if more is None:
+                self._collect_at_once(params, first[0])
+            else:
+                self._collect_by_layers(params, first[0], train)
         return params
+
+    def _collect_at_once(self, params: dict[str, Tensor], inputs: Tensor) -> None:
+        """Statistics of training data that are one chunk: each batch norm's are those of what enters it."""
+        for norm in self.norms:
+            norm.momentum = 1.0
+            norm.train()
+        self._answers(params, inputs, 0)
+        self.module.eval()
+        for norm in self.norms:
+            norm.momentum = None
+
+    def _collect_by_layers(self, params: dict[str, Tensor], example: Tensor, train: Callable[[], Chunks]) -> None:
+        """Statistics of all training data, whatever their order and their chunks are.
+
+        What enters a batch norm depends on the statistics of those before it.  So the chunks go through the network
+        once for each batch norm, in the order of the forward pass, up to this one; those before it have theirs already.
+        One that a forward pass calls several times has the statistics of all that enters it.
+        """
+        order: list[nn.Module] = []
+        hooks = [norm.register_forward_pre_hook(lambda layer, _given: order.append(layer)) for norm in self.norms]
+        self._answers(params, example[:1], 0)
+        for hook in hooks:
+            hook.remove()
+        for k, norm in enumerate(order):
+            pooled = Pooled(calls=order[: k + 1].count(norm))
+            hook = norm.register_forward_pre_hook(pooled)
+            for chunk, (inputs, _) in enumerate(train()):
+                pooled.left = pooled.calls
+                with contextlib.suppress(Enough):
+                    self._answers(params, inputs, chunk)
+            hook.remove()
+            norm.running_mean.copy_(pooled.mean)
+            norm.running_var.copy_(pooled.squares / max(pooled.count - 1, 1))  # as torch's, which divides by n - 1
+
+
+class Enough(Exception):
+    """What was looked for in a forward pass is there."""
+
+
+class Pooled:
+    """Mean and sum of squared deviations of each channel over all inputs of a layer, chunk by chunk in float64.
+
+    A hook before the layer, which ends the pass at its call number `calls`.
+    """
+
+    def __init__(self, calls: int) -> None:
+        self.calls = self.left = calls
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def __call__(self, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+        x = given[0].transpose(0, 1).flatten(1)
+        n, (variance, mean) = x.shape[1], torch.var_mean(x.double(), 1, correction=0)
+        apart, self.count = mean - self.mean, self.count + n
+        self.mean = self.mean + apart * n / self.count
+        self.squares = self.squares + n * variance + apart**2 * n * (self.count - n) / self.count
+        self.left -= 1
+        if not self.left:
+            raise Enough
 
 
 def _own_copy(module: nn.Module) -> nn.Module:
