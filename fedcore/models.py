@@ -7,12 +7,13 @@ study's public code has them.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import itertools
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -555,7 +556,7 @@ def build(
         ) from None
     except ValueError:  # some callables tell no signature
         pass
-    with rng.seeded(rng.word(seed, rng.INIT)), RoundedOnce():
+    with rng.seeded(rng.word(seed, rng.INIT)), _float32(), RoundedOnce():
         module = model(tuple(shape), classes)
     if not isinstance(module, nn.Module):
         raise TypeError(
@@ -563,6 +564,18 @@ def build(
             "-> torch.nn.Module"
         )
     return _checked(module)
+
+
+@contextlib.contextmanager
+def _float32() -> Iterator[None]:
+    """Weights are drawn in float32 on the CPU, whatever the caller's defaults are: they are the seed's alone."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(usual)
 
 
 def _checked(module: nn.Module) -> nn.Module:

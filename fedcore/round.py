@@ -15,6 +15,7 @@ from . import checks, hooks
 from .algorithms.method import AGGREGATE, BROADCAST, DIRECTION, Method, Round
 from .engine import OneSample
 from .engine.descent import clipped
+from .engine.undisturbed import as_usual
 from .memory import Drawn, Place, State
 from .objective.network import Federation
 from .objective.protocol import Objective
@@ -39,6 +40,7 @@ class Seen:
         return self.drawn.cohort
 
 
+@as_usual()
 def start(method: Method, fed: Objective) -> State:
     """The state before round 0: server vectors `[d]` and clients' rows `[n, d]` by name.
 
@@ -66,6 +68,7 @@ def on(method: Method, fed: Objective) -> Objective:
 
 
 @checks.arguments
+@as_usual()
 def one_round(
     method: Method,
     fed: Objective,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from . import checkpoint, checks, distributed, hooks, listeners
 from .algorithms.method import Method, Round
+from .engine.undisturbed import as_usual
 from .history import BY_CLIENT, Diverged, History, Row, over_clients
 from .identity import digest
 from .memory import Place, chunk_size
@@ -30,6 +31,7 @@ OnEvaluate = Callable[[int, dict[str, float]], bool | None]
 
 
 @checks.arguments
+@as_usual()
 def simulate(
     method: Method,
     fed: Objective,

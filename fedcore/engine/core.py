@@ -27,6 +27,7 @@ from .rules import Branches, Chain, Dropout, Recurrent, Rule, rule_of
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
 from .trial import Trial
+from .undisturbed import as_usual
 from .units import Neurons
 from .written import Written
 
@@ -62,7 +63,7 @@ def in_turn(method: Called) -> Called:
 
     @wraps(method)
     def alone(self: Engine, *given: Any, **named: Any) -> Any:
-        with self.turn:
+        with self.turn, as_usual():
             return method(self, *given, **named)
 
     return alone  # type: ignore[return-value]
@@ -101,7 +102,7 @@ class Engine:
         trial: Trial = Trial(),
     ) -> None:
         checks.choice("path", path, ("auto", *PATHS))
-        self.module, self.turn = _own_copy(module), Turn()
+        self.module, self.turn = own_copy(module), Turn()
         self.layout = models.Layout.of(module)
         if not self.layout.d:
             raise ValueError("the model has no parameters; use a torch.nn.Module with at least one")
@@ -114,9 +115,6 @@ class Engine:
         for norm in self.norms:
             norm.usual_momentum = getattr(norm, "usual_momentum", norm.momentum)  # the user's, for `evaluated`
             norm.momentum = None
-            if norm.running_mean is None:  # without any, an evaluation would depend on how many are evaluated at once
-                made = type(norm)(norm.num_features, affine=False)
-                norm.track_running_stats, norm._buffers = True, dict(made._buffers)
         self._noticed = False
         self._shrunk: dict[Any, Engine] = {}
         self._neurons: dict[bool, Neurons] = {}
@@ -512,6 +510,7 @@ class Engine:
         self._answers(params, example[:1], 0)
         for hook in hooks:
             hook.remove()
+        counts: dict[nn.Module, int] = {}
         for k, norm in enumerate(order):
             pooled = Pooled(calls=order[: k + 1].count(norm))
             hook = norm.register_forward_pre_hook(pooled)
@@ -521,7 +520,10 @@ class Engine:
                     self._answers(params, inputs, chunk)
             hook.remove()
             norm.running_mean.copy_(pooled.mean)
-            norm.running_var.copy_(pooled.squares / max(pooled.count - 1, 1))  # as torch's, which divides by n - 1
+            norm.running_var.copy_(pooled.squares / pooled.count)  # in a training pass a batch is normalised so
+            counts[norm] = pooled.count
+        for norm, n in counts.items():
+            norm.running_var.mul_(n / max(n - 1, 1))  # and its statistics are kept so
 
 
 class Enough(Exception):
@@ -549,10 +551,12 @@ class Pooled:
             raise Enough
 
 
-def _own_copy(module: nn.Module) -> nn.Module:
-    """A copy in which a layer that stands at two places is two layers with the same parameters.
+def own_copy(module: nn.Module) -> nn.Module:
+    """A copy in which a layer that stands at two places is two layers with the same parameters, and every batch norm
+    has room for statistics.
 
-    `functional_call` would leave a plain tensor where the parameter of such a layer was.
+    `functional_call` would leave a plain tensor where the parameter of such a layer was.  Without statistics, an
+    evaluation would depend on how many samples are evaluated at once.
     """
     module, seen = models.copied(module), set()
     for parent in list(module.modules()):
@@ -561,6 +565,9 @@ def _own_copy(module: nn.Module) -> nn.Module:
                 tensors = (*child.parameters(), *child.buffers())
                 parent._modules[name] = copy.deepcopy(child, {id(t): t for t in tensors})
             seen.add(id(child))
+    for norm in module.modules():
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.running_mean is None:
+            norm.track_running_stats, norm._buffers = True, dict(type(norm)(norm.num_features, affine=False)._buffers)
     return module
 
 

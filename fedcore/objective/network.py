@@ -25,11 +25,13 @@ from ..data.lists import Lists
 from ..data.normalisation import NORMALISE, told_of_scale
 from ..data.partitions import IID, ByOwner, Dealt, Dirichlet, Listed, Partition, Shards, checked
 from ..data.sources import Source, load
-from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss
+from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss, OneSample
 from ..engine.choose import is_large
+from ..engine.core import own_copy
 from ..engine.loss import of_any
 from ..engine.mapped import maps
 from ..engine.trial import Trial, Unfit, computed, tried
+from ..engine.undisturbed import as_usual
 from ..engine.units import Neurons
 from ..identity import digest, network
 from ..models import Layout
@@ -551,6 +553,9 @@ class Federation:
         if len(wrong):
             raise ValueError(f"clients={wrong[:10].tolist()} do not exist; use clients from 0 to {self.n - 1}")
         checks.shape("X", X, (len(clients), self.d), f"one row of the model's {self.d:,} parameters for each client")
+        lone = [i for i in clients.tolist() if self.sizes[i] == 1]
+        if lone and not self.takes_one_sample:
+            raise OneSample(f"client {lone[0]} has 1 sample, whose statistics its model would be evaluated with: ")
         data, own, T, columns = self.data, self.data.own, len(self.data.test_y), {}
         for x, i in zip(X, clients.tolist(), strict=True):
             x, train = x.to(self.device), partial(data.train_chunks, i)
@@ -679,6 +684,7 @@ class Federation:
 
 
 @checks.arguments
+@as_usual()
 def federation(
     source: Any = "digits",
     clients: checks.Count | None = None,
@@ -852,7 +858,7 @@ def on_network(
     if compute is not None:
         warn_of_bfloat16(data.device)
     example = data.inputs(data.x[:3])
-    alike = models.copied(module).to(data.device, data.dtype)  # the user's own is not called
+    alike = own_copy(module).to(data.device, data.dtype)  # the user's own is not called
     try:
         with rng.seeded(seed, data.device):
             logits = alike.eval()(example[:2].clone())

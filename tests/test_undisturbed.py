@@ -1,0 +1,186 @@
+"""A run is a function of its arguments: not of other threads, of what the caller has switched on, nor of the order in
+which training data lie."""
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedcore as fc
+from fedcore import models
+from fedcore.data import clients as data
+
+G = np.random.default_rng(0)
+X, Y = G.normal(size=(90, 6)).astype(np.float32), np.arange(90) % 3
+PATHS = ("auto", "batched", "sequential")
+
+
+def network(*layers, out=8):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, out), *layers, nn.Linear(out, 3))
+
+
+def federation(model="mlp", **more):
+    return fc.federation(((X, Y), (X[:20], Y[:20])), clients=5, model=model, seed=0, **more)
+
+
+def run(fed, **more):
+    return fc.simulate(fc.FedAvg(), fed, **{"rounds": 3, "lr": 0.1, "batch_size": 6, "progress": False} | more)
+
+
+NORMED = {
+    "batch norm": lambda: network(nn.BatchNorm1d(8), nn.ReLU()),
+    "dropout": lambda: network(nn.ReLU(), nn.Dropout(0.5)),
+    "both": lambda: network(nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5)),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("kind", NORMED)
+def test_threads_on_one_federation_leave_what_runs_one_after_another_leave(kind, path):
+    fed, rates = federation(NORMED[kind](), path=path), [0.01, 0.05, 0.1, 0.2, 0.4, 0.8]
+    alone = [run(fed, lr=lr).rows for lr in rates]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda lr: run(fed, lr=lr).rows, rates)) == alone
+
+
+def test_threads_that_make_federations_get_the_weights_of_their_seeds():
+    def made(seed):
+        return fc.federation("digits", clients=4, model="thesis_cnn_small", seed=seed).x0
+
+    alone = [made(seed) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(map(torch.equal, pool.map(made, range(8)), alone))
+
+
+def test_initial_weights_are_the_seeds_alone():
+    def drawn(shape, classes):  # weights of a user's function, from each generator that there is
+        net = models.mlp(shape, classes)
+        net[1].bias.data += float(np.random.uniform())  # noqa: NPY002
+        return net
+
+    for model in ("mlp", drawn):
+        first = federation(model).x0
+        torch.manual_seed(5)
+        np.random.seed(5)  # noqa: NPY002
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert torch.equal(federation(model).x0, first)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        for context in (torch.inference_mode(), torch.no_grad(), torch.autocast("cpu", torch.bfloat16)):
+            with context:
+                assert torch.equal(federation(model).x0, first)
+
+
+CONTEXTS = {
+    "no_grad": torch.no_grad, "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["auto", "batched", "sequential"])
+@pytest.mark.parametrize("kind", CONTEXTS)
+def test_a_run_within_a_callers_context_is_the_run_outside(kind, path):
+    fed, method = federation("mlp", path=path), fc.SCAFFOLD()
+    outside = run(fed)
+    state, _ = fc.one_round(method, fed, fc.start(method, fed), 0, lr=0.1)
+    with CONTEXTS[kind]():
+        inside = federation("mlp", path=path)
+        assert run(fed).rows == run(inside).rows == outside.rows
+        assert fed.evaluate(outside.params) == inside.evaluate(outside.params)
+        again, _ = fc.one_round(method, inside, fc.start(method, inside), 0, lr=0.1)
+    assert torch.equal(again["x"], state["x"])
+    assert run(inside).rows == outside.rows, "made in the context, run outside"
+
+
+def test_tensors_of_an_inference_may_be_data_and_start():
+    with torch.inference_mode():
+        x, y, start = torch.tensor(X) * 1, torch.tensor(Y) * 1, models.flatten(models.mlp((6,), 3)) * 1
+    fed = fc.federation(((x, y), (x[:20], y[:20])), clients=5, model="mlp", start=start)
+    assert np.isfinite(run(fed, batch_size=None).final("loss"))
+
+
+# --- batch norm's statistics are those of all training data ---
+
+WIDE = np.repeat(5.0 * np.arange(3), 30)[:, None] + X  # three clients, each with a brightness of its own
+DEEP = {
+    "one": lambda: network(nn.BatchNorm1d(8), nn.ReLU()),
+    "two": lambda: network(nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh()),
+    "without parameters": lambda: network(nn.BatchNorm1d(8, affine=False), nn.ReLU()),
+    "without running statistics": lambda: network(nn.BatchNorm1d(8, track_running_stats=False), nn.ReLU()),
+    "a mean over all batches": lambda: network(nn.BatchNorm1d(8, momentum=None), nn.ReLU()),
+    "with dropout between": lambda: network(nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 8), nn.BatchNorm1d(8)),
+    "behind a convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+    ),
+}
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.n, self.o = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.o(self.n(torch.tanh(self.n(self.a(x)))))
+
+
+def evaluated(model, order, chunk, monkeypatch, **more):
+    monkeypatch.setattr(data, "EVAL_CHUNK", chunk)
+    given = {"train_images": WIDE[order], "train_labels": Y[order], "test_images": WIDE[::3], "test_labels": Y[::3]}
+    given["train_owner"] = np.repeat(np.arange(3), 30)[order]
+    fed = fc.federation(given, partition=fc.ByOwner(), model=copy.deepcopy(model), seed=0, dtype=torch.float64, **more)
+    return fed, float(fed.evaluate(fed.x0)["loss"])
+
+
+@pytest.mark.parametrize("kind", [*DEEP, "called twice"])
+def test_neither_the_order_of_the_rows_nor_the_chunks_change_an_evaluation(kind, monkeypatch):
+    torch.manual_seed(0)
+    model = Twice() if kind == "called twice" else DEEP[kind]()
+    rows = np.arange(90)
+    orders = [rows, rows[::-1], np.random.default_rng(1).permutation(90), np.argsort(Y, kind="stable")]
+    chunks = [7, 29, 30, 31, 44, 45, 46, 89] + [90, 91] * (kind != "called twice")
+    found = [evaluated(model, order, chunk, monkeypatch)[1] for order in orders for chunk in chunks]
+    assert np.ptp(found) < 1e-9 * found[0]
+
+
+def test_statistics_obey_the_law_of_total_variance_and_the_module_has_them(monkeypatch):
+    fed, loss = evaluated(DEEP["two"](), np.arange(90), 30, monkeypatch)
+    net = fed.module(fed.x0).network
+    hidden = net[0](torch.tensor(WIDE, dtype=torch.float64))
+    torch.testing.assert_close(net[1].running_mean, hidden.mean(0))
+    torch.testing.assert_close(net[1].running_var, hidden.var(0))
+    whole = copy.deepcopy(net).train()
+    for norm in (whole[1], whole[4]):
+        norm.momentum = 1.0
+    whole(torch.tensor(WIDE, dtype=torch.float64))
+    torch.testing.assert_close(net[4].running_mean, whole[4].running_mean)
+    torch.testing.assert_close(net[4].running_var, whole[4].running_var)
+    test = net(torch.tensor(WIDE[::3], dtype=torch.float64))
+    assert float(nn.functional.cross_entropy(test, torch.tensor(Y[::3]))) == pytest.approx(loss, rel=1e-12)
+
+
+def test_clients_of_many_samples_and_lists_have_exact_statistics_too(monkeypatch):
+    fed, _ = evaluated(DEEP["two"](), np.arange(90), 90, monkeypatch)
+    one = fed.evaluate_clients(fed.x0.expand(3, -1))["loss"]
+    fed, _ = evaluated(DEEP["two"](), np.arange(90)[::-1].copy(), 8, monkeypatch)
+    torch.testing.assert_close(fed.evaluate_clients(fed.x0.expand(3, -1))["loss"], one)
+    lists = [(WIDE[30 * i : 30 * i + 30], Y[30 * i : 30 * i + 30]) for i in range(3)]
+    net, tests = DEEP["two"](), [(WIDE[k::9], Y[k::9]) for k in (0, 3, 6)]
+    made = [
+        fc.federation((some, tests), model=copy.deepcopy(net), dtype=torch.float64) for some in (lists, lists[::-1])
+    ]
+    losses = [float(fed.evaluate(fed.x0)["loss"]) for fed in made]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+def test_evaluating_a_client_of_one_sample_names_it():
+    parts = [[0], np.arange(1, 31), np.arange(31, 61)]
+    fed = fc.federation(((X, Y), (X, Y)), partition=parts, model=network(nn.BatchNorm1d(8)))
+    with pytest.raises(ValueError, match="client 0 has 1 sample"):
+        run(fed, cohort=lambda t: [1, 2], personal=True)
+    assert np.isfinite(run(fed, cohort=lambda t: [1, 2]).final("loss"))
