@@ -12,6 +12,7 @@ import inspect
 import math
 import numbers
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -96,10 +97,10 @@ def told(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """The repr, cut in its middle where it is long."""
+    """The repr on one line, cut in its middle where it is long."""
     if isinstance(value, int) and abs(value) > 10**40:
         return f"{'-' if value < 0 else ''}1e{int(math.log10(abs(value)))}"
-    text = told(value)
+    text = re.sub(r"\s*\n\s*", " ", told(value))
     return text if len(text) <= 200 else f"{text[:120]}...{text[-60:]}"
 
 

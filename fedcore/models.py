@@ -618,7 +618,7 @@ def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module,
     known, layout = module.state_dict(), Layout.of(module)
     if isinstance(start, Tensor | np.ndarray):
         checks.shape("start", start, (layout.d,), f"a flat vector of this model's {layout.d:,} parameters")
-        start = layout.views(torch.as_tensor(as_array(start)))
+        start = layout.views(_real("start", start))
     if not isinstance(start, Mapping):
         raise TypeError(
             f"start={type(start).__name__}; use a flat vector [d] such as history.params, a state_dict, or a "
@@ -634,15 +634,20 @@ def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module,
             f"named {', '.join(layout.names[:5])}{', ...' if len(layout.names) > 5 else ''}"
         )
     for name, value in start.items():
-        value, place = torch.as_tensor(as_array(value)), known[name]
-        if value.is_complex():
-            raise ValueError(f"start holds complex numbers in {name!r}; give real ones")
+        value, place = _real(f"start[{name!r}]", value), known[name]
         checks.shape(f"start[{name!r}]", value, tuple(place.shape), "values of the same architecture")
         if not torch.isfinite(value).all():
             raise ValueError(f"start holds NaN or infinity in {name!r}; give finite numbers")
         with torch.no_grad():
             place.copy_(value)
     return module
+
+
+def _real(name: str, value: Any) -> Tensor:
+    array = as_array(value)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} holds {array.dtype}; give real numbers")
+    return torch.tensor(array)
 
 
 def _many(name: str, values: Sequence[int], wanted: int) -> None:

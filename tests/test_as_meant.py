@@ -95,6 +95,12 @@ def test_quadratics_matrices_and_capacities_may_be_changed_afterwards(kind):
     assert problem.A.sum() == problem.b.sum() == problem.x0.sum() == 2
     assert matrix.W.sum() == 2
     assert method == fc.HeteroFL({1.0: 0.5, 0.5: 0.5})
+    public = [kind(X[:6]), kind(Y[:6])]
+    method = fc.FedGSE(public=tuple(public))
+    zeroed(*public)
+    assert method == fc.FedGSE(public=(X[:6], Y[:6]))
+    with pytest.raises(ValueError, match="masked"):
+        fc.FedGSE(public=(np.ma.masked_less(X[:6], 99), Y[:6]))
 
 
 def test_a_partition_of_ones_own_may_change_the_labels_and_owners_that_it_is_given():
@@ -222,12 +228,19 @@ def test_labels_that_are_not_0_to_c_1_are_told_of(change, words):
 @pytest.mark.parametrize(("labels", "words"), [
     (lambda y: np.eye(3)[y], r"y.argmax\(1\)"), (lambda y: y[:, None], r"y.ravel\(\)"),
     (lambda y: y.astype(str), "np.unique"), (lambda y: [str(k) for k in y], "np.unique"),
+    (lambda y: [str(k).encode() for k in y], "np.unique"),
     (lambda y: y - 1, "labels run from -1"), (lambda y: y + 0.5, "not integers"), (lambda y: y * 1j, "not integers"),
     (lambda y: np.ma.masked_equal(y, 1), "values are masked"), (lambda y: [None, *y[1:]], "values are missing"),
 ])  # fmt: skip
 def test_labels_that_are_no_whole_numbers_are_refused_with_the_cure(labels, words):
     with pytest.raises(ValueError, match=words):
         fed(((X, labels(Y)), (TX, labels(TY))))
+
+
+def test_a_packs_labels_are_told_of_too(tmp_path):
+    np.savez(tmp_path / "mine.npz", train_images=X, train_labels=Y + 1, test_images=TX, test_labels=TY + 1)
+    with pytest.warns(UserWarning, match="no sample has a label of 0"):
+        fed("mine", root=tmp_path)
 
 
 @pytest.mark.usefixtures("silent")
@@ -257,11 +270,14 @@ AWKWARD = {
     "missing": (lambda x: np.where(x > 0.5, x, None), "missing"),
     "complex": (lambda x: x * 1j, "complex|numbers"),
     "text": (lambda x: x.astype(str), "numbers|array of"),
+    "masked tensor": (lambda x: torch.masked.masked_tensor(torch.tensor(x), torch.tensor(x > 0.5)), "plain tensor"),
     "complex tensor": (lambda x: torch.tensor(x) * 1j, "complex|numbers"),
 }
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:torch.quantize")
+@pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested tensors", "ignore:torch.quantize", "ignore:The PyTorch API of Mask"
+)
 @pytest.mark.parametrize("kind", AWKWARD)
 def test_inputs_that_are_no_array_of_numbers_are_refused_with_the_cure(kind):
     make, words = AWKWARD[kind]
@@ -457,5 +473,6 @@ def test_models_and_losses_of_complex_numbers_are_refused():
             fed(model=Complex(dtype))
     with pytest.raises(ValueError, match="complex"):
         fed(loss=lambda z, y: torch.nn.functional.cross_entropy(z, y, reduction="none") * (1 + 1j))
-    with pytest.raises(ValueError, match="complex"):
-        fed(start=torch.zeros(111) * 1j)
+    for start in (torch.zeros(111) * 1j, np.array(["1"] * 111), np.ma.masked_equal(np.zeros(111), 0)):
+        with pytest.raises(ValueError, match=r"start holds|masked"):
+            fed(start=start)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import checks, rng
 from ..checks import Count, OneOf, Within
+from ..data.arrays import as_array
 from ..engine import PLAIN, Loss
 from ..engine.units import Neurons
 from ..models import Layout
@@ -345,7 +346,7 @@ class Samples:
     """Public samples `(x, y)` of the caller's, compared by their content."""
 
     def __init__(self, x: Any, y: Any) -> None:
-        self.x, self.y = (np.asarray(a.cpu() if isinstance(a, Tensor) else a) for a in (x, y))
+        self.x, self.y = (np.array(as_array(a)) for a in (x, y))
         content = (a.tobytes() + repr((a.dtype.str, a.shape)).encode() for a in (self.x, self.y))
         self.digest = hashlib.sha256(b"".join(content)).hexdigest()[:16]
 

@@ -199,7 +199,7 @@ def _cure(labels: np.ndarray) -> str:
 
 
 def _check_labels(what: str, labels: np.ndarray, targets: bool) -> None:
-    if labels.dtype.kind == "f" and np.isnan(labels).any():
+    if labels.dtype.kind == "f" and not targets and np.isnan(labels).any():
         bad = int(np.isnan(labels.reshape(len(labels), -1)).any(1).sum())
         raise ValueError(
             f"{bad} {what} labels of type {labels.dtype} are NaN, as missing values are; use integers 0..C-1"
@@ -270,7 +270,7 @@ def as_array(part: Any) -> np.ndarray:
     if (
         array.dtype.kind in "US"
         and isinstance(part, list | tuple)
-        and not all(isinstance(e, str | list | tuple) for e in part)
+        and not all(isinstance(e, str | bytes | list | tuple) for e in part)
     ):
         raise ValueError(f"{checks.brief(part)} mixes texts and other values; give one kind")
     if array.dtype != object:
@@ -307,7 +307,10 @@ def _of_tensor(part: Tensor) -> np.ndarray:
     if kind:
         raise ValueError(f"a tensor is {kind} and no array; use {f'x.{cure}' if cure else 'one on a real device'}")
     part = part.detach().cpu().resolve_conj().resolve_neg()
-    return (part.float() if part.is_floating_point() and part.dtype not in NUMPYS else part).numpy()
+    try:
+        return (part.float() if part.is_floating_point() and part.dtype not in NUMPYS else part).numpy()
+    except (RuntimeError, TypeError) as e:  # subclasses with a mask, types of torch's alone
+        raise ValueError(f"a {type(part).__name__} of {part.dtype} is no array of numbers; use a plain tensor") from e
 
 
 def stacked(parts: Sequence[Any], what: str) -> np.ndarray:

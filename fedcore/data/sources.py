@@ -184,4 +184,5 @@ def _named(name: str, root: str | os.PathLike | None, download: bool, layout: st
             return digit_domains()
         if name == "digits-five":
             return digits_five(root=root, download=download)
-    return read(name, folder, download, layout, targets)
+    source = read(name, folder, download, layout, targets)
+    return source if name in NAMES else _told(source)
