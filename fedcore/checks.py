@@ -200,6 +200,8 @@ class Named:
     """A base whose classes say of a keyword that they do not have what it may be meant to be."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls.__init__ is object.__init__ and (args or kwargs):
+            raise TypeError(f"{cls.__name__}() takes no arguments; use {cls.__name__}(), or give it fields or __init__")
         known = inspect.signature(cls.__init__).parameters if kwargs else {}
         if kwargs and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
             _known(cls.__name__, kwargs, [name for name in known if name != "self"])

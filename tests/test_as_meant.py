@@ -209,6 +209,32 @@ def test_pictures_become_what_they_show():
         fed((deep, y), layout="image")
 
 
+def test_pictures_that_are_targets_keep_the_numbers_of_their_classes():
+    Image = pytest.importorskip("PIL.Image")
+    x, y = RNG.integers(0, 256, (20, 6, 5, 3), dtype=np.uint8), RNG.integers(0, 3, (20, 6, 5), dtype=np.uint8)
+    for mask in (y, y > 0):
+        pictures = [Image.fromarray(part) for part in mask]
+        for picture in pictures if mask is y else ():
+            picture.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
+        assert {picture.mode for picture in pictures} == {"P" if mask is y else "1"}
+        items = list(zip(map(Image.fromarray, x), pictures, strict=True))
+        for source in (([a for a, _ in items], pictures), Items(items)):
+            assert np.array_equal(fc.data.load(source, targets=True).train_y[:4], mask[:4])
+
+
+class Items(torch.utils.data.Dataset):
+    """A list as a dataset."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, k):
+        return self.items[k]
+
+
 # --- labels ---------------------------------------------------------------------------------------------------------
 
 
@@ -431,8 +457,14 @@ def test_classes_of_ones_own_keep_their_keywords():
         def __init__(self, strength, **more):
             self.strength = strength
 
+    class Bare(fc.Method):
+        pass
+
     assert Mine(strength=3, other=4).strength == 3
     assert Mine(3).strength == 3
+    for call in (lambda: Bare(3), lambda: Bare(strength=3), lambda: fc.topology.Topology(3), lambda: fc.Method(x=1)):
+        with pytest.raises(TypeError, match="takes no arguments"):
+            call()
 
 
 @pytest.mark.parametrize("pairs", [[(1, 0.5, 3)], [(1,)], [(1, 0.5), ()]])

@@ -141,7 +141,7 @@ def from_arrays(
     given = {"training": (x, y), "test": (test_x, test_y)}
     if validation is not None:
         given["validation"] = validation[:2]
-    xs, ys = ([as_array(pair[k]) for pair in given.values()] for k in range(2))
+    xs, ys = ([as_array(pair[k], label=k == 1) for pair in given.values()] for k in range(2))
     for what, inputs, labels in zip(given, xs, ys, strict=True):
         if not inputs.ndim or not labels.ndim or len(inputs) != len(labels) or (labels.ndim > 1 and not targets):
             more = "" if targets or labels.ndim < 2 else f", {_cure(labels)}or loss= for several targets per input"
@@ -239,11 +239,12 @@ def _classes(ys: Sequence[np.ndarray], targets: bool, classes: int | None) -> tu
     return ys, classes
 
 
-def as_array(part: Any) -> np.ndarray:
+def as_array(part: Any, label: bool = False) -> np.ndarray:
     """An array of an array, a tensor, a picture, a table, or a list of them; it may share their memory.
 
     Numbers that NumPy has not, as bfloat16, become float32.  Pictures are `[H, W]` or, channels first, `[C, H, W]`:
-    those with a palette and other colours than red, green and blue become RGB, those of one bit grey bytes.
+    those with a palette and other colours than red, green and blue become RGB, those of one bit grey bytes.  label: not
+    where they are targets, whose numbers are classes.
 
     Raises ValueError where samples differ in shape, for masked and missing values, and for tensors and matrices that
     are sparse, quantised, nested, or without values.
@@ -251,7 +252,7 @@ def as_array(part: Any) -> np.ndarray:
     if isinstance(part, Tensor):
         return _of_tensor(part)
     if hasattr(part, "getbands") and hasattr(part, "convert"):  # PIL's, which is not imported
-        mode = "L" if part.mode in GREY else "RGB" if part.mode in COLOUR else part.mode
+        mode = part.mode if label else "L" if part.mode in GREY else "RGB" if part.mode in COLOUR else part.mode
         array = np.asarray(part if mode == part.mode else part.convert(mode))
         return array if array.ndim == 2 else array.transpose(2, 0, 1)
     if hasattr(part, "toarray") and hasattr(part, "nnz"):
@@ -262,11 +263,11 @@ def as_array(part: Any) -> np.ndarray:
             raise ValueError(f"{hidden} values are masked; use x.filled(0), or leave out their samples")
         return part.data
     if isinstance(part, list | tuple) and any(map(_is_array, part)):
-        return stacked(part, "sample")
+        return stacked(part, "sample", label)
     try:
         array = np.asarray(part)
     except ValueError:  # NumPy's own message does not say which sample it is
-        return stacked(part, "sample")
+        return stacked(part, "sample", label)
     if (
         array.dtype.kind in "US"
         and isinstance(part, list | tuple)
@@ -276,7 +277,7 @@ def as_array(part: Any) -> np.ndarray:
     if array.dtype != object:
         return array
     if array.ndim and any(map(_is_array, array.flat)):
-        return stacked(array, "sample")
+        return stacked(array, "sample", label)
     missing = sum(e is None or type(e).__name__ in ("NAType", "NaTType") or e != e for e in array.flat)
     if missing:
         raise ValueError(f"{missing} values are missing (None, NA or NaN); give numbers, or leave out their samples")
@@ -313,9 +314,9 @@ def _of_tensor(part: Tensor) -> np.ndarray:
         raise ValueError(f"a {type(part).__name__} of {part.dtype} is no array of numbers; use a plain tensor") from e
 
 
-def stacked(parts: Sequence[Any], what: str) -> np.ndarray:
+def stacked(parts: Sequence[Any], what: str, label: bool = False) -> np.ndarray:
     """One array of samples; ValueError naming the first that differs from sample 0 in shape."""
-    arrays = [as_array(part) for part in parts]
+    arrays = [as_array(part, label) for part in parts]
     for k, array in enumerate(arrays):
         if array.shape != arrays[0].shape:
             raise ValueError(

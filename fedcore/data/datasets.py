@@ -39,7 +39,7 @@ def from_dataset(dataset: Any) -> tuple[np.ndarray, np.ndarray, int | None]:
             classes = getattr(features.get(columns[1]), "num_classes", None)
     pairs = [_pair(dataset[k], k, columns) for k in range(len(dataset))]
     x, y = zip(*pairs, strict=True)
-    return stacked(x, "item"), stacked(y, "label"), classes
+    return stacked(x, "item"), stacked(y, "label", label=True), classes
 
 
 def _columns(names: Sequence[str]) -> tuple[str, str]:

@@ -160,7 +160,7 @@ def _part(part: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | N
         x, y = (np.concatenate([client[k] for client in clients]) for k in range(2))
         return x, y, owner, max((c for *_, c in clients if c is not None), default=None)
     if isinstance(part, tuple) and len(part) == 2:
-        return as_array(part[0]), as_array(part[1]), None, None
+        return as_array(part[0]), as_array(part[1], label=True), None, None
     raise TypeError(
         f"source={type(part).__name__}; use a name ({', '.join(NAMES)}), a pair of arrays (x, y), a map-style dataset, "
         "a list of either with one per client, two of these for training and test, or a mapping"
