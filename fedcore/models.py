@@ -47,6 +47,7 @@ class Layout:
     kinds: tuple[type, ...] = ()  # the type of the module that holds each parameter
     frozen: tuple[slice, ...] = ()  # the places of parameters that are not trained (requires_grad=False), and buffers
     carried: slice | None = None  # the place of the buffers that training carries
+    called: tuple[str, ...] = ()  # the layers in the order of the forward pass, where that is not the module's own
 
     @staticmethod
     def of(module: nn.Module) -> Layout:
@@ -57,7 +58,9 @@ class Layout:
         names, shapes = tuple(k for k, _ in named), tuple(p.shape for _, p in named)
         frozen = tuple(place for place, (_, p) in zip(slices, named, strict=True) if not p.requires_grad)
         written = slice(ends[len(named) - len(carried(module))], ends[-1]) if carried(module) else None
-        return Layout(names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named), frozen, written)
+        return Layout(
+            names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named), frozen, written, called(module)
+        )
 
     @property
     def moving(self) -> Tensor:
@@ -73,14 +76,29 @@ class Layout:
         return [place for kind, place in places if issubclass(kind, nn.modules.batchnorm._BatchNorm)]
 
     def layers(self) -> list[slice]:
-        """The places of the weight layers from input to output: weight, bias, and the norm behind them, as one."""
+        """The places of the weight layers from input to output: weight, bias, and the norm behind them, as one.
+
+        In the order of the forward pass, as a federation has seen it; else in that of the module.
+        """
         owners = [name.rpartition(".")[0] for name in self.names]
-        starts = [
-            place.start
-            for k, (place, kind) in enumerate(zip(self.slices, self.kinds, strict=True))
+        first = [
+            k
+            for k, kind in enumerate(self.kinds)
             if k == 0 or (owners[k] != owners[k - 1] and not issubclass(kind, NORMS))
         ]
-        return [slice(a, b) for a, b in itertools.pairwise([*starts, self.d])]
+        ends = [*(self.slices[k].start for k in first[1:]), self.d]
+        places = [slice(self.slices[k].start, end) for k, end in zip(first, ends, strict=True)]
+        if any(owners[k] not in self.called for k in first):
+            return places
+        order = sorted(range(len(first)), key=lambda i: self.called.index(owners[first[i]]))
+        return [places[i] for i in order]
+
+    def last(self, count: int) -> slice | Tensor:
+        """Where the last `count` weight layers stand: the end of the flat vector, or their entries one by one."""
+        places = self.layers()[-count:] if count else []
+        inside = self.mask(places)
+        start = self.d - int(inside.sum())
+        return slice(start, None) if inside[start:].all() else inside.nonzero()[:, 0]
 
     def named(self, layers: Iterable[str]) -> list[slice]:
         """The places of parameters by their names or the beginnings of these: "13" is the module 13 of a Sequential,
@@ -128,6 +146,12 @@ def carried(module: nn.Module) -> tuple[str, ...]:
     """The names of the buffers that training writes and later passes read, as `engine.trial` has seen: a client's steps
     carry them on, and the server takes their weighted mean, rounded where they are whole numbers."""
     return getattr(module, "fedcore_carried", ())
+
+
+def called(module: nn.Module) -> tuple[str, ...]:
+    """The names of the layers with parameters in the order of the forward pass, where a federation has seen that it is
+    not the one in which they stand in the module; else none."""
+    return getattr(module, "fedcore_called", ())
 
 
 def entries(module: nn.Module) -> list[tuple[str, Tensor]]:

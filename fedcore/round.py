@@ -133,10 +133,24 @@ def play(
         raise OneSample(alone(lone[0], fed, work, t)) from e
     with hooks.unchanged(method, "aggregate", r, Y):
         new = place.aggregate(method, r.in_hook(AGGREGATE), Y, drawn, state)
-    if carried := fed.layout and fed.layout.carried:
+    new = _kept(fed, r, Y, new)
+    return place.put(state, new, drawn, t), Seen(r, Y, drawn)
+
+
+def _kept(fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What no gradient moves: frozen parameters stay what they were, to the bit, whatever a method adds up; buffers
+    that training carries become the mean of the clients'."""
+    if fed.trained is None:
+        return new
+    moved, carried = fed.trained.clone(), fed.layout.carried
+    if carried:
+        moved[carried] = True
+    if not moved.all():
+        new = {k: torch.where(moved.to(v.device), v, getattr(r, k).to(v.device)) for k, v in new.items()}
+    if carried:
         new["x"] = new["x"].clone()
         new["x"][carried] = r.mean(Y)[carried]
-    return place.put(state, new, drawn, t), Seen(r, Y, drawn)
+    return new
 
 
 def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None) -> None:

@@ -599,8 +599,10 @@ def test_a_layer_is_a_weight_with_its_bias_and_norm_and_five_are_all_but_the_fir
         for place in layout.layers()
     ]
     assert [len(g) for g in groups] == [4, 4, 4, 4, 4, 2]
-    assert fc.FedALA(layers=5).first(layout, layout.d) == layout.slices[4].start
-    assert fc.FedALA(layers=1).first(layout, layout.d) == layout.slices[-2].start  # the official code's two tensors
+    assert fc.FedALA(layers=5).last(layout, layout.d) == slice(layout.slices[4].start, None)
+    assert fc.FedALA(layers=1).last(layout, layout.d) == slice(
+        layout.slices[-2].start, None
+    )  # the official code's two tensors
 
 
 def test_more_layers_than_the_model_has_are_an_error_that_tells_how_many_there_are():

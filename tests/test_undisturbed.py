@@ -184,3 +184,102 @@ def test_evaluating_a_client_of_one_sample_names_it():
     with pytest.raises(ValueError, match="client 0 has 1 sample"):
         run(fed, cohort=lambda t: [1, 2], personal=True)
     assert np.isfinite(run(fed, cohort=lambda t: [1, 2]).final("loss"))
+
+
+# --- parameters: frozen ones, the order of layers, other types ---
+
+
+class HeadFirst(nn.Module):
+    """It registers its head before its body."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.body = nn.Linear(8, 3), nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class BodyFirst(nn.Module):
+    def __init__(self, other):
+        super().__init__()
+        self.body, self.head = copy.deepcopy(other.body), copy.deepcopy(other.head)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+@pytest.mark.parametrize("method", [fc.FedPer(), fc.FedRep(), fc.FedPVR(), fc.FedALA(), fc.FedALA(2), fc.FedPer(2)])
+def test_the_last_layers_are_those_of_the_forward_pass_however_they_are_registered(method):
+    torch.manual_seed(0)
+    first = HeadFirst()
+    both = []
+    for model in (first, BodyFirst(first)):
+        fed = federation(model, dtype=torch.float64)
+        history = fc.simulate(method, fed, rounds=3, lr=0.2, batch_size=6, progress=False, personal=True)
+        names = sorted(fed.layout.names)
+        both.append([fed.layout.views(history.params)[name] for name in names])
+    for a, b in zip(*both, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_a_head_that_is_registered_first_stays_with_its_client():
+    fed = federation(HeadFirst(), dtype=torch.float64)
+    top = fc.FedPer().top(fed.layout, fed.x0)
+    assert top.nonzero()[:, 0].tolist() == list(range(27))  # head.weight and head.bias stand first
+
+
+EVERY = [
+    fc.FedAvg(),
+    fc.DPSGD(),
+    fc.DFedAvgM(),
+    fc.FedSplit(1.0),
+    fc.SCAFFOLD(),
+    fc.FedDyn(0.1),
+    fc.FedAdam(),
+    fc.Ditto(1.0),
+]
+
+
+@pytest.mark.parametrize("method", EVERY, ids=lambda m: type(m).__name__)
+def test_frozen_parameters_stay_to_the_bit(method):
+    net = network(nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
+    net[2].requires_grad_(False)
+    fed = federation(net)
+    history = fc.simulate(method, fed, rounds=4, lr=0.1, batch_size=6, weight_decay=0.1)
+    frozen = ~fed.trained
+    for state in (history.params, *(history.state[k] for k in ("X", "v_i") if k in history.state)):
+        assert (state[..., frozen] == fed.x0[frozen]).all()
+
+
+def test_noise_of_an_own_aggregate_leaves_frozen_parameters_alone():
+    class Noisy(fc.Method):
+        def aggregate(self, r, y):
+            return {"x": r.mean(y) + r.noise(r.x)}
+
+    net = network(nn.ReLU())
+    net[0].requires_grad_(False)
+    fed = federation(net)
+    x = fc.simulate(Noisy(), fed, rounds=2, lr=0.1, batch_size=6).params
+    assert torch.equal(x[~fed.trained], fed.x0[~fed.trained])
+    assert not torch.equal(x[fed.trained], fed.x0[fed.trained])
+
+
+def test_parameters_of_another_type_are_evaluated_as_the_models():
+    fed = federation("mlp")
+    x = run(fed).params
+    for other in (x.double(), x.numpy(), x.numpy().astype(np.float64)):
+        assert fed.evaluate(other) == fed.evaluate(x)
+        assert torch.equal(fed.correct(other), fed.correct(x))
+        assert float(fed.objective(other)) == float(fed.objective(x))
+    rows = x.expand(5, -1).clone()
+    assert fed.evaluate_clients(rows.numpy())["loss"].tolist() == fed.evaluate_clients(rows)["loss"].tolist()
+    quadratic = fc.quadratic(np.eye(2)[None].repeat(3, 0), np.ones((3, 2)))
+    assert quadratic.evaluate(np.zeros(2, np.float32)) == quadratic.evaluate(torch.zeros(2))
+    with pytest.raises(TypeError, match="real numbers"):
+        fed.evaluate(x.to(torch.complex64))
+
+
+def test_a_federation_is_the_same_on_another_type_and_back():
+    fed = federation(NORMED["both"]())
+    assert run(fed).rows == run(fed.to(dtype=torch.float64).to(dtype=torch.float32)).rows

@@ -30,7 +30,7 @@ class FedPer(Method):
     layers: CountFromZero = 1
     client_state = ("head_i",)
     across = "sums"
-    first = FedALA.first
+    last = FedALA.last
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"head_i": x}
@@ -40,7 +40,9 @@ class FedPer(Method):
 
     def top(self, layout: Layout | None, x: Tensor) -> Tensor:
         """True where the flat vector `x [d]` is personal."""
-        return torch.arange(len(x), device=x.device) >= self.first(layout, len(x))
+        top = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        top[self.last(layout, len(x))] = True
+        return top
 
     def broadcast(self, r: Round) -> Tensor:
         return torch.where(r.top, r.head_i, r.x)

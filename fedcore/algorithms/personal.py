@@ -107,21 +107,19 @@ class FedALA(Method):
 
     def prepare(self, r: Round) -> Round:
         W, hat = r.W_i.clone(), r.x.expand_as(r.W_i).clone()
-        top = slice(self.first(r.layout, len(r.x)), None)
+        top = self.last(r.layout, len(r.x))
         if self.layers and r.visits.any():
             self.learn(r, top, W, hat)
         return r.extended(rows={"W": W, "hat": hat})
 
-    def first(self, layout: Layout | None, d: int) -> int:
-        """Where the top layers begin in the flat vector; a quadratic is one layer."""
-        layers = layout.layers() if layout else [slice(0, d)]
-        if self.layers > len(layers):
-            raise ValueError(
-                f"layers={self.layers} but the model has {len(layers)} weight layers; use layers<={len(layers)}"
-            )
-        return layers[-self.layers].start if self.layers else d
+    def last(self, layout: Layout | None, d: int) -> slice | Tensor:
+        """Where the top layers stand in the flat vector; a quadratic is one layer."""
+        count = len(layout.layers()) if layout else 1
+        if self.layers > count:
+            raise ValueError(f"layers={self.layers} but the model has {count} weight layers; use layers<={count}")
+        return layout.last(self.layers) if layout else slice(0 if self.layers else d, None)
 
-    def learn(self, r: Round, top: slice, W: Tensor, hat: Tensor) -> None:
+    def learn(self, r: Round, top: slice | Tensor, W: Tensor, hat: Tensor) -> None:
         """Learn the top columns of `W [m, d]` in place; `hat [m, d]` becomes where local training starts."""
         known, second = (torch.as_tensor(v, device=W.device)[:, None] for v in (r.visits > 0, r.visits == 1))
         theta_i = torch.where(known, r.theta_i, r.x)[:, top]
@@ -135,7 +133,7 @@ class FedALA(Method):
                 g, loss = gradient(hat, k)
                 W[:, top] -= learning * (self.lr * g[:, top] * D)
                 if self.clip:
-                    W[:, top].clamp_(0, 1)
+                    W[:, top] = W[:, top].clamp(0, 1)
                 last = torch.where(torch.as_tensor(steps > k, device=W.device), loss, last)
             losses.append(last)
             learning = learning & second  # the others take one epoch

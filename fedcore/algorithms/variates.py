@@ -146,7 +146,7 @@ class FedPVR(Method):
             if self.layers not in ("all", (), None):
                 raise ValueError(f"layers={self.layers!r}, but a quadratic is one layer; use 'all' or ()")
             return torch.full_like(x, self.layers != (), dtype=torch.bool)
-        last = layout.names[-1].rpartition(".")[0]
+        last = layout.called[-1] if layout.called else layout.names[-1].rpartition(".")[0]
         if self.layers is None and not last:  # a module that is one layer
             return torch.ones_like(x, dtype=torch.bool)
         layers = (last,) if self.layers is None else (self.layers,) if isinstance(self.layers, str) else self.layers

@@ -39,7 +39,8 @@ class Trial:
     NumPy's generator), draws when `evaluated`, and `mixes` the samples of a training batch.
 
     carried: the buffers that a training pass writes and a later one reads, by name.  alone: why only the module itself
-    can be asked, for one client after another; "" where nothing speaks against other paths.  takes_one: whether a
+    can be asked, for one client after another; "" where nothing speaks against other paths.  called: layers with
+    parameters in the order of the forward pass, where that is another than the module's.  takes_one: whether a
     training batch may have one sample, without an error and without NaN.
     """
 
@@ -49,6 +50,7 @@ class Trial:
     mixes: bool = False
     carried: tuple[str, ...] = ()
     alone: str = ""
+    called: tuple[str, ...] = ()
     takes_one: bool = True
 
 
@@ -85,7 +87,7 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
         takes_one = rows is not None and not bool(rows.isnan().any() and not trained.isnan().any())
     alone = "buffers that training carries" if carried else ""
     alone = "random numbers of Python's or NumPy's generator" if any(drawn[1:]) else alone
-    return Trial(any(drawn), any(drawn[1:]), in_evaluation, mixes, carried, alone, takes_one)
+    return Trial(any(drawn), any(drawn[1:]), in_evaluation, mixes, carried, alone, run.called(), takes_one)
 
 
 class _Run:
@@ -116,6 +118,17 @@ class _Run:
             if not given and name not in self.statistics and not _equal(b, self.buffers.get(name)):
                 self.written[name] = b.detach().clone()
         return out.detach().clone() if isinstance(out, Tensor) else out
+
+    def called(self) -> tuple[str, ...]:
+        """The layers with parameters in the order of the forward pass, where that is not the module's own order."""
+        order: list[str] = []
+        layers = {name: m for name, m in self.module.named_modules() if m._parameters}
+        hooks = [m.register_forward_pre_hook(lambda _m, _given, n=name: order.append(n)) for name, m in layers.items()]
+        self.call(False)
+        for hook in hooks:
+            hook.remove()
+        order = list(dict.fromkeys(order))
+        return () if order == [name for name in layers if name in order] else tuple(order)
 
     def one_by_one(self) -> Tensor | None:
         """Logits of the samples alone; None where the module does not take one, or gives something else."""

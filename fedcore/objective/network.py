@@ -512,7 +512,7 @@ class Federation:
         reading: with normalise="client", whose statistics test images get; "target" where they have owners, else
         "pooled".  Raises ValueError for an x of another length and for an unknown reading.
         """
-        self._flat("x", x)
+        x = self._flat("x", x)
         if reading is None:
             reading = "pooled" if self.source.test_owner is None else "target"
         checks.choice("reading", reading, READINGS[1:])
@@ -530,7 +530,7 @@ class Federation:
 
         Raises ValueError for an x of another length, and where targets are no classes.
         """
-        self._flat("x", x)
+        x = self._flat("x", x)
         if not self.classifies:
             raise ValueError("targets that are no classes have no correct answers; use fed.evaluate, or metrics=")
         reading = "pooled" if self.source.test_owner is None else "target"
@@ -552,7 +552,8 @@ class Federation:
         wrong = clients[(clients < 0) | (clients >= self.n)]
         if len(wrong):
             raise ValueError(f"clients={wrong[:10].tolist()} do not exist; use clients from 0 to {self.n - 1}")
-        checks.shape("X", X, (len(clients), self.d), f"one row of the model's {self.d:,} parameters for each client")
+        hint = f"one row of the model's {self.d:,} parameters for each client"
+        X = self._vector("X", X, (len(clients), self.d), hint)
         lone = [i for i in clients.tolist() if self.sizes[i] == 1]
         if lone and not self.takes_one_sample:
             raise OneSample(f"client {lone[0]} has 1 sample, whose statistics its model would be evaluated with: ")
@@ -591,7 +592,7 @@ class Federation:
 
         Raises ValueError for an x of another length.
         """
-        self._flat("x", x)
+        x = self._flat("x", x)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for i in range(self.n):
             total += self.engine.evaluate(x, self.data.train_chunks(i), self.data.train_chunks)["loss"]
@@ -615,7 +616,7 @@ class Federation:
 
         Raises ValueError for parameters of another length and for a client that does not exist.
         """
-        x = self._flat("params", params).to(self.device, self.dtype)
+        x = self._flat("params", params)
         if client is not None:
             client = checks.integer("client", client, 0, self.n - 1)
         network = self.engine.evaluated(x, partial(self.data.train_chunks, client))
@@ -628,8 +629,15 @@ class Federation:
             f"a flat vector of this model's {self.d:,} parameters, such as the history.params of a run on it (a method "
             "that changes the model, as DepthFL adds heads, ran on method.on(fed))"
         )
-        checks.shape(name, x, (self.d,), hint)
-        return x
+        return self._vector(name, x, (self.d,), hint)
+
+    def _vector(self, name: str, x: Any, wanted: tuple[int, ...], hint: str) -> Tensor:
+        """Parameters of any real type on any device, of NumPy too, as the model's."""
+        x = torch.as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind in "fiu" else x
+        checks.shape(name, x, wanted, hint)
+        if not isinstance(x, Tensor) or x.is_complex():
+            raise TypeError(f"{name} is {checks.brief(x)}; use a tensor or an array of real numbers, {hint}")
+        return x.detach().to(self.device, self.dtype)
 
     def label_counts(self) -> np.ndarray:
         """Samples per client and label, `[n, classes]`."""
@@ -888,9 +896,11 @@ def on_network(
             f"the model gives {tuple(logits.shape[1:])} logits a sample, the source has {classes} "
             f"classes; make its last layer {classes} wide{dense}"
         )
-    if trial.carried:
-        module = models.copied(module)
-        module.fedcore_carried = alike.fedcore_carried = trial.carried
+    for name in ("carried", "called"):
+        if found := getattr(trial, name):
+            module = models.copied(module)
+            for one in (module, alike):
+                setattr(one, f"fedcore_{name}", found)
     if start is not None:
         module = models.started(module, start, data.dtype)
     x0 = models.flatten(module).to(data.device, data.dtype)

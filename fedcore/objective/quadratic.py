@@ -151,13 +151,18 @@ class Quadratic:
 
     def objective(self, x: Tensor) -> Tensor:
         """F(x) = (1/n) sum_i F_i(x); ValueError for an x of another length."""
-        checks.shape("x", x, (self.d,), f"a vector [d] of {self.d} numbers")
-        e = x - self.b
+        e = self._vector(x) - self.b
         return 0.5 * (_times(self.A, e) * e).sum() / self.n
 
     def evaluate(self, x: Tensor) -> dict[str, Tensor]:
         """`loss` = F(x) and `distance` to the optimum."""
-        return {"loss": self.objective(x), "distance": (x - self.optimum).norm()}
+        return {"loss": self.objective(x), "distance": (self._vector(x) - self.optimum).norm()}
+
+    def _vector(self, x: Any) -> Tensor:
+        """A vector of any real type, of NumPy too, as this federation's."""
+        x = torch.as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind in "fiu" else x
+        checks.shape("x", x, (self.d,), f"a vector [d] of {self.d} numbers")
+        return x.to(self.device, self.dtype)
 
 
 def _times(A: Tensor, v: Tensor) -> Tensor:
