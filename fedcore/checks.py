@@ -16,10 +16,12 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, is_dataclass, replace
+from dataclasses import fields as dataclass_fields
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -94,6 +96,35 @@ def told(value: Any) -> str:
         return repr(value)
     except Exception:
         return f"<a {type(value).__name__}>"
+
+
+def as_call(self: Any) -> str:
+    """The repr of a value: the call that makes it again, without what is as by default, as in `Dirichlet(0.1)`.
+
+    Of a dataclass: arguments without a default by their place, others by name.  Arrays are told by type and shape.
+    """
+    if not is_dataclass(self):
+        return f"{type(self).__name__}({', '.join(f'{k}={form(v)}' for k, v in vars(self).items() if k[0] != '_')})"
+    given = []
+    for f in (f for f in dataclass_fields(self) if f.init and f.repr):
+        value, required = getattr(self, f.name), f.default is MISSING and f.default_factory is MISSING
+        if required or not _equal(value, f.default if f.default_factory is MISSING else f.default_factory()):
+            given.append(f"{'' if required and not f.kw_only else f'{f.name}='}{form(value)}")
+    return f"{type(self).__name__}({', '.join(given)})"
+
+
+def form(value: Any) -> str:
+    """The repr; of an array or a tensor its type and shape."""
+    if isinstance(value, np.ndarray | Tensor):
+        return f"<{str(value.dtype).removeprefix('torch.')} {list(value.shape)}>"
+    return told(value)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return a is b or (type(a) is type(b) and bool(a == b))
+    except Exception:  # arrays, and whatever a class of the user's compares
+        return False
 
 
 def brief(value: Any) -> str:
@@ -197,7 +228,15 @@ Mapped = Annotated[Mapping, Kind(lambda value: isinstance(value, Mapping), "a ma
 
 
 class Named:
-    """A base whose classes say of a keyword that they do not have what it may be meant to be."""
+    """A base of values: a class says of a keyword that it does not have what it may be meant to be, and the repr is the
+    call that makes the value again (`as_call`)."""
+
+    __repr__ = as_call
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if cls.__repr__ is Named.__repr__:
+            cls.__repr__ = Named.__repr__  # its own, or `dataclass` writes one, with all that is as by default
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.__init__ is object.__init__ and (args or kwargs):

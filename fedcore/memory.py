@@ -40,6 +40,10 @@ class State(Mapping[str, Tensor]):
     visits: np.ndarray
     origin: tuple[type[Method], str] | None = None
 
+    def __repr__(self) -> str:
+        """One line: the names of the server's vectors and the clients' rows, with their shapes."""
+        return f"State({', '.join(f'{name}={checks.form(v)}' for name, v in self.items())})"
+
     def __getitem__(self, name: str) -> Tensor:
         return self.clients[name] if name in self.clients else self.server[name]
 

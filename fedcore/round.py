@@ -34,6 +34,10 @@ class Seen:
     y: Tensor
     drawn: Drawn
 
+    def __repr__(self) -> str:
+        """Three lines: the iterates, the round, and its plan."""
+        return f"Seen(y={checks.form(self.y)})\n{self.round!r}\n{self.round.plan!r}"
+
     @property
     def cohort(self) -> list[int]:
         """The clients that took part, in ascending order."""

@@ -36,6 +36,8 @@ class Mixing:
     indices: Tensor
     weights: Tensor
 
+    __repr__ = checks.as_call
+
     def dense(self) -> Tensor:
         """W `[n, n]`."""
         n = len(self.indices)

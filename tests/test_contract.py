@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import inspect
@@ -18,7 +19,7 @@ from setuptools import find_packages
 from torch import nn
 
 import fedcore as fc
-from fedcore import memory
+from fedcore import checks, memory
 from fedcore.algorithms import Submodel
 from fedcore.engine import Engine
 
@@ -262,6 +263,78 @@ def test_a_method_is_a_frozen_value_whose_repr_makes_it_again(method):
     assert hash(again) == hash(method)
     with pytest.raises(dataclasses.FrozenInstanceError):
         method.anything = 1
+
+
+VALUES = [
+    fc.IID(), fc.Dirichlet(0.1), fc.Dirichlet(1, equal_sizes=True), fc.Dirichlet(0.5, min_size=3), fc.Shards(2),
+    fc.ByOwner(), fc.ByOwner(subset=True), fc.ByOwner(parts=3), fc.RandAugment(), fc.RandAugment(1, once=True),
+    fc.CropFlip(), fc.CropFlip(2, flip=False), fc.Ring(), fc.Complete(), fc.Torus(), fc.Exponential(),
+    fc.RandomRegular(), fc.RandomRegular(2), fc.DirectedRandom(3), fc.Graph([(0, 1), (1, 2)]), fc.submodels.Width(0.5),
+    fc.submodels.Width(0.5, scaled=True), fc.submodels.Depth(2), *METHODS, *(kind() for kind in fc.ALL),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_repr_makes_the_value_again_and_leaves_out_what_is_as_by_default(value):
+    again = eval(repr(value), vars(fc).copy() | vars(fc.submodels))
+    assert again == value
+    assert type(again) is type(value)
+    given = ast.parse(repr(value), mode="eval").body
+    fields = {f.name: f for f in dataclasses.fields(value)}
+    required = [name for name, f in fields.items() if f.default is dataclasses.MISSING]
+    assert len(given.args) == len(required)
+    assert {k.arg for k in given.keywords} == {
+        name for name, f in fields.items() if name not in required and getattr(value, name) != f.default
+    }
+
+
+def test_every_public_value_has_such_a_repr():
+    spaces = (fc, fc.submodels, fc.topology, fc.data, fc.algorithms)
+    public = {v for space in spaces for v in vars(space).values() if isinstance(v, type)}
+    values = {v for v in public if issubclass(v, checks.Named) and dataclasses.is_dataclass(v)}
+    assert values - {type(v) for v in VALUES} == {fc.algorithms.Submodel}
+
+
+def test_reprs_are_short_and_of_methods_of_ones_own_too():
+    assert repr(fc.Dirichlet(0.1)) == "Dirichlet(0.1)"
+    assert repr(fc.FedAvg()) == "FedAvg()"
+    assert repr(fc.DFedAvg(fc.Complete())) == "DFedAvg(mixing=Complete())"
+
+    @dataclasses.dataclass(frozen=True)
+    class Mine(fc.FedAvg):
+        rate: float = 0.5
+        seen: tuple = dataclasses.field(default_factory=tuple)
+
+    class Plain(fc.Method):
+        def __init__(self, a=1):
+            self.a = a
+
+    class Spoken(fc.FedAvg):
+        def __repr__(self):
+            return "spoken"
+
+    @dataclasses.dataclass(frozen=True, repr=False)
+    class Later(Spoken):
+        pass
+
+    assert repr(Mine()) == "Mine()"
+    assert repr(Mine(0.1, seen=(3,))) == "Mine(server_momentum=0.1, seen=(3,))"
+    assert repr(Plain()) == "Plain(a=1)"
+    assert repr(Later()) == "spoken"
+
+
+def test_what_a_round_saw_is_told_in_three_lines():
+    fed = h.network(dtype=torch.float32)
+    state, seen = fc.one_round(fc.SCAFFOLD(), fed, fc.start(fc.SCAFFOLD(), fed), 3, cohort=[4, 0], lr=0.1, batch_size=4)
+    y, round_, plan = repr(seen).splitlines()
+    assert y == f"Seen(y=<float32 [2, {fed.d}]>)"
+    assert round_ == "Round(t=3, clients=[0, 4] of 5, lr=0.1; server: x, c; clients: c_i)"
+    assert plan == "Plan(2 clients, 3 to 4 local steps, batches of 4 at most)"
+    for value in (seen.round, seen.round.plan, state, fed.data, fed.source, fed.index, seen):
+        assert len(repr(value)) < 700
+    assert (
+        len(repr(fc.one_round(fc.FedAvg(), fed, fc.start(fc.FedAvg(), fed), 0, batch_size=None)[1]).splitlines()) == 3
+    )
 
 
 def test_hyper_parameters_have_the_contracts_names_and_working_defaults():

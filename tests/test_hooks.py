@@ -503,9 +503,9 @@ fc.sweep(fed, {{"lr": [0.1, 0.2]}}, seeds=1, method=fc.FedAvg(), rounds=1, worke
 
 
 def test_a_history_shows_itself_in_three_lines_and_a_table(fed):
-    h = fc.simulate(fc.FedUp(0.05), fed, **RUN)
+    h = fc.simulate(fc.FedUp(0.1), fed, **RUN)
     method, rounds, metrics = repr(h).splitlines()
-    assert method == "FedUp(alpha=0.05)"
+    assert method == "FedUp(alpha=0.1)"
     assert rounds == "8 rounds, 8 clients took part"  # and no time, which would differ
     assert h.seconds > 0
     assert metrics == f"after round 8: accuracy {h.final():.4g}, loss {h.final('loss'):.4g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -89,8 +89,7 @@ class Cost:
     def __repr__(self) -> str:
         if not self.stated:
             return f"Cost(not stated: {self.note})"
-        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        return f"Cost({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+        return checks.as_call(self)
 
 
 def and_one(layout: Layout | None) -> float:
@@ -157,6 +156,12 @@ class Round:
     rows: Mapping[str, Tensor] = field(default_factory=dict)
     memory: Mapping[str, Tensor] = field(default_factory=dict)
     total: Callable[[Tensor], Tensor] = lambda v: v
+
+    def __repr__(self) -> str:
+        """One line: which round, of whom, and the names of what it holds."""
+        kinds = {"server": self.server, "clients": self.rows, "memory": self.memory}
+        held = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names)
+        return f"Round(t={self.t}, clients={checks.brief(self.ids.tolist())} of {self.n}, lr={self.lr:g}; {held})"
 
     def __getattr__(self, name: str) -> Any:
         """A server vector, a client state, or what `prepare` added, by its name."""
@@ -420,10 +425,6 @@ class Method(checks.Named):
     def __post_init__(self) -> None:
         """Of a dataclass: check the fields whose annotations have a range (`checks`)."""
         checks.fields(self)
-
-    def __repr__(self) -> str:
-        given = {k: v for k, v in vars(self).items() if k != "_takes_gradients"}
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
     def on(self, fed: Any) -> Any:
         """The federation as this method needs it; raises ValueError for one that it does not suit."""

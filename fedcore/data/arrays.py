@@ -63,6 +63,8 @@ class Source:
     by_client: bool = False
     given: np.ndarray | None = None
 
+    __repr__ = checks.as_call
+
     @property
     def layout(self) -> str:
         """What a sample is: one of `LAYOUTS`."""

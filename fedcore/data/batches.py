@@ -35,6 +35,12 @@ class Plan:
     samples: np.ndarray | None = None
     first: int = 0
 
+    def __repr__(self) -> str:
+        """One line: how many clients, steps and samples."""
+        batches = "whole local data" if self.samples is None else f"batches of {self.samples.shape[2]} at most"
+        least, most = (int(f(self.steps)) for f in (np.min, np.max))
+        return f"Plan({len(self.clients)} clients, {least} to {most} local steps, {batches})"
+
     def of(self, rows: np.ndarray, step: int | None = None) -> Plan:
         """The plan of some of its rows, given in ascending order; of one step only, when given."""
         at, steps = torch.as_tensor(rows).to(self.rows.device), self.steps[rows]

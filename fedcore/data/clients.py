@@ -52,6 +52,8 @@ class Clients:
     dtype: torch.dtype
     kept: tuple[Tensor, Tensor, Lists] | None = None
 
+    __repr__ = checks.as_call
+
     @staticmethod
     def of(
         source: Source,

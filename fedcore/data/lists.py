@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import checks
+
 
 @dataclass(frozen=True, eq=False)
 class Lists(Sequence[np.ndarray]):
@@ -14,6 +16,8 @@ class Lists(Sequence[np.ndarray]):
 
     rows: np.ndarray
     ends: np.ndarray
+
+    __repr__ = checks.as_call
 
     @staticmethod
     def of(parts: Sequence[np.ndarray]) -> Lists:
