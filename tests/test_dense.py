@@ -148,12 +148,14 @@ def test_token_accuracy_is_a_metric():
 W = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64)
 X, Y = h.images(60, (1, 4, 4), 3)
 ORDERED = (X, np.sort(Y))  # the first samples are of one class
+RARE = (X, np.where(np.arange(60) == 31, 1, np.where(np.arange(60) < 30, 0, 2)))  # one sample of the class 1
 
 
 @pytest.mark.parametrize(("loss", "source", "model"), [
     (nn.CrossEntropyLoss(weight=W), (X, Y), "logistic"), (nn.CrossEntropyLoss(weight=W), ORDERED, "logistic"),
     (lambda z, y: F.cross_entropy(z, y, weight=W), ORDERED, "logistic"),
     (nn.CrossEntropyLoss(ignore_index=2), ORDERED, "logistic"),
+    (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9, 1]).double()), RARE, "logistic"),
     (nn.CrossEntropyLoss(), (TOKENS, NEXT), Channels), (nn.CrossEntropyLoss(weight=W), (PICTURES, MASKS), convolutions),
     (nn.CrossEntropyLoss(), (TOKENS, np.r_[np.abs(NEXT[:40] % 7), NEXT[40:]]), Channels),
 ])  # fmt: skip
