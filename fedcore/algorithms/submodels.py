@@ -34,7 +34,8 @@ class Submodel(Method):
     A client of capacity r keeps ceil(r width) units of every hidden layer: those of highest `score`.  It trains the
     network made of them, and each entry of the server's vector becomes the mean over the clients that trained it;
     an entry that nobody trained stays what it is.  (This one class of inheritance more than elsewhere saves seven
-    copies of one round.)
+    copies of one round.)  `personal=True` evaluates the server's whole model for every client;
+    a part's accuracy is `fed.shrink(to).evaluate(x[places])`.
 
     capacities: one ratio in (0, 1], or a mapping ratio -> share of the clients; shares sum to 1.
     labels: "all" is the plain cross-entropy, and r = 1 is FedAvg.  "zero": logits of labels that a client does not
