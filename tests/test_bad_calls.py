@@ -233,8 +233,8 @@ BESIDE = {
     *(f"{kind}.{name}" for kind in ("Federation", "Quadratic") for name in vars(Objective)),  # what a round calls
     "Federation.batch", "Federation.plot", "Quadratic.module",  # tested beside it
     "Round",  # which the package makes
-    *(f"models.{name}" for name in ("build", "started", "flatten", "carried", "copied", "entries", "called_with")),
-    *(f"models.{name}" for name in ("digit_model", "preact_resnet", *fc.models.MODELS)),
+    *(f"models.{name}" for name in ("build", "started", "flatten", "carried", "called", "copied", "entries")),
+    *(f"models.{name}" for name in ("called_with", "digit_model", "preact_resnet", *fc.models.MODELS)),
     *(f"submodels.{name}" for name in ("kept", "stages", "with_heads", "cost", "combine", "sums")),
     *(f"probes.{name}" for name in
       ("local_steps", "drift", "control_error", "gradient_of", "consensus", "quadratic_bound", "neuron_gradients",

@@ -867,7 +867,7 @@ def test_a_grid_shows_ours_the_sources_value_and_the_mark():
     tidy = lines([judge.BETTER, judge.WORSE, "not run yet"], None, [(1.0, 2.0)] * 3)
     tidy.loc[2, "n"] = 0
     shown = show.grid(definitions.get("fedup-table4"), tidy)["q"].tolist()
-    assert shown == ["2.0 ± 0.5 (1.0) ✓", "2.0 ± 0.5 (1.0) ✗", "not run yet"]
+    assert shown == ["2.0 ± 1.2 (1.0) ✓", "2.0 ± 1.2 (1.0) ✗", "not run yet"]  # 4.303 / sqrt(3) of sd 0.5
 
 
 @pytest.mark.parametrize(("axis", "panels"), [("round", ["HIGH, 5%", "HIGH, 10%"]), ("share", ["HIGH"])])
