@@ -95,10 +95,11 @@ class Layout:
 
     def last(self, count: int) -> slice | Tensor:
         """Where the last `count` weight layers stand: the end of the flat vector, or their entries one by one."""
-        places = self.layers()[-count:] if count else []
-        inside = self.mask(places)
-        start = self.d - int(inside.sum())
-        return slice(start, None) if inside[start:].all() else inside.nonzero()[:, 0]
+        places = sorted(self.layers()[-count:] if count else [], key=lambda place: place.start)
+        start = self.d - sum(place.stop - place.start for place in places)
+        if not places or places[0].start == start:
+            return slice(start, None)
+        return torch.cat([torch.arange(place.start, place.stop) for place in places])
 
     def named(self, layers: Iterable[str]) -> list[slice]:
         """The places of parameters by their names or the beginnings of these: "13" is the module 13 of a Sequential,

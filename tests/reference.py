@@ -504,6 +504,9 @@ class DFedAvg(Loop):
         self.X = self.mixed([Y[i] for i in range(self.n)])
         self.x = sum(self.X) / self.n
 
+    def models(self):
+        return self.X
+
 
 class DPSGD(DFedAvg):
     work = {"epochs": 1, "steps": 1, "walk": True}  # noqa: RUF012

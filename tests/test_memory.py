@@ -180,7 +180,7 @@ def test_client_states_in_host_memory_are_sent_for_a_round_ahead_and_are_the_sam
 def live() -> tuple[int, int]:
     """Number and bytes of all tensors there are."""
     gc.collect()
-    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and o.layout is torch.strided]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return len(tensors), sum(storages.values())
 

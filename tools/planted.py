@@ -172,7 +172,7 @@ METHODS = [
         "FedPer",
         ("FedPer.broadcast", "torch.where(r.top, r.head_i, r.x)", "r.x"),
         ("FedPer.aggregate", "torch.where(r.top, r.mean(y), x)", "x"),
-        ("FedPer.top", ">= self.first", "> self.first"),
+        ("FedPer.top", "torch.zeros(", "torch.ones("),
     ),
     *errors(
         REF,
@@ -251,7 +251,7 @@ METHODS = [
         REF,
         "FedALA",
         ("FedALA.learn", "theta_i + D * W[:, top]\n                g", "theta_i + D\n                g"),
-        ("FedALA.learn", "W[:, top].clamp_(0, 1)", "W[:, top].clamp_(0, 0.9)"),
+        ("FedALA.learn", "W[:, top].clamp(0, 1)", "W[:, top].clamp(0, 0.9)"),
         ("FedALA.learn", "(self.lr * g[:, top] * D)", "(self.lr * g[:, top])"),
         ("FedALA.learn", "(r.visits > 0, r.visits == 1)", "(r.visits > 0, r.visits == 2)"),
         ("FedALA.learn", "len(losses) > LOOK_BACK", "len(losses) >= LOOK_BACK"),
