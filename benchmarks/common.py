@@ -15,6 +15,7 @@ import torch
 
 import fedcore as fc
 from fedcore.experiments import provenance
+from fedcore.storage import sources
 
 
 class Unevaluated(fc.Federation):
@@ -60,7 +61,7 @@ def arguments(doc: str, repeats: int, threads: int = 1, **more: dict[str, Any]) 
 
 def record(args: argparse.Namespace, what: str, cases: Iterable[dict[str, Any]], **more: Any) -> None:
     """Write the cases with their provenance, and `more`, to `args.out`."""
-    told = {"what": what, "repeats": args.repeats, "code": provenance.library(), **provenance.machine(args.device)}
+    told = {"what": what, "repeats": args.repeats, "code": sources.library(), **provenance.machine(args.device)}
     told |= {"cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
     told |= {"load": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d"), **more, "cases": list(cases)}
     args.out.parent.mkdir(parents=True, exist_ok=True)

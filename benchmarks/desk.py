@@ -45,6 +45,7 @@ from fedcore.engine.mapped import maps
 from fedcore.experiments import provenance
 from fedcore.experiments.building import build_model
 from fedcore.experiments.training import packed
+from fedcore.storage import sources
 
 
 @dataclass(frozen=True)
@@ -427,7 +428,7 @@ def main() -> None:
     if args.add and args.out.exists():
         stored = json.loads(args.out.read_text())
         here = {
-            "code": provenance.library(),
+            "code": sources.library(),
             **provenance.machine(args.device),
             "repeats": args.repeats,
             "share": share,

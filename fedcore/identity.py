@@ -28,7 +28,8 @@ from torch import Tensor, nn
 
 _INSTALLED = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]  # "data" is all
 _INSTALLED += [*site.getsitepackages(), site.getusersitepackages(), Path(torch.__file__).parents[1]]
-_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (*_INSTALLED, Path(__file__).parent))
+_INSTALLED += [Path(spec.origin).parent for name in ("fedcore", "fedbook") if (spec := importlib.util.find_spec(name))]
+_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in _INSTALLED)
 _OF_EVERY_MODULE = {*vars(nn.Module()), "training"}
 _SPECIAL = ("__init__", "__post_init__", "__call__", "__getattr__", "__getitem__", "__len__")
 _PLAIN = str | bytes | int | float | complex | None | torch.dtype | torch.device | range

@@ -203,10 +203,10 @@ class Run:
 
     def code(self) -> str:
         """The hash of the package's code that the run may pass through."""
-        from .experiments import provenance  # which reads all sources
+        from .storage import sources
 
         parts = [getattr(part, "__module__", "") for part in (*type(self.method).__mro__, *self.probes)]
-        return provenance.of_run(parts)
+        return sources.of_run(parts)
 
     def memory(self) -> str:
         """What the probes remember, which no checkpoint holds."""

@@ -238,13 +238,13 @@ def _some(federation: Any, calls: Sequence[Call], folder: Any, at_once: int | No
 
 def _one(call: Call, fed: Objective, folder: Any, timeout: float = -1) -> dict[str, Any]:
     """One run: its rows and round of divergence.  timeout: seconds to wait for another sweep that is at it."""
-    from .experiments import provenance
+    from .storage import sources
 
     _, setting, seed = call
     called = {k: v for k, v in setting.items() if k in ARGUMENTS}
     if folder is None:
         return _run(fed, called, seed)
-    belongs = {"code": provenance.library(), "federation": fed.fingerprint(), "seed": seed}
+    belongs = {"code": sources.library(), "federation": fed.fingerprint(), "seed": seed}
     belongs |= {k: [_named(v), _key(k, v)] for k, v in sorted(called.items())}
     belongs = json.loads(json.dumps(belongs))
     file = Path(folder) / f"{digest(belongs)}.json"

@@ -38,7 +38,7 @@ def place(tmp_path, monkeypatch):
     tried = [{"setting": {"run": {"lr": 0.1}}, "rounds": None, "score": 1.0, "values": [1.0, None]}]
     for cell in listed:
         tuned = {"id": cells.identity(cell.spec), "setting": {"run": {"lr": 0.1}}, "tried": tried, "edges": ["run.lr"]}
-        trace = {"values": [1.0] * 7, "codes": ["a"]}
+        trace = {"values": [1.0] * 7, "code": "a"}
         runs = {seed: run(cell, seed) for seed in range(3)}
         cells._store(place.file(cell), cells.Result(cell.spec, runs, tuned, trace))
     return place
@@ -87,7 +87,8 @@ ODD = {
     "a rate that is no mapping": at("tuned", "setting", to={"run": 3}),
     "an edge that is a number": at("tuned", "edges", to=[3]),
     "a trace that is a number": at("trace", to=3),
-    "a trace without codes": at("trace", "codes"),
+    "a trace without its code": at("trace", "code"),
+    "a trace whose code is a number": at("trace", "code", to=3),
     "a trace of texts": at("trace", "values", to=["1"]),
 }
 HARMLESS = {"images of one run alone", "a deep specification"}

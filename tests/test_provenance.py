@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 import fedcore as fc
-from fedcore import experiments, reproduce
+from fedcore import archives, experiments, reproduce
 from fedcore.data import DataNotFound
 from fedcore.experiments import batch, cells, overview, provenance, studies, tracing, tuning
-from fedcore.experiments.provenance import SOURCES, Sources, roots
+from fedcore.experiments.provenance import SOURCES, roots
 from fedcore.experiments.tuning import merged
+from fedcore.storage.sources import Sources
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {"source": "digits", "clients": 4, "model": "thesis_mlp"}
@@ -41,7 +42,7 @@ SPECS = {
 
 def changed(**texts: str) -> Sources:
     """The package with other texts of some modules."""
-    return Sources(SOURCES.texts | texts, SOURCES.packages)
+    return Sources(SOURCES.texts | texts, SOURCES.packages, SOURCES.left_out)
 
 
 # --- the code of a result -----------------------------------------------------------------------------------------
@@ -80,10 +81,50 @@ def test_comments_docstrings_hints_and_layout_do_not_change_the_code():
     bare = {module: ast.unparse(ast.parse(SOURCES.texts[module])) for module in SOURCES.reached(here)}  # no comments
     assert changed(**bare).digest(here) == SOURCES.digest(here)
     before = 'def f(a: int, *, b=2) -> int:\n    """Adds."""\n    return a + b\n\n\nclass C:\n    x: int = 1\n'
-    after = '"A module."\ndef f(a, *, b = 2):  # why\n    return (a +\n            b)\nclass C:\n    x: int = 1'
-    assert provenance.normalised(before) == provenance.normalised(after)
+    after = '"A module."\nclass C:\n    x: int = 1\ndef f(a, *, b = 2):  # why\n    return (a +\n            b)'
+    assert small(a=before) == small(a=after)
     for old, new in (("a + b", "a - b"), ("b=2", "b=3"), ("x: int = 1", "x: int = 2"), ("x: int", "x: float")):
-        assert provenance.normalised(before) != provenance.normalised(before.replace(old, new))
+        assert small(a=before) != small(a=before.replace(old, new))
+
+
+def small(packages=("p",), **texts):
+    """The code of `a` in a package of a few modules."""
+    texts = {f"p.{name.replace('__', '.')}": text for name, text in texts.items()}
+    return Sources({"p": "", **texts}, packages, {"p.drawing.*"}).digest(["p.a"])
+
+
+def test_where_a_definition_stands_does_not_count_and_which_is_meant_does():
+    f, g, use = "def f(x):\n    return x + 1\n", "def g(x):\n    return 2 * x\n", "y = f(1)\n"
+    here = small(a=f"from .b import f, g\n{use}", b=f + g)
+    assert small(a=f"from .c import g, f\n{use}", c=f"from .b import f\n{g}", b=f) == here, "split into two modules"
+    assert small(a=f"from . import b\n{use.replace('f(', 'b.f(')}", b=f + g) == small(
+        a=f"from .d import b as e\n{use.replace('f(', 'e.f(')}", d="", d__b=f + g, packages=("p", "p.d")
+    ), "a module that moves and has another name"
+    other = f.replace("1", "3")
+    both = {"b": f, "c": other}
+    assert small(a=f"from .b import f\nfrom . import c\n{use}c.f(2)", **both) != small(
+        a=f"from .c import f\nfrom . import c\n{use}c.f(2)", **both
+    ), "of two definitions of one name, the other"
+    assert small(a="from math import exp\ny = exp(1)") != small(a="from torch import exp\ny = exp(1)")
+    assert small(a="import math as m\ny = m.exp(1)") != small(a="import torch as m\ny = m.exp(1)")
+
+
+def test_texts_of_errors_and_lists_of_names_do_not_count():
+    before = "def f(x):\n    if x < 0:\n        raise ValueError(f'x={x} is below 0')\n    return x\n"
+    assert small(a=before) == small(a="__all__ = ['f']\n" + before.replace("is below 0", "must be 0 or more; use abs"))
+    assert small(a=before) != small(a=before.replace("x < 0", "x < 1"))
+    assert small(a=before) != small(a=before.replace("ValueError", "TypeError"))
+    told = "import warnings\ndef f(x):\n    warnings.warn('odd', stacklevel=2)\n    return {'odd': x}\n"
+    assert small(a=told) == small(a=told.replace("'odd', s", "'strange', s"))
+    assert small(a=told) != small(a=told.replace("{'odd'", "{'strange'"))
+    drawn = "from .drawing import plots\ny = plots.draw()\n"
+    assert small(a=drawn, drawing="", drawing__plots="def draw(): pass", packages=("p", "p.drawing")) == small(
+        a=drawn, drawing="", drawing__plots="def draw(): return 1", packages=("p", "p.drawing")
+    )
+    typed = "from typing import TYPE_CHECKING\n{}def f(x: T): return x\n"
+    assert small(a=typed.format(""), b="z = 1") == small(
+        a=typed.format("if TYPE_CHECKING:\n    from .b import T\n"), b="z = 1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +145,7 @@ def test_a_study_of_ones_own_counts_with_its_file(tmp_path, monkeypatch):
         scope = {}
         exec(compile(file.read_text(), str(file), "exec"), scope)
         monkeypatch.setitem(studies.STUDIES, "own", scope["own"])
-        return Sources(SOURCES.texts, SOURCES.packages).digest(roots({"study": "own"}))
+        return changed().digest(roots({"study": "own"}))
 
     assert code(1.0) == code(1.0) != code(2.0)
 
@@ -286,8 +327,21 @@ def test_a_run_of_code_that_computes_the_same_confirms_those_before(tmp_path, co
     cells.run_cell(spec, [0], file=file)
     become("monday, tidied")
     both = cells.run_cell(spec, [0, 1], file=file)
-    assert both.trace["codes"] == ["monday", "monday, tidied"]
+    assert {run["code"] for run in both.runs.values()} == {both.trace["code"]} == {"monday, tidied"}
     assert both.outdated() == []
+
+
+def test_what_earlier_versions_listed_as_of_one_trace_is_read_as_one(tmp_path, counted):
+    _, become = counted
+    file, spec = tmp_path / "cell.json", {"study": "counted", "lr": 0.5}
+    cells.run_cell(spec, [0, 1], file=file)
+    content = archives.unsealed(file)
+    content["runs"]["0"]["code"] = "sunday"
+    content["trace"] = {"values": content["trace"]["values"], "codes": ["sunday", "monday"]}
+    file.write_bytes(archives.sealed(content))
+    assert cells.load(file, spec).outdated() == []
+    become("tuesday")
+    assert cells.load(file, spec).outdated() == [0, 1]
 
 
 def test_a_cell_whose_process_ended_before_its_trace_gets_it_from_the_next_batch(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ import torch
 import fedcore as fc
 from fedcore import checkpoint
 from fedcore.data.lists import Lists
-from fedcore.experiments import provenance
+from fedcore.storage import sources
 
 METHODS = [fc.FedAvg(server_momentum=0.7), fc.SCAFFOLD(), fc.FedUp(alpha=0.1)]
 RUN = {"cohort": 3, "lr": 0.1, "lr_decay": 0.99, "batch_size": 4, "seed": 3, "probes": [fc.probes.drift]}
@@ -541,15 +541,17 @@ def test_a_checkpoint_of_an_older_format_or_another_version_is_refused_by_name(s
 
 
 def test_a_rule_that_changed_makes_another_version_and_one_of_another_method_does_not(monkeypatch):
-    texts = dict(provenance.SOURCES.texts)
-    kept = {m: provenance.of_run([m]) for m in (fc.SCAFFOLD.__module__, fc.FedAdam.__module__)}
+    package = sources.simulator()
+    kept = {m: sources.of_run([m]) for m in (fc.SCAFFOLD.__module__, fc.FedAdam.__module__)}
     for changed in (fc.SCAFFOLD.__module__, "fedcore.round", "fedcore.engine.core"):
-        other = provenance.Sources(texts | {changed: texts[changed] + "\nx = 1\n"}, provenance.SOURCES.packages)
-        monkeypatch.setattr(provenance, "SOURCES", other)
-        assert provenance.of_run([fc.SCAFFOLD.__module__]) != kept[fc.SCAFFOLD.__module__]
-        same = provenance.of_run([fc.FedAdam.__module__]) == kept[fc.FedAdam.__module__]
+        texts = {**package.texts, changed: package.texts[changed] + "\nx = 1\n"}
+        monkeypatch.setattr(sources, "simulator", lambda: sources.Sources(texts, package.packages))  # noqa: B023
+        sources.library.cache_clear()
+        assert sources.of_run([fc.SCAFFOLD.__module__]) != kept[fc.SCAFFOLD.__module__]
+        same = sources.of_run([fc.FedAdam.__module__]) == kept[fc.FedAdam.__module__]
         assert same == (changed == fc.SCAFFOLD.__module__)
-        assert provenance.of_run([fc.SCAFFOLD.__module__, __name__]) == provenance.library()
+        assert sources.of_run([fc.SCAFFOLD.__module__, __name__]) == sources.library()
+    sources.library.cache_clear()
 
 
 def test_a_head_that_unpacks_to_more_than_the_file_is_not_unpacked(saved, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import pages
-from . import provenance
+from ..storage import sources
 from .show import together
 
 NAMES = (
@@ -84,7 +84,7 @@ def load(folder: Path) -> dict[str, Any]:
 def outdated(folder: Path) -> list[str]:
     """The benchmarks in a folder that measured another code than today's, or do not say which."""
     stored = {file.stem: json.loads(file.read_bytes()) for file in sorted(folder.glob("*.json"))}
-    return [name for name, found in stored.items() if found.get("code") != provenance.library()]
+    return [name for name, found in stored.items() if found.get("code") != sources.library()]
 
 
 def best(case: Mapping[str, Any], kind: str = "float32", of: str = "ratio_to_plain") -> tuple[float, str] | None:

@@ -26,7 +26,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,8 @@ class Cell:
 class Result:
     """What is known of a cell: `runs`, seed -> {final, history, seconds, ...}, and the setting that tuning chose.
 
-    trace: the `values` of `tracing.trace`, and the `codes` that gave them.  moves: `(file, its new name)`, what is
+    trace: the `values` of `tracing.trace`, and the `code` that gave them last; runs of code that gave the same are
+    stored as of that code.  moves: `(file, its new name)`, what is
     renamed before this is stored, because it would be replaced.
     """
 
@@ -114,9 +115,14 @@ class Result:
         """
         chosen = [s for s in (sorted(self.runs) if seeds is None else seeds) if s in self.runs]
         today = provenance.code(self.spec) if chosen else ""
-        codes = self.trace["codes"] if self.trace and today in self.trace["codes"] else [today]
-        tuned = self.tuned is None or self.tuned.get("code") in codes
-        return [s for s in chosen if not tuned or self.runs[s].get("code") not in codes]
+        tuned = self.tuned is None or self.tuned.get("code") == today
+        return [s for s in chosen if not tuned or self.runs[s].get("code") != today]
+
+    def trust(self, codes: Collection[str], today: str) -> None:
+        """What is of one of these `codes` is today's: they leave one trace."""
+        for one in (self.tuned, self.trace, *self.runs.values()):
+            if one and one.get("code") in codes:
+                one["code"] = today
 
     def replaces(self, file: Path) -> list[str]:
         """What to say of a file of another specification whose place this takes when it is stored."""
@@ -227,7 +233,11 @@ def _standing(content: Mapping[str, Any], spec: Mapping[str, Any]) -> Result:
 
     runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
     tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
-    return Result(spec, runs, tuned, content.get("trace") if runs else None)
+    result = Result(spec, runs, tuned, content.get("trace") if runs else None)
+    if result.trace and (codes := result.trace.pop("codes", None)):  # earlier versions listed all that left one trace
+        result.trust(codes, codes[-1])
+        result.trace["code"] = codes[-1]
+    return result
 
 
 def _store(file: Path, result: Result) -> None:
@@ -321,11 +331,13 @@ def run_cell(
                 "seconds": round(seconds, 2),
             }
             store()
-        late = bool(missing) and provenance.code(spec) not in (result.trace or {}).get("codes", ())
+        today = provenance.code(spec)
+        late = bool(missing) and (result.trace or {}).get("code") != today
         if file is not None and (late or result.untraced()):
             values = _trace(result, device)
-            codes = result.trace["codes"] if result.trace and _as_before(result, values) else []
-            result.trace = {"values": values, "codes": [*codes, provenance.code(spec)]}
+            if result.trace and _as_before(result, values):
+                result.trust([result.trace["code"]], today)
+            result.trace = {"values": values, "code": today}
             store()
         if folder is not None and world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
@@ -363,7 +375,7 @@ def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | N
         provenance.check_committed(file, spec)
         if not _as_before(result, tracing.trace(_chosen(result), device)):
             return False
-        result.trace["codes"].append(provenance.code(spec))
+        result.trust([result.trace["code"]], provenance.code(spec))
         _store(file, result)
     return not result.outdated()
 

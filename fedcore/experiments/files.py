@@ -10,7 +10,6 @@ beside it by `Path(__file__)`.  Data that it reads are not part of its content.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import inspect
 import os
@@ -22,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from ..storage.sources import readable
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
 ADDED: set[str] = set()  # folders of definitions that `load` made importable
@@ -58,32 +59,17 @@ def _each(value: Any, change: Callable[[str, str], Any]) -> Any:
     return change(found["file"], found["name"]) if found else value
 
 
-def source(file: str | os.PathLike) -> str:
-    """The text of a file; raises ValueError where it is missing or no Python, with the line."""
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-        ast.parse(text, str(file))
-    except SyntaxError as e:
-        raise ValueError(f"{file}, line {e.lineno}: {e.msg}; correct the file") from e
-    except (OSError, ValueError) as e:
-        why = getattr(e, "strerror", None) or e
-        raise ValueError(
-            f"{file} cannot be read ({why}); give a path relative to the definitions file, or an absolute one"
-        ) from e
-    return text
-
-
 def load(file: str | os.PathLike) -> ModuleType:
     """A file as a module, executed at the first call in a process.  Files beside it can be imported from it.
 
-    Raises ValueError with the line, as `source` does, and where the file itself raises an error.
+    Raises ValueError with the line, as `sources.readable` does, and where the file itself raises an error.
     """
     return _load(str(Path(file).resolve()))
 
 
 @cache
 def _load(file: str) -> ModuleType:
-    text, folder = source(file), str(Path(file).parent)
+    text, folder = readable(file), str(Path(file).parent)
     module = ModuleType(f"{Path(file).stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}")
     module.__file__ = file
     if folder not in sys.path:

@@ -75,7 +75,12 @@ TRIAL = {"setting": _setting, "rounds": none_or(count), "score": none_or(number)
 TRIAL |= {"values": each(none_or(number))}
 is_run = _made_of({"id": text, "final": none_or(number)}, {**_MADE, **RUN})
 is_tuned = _made_of({"id": text, "setting": _setting, "tried": each(_made_of(TRIAL, {})), "edges": each(text)}, _MADE)
-is_trace = _made_of({"values": each(number), "codes": each(text)}, {})
+_is_trace = _made_of({"values": each(number)}, {"code": text, "codes": each(text)})
+
+
+def is_trace(value: Any) -> bool:
+    """A trace says which code left it; earlier versions listed several."""
+    return _is_trace(value) and bool(value.get("code") or value.get("codes"))
 
 
 def check(content: Mapping[str, Any]) -> None:

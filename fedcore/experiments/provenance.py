@@ -1,28 +1,24 @@
 """Where a result comes from: the code that can change it, the machine, and what is known against it.
 
-The code of a result is a hash over the modules of the package that its computation imports, read from the source: the
-module of its study, that of its method, and everything that these import.  Comments, docstrings, annotations of
-arguments and the layout of lines do not count, and neither do modules that only draw or store.  Modules that merely
-list names (`CATALOGUES`) are left out, so that a new method makes no older result out of date.  What a definitions
-file decides is the specification, which has a hash of its own (`cells.identity`).  Files of the user that a
-specification names ("file.py:Name") count whole, with the files beside them and the modules of the package that they
-import; whether they are committed is the user's matter.
+The code of a result is a hash (`storage.sources`) over the modules that its computation imports: the module of its
+study, that of its method, and everything that these import.  Modules that only draw or store do not count, nor do those
+that merely list names (`CATALOGUES`), so that a new method makes no older result out of date.  What a definitions file
+decides is the specification, which has a hash of its own (`cells.identity`).  Files of the user that a specification
+names ("file.py:Name") count whole, with the files beside them and the modules of the package that they import; whether
+they are committed is the user's matter.
 
 The sources are read once, when the process starts: an edit while a batch runs does not change what the batch says.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib.util
 import inspect
 import platform
 import re
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,16 +28,18 @@ import torch
 
 from ..data.arrays import data_root
 from ..data.readers import pack
+from ..storage import sources
+from ..storage.sources import Sources
 from . import files
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
-CATALOGUES = {"fedcore.algorithms", "fedcore.experiments.studies"}  # the specification says which entry is used
+CATALOGUES = sources.CATALOGUES | {"fedcore.experiments.studies"}  # the specification says which entry is used
 WITHOUT_RESULTS = {  # they draw, print or keep what was computed, or write specifications
     f"fedcore.{name}"
     for name in ("alt", "citations", "notebooks", "pages", "plots", "progress", "reproduce", "widgets",
                  "experiments.cells", "experiments.protocol", "experiments.provenance", "experiments.show",
-                 "experiments.table", "experiments.tracing")
+                 "experiments.table", "experiments.tracing", "storage.sources")
 }  # fmt: skip
 
 
@@ -51,121 +49,12 @@ class UncommittedCode(RuntimeError):
 
 # --- the code of a result -----------------------------------------------------------------------------------------
 
-
-@cache
-def normalised(source: str) -> str:
-    """The source as a tree in one line, the same for every layout and, so far as we know, every Python."""
-    return _written(ast.parse(source))
-
-
-def _written(node: Any) -> str:
-    if isinstance(node, list):
-        return "[" + ",".join(map(_written, node)) + "]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    fields = []
-    for name, value in ast.iter_fields(node):
-        if name == "body" and isinstance(value, list) and value and _is_text(value[0]):
-            value = value[1:]  # a docstring
-        hint = name == "returns" or (name == "annotation" and isinstance(node, ast.arg))
-        if value not in (None, []) and not hint:  # a newer Python has fields that are empty for older syntax
-            fields.append(f"{name}={_written(value)}")
-    return f"{type(node).__name__}({','.join(fields)})"
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-@cache
-def _imports(source: str, package: str) -> tuple[tuple[str, str, str], ...]:
-    """(module, name there, name here) of all that a module in `package` imports, at its top or inside of a function.
-
-    Of `import fedcore as fc` these are the names that are used of it: `fc.models.mlp` is `models` of `fedcore`, and
-    `mlp` of `fedcore.models`.
-    """
-    out, tree = [], ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                used = _used(tree, alias) if alias.name.split(".")[0] == "fedcore" else [(alias.name, "")]
-                out += [(base, name, "") for base, name in used]
-        elif isinstance(node, ast.ImportFrom):
-            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-            out += [(base, alias.name, alias.asname or alias.name) for alias in node.names]
-    return tuple(out)
-
-
-def _used(tree: ast.AST, alias: ast.alias) -> list[tuple[str, str]]:
-    """(module, name) of the attributes that are taken from an imported module of the package, and from these."""
-    here, module = (alias.asname, alias.name) if alias.asname else ("fedcore", "fedcore")
-    out = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            first, *names = ast.unparse(node).split(".")
-            if first == here and all(name.isidentifier() for name in names):
-                out.append((".".join([module, *names[:-1]]), names[-1]))
-    return out
-
-
-class Sources:
-    """The source of the package, `module -> text`; `packages` are the modules that are an `__init__`."""
-
-    def __init__(self, texts: Mapping[str, str], packages: Collection[str]) -> None:
-        self.texts, self.packages = texts, packages
-        self._digests: dict[tuple[str, ...], str] = {}
-
-    def digest(self, roots: tuple[str, ...]) -> str:
-        """A hash, 16 hexadecimal digits, of the modules that `roots` import and that can change a result."""
-        if roots not in self._digests:
-            parts = [(Path(module).name, normalised(self._text(module))) for module in self.reached(roots)]
-            self._digests[roots] = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-        return self._digests[roots]
-
-    def reached(self, roots: tuple[str, ...]) -> list[str]:
-        """The modules that `digest` covers, sorted.  A root outside of the package is the path of a file."""
-        found: set[str] = set()
-        todo = list(roots)
-        while todo:
-            module = todo.pop()
-            if module not in found | CATALOGUES | WITHOUT_RESULTS:
-                found.add(module)
-                package = module if module in self.packages else module.rpartition(".")[0]
-                for base, name, _ in _imports(self._text(module), package):
-                    todo += self._home(base, name)
-                    if module not in self.texts:  # a file of the user may import those beside it
-                        beside = Path(module).parent.joinpath(*base.split(".")).with_suffix(".py")
-                        todo += [str(beside)] if beside.is_file() else []
-        return sorted(found)
-
-    def _text(self, module: str) -> str:
-        return self.texts[module] if module in self.texts else files.source(module)
-
-    def _home(self, base: str, name: str) -> list[str]:
-        """The module that defines `name` of the module or package `base`; none outside of the package."""
-        if f"{base}.{name}" in self.texts:
-            return [f"{base}.{name}"]
-        if base in self.packages:
-            imported = _imports(self.texts[base], base)
-            for module, there, here in imported:
-                if here == name and module != base:
-                    return self._home(module, there)
-            for module, _, here in imported:
-                if here == "*" and (found := self._home(module, name)) != [module]:
-                    return found
-        return [base] if base in self.texts else []
-
-
-def _name(file: Path) -> str:
-    return ".".join(("fedcore", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
-
-
-FILES = {_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+FILES = sources.read("fedcore")
 SOURCES = Sources(
     {name: file.read_text(encoding="utf-8") for name, file in FILES.items()},
     {name for name, file in FILES.items() if file.name == "__init__.py"},
+    CATALOGUES | WITHOUT_RESULTS,
 )
-LIBRARY = ("fedcore.run", *(name for name in FILES if name.startswith("fedcore.algorithms.")))
 
 
 def code(spec: Mapping[str, Any]) -> str:
@@ -193,17 +82,6 @@ def _content(file: Path, size: int, changed: int) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()[:16]
 
 
-def library() -> str:
-    """The hash of the source that can change a run of any method, for results that no specification describes."""
-    return SOURCES.digest(LIBRARY)
-
-
-def of_run(modules: Iterable[str]) -> str:
-    """The hash of the source that can change a run of what these modules define; the user's may use any method."""
-    ours = set(modules) - set(sys.builtin_module_names) - {"abc"}
-    return SOURCES.digest(("fedcore.run", *sorted(ours))) if ours <= FILES.keys() else library()
-
-
 def roots(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """Modules where the computation begins; a study of the user's own by its file, if it has one, and so all files that
     the specification names.  Raises ValueError for one of these that is missing or no Python."""
@@ -227,8 +105,8 @@ def _file(defined: Any) -> str | None:
 def check_committed(file: Path, spec: Mapping[str, Any] | None = None) -> None:
     """Refuse to compute what `file` would keep while the code of the result differs from the last commit.
 
-    spec: None for a result of `library()`.  A file is kept when it lies in the package's own git repository and git
-    does not ignore it.  Raises UncommittedCode.
+    spec: None for a result of `sources.library`.  A file is kept when it lies in the package's own git repository and
+    git does not ignore it.  Raises UncommittedCode.
     """
     if (changed := _changed(spec)) and _is_kept(file.resolve()):
         raise UncommittedCode(
@@ -238,8 +116,8 @@ def check_committed(file: Path, spec: Mapping[str, Any] | None = None) -> None:
 
 
 def _changed(spec: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The uncommitted files that a result reaches; None: one of `library()`."""
-    return uncommitted(*SOURCES.reached(LIBRARY if spec is None else roots(spec)))
+    """The uncommitted files that a result reaches; None: one of `sources.library`."""
+    return uncommitted(*SOURCES.reached(sources.library_roots() if spec is None else roots(spec)))
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import archives
 from ..checkpoint import atomic
+from ..storage import sources
 from . import provenance
 from .batch import results
 from .table import PROFILES
@@ -127,7 +128,7 @@ def _origin(saved: Mapping[str, Any]) -> str:
 
 
 def _store(file: Path, plan: Any, result: Any, seconds: float) -> None:
-    made = {"code": provenance.library(), **provenance.machine(None), "seconds": round(seconds, 1)}
+    made = {"code": sources.library(), **provenance.machine(None), "seconds": round(seconds, 1)}
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic(file) as f:
         f.write(archives.sealed({"plan": plan, "provenance": made, "result": result}, nan=True, indent=1))
@@ -137,4 +138,4 @@ def outdated(root: Path | None = None) -> list[Path]:
     """The files of `computed` in a results folder that are older than the code."""
     root = root or results(new=True)
     made = {file: _content(file) for profile in PROFILES for file in sorted((root / profile).glob("*.json"))}
-    return [file for file, content in made.items() if content and content["provenance"]["code"] != provenance.library()]
+    return [file for file, content in made.items() if content and content["provenance"]["code"] != sources.library()]

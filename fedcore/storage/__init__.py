@@ -1,0 +1,1 @@
+"""What is kept on disk: where a result comes from."""
