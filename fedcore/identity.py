@@ -125,21 +125,21 @@ def around(f: FunctionType) -> dict[str, Any]:
     found = dict(zip(f.__code__.co_freevars, map(_content, f.__closure__ or ()), strict=True))
     if not is_own(f):
         return found
-    codes = _codes(f.__code__)
-    names = sorted({name for code in codes for name in code.co_names})
+    within = codes(f.__code__)
+    names = sorted({name for code in within for name in code.co_names})
     found |= {k: f.__globals__[k] for k in names if k in f.__globals__}
     for module, there in [(k, v) for k, v in found.items() if isinstance(v, ModuleType)]:
         if _is_owned(getattr(there, "__file__", None)):
             found |= {f"{module}.{k}": vars(there)[k] for k in names if k in vars(there)}
-    within = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
+    imported = {i.argval for code in within for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
     package = f.__globals__.get("__package__")
-    named = [name for one in sorted(within) for name in ([one, f"{package}.{one}"] if package else [one])]
+    named = [name for one in sorted(imported) for name in ([one, f"{package}.{one}"] if package else [one])]
     return found | {f"import {name}": code for name in named if (code := _source(name))}
 
 
 def stored_globals(f: FunctionType) -> set[str]:
     """The globals that a function sets."""
-    return {i.argval for code in _codes(f.__code__) for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"}
+    return {i.argval for code in codes(f.__code__) for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"}
 
 
 @functools.cache
@@ -189,8 +189,9 @@ def _is_container(value: Any) -> bool:
     return not isinstance(value, _PLAIN | tuple | frozenset | np.generic | np.ndarray | Tensor | nn.Module | code)
 
 
-def _codes(code: CodeType) -> list[CodeType]:
-    return [code, *(inner for const in code.co_consts if isinstance(const, CodeType) for inner in _codes(const))]
+def codes(code: CodeType) -> list[CodeType]:
+    """The code of a function and of those within it."""
+    return [code, *(inner for const in code.co_consts if isinstance(const, CodeType) for inner in codes(const))]
 
 
 def _content(cell: Any) -> Any:

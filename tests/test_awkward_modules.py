@@ -6,6 +6,7 @@ Each is computed rightly on every path that it is offered, or refused by name be
 import copy
 import random
 import warnings
+from collections import deque
 
 import numpy as np
 import pytest
@@ -79,6 +80,103 @@ def torch_noise(net, z):
     return torch.relu(z + 0.1 * torch.randn_like(z)) if net.training else torch.relu(z)
 
 
+class Dropping(nn.Module):
+    """Layers of which each is left out by chance, by torch's numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, z):
+        for layer in self.layers:
+            if not self.training or torch.rand(()) < 0.7:
+                z = z + F.relu(layer(z))
+        return z
+
+
+class Asleep(nn.Sequential):
+    """Its first layers stay in evaluation, as those of a body that is to stay as it is."""
+
+    def train(self, mode=True):
+        super().train(mode)
+        self[0].eval()
+        return self
+
+
+OUTSIDE, CALLS = np.random.default_rng(0), {"n": 0}
+
+
+class Counter:
+    n = 0
+
+
+def counted(count):
+    """What changes after a while, by a count that is kept somewhere."""
+
+    def inner(net, z):
+        n = count(net) if net.training else 0
+        return torch.relu(z) if n < 50 else torch.tanh(z)
+
+    return inner
+
+
+def _in_an_object(net):
+    net.c.n += 1
+    return net.c.n
+
+
+def _in_a_dictionary(net):
+    net.c["n"] = net.c.get("n", 0) + 1
+    return net.c["n"]
+
+
+def _in_a_queue(net):
+    net.c.append(0)
+    return len(net.c)
+
+
+def _in_a_global(net):
+    CALLS["n"] += 1
+    return CALLS["n"]
+
+
+def _in_a_class(net):
+    Counter.n += 1
+    return Counter.n
+
+
+def _in_a_default(net, seen=[]):  # noqa: B006
+    seen.append(0)
+    return len(seen)
+
+
+def _in_a_new_attribute(net):
+    net.calls = getattr(net, "calls", 0) + 1
+    return net.calls
+
+
+def _in_a_closure():
+    n = 0
+
+    def count(net):
+        nonlocal n
+        n += 1
+        return n
+
+    return count
+
+
+def rarely(draw):
+    """A forward that seldom does something else, by a generator of the user's own."""
+    return lambda net, z: torch.tanh(z) if net.training and draw(net) < 0.01 else torch.relu(z)
+
+
+def evaluated(net, z):  # adapts to what is evaluated
+    if not net.training:
+        net.mean.lerp_(z.mean(0).detach(), 0.2)
+    return torch.relu(z - net.mean)
+
+
 def hooked(where):
     def make():
         net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -146,11 +244,13 @@ STATEFUL = {
         lambda net, z: net.n(z.view(len(z), 2, 4)).flatten(1), n=nn.InstanceNorm1d(2, track_running_stats=True)
     ),
     "spectral norm": parametrised(nn.utils.parametrizations.spectral_norm),
+    "spectral norm, the older one": parametrised(nn.utils.spectral_norm),
 }
 RANDOM = {
     "layer drop": lambda: Net(layer_drop, h=nn.Linear(8, 8)),
     "NumPy's noise": lambda: Net(numpy_noise),
     "torch's noise": lambda: Net(torch_noise),
+    "layers left out by chance": lambda: nn.Sequential(nn.Linear(6, 8), Dropping(), nn.Linear(8, 3)),
     "dropout": lambda: Net(lambda net, z: net.drop(F.relu(z)), drop=nn.Dropout(0.3)),
     "dropout as a function": lambda: Net(lambda net, z: F.dropout(F.relu(z), 0.3, net.training)),
 }
@@ -159,6 +259,10 @@ PLAIN = {
     "a pre-hook": hooked("input"),
     "a backward hook": hooked("gradient"),
     "a forward of its own": own_forward,
+    "a part that stays in evaluation": lambda: Asleep(
+        nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5)), nn.ReLU(), nn.Linear(8, 3)
+    ),
+    "weight norm, the older one": parametrised(nn.utils.weight_norm),
     "weight norm": parametrised(nn.utils.parametrizations.weight_norm),
     "orthogonal": parametrised(nn.utils.parametrizations.orthogonal),
     "pruned": pruned,
@@ -194,8 +298,27 @@ REFUSED = {
     "not initialised": (lambda: nn.Sequential(nn.LazyLinear(3)), "LazyLinear"),
     "a generator of its own": (
         lambda: Net(lambda net, z: F.relu(z) * float(net.g.uniform(0.5, 1.5)), g=np.random.default_rng(0)),
-        "gives other logits each time",
+        "other logits each time",
     ),
+    "Python's numbers, seldom": (
+        lambda: Net(rarely(lambda net: net.g.random()), g=random.Random(0)), "generator of its own",
+    ),
+    "NumPy's numbers, seldom": (
+        lambda: Net(rarely(lambda net: net.g.random()), g=np.random.default_rng(0)), "generator of its own",
+    ),
+    "torch's numbers, seldom": (
+        lambda: Net(rarely(lambda net: torch.rand((), generator=net.g)), g=torch.Generator()), "generator of its own",
+    ),
+    "numbers from outside, seldom": (lambda: Net(rarely(lambda net: OUTSIDE.random())), "'OUTSIDE', which is outside"),
+    "a count in an object": (lambda: Net(counted(_in_an_object), c=Counter()), "attribute 'c'"),
+    "a count in a dictionary": (lambda: Net(counted(_in_a_dictionary), c={}), "attribute 'c'"),
+    "a count of a queue": (lambda: Net(counted(_in_a_queue), c=deque(maxlen=99)), "attribute 'c'"),
+    "a count in a new attribute": (lambda: Net(counted(_in_a_new_attribute)), "attribute 'calls'"),
+    "a count in a global": (lambda: Net(counted(_in_a_global)), "'CALLS', which is outside"),
+    "a count in a class": (lambda: Net(counted(_in_a_class)), "'n' of Counter"),
+    "a count in a default": (lambda: Net(counted(_in_a_default)), "'__defaults__' of _in_a_default"),
+    "a count in a closure": (lambda: Net(counted(_in_a_closure())), "outside"),
+    "written in evaluation": (lambda: Net(evaluated, mean=torch.zeros(8)), "under `if self.training:`"),
     "another tuple": (lambda: Net(lambda net, z: (z, z)), "does not take inputs|returns a tuple"),
     "renormalised by running statistics": (lambda: Net(lambda net, z: net.n(z), n=Renorm(8)), "running statistics"),
 }  # fmt: skip
@@ -310,6 +433,22 @@ def test_a_layer_that_is_computed_anew_in_the_backward_pass_is_read_by_its_rule_
         federation(module, path="sequential")
 
 
+def test_what_an_evaluation_writes_to_is_as_it_was_behind_it():
+    """As a cache: it is filled in evaluation, too, and gives what it gave without."""
+
+    def cached(net, z):
+        if not bool(net.filled):
+            net.cache.copy_(torch.linspace(0, 1, 8))
+            net.filled.fill_(True)
+        return torch.relu(z + net.cache)
+
+    fed = federation(built(lambda: Net(cached, cache=torch.zeros(8), filled=torch.tensor(False))))
+    first, x = fed.evaluate(fed.x0), fed.x0.clone()
+    assert fed.evaluate(fed.x0) == first
+    assert torch.equal(fed.x0, x)
+    assert run(fed, eval_every=1).rows[-1] == run(fed).rows[-1]
+
+
 @pytest.mark.parametrize("kind", ["layer drop", "NumPy's noise", "running statistics", "a warm-up counter"])
 def test_such_a_run_goes_on_from_a_checkpoint_to_the_bit(kind, tmp_path):
     module = built({**STATEFUL, **RANDOM}[kind])
@@ -329,7 +468,9 @@ def test_noise_in_evaluation_is_the_same_in_two_equal_runs():
         first = run(fed, eval_every=1)
         torch.manual_seed(1)
         random.seed(1)
+        state = torch.get_rng_state()
         assert run(fed, eval_every=1).rows == first.rows
+        assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_model_by_name_is_tried_too_and_keeps_its_path():

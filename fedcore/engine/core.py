@@ -245,7 +245,8 @@ class Engine:
     def width(self, x: Tensor) -> int:
         """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""
         if x.shape[1:] not in self._widths:
-            self._widths[x.shape[1:]] = _numbers(self.module.eval(), x.clone())  # it may write over its input
+            with rng.seeded(0, x.device):
+                self._widths[x.shape[1:]] = _numbers(self.module.eval(), x.clone())  # it may write over its input
         return self._widths[x.shape[1:]]
 
     def _blocks(self, Y: Tensor, batch: Batch) -> list[slice]:
@@ -460,8 +461,9 @@ class Engine:
             if self.trial.evaluated
             else contextlib.nullcontext()
         )
+        own = {name: params[name].clone() for name in models.carried(self.module)}  # a pass may write to them
         with draws:
-            return functional_call(self.module, params, (inputs,))
+            return functional_call(self.module, {**params, **own}, (inputs,))
 
     def lays(self, inputs: Tensor) -> bool:
         """Whether an evaluation lays images with their channels last in memory.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .. import models
+from .. import models, rng
 from .rules import Pass, Rule
 from .shapes import Logits
 from .traced import READING
@@ -39,7 +39,11 @@ def maps(module: nn.Module, x: Tensor) -> bool:
     draw = torch.Generator(flat.device).manual_seed(0)
     Y = flat + 0.01 * torch.randn(2, len(flat), generator=draw, dtype=flat.dtype, device=flat.device)
     try:
-        with READING, warnings.catch_warnings():  # an operation is taken one by one; other threads warn as they did
+        with (
+            rng.seeded(0, flat.device),
+            READING,
+            warnings.catch_warnings(),
+        ):  # an operation is taken one by one; other threads warn as they did
             warnings.filterwarnings("error", message="There is a performance drop")
             together, alone = Y.clone().requires_grad_(), Y.clone().requires_grad_()
             rule = Mapped(module, "")

@@ -16,6 +16,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .. import rng
 
 
 def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
@@ -149,6 +152,16 @@ class _Tracer(fx.Tracer):
         return self.known(m) or not list(m.children())
 
 
+class _Draws(TorchDispatchMode):
+    """Sees whether random numbers are drawn while a graph is read: what depends on them would be read off one draw."""
+
+    any = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.any |= torch.Tag.nondeterministic_seeded in function.tags
+        return function(*args, **(kwargs or {}))
+
+
 READING = threading.RLock()  # what is borrowed from the whole process is given back before another thread borrows it
 Step = tuple[str, nn.Module | None, tuple[str, ...]]  # name, layer (None: an addition), what it reads
 
@@ -165,9 +178,11 @@ def steps(module: nn.Module, known: Callable[[nn.Module], bool]) -> list[Step] |
         return None
     module = copy.deepcopy(module).train()  # a forward may leave things behind
     try:
-        with READING, torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        with rng.seeded(0), READING, torch.enable_grad(), torch.autocast("cpu", enabled=False), _Draws() as draws:
             graph = _Tracer(known).trace(module)
     except Exception:  # whatever a forward raises when it is given a stand-in: it has no graph
+        return None
+    if draws.any:
         return None
     reading = _Reading(module)
     for node in graph.nodes:

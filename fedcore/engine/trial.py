@@ -7,9 +7,15 @@ states it wrote, which generators it drew from, and whether the same question ha
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 import random
+import re
+import types
 import warnings
+import zlib
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,14 +25,17 @@ import torch
 from torch import Tensor, nn
 
 from .. import models, rng
+from ..identity import codes, is_own
 from .batch import Batch
 from .loss import PLAIN
 
 SAMPLES = 3  # that a module is tried on
 STEPS = (1, 10, 1000)  # a state is tried this much further on
 SEED = 20_000  # of the generators during a trial
-STATES = int | float | complex | bool | str | None | np.ndarray | list | tuple | dict | set
 CLOSE = 1e-4  # of the largest logit: float32 rounds to 1e-6
+GENERATORS = random.Random | np.random.Generator | np.random.RandomState | torch.Generator
+STATES = GENERATORS | int | float | complex | tuple | list | dict | deque | set | np.ndarray | Tensor
+CODE = type | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.ModuleType | nn.Module
 
 
 class Unfit(ValueError):
@@ -41,7 +50,8 @@ class Trial:
     carried: the buffers that a training pass writes and a later one reads, by name.  alone: why only the module itself
     can be asked, for one client after another; "" where nothing speaks against other paths.  called: layers with
     parameters in the order of the forward pass, where that is another than the module's.  takes_one: whether a
-    training batch may have one sample, without an error and without NaN.
+    training batch may have one sample, without an error and without NaN.  asleep: whether training calls a layer that
+    is in evaluation, as where the module's `train` leaves a part there.
     """
 
     draws: bool = False
@@ -52,6 +62,7 @@ class Trial:
     alone: str = ""
     called: tuple[str, ...] = ()
     takes_one: bool = True
+    asleep: bool = False
 
 
 def tried(module: nn.Module, x: Tensor) -> Trial:
@@ -63,10 +74,11 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
     x = x[:SAMPLES] if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))  # batch norm has no variance of one
     with torch.enable_grad(), torch.inference_mode(False):
         run = _Run(module, x)
-        before = _states(run.module)
-        evaluated, in_evaluation = run.call(False), any(run.drawn)
+        before = _held(run.module)
+        evaluated, in_evaluation, written = run.call(False), any(run.drawn), dict(run.written)
         _one_row_a_sample(run, evaluated)
         trained, drawn = run.call(True), run.drawn
+        _evaluations_change_nothing(run, written, evaluated, trained)
         carried = tuple(name for name in run.written if _read(run, name))
         _keeps_nothing_else(run, before)
         if not _close(run.call(True), trained) or not _close(run.call(False), evaluated):
@@ -87,7 +99,8 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
         takes_one = rows is not None and not bool(rows.isnan().any() and not trained.isnan().any())
     alone = "buffers that training carries" if carried else ""
     alone = "random numbers of Python's or NumPy's generator" if any(drawn[1:]) else alone
-    return Trial(any(drawn), any(drawn[1:]), in_evaluation, mixes, carried, alone, run.called(), takes_one)
+    called, asleep = run.called()
+    return Trial(any(drawn), any(drawn[1:]), in_evaluation, mixes, carried, alone, called, takes_one, asleep)
 
 
 class _Run:
@@ -119,16 +132,20 @@ class _Run:
                 self.written[name] = b.detach().clone()
         return out.detach().clone() if isinstance(out, Tensor) else out
 
-    def called(self) -> tuple[str, ...]:
-        """The layers with parameters in the order of the forward pass, where that is not the module's own order."""
-        order: list[str] = []
-        layers = {name: m for name, m in self.module.named_modules() if m._parameters}
-        hooks = [m.register_forward_pre_hook(lambda _m, _given, n=name: order.append(n)) for name, m in layers.items()]
-        self.call(False)
-        for hook in hooks:
-            hook.remove()
-        order = list(dict.fromkeys(order))
-        return () if order == [name for name in layers if name in order] else tuple(order)
+    def called(self) -> tuple[tuple[str, ...], bool]:
+        """The layers with parameters in the order of the forward pass, where that is not the module's own order; and
+        whether a training pass calls a layer that is in evaluation."""
+        order: list[nn.Module] = []
+        names = {layer: name for name, layer in self.module.named_modules()}
+        hooks = [m.register_forward_pre_hook(lambda m, _given: order.append(m)) for m in names]
+        with contextlib.ExitStack() as stack:
+            stack.callback(lambda: [hook.remove() for hook in hooks])
+            self.call(False)
+            held = list(dict.fromkeys(names[m] for m in order if m._parameters))
+            hooks += [m.register_forward_pre_hook(lambda m, _given: order.append(m.training)) for m in names]
+            self.call(True)
+        usual = [name for layer, name in names.items() if layer._parameters and name in held]
+        return () if held == usual else tuple(held), False in order
 
     def one_by_one(self) -> Tensor | None:
         """Logits of the samples alone; None where the module does not take one, or gives something else."""
@@ -175,35 +192,55 @@ def _read(run: _Run, name: str) -> bool:
     return False
 
 
-def _keeps_nothing_else(run: _Run, before: Mapping[str, Any]) -> None:
-    """Unfit where a pass wrote to a parameter, or to an attribute that later passes read."""
-    parameters, now = dict(run.module.named_parameters()), _states(run.module)
-    for name, old in before.items():
-        new = now.get(name)
-        if _equal(old, new):
+def _evaluations_change_nothing(run: _Run, written: Mapping[str, Tensor], evaluated: Tensor, trained: Tensor) -> None:
+    """Unfit where an evaluation leaves buffers `written` behind with which later passes give something else."""
+    if written and not (
+        _close(run.call(False, given=written), evaluated) and _close(run.call(True, given=written), trained)
+    ):
+        raise Unfit(
+            f"in evaluation, too, a forward pass of the model writes to its buffer {next(iter(written))!r}, on which "
+            "later passes depend, so that each evaluation would change the model; write to it under `if self.training:`"
+        )
+
+
+def _keeps_nothing_else(run: _Run, before: Mapping[Any, _Held]) -> None:
+    """Unfit where a pass wrote to a parameter, drew from a generator of the user's own, or changed what later passes
+    read, be it an attribute, an object or a list in one, or a variable outside of the module."""
+    for where, now in _held(run.module).items():
+        old = before.get(where)
+        if old and old.print == now.print:
             continue
-        owner, leaf = _place(run.module, name)
-        if name in parameters or _attribute_is_read(run, owner, leaf, old, new):
-            kind = "parameter" if name in parameters else "attribute"
+        if not (now.parameter or now.draws or _is_read(run, old.value if old else GONE, now)):
+            continue
+        if now.draws and not now.parameter:
             raise Unfit(
-                f"a forward pass of the model writes to its {kind} {name!r} (of {type(owner).__name__}), on which "
-                "later passes depend, and which a client's steps would lose; keep it in a buffer (register_buffer), "
-                "which is carried from step to step and averaged, or let gradients move it"
+                f"a forward pass of the model draws from a generator of its own, {now.name}, and so gives other logits "
+                "each time; draw from torch's global generator, which is seeded for each client and step"
             )
+        raise Unfit(
+            f"a forward pass of the model writes to {now.name}, on which later passes depend, and which a client's "
+            "steps would lose; keep it in a buffer (register_buffer), which is carried from step to step and averaged, "
+            "or let gradients move it"
+        )
 
 
-def _attribute_is_read(run: _Run, owner: nn.Module, leaf: str, old: Any, new: Any) -> bool:
-    for training in (True, False):
-        setattr(owner, leaf, copy.deepcopy(old))
-        first = run.call(training)
-        for value in (new, *_others(new)):
-            setattr(owner, leaf, copy.deepcopy(value))
-            try:
-                if not _close(run.call(training), first):
+def _is_read(run: _Run, old: Any, place: _Held) -> bool:
+    """Whether logits depend on what stands at a place: the old value, the new one, and others."""
+    kept = _now(place.owner, place.key)
+    try:
+        for training in (True, False):
+            first = None
+            for value in (old, *_copies(kept), *_others(kept)):
+                place.put((_copies(value) or [value])[0])
+                try:
+                    out = run.call(training)
+                except Exception:  # of a value that the module cannot work with
                     return True
-            except Exception:  # of a value that the module cannot work with
-                return True
-    setattr(owner, leaf, copy.deepcopy(old))
+                if first is not None and not _close(out, first):
+                    return True
+                first = out
+    finally:
+        place.put(kept)
     return False
 
 
@@ -218,34 +255,161 @@ def _reads_no_statistics(run: _Run, trained: Tensor) -> None:
 
 
 def _others(value: Any) -> list[Any]:
-    """Other values of a state, of its kind."""
+    """Other values of a state, of its kind; of a list or an object, with all that it holds changed so."""
+    return [other for other in (_further(value, step) for step in STEPS) if _print(other) != _print(value)]
+
+
+def _further(value: Any, step: int) -> Any:
+    """A value `step` further on."""
     if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, int | float) or (isinstance(value, Tensor) and value.dtype != torch.bool):
-        return [value + step for step in STEPS]
-    return [~value] if isinstance(value, Tensor) else []
+        return not value
+    if isinstance(value, int | float | complex | np.number):
+        return value + step
+    if isinstance(value, Tensor):
+        return ~value if value.dtype == torch.bool else value + step
+    if isinstance(value, np.ndarray):
+        return ~value if value.dtype == bool else value + step if value.dtype.kind in "iufc" else value
+    if type(value) is tuple:
+        return tuple(_further(v, step) for v in value)
+    if not isinstance(value, dict | list | deque) and (isinstance(value, CODE) or not hasattr(value, "__dict__")):
+        return value
+    for other in _copies(value):
+        if isinstance(value, list | deque):
+            more = [_further(v, step) for v in value] * (1 + step if len(value) < 10 else 2)
+            other.clear()
+            other.extend(more)
+        else:
+            held = other if isinstance(value, dict) else vars(other)
+            held.update({k: _further(v, step) for k, v in held.items()})
+        return other
+    return value
 
 
-def _states(module: nn.Module) -> dict[str, Any]:
-    """Copies of what a module holds beside buffers, by name: parameters, and numbers, texts and tensors of its own."""
-    found: dict[str, Any] = {name: p.detach().clone() for name, p in module.named_parameters()}
-    usual = vars(nn.Module())
+GONE = object()  # where a name is not bound, not yet or no longer
+
+
+class _Held:
+    """What stands at a place, `owner[key]` or `owner.key`: a copy, its print, and whether it is or holds a generator;
+    name: how to call it."""
+
+    def __init__(self, owner: Any, key: str, name: str) -> None:
+        self.owner, self.key, self.name = owner, key, name
+        there = _now(owner, key)
+        (self.value,) = _copies(there) or [there]
+        self.print, self.draws, self.parameter = _print(there), _draws(there, set()), isinstance(there, nn.Parameter)
+
+    def put(self, value: Any) -> None:
+        """Let this stand there."""
+        if not isinstance(self.owner, dict):
+            setattr(self.owner, self.key, value)
+        elif value is GONE:
+            self.owner.pop(self.key, None)
+        else:
+            self.owner[self.key] = value
+
+
+def _held(module: nn.Module) -> dict[Any, _Held]:
+    """What passes may write to beside buffers: parameters, attributes of layers, and of the user's code what stands in
+    its classes and what its functions take from around them, variables of a closure and globals."""
+    found: dict[Any, _Held] = {}
+    usual, code, seen = vars(nn.Module()), [], set()
+
+    def add(owner: Any, key: str, name: str) -> None:
+        found[id(owner), key] = _Held(owner, key, name)
+
     for at, layer in module.named_modules():
-        for key, value in vars(layer).items():
-            if key in usual:
-                continue
-            name = f"{at}.{key}" if at else key
-            if isinstance(value, Tensor):
-                found[name] = value.detach().clone()
-            elif isinstance(value, STATES) and not _holds_others(value):
-                found[name] = copy.deepcopy(value)
+        dot, kind = f"{at}." if at else "", type(layer).__name__
+        for key in layer._parameters:
+            add(layer._parameters, key, f"its parameter {dot + key!r} (of {kind})")
+        for key in vars(layer).keys() - usual.keys():
+            add(vars(layer), key, f"its attribute {dot + key!r} (of {kind})")
+        code += [*type(layer).__mro__, *vars(layer).values()]
+        code += [hook for key in usual if key.endswith("_hooks") for hook in vars(layer)[key].values()]
+    while code:
+        one = code.pop()
+        one = getattr(
+            one, "__func__", getattr(one, "func", getattr(one, "fget", one))
+        )  # a method, a partial, a property
+        one = one if isinstance(one, type | types.FunctionType) else type(one)
+        if one in seen or not is_own(one):
+            continue
+        seen.add(one)
+        around: list[tuple[Any, str]] = []
+        if isinstance(one, types.FunctionType):
+            names = {name for inner in codes(one.__code__) for name in inner.co_names}
+            around += [(one.__globals__, name) for name in names & one.__globals__.keys()]
+            around += [(cell, "cell_contents") for cell in one.__closure__ or ()]
+            around += [(one, "__defaults__"), *((vars(one), key) for key in vars(one))]
+        else:
+            around += [(one, key) for key in vars(one) if not key.startswith("__")]
+        for owner, key in around:
+            value = vars(one).get(key) if owner is one and isinstance(one, type) else _now(owner, key)
+            code.append(value)
+            if isinstance(value, STATES) or not (isinstance(value, CODE) or not is_own(type(value))):
+                add(
+                    owner, key, f"{key!r}, which is outside of it" if owner is not one else f"{key!r} of {one.__name__}"
+                )
     return found
 
 
-def _holds_others(value: Any) -> bool:
-    """Whether a collection holds more than numbers and texts."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-    return any(not isinstance(part, STATES) or _holds_others(part) for part in parts)
+def _now(owner: Any, key: str) -> Any:
+    """What stands at a place."""
+    if isinstance(owner, dict):
+        return owner.get(key, GONE)
+    try:
+        return getattr(owner, key)
+    except ValueError:  # a variable that is not bound yet
+        return GONE
+
+
+def _copies(value: Any) -> list[Any]:
+    """A copy, if there can be one."""
+    try:
+        return [value if value is GONE else copy.deepcopy(value)]
+    except Exception:  # a file, a lock, whatever an object of the user's raises
+        return []
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What a collection or an object holds."""
+    if isinstance(value, dict):
+        return itertools.chain(*value.items())
+    if isinstance(value, list | tuple | deque | set | frozenset):
+        return value
+    return [] if isinstance(value, CODE | Tensor) else itertools.chain(*getattr(value, "__dict__", {}).items())
+
+
+def _print(value: Any, seen: set[int] | None = None) -> str:
+    """Another text for another state; nothing of what has none, as functions and layers."""
+    if isinstance(value, GENERATORS):
+        return repr(_state(value))
+    if isinstance(value, Tensor):
+        value = value.detach().to_dense().cpu().resolve_conj().contiguous().view(-1).view(torch.uint8).numpy()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return f"{value.dtype} {value.shape} {zlib.crc32(np.ascontiguousarray(value).data)}"
+    seen = set() if seen is None else seen
+    if isinstance(value, CODE) or id(value) in seen:
+        return ""
+    if isinstance(value, dict | list | tuple | deque | set | frozenset) or hasattr(value, "__dict__"):
+        seen.add(id(value))
+        return f"{type(value).__name__}({', '.join(_print(part, seen) for part in _parts(value))})"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _state(value: GENERATORS) -> Any:
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, torch.Generator):
+        return value.get_state().tolist()
+    return value.getstate() if isinstance(value, random.Random) else value.get_state()
+
+
+def _draws(value: Any, seen: set[int]) -> bool:
+    """Whether this is a generator, or holds one."""
+    if isinstance(value, GENERATORS) or id(value) in seen:
+        return isinstance(value, GENERATORS)
+    seen.add(id(value))
+    return any(_draws(part, seen) for part in _parts(value))
 
 
 def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -254,12 +418,7 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        same = isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype
-        return same and bool(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)))
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return np.array_equal(a, b)
-    return type(a) is type(b) and bool(a == b)
+    return _print(a) == _print(b)
 
 
 def _close(a: Any, b: Any) -> bool:

@@ -908,7 +908,7 @@ def on_network(
         raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
     kind = partial(Engine, trial=trial, criterion=of_any(logits.ndim - 1))
     by_rules = path != "sequential" and data.x.dim() - 1 in kind(alike).axes
-    if by_rules and not computed(alike, example, trial, kind):
+    if by_rules and ((trial.asleep and kind(alike).random) or not computed(alike, example, trial, kind)):
         trial = replace(trial, alone=HOOKED)
     mapped = not (by_rules or trial.alone or path == "sequential") and maps(alike, example)
     apart = partial(kind, trial=replace(trial, alone=trial.alone or "no rules"))  # through the module itself
