@@ -620,6 +620,11 @@ def _checked(module: nn.Module) -> nn.Module:
                 )
             if p.is_meta or p.layout != torch.strided:
                 raise ValueError(f"the model's parameter {at!r} is {p.layout} on {p.device}; give it dense values")
+            if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+                raise ValueError(
+                    f"the model's parameter {at!r} has a hook on its gradient, which no client's copy would have; take "
+                    "its part in the forward pass (p * mask, a hook of the layer's), or set requires_grad=False"
+                )
         if isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel):
             raise ValueError(f"the model is wrapped in {what}; give the module inside it, {name or 'model'}.module")
         if isinstance(part, torch.jit.ScriptModule):
@@ -637,7 +642,7 @@ def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module,
     Raises ValueError for another length, for names that are missing or unknown, other shapes, and numbers that are not
     finite; TypeError for anything else than the three.
     """
-    module = copy.deepcopy(module).to(dtype=dtype)
+    module = copied(module).to(dtype=dtype)
     if isinstance(start, nn.Module):
         start = start.state_dict()
     known, layout = module.state_dict(), Layout.of(module)

@@ -94,6 +94,57 @@ class Dropping(nn.Module):
         return z
 
 
+class Sized(nn.Module):
+    """Another function of few samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.o = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.o(F.relu(self.a(x)) if len(x) > 3 else torch.tanh(self.a(x)))
+
+
+class WithDropout(nn.Module):
+    """Dropout as a function, so little that it does nothing, behind a layer that is not what its kind is."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.a, self.r, self.o = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)
+        change(self)
+
+    def forward(self, x):
+        return self.o(F.dropout(self.r(self.a(x)), 1e-12, self.training))
+
+
+class Bounded(nn.Linear):
+    """Keeps its weights within bounds that they are in at first."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.clamp_(-1, 1)
+        return super().forward(x)
+
+
+class InTraining(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.o = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return (self.o(x), x) if self.training else self.o(x)
+
+
+def with_gradient_hook():
+    net = nn.Sequential(nn.Linear(6, 3))
+    net[0].weight.register_hook(lambda g: 0 * g)
+    return net
+
+
+def at_two_places(norm):
+    return nn.Sequential(nn.Linear(6, 8), norm, nn.ReLU(), nn.Linear(8, 8), norm, nn.ReLU(), nn.Linear(8, 3))
+
+
 class Asleep(nn.Sequential):
     """Its first layers stay in evaluation, as those of a body that is to stay as it is."""
 
@@ -262,6 +313,12 @@ PLAIN = {
     "a part that stays in evaluation": lambda: Asleep(
         nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5)), nn.ReLU(), nn.Linear(8, 3)
     ),
+    "another function of few samples": Sized,
+    "dropout, and a forward of its own": lambda: WithDropout(lambda net: setattr(net.r, "forward", torch.tanh)),
+    "dropout, and a backward hook": lambda: WithDropout(
+        lambda net: net.a.register_full_backward_pre_hook(lambda layer, out: (2 * out[0],))
+    ),
+    "batch norm at two places": lambda: at_two_places(nn.BatchNorm1d(8)),
     "weight norm, the older one": parametrised(nn.utils.weight_norm),
     "weight norm": parametrised(nn.utils.parametrizations.weight_norm),
     "orthogonal": parametrised(nn.utils.parametrizations.orthogonal),
@@ -318,6 +375,11 @@ REFUSED = {
     "a count in a class": (lambda: Net(counted(_in_a_class)), "'n' of Counter"),
     "a count in a default": (lambda: Net(counted(_in_a_default)), "'__defaults__' of _in_a_default"),
     "a count in a closure": (lambda: Net(counted(_in_a_closure())), "outside"),
+    "bounds that are not reached at first": (
+        lambda: nn.Sequential(Bounded(6, 8), nn.ReLU(), nn.Linear(8, 3)), "writes to its parameter '0.weight'",
+    ),
+    "a hook on a gradient": (with_gradient_hook, "hook on its gradient"),
+    "a tuple in training": (InTraining, "a tuple in training"),
     "written in evaluation": (lambda: Net(evaluated, mean=torch.zeros(8)), "under `if self.training:`"),
     "another tuple": (lambda: Net(lambda net, z: (z, z)), "does not take inputs|returns a tuple"),
     "renormalised by running statistics": (lambda: Net(lambda net, z: net.n(z), n=Renorm(8)), "running statistics"),

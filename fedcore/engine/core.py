@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, wraps
@@ -115,6 +116,7 @@ class Engine:
         for norm in self.norms:
             norm.usual_momentum = getattr(norm, "usual_momentum", norm.momentum)  # the user's, for `evaluated`
             norm.momentum = None
+        self._calls: list[int] | None = None  # of batch norms in a forward pass, known from the first evaluation on
         self._noticed = False
         self._shrunk: dict[Any, Engine] = {}
         self._neurons: dict[bool, Neurons] = {}
@@ -484,7 +486,9 @@ class Engine:
             norm.reset_running_stats()
         if self.norms:
             first, more = next(chunks := iter(train())), next(chunks, None)
-            if more is None:
+            if self._calls is None:
+                self._calls = self._called(params, first[0])
+            if more is None and len(set(self._calls)) == len(self._calls):
                 self._collect_at_once(params, first[0])
             else:
                 self._collect_by_layers(params, first[0], train)
@@ -505,27 +509,39 @@ class Engine:
 
         What enters a batch norm depends on the statistics of those before it.  So the chunks go through the network
         once for each batch norm, in the order of the forward pass, up to this one; those before it have theirs already.
-        One that a forward pass calls several times has the statistics of all that enters it.
+        One that a forward pass calls several times, or at several places, has the statistics of all that enters it.
         """
-        order: list[nn.Module] = []
-        hooks = [norm.register_forward_pre_hook(lambda layer, _given: order.append(layer)) for norm in self.norms]
-        self._answers(params, example[:1], 0)
-        for hook in hooks:
-            hook.remove()
-        counts: dict[nn.Module, int] = {}
-        for k, norm in enumerate(order):
-            pooled = Pooled(calls=order[: k + 1].count(norm))
-            hook = norm.register_forward_pre_hook(pooled)
+        order, counts = self._called(params, example), {}
+        for k, at in enumerate(order):
+            norms = [norm for norm in self.norms if _one(norm) == at]
+            pooled = Pooled(calls=order[: k + 1].count(at))
+            hooks = [norm.register_forward_pre_hook(pooled) for norm in norms]
             for chunk, (inputs, _) in enumerate(train()):
                 pooled.left = pooled.calls
                 with contextlib.suppress(Enough):
                     self._answers(params, inputs, chunk)
-            hook.remove()
-            norm.running_mean.copy_(pooled.mean)
-            norm.running_var.copy_(pooled.squares / pooled.count)  # in a training pass a batch is normalised so
-            counts[norm] = pooled.count
+            for hook in hooks:
+                hook.remove()
+            for norm in norms:
+                norm.running_mean.copy_(pooled.mean)
+                norm.running_var.copy_(pooled.squares / pooled.count)  # in a training pass a batch is normalised so
+                counts[norm] = pooled.count
         for norm, n in counts.items():
-            norm.running_var.mul_(n / max(n - 1, 1))  # and its statistics are kept so
+            norm.running_var = norm.running_var * (n / max(n - 1, 1))  # and its statistics are kept so
+
+    def _called(self, params: dict[str, Tensor], example: Tensor) -> list[int]:
+        """The batch norms in the order of the forward pass, `_one` of each call."""
+        order: list[int] = []
+        hooks = [norm.register_forward_pre_hook(lambda layer, _given: order.append(_one(layer))) for norm in self.norms]
+        self._answers(params, example[:1], 0)
+        for hook in hooks:
+            hook.remove()
+        return order
+
+
+def _one(norm: nn.Module) -> int:
+    """The same number for a batch norm at all places where it stands."""
+    return getattr(norm, "_fedcore_same", id(norm))
 
 
 class Enough(Exception):
@@ -560,10 +576,13 @@ def own_copy(module: nn.Module) -> nn.Module:
     `functional_call` would leave a plain tensor where the parameter of such a layer was.  Without statistics, an
     evaluation would depend on how many samples are evaluated at once.
     """
-    module, seen = models.copied(module), set()
+    module, seen, numbers = models.copied(module), set(), itertools.count()
     for parent in list(module.modules()):
         for name, child in parent._modules.items():
             if id(child) in seen:
+                for part in child.modules():
+                    if isinstance(part, nn.modules.batchnorm._BatchNorm) and not hasattr(part, "_fedcore_same"):
+                        part._fedcore_same = next(numbers)  # here and in the copy
                 tensors = (*child.parameters(), *child.buffers())
                 parent._modules[name] = copy.deepcopy(child, {id(t): t for t in tensors})
             seen.add(id(child))

@@ -27,6 +27,9 @@ class Mapped(Rule):
             return torch.vmap(lambda params, inputs: functional_call(self.module, params, (inputs,)))(p.params, x)
 
 
+REPEATED = 10  # times: a forward pass may ask how many samples there are
+
+
 def maps(module: nn.Module, x: Tensor) -> bool:
     """Whether mapping a module over clients gives what it gives client by client, sample by sample, on `x [B, ...]`.
 
@@ -47,7 +50,8 @@ def maps(module: nn.Module, x: Tensor) -> bool:
             warnings.filterwarnings("error", message="There is a performance drop")
             together, alone = Y.clone().requires_grad_(), Y.clone().requires_grad_()
             rule = Mapped(module, "")
-            out = rule(torch.stack([x, x.flip(0)]), Pass(layout.views(together), 2))
+            inputs = torch.stack([x, x.flip(0)]).repeat(1, REPEATED, *[1] * (x.dim() - 1))
+            out = rule(inputs, Pass(layout.views(together), 2))[:, : len(x)]
             one_by_one = [
                 torch.cat([functional_call(module, layout.views(row), (sample[None],)) for sample in inputs])
                 for row, inputs in zip(alone, (x, x.flip(0)), strict=True)

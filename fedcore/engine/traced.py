@@ -173,7 +173,9 @@ def steps(module: nn.Module, known: Callable[[nn.Module], bool]) -> list[Step] |
     trace.  What the forward does is read once, in training mode: a forward that depends on its data, draws numbers or
     mixes samples is none of layers and additions.
     """
-    hooked = (m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules())
+    hooked = (
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in module.modules()
+    )
     if not list(module.children()) or any(hooked):
         return None
     module = copy.deepcopy(module).train()  # a forward may leave things behind

@@ -22,7 +22,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from .. import models, rng
 from ..identity import codes, is_own
@@ -36,6 +38,14 @@ CLOSE = 1e-4  # of the largest logit: float32 rounds to 1e-6
 GENERATORS = random.Random | np.random.Generator | np.random.RandomState | torch.Generator
 STATES = GENERATORS | int | float | complex | tuple | list | dict | deque | set | np.ndarray | Tensor
 CODE = type | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.ModuleType | nn.Module
+
+
+SCALES = (-100.0, 0.01)  # times which parameters are tried
+WRITES = (
+    "a forward pass of the model writes to {}, on which later passes depend, and which a client's steps would lose; "
+    "keep it in a buffer (register_buffer), which is carried from step to step and averaged, or let gradients move it, "
+    "a weight with bounds by a parametrisation"
+)
 
 
 class Unfit(ValueError):
@@ -78,9 +88,15 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
         evaluated, in_evaluation, written = run.call(False), any(run.drawn), dict(run.written)
         _one_row_a_sample(run, evaluated)
         trained, drawn = run.call(True), run.drawn
+        if not isinstance(trained, Tensor):
+            raise Unfit(
+                f"the model returns a {type(trained).__name__} in training, and logits in evaluation; use a model that "
+                "returns logits [B, classes] alone in both"
+            )
         _evaluations_change_nothing(run, written, evaluated, trained)
         carried = tuple(name for name in run.written if _read(run, name))
         _keeps_nothing_else(run, before)
+        _keeps_its_parameters(run)
         if not _close(run.call(True), trained) or not _close(run.call(False), evaluated):
             raise Unfit(
                 f"the model, a {type(module).__name__}, gives other logits each time it is called, on the same samples "
@@ -112,7 +128,8 @@ class _Run:
 
     def __init__(self, module: nn.Module, x: Tensor) -> None:
         self.module, self.x = models.copied(module), x
-        self.buffers = {name: b.clone() for name, b in self.module.named_buffers()}
+        buffers = self.module.named_buffers(remove_duplicate=False)
+        self.buffers = {name: b.clone() for name, b in buffers}
         layers = self.module.named_modules()
         norms = [(at, m) for at, m in layers if _is_batch_norm(m)]
         self.statistics = {f"{at}.{k}".lstrip(".") for at, m in norms for k, b in m._buffers.items() if b is not None}
@@ -217,11 +234,27 @@ def _keeps_nothing_else(run: _Run, before: Mapping[Any, _Held]) -> None:
                 f"a forward pass of the model draws from a generator of its own, {now.name}, and so gives other logits "
                 "each time; draw from torch's global generator, which is seeded for each client and step"
             )
-        raise Unfit(
-            f"a forward pass of the model writes to {now.name}, on which later passes depend, and which a client's "
-            "steps would lose; keep it in a buffer (register_buffer), which is carried from step to step and averaged, "
-            "or let gradients move it"
-        )
+        raise Unfit(WRITES.format(now.name))
+
+
+def _keeps_its_parameters(run: _Run) -> None:
+    """Unfit where a pass writes to parameters of other values, as one that keeps weights within bounds."""
+    parameters = dict(run.module.named_parameters())
+    first = {name: p.detach().clone() for name, p in parameters.items()}
+    for scale in SCALES:
+        given = {name: scale * p for name, p in first.items()}
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(given[name])
+        for training in (True, False):
+            with contextlib.suppress(Exception):  # of values that the module cannot work with
+                run.call(training)
+        for name, p in parameters.items():
+            if not _equal(p, given[name]):
+                raise Unfit(WRITES.format(f"its parameter {name!r}"))
+    with torch.no_grad():
+        for name, p in parameters.items():
+            p.copy_(first[name])
 
 
 def _is_read(run: _Run, old: Any, place: _Held) -> bool:
@@ -447,12 +480,14 @@ def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
     A hook, a parametrisation or a forward pass of an instance's own is seen here, and in no layer's kind.  engine:
     makes one of a module.  In float64 where float32 leaves room for doubt.
     """
+    own = next(module.parameters()).dtype
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-6)):
-        still = _without_dropout(models.copied(module).to(dtype))
+        if own == torch.float64 != dtype:
+            continue
+        still = _without_dropout(models.copied(module).to(dtype))  # a rule draws numbers of its own
         made, inputs = engine(still), x[: SAMPLES - 1]
+        _without_dropout(still, *(part.module for part in made.batched.rule.all()))  # as a function, too
         by_rules = x.dim() - 1 in made.axes
-        if by_rules and trial.draws and not any(map(_drops, still.modules())):
-            return True  # dropout as a function, whose rule draws numbers of its own
         inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
         start, draw = models.flatten(still), torch.Generator(x.device).manual_seed(0)
         Y = start + 0.01 * torch.randn(2, len(start), generator=draw, dtype=dtype, device=x.device)
@@ -461,7 +496,7 @@ def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
         batch = Batch(torch.stack([inputs, inputs.flip(0)]), labels, weights, counts, [0, 0])
         found, wanted = (
             torch.empty_like(Y),
-            torch.stack([_plainly(still, batch, Y, k, trial, made.criterion) for k in range(2)]),
+            torch.stack([_plainly(still, batch, Y, k, trial, made.criterion, not by_rules) for k in range(2)]),
         )
         (made.batched if by_rules else made.sequential).gradient(Y, batch, PLAIN, None, found)
         for place in made.layout.frozen:
@@ -471,14 +506,15 @@ def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
     return False
 
 
-def _plainly(module: nn.Module, batch: Batch, Y: Tensor, k: int, trial: Trial, criterion: Any) -> Tensor:
-    """The gradient `[d]` of client k's mean loss, as torch has it of a module that holds the parameters."""
+def _plainly(module: nn.Module, batch: Batch, Y: Tensor, k: int, trial: Trial, criterion: Any, drops: bool) -> Tensor:
+    """The gradient `[d]` of client k's mean loss, as torch has it of a module that holds the parameters; drops: with
+    dropout where a forward pass calls it as a function."""
     module, layout = models.copied(module).train(), models.Layout.of(module)
     values = models.called_with(module, layout.views(Y[k]))
     with torch.no_grad():
         for name, tensor in models.entries(module):
             tensor.copy_(values[name])
-    with rng.seeded(batch.key[k], Y.device, trial.outside):
+    with rng.seeded(batch.key[k], Y.device, trial.outside), contextlib.nullcontext() if drops else _WithoutDropout():
         logits = module(batch.x[k].clone())
         (PLAIN.client(k, len(logits)).of_samples(logits, batch.y[k], criterion) * batch.w[k]).sum().backward()
     grads = ((t.grad if t.grad is not None else torch.zeros_like(t)) for _, t in models.entries(module))
@@ -489,8 +525,16 @@ def _drops(layer: nn.Module) -> bool:
     return isinstance(layer, nn.modules.dropout._DropoutNd)
 
 
-def _without_dropout(module: nn.Module) -> nn.Module:
-    layers: Iterable[Any] = filter(_drops, module.modules())
-    for layer in layers:
+def _without_dropout(module: nn.Module, *more: nn.Module) -> nn.Module:
+    for layer in filter(_drops, (*module.modules(), *more)):
         layer.p = 0.0
     return module
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """`F.dropout` gives what it is given."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (F.dropout, torch.dropout):
+            return args[0] if args else kwargs["input"]
+        return function(*args, **(kwargs or {}))

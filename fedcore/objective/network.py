@@ -869,7 +869,7 @@ def on_network(
     alike = own_copy(module).to(data.device, data.dtype)  # the user's own is not called
     try:
         with rng.seeded(seed, data.device):
-            logits = alike.eval()(example[:2].clone())
+            logits = models.copied(alike).eval()(example[:2].clone())  # a pass may write to what it has
         trial = tried(alike, example) if isinstance(logits, Tensor) else Trial()
     except Unfit:
         raise
