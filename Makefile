@@ -51,4 +51,4 @@ lock: env
 	@$(IN) tools/env.py lock
 
 clean:
-	rm -rf _build .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build build .pytest_cache .ruff_cache .hypothesis

@@ -84,6 +84,18 @@ def shape(name: str, value: Any, wanted: tuple[int, ...], hint: str) -> None:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, needed is {wanted}; use {hint}")
 
 
+def takes(name: str, f: Callable[..., Any], wanted: str, answer: str) -> None:
+    """TypeError where a function does not take the arguments `wanted`, named as in a call; answer: what it returns."""
+    try:
+        inspect.signature(f).bind(*wanted.split(", "))
+    except TypeError as e:
+        raise TypeError(
+            f"{name}={brief(f)} takes other arguments ({e}); use a function ({wanted}) -> {answer}"
+        ) from None
+    except ValueError:  # a function of another language has no signature
+        pass
+
+
 def nearest(key: Any, known: Collection[str]) -> str:
     """A remedy for an unknown key."""
     near = [OTHERWISE[key]] if OTHERWISE.get(key) in known else difflib.get_close_matches(str(key), list(known), 1, 0.5)

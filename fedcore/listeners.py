@@ -31,12 +31,13 @@ from .identity import around, digest, is_own, stored_globals
 CURE = "let a function without arguments make one for each run, such as on_evaluate=lambda: Stop(2)"
 
 
-def made(listener: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, which takes two arguments; of a function that takes none, what it makes.
+def made(name: str, listener: Callable[..., Any], wanted: str, answer: str) -> Callable[..., Any]:
+    """The function itself, which takes the two arguments `wanted`; of a function that takes none, what it makes.
 
     Raises TypeError where that is no function of two arguments.
     """
     if _takes(listener, 2) or not _takes(listener, 0):
+        checks.takes(name, listener, wanted, answer)
         return listener
     found = listener()
     if not callable(found) or not _takes(found, 2):

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 # purposes: one stream of numbers each
-(COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA, MIXING, AUGMENT, RESAMPLE, MASK, CAPACITY, NOISE, EVALUATION, OWN) = (
-    range(1, 15)
-)
+(COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA, MIXING, AUGMENT, RESAMPLE, MASK, CAPACITY, NOISE, EVALUATION, OWN,
+ SCHEDULE) = range(1, 16)  # fmt: skip
 BLOCK = 1 << 20  # normal numbers that are made together
 
 _GAMMA, _A, _B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the constants of SplitMix64

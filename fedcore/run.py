@@ -66,18 +66,18 @@ def simulate(
     """Run a method on a federation for `rounds` rounds and return its `History`.
 
     cohort: clients per round: a whole number, a fraction in (0, 1] of them, None for all, or the clients' numbers (a
-    list, array or tensor).  lr: local learning
-    rate, times `lr_decay` after every round.  Both may be functions of the round t (from 0), for schedules, a
-    selection of clients, or clients that fail (`fedcore.rng.cohort(seed, t, n, m)` is the draw of m of n).
-    local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of different size;
-    `local_steps`, when given, is K_i itself.  Each is one whole number for all, a list, array or tensor `[n]` with one
-    for each client, or a function `(t, clients [m])` of the round and its cohort that returns one for all or one for
-    each, `[m]` (called for all rounds before the first).  They are 1 at least: a client that is to do nothing in a
-    round is left out of it by `cohort`.  batch_size: None is the full local batch.  A local step is gradient,
-    + weight_decay * y, + the method's correction, then `clip` (each client's norm), then `momentum` (a buffer that is
-    new every round), then the step.  weighting: p_i = 1/m ("uniform") or N_i / sum N ("samples") in the
-    server's mean; sums over all clients, as c of SCAFFOLD and h of FedDyn, count every client once, as published:
-    with either weighting these methods seek the optimum of the clients' plain mean.
+    list, array or tensor).  lr: local learning rate, times `lr_decay` after every round.  Both may be functions of the
+    round t (from 0), for schedules, a selection of clients, or clients that fail (`fedcore.rng.cohort(seed, t, n, m)`
+    is the draw of m of n).  local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of
+    different size; `local_steps`, when given, is K_i itself.  Each is one whole number for all, a list, array or tensor
+    `[n]` with one for each client, or a function `(t, clients [m])` of the round and its cohort that returns one for
+    all or one for each, `[m]`.  All these functions are called for all rounds before the first, and what they draw from
+    the global generators of torch, NumPy and Python depends on the seed and the round alone.  Local work is 1 at least:
+    a client that is to do nothing in a round is left out of it by `cohort`.  batch_size: None is the full local batch.
+    A local step is gradient, + weight_decay * y, + the method's correction, then `clip` (each client's norm), then
+    `momentum` (a buffer that is new every round), then the step.  weighting: p_i = 1/m ("uniform") or N_i / sum N
+    ("samples") in the server's mean; sums over all clients, as c of SCAFFOLD and h of FedDyn, count every client once,
+    as published: with either weighting these methods seek the optimum of the clients' plain mean.
 
     seed: decides cohorts and batches, each a function of (seed, round, client) alone.  eval_every: rounds between
     evaluations of the server model; the last round is always evaluated.  eval_on: the "test" data, or the "validation"
@@ -96,8 +96,10 @@ def simulate(
     one of your own that keeps models and does not return them there).  "local": the cohort's models at the end of their
     local training, before they are averaged.  A client's `accuracy` is on the whole test set, where a model that is
     made for one client's labels looks poor; report `own_accuracy` for personalised methods, which is on its own test
-    data, of clients that have some (`fc.federation(..., own_test=0.2)`, or a source with test owners).  Over the
-    clients the history has `own_accuracy_mean`, `_weighted`, `_spread` and `_worst_tenth` (`History.clients`).
+    data, of clients that have some (`fc.federation(..., own_test=0.2)`, or a source with test owners).  Batch norm uses
+    the statistics of the client's own training data, also where its model is the server's: `fed.module(params)` on
+    `fed.own_test(i)` has those of all.  Over the clients the history has `own_accuracy_mean`, `_weighted`, `_spread`
+    and `_worst_tenth` (`History.clients`).
 
     chunk: clients of a cohort that take their local steps together at most; None: all of them, or as many as there is
     memory for (asked once, with a warning).  On an accelerator the cohort's rows then live in host memory.
@@ -140,8 +142,6 @@ def simulate(
         raise TypeError(
             f"on_evaluate={checks.brief(on_evaluate)}; use a function of the rounds done and the metrics, or None"
         )
-    on_evaluate = on_evaluate and listeners.made(on_evaluate)
-    probes = [listeners.made(probe) for probe in probes]
     fed = on(method, fed.to(device, dtype))
     s = Settings.checked(
         method, fed, rounds=rounds, cohort=cohort, lr=lr, lr_decay=lr_decay, local_epochs=local_epochs,
@@ -150,6 +150,8 @@ def simulate(
     )  # fmt: skip
     # where `on_evaluate` may end the run, the rounds before its first look are certain
     check_batches(method, fed, s, range(rounds if on_evaluate is None else min(rounds, eval_every)))
+    on_evaluate = on_evaluate and listeners.made("on_evaluate", on_evaluate, "t, metrics", "True to end the run")
+    probes = [listeners.made("probes", probe, "round, y", "{name: value}") for probe in probes]
     if chunk is None and rounds:
         chunk = chunk_size(method, fed, s)
     world = distributed.world()

@@ -80,13 +80,13 @@ class Settings:
         other.
         """
         if callable(lr):
-            lr = _by_round("lr", lr, rounds, lambda v: checks.number("lr", v, 0, open_low=True))
+            lr = _by_round("lr", lr, seed, rounds, lambda v: checks.number("lr", v, 0, open_low=True))
         else:
             lr = checks.number("lr", lr, 0, open_low=True)
         if method.full_participation and fed.n == 1:  # all data at one place: a run's cohort means nothing
             cohort = None
         if callable(cohort):
-            cohort = _by_round("cohort", cohort, rounds, lambda v: _cohort(v, fed.n))
+            cohort = _by_round("cohort", cohort, seed, rounds, lambda v: _cohort(v, fed.n))
         else:
             cohort = _cohort(cohort, fed.n)
         largest = torch.finfo(fed.dtype).max
@@ -98,6 +98,8 @@ class Settings:
         )  # fmt: skip
         local_epochs = _amounts("local_epochs", local_epochs, s, rounds, fed.n)
         if local_steps is not None:
+            if local_epochs != 1:
+                checks.warn("local_steps is given, so that local_epochs has no effect; leave one of the two out")
             local_steps = _amounts("local_steps", local_steps, s, rounds, fed.n)
         s = replace(s, local_epochs=local_epochs, local_steps=local_steps)
         for rate in {min(s.lr, default=1), max(s.lr, default=1)} if isinstance(s.lr, ByRound) else {s.lr}:
@@ -159,13 +161,27 @@ def alone(client: int, fed: Objective, work: Work, t: int) -> str:
     return f"client {client} of round {t} has {size} sample{'s'[: size > 1]} and batch_size={work.batch_size}: "
 
 
-def _by_round(name: str, f: Callable[[int], Any], rounds: int, check: Callable[[Any], Any]) -> ByRound:
-    """f(0), ..., f(rounds - 1), each checked; an error says in which round."""
+def _by_round(
+    name: str,
+    f: Callable[..., Any],
+    seed: int,
+    rounds: int,
+    check: Callable[..., Any],
+    clients: Callable[[int], np.ndarray] | None = None,
+) -> ByRound:
+    """f(0), ..., f(rounds - 1), each checked; an error says in which round.
+
+    clients: those of round t, for an f(t, clients), and then for check(value, clients).  What f draws from the global
+    generators hangs on the seed and the round alone, so that a run can be repeated.
+    """
+    checks.takes(name, f, "t" if clients is None else "t, clients [m]", "the value in round t")
     values = []
     for t in range(rounds):
-        value = f(t)
+        given = () if clients is None else (clients(t),)
+        with rng.seeded(rng.word(seed, rng.SCHEDULE, *name.encode(), t)):
+            value = f(t, *given)
         try:
-            values.append(check(value))
+            values.append(check(value, *given))
         except (ValueError, TypeError) as e:
             raise type(e)(f"{name} in round {t}: {e}") from None
     return ByRound(values)
@@ -175,21 +191,11 @@ def _amounts(name: str, given: Amounts, s: Settings, rounds: int, n: int) -> int
     """Local work as it is kept: for all, for each of n clients, or by round, then for each client of the cohort."""
     if not callable(given):
         return _amount(name, given, n, "clients")
-    try:
-        inspect.signature(given).bind(0, np.arange(1))
-    except TypeError as e:
-        raise TypeError(
-            f"{name}={checks.brief(given)} takes other arguments ({e}); use a function (t, clients [m]) -> one number, "
-            "or one for each of these clients"
-        ) from None
-    except ValueError:  # a function of another language has no signature
-        pass
 
-    def asked(t: int) -> tuple[Any, int]:
-        clients = np.array(s.cohort_of(t, n))
-        return given(t, clients), len(clients)
+    def check(value: Any, clients: np.ndarray) -> int | tuple[int, ...]:
+        return _amount(name, value, len(clients), "clients in the cohort")
 
-    return _by_round(name, asked, rounds, lambda found: _amount(name, *found, "clients in the cohort"))
+    return _by_round(name, given, s.seed, rounds, check, lambda t: np.array(s.cohort_of(t, n)))
 
 
 def _amount(name: str, given: Amount, n: int, of: str) -> int | tuple[int, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from . import archives, checks, listeners, run, together
+from . import archives, checks, listeners, rng, run, together
 from .checkpoint import CheckpointError, atomic
 from .extras import needs
 from .history import Diverged
@@ -70,7 +70,8 @@ def sweep(
         )
 
     federation: a federation, or what makes one: called with `seed=` and with what `simulate` does not take
-    (`partition` above).  Runs with one seed then differ in their settings alone: same clients, cohorts and batches.
+    (`partition` above).  Runs with one seed then differ in their settings alone: same clients, cohorts and batches,
+    and the same initial weights, also of a module that the function makes.
     grid: values by name, of `method` and of arguments of `simulate` or of `federation`; fixed: the same for all runs.
     seeds: a number of seeds from 0, or the seeds.  Arrays do as lists.
     A run has copies of its own of all that the call gives it, so an `on_evaluate` or a probe that remembers (patience)
@@ -223,7 +224,8 @@ def _some(federation: Any, calls: Sequence[Call], folder: Any, at_once: int | No
     numbers = [number for number, *_ in calls]
     try:
         _, setting, seed = calls[0]
-        fed = federation(seed=seed, **_made(setting)) if callable(federation) else federation
+        with rng.seeded(rng.word(seed, rng.INIT)):  # initial weights of a module that is made there
+            fed = federation(seed=seed, **_made(setting)) if callable(federation) else federation
         if len(calls) == 1:
             return [(numbers[0], _one(calls[0], fed, folder))]
         # a lock that is taken is not waited for here: all the runs would wait, with the locks that they hold

@@ -8,6 +8,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import fedcore as fc
 from fedcore.data.arrays import as_array
@@ -299,6 +300,27 @@ AWKWARD = {
     "masked tensor": (lambda x: torch.masked.masked_tensor(torch.tensor(x), torch.tensor(x > 0.5)), "plain tensor"),
     "complex tensor": (lambda x: torch.tensor(x) * 1j, "complex|numbers"),
 }
+
+
+@pytest.mark.parametrize("form", [
+    lambda one: one, lambda one: [one, one], lambda one: (one, one), lambda one: ([one, one], one),
+    lambda one: ((X, Y), one), lambda one: {"train": (X, Y), "test": one}, lambda one: (X, one),
+])  # fmt: skip
+def test_loaders_are_asked_for_their_samples(form):
+    loader = DataLoader(TensorDataset(torch.tensor(X), torch.tensor(Y)), 8)
+    with pytest.raises(TypeError, match=r"DataLoader; use its samples, loader\.dataset"):
+        fed(form(loader))
+    assert fed(loader.dataset).n == 4
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", ["test", "validation"])
+def test_lists_for_other_numbers_of_clients_are_refused(name, count):
+    given = {"train": [(X[:30], Y[:30]), (X[30:], Y[30:])], "test": (TX, TY), name: [(TX, TY)] * count}
+    with pytest.raises(ValueError, match=f"2 clients have training data, and {count} {name} data; give one for each"):
+        fed(given, clients=2)
+    assert fed(given | {name: [(TX, TY), (TX[:0], TY[:0])]}, clients=2).n == 2
+    assert fed(given | {name: (TX, TY)}, clients=2).n == 2
 
 
 @pytest.mark.filterwarnings(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import helpers as h
 import numpy as np
 import pytest
@@ -100,6 +102,46 @@ def test_local_work_by_round_resumes_to_the_bit_and_other_work_is_refused(tmp_pa
             run(local_steps=other, rounds=5, checkpoint_dir=tmp_path)
     # a function that differs in later rounds alone has done the same so far
     run(local_steps=lambda t, clients: by_round(t, clients) + (t > 3), rounds=5, checkpoint_dir=tmp_path)
+
+
+@pytest.mark.parametrize("draw", [np.random.randint, random.randint, torch.randint], ids=["numpy", "python", "torch"])
+def test_what_functions_of_the_round_draw_depends_on_seed_and_round_alone(draw, tmp_path):
+    def number(t, *clients):
+        return int(draw(1, 6, (1,)) if draw is torch.randint else draw(1, 6))
+
+    given = {"local_steps": number, "lr": lambda t: 0.1 * number(t), "cohort": lambda t: min(5, number(t))}
+    for f in (random.seed, np.random.seed, torch.manual_seed):
+        f(0)
+    whole, after = run(rounds=6, **given), draw(1, 10**6, (1,)) if draw is torch.randint else draw(1, 10**6)
+    run(rounds=3, checkpoint_dir=tmp_path, **given)
+    equal(whole, run(rounds=6, checkpoint_dir=tmp_path, **given))
+    assert all(len(set(map(str, whole.settings[name]["by round"]))) > 1 for name in given)
+    assert whole.settings["lr"] != {"by round": [0.1 * k for k in whole.settings["local_steps"]["by round"]]}
+    assert run(rounds=6, seed=2, **given).settings["lr"] != whole.settings["lr"]
+    for f in (random.seed, np.random.seed, torch.manual_seed):
+        f(0)
+    assert after == (draw(1, 10**6, (1,)) if draw is torch.randint else draw(1, 10**6)), "the caller's generators moved"
+
+
+def test_steps_beside_epochs_are_told_of():
+    for epochs in (2, STEPS, by_round):
+        with pytest.warns(UserWarning, match="local_epochs has no effect; leave one of the two out"):
+            run(local_steps=3, local_epochs=epochs)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"lr": lambda t, i: 0.1}, r"lr=.* takes other arguments .*; use a function \(t\) -> the value in round t"),
+        ({"cohort": lambda: 2}, r"cohort=.* takes other arguments"),
+        ({"on_evaluate": lambda metrics: False}, r"use a function \(t, metrics\) -> True to end the run"),
+        ({"on_evaluate": lambda t, metrics, state: False}, "on_evaluate=.* takes other arguments"),
+        ({"probes": [lambda r: {}]}, r"use a function \(round, y\) -> \{name: value\}"),
+    ],
+)
+def test_a_function_of_other_arguments_is_named_before_the_first_round(given, words):
+    with pytest.raises(TypeError, match=words):
+        run(**given)
 
 
 def test_chunks_do_not_change_unequal_work():

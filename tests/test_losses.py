@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from contextlib import nullcontext
 from functools import partial
 
 import helpers as h
@@ -292,6 +294,27 @@ def test_methods_that_replace_the_cross_entropy_say_so(method):
     one = fed("classes", model=lambda shape, c: fc.models.mlp(shape, c, (8, 5)))
     with pytest.raises(ValueError, match=r"replaces the cross-entropy.*loss=None"):
         fc.simulate(method, one, **RUN)
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "words"),
+    [
+        (nn.Softmax(1), None, "probabilities, of which the cross-entropy takes a softmax once more"),
+        (nn.Softmax(1), nn.CrossEntropyLoss(), "leave the softmax out of the model"),
+        (nn.Identity(), nn.NLLLoss(), r"loss=NLLLoss takes log-probabilities.*nn.LogSoftmax\(1\)"),
+        (nn.Softmax(1), F.nll_loss, "loss=nll_loss takes log-probabilities"),
+        (nn.Identity(), None, None),
+        (nn.LogSoftmax(1), None, None),
+        (nn.LogSoftmax(1), nn.NLLLoss(), None),
+        (nn.Softmax(1), lambda z, y: F.nll_loss(z.log(), y), None),
+    ],
+)
+def test_a_model_whose_outputs_are_not_what_a_loss_of_torchs_takes_is_told_of(last, loss, words):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), last)
+    with pytest.warns(UserWarning, match=words) if words else nullcontext(), warnings.catch_warnings():
+        if not words:
+            warnings.simplefilter("error")
+        fc.federation(h.images(40, (1, 4, 4), 3), clients=2, model=model, loss=loss)
 
 
 def test_what_needs_class_labels_says_so():

@@ -185,6 +185,27 @@ def test_a_federation_that_is_made_is_the_same_for_all_seeds():
     assert [list(values) for _, values in frame.groupby("seed")["value"]] == [h.frame()["value"].tolist()] * 2
 
 
+def drawn(seed):
+    """A federation of a module that is made anew, on data that are drawn anew, both from global generators."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    x = np.random.normal(size=(60, 4)).astype(np.float32)  # noqa: NPY002
+    return fc.federation((x, np.arange(60) % 3), clients=3, model=net, seed=seed)
+
+
+@pytest.mark.parametrize("more", [{}, {"workers": 2}, {"at_once": None}], ids=str)
+def test_a_module_that_is_made_for_a_run_has_the_weights_of_its_seed(more, tmp_path):
+    grid, state = {"lr": [0.1, 0.2]}, torch.get_rng_state()
+    frame = fc.sweep(drawn, grid, method=fc.FedAvg(), seeds=2, folder=tmp_path, **RUN)
+    assert torch.equal(torch.get_rng_state(), state)
+    again = fc.sweep(drawn, grid, method=fc.FedAvg(), seeds=2, **RUN, **more)
+    pd.testing.assert_frame_equal(again, frame, rtol=1e-5)
+    first = frame[(frame["round"] == 0) & (frame["metric"] == "loss")]
+    assert first.groupby("seed")["value"].nunique().tolist() == [1, 1], "two rates begin at one model"
+    assert first["value"].nunique() == 2
+    fc.sweep(drawn, grid, method=fc.FedAvg(), seeds=2, folder=tmp_path, **RUN)
+    assert len(list(tmp_path.glob("*.json"))) == 4, "what was done is found again"
+
+
 @pytest.mark.parametrize(
     ("grid", "more", "words"),
     [

@@ -168,13 +168,15 @@ class Own:
                 first, again = (self._drawn(x.clone(), 0) for _ in range(2))
             except Exception as e:  # whatever a function of the user's raises
                 raise ValueError(
-                    f"augment={self.function!r} does not take uint8 images {tuple(x.shape)} and a torch.Generator "
-                    f"({type(e).__name__}: {e}); use a function (images [N, C, H, W], generator) -> images"
+                    f"augment={checks.brief(self.function)} does not take uint8 images {tuple(x.shape)} and a "
+                    f"torch.Generator ({type(e).__name__}: {e}); use a function (images [N, C, H, W], generator) -> "
+                    "images, or fc.CropFlip(4)"
                 ) from e
             if _global_states() != before or not torch.equal(self._like(x, first), self._like(x, again)):
                 raise ValueError(
-                    f"augment={self.function!r} draws from another generator than the one that it is given, so that "
-                    "runs could not be repeated; draw as torch.rand(n, generator=generator) does"
+                    f"augment={checks.brief(self.function)} draws from another generator than the one that it is "
+                    "given, so that runs could not be repeated; draw as torch.rand(n, generator=generator) does, or "
+                    "use fc.CropFlip(4)"
                 )
         return self
 

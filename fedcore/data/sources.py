@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from torch.utils.data import DataLoader
 
 from .. import checks
 from ..extras import needs
@@ -80,6 +81,12 @@ def load(
         pair = isinstance(one, tuple) and len(one) == 2
         if (is_dataset(one) and not len(one)) or (pair and np.shape(one[1])[:1] == (0,)):
             raise ValueError(f"client {i} has no samples; leave it out of the list, or give it one at least")
+    for name, given in (("test", parts[-1]), ("validation", held)):
+        if _is_by_client(parts[0]) and _is_by_client(given) and len(given) != len(parts[0]):
+            raise ValueError(
+                f"{len(parts[0])} clients have training data, and {len(given)} {name} data; give one for each client "
+                "(without samples where it has none), or one for all, which is no list"
+            )
     (x, y, owner, classes), *test = (_part(part) for part in parts)
     extra: dict[str, Any] = {"classes": classes, "by_client": owner is not None}
     if test:
@@ -145,6 +152,9 @@ def _is_by_client(part: Any) -> bool:
 
 def _part(part: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | None]:
     """Inputs, labels, the client of each sample where they come client by client, and the number of classes."""
+    loaders = [one for one in (part if isinstance(part, list | tuple) else [part]) if isinstance(one, DataLoader)]
+    if loaders:
+        raise TypeError("source holds a DataLoader; use its samples, loader.dataset: a run draws its batches itself")
     if is_dataset(part):
         x, y, classes = from_dataset(part)
         return x, y, None, classes

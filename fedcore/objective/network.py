@@ -36,7 +36,7 @@ from ..engine.units import Neurons
 from ..identity import digest, network
 from ..models import Layout
 from .devices import available, first_line, warn_of_bfloat16
-from .targets import Metric, checked_loss, checked_metrics, measured, telling
+from .targets import Metric, checked_loss, checked_metrics, measured, telling, warn_of_outputs
 
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
 FIRST = 20  # training samples that a loss of the user's is tried on
@@ -896,6 +896,7 @@ def on_network(
             f"the model gives {tuple(logits.shape[1:])} logits a sample, the source has {classes} "
             f"classes; make its last layer {classes} wide{dense}"
         )
+    warn_of_outputs(loss, logits)
     for name in ("carried", "called"):
         if found := getattr(trial, name):
             module = models.copied(module)

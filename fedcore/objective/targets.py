@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from ..checks import brief
+from ..checks import brief, warn
 from ..engine import CustomLoss
 from .devices import first_line
 
@@ -33,6 +34,24 @@ def telling(y: Tensor, count: int) -> Tensor:
     rows.append(torch.linspace(0, len(y) - 1, min(count, len(y))).long())
     seen = dict.fromkeys(torch.cat(rows).tolist())
     return torch.tensor(list(seen)[:count], device=y.device)
+
+
+def warn_of_outputs(function: Any, z: Tensor) -> None:
+    """Warns where a loss of torch's takes logits and the model gives probabilities `z [B, C]`, or the other way about;
+    torch computes a number from either."""
+    takes_logits = function is None or function is F.cross_entropy or isinstance(function, nn.CrossEntropyLoss)
+    sums = z.detach().sum(1) if takes_logits else z.detach().exp().sum(1)
+    are_shares = bool((sums - 1).abs().max() < 1e-3)
+    if takes_logits and are_shares and bool((z >= 0).all()):
+        warn(
+            "the model gives probabilities, of which the cross-entropy takes a softmax once more, so that it learns "
+            "slowly and its loss stays high; leave the softmax out of the model"
+        )
+    elif (function is F.nll_loss or isinstance(function, nn.NLLLoss)) and not are_shares:
+        warn(
+            f"loss={name(function)} takes log-probabilities, and the model gives other numbers; end the model with "
+            "nn.LogSoftmax(1), or leave the loss out: the default is the cross-entropy of logits"
+        )
 
 
 def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor, accuracy: bool) -> CustomLoss:
