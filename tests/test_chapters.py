@@ -171,12 +171,14 @@ def test_a_planted_error_that_does_not_fit_is_refused(tmp_path):
         small.plant(tmp_path / "package", [("FedAvg", "no such text", "")])
 
 
-def test_every_planted_error_fits_the_source():
+def test_every_planted_error_fits_the_source_and_names_a_file_of_tests():
     """Else `python -m tools.planted` could no longer be run."""
-    known = planted.definitions(Path(fc.__file__).parent)
-    for error in planted.ERRORS:
+    known, errors = planted.definitions(Path(fc.__file__).parent), planted.table()
+    assert len(set(errors)) == len(errors) >= 203
+    for error in errors:
         file, text = planted.planted(error, known)
         assert text != file.read_text(), error
+        assert (Path(__file__).parent / error.tests).exists(), error
 
 
 def test_a_solution_takes_the_place_of_what_is_to_be_written_and_must_be_right():
