@@ -12,12 +12,13 @@ import dis
 import functools
 import hashlib
 import importlib.util
+import itertools
 import os
 import re
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -46,9 +47,9 @@ def digest(*values: Any, containers: bool = True) -> str:
 
 def network(module: nn.Module, parameters: bool = False, without: Iterable[Tensor] = ()) -> tuple[Any, ...]:
     """What a network computes: its layers with their constants and code, its buffers, which parameters are trained,
-    and where asked for, their values.  without: buffers that do not count."""
+    and where asked for, their values.  without: buffers and other tensors that do not count."""
     skipped = {id(b) for b in without}
-    layers = [(name, type(layer), _constants(layer)) for name, layer in module.named_modules()]
+    layers = [(name, type(layer), _constants(layer, skipped)) for name, layer in module.named_modules()]
     trained = [(name, p.requires_grad, p if parameters else None) for name, p in module.named_parameters()]
     return layers, trained, [(name, b) for name, b in module.named_buffers() if id(b) not in skipped]
 
@@ -156,19 +157,42 @@ def _source(module: str) -> CodeType | None:
         return None
 
 
-def _constants(layer: nn.Module) -> dict[str, Any]:
+def last_computed(module: nn.Module, called: nn.Module) -> list[Tensor]:
+    """The tensors that a module's layers hold, beside parameters and buffers, and that are others in a copy that was
+    called."""
+    held = zip(module.modules(), called.modules(), strict=False)
+    pairs = [(v, vars(b).get(k)) for a, b in held for k, v in vars(a).items() if k not in _OF_EVERY_MODULE]
+    return [
+        x
+        for v, w in pairs
+        for x, y in itertools.zip_longest(_tensors(v), _tensors(w))
+        if x is not None and not (y is not None and x.dtype == y.dtype and x.device == y.device and torch.equal(x, y))
+    ]
+
+
+def _constants(layer: nn.Module, without: Collection[int]) -> dict[str, Any]:
     """What a layer holds beside parameters, buffers and layers, which torch keeps under names of its own.
 
-    Tensors do not count: mostly they are what the layer computed last; nor does None, where one may come to stand.
+    What it computed last does not count, tensors with a gradient and those named by their ids in `without`; nor does
+    None, where one may come to stand.
     """
     own = is_own(type(layer))
     held = {k: v for k, v in vars(layer).items() if k not in _OF_EVERY_MODULE and (own or not k.startswith("_"))}
-    return {k: v for k, v in held.items() if not any(isinstance(part, Tensor | None) for part in _inside(v))}
+    return _kept(held, without)
 
 
-def _inside(value: Any) -> list[Any]:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return [value, *parts]
+def _kept(value: Any, without: Collection[int]) -> Any:
+    """The value without what does not count, however deep in lists and mappings; None for that itself."""
+    if isinstance(value, dict):
+        return {k: kept for k, v in value.items() if (kept := _kept(v, without)) is not None}
+    if type(value) in (list, tuple):
+        return [kept for v in value if (kept := _kept(v, without)) is not None]
+    return None if isinstance(value, Tensor) and (value.grad_fn is not None or id(value) in without) else value
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    parts = value.values() if isinstance(value, dict) else value if type(value) in (list, tuple) else ()
+    return [value] if isinstance(value, Tensor) else [t for part in parts for t in _tensors(part)]
 
 
 def is_own(value: type | FunctionType) -> bool:

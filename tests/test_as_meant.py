@@ -236,6 +236,49 @@ class Items(torch.utils.data.Dataset):
         return self.items[k]
 
 
+@pytest.mark.parametrize("change", [
+    lambda x: 255.0 * x, lambda x: 300.0 * x - 150, lambda x: np.where(x > 0.9, 1e6, x), lambda x: torch.tensor(1000 * x),
+])  # fmt: skip
+@pytest.mark.parametrize(("shape", "layout"), [((60, 36), None), ((60, 6, 6), "sequence")])
+def test_features_on_the_scale_of_bytes_are_told_of_whatever_their_type(change, shape, layout):
+    x = RNG.random(shape)
+    with pytest.warns(UserWarning, match="are used as they are") as told:
+        fed((change(x), np.arange(60) % 3), layout=layout)
+    assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize(("change", "other"), [
+    (lambda x: x / 255, lambda x: 1.0 * x), (lambda x: x, lambda x: np.uint8(x > 100)),
+    (lambda x: x / 255 - 0.5, lambda x: x - 127.5), (lambda x: x.reshape(-1, 36) / 255, lambda x: x.reshape(-1, 36)),
+])  # fmt: skip
+@pytest.mark.parametrize("validation", [False, True])
+def test_test_inputs_on_another_scale_than_the_training_inputs_are_told_of(change, other, validation):
+    test = (other(TX), TY)
+    source = ((change(X), Y), test)
+    if validation:
+        source = {"train": (change(X), Y), "test": (change(TX), TY), "validation": test}
+    with pytest.warns(UserWarning, match=f"{'validation' if validation else 'test'} inputs reach .* training inputs"):
+        fed(source, normalise="pooled")
+
+
+@pytest.mark.usefixtures("silent")
+def test_features_of_size_1_and_the_digits_of_scikit_learn_have_no_wrong_scale():
+    for x in (RNG.standard_normal((60, 5)), 16 * RNG.random((60, 5)).round(1), 3 * RNG.standard_normal((60, 5))):
+        fed(((x, Y), (x[:15], TY)))
+
+
+@pytest.mark.parametrize("call", [
+    lambda made, x: made.evaluate(x), lambda made, x: made.module(x), lambda made, x: made.correct(x),
+    lambda made, x: made.objective(x), lambda made, x: made.evaluate_clients(np.ma.stack([x] * 4)),
+])  # fmt: skip
+def test_parameters_with_a_mask_are_refused(call):
+    made = fed()
+    with pytest.raises(ValueError, match="masked"):
+        call(made, np.ma.masked_less(made.x0.numpy(), 0))
+    with pytest.raises(ValueError, match="masked"):
+        fc.quadratic([[[1.0]]], [[1.0]]).evaluate(np.ma.masked_equal([1.0], 1))
+
+
 # --- labels ---------------------------------------------------------------------------------------------------------
 
 

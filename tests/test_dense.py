@@ -195,3 +195,22 @@ def test_methods_that_need_classes_say_so_of_dense_outputs():
         fed.correct(fed.x0)
     for method in (fc.SCAFFOLD(), fc.FedDyn(), fc.Ditto(), fc.DFedAvg()):
         assert np.isfinite(fc.simulate(method, fed, rounds=1, lr=0.1).final("loss"))
+
+
+@pytest.mark.parametrize("ignored", [-100, 1, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_mean_over_few_ignored_or_weighted_targets_is_refused_wherever_they_stand(ignored, weighted, last):
+    masks = np.zeros((48, 6, 5), int)
+    masks[47 - 1 if last else 20, 1:3, 2] = ignored
+    masks[33, 0, 0] = ignored
+    few = (
+        nn.CrossEntropyLoss(torch.ones(3).index_fill(0, torch.tensor(max(ignored, 0)), 3.0))
+        if weighted
+        else (nn.CrossEntropyLoss(ignore_index=ignored))
+    )
+    if weighted and ignored < 0:
+        few = nn.CrossEntropyLoss(torch.tensor([3.0, 1, 1]))
+    for network in (convolutions(), Spread()):
+        with pytest.raises(ValueError, match=r"reduction='none' and .flatten\(1\).mean\(1\)"):
+            fc.federation((PICTURES, masks), clients=4, model=network, loss=few)

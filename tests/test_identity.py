@@ -127,3 +127,43 @@ def test_what_values_hold_counts_however_they_hold_it(make):
     assert identity.digest(one) == identity.digest(same)
     assert identity.digest(one) != identity.digest(other)
     assert identity.digest(lambda: one) != identity.digest(lambda: other)
+
+
+class Scaled(torch.nn.Linear):
+    """A layer that holds more than parameters: what it scales by, and what it computed last."""
+
+    def __init__(self, held):
+        super().__init__(4, 3)
+        self.held, self.last = held, None
+
+    def forward(self, x):
+        self.last = super().forward(x)
+        by = self.held["by"] if isinstance(self.held, dict) else self.held
+        return self.last * (by[0] if isinstance(by, list | tuple) else by)
+
+
+HELD = [
+    lambda k: {"by": k, "bias": None}, lambda k: {"by": [k, None]}, lambda k: (k, torch.zeros(2)), torch.tensor,
+    lambda k: {"by": torch.tensor(k), "bias": None}, lambda k: [torch.tensor(k), None], lambda k: {"by": (k, None)},
+]  # fmt: skip
+
+
+def of_layer(layer: torch.nn.Module, called: bool = False) -> str:
+    torch.manual_seed(0)
+    layer.reset_parameters()
+    x, y = np.eye(4, dtype=np.float32).repeat(5, 0), np.arange(20) % 3
+    for samples in [torch.ones(2, 4)] * called:
+        with torch.no_grad():
+            layer(samples)
+    return fc.federation((x, y), clients=2, model=layer).fingerprint()
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_constants_of_a_layer_count_beside_tensors_and_none(held):
+    assert of_layer(Scaled(held(1.0))) == of_layer(Scaled(held(1.0)))
+    assert of_layer(Scaled(held(1.0))) != of_layer(Scaled(held(2.0)))
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_what_a_layer_computed_last_does_not_count(held):
+    assert of_layer(Scaled(held(1.0))) == of_layer(Scaled(held(1.0)), called=True)

@@ -53,17 +53,28 @@ def normalisation(source: Source, parts: Sequence[np.ndarray], kind: str) -> tup
 
 
 def told_of_scale(source: Source, kind: str) -> None:
-    """Warns of numbers on the scale of bytes that are used as they are given.
+    """Warns of numbers on the scale of bytes that are used as they are given, and of test and validation inputs on
+    another scale than the training inputs.
 
-    These are images that are no bytes, and features and sequences that are: beyond 20 in size, or whole numbers from 0
-    to more than 10.
+    The first are images that are no bytes, and features and sequences that are: beyond 20 in size, or whole numbers
+    from 0 to more than 10; and features and sequences of other types beyond 100.  Another scale is 20 times another.
     """
-    x = source.train_x
-    images = x.ndim == 4 and not source.text
-    if source.text or images == (x.dtype == np.uint8) or (images and kind not in ("pooled", "half")):
+    if source.text:
         return
+    x, images = source.train_x, source.train_x.ndim == 4
     low, high = float(x.min()), float(x.max())
-    if max(-low, high) <= 20 and not (low >= 0 and high > 10 and (x == np.rint(x)).all()):
+    held = {"test": source.test_x} | ({} if source.validation is None else {"validation": source.validation[0]})
+    for name, part in held.items():
+        size = max(-float(part.min()), float(part.max()))
+        if size and max(-low, high) and not 1 / 20 <= size / max(-low, high) <= 20:
+            checks.warn(
+                f"{name} inputs reach {size:g} and training inputs {max(-low, high):g}, so that no model sees both "
+                "alike; scale both in one way"
+            )
+    if (images and x.dtype == np.uint8) or (images and kind not in ("pooled", "half")):
+        return
+    most = 20 if images or x.dtype == np.uint8 else 100
+    if max(-low, high) <= most and (most == 100 or not (low >= 0 and high > 10 and (x == np.rint(x)).all())):
         return
     what = {"sequence": "sequences"}.get(source.layout, "images" if images else "features")
     cure = "bytes (x.astype(np.uint8)), which are normalised as the argument normalise says, " if images else ""

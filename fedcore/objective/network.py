@@ -33,7 +33,7 @@ from ..engine.mapped import maps
 from ..engine.trial import Trial, Unfit, computed, tried
 from ..engine.undisturbed import as_usual
 from ..engine.units import Neurons
-from ..identity import digest, network
+from ..identity import digest, last_computed, network
 from ..models import Layout
 from .devices import available, first_line, warn_of_bfloat16
 from .targets import Metric, checked_loss, checked_metrics, measured, telling, warn_of_outputs
@@ -633,7 +633,7 @@ class Federation:
 
     def _vector(self, name: str, x: Any, wanted: tuple[int, ...], hint: str) -> Tensor:
         """Parameters of any real type on any device, of NumPy too, as the model's."""
-        x = torch.as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind in "fiu" else x
+        x = torch.as_tensor(as_array(x)) if isinstance(x, np.ndarray) and x.dtype.kind in "fiu" else x
         checks.shape(name, x, wanted, hint)
         if not isinstance(x, Tensor) or x.is_complex():
             raise TypeError(f"{name} is {checks.brief(x)}; use a tensor or an array of real numbers, {hint}")
@@ -658,12 +658,12 @@ class Federation:
         collected = [b for norm in e.norms for b in norm.buffers()]  # by evaluations
         once = d.augment is not None and d.augment.once
         with e.turn, rng.seeded(0, self.device), torch.no_grad():
-            described = digest(network(e.module, without=collected))
             module = models.copied(e.module).eval()
             for layer in module.modules():
                 if isinstance(layer, nn.modules.batchnorm._NormBase):
                     layer.reset_running_stats()  # evaluations collect them
             answers = module(d.inputs(self.x[:3])).flatten().tolist()
+        described = digest(network(e.module, without=[*collected, *last_computed(e.module, module)]))
         return {
             "data": digest(s.name, s.train_x, s.train_y, s.test_x, s.test_y, self.public),
             "owners": digest(s.test_owner, None if s.test_owner is None else s.train_owner),

@@ -160,7 +160,7 @@ class Quadratic:
 
     def _vector(self, x: Any) -> Tensor:
         """A vector of any real type, of NumPy too, as this federation's."""
-        x = torch.as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind in "fiu" else x
+        x = torch.as_tensor(as_array(x)) if isinstance(x, np.ndarray) and x.dtype.kind in "fiu" else x
         checks.shape("x", x, (self.d,), f"a vector [d] of {self.d} numbers")
         return x.to(self.device, self.dtype)
 

@@ -17,20 +17,22 @@ from .devices import first_line
 
 Metric = Callable[[Tensor, Tensor], Any]
 LOSS = "use a function (logits [B, C] or other outputs, targets [B, ...]) -> one loss per sample [B], or their mean"
+CLASSES = 1_000_000  # that are counted
 METRIC = "use functions (logits [T, C], targets [T, ...]) -> a number, or one per sample [T]"
 
 
 def telling(y: Tensor, count: int) -> Tensor:
     """At most so many rows of the targets `y [N, ...]` that differ among each other: those of the least and the largest
-    values, the first of each class, and some from everywhere.
+    values, for each class the first that has most of it, and some from everywhere.
 
     Samples are often in the order of their labels, so that the first ones alone tell nothing of a class's weight.
     """
     each = y.flatten(1).cpu() if y.dim() > 1 else y[:, None].cpu()
     rows = [each.amin(1).argmin().view(1), each.amax(1).argmax().view(1)]
-    if y.dim() == 1 and not y.is_floating_point():
-        order = torch.sort(each[:, 0], stable=True)
-        rows.append(order.indices[torch.diff(order.values, prepend=order.values[:1] - 1) > 0][: count // 2])
+    low = int(each.min())
+    if not y.is_floating_point() and int(each.max()) - low < CLASSES:
+        classes = torch.bincount(each.flatten() - low).nonzero()[: count // 2] + low
+        rows += [(each == c).sum(1).argmax().view(1) for c in classes]
     rows.append(torch.linspace(0, len(y) - 1, min(count, len(y))).long())
     seen = dict.fromkeys(torch.cat(rows).tolist())
     return torch.tensor(list(seen)[:count], device=y.device)
@@ -98,8 +100,10 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
                 f"({first_line(e)}); return one loss per sample, [B]"
             ) from e
     wrong = _mixed(loss, z.detach(), y)
-    # logits of a model that has learnt nothing are much alike, and a weighted mean of equal losses is their mean
+    # logits of a model that has learnt nothing are much alike, and a weighted mean of equal losses is their mean; of
+    # many targets a sample, so is that of samples whose logits are noise alike
     noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z)
+    noise *= torch.linspace(0, 4, len(z)).to(z).view(-1, *[1] * (z.dim() - 1))
     with contextlib.suppress(Exception):  # of a loss that these are nothing for, such as one of probabilities
         wrong = wrong or _mixed(loss, z.detach() + noise, y)
     if wrong:
@@ -112,7 +116,7 @@ def _mixed(loss: CustomLoss, z: Tensor, y: Tensor) -> str:
     function, value, each = loss.function, loss.function(z, y), loss(z, y)
     alone = torch.stack([function(z[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(z))])
     pairs = ((value, alone.mean() if loss.mean else alone), (each, alone))
-    if not torch.isfinite(value).all() or all(torch.allclose(*pair, rtol=1e-3, atol=1e-6) for pair in pairs):
+    if not torch.isfinite(value).all() or all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pair in pairs):
         return ""
     weighed = (
         "a mean with weight= or ignore_index= divides by the weights of the whole batch: use reduction='none'"
