@@ -28,6 +28,7 @@ from torch import Tensor
 from . import archives, checks
 
 FORMAT = 3
+AROUND = "lists, mappings and objects to which the method's functions refer"  # records, or numbers of its rule
 FORM = {  # of the arrays beside the state: dimensions, kind of numbers
     "head": (1, "u"), "cohort_sizes": (1, "i"), "cohorts": (1, "i"), "rows": (2, "i"), "values": (1, "f"),
 }  # fmt: skip
@@ -197,9 +198,10 @@ class Store:
             raise self._damaged(ValueError(wrong))
         if other := [k for k, v in self.bits.items() if head["bits"].get(k) != v]:
             listed = ", ".join(f"{k} {head['bits'].get(k)} and {self.bits[k]}" for k in other)
-            checks.warn(
-                f"{self.path} was made with other {listed}: the run goes on, equal to rounding and not to the bit",
-            )
+            ends = "equal to rounding and not to the bit"
+            if AROUND in other:
+                ends = "but by another rule where the method computes with these: use resume=False then"
+            checks.warn(f"{self.path} was made with other {listed}: the run goes on, {ends}")
         return Saved(head["t"], state, cohorts, rows)
 
     def _head(self) -> dict[str, Any] | None:

@@ -229,6 +229,7 @@ class Run:
             "device": torch.cuda.get_device_name(self.fed.device) if cuda else torch.backends.cpu.get_cpu_capability(),
             "torch": torch.__version__,
             "numpy": np.__version__,
+            checkpoint.AROUND: listeners.key(self.method),
         }
 
     def restore(self, saved: checkpoint.Saved | None, to: int) -> None:

@@ -237,7 +237,8 @@ class Items(torch.utils.data.Dataset):
 
 
 @pytest.mark.parametrize("change", [
-    lambda x: 255.0 * x, lambda x: 300.0 * x - 150, lambda x: np.where(x > 0.9, 1e6, x), lambda x: torch.tensor(1000 * x),
+    lambda x: 255.0 * x, lambda x: 300.0 * x - 150, lambda x: np.where(x > 0.9, 1e6, x),
+    lambda x: torch.tensor(1000 * x),
 ])  # fmt: skip
 @pytest.mark.parametrize(("shape", "layout"), [((60, 36), None), ((60, 6, 6), "sequence")])
 def test_features_on_the_scale_of_bytes_are_told_of_whatever_their_type(change, shape, layout):

@@ -11,6 +11,7 @@ import random
 import resource
 import signal
 import time
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -756,3 +757,24 @@ def test_the_finished_history_is_read_back_with_its_types(saved):
     assert all(type(i) is int for cohort in history.cohorts for i in cohort)
     assert history.state.keys() == {"x", "c", "c_i"}
     assert history.state["c_i"].dtype == torch.float32
+
+
+STRENGTH = {"of": 1.0}
+
+
+class FromAround(fc.Method):
+    """A rule with a number that stands in a mapping of its module."""
+
+    def direction(self, G, y, r):
+        return STRENGTH["of"] * G(y)
+
+
+def test_a_rule_whose_numbers_around_it_changed_goes_on_with_a_warning(tmp_path, monkeypatch):
+    fed = fc.quadratic(*h.problem())
+    fc.simulate(FromAround(), fed, rounds=2, checkpoint_dir=tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fc.simulate(FromAround(), fed, rounds=3, checkpoint_dir=tmp_path)
+    monkeypatch.setitem(STRENGTH, "of", 2.0)
+    with pytest.warns(UserWarning, match="mappings and objects .*by another rule.*resume=False"):
+        fc.simulate(FromAround(), fed, rounds=4, checkpoint_dir=tmp_path)
