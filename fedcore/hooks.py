@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from . import checks
+from . import checks, rng
 from .algorithms.method import Method, Round, Work
+from .identity import is_own
 
 
 def client_state(method: Method) -> tuple[str, ...]:
@@ -113,16 +114,24 @@ def on(method: Method, fed: Any, kinds: tuple[type, ...]) -> Any:
 
 @contextlib.contextmanager
 def unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> Iterator[None]:
-    """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself.
+    """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself; a warning, in a run's
+    first round, where one of the user's draws from a global generator.
 
     A direction may write to the round's memory.  Tensors count what is written to them, so no device is asked.
     """
+    looks = r.t == 0 and r.step == 0 and is_own(type(method))
+    drawn = rng.global_states(r.x.device) if looks else None
     rows = r.rows if isinstance(r.rows, dict) else {}  # what a part cuts out is its own copy
     tensors = {**r.server, **rows, "y": y}
     before = {k: (v, v._version) for k, v in tensors.items() if isinstance(v, Tensor)}
     own = dict(getattr(method, "__dict__", {}))
     yield
     name, kept = type(method).__name__, "return r.extended(memory={...})"
+    if looks and rng.global_states(r.x.device) != drawn:
+        checks.warn(
+            f"{name}.{hook} draws from a global generator, whose numbers are others when a run is repeated or resumed; "
+            "use r.noise(like), or np.random.default_rng((r.seed, r.t))"
+        )
     if wrote := [k for k, (v, version) in before.items() if v._version != version]:
         remedy = f"return v and leave {wrote[0]!r} as it is, or declare a copy in prepare: {kept}"
         if hook != "direction":

@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,3 +100,13 @@ def seeded(key: int, device: torch.device | None = None, outside: bool = True) -
             if states is not None:
                 random.setstate(states[0])
                 np.random.set_state(states[1])  # noqa: NPY002
+
+
+def global_states(device: torch.device | None = None) -> tuple[Any, ...]:
+    """The states of Python's, NumPy's and torch's generators (on the CPU, and on a CUDA device), outside of blocks in
+    which other threads have them `seeded`."""
+    with _GLOBAL:
+        drawn = np.random.get_state()  # noqa: NPY002
+        torchs = [torch.get_rng_state()]
+        torchs += [torch.cuda.get_rng_state(device)] if device is not None and device.type == "cuda" else []
+        return random.getstate(), drawn[1].tobytes(), drawn[2:], *(state.numpy().tobytes() for state in torchs)

@@ -10,7 +10,7 @@ import hashlib
 import math
 import numbers
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from . import checks, rng, room
 from .data.arrays import as_array
+from .identity import digest, is_own
 
 Lists = tuple[np.ndarray, np.ndarray]
 """Neighbours `[n, k]` and their weights `[n, k]`; a client stands in its own list, an index may stand there twice."""
@@ -303,16 +304,33 @@ def mixing(
 ) -> Mixing:
     """The W of n clients in round t, a function of (topology, n, seed, t) alone, built once.
 
-    Raises ValueError where the topology has no graph on n clients, and where lists of your own name other clients.
+    Raises ValueError where the topology has no graph on n clients, and for lists of your own that name other clients,
+    that are not the same when they are asked for again, or that depend on the round without `varies = True`.
     """
     from .objective.devices import available
 
     when = (seed, t) if topology.varies else (0, 0)
-    return _mixing(topology, n, *when, available(device), dtype)
+    known = _Known(digest(topology) if is_own(type(topology)) else topology, topology)
+    at = (known, n, *when, available(device), dtype)
+    found = _mixing(*at)
+    if found.indices._version or found.weights._version:  # somebody has written to it
+        _mixing.cache_clear()
+        found = _mixing(*at)
+    return found
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A topology, known by what it is now: one of the user's may change."""
+
+    content: Any
+    topology: Topology = field(compare=False)
 
 
 @lru_cache(maxsize=16)
-def _mixing(topology: Topology, n: int, seed: int, t: int, device: Any, dtype: torch.dtype) -> Mixing:
+@torch.inference_mode(False)
+def _mixing(known: _Known, n: int, seed: int, t: int, device: Any, dtype: torch.dtype) -> Mixing:
+    topology = known.topology
     indices, weights = (as_array(part) for part in topology.lists(n, seed, t))
     if indices.shape[:1] != (n,) or indices.ndim != 2 or weights.shape != indices.shape or not indices.size:
         raise ValueError(f"{topology!r} gives lists {indices.shape} and weights {weights.shape}; use [{n}, k] for both")
@@ -323,6 +341,11 @@ def _mixing(topology: Topology, n: int, seed: int, t: int, device: Any, dtype: t
         )
     if weights.dtype.kind not in "fiu" or not np.isfinite(weights).all():
         raise ValueError(f"{topology!r} gives weights that are no finite numbers; use floats, whose rows sum to 1")
+    if t == 0 and is_own(type(topology)):
+        again = topology.lists(n, seed, t) if topology.varies else topology.lists(n, seed + 1, t + 1)
+        if not all(np.array_equal(a, as_array(b)) for a, b in zip((indices, weights), again, strict=True)):
+            remedy = "draw from fedcore.rng with the seed and the round" if topology.varies else "set varies = True"
+            raise ValueError(f"{topology!r} gives other lists when they are asked for again; {remedy}")
     return Mixing(torch.tensor(indices, dtype=torch.int64), torch.tensor(weights)).to(device, dtype)
 
 

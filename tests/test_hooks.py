@@ -4,11 +4,13 @@ import io
 import itertools
 import json
 import math
+import random
 import subprocess
 import sys
 import types
 import warnings
 
+import helpers as h
 import numpy as np
 import pytest
 import torch
@@ -510,3 +512,53 @@ def test_a_history_shows_itself_in_three_lines_and_a_table(fed):
     assert h.seconds > 0
     assert metrics == f"after round 8: accuracy {h.final():.4g}, loss {h.final('loss'):.4g}"
     assert h._repr_html_().count("<tr") == 2 + 5  # two rows of heads, five evaluations
+
+
+DRAWS = {
+    "torch": lambda like: torch.randn_like(like), "torch in place": lambda like: torch.zeros_like(like).normal_(),
+    "NumPy": lambda like: torch.tensor(np.random.standard_normal(like.shape)).to(like),  # noqa: NPY002
+    "Python": lambda like: like * random.random(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("drawn", DRAWS)
+@pytest.mark.parametrize("hook", ["prepare", "broadcast", "direction", "aggregate"])
+def test_a_hook_that_draws_from_a_global_generator_is_told_of_once(fed, hook, drawn):
+    class Noisy(fc.Method):
+        def prepare(self, r):
+            return r.extended(memory={"e": DRAWS[drawn](r.x)}) if hook == "prepare" else r
+
+        def broadcast(self, r):
+            return r.x + DRAWS[drawn](r.x) if hook == "broadcast" else r.x
+
+        def direction(self, G, y, r):
+            return G(y) + 0.1 * DRAWS[drawn](y) if hook == "direction" else G(y)
+
+        def aggregate(self, r, y):
+            x = r.mean(y)
+            return {"x": x + DRAWS[drawn](x) if hook == "aggregate" else x}
+
+    with pytest.warns(UserWarning, match=rf"Noisy.{hook} draws from a global generator.*r.noise\(like\)") as told:
+        fc.simulate(Noisy(), fed, rounds=3, cohort=2, local_steps=3)
+    assert len(told) == 1
+
+
+def test_noise_of_the_round_and_generators_of_ones_own_are_not_spoken_of():
+    class Noisy(fc.Method):
+        def direction(self, G, y, r):
+            return G(y) + 0.1 * r.noise(y)
+
+        def aggregate(self, r, y):
+            x = r.mean(y) + torch.tensor(np.random.default_rng((r.seed, r.t)).standard_normal(r.x.shape)).to(y)
+            return {"x": x + r.noise(x)}
+
+    class Dropping(torch.nn.Sequential):  # whose own draws are the engine's
+        def forward(self, x):
+            return super().forward(x) * (1 + random.random())
+
+    layers = torch.nn.Flatten(), torch.nn.Linear(16, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3)
+    pictures = h.images(40, (1, 4, 4), 3)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*draws from a global generator")
+        for network in (torch.nn.Sequential(*layers), Dropping(*layers)):
+            fc.simulate(Noisy(), fc.federation(pictures, 3, model=network, device="cpu"), rounds=2, lr=0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -376,3 +377,45 @@ def test_the_identity_is_the_limit_without_mixing_and_says_so():
         alone = fc.quadratic(FED.A[i : i + 1], FED.b[i : i + 1], FED.x0)
         x = fc.simulate(fc.FedAvg(), alone, rounds=3, lr=0.1, local_steps=2).params
         h.close(history.state["X"][i], x, 1e-12)
+
+
+class Circle(topology.Topology):
+    """One's own: a circle with weights that may change, and with errors that may be planted."""
+
+    def __init__(self, by=0.1, wrong=None, varies=False):
+        self.by, self.wrong, self.varies = by, wrong, varies
+
+    def lists(self, n, seed, t):
+        i, by = np.arange(n), self.by
+        by += {None: 0, "by round": 0.1 * t, "by seed": 0.1 * seed, "by chance": random.random() / 10}[self.wrong]
+        return np.stack([i, (i + 1) % n, (i - 1) % n], 1), np.tile([1 - 2 * by, by, by], (n, 1))
+
+
+def test_a_topology_of_ones_own_that_changed_is_read_anew():
+    fed, changed = fc.quadratic(*h.problem()), Circle()
+    models = {by: fc.simulate(fc.DPSGD(Circle(by)), fed, rounds=3).state["X"] for by in (0.1, 0.3)}
+    for by, X in models.items():
+        changed.by = by
+        assert torch.equal(fc.simulate(fc.DPSGD(changed), fed, rounds=3).state["X"], X)
+    assert not torch.equal(*models.values())
+
+
+@pytest.mark.parametrize("kind", [fc.Ring(), Circle()])
+def test_a_matrix_that_somebody_wrote_to_is_not_the_next_runs(kind):
+    fed = fc.quadratic(*h.problem())
+    first = fc.simulate(fc.DPSGD(kind), fed, rounds=3).state["X"]
+    for part in ("weights", "indices"):
+        getattr(topology.mixing(kind, fed.n), part).zero_()
+        assert torch.equal(fc.simulate(fc.DPSGD(kind), fed, rounds=3).state["X"], first)
+    with torch.inference_mode():
+        _ = topology.mixing(kind, fed.n + 1).weights
+    assert topology.mixing(kind, fed.n + 1).weights.sum() == pytest.approx(fed.n + 1)
+
+
+@pytest.mark.parametrize(("wrong", "varies"), [
+    ("by round", False), ("by seed", False), ("by chance", False), ("by chance", True),
+])  # fmt: skip
+def test_lists_that_differ_when_they_are_asked_for_again_are_refused(wrong, varies):
+    with pytest.raises(ValueError, match=r"seed and the round" if varies else "varies = True"):
+        fc.simulate(fc.DPSGD(Circle(0.1, wrong, varies)), fc.quadratic(*h.problem()), rounds=1)
+    fc.simulate(fc.DPSGD(Circle(0.1, "by round", True)), fc.quadratic(*h.problem()), rounds=2)

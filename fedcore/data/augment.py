@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -163,7 +162,7 @@ class Own:
     def checked(self, x: Tensor) -> Own:
         """Itself, after a trial on some images; ValueError where it draws from a global generator."""
         with rng.seeded(0):
-            before = _global_states()
+            before = rng.global_states()
             try:
                 first, again = (self._drawn(x.clone(), 0) for _ in range(2))
             except Exception as e:  # whatever a function of the user's raises
@@ -172,18 +171,13 @@ class Own:
                     f"torch.Generator ({type(e).__name__}: {e}); use a function (images [N, C, H, W], generator) -> "
                     "images, or fc.CropFlip(4)"
                 ) from e
-            if _global_states() != before or not torch.equal(self._like(x, first), self._like(x, again)):
+            if rng.global_states() != before or not torch.equal(self._like(x, first), self._like(x, again)):
                 raise ValueError(
                     f"augment={checks.brief(self.function)} draws from another generator than the one that it is "
                     "given, so that runs could not be repeated; draw as torch.rand(n, generator=generator) does, or "
                     "use fc.CropFlip(4)"
                 )
         return self
-
-
-def _global_states() -> tuple[Any, ...]:
-    state = np.random.get_state()  # noqa: NPY002
-    return random.getstate(), state[1].tobytes(), state[2:], torch.get_rng_state().numpy().tobytes()
 
 
 def augmentation(given: Any) -> RandAugment | CropFlip | Own | None:
