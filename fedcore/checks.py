@@ -78,7 +78,7 @@ def boolean(name: str, value: bool) -> bool:
 
 def shape(name: str, value: Any, wanted: tuple[int, ...], hint: str) -> None:
     """An array or tensor of one shape; raises TypeError or ValueError.  hint: what has this shape."""
-    if not hasattr(value, "shape"):
+    if not isinstance(getattr(value, "shape", None), tuple):  # a class has another
         raise TypeError(f"{name}={type(value).__name__} is no tensor; use {hint}")
     if tuple(value.shape) != wanted:
         raise ValueError(f"{name} has shape {tuple(value.shape)}, needed is {wanted}; use {hint}")

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+from . import checks
 from .extras import needs
 
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
@@ -43,7 +44,7 @@ def cite(*names: object) -> BibTeX:
     for item in names:
         name = item if isinstance(item, str) else getattr(item, "__name__", type(item).__name__)
         if _plain(name) not in known:
-            raise ValueError(f"cite() does not know {name!r}; known names: {', '.join(works)}")
+            raise ValueError(f"cite() does not know {checks.brief(name)}; known names: {', '.join(works)}")
         keys |= dict.fromkeys(known[_plain(name)])
         if not isinstance(item, str) and getattr(item, "server_momentum", 0):
             keys |= dict.fromkeys(works["FedAvgM"])

@@ -38,6 +38,7 @@ def zeroth_order_flatness(
     Raises ValueError for rho <= 0, samples < 1 and steps < 0.
     """
     F_, slope = _objective(fed)
+    (x,) = _alike(fed, x=x)
     base = F_(x)
     return _on_sphere(lambda e: F_(x + e) - base, lambda e: slope(x + e), x, rho, samples, steps, seed)
 
@@ -58,6 +59,7 @@ def first_order_flatness(
     H(x + e) grad F(x + e), a Hessian-vector product (Zhang et al. 2023, eq. of R^(1)).  Raises ValueError likewise.
     """
     _, slope = _objective(fed)
+    (x,) = _alike(fed, x=x)
 
     def uphill(e: Tensor) -> Tensor:
         return slope(x + e, along=slope(x + e))
@@ -71,6 +73,7 @@ def loss_along(
 ) -> tuple[np.ndarray, np.ndarray]:
     """F on the segment a + s (b - a): s in [0, 1] and F, `[points]` each.  `a`, `b`: `[d]`."""
     F_, s = _objective(fed)[0], np.linspace(0, 1, points)
+    a, b = _alike(fed, a=a, b=b)
     return s, np.array([float(F_(torch.lerp(a, b, float(v)))) for v in s])
 
 
@@ -88,6 +91,7 @@ def loss_slice(
     `x`, `u`, `v`: `[d]`; u and v are used as they are, so unit vectors make the radius a distance.
     """
     F_, s = _objective(fed)[0], np.linspace(-radius, radius, points)
+    x, u, v = _alike(fed, x=x, u=u, v=v)
     return s, np.array([[float(F_(x + a * u + b * v)) for a in s.tolist()] for b in s.tolist()])
 
 
@@ -102,6 +106,17 @@ def _objective(fed: Objective) -> tuple[Callable[[Tensor], Tensor], Callable[...
         return fed.full_gradient(x.expand(fed.n, -1), plan, along=along).mean(0)
 
     return fed.objective, slope
+
+
+def _alike(fed: Objective, **vectors: Tensor) -> list[Tensor]:
+    """The vectors in one type on one device; TypeError for complex ones, ValueError for those of another length."""
+    first = next(iter(vectors.values()))
+    d = fed.d if isinstance(fed, Federation | Quadratic) else len(first)
+    for name, v in vectors.items():
+        checks.shape(name, v, (d,), f"a vector [d] of {d} numbers")
+        if v.is_complex() or v.is_meta:
+            raise TypeError(f"{name} is {checks.brief(v)}; use real numbers on a device that holds them")
+    return [v.detach().to(first.device, first.dtype) for v in vectors.values()]
 
 
 def _number(F_: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -134,7 +134,7 @@ class History:
             known = sorted({name for _, name, i, _ in self.rows if i == client})
             remedy = f"use one of {known}" if known or client is None else "use personal=True in the run"
             of = "" if client is None else f" of client {client}"
-            raise KeyError(f"metric={metric!r}{of} was not recorded; {remedy}")
+            raise KeyError(f"metric={checks.brief(metric)}{of} was not recorded; {remedy}")
         t, v = zip(*pairs, strict=True)
         return np.array(t), np.array(v)
 

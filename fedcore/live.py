@@ -38,7 +38,9 @@ class Live(ABC):
 
     def __init__(self, state: Mapping[str, Any], name: str, caption: str) -> None:
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"name={name!r} cannot stand in an address; use letters, digits and _, such as 'drift'")
+            raise ValueError(
+                f"name={checks.brief(name)} cannot stand in an address; use letters, digits and _, such as 'drift'"
+            )
         if not isinstance(caption, str):
             raise TypeError(f"caption={checks.brief(caption)} is no text; give a text such as 'Drag the squares.'")
         self._state, self.name, self.caption = self.checked(state), name, caption

@@ -303,7 +303,7 @@ def _pair(name: str, value: Any, allowed: Sequence[Any]) -> list[float]:
 def _methods(value: Any) -> dict[str, dict[str, float]]:
     if isinstance(value, str | Method):
         raise TypeError(f"methods={checks.brief(value)} is one method; use a list, methods=[{checks.brief(value)}]")
-    if not isinstance(value, Iterable):
+    if not isinstance(value, Iterable) or getattr(value, "shape", None) == ():
         raise TypeError(f"methods={checks.brief(value)}; use a list of names or methods, such as ['FedAvg']")
     if isinstance(value, Mapping):  # a state's own form, which a hand may have emptied
         value = [getattr(algorithms, name)(**h) if name in METHODS else name for name, h in value.items()]

@@ -213,9 +213,9 @@ def mime_ablation(
     if x.shape != (fed.d,):
         raise ValueError(f"x has shape {tuple(x.shape)}; use the {fed.d} parameters of this federation, [{fed.d}]")
     for name, given in (("cohort", () if cohort is None else cohort), ("targets", targets)):
-        if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+        if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray) or not np.shape(given):
             raise TypeError(f"{name}={checks.brief(given)}; use a list of whole numbers")
-    if not isinstance(state, Mapping | None):
+    if not isinstance(state, Mapping | None) or not all(isinstance(v, Tensor) for v in (state or {}).values()):
         raise TypeError(f"state={checks.brief(state)}; use a mapping name -> tensor, or None")
     targets = [checks.integer("targets: step", k, 1, steps) for k in targets]
     chosen = range(fed.n) if cohort is None else [checks.integer("cohort: client", i, 0, fed.n - 1) for i in cohort]

@@ -17,6 +17,7 @@ import torch
 from . import checks, hooks, rng
 from .algorithms.method import Method, Work
 from .checks import Within
+from .data.arrays import as_array
 from .engine import OneSample
 from .objective.protocol import Objective
 
@@ -201,6 +202,7 @@ def _amounts(name: str, given: Amounts, s: Settings, rounds: int, n: int) -> int
 def _amount(name: str, given: Amount, n: int, of: str) -> int | tuple[int, ...]:
     """Whole numbers from 1, one for each of n clients or one for all; equal ones are one."""
     hint = f"or one for each of {n} {of}" + (", or None for local_epochs" if name == "local_steps" else "")
+    given = as_array(given) if isinstance(given, torch.Tensor) else given
     each = given.tolist() if hasattr(given, "tolist") else given
     if not isinstance(each, Sequence) or isinstance(each, str):
         return checks.integer(name, each, 1, checks.MOST, hint=hint)
@@ -228,7 +230,7 @@ def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
     if cohort is None:
         return n
     if hasattr(cohort, "tolist"):  # arrays, tensors, and their numbers
-        cohort = cohort.tolist()
+        cohort = (as_array(cohort) if isinstance(cohort, torch.Tensor) else cohort).tolist()
     if isinstance(cohort, numbers.Real) and not isinstance(cohort, numbers.Integral):
         return max(1, round(checks.number("cohort", cohort, 0, 1, open_low=True) * n))
     if isinstance(cohort, Sequence) and not isinstance(cohort, str):

@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from . import archives, checks, listeners, rng, run, together
 from .checkpoint import CheckpointError, atomic
+from .data.arrays import as_array
 from .extras import needs
 from .history import Diverged
 from .identity import digest
@@ -111,7 +112,8 @@ def sweep(
 
 def _listed(values: Any) -> Any:
     """An array's or a tensor's values as a list of Python's numbers, anything else as it is."""
-    return values.tolist() if isinstance(values, np.ndarray | torch.Tensor) else values
+    values = as_array(values) if isinstance(values, torch.Tensor) else values
+    return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 def _checked(
@@ -300,7 +302,11 @@ def _is_row(row: Any) -> bool:
     if not isinstance(row, list) or len(row) != 4:
         return False
     t, name, client, value = row
-    return _counts(t) and isinstance(name, str) and _counts(client, none=True) and type(value) in (int, float)
+    return _counts(t) and isinstance(name, str) and _counts(client, none=True) and _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
 
 
 def _counts(value: Any, none: bool = False) -> bool:

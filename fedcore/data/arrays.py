@@ -29,6 +29,7 @@ AXES = {
 PARTS = ("train_images", "train_labels", "test_images", "test_labels")
 PACK = f"an .npz with {', '.join(PARTS)} (optional train_owner, test_owner)"
 NUMPYS = (torch.float16, torch.float32, torch.float64)
+DEEPEST = 32  # axes of an array
 GREY = ("1",)  # pictures' modes that are read as "L"
 COLOUR = ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa")  # and as "RGB"
 
@@ -288,8 +289,12 @@ def as_array(part: Any, label: bool = False) -> np.ndarray:
 
 def _is_array(part: Any) -> bool:
     """Whether it has values of its own, and is no number; or a list that begins with one."""
-    while isinstance(part, list | tuple) and part:
+    for _ in range(DEEPEST):
+        if not isinstance(part, list | tuple) or not part:
+            break
         part = part[0]
+    else:
+        raise ValueError(f"a list is nested more than {DEEPEST} times, or holds itself; give an array")
     return (hasattr(part, "__array__") and not isinstance(part, np.generic)) or hasattr(part, "getbands")
 
 

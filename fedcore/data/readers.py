@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from functools import cache
@@ -26,8 +27,10 @@ def has_pack(name: str, root: Path) -> bool:
     """Whether there is a data pack of this name; none where the default root is a folder that another user closed."""
     try:
         return pack(name, root).is_file()
-    except PermissionError:
-        if root != data_root() or os.environ.get("FEDCORE_DATA"):
+    except OSError as e:
+        if e.errno == errno.ENAMETOOLONG:
+            return False
+        if not isinstance(e, PermissionError) or root != data_root() or os.environ.get("FEDCORE_DATA"):
             raise
         return False
 

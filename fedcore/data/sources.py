@@ -186,7 +186,8 @@ def _named(name: str, root: str | os.PathLike | None, download: bool, layout: st
     if not has_pack(name, folder):
         if name not in NAMES:
             raise ValueError(
-                f"source={name!r} is not known and {pack(name, folder)} does not exist; known are {', '.join(NAMES)}"
+                f"source={checks.brief(name)} is not known and {checks.brief(str(pack(name, folder)))} does not exist; "
+                f"known are {', '.join(NAMES)}"
             )
         if layout is not None:
             raise _has_layout(name, layout)

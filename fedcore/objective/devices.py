@@ -23,8 +23,9 @@ def available(device: str | torch.device | None) -> torch.device:
         return found
     except Exception as e:  # torch has a kind of its own for each device that it lacks
         why = first_line(e).split(". ")[0]
+        why = why if len(why) < 120 else "no device of this PyTorch"
         raise ValueError(
-            f"device={str(device)!r} is not available here ({why if len(why) < 120 else 'no device of this PyTorch'}); "
+            f"device={checks.brief(str(device))} is not available here ({why}); "
             "use 'cpu', 'cuda' on a machine with an NVIDIA GPU, or None"
         ) from e
 

@@ -546,7 +546,7 @@ class Federation:
 
         Raises ValueError for an X of another shape and for clients that do not exist.
         """
-        clients = np.arange(self.n) if clients is None else np.asarray(clients)
+        clients = np.arange(self.n) if clients is None else as_array(clients)
         if clients.ndim != 1 or clients.dtype.kind not in "iu" or not len(clients):
             raise TypeError(f"clients={checks.brief(clients)}; use a list of clients' numbers, or None for all")
         wrong = clients[(clients < 0) | (clients >= self.n)]
