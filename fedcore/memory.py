@@ -444,8 +444,7 @@ def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
     work = s.work(method, 0, s.cohort_of(0, fed.n))
     kept, steps = (2 + 2 * states) * vector, (3 + bool(work.momentum)) * vector
     steps += fed.activation_bytes(work.batch_size)
-    beside = getattr(fed, "meeting", None)  # runs that go on together
-    room = 0.8 * free(fed.device) / (beside.present if beside else 1)
+    room = 0.8 * free(fed.device)
     if m * (kept + steps) <= room:
         return None
     if has_own_memory(fed.device):  # two chunks at a time, one computed and one on its way

@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from . import archives, checks, listeners, rng, run, together
+from . import archives, checks, listeners, rng, run
 from .checkpoint import CheckpointError, atomic
 from .data.arrays import as_array
 from .extras import needs
@@ -29,6 +29,7 @@ from .identity import digest
 from .objective.protocol import Objective
 from .progress import Bar, shows, streams
 from .round import FEDERATIONS
+from .together import AT_ONCE
 
 ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
 OURS = {"seed": "seeds=", "checkpoint_dir": "folder=", "resume": "folder=", "progress": "progress="}
@@ -58,7 +59,7 @@ def sweep(
     seeds: int | Sequence[int] = 3,
     folder: checks.Folder | None = None,
     workers: Annotated[int, checks.Within(1, 10_000, hint="or None for one per core")] | None = 1,
-    at_once: together.AT_ONCE | None = 1,
+    at_once: AT_ONCE | None = 1,
     progress: bool | None = None,
     **fixed: Any,
 ) -> Any:
@@ -87,8 +88,7 @@ def sweep(
     A run belongs to its settings, its federation and the code; two sweeps may share a folder, and a finished one can be
     read where nobody may write.  A file that is damaged, or not what its name says, is set aside with a warning.
     workers: processes; None: one per core.  Inside `joblib.parallel_config(backend="dask")` they are those of a Dask
-    cluster.  at_once: runs on one federation that a process trains as one larger cohort, None for all of them; the
-    runs are then equal to `simulate`'s up to rounding (`fc.simulate_many`).  progress: as `simulate`'s.
+    cluster.  at_once: has no effect, and remains so that earlier calls still work.  progress: as `simulate`'s.
 
     Raises ValueError for names that nothing takes and for empty lists, `SweepFailed` after all runs when some failed.
     """
@@ -99,7 +99,7 @@ def sweep(
     settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[k] for k in names))]
     jobs = [(setting, seed) for setting in settings for seed in seeds]
     shown, results = Bar("sweep", len(jobs), 0, "run", shows(progress), each=True), {}
-    for number, result in _all(federation, fixed, jobs, folder, workers, at_once):
+    for number, result in _all(federation, fixed, jobs, folder, workers):
         results[number] = result
         shown.update()
     shown.close()
@@ -165,51 +165,31 @@ def _takes(federation: Any) -> set[str] | None:
 
 
 def _all(
-    federation: Any,
-    fixed: Mapping[str, Any],
-    jobs: Sequence[tuple[dict, int]],
-    folder: Any,
-    workers: int | None,
-    at_once: int | None,
+    federation: Any, fixed: Mapping[str, Any], jobs: Sequence[tuple[dict, int]], folder: Any, workers: int | None
 ) -> Iterator[tuple[int, Any]]:
     """Number and result of each run, as they end."""
     calls = [(k, {**fixed, **setting}, seed) for k, (setting, seed) in enumerate(jobs)]
-    groups = _groups(federation, calls) if at_once != 1 else [[call] for call in calls]
     if workers == 1:
-        yield from itertools.chain.from_iterable(_some(federation, group, folder, at_once) for group in groups)
+        yield from (_tried(federation, call, folder) for call in calls)
         return
     try:
         import joblib
     except ImportError as e:
         raise ImportError(f"workers={workers} needs joblib: pip install 'fedcore[batches]', or use workers=1") from e
     parallel = joblib.Parallel(n_jobs=workers or -1, return_as="generator_unordered")
-    work = (joblib.delayed(_beside)(os.getpid(), federation, group, folder, at_once) for group in groups)
+    work = (joblib.delayed(_beside)(os.getpid(), federation, call, folder) for call in calls)
     with streams():
-        yield from itertools.chain.from_iterable(parallel(work))
+        yield from parallel(work)
 
 
 Call = tuple[int, Mapping[str, Any], int]  # number, settings, seed
 
 
-def _made(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that make a federation."""
-    return {k: v for k, v in setting.items() if k not in ARGUMENTS}
-
-
-def _groups(federation: Any, calls: Sequence[Call]) -> list[list[Call]]:
-    """The runs of each federation."""
-    groups: dict[str, list[Call]] = {}
-    for number, setting, seed in calls:
-        key = digest({"seed": seed, **_made(setting)}) if callable(federation) else ""
-        groups.setdefault(key, []).append((number, setting, seed))
-    return list(groups.values())
-
-
-def _beside(parent: int, *given: Any) -> list[tuple[int, Any]]:
-    """`_some` in a worker: a process that the sweep's own process started ends with it, however that ends."""
+def _beside(parent: int, *given: Any) -> tuple[int, Any]:
+    """`_tried` in a worker: a process that the sweep's own process started ends with it, however that ends."""
     if os.getppid() == parent and not any(thread.name == _GUARD for thread in threading.enumerate()):
         threading.Thread(target=_end_with, args=(parent,), name=_GUARD, daemon=True).start()
-    return _some(*given)
+    return _tried(*given)
 
 
 _GUARD = "ends with the sweep"
@@ -221,27 +201,20 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _some(federation: Any, calls: Sequence[Call], folder: Any, at_once: int | None) -> list[tuple[int, Any]]:
-    """Runs on one federation: their numbers, and their rows and rounds of divergence, or the errors they ended with."""
-    numbers = [number for number, *_ in calls]
+def _tried(federation: Any, call: Call, folder: Any) -> tuple[int, Any]:
+    """A run's number, and its rows and round of divergence, or the error that it ended with."""
+    number, setting, seed = call
     try:
-        _, setting, seed = calls[0]
+        made = {k: v for k, v in setting.items() if k not in ARGUMENTS}
         with rng.seeded(rng.word(seed, rng.INIT)):  # initial weights of a module that is made there
-            fed = federation(seed=seed, **_made(setting)) if callable(federation) else federation
-        if len(calls) == 1:
-            return [(numbers[0], _one(calls[0], fed, folder))]
-        # a lock that is taken is not waited for here: all the runs would wait, with the locks that they hold
-        results = together.each(lambda call, joined: _one(call, joined, folder, timeout=0), calls, fed, at_once)
-        for k, result in enumerate(results):
-            if isinstance(result, Timeout):
-                results[k] = _one(calls[k], fed, folder)
+            fed = federation(seed=seed, **made) if callable(federation) else federation
+        return number, _one(call, fed, folder)
     except Exception as e:  # whatever a federation or a run raises: the other runs go on
-        results = [e] * len(calls)
-    return list(zip(numbers, results, strict=True))
+        return number, e
 
 
-def _one(call: Call, fed: Objective, folder: Any, timeout: float = -1) -> dict[str, Any]:
-    """One run: its rows and round of divergence.  timeout: seconds to wait for another sweep that is at it."""
+def _one(call: Call, fed: Objective, folder: Any) -> dict[str, Any]:
+    """One run: its rows and round of divergence."""
     from .storage import sources
 
     _, setting, seed = call
@@ -257,7 +230,7 @@ def _one(call: Call, fed: Objective, folder: Any, timeout: float = -1) -> dict[s
         result = _stored(file, belongs)  # first without a lock: a finished folder is read where nobody may write
         if result is None:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(file.with_suffix(".lock"), timeout=timeout):  # of two sweeps the second waits, and reads
+            with FileLock(file.with_suffix(".lock")):  # of two sweeps the second waits, and reads
                 result = _stored(file, belongs, move=True)
                 if result is None:
                     result = _resumed(fed, called, seed, begun)

@@ -146,18 +146,6 @@ def test_ten_million_clients_on_the_complete_graph_are_refused_at_once():
         fc.topology.mixing(fc.Complete(), 10**7)
 
 
-def test_runs_that_go_on_together_share_the_memory(monkeypatch):
-    fed = h.network(sizes=(13, 7, 20, 4, 9, 11, 5, 8))
-    asked = 8 * (2 + 3) * 8 * fed.d + 2 * 8 * 8 * 4 * fed.engine.width(fed.inputs(fed.x[:2]))
-    monkeypatch.setattr(memory, "free", lambda device: 2 * asked / 0.8)
-    shared = {"method": fc.FedAvg(), "rounds": 2, "batch_size": 4}
-    alone = fc.simulate(fed=fed, **shared)
-    fc.simulate_many([{}, {"seed": 1}], fed, **shared)
-    with pytest.warns(UserWarning, match="8 clients .* clients at a time"):
-        many = fc.simulate_many([{}, {"seed": 1}, {"seed": 2}], fed, **shared)
-    close(many[0], alone, 1e-12)
-
-
 # --- states of clients in host memory -----------------------------------------------------------------------------
 
 

@@ -72,30 +72,28 @@ def test_workers_of_a_dask_cluster_give_what_one_process_gives():
     pd.testing.assert_frame_equal(alone, there, check_exact=True)
 
 
-def test_runs_that_train_at_once_give_what_one_after_another_gives(tmp_path):
+def test_at_once_has_no_effect(tmp_path):
     doubles = partial(digits64, count=4)
     alone = fc.sweep(doubles, GRID, seeds=2, **RUN)
-    for more in ({"at_once": None}, {"at_once": 3, "folder": tmp_path}, {"at_once": None, "workers": 2}):
-        both = fc.sweep(doubles, GRID, seeds=2, **RUN, **more)
-        pd.testing.assert_frame_equal(alone, both, rtol=1e-10)
+    both = fc.sweep(doubles, GRID, seeds=2, at_once=None, folder=tmp_path, **RUN)
+    pd.testing.assert_frame_equal(alone, both, check_exact=True)
     assert len(list(tmp_path.glob("*.json"))) == 16
 
 
-@pytest.mark.parametrize("at_once", [1, None])
-def test_a_cut_file_is_put_aside_and_its_run_made_again(tmp_path, at_once):
+def test_a_cut_file_is_put_aside_and_its_run_made_again(tmp_path):
     call = partial(fc.sweep, bowls(0), {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=1, folder=tmp_path, **RUN)
     whole = call()
     file = min(tmp_path.glob("*.json"))
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.warns(UserWarning, match=rf"{file.name} is damaged .*made again"):
-        pd.testing.assert_frame_equal(call(at_once=at_once), whole, check_exact=True)
+        pd.testing.assert_frame_equal(call(), whole, check_exact=True)
     assert file.with_suffix(".damaged").exists()
     pd.testing.assert_frame_equal(call(), whole, check_exact=True)
 
 
 def test_a_run_that_fails_leaves_those_at_its_side():
     with pytest.raises(fc.SweepFailed) as failed:
-        fc.sweep(digits64(0), {"method": [fc.FedAvg(), Breaks()]}, seeds=2, at_once=None, **RUN)
+        fc.sweep(digits64(0), {"method": [fc.FedAvg(), Breaks()]}, seeds=2, **RUN)
     assert len(failed.value.failures) == 2
     assert failed.value.frame["seed"].nunique() == 2
 
@@ -299,7 +297,7 @@ def test_a_stopping_rule_and_a_probe_with_memory_are_one_per_run(kind, tmp_path)
     done = alone.groupby("lr", sort=False)["round"].max().tolist()
     assert done == [5, 2, 5, 2]
     assert alone[(alone["metric"] == "number") & (alone["round"] == 1)]["value"].tolist() == [1.0] * 4
-    for more in ({"workers": 2}, {"at_once": None}, {"folder": tmp_path}, {"folder": tmp_path, "at_once": 3}):
+    for more in ({"workers": 2}, {"folder": tmp_path}):
         pd.testing.assert_frame_equal(table(**more), alone, rtol=1e-10)
     runs = [{"lr": lr} for lr in RATES["lr"]]
     shared = {"method": fc.FedAvg(), "rounds": 5, "cohort": 4, "local_steps": 1}

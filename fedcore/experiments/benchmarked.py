@@ -26,7 +26,6 @@ NAMES = (
     "gpu",
     "desk",
     "desk_avx2",
-    "together",
 )
 # model: a sample's shape and the number of classes, as benchmarks/paths.py trains it
 SHAPES = {
@@ -305,15 +304,12 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
     eager = [case["compiled_seconds"] / case["written_seconds"] for case in data["compile"]["cases"]]
     chunks = {c["chunk"]: c["needed"] for c in data["memory"]["cases"] if (c["model"], c["cohort"]) == ("mlp", 50)}
     lists = next(c for c in data["mixing"]["cases"] if (c["clients"], c["dtype"]) == (1000, "float32"))
-    many = [c for c in data["together"]["cases"] if c["cohort"] == 10]
     small = next(c for c in data["submodels"]["cases"] if (c["ratio"], c["training"]) == (0.25, "compact"))
     rows = [
         ("attention, LSTM, GRU", "path='auto', batched", own, "one client after another"),
         ("mlp, femnist_cnn", "no torch.compile", eager, "the compiled batched gradient"),
         ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "no chunks, in memory needed"),
         ("1,000 clients, no server", "lists of neighbours", [lists["dense_over_lists"]], "a dense product"),
-        ("many rates and seeds", "one process a core", [c["processes"] for c in many], "runs one after another"),
-        ("the same in one process", "one after another", [1 / c["speedup"] for c in many], "fc.simulate_many"),
         ("a quarter of the width", "training='compact'", [small["speedup"]], "the whole network"),
     ]
     found = [(*row[:2], " to ".join(f"{v:.2f}" for v in sorted({min(row[2]), max(row[2])})), row[3]) for row in rows]
