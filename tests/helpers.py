@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,8 +15,21 @@ from torch.func import functional_call
 
 import fedcore as fc
 
+ROOT = Path(__file__).resolve().parent.parent
 SERVER = multiprocessing.get_context("forkserver")  # a process that imports these once and forks for each process
 SERVER.set_forkserver_preload(["fedcore.reproduce", "pytest"])
+
+# a quick cell of a table
+SPEC = {
+    "study": "simulate",
+    "method": ["FedAvg", {}],
+    "federation": {"source": "digits", "clients": 10, "partition": ["Dirichlet", {"q": 0.3}], "model": "logistic"},
+    "run": {"rounds": 4, "cohort": 3, "lr": 0.1, "eval_every": 2},
+}
+
+# a learning rate and local steps with all clients in every round
+LR, K = 0.1, 5
+FULL = {"lr": LR, "local_steps": K}
 
 
 def problem(n: int = 4, p: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -125,3 +140,23 @@ def close(a, b, tolerance: float) -> None:
     assert a.shape == b.shape or not b.shape, f"shapes {a.shape} and {b.shape}"
     gap = np.abs(a - b) / np.maximum(1, np.abs(b))
     assert gap.max() <= tolerance, f"largest deviation {gap.max():.3g} > {tolerance:g}"
+
+
+def powers(A: np.ndarray, lr: float, steps: int) -> np.ndarray:
+    """P_i^K with P_i = I - lr A_i."""
+    return np.array([np.linalg.matrix_power(np.eye(len(a)) - lr * a, steps) for a in A])
+
+
+def last(method: fc.Method, fed, rounds: int, **options) -> np.ndarray:
+    return fc.simulate(method, fed, rounds=rounds, **FULL | options).params.numpy()
+
+
+def linear(c: list[list[float]]) -> fc.Quadratic:
+    """F_i(x) = <c_i, x>, as quadratics of curvature 1e-14 whose minimisers are 1e14 away."""
+    c = np.array(c)
+    return fc.quadratic(np.repeat(1e-14 * np.eye(c.shape[1])[None], len(c), 0), -1e14 * c)
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -15,6 +15,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
+from battery import METHODS, RUN, both_federations, every_method, make, run, same
 from setuptools import find_packages
 from torch import nn
 
@@ -23,65 +24,11 @@ from fedcore import checks, memory
 from fedcore.algorithms import Submodel
 from fedcore.engine import Engine
 
-METHODS = [
-    fc.FedAvg(), fc.FedAvg(server_momentum=0.7), fc.FedSGD(), fc.FedSMB(), fc.FedProx(mu=0.4), fc.SCAFFOLD(),
-    fc.SCAFFOLD(option="I"), fc.FedUp(), fc.FedUp(alpha=0.2), fc.FedDC(0.3), fc.FedDyn(0.3), fc.FedPVR("all"),
-    fc.Mime(0.6), fc.MimeLite(0.6), fc.STEM(0.4), fc.STEM(kappa=0.1, w=2.0, c=5.0), fc.FedSplit(0.7),
-    fc.FedSMOO(0.3, rho=0.05), fc.FedSAM(0.05), fc.MOON(2.0), fc.FedBN(), fc.FedALA(1, 0.8, 0.5), fc.DPSGD(),
-    fc.DFedAvg(fc.Complete()), fc.DFedAvgM(fc.Exponential(), 0.7),
-    fc.DFedSAM(fc.RandomRegular(2), 0.05, gossip_steps=2),
-    fc.DFedGAM(fc.Exponential(), 0.05), fc.DFedGAM(fc.Ring(), 0.05, form="gam"),
-    fc.DFedGAM(fc.DirectedRandom(2), 0.05, form="accelerated"),
-    fc.HeteroFL({1: 0.5, 0.5: 0.5}), fc.HeteroFL(0.5, labels="zero", mode="dynamic"), fc.FjORD({1: 0.5, 0.5: 0.5}),
-    fc.FederatedDropout({1: 0.5, 0.5: 0.5}), fc.FedRolex(0.5, training="masked"), fc.DepthFL(1.0, alpha=0.2),
-    fc.FedDSE({1: 0.5, 0.5: 0.5}, 1.0), fc.FedGSE(0.5, "SPL", public=1), fc.FedAdagrad(0.3, 0.1),
-    fc.FedAdam(0.6, 0.8, 0.1), fc.FedYogi(0.6, 0.8, 0.1), fc.FedNova(), fc.FedExP(), fc.FedCM(0.3),
-    fc.MoFedSAM(0.05, 0.3), fc.FedGamma(0.05), fc.FedSpeed(0.05, 0.7, 3.0), fc.FedPer(), fc.FedRep(), fc.Ditto(0.5),
-    fc.pFedMe(2.0, 3, 0.1), fc.LocalOnly(), fc.Central(),
-]  # fmt: skip
-RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 1}  # one to five local steps
-
-every_method = pytest.mark.parametrize("method", METHODS, ids=repr)
-both_federations = pytest.mark.parametrize("kind", ["quadratic", "network"])
-
-
-def make(kind: str, dtype: torch.dtype = torch.float64):
-    if kind == "network":
-        return h.network(dtype=dtype, model=contrastive)
-    return fc.quadratic(*(torch.tensor(part, dtype=dtype) for part in h.problem(5, 3)))
-
-
-def contrastive(shape, classes) -> nn.Module:
-    """A small network with a representation layer, so that it suits every method."""
-    return fc.models.Projected(
-        nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 6)), nn.Linear(6, classes)
-    )
-
-
-def run(method, fed, **options) -> fc.History:
-    if isinstance(method, fc.MOON) and isinstance(fed, fc.Quadratic):
-        pytest.skip("a quadratic has no representation")
-    if getattr(method, "smallest", 1) < 1 and isinstance(fed, fc.Quadratic):
-        pytest.skip("a quadratic has no neurons")
-    if method.full_participation:
-        options["cohort"] = None
-    return fc.simulate(method, fed, **RUN | options)
-
 
 @functools.cache
 def plain(method, kind: str, dtype: torch.dtype = torch.float64, cohort: int | None = 3) -> fc.History:
     """The run at seed 0, once for all tests that look at what it leaves."""
     return run(method, make(kind, dtype), cohort=cohort)
-
-
-def same(a: fc.History, b: fc.History) -> bool:
-    return (
-        torch.equal(a.params, b.params)
-        and a.state.keys() == b.state.keys()
-        and all(torch.equal(a.state[k], b.state[k]) for k in a.state)
-        and a.cohorts == b.cohorts
-        and a.rows == b.rows
-    )
 
 
 def test_the_battery_covers_every_public_method():

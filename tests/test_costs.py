@@ -11,8 +11,8 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
-from test_contract import METHODS, contrastive
-from test_reference import SHAPE, deep, heads, normed
+from battery import METHODS, contrastive
+from networks import deep, heads, scaled
 from torch import nn
 
 import fedcore as fc
@@ -21,7 +21,8 @@ from fedcore.engine.batched import Batched
 from fedcore.engine.sequential import Sequential
 from fedcore.submodels import Depth, Width
 
-LAYOUT = fc.models.Layout.of(normed(SHAPE, 3))
+SHAPE = (1, 4, 4)
+LAYOUT = fc.models.Layout.of(scaled(SHAPE, 3))
 d = 40 + 8 + 222 + 12 + 75  # convolution, batch norm, convolution, batch norm, linear
 NORM, HEAD = 8 + 12, 75
 
@@ -109,7 +110,7 @@ class Low(nn.Module):
 @pytest.mark.parametrize(("method", "down", "up", "gradients", "products", "full"), COSTS, ids=lambda v: repr(v))
 def test_what_is_frozen_costs_no_traffic(method, down, up, gradients, products, full):
     """A network whose head alone is trained sends a share HEAD / d of what it sent; one without frozen ones all."""
-    net = normed(SHAPE, 3)
+    net = scaled(SHAPE, 3)
     for p in list(net.parameters())[:-2]:
         p.requires_grad_(False)
     cost, whole = method.cost(fc.models.Layout.of(net)), method.cost(LAYOUT)

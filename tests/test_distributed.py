@@ -17,12 +17,10 @@ import sys
 import time
 from pathlib import Path
 
+import battery as every
 import helpers as h
 import numpy as np
 import pytest
-import test_contract
-import test_randomness
-import test_reproduce
 import torch
 
 import fedcore as fc
@@ -70,7 +68,7 @@ CASES = {
     "client states of four kinds": (fc.FedSMOO(0.3, rho=0.05), {}),
     "steps by client": (fc.FedNova(), SIZES | {"local_steps": [4, 1, 3, 6, 2]}),
     "epochs by round": (fc.SCAFFOLD(), {"local_epochs": lambda t, clients: 1 + (clients + t) % 3}),
-    "noise": (test_randomness.private("all"), {}),
+    "noise": (every.private("all"), {}),
     "last model": (fc.FedUp(alpha=0.2), {"personal": "local"}),
     "personal models": (fc.FedALA(1, 0.8, 0.5), {"personal": True}),
     "sub-models": (fc.HeteroFL({1: 0.5, 0.5: 0.5}, labels="zero", mode="dynamic"), SIZES),
@@ -85,7 +83,6 @@ if torch.cuda.is_available():
     }
 RESUMED = {"vectors": fc.FedAvg(server_momentum=0.7), "rows": fc.SCAFFOLD(), "visits": fc.FedALA(1, 0.8, 0.5)}
 CHAIN = {1: 1, 2: 3, 4: 5}  # processes -> rounds after which they stop
-SPEC = test_reproduce.SPEC
 TABLE = """
 import torch
 from fedcore import distributed
@@ -104,7 +101,7 @@ TABLES = [Table("trial", "a trial", "S000", lambda profile: CELLS, {{"quick": "t
 """
 
 
-def federation(model=test_contract.contrastive) -> fc.Federation:
+def federation(model=every.contrastive) -> fc.Federation:
     return h.network(model=model)
 
 
@@ -120,11 +117,11 @@ def left(history: fc.History) -> dict:
 def run(name: str) -> dict:
     method, options = CASES[name]
     options = RUN | options
-    return left(fc.simulate(method, federation(options.pop("model", test_contract.contrastive)), **options))
+    return left(fc.simulate(method, federation(options.pop("model", every.contrastive)), **options))
 
 
 def battery(kind: str, method: fc.Method) -> dict:
-    return left(test_contract.run(method, test_contract.make(kind), rounds=2, probes=probes(kind, method)))
+    return left(every.run(method, every.make(kind), rounds=2, probes=probes(kind, method)))
 
 
 def suits(kind: str, method: fc.Method) -> bool:
@@ -133,7 +130,7 @@ def suits(kind: str, method: fc.Method) -> bool:
     return kind == "network" or not (isinstance(method, fc.MOON) or getattr(method, "smallest", 1) < 1)
 
 
-BATTERY = [(kind, m) for kind in ("quadratic", "network") for m in test_contract.METHODS if suits(kind, m)]
+BATTERY = [(kind, m) for kind in ("quadratic", "network") for m in every.METHODS if suits(kind, m)]
 
 
 # --- in each process ----------------------------------------------------------------------------------------------
@@ -253,7 +250,7 @@ def resumed(method: fc.Method, folder: Path, rounds: int) -> fc.History:
 def found(tmp_path_factory) -> dict:
     """What 2 and then 4 processes found, `found[N][rank]`, and their printed words; 1 is this process."""
     folder = tmp_path_factory.mktemp("run")
-    (folder / "trial.py").write_text(TABLE.format(spec=SPEC))
+    (folder / "trial.py").write_text(TABLE.format(spec=h.SPEC))
     for name, method in RESUMED.items():
         resumed(method, folder / name, CHAIN[1])
     out = {"folder": folder, "said": {}}
@@ -265,7 +262,7 @@ def found(tmp_path_factory) -> dict:
             text=True,
             cwd=ROOT,
             timeout=300,
-            env=test_reproduce.environment(),
+            env=h.environment(),
         )
         assert done.returncode == 0, done.stderr
         out[N] = [pickle.loads((folder / f"{N}-{rank}.pkl").read_bytes()) for rank in range(N)]
@@ -389,8 +386,8 @@ def test_a_table_runs_on_two_processes_and_a_cell_that_fails_on_one_does_not_sto
     assert found["said"][2].count("process 1 of 2 stopped: RuntimeError: no luck here") == 1
     folder = found["folder"] / "results" / "quick" / "trial"
     assert sorted(file.name for file in folder.glob("*.json")) == ["good.json"]
-    stored = command.load(folder / "good.json", SPEC).runs[0]
-    alone = command.run_cell(SPEC, [0]).runs[0]
+    stored = command.load(folder / "good.json", h.SPEC).runs[0]
+    alone = command.run_cell(h.SPEC, [0]).runs[0]
     assert stored["processes"] == 2
     assert "processes" not in alone
     h.close(stored["history"], alone["history"], 0.01)  # float32: a test picture on the boundary may change sides

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import subprocess
 import sys
-from functools import lru_cache
 from pathlib import Path
 
 import helpers as h
@@ -14,102 +12,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import NETS, batch, build, by_autograd, by_cross_entropy, normed, relative, rows, thin
 from torch import nn
-from torch.func import functional_call
 
 import fedcore as fc
 from fedcore import models
 from fedcore.engine import Batch, Engine
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# name, input shape, classes, parameters
-NETS = [
-    ("logistic", (1, 28, 28), 10, 7_850),
-    ("mlp", (1, 28, 28), 10, 199_210),
-    ("digit_cnn", (1, 8, 8), 10, 6_090),
-    ("femnist_cnn", (1, 28, 28), 62, 25_182),
-    ("lenet", (3, 32, 32), 10, 797_962),
-    ("cifar_cnn", (3, 32, 32), 10, 57_770),
-    ("resnet18_gn", (3, 32, 32), 10, 11_181_642),
-    ("resnet18_gn_3x3", (3, 8, 8), 10, 11_173_962),
-    ("cnn", (1, 8, 8), 10, 6_090),
-    ("digit_model", (3, 28, 28), 10, 14_219_210),
-    ("digit_model_small", (3, 16, 16), 10, 24_546),
-    ("thesis_mlp", (1, 28, 28), 10, 40_724),
-    ("thesis_cnn", (1, 28, 28), 10, 1_556_874),
-    ("thesis_cnn_small", (1, 8, 8), 10, 24_170),
-    ("preact_resnet18", (3, 9, 9), 10, 11_172_170),
-    ("preact_resnet34", (3, 9, 9), 200, 21_377_800),
-]
-
-
-@lru_cache(2)
-def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    return models.build(name, shape, classes, seed=0)
-
-
-def thin(name: str, shape: tuple[int, ...], classes: int, by: int = 8) -> nn.Module:
-    """A named model, layer by layer as it is, with an eighth of the channels where it has more than 300,000 parameters.
-
-    What a path does with a layer does not depend on how many channels it has, or else on how they compare with the
-    pictures' sizes, which stay; networks of eleven million parameters would show the same in a hundred times the time.
-    """
-    module = copy.deepcopy(build(name, shape, classes))
-    if sum(p.numel() for p in module.parameters()) < 3e5:
-        return module
-
-    def less(n: int) -> int:
-        return n if n == classes or n % by else n // by  # colours and classes stay
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for layer in module.modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                kind = "channels" if isinstance(layer, nn.Conv2d) else "features"
-                for way, size in zip(("out", "in"), layer.weight.shape[:2], strict=True):
-                    setattr(layer, f"{way}_{kind}", less(size))
-                out, features, *kernel = layer.weight.shape
-                layer.weight = nn.Parameter(torch.empty(less(out), less(features), *kernel))
-                layer.bias = None if layer.bias is None else nn.Parameter(torch.empty(less(out)))
-                layer.reset_parameters()
-            elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
-                layer.__init__(less(layer.num_features))
-            elif isinstance(layer, nn.GroupNorm):
-                layer.__init__(layer.num_groups, less(layer.num_channels))
-    return module
-
-
-def batch(m: int, B: int, shape, classes: int, dtype=torch.float64, seed: int = 0) -> Batch:
-    """Random inputs for m clients; client i has B - i samples (at least one), the rest is padding."""
-    g = torch.Generator().manual_seed(seed)
-    count = [max(1, B - i) for i in range(m)]
-    w = torch.zeros(m, B, dtype=dtype)
-    for i, k in enumerate(count):
-        w[i, :k] = 1 / k
-    x = torch.randn(m, B, *shape, generator=g, dtype=dtype)
-    return Batch(x, torch.randint(0, classes, (m, B), generator=g), w, count, list(range(1, m + 1)))
-
-
-def rows(module: nn.Module, m: int, dtype=torch.float64) -> torch.Tensor:
-    """m different parameter vectors near the module's own."""
-    flat = models.flatten(module).to(dtype)
-    noise = torch.randn(m, len(flat), generator=torch.Generator().manual_seed(1), dtype=dtype)
-    return flat + 0.1 * flat.std() * noise
-
-
-def by_autograd(module: nn.Module, Y: torch.Tensor, b: Batch) -> torch.Tensor:
-    return torch.stack([h.gradient(module, Y[i], b.x[i, :k], b.y[i, :k]) for i, k in enumerate(b.count)])
-
-
-def by_cross_entropy(module: nn.Module, Y: torch.Tensor, b: Batch) -> torch.Tensor:
-    views, module = models.Layout.of(module).views, copy.deepcopy(module).train()
-    clients = [functional_call(module, views(Y[i]), (b.x[i, :k],)) for i, k in enumerate(b.count)]
-    return torch.stack([F.cross_entropy(z, b.y[i, : len(z)]) for i, z in enumerate(clients)])
-
-
-def relative(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a - b).norm() / b.norm())
 
 
 # --- networks -----------------------------------------------------------------------------------------------------
@@ -389,12 +299,6 @@ def test_the_automatic_path_is_one_that_can_and_pays(kind):
 
 
 # --- batch norm and dropout ---------------------------------------------------------------------------------------
-
-
-def normed(shape, classes, p: float = 0.0) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(p), nn.Flatten(), nn.Linear(16, classes)
-    )
 
 
 def test_batch_norm_trains_on_the_statistics_of_the_clients_own_batch():

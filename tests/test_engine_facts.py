@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_engine import batch, by_autograd, by_cross_entropy, normed, relative, rows
+from networks import batch, by_autograd, by_cross_entropy, normed, relative, rows
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call

@@ -9,8 +9,8 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
-from test_contract import METHODS
-from test_engine import NETS, batch, by_autograd, by_cross_entropy, relative, rows, thin
+from battery import METHODS
+from networks import NETS, batch, by_autograd, by_cross_entropy, relative, rows, thin
 from torch import nn
 
 import fedcore as fc

@@ -12,22 +12,12 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
+from helpers import FULL, LR, K, last, linear, powers
 
 import fedcore as fc
 
-LR, K = 0.1, 5
-FULL = {"lr": LR, "local_steps": K}
 METHODS = [fc.FedAvg(), fc.FedAvg(server_momentum=0.5), fc.FedSGD(), fc.FedSMB(), fc.FedProx(mu=0.3),
            fc.SCAFFOLD("I"), fc.SCAFFOLD("II"), fc.FedUp(alpha=0.1)]  # fmt: skip
-
-
-def powers(A: np.ndarray, lr: float, steps: int) -> np.ndarray:
-    """P_i^K with P_i = I - lr A_i."""
-    return np.array([np.linalg.matrix_power(np.eye(len(a)) - lr * a, steps) for a in A])
-
-
-def last(method: fc.Method, fed, rounds: int, **options) -> np.ndarray:
-    return fc.simulate(method, fed, rounds=rounds, **FULL | options).params.numpy()
 
 
 # --- the golden problem: two clients in one dimension -------------------------------------------------------------
@@ -387,12 +377,6 @@ def test_the_first_scaffold_round_is_fedavgs(option):
 
 
 # --- FedUp --------------------------------------------------------------------------------------------------------
-
-
-def linear(c: list[list[float]]) -> fc.Quadratic:
-    """F_i(x) = <c_i, x>, as quadratics of curvature 1e-14 whose minimisers are 1e14 away."""
-    c = np.array(c)
-    return fc.quadratic(np.repeat(1e-14 * np.eye(c.shape[1])[None], len(c), 0), -1e14 * c)
 
 
 @pytest.mark.parametrize("cohort", [None, 2])

@@ -11,7 +11,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
-from test_exact import FULL, LR, K, last, linear, powers
+from helpers import FULL, LR, K, last, linear, powers
 
 import fedcore as fc
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_submodels import LEVELS, NETS, preact
+from networks import LEVELS, NARROWED, preact
 from torch import nn
 
 import fedcore as fc
@@ -40,7 +40,7 @@ methods = lambda given: pytest.mark.parametrize("method", given, ids=lambda m: r
 
 
 def federation(model="thesis_mlp", sizes=SIZES, classes=5, **options):
-    return h.network(sizes=sizes, shape=(1, 8, 8), classes=classes, model=NETS.get(model, model), **options)
+    return h.network(sizes=sizes, shape=(1, 8, 8), classes=classes, model=NARROWED.get(model, model), **options)
 
 
 # --- limits -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pathlib import Path
 import helpers as h
 import pytest
 import torch
-from test_contract import METHODS, contrastive
+from battery import METHODS, contrastive
 from torch import nn
 
 import fedcore as fc

@@ -9,7 +9,7 @@ import weakref
 import helpers as h
 import pytest
 import torch
-from test_contract import METHODS, both_federations, every_method, make, run, same
+from battery import METHODS, both_federations, every_method, make, run, same
 
 import fedcore as fc
 from fedcore import memory, room

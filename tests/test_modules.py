@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_engine import batch, by_autograd, relative, rows
+from networks import Net, batch, by_autograd, relative, rows
 from torch import nn
 
 import fedcore as fc
@@ -21,19 +21,6 @@ from fedcore.engine.mapped import maps
 from fedcore.engine.units import Neurons
 
 # --- what users write -------------------------------------------------------------------------------------------------
-
-
-class Net(nn.Module):
-    """Layers by name, and a forward in one line."""
-
-    def __init__(self, forward, **layers: nn.Module) -> None:
-        super().__init__()
-        self.f = forward
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def forward(self, x):
-        return self.f(self, x)
 
 
 def mlp(forward, width=64) -> nn.Module:

@@ -30,6 +30,16 @@ def test_no_file_stands_beside_a_folder_of_its_name():
     assert not [folder.name for folder in folders if folder.with_suffix(".py").exists()]
 
 
+def test_no_test_file_imports_another():
+    """What several share stands in files of its own, so that each can be run, moved and deleted alone."""
+    for file in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in getattr(node, "names", [])] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wrong = [name for name in names if name.split(".")[-1].startswith("test_")]
+            assert not wrong, f"{file.name} imports {wrong[0]}; move what they share to helpers, battery or networks"
+
+
 def test_every_line_of_what_is_the_same_to_the_bit_names_tests_that_are_there():
     page = (ROOT / "book" / "decisions.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("| ")][1:]

@@ -13,6 +13,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
+from battery import private
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -313,35 +314,6 @@ def test_initial_weights_are_those_of_pytorch_up_to_their_last_bit(make):
 
 
 # --- noise in a method ------------------------------------------------------------------------------------------------
-
-
-def private(where, sigma=0.3):
-    """Clipped updates with noise (DP-FedAvg), clipped gradients with noise (DP-SGD), or noise in every hook."""
-
-    class Private(fc.Method):
-        across = "sums"
-
-        def prepare(self, r):
-            return r.extended(rows={"secret": r.noise(r.p)}) if where == "all" else r
-
-        def broadcast(self, r):
-            return r.x + sigma * r.noise(r.x.expand(r.m, -1)) if where == "all" else r.x
-
-        def direction(self, G, y, r):
-            g = G(y)
-            if where == "aggregate":
-                return g
-            g = g / g.norm(dim=1, keepdim=True).clamp_min(1)
-            return g + sigma * (r.noise(g) - r.noise(g))
-
-        def aggregate(self, r, y):
-            delta = y - r.x
-            if where == "aggregate":
-                delta = delta / delta.norm(dim=1, keepdim=True).clamp_min(1) + sigma * r.noise(y)
-            mean = r.mean(delta) + (0 if where == "direction" else sigma * r.noise(r.x))
-            return {"x": r.x + (mean if r.trained is None else torch.where(r.trained, mean, 0))}
-
-    return Private()
 
 
 NOISY = {"rounds": 4, "cohort": 3, "lr": 0.2, "batch_size": 4, "local_steps": [3, 1, 4, 2, 3], "seed": 5}

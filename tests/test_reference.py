@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from networks import deep, heads, scaled
 from torch import nn
 
 import fedcore as fc
@@ -27,22 +28,9 @@ def mlp(shape, classes):
     return fc.models.mlp(shape, classes, hidden=(8,))
 
 
-def deep(shape, classes):
-    return fc.models.mlp(shape, classes, hidden=(8, 6))
-
-
 def cnn(shape, classes):
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, classes)
-    )  # fmt: skip
-
-
-def normed(shape, classes):
-    """Convolutions with scaler and batch norm, and a linear layer behind several columns a channel."""
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1), fc.models.Scaler(), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(4, 6, 3, padding=1), fc.models.Scaler(), nn.BatchNorm2d(6), nn.ReLU(),
-        nn.Flatten(), nn.Linear(24, classes),
     )  # fmt: skip
 
 
@@ -69,7 +57,6 @@ def eleven(shape, classes):
 
 
 projected = fc.models.projected(mlp, dim=4)
-heads = fc.submodels.multihead(lambda shape, classes: fc.models.mlp(shape, classes, hidden=(8, 6, 5)))
 LEVELS = {1.0: 0.4, 0.5: 0.4, 0.2: 0.2}
 W = [[0.5, 0.5, 0, 0, 0], [0.5, 0.2, 0.3, 0, 0], [0, 0.3, 0.3, 0.4, 0], [0, 0, 0.4, 0.2, 0.4], [0, 0, 0, 0.4, 0.6]]
 
@@ -86,7 +73,7 @@ def both(method, rich=RICH, **more):
     """A method in a plain run on an MLP, and with every option of a local step on a network with batch norm."""
     return [
         case(method, **PLAIN, **more),
-        case(method, name="rich", **{"model": normed, **rich} | more),
+        case(method, name="rich", **{"model": scaled, **rich} | more),
     ]
 
 
@@ -145,30 +132,30 @@ CASES = [
     *both(fc.DFedGAM(rho=0.2, form="gam", alpha=0.7)),
     *both(fc.DFedGAM(rho=0.2, form="accelerated", rho_inner=0.05, beta0=0.3, beta1=0.6, gamma=0.2)),
     *both(fc.FedBN()),
-    case(fc.FedBN(), model=normed, name="server_lr", **PLAIN | {"server_lr": 0.7}),
+    case(fc.FedBN(), model=scaled, name="server_lr", **PLAIN | {"server_lr": 0.7}),
     *both(fc.FedALA(lr=5.0), rounds=6),
     case(fc.FedALA(layers=2, sample=0.5, clip=False), model=deep, rounds=6, name="two layers", **PLAIN),
     *both(fc.HeteroFL(LEVELS)),
-    case(fc.HeteroFL(LEVELS, labels="zero"), model=normed, name="zero", **RICH),
+    case(fc.HeteroFL(LEVELS, labels="zero"), model=scaled, name="zero", **RICH),
     case(fc.HeteroFL(LEVELS, mode="dynamic", training="masked"), model=deep, name="dynamic", **PLAIN),
     *both(fc.FedRolex(LEVELS)),
-    case(fc.HeteroFL(LEVELS, training="masked"), model=normed, name="masked", **RICH),
+    case(fc.HeteroFL(LEVELS, training="masked"), model=scaled, name="masked", **RICH),
     case(fc.FedRolex({0.5: 0.5, 0.3: 0.5}, labels="-inf"), model=deep, name="-inf", **PLAIN | {"server_lr": 0.7}),
     *both(fc.FederatedDropout(LEVELS)),
     *both(fc.FedDSE(LEVELS)),
-    case(fc.FedDSE(LEVELS, 0.5, 4, standardise=True, labels="zero"), model=normed, name="drawn", **PLAIN),
+    case(fc.FedDSE(LEVELS, 0.5, 4, standardise=True, labels="zero"), model=scaled, name="drawn", **PLAIN),
     *both(fc.FjORD(LEVELS)),
     case(fc.FjORD(LEVELS, distil=False, labels="zero"), model=deep, name="alone", **PLAIN),
     case(fc.DepthFL({1: 0.4, 0.4: 0.3, 0.3: 0.3}, ramp=3), model=heads, rounds=5, **PLAIN),
     case(fc.DepthFL({1: 0.4, 0.5: 0.6}, alpha=0.0, labels="zero"), model=heads, name="zero", **PLAIN),
     case(fc.DepthFL({1: 0.4, 0.3: 0.6}, ramp=2, alpha=0.2), model=heads, name="rich", **RICH),
     case(fc.FedGSE(LEVELS, similar=7), model=plain_cnn, public=4, **PLAIN),
-    case(fc.FedGSE(LEVELS, "SPL", similar=5), model=normed, public=4, **RICH),
-    case(fc.FedGSE(LEVELS, similar=9, labels="zero"), model=normed, public=4, name="zero", **PLAIN),
+    case(fc.FedGSE(LEVELS, "SPL", similar=5), model=scaled, public=4, **RICH),
+    case(fc.FedGSE(LEVELS, similar=9, labels="zero"), model=scaled, public=4, name="zero", **PLAIN),
     case(fc.FedGSE(LEVELS, similar=7, scoring="printed"), model=plain_cnn, public=4, **PLAIN),
     case(fc.FedGSE(LEVELS, "SPL", similar=5, scoring="printed-before"), model=plain_cnn, public=4, **RICH),
-    case(fc.FedGSE(LEVELS, "SPL", scoring="absolute"), model=normed, public=4, **PLAIN),
-    case(fc.FedGSE(LEVELS, scoring="absolute-before"), model=normed, public=4, **RICH),
+    case(fc.FedGSE(LEVELS, "SPL", scoring="absolute"), model=scaled, public=4, **PLAIN),
+    case(fc.FedGSE(LEVELS, scoring="absolute-before"), model=scaled, public=4, **RICH),
 ]
 
 
@@ -214,7 +201,7 @@ UNEVEN = [
         for m in (fc.FedAvg(), fc.SCAFFOLD(), fc.FedNova(), fc.FedDyn(0.3), fc.FedRep(share=0.3))
     ],
     case(fc.FedNova(), name="momentum", **PLAIN | {"local_steps": uneven, "momentum": 0.6}),
-    case(fc.SCAFFOLD(), name="clip", model=normed, **RICH | {"local_steps": uneven}),
+    case(fc.SCAFFOLD(), name="clip", model=scaled, **RICH | {"local_steps": uneven}),
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
+from helpers import SPEC, environment
 
 from fedcore import reproduce
 from fedcore.experiments import Cell, batch, cells, estimate, judge, overview, show, studies, tuning
@@ -30,12 +31,6 @@ from fedcore.experiments.tuning import merged
 from fedcore.notebooks import NotebookFailed
 
 ROOT = Path(__file__).resolve().parent.parent
-SPEC = {
-    "study": "simulate",
-    "method": ["FedAvg", {}],
-    "federation": {"source": "digits", "clients": 10, "partition": ["Dirichlet", {"q": 0.3}], "model": "logistic"},
-    "run": {"rounds": 4, "cohort": 3, "lr": 0.1, "eval_every": 2},
-}
 TRIAL = """
 from fedcore.experiments import Cell, Table, studies
 
@@ -112,11 +107,6 @@ def here(trial, monkeypatch, capsys):
         return status, out, err
 
     return run
-
-
-def environment() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 # in processes of their own, forked where the package has been read

@@ -9,7 +9,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
-from test_contract import METHODS, make, same
+from battery import METHODS, make, same
 from torch import nn
 
 import fedcore as fc

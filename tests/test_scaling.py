@@ -10,7 +10,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
-from test_contract import METHODS, contrastive
+from battery import METHODS, contrastive
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedcore as fc

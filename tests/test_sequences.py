@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_engine import batch, by_autograd, relative, rows
-from test_modules import Net
+from networks import Net, batch, by_autograd, relative, rows
 from torch import nn
 
 import fedcore as fc

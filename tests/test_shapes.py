@@ -12,9 +12,8 @@ import beartype
 import jaxtyping
 import pytest
 import torch
-from test_contract import METHODS, both_federations, make, run
-from test_engine import batch, rows, thin
-from test_submodels import NETS
+from battery import METHODS, both_federations, make, run
+from networks import NARROWED, batch, rows, thin
 from torch import Tensor, nn
 
 import fedcore as fc
@@ -98,7 +97,7 @@ def test_all_functions_of_the_engine_are_annotated():
 
 
 KINDS = {
-    **NETS, "resnet18_gn": lambda s, c: thin("resnet18_gn", s, c), "mlp": models.mlp,
+    **NARROWED, "resnet18_gn": lambda s, c: thin("resnet18_gn", s, c), "mlp": models.mlp,
     "group norm on vectors": lambda s, c: nn.Sequential(
         nn.Flatten(), nn.Linear(64, 8), nn.GroupNorm(2, 8), nn.Linear(8, c)
     ),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_engine import batch, relative, rows, thin
+from networks import LEVELS, NARROWED, batch, relative, rows, thin
 from torch import nn
 
 import fedcore as fc
@@ -18,49 +18,13 @@ from fedcore.engine import Batch, Engine, Loss
 from fedcore.submodels import Depth, Neurons, Part, Width, combine, cost, kept, multihead, stages, with_heads
 
 RATIOS = [1, 0.99, 0.5, 0.25, 0.125, 0.0625]
-LEVELS = {1: 0.2, 0.5: 0.2, 0.25: 0.2, 0.125: 0.2, 0.0625: 0.2}
 
 
-def residual(shape, classes) -> nn.Module:
-    """Post-activation blocks: the first on the stem's stream, the second on one of its own."""
-    conv, norm = (lambda a, b: nn.Conv2d(a, b, 3, padding=1, bias=False)), nn.BatchNorm2d
-    first = models.Residual(nn.Sequential(conv(8, 8), norm(8), nn.ReLU(), conv(8, 8), norm(8)))
-    second = models.Residual(nn.Sequential(conv(8, 12), norm(12)), nn.Sequential(nn.Conv2d(8, 12, 1), norm(12)))
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, classes)]
-    return nn.Sequential(conv(shape[0], 8), norm(8), nn.ReLU(), first, second, *head)
-
-
-def preact(shape, classes) -> nn.Module:
-    """The thesis' ResNet in small: an identity block and one with a shortcut."""
-    blocks = [models.PreAct(8, 8, 1), models.PreAct(8, 12, 2)]
-    head = [
-        models.Scaler(),
-        nn.BatchNorm2d(12),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(12, classes),
-    ]
-    return nn.Sequential(nn.Conv2d(shape[0], 8, 3, padding=1, bias=False), *blocks, *head)
-
-
-def vectors(shape, classes) -> nn.Module:
-    """Batch norm after a Flatten (a block of columns a channel), on vectors, and a representation layer."""
-    trunk = [nn.Conv2d(shape[0], 6, 3, stride=2), nn.Tanh(), nn.Flatten(), nn.BatchNorm1d(54), nn.Linear(54, 10)]
-    return models.Projected(
-        nn.Sequential(*trunk, nn.BatchNorm1d(10, affine=False), nn.Sigmoid(), nn.Linear(10, 7)), nn.Linear(7, classes)
-    )
-
-
-NETS = {
-    "thesis_mlp": models.thesis_mlp, "thesis_cnn_small": models.thesis_cnn_small, "digit_cnn": models.digit_cnn,
-    "residual": residual, "preact": preact, "vectors": vectors, "heads": multihead("thesis_cnn_small"),
-}  # fmt: skip
-every_net = pytest.mark.parametrize("net", NETS)
+every_net = pytest.mark.parametrize("net", NARROWED)
 
 
 def module(net: str, shape=(1, 8, 8), classes: int = 5) -> nn.Module:
-    return models.build(NETS[net], shape, classes, seed=0).double()
+    return models.build(NARROWED[net], shape, classes, seed=0).double()
 
 
 def random_keep(neurons: Neurons, m: int, ratio: float) -> list[torch.Tensor]:
@@ -408,7 +372,7 @@ def test_costs_are_counted_and_are_those_of_the_catalogue():
 @pytest.mark.parametrize("path", ["batched", "sequential"])
 @pytest.mark.parametrize("net", ["thesis_mlp", "thesis_cnn_small", "residual"])
 def test_activations_are_means_over_local_samples_and_positions(net, path):
-    fed = h.network(sizes=(13, 7, 20), shape=(1, 8, 8), classes=5, model=NETS[net]).forced(path)
+    fed = h.network(sizes=(13, 7, 20), shape=(1, 8, 8), classes=5, model=NARROWED[net]).forced(path)
     got = fed.activations(fed.x0, np.array([2, 0]))
     whole = fed.engine.module.train()
     for scaler in (m for m in whole.modules() if isinstance(m, models.Scaler)):
