@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
+from torch.utils.data import Dataset
 
 import fedcore as fc
 
@@ -69,6 +70,19 @@ def images(n: int = 60, shape: tuple[int, ...] = (1, 8, 8), classes: int = 5, se
     x = rng.integers(0, 256, (n, *shape)).astype(np.uint8)
     x.reshape(n, -1)[:, 0] = 250 * y // classes  # something to learn
     return x, y
+
+
+class Items(Dataset):
+    """A list as a map-style dataset."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, k):
+        return self.items[k]
 
 
 def network(sizes: tuple[int, ...] = (13, 7, 20, 4, 9), model="mlp", shape=(1, 4, 4), classes=3, seed=0, **options):

@@ -25,8 +25,7 @@ def fed(source=((X, Y), (TX, TY)), **options) -> fc.Federation:
 @pytest.fixture
 def silent():
     """What warns, fails."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         yield
 
 
@@ -219,21 +218,8 @@ def test_pictures_that_are_targets_keep_the_numbers_of_their_classes():
             picture.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
         assert {picture.mode for picture in pictures} == {"P" if mask is y else "1"}
         items = list(zip(map(Image.fromarray, x), pictures, strict=True))
-        for source in (([a for a, _ in items], pictures), Items(items)):
+        for source in (([a for a, _ in items], pictures), h.Items(items)):
             assert np.array_equal(fc.data.load(source, targets=True).train_y[:4], mask[:4])
-
-
-class Items(torch.utils.data.Dataset):
-    """A list as a dataset."""
-
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, k):
-        return self.items[k]
 
 
 @pytest.mark.parametrize("change", [

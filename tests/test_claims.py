@@ -158,8 +158,7 @@ def test_the_longest_labels_of_all_claims_leave_a_phone_room_for_the_picture():
         {f"{row} − {base}, {column}" for row, base, column in questions}, key=lambda text: (len(text), text)
     )[-20:]
     figure, _ = show._dots([show.Line(label, judge.decide([gap])[0], 0) for label in longest])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # matplotlib warns where axes are left without room
+    with warnings.catch_warnings(action="error"):  # matplotlib warns where axes are left without room
         vector.svg(figure, phone=True)
 
 

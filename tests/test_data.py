@@ -570,8 +570,7 @@ def test_test_labels_without_training_samples_are_told_of():
     with pytest.warns(UserWarning, match=r"2 of 3 test samples .* no training sample has \(4, 7\)") as told:
         fc.federation(((x, y), (x[:3], np.array([0, 4, 7]))), 3, model="mlp")
     assert told[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         fc.federation(((x, y), (x[:3], y[:3])), 3, model="mlp")
 
 

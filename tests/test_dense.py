@@ -161,12 +161,11 @@ RARE = (X, np.where(np.arange(60) == 31, 1, np.where(np.arange(60) < 30, 0, 2)))
 ])  # fmt: skip
 def test_a_weighted_mean_is_refused_with_its_cause_and_cure(loss, source, model):
     options = {"layout": "text"} if source[0] is TOKENS else {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(ValueError, match=r"weight= or ignore_index= .* use reduction='none'"):
-            fc.federation(
-                source, 4, model=model if isinstance(model, str) else model(), loss=loss, dtype=torch.float64, **options
-            )
+    told = pytest.raises(ValueError, match=r"weight= or ignore_index= .* use reduction='none'")
+    with warnings.catch_warnings(action="error"), told:
+        fc.federation(
+            source, 4, model=model if isinstance(model, str) else model(), loss=loss, dtype=torch.float64, **options
+        )
 
 
 def test_a_weighted_loss_for_each_sample_is_taken():

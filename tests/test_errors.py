@@ -31,19 +31,6 @@ def run(method=None, federation=QUADRATIC, **options):
     return fc.simulate(method or fc.FedAvg(), federation, **{"rounds": 2} | options)
 
 
-class Items:
-    """A map-style dataset."""
-
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, k):
-        return self.items[k]
-
-
 class Bare(torch.nn.Sequential):
     """A network that takes no arguments."""
 
@@ -292,14 +279,14 @@ INPUTS = [
     (lambda: fed(([*X[:3], X[3][:, :2]], Y[:4])), ValueError, "sample 3 (1, 2, 4) sample 0 (1, 4, 4) resize"),
     (lambda: fed((list(map(torch.tensor, [*X[:3], X[3][:, :2]])), Y[:4])), ValueError, "sample 3 (1, 2, 4)"),
     (lambda: fed([[0.0], [1.0]]), TypeError, "source=list pair of arrays dataset one per client mapping"),
-    (lambda: fed(Items([])), ValueError, "dataset empty at least one"),
-    (lambda: fed(Items([(X[0], 0), (X[1][:, :3], 1)])), ValueError, "item 1 (1, 3, 4) item 0 (1, 4, 4) resize pad"),
-    (lambda: fed(Items([(X[0], 0), (X[1], [1, 2])])), ValueError, "label 1 (2,) label 0 ()"),
-    (lambda: fed(Items([X[0], X[1]])), ValueError, "item 0 ndarray (x, y) named columns"),
-    (lambda: fed(Items([(X[0], 0), (X[0], 0, 0)])), ValueError, "item 1 tuple of 3 (x, y)"),
-    (lambda: fed(Items([{"image": X[0], "id": 3, "label": 1}])), ValueError, "'image', 'id', 'label' select_columns"),
-    (lambda: fed(Items([{"image": X[0], "fine": 1}])), ValueError, "'fine' label rename_column"),
-    (lambda: fed(Items([("text", 1)] * 9)), ValueError, "inputs <U4 numbers"),
+    (lambda: fed(h.Items([])), ValueError, "dataset empty at least one"),
+    (lambda: fed(h.Items([(X[0], 0), (X[1][:, :3], 1)])), ValueError, "item 1 (1, 3, 4) item 0 (1, 4, 4) resize pad"),
+    (lambda: fed(h.Items([(X[0], 0), (X[1], [1, 2])])), ValueError, "label 1 (2,) label 0 ()"),
+    (lambda: fed(h.Items([X[0], X[1]])), ValueError, "item 0 ndarray (x, y) named columns"),
+    (lambda: fed(h.Items([(X[0], 0), (X[0], 0, 0)])), ValueError, "item 1 tuple of 3 (x, y)"),
+    (lambda: fed(h.Items([{"image": X[0], "id": 3, "label": 1}])), ValueError, "'image', 'id', 'label' select_columns"),
+    (lambda: fed(h.Items([{"image": X[0], "fine": 1}])), ValueError, "'fine' label rename_column"),
+    (lambda: fed(h.Items([("text", 1)] * 9)), ValueError, "inputs <U4 numbers"),
     (lambda: fed([(X[:9], Y[:9]), (X[:9], Y[:8])]), ValueError, "client 1 (9, 1, 4, 4) (8,) each with its label"),
     (lambda: fed([(X[:9], Y[:9]), (X[:9, :, 1:], Y[:9])]), ValueError, "client 1 (9, 1, 3, 4) client 0 (9, 1, 4, 4)"),
     (lambda: fed([(X[:9], Y[:9]), (X[9:], Y[9:])]), ValueError, "clients=4 2 owners clients=2 None"),

@@ -615,16 +615,14 @@ def test_the_printed_score_warns_by_name_where_it_vanishes_and_the_first_units_a
 @pytest.mark.parametrize("scoring", ["public-code", "printed-before", "absolute", "absolute-before"])
 def test_no_other_score_vanishes_or_warns(scoring):
     fed, last = skewed()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         fc.FedGSE(0.5, scoring=scoring).on(fed)
     method, r = gse_round(fed, last, fed.x0, scoring=scoring)
     assert all((s > 0).sum(1).gt(s.shape[1] / 2).all() for s in method.score(r, fed.neurons()))
 
 
 def test_without_batch_norm_the_printed_score_does_not_warn():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         fc.FedGSE(0.5, public=2, scoring="printed").on(federation())
 
 

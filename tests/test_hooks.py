@@ -296,8 +296,7 @@ def test_a_function_that_is_nearly_a_hook_is_told_of(fed):
     with pytest.warns(UserWarning, match=r"Mine.agregate is no hook .* rename it to aggregate") as told:
         fc.simulate(Mine(), fed, **RUN | {"rounds": 1})
     assert [one.filename for one in told if "no hook" in str(one.message)] == [__file__]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         fc.simulate(Helps(), fed, **RUN | {"rounds": 1})
 
 

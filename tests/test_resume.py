@@ -772,8 +772,7 @@ class FromAround(fc.Method):
 def test_a_rule_whose_numbers_around_it_changed_goes_on_with_a_warning(tmp_path, monkeypatch):
     fed = fc.quadratic(*h.problem())
     fc.simulate(FromAround(), fed, rounds=2, checkpoint_dir=tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         fc.simulate(FromAround(), fed, rounds=3, checkpoint_dir=tmp_path)
     monkeypatch.setitem(STRENGTH, "of", 2.0)
     with pytest.warns(UserWarning, match="mappings and objects .*by another rule.*resume=False"):
