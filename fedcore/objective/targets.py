@@ -42,14 +42,17 @@ def warn_of_outputs(function: Any, z: Tensor) -> None:
     """Warns where a loss of torch's takes logits and the model gives probabilities `z [B, C]`, or the other way about;
     torch computes a number from either."""
     takes_logits = function is None or function is F.cross_entropy or isinstance(function, nn.CrossEntropyLoss)
-    sums = z.detach().sum(1) if takes_logits else z.detach().exp().sum(1)
-    are_shares = bool((sums - 1).abs().max() < 1e-3)
-    if takes_logits and are_shares and bool((z >= 0).all()):
+    takes_logs = function is F.nll_loss or isinstance(function, nn.NLLLoss)
+    if z.dim() < 2 or not (takes_logits or takes_logs):
+        return
+    z = z.detach() if takes_logits else z.detach().exp()
+    are_shares = bool((z.sum(1) - 1).abs().max() < 1e-3 and (z >= 0).all())
+    if takes_logits and are_shares:
         warn(
             "the model gives probabilities, of which the cross-entropy takes a softmax once more, so that it learns "
             "slowly and its loss stays high; leave the softmax out of the model"
         )
-    elif (function is F.nll_loss or isinstance(function, nn.NLLLoss)) and not are_shares:
+    elif takes_logs and not are_shares:
         warn(
             f"loss={name(function)} takes log-probabilities, and the model gives other numbers; end the model with "
             "nn.LogSoftmax(1), or leave the loss out: the default is the cross-entropy of logits"
