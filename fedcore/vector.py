@@ -54,7 +54,7 @@ def _drawn(figure: Any) -> str:
     settings = {"svg.fonttype": "none", "svg.hashsalt": "fedcore", "image.composite_image": False}
     with rc_context(settings):
         FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
-    return out.getvalue()
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", out.getvalue())  # which XML cannot hold
 
 
 def _images(figure: Any) -> list[Any]:

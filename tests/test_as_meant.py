@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 import warnings
 
 import helpers as h
@@ -560,3 +562,51 @@ def test_models_and_losses_of_complex_numbers_are_refused():
     for start in (torch.zeros(111) * 1j, np.array(["1"] * 111), np.ma.masked_equal(np.zeros(111), 0)):
         with pytest.raises(ValueError, match=r"start holds|masked"):
             fed(start=start)
+
+
+# --- sources changed by hand, partitions that draw from elsewhere ---------------------------------------------------
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda s: {"train_y": s.train_y + 1}, "labels run from"),
+    (lambda s: {"train_y": s.train_y - 1}, "labels run from"),
+    (lambda s: {"train_y": s.train_y[:-1]}, "do not fit"), (lambda s: {"classes": 2}, "labels run from"),
+    (lambda s: {"train_x": np.ma.masked_greater(s.train_x, 9)}, "masked"),
+    (lambda s: {"train_x": s.train_x * np.nan}, "NaN"), (lambda s: {"test_x": s.test_x[:, :, :3]}, "differ in shape"),
+    (lambda s: {"test_x": s.test_x[:0], "test_y": s.test_y[:0]}, "test set is empty"),
+    (lambda s: {"train_owner": np.zeros(3)}, "one owner per sample"),
+    (lambda s: {"train_x": s.train_x[:9], "train_y": s.train_y[:9]}, "given=None"),
+])  # fmt: skip
+def test_a_source_whose_fields_were_replaced_is_checked_as_others_are(change, words):
+    source = fc.data.load((X, Y))
+    with pytest.raises(ValueError, match=words):
+        fed(dataclasses.replace(source, **change(source)))
+
+
+@pytest.mark.usefixtures("silent")
+def test_a_source_is_the_same_however_its_samples_are_held():
+    source = fc.data.load(((X, Y), (TX, TY)))
+    other = dataclasses.replace(source, train_x=torch.tensor(source.train_x), train_y=source.train_y.tolist())
+    assert fed(source).fingerprint() == fed(other).fingerprint() == fed().fingerprint()
+    pack = {"train_images": X, "train_labels": Y, "test_images": TX, "test_labels": TY}
+    with pytest.raises(ValueError, match="numbers and texts"):
+        fed(pack | {"train_owner": Y, "test_owner": TY.astype(str)})
+
+
+@pytest.mark.parametrize("drawn", [
+    lambda labels, clients, rng: np.random.permutation(len(labels)),  # noqa: NPY002
+    lambda labels, clients, rng: torch.randperm(len(labels)).numpy(),
+    lambda labels, clients, rng: np.random.default_rng().permutation(len(labels)),
+    lambda labels, clients, rng: np.array(random.sample(range(len(labels)), len(labels))),
+])  # fmt: skip
+def test_a_partition_that_draws_from_elsewhere_is_told_of(drawn):
+    def dealt(labels, clients, rng):
+        return np.array_split(drawn(labels, clients, rng), clients)
+
+    class Own:
+        def split(self, labels, clients, rng, owner):
+            return dealt(labels, clients, rng)
+
+    for partition in (dealt, Own()):
+        with pytest.warns(UserWarning, match="deals other samples when it is asked again"):
+            fed(partition=partition)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from urllib.parse import unquote
+
 import numpy as np
 import pytest
 import torch
 
 import fedcore as fc
+from fedcore import reproduce
 
 QUADRATIC = fc.quadratic(np.eye(3)[None].repeat(4, 0), np.ones((4, 3)))
 LONG = "x" * 5000
@@ -79,3 +83,20 @@ def test_clients_with_a_mask_are_refused():
     made = fc.federation((np.eye(8), np.arange(8) % 2), clients=3, model="logistic")
     with pytest.raises(ValueError, match="masked"):
         made.evaluate_clients(made.x0.expand(2, -1), np.ma.masked_equal([0, 1], 1))
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_letters_that_no_page_can_hold_stand_in_a_picture_as_unknown():
+    pytest.importorskip("matplotlib")
+    figure = run(rounds=2).plot()
+    figure.axes[0].set_title("red \x1b[31m\x00")
+    assert "red \ufffd[31m\ufffd" in unquote(str(fc.show(figure)._repr_mimebundle_()))
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "pipe"])
+def test_definitions_that_are_no_file_are_refused_and_not_read_for_ever(file, tmp_path, capsys):
+    if file == "pipe":
+        file = str(tmp_path / "pipe.py")
+        os.mkfifo(file)
+    assert reproduce.main(["list", "--definitions", file]) == 2
+    assert "cannot be read" in capsys.readouterr().err

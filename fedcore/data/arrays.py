@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -77,11 +78,15 @@ class Source:
         return self.train_y.ndim == 1 and self.train_y.dtype.kind in "iu"
 
     def copied(self) -> Source:
-        """The source with copies of its arrays."""
-        held = {k: np.array(v) for k, v in vars(self).items() if isinstance(v, np.ndarray)}
-        if self.validation is not None:
-            held["validation"] = tuple(None if part is None else np.array(part) for part in self.validation)
-        return replace(self, **held)
+        """The source with copies of its arrays, checked as others are: fields may have been replaced."""
+        x, owner = self.train_x, None if self.validation is None else self.validation[2]
+        layout = "text" if self.text else {2: "features", 3: "sequence"}.get(np.ndim(x), "channels_first")
+        names = ("classes", "train_owner", "test_owner", "domains", "by_client", "given")
+        held = {name: copy.copy(getattr(self, name)) for name in names}
+        if self.given is not None and (as_array(self.given) >= 0).sum() != len(x):
+            raise ValueError(f"{len(x)} training samples do not fit the source's given; use given=None")
+        validation = None if self.validation is None else (*self.validation[:2], copy.copy(owner))
+        return from_arrays(self.name, x, self.train_y, self.test_x, self.test_y, layout, True, validation, **held)
 
     def keeping(self, kept: np.ndarray) -> Source:
         """The source with these of its training samples alone, `[N]` bool."""
@@ -187,6 +192,9 @@ def from_arrays(
             raise ValueError(f"{key} has shape {owner.shape}, the labels {labels.shape}; give one owner per sample")
         if owner.dtype.kind not in "fiubUS" or (owner.dtype.kind == "f" and np.isnan(owner).any()):
             raise ValueError(f"{key} holds NaN or what is no number or text; give every sample an owner")
+    owners = [extra[key].dtype.kind in "US" for key in ("train_owner", "test_owner") if extra.get(key) is not None]
+    if len(set(owners)) > 1:
+        raise ValueError("train_owner and test_owner are numbers and texts; give both in one kind, or none is the same")
     if validation is not None:
         extra["validation"] = (shaped[2], ys[2], validation[2])
     return Source(name, x, ys[0], shaped[1], ys[1], classes, text=layout == "text", **extra)

@@ -33,7 +33,7 @@ from ..engine.mapped import maps
 from ..engine.trial import Trial, Unfit, computed, tried
 from ..engine.undisturbed import as_usual
 from ..engine.units import Neurons
-from ..identity import digest, last_computed, network
+from ..identity import digest, is_own, last_computed, network
 from ..models import Layout
 from .devices import available, first_line, warn_of_bfloat16
 from .targets import Metric, checked_loss, checked_metrics, measured, telling, warn_of_outputs
@@ -814,12 +814,10 @@ def federation(
     augment = augmentation(augment)
     if augment is not None:
         _augmentable(augment, source)
-    labels, owner = (None if part is None else part.copy() for part in (source.train_y, source.train_owner))
-    generator = rng.numpy_generator(seed, rng.PARTITION)
     try:
-        inspect.signature(partition.split).bind(labels, clients, generator, owner)
+        inspect.signature(partition.split).bind(*range(4))
         if isinstance(partition, Dealt):
-            inspect.signature(partition.function).bind(labels, clients, generator)
+            inspect.signature(partition.function).bind(*range(3))
     except TypeError as e:
         raise TypeError(
             f"partition={checks.brief(partition)} does not take what it is called with ({e}); use a function (labels, "
@@ -827,12 +825,23 @@ def federation(
         ) from None
     except ValueError:  # some callables tell no signature
         pass
-    parts = partition.split(labels, clients, generator, owner)  # labels and owner are theirs to change
+
+    def dealt() -> Any:
+        labels, owner = (None if part is None else part.copy() for part in (source.train_y, source.train_owner))
+        return partition.split(labels, clients, rng.numpy_generator(seed, rng.PARTITION), owner)  # theirs to change
+
+    parts = dealt()
     if isinstance(partition, Listed) and source.given is not None:
         rows = (source.given[part] for part in checked(parts, clients, len(source.given)))
         parts = [part[part >= 0] for part in rows]
     else:
         parts = checked(parts, clients, len(source.train_y), getattr(partition, "overlapping", False))
+        theirs = isinstance(partition, Dealt) or is_own(type(partition))
+        if theirs and not all(np.array_equal(a, as_array(b)) for a, b in zip(parts, dealt(), strict=False)):
+            checks.warn(
+                f"partition={checks.brief(partition)} deals other samples when it is asked again, so that seed= does "
+                "not decide which; draw them from the generator rng that it is given"
+            )
     kept = None
     if own_test is not None:
         source, parts, kept = keep_own(source, parts, own_test, seed)

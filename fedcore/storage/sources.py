@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .. import archives
+
 CATALOGUES = {"fedcore.algorithms"}  # modules that list names: a new entry changes no older result
 WITHOUT_RESULTS = {"fedcore.plots", "fedcore.progress", "fedcore.storage.sources"}  # they draw, or tell
 LEFT_OUT = CATALOGUES | WITHOUT_RESULTS
@@ -274,6 +276,7 @@ def _short(text: str) -> str:
 def readable(file: str | os.PathLike) -> str:
     """The text of a file; raises ValueError where it is missing or no Python, with the line."""
     try:
+        archives.regular(file)  # a pipe or a device may have no end
         text = Path(file).read_text(encoding="utf-8")
         ast.parse(text, str(file))
     except SyntaxError as e:
