@@ -100,3 +100,10 @@ def test_definitions_that_are_no_file_are_refused_and_not_read_for_ever(file, tm
         os.mkfifo(file)
     assert reproduce.main(["list", "--definitions", file]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["auto", "sequential"])
+def test_a_model_of_which_nothing_is_trained_is_refused(path):
+    frozen = torch.nn.Sequential(torch.nn.Linear(9, 2)).requires_grad_(False)
+    with pytest.raises(ValueError, match=r"no parameter of the model is trained.*requires_grad"):
+        fc.federation((np.eye(9), np.arange(9) % 2), clients=2, model=frozen, path=path)

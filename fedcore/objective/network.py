@@ -891,7 +891,12 @@ def on_network(
         raise ValueError(
             f"the model returns a {type(logits).__name__}; use a model that returns logits [B, classes] alone"
         )
-    if not logits.requires_grad and any(p.requires_grad for p in module.parameters()):
+    trained = [p.requires_grad for p in module.parameters()]
+    if trained and not any(trained):
+        raise ValueError(
+            "no parameter of the model is trained; set requires_grad=True for some, as module.requires_grad_() does"
+        )
+    if not logits.requires_grad and trained:
         raise ValueError(
             "the model's logits have no gradient by its parameters; return what torch computes from them, without "
             "detach(), torch.no_grad() or NumPy"
