@@ -13,14 +13,16 @@ import functools
 import hashlib
 import importlib.util
 import itertools
+import operator
 import os
+import random
 import re
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ _INSTALLED += [Path(spec.origin).parent for name in ("fedcore", "fedbook") if (s
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in _INSTALLED)
 _OF_EVERY_MODULE = {*vars(nn.Module()), "training"}
 _SPECIAL = ("__init__", "__post_init__", "__call__", "__getattr__", "__getitem__", "__len__")
+GENERATORS = random.Random | np.random.Generator | np.random.RandomState | torch.Generator
 _PLAIN = str | bytes | int | float | complex | None | torch.dtype | torch.device | range
 
 
@@ -109,15 +112,32 @@ class _Describer:
             return (value.fingerprint(),)
         if isinstance(value, ModuleType):
             return ()
+        if isinstance(value, GENERATORS | Iterator) and not is_own(type(value)):
+            return (state(value),)
         if hasattr(value, "__dict__") or is_own(type(value)):  # with what stands in slots
             return type(value), object.__getstate__(value)
-        return (re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)),)  # a date, a decimal number, a pattern
+        return (_without_address(value),)  # a date, a decimal number, a pattern
 
     def function(self, f: FunctionType) -> Iterable[Any]:
         """A function's code, defaults, and what it takes from around it."""
         used = {k: v for k, v in around(f).items() if self.containers or not _is_container(v)}
         used |= {f"its {k}": v for k, v in vars(f).items() if is_own(f) and k != "__wrapped__"}
         return f.__code__ if is_own(f) else None, f.__defaults__, f.__kwdefaults__, used
+
+
+def state(value: GENERATORS | Iterator) -> Any:
+    """Where a generator of random numbers, or an iterator, stands; of an iterator what it tells."""
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, torch.Generator):
+        return value.get_state().tolist()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.RandomState):
+        return value.get_state()
+    if isinstance(value, GeneratorType):
+        return value.gi_frame and (value.gi_frame.f_lasti, value.gi_frame.f_locals)
+    return _without_address(value), operator.length_hint(value, -1)
 
 
 def around(f: FunctionType) -> dict[str, Any]:
@@ -223,6 +243,10 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # a name that is not bound yet
         return None
+
+
+def _without_address(value: Any) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 def _name(value: Any) -> str:

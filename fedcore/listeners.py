@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import io
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -25,9 +27,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from . import checks
-from .identity import around, digest, is_own, stored_globals
+from . import checks, rng
+from .identity import GENERATORS, around, digest, is_own, stored_globals
 
+STATES = int | float | str | np.ndarray | Tensor | nn.Module | None | GENERATORS | Iterator
+PYTHONS = "Python's own generator"
 CURE = "let a function without arguments make one for each run, such as on_evaluate=lambda: Stop(2)"
 
 
@@ -85,17 +89,20 @@ def _watched(argument: str, f: Callable[..., Any], given: Callable[..., Any]) ->
     outside = _outside(f)
     if f is given and is_own(type(f)):
         outside["itself"] = lambda: f
-    if not outside:
-        return f
+    first = 0 if outside.pop(PYTHONS, None) else 1  # other threads may draw from Python's generator, as Dask's do
     before = {name: digest(read()) for name, read in outside.items()}
 
     @functools.wraps(f)
     def watched(*given: Any) -> Any:
+        states = rng.global_states()[first:]
         answer = f(*given)
-        if changed := [name for name, read in outside.items() if digest(read()) != before[name]]:
+        changed = [repr(name) for name, read in outside.items() if digest(read()) != before[name]]
+        if rng.global_states()[first:] != states:
+            changed.append("torch's, NumPy's or Python's global generator")
+        if changed:
             raise RuntimeError(
-                f"{argument}: {named(f)} wrote to {changed[0]!r}, which all runs would share in one process and none "
-                f"with another; {CURE}, or read the history"
+                f"{argument}: {named(f)} wrote to or drew from {changed[0]}, which all runs would share in one process "
+                f"and none with another; {CURE}, read the history, or draw from np.random.default_rng([seed, t])"
             )
         return answer
 
@@ -114,6 +121,8 @@ def _outside(f: Any) -> dict[str, Callable[[], Any]]:
     while todo:
         name, read = todo.pop()
         value = read()
+        if value is random:
+            found[PYTHONS] = read
         if id(value) in seen or isinstance(value, ModuleType):
             continue
         seen.add(id(value))
@@ -142,10 +151,9 @@ def _outside(f: Any) -> dict[str, Callable[[], Any]]:
                 parts = vars(value) if own and hasattr(value, "__dict__") else value
                 parts = parts.values() if isinstance(parts, dict) else parts
                 todo += [("", lambda v=v: v) for v in parts] if isinstance(parts, Iterable) and _is_plain(parts) else []
-            elif (
-                own or _is_plain(value) or isinstance(value, int | float | str | np.ndarray | Tensor | nn.Module | None)
-            ):
+            elif own or _is_plain(value) or (isinstance(value, STATES) and not isinstance(value, io.IOBase)):
                 found[name] = read
+            todo.append(("", lambda v=value: getattr(v, "__wrapped__", None)))  # of a cache
     return found
 
 

@@ -1,7 +1,10 @@
 """`fc.sweep`: settings times seeds, one tidy frame, nothing computed twice."""
 
+import functools
+import itertools
 import json
 import os
+import random
 import threading
 import time
 import warnings
@@ -424,6 +427,14 @@ def log():
     return rows.__setitem__
 
 
+DRAWS, PLAYS, TURNS = np.random.default_rng(0), random.Random(0), itertools.count()
+
+
+@functools.cache
+def kept(t):
+    return DRAWS.random()
+
+
 WRITERS = {
     "a global list": (lambda: to_a_global, "'LOG'"),
     "a global mapping": (lambda: counts, "'COUNT'"),
@@ -441,6 +452,11 @@ WRITERS = {
     "a new attribute of a class": (lambda: Sets(2), "'Sets'"),
     "what gives itself for a copy": (lambda: Alone(2), "'itself'"),
     "a decorator": (decorated, "'called'"),
+    "a generator of numbers": (lambda: lambda t, m: DRAWS.random() > 2, "'DRAWS'"),
+    "a generator of Python's": (lambda: lambda t, m: PLAYS.random() > 2, "'PLAYS'"),
+    "an iterator": (lambda: lambda t, m: next(TURNS) < 0, "'TURNS'"),
+    "a generator behind a cache": (lambda: (kept.cache_clear(), lambda t, m: kept(t) > 2)[1], "'DRAWS'"),
+    "NumPy's own generator": (lambda: lambda t, m: np.random.random() > 2, "global generator"),  # noqa: NPY002
     "a lambda around a maker's": (lambda: partial(nonlocal_counter()), "'left'"),
 }
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import random
 import re
 import types
 import warnings
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import models, rng
-from ..identity import codes, is_own
+from ..identity import GENERATORS, codes, is_own, state
 from .batch import Batch
 from .loss import PLAIN
 
@@ -35,7 +34,6 @@ SAMPLES = 3  # that a module is tried on
 STEPS = (1, 10, 1000)  # a state is tried this much further on
 SEED = 20_000  # of the generators during a trial
 CLOSE = 1e-4  # of the largest logit: float32 rounds to 1e-6
-GENERATORS = random.Random | np.random.Generator | np.random.RandomState | torch.Generator
 STATES = GENERATORS | int | float | complex | tuple | list | dict | deque | set | np.ndarray | Tensor
 CODE = type | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.ModuleType | nn.Module
 
@@ -85,9 +83,10 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
     with torch.enable_grad(), torch.inference_mode(False):
         run = _Run(module, x)
         before = _held(run.module)
-        evaluated, in_evaluation, written = run.call(False), any(run.drawn), dict(run.written)
+        evaluated, written = run.call(False), dict(run.written)
+        in_evaluation = any(run.draws(False))
         _one_row_a_sample(run, evaluated)
-        trained, drawn = run.call(True), run.drawn
+        trained, drawn = run.call(True), run.draws(True)
         if not isinstance(trained, Tensor):
             raise Unfit(
                 f"the model returns a {type(trained).__name__} in training, and logits in evaluation; use a model that "
@@ -114,15 +113,15 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
         mixes = bool(carried) or rows is None or not (any(drawn) or _close(trained, rows))
         takes_one = rows is not None and not bool(rows.isnan().any() and not trained.isnan().any())
     alone = "buffers that training carries" if carried else ""
-    alone = "random numbers of Python's or NumPy's generator" if any(drawn[1:]) else alone
+    alone = "random numbers of Python's or NumPy's generator" if drawn[1] else alone
     called, asleep = run.called()
-    return Trial(any(drawn), any(drawn[1:]), in_evaluation, mixes, carried, alone, called, takes_one, asleep)
+    return Trial(any(drawn), drawn[1], in_evaluation, mixes, carried, alone, called, takes_one, asleep)
 
 
 class _Run:
     """A copy of a module that is called from one state of its buffers and of the generators each time.
 
-    drawn: whether the last call moved torch's, Python's and NumPy's generator; written: buffers that calls have
+    drawn: whether the last call moved torch's generator, and Python's or NumPy's; written: buffers that calls have
     changed, but for batch norm's, which an evaluation collects anew.
     """
 
@@ -141,13 +140,23 @@ class _Run:
             owner, leaf = _place(self.module, name)
             owner._buffers[leaf] = value.clone()
         with rng.seeded(SEED, self.x.device):
-            before = _global_generators()
+            before = rng.global_states()
             out = self.module.train(training)((self.x if x is None else x).clone())
-            self.drawn = [not _equal(a, b) for a, b in zip(before, _global_generators(), strict=True)]
+            moved = [a != b for a, b in zip(before, rng.global_states(), strict=True)]
+            self.drawn = [any(moved[3:]), any(moved[:3])]
         for name, b in self.module.named_buffers():
             if not given and name not in self.statistics and not _equal(b, self.buffers.get(name)):
                 self.written[name] = b.detach().clone()
         return out.detach().clone() if isinstance(out, Tensor) else out
+
+    def draws(self, training: bool) -> list[bool]:
+        """Whether passes draw from torch's generator, and from Python's or NumPy's: where the last one did, others are
+        asked, as another thread may have drawn, too."""
+        drawn = self.drawn
+        for _ in range(2 * any(drawn)):
+            self.call(training)
+            drawn = [a and b for a, b in zip(drawn, self.drawn, strict=True)]
+        return drawn
 
     def called(self) -> tuple[tuple[str, ...], bool]:
         """The layers with parameters in the order of the forward pass, where that is not the module's own order; and
@@ -415,7 +424,7 @@ def _parts(value: Any) -> Iterable[Any]:
 def _print(value: Any, seen: set[int] | None = None) -> str:
     """Another text for another state; nothing of what has none, as functions and layers."""
     if isinstance(value, GENERATORS):
-        return repr(_state(value))
+        return repr(state(value))
     if isinstance(value, Tensor):
         value = value.detach().to_dense().cpu().resolve_conj().contiguous().view(-1).view(torch.uint8).numpy()
     if isinstance(value, np.ndarray) and value.dtype != object:
@@ -427,14 +436,6 @@ def _print(value: Any, seen: set[int] | None = None) -> str:
         seen.add(id(value))
         return f"{type(value).__name__}({', '.join(_print(part, seen) for part in _parts(value))})"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-
-
-def _state(value: GENERATORS) -> Any:
-    if isinstance(value, np.random.Generator):
-        return value.bit_generator.state
-    if isinstance(value, torch.Generator):
-        return value.get_state().tolist()
-    return value.getstate() if isinstance(value, random.Random) else value.get_state()
 
 
 def _draws(value: Any, seen: set[int]) -> bool:
@@ -466,11 +467,6 @@ def _close(a: Any, b: Any) -> bool:
 
 def _is_batch_norm(layer: nn.Module) -> bool:
     return isinstance(layer, nn.modules.batchnorm._BatchNorm)
-
-
-def _global_generators() -> tuple[Any, ...]:
-    """The states of torch's, Python's and NumPy's generators."""
-    return torch.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
 
 
 def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
