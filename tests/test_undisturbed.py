@@ -2,6 +2,7 @@
 which training data lie."""
 
 import copy
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -45,6 +46,20 @@ def test_threads_on_one_federation_leave_what_runs_one_after_another_leave(kind,
     alone = [run(fed, lr=lr).rows for lr in rates]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda lr: run(fed, lr=lr).rows, rates)) == alone
+
+
+def test_threads_on_one_federation_carry_the_buffers_of_their_own_runs():
+    norm = nn.utils.parametrizations.spectral_norm
+    torch.manual_seed(0)
+    fed = federation(nn.Sequential(norm(nn.Linear(6, 8)), nn.ReLU(), norm(nn.Linear(8, 8)), nn.ReLU(), nn.Linear(8, 3)))
+    rates, usual = [0.01, 0.05, 0.1, 0.2, 0.4, 0.8], sys.getswitchinterval()
+    alone = [run(fed, lr=lr).rows for lr in rates]
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            assert list(pool.map(lambda lr: run(fed, lr=lr).rows, rates)) == alone
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def test_threads_that_make_federations_get_the_weights_of_their_seeds():

@@ -379,6 +379,11 @@ class Engine:
         return torch.cat([self.batched.logits(Y[part], batch.rows(part)) for part in self._parts(Y, batch)])
 
     @in_turn
+    def carry(self, Y: Parameters, batch: Batch) -> Parameters:
+        """The buffers `[m, b]` that training carries, after a training pass over the batch from those in Y."""
+        return self.sequential.carry(Y, batch)
+
+    @in_turn
     def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None = None) -> list[Tensor]:
         """Activations at the named layers, `[m, B, channels, positions]` each, scalers off, batch norm on the batch.
 

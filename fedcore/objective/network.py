@@ -346,10 +346,10 @@ class Federation:
         if not self.engine.trial.carried:
             return None
         if plan.indices is not None:
-            return self.engine.sequential.carry(Y, self.batch(plan, k, slice(len(Y))))
+            return self.engine.carry(Y, self.batch(plan, k, slice(len(Y))))
         kept = Y[:, self.layout.carried].clone()
         for rows, _, batch in self._full_batches(plan, k, len(Y)):
-            kept[rows] = self.engine.sequential.carry(Y[rows], batch)
+            kept[rows] = self.engine.carry(Y[rows], batch)
         return kept
 
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
