@@ -238,3 +238,17 @@ def says(tab: Any) -> str:
 
 def slider(tab: Any, name: str) -> Any:
     return tab.locator(f"input[data-name='{name}']")
+
+
+def with_model(tab: Any, call: str, config: dict[str, Any], state: dict[str, Any]) -> None:
+    """Calls the widget of the page with a model, as a kernel would; `model` and `leave` stand in the page then."""
+    tab.evaluate(
+        f"""([config, state]) => {{
+            const values = {{config, state}}, listeners = [];
+            window.model = {{values, saved: 0, listeners, get: (k) => values[k], set: (k, v) => (values[k] = v),
+                save_changes: () => (model.saved += 1), on: (e, f) => listeners.push(f),
+                off: (e, f) => listeners.splice(listeners.indexOf(f), 1)}};
+            window.leave = core.widget.{call};
+        }}""",
+        [config, state],
+    )

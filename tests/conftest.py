@@ -45,3 +45,12 @@ def built_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (html / "index.html").exists():
             book.render(html)
     return html
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A running Chromium; what asks for it is skipped where there is none."""
+    from browser import chromium
+
+    with chromium() as running:
+        yield running

@@ -564,6 +564,18 @@ class DFedGAM(DFedAvg):
 # --- section 5 --------------------------------------------------------------------------------------------------------
 
 
+def entries_of_layers(net: nn.Module) -> list[int]:
+    """Entries of each layer with weights, and of the norm behind it."""
+    layers: list[int] = []
+    for module in net.modules():
+        own = sum(p.numel() for p in module.parameters(recurse=False))
+        if isinstance(module, NORMS):
+            layers[-1] += own
+        elif own:
+            layers.append(own)
+    return layers
+
+
 class FedBN(Loop):
     def start(self):
         norm = [
@@ -589,13 +601,7 @@ class FedBN(Loop):
 
 class FedALA(Loop):
     def start(self):
-        layers: list[int] = []  # entries of each layer with weights, and of the norm behind it
-        for module in self.net.modules():
-            own = sum(p.numel() for p in module.parameters(recurse=False))
-            if isinstance(module, NORMS):
-                layers[-1] += own
-            elif own:
-                layers.append(own)
+        layers = entries_of_layers(self.net)
         self.top = len(self.x) - sum(layers[len(layers) - self.hp.layers :])
         self.theta, self.W, self.visits = {}, {}, [0] * self.n
 
@@ -648,13 +654,7 @@ class FedPer(Loop):
     """The head as a list of its own per client; in x it is the mean of the cohort's, for evaluation."""
 
     def start(self):
-        layers: list[int] = []  # entries of each layer with weights, and of the norm behind it
-        for module in self.net.modules():
-            entries = sum(p.numel() for p in module.parameters(recurse=False))
-            if isinstance(module, NORMS):
-                layers[-1] += entries
-            elif entries:
-                layers.append(entries)
+        layers = entries_of_layers(self.net)
         self.body = sum(layers[: len(layers) - self.hp.layers])
         self.heads = [self.x[self.body :] for _ in range(self.n)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from browser import DESKTOP, HEAD, PHONE, check_shown, chromium, drive, expected, opened, shown, stored
+from browser import DESKTOP, HEAD, PHONE, check_shown, drive, expected, opened, shown, stored
 
 from fedcore import plots, widgets
 
@@ -29,12 +29,6 @@ def steps(n, fixed):
     figure, ax = plots.figure(4, 2)
     ax.bar(range(3), [min(n, 2), 1, 3])  # the last two frames look alike
     return figure, {"n": n * fixed}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
 
 
 HOSTILE = r"""<p>\(a^2\) \(\href{javascript:document.title='run'}{x}\)

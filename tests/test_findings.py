@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from browser import PHONE, chromium, opened
+from browser import HEAD, PHONE, opened
 from torch import nn
 
 import fedcore as fc
@@ -432,15 +432,6 @@ def test_a_table_that_cannot_be_filtered_is_refused(frame):
         pages.filtered(pd.DataFrame([range(9)]), "c")
     with pytest.raises(ValueError, match="has no rows"):
         pages.filtered(frame[:0], "c")
-
-
-HEAD = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,18 +6,11 @@ import types
 import numpy as np
 import pytest
 import torch
-from browser import HEAD, NAMELESS, chromium, opened, says, slider, state
+from browser import HEAD, NAMELESS, opened, says, slider, state, with_model
 
 import fedcore as fc
 from fedcore import live, playing
 from fedcore.playing import Playground
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
-
 
 # ------------------------------------------------------------------------------------------------ the same numbers
 
@@ -321,16 +314,7 @@ def test_the_widget_face_follows_its_model_and_tells_it_what_a_hand_does(browser
     (tmp_path / "core.html").write_text(f"{CORE}<style>{Playground.style()}</style><body>", "utf-8")
     with opened(browser, tmp_path / "core.html") as tab:
         tab.wait_for_function("window.core")
-        tab.evaluate(
-            """([config, state]) => {
-                const values = {config, state}, listeners = [];
-                window.model = {values, saved: 0, listeners, get: (k) => values[k], set: (k, v) => (values[k] = v),
-                    save_changes: () => (model.saved += 1), on: (e, f) => listeners.push(f),
-                    off: (e, f) => listeners.splice(listeners.indexOf(f), 1)};
-                window.leave = core.widget.render({model, el: document.body});
-            }""",
-            [pg.config(), pg.state],
-        )
+        with_model(tab, "render({model, el: document.body})", pg.config(), pg.state)
         assert tab.locator("figcaption").inner_text() == "<i>live</i>"
         tab.locator(".pg-start").press("ArrowRight")
         slider(tab, "local_steps").fill("20")
@@ -360,16 +344,7 @@ def test_a_figure_stands_without_its_model_follows_it_while_it_is_there_and_outl
         tab.wait_for_function("window.core")
         tab.locator(".pg-start").press("ArrowRight")
         assert tab.get_by_role("button", name="Link").count() == 0, "a notebook's address names no picture"
-        tab.evaluate(
-            """([config, state]) => {
-                const values = {config, state}, listeners = [];
-                window.model = {values, saved: 0, listeners, get: (k) => values[k], set: (k, v) => (values[k] = v),
-                    save_changes: () => (model.saved += 1), on: (e, f) => listeners.push(f),
-                    off: (e, f) => listeners.splice(listeners.indexOf(f), 1)};
-                window.leave = core.widget.initialize({model});
-            }""",
-            [pg.config() | {"key": "k"}, pg.state | {"lr": 0.05}],
-        )
+        with_model(tab, "initialize({model})", pg.config() | {"key": "k"}, pg.state | {"lr": 0.05})
         tab.clock.run_for(300)
         assert (state(tab)["lr"], state(tab)["start"]) == (0.05, pg.start), "the kernel's state holds"
         tab.locator(".pg-start").press("ArrowRight")

@@ -4,18 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from browser import HEAD, NAMELESS, chromium, opened, says, slider, state
+from browser import HEAD, NAMELESS, opened, says, slider, state, with_model
 
 import fedcore as fc
 from fedcore import live, submodel_playing
 from fedcore.submodel_playing import CLASSES, METHODS, SIDES, SubmodelPlayground
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
-
 
 # ------------------------------------------------------------------------------------------------ the same numbers
 
@@ -354,16 +347,7 @@ def test_both_playgrounds_live_on_one_page_of_the_book(browser, tmp_path):
 
 def test_the_widget_face_follows_its_model_and_says_what_a_hand_does(core):
     pg = fc.submodel_playground(caption="<i>live</i>")
-    core.evaluate(
-        """([config, state]) => {
-            const values = {config, state}, listeners = [];
-            window.model = {values, saved: 0, listeners, get: (k) => values[k], set: (k, v) => (values[k] = v),
-                save_changes: () => (model.saved += 1), on: (e, f) => listeners.push(f),
-                off: (e, f) => listeners.splice(listeners.indexOf(f), 1)};
-            window.leave = core.widget.render({model, el: document.body});
-        }""",
-        [pg.config(), pg.state],
-    )
+    with_model(core, "render({model, el: document.body})", pg.config(), pg.state)
     assert core.locator("figcaption").inner_text() == "<i>live</i>"
     slider(core, "ratio").fill("0.75")
     core.clock.run_for(300)
