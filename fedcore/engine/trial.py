@@ -82,7 +82,7 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
     x = x[:SAMPLES] if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))  # batch norm has no variance of one
     with torch.enable_grad(), torch.inference_mode(False):
         run = _Run(module, x)
-        before = _held(run.module)
+        before = _held(run.module, kept=True)
         evaluated, written = run.call(False), dict(run.written)
         in_evaluation = any(run.draws(False))
         _one_row_a_sample(run, evaluated)
@@ -232,7 +232,7 @@ def _evaluations_change_nothing(run: _Run, written: Mapping[str, Tensor], evalua
 def _keeps_nothing_else(run: _Run, before: Mapping[Any, _Held]) -> None:
     """Unfit where a pass wrote to a parameter, drew from a generator of the user's own, or changed what later passes
     read, be it an attribute, an object or a list in one, or a variable outside of the module."""
-    for where, now in _held(run.module).items():
+    for where, now in _held(run.module, kept=False).items():
         old = before.get(where)
         if old and old.print == now.print:
             continue
@@ -331,14 +331,19 @@ GONE = object()  # where a name is not bound, not yet or no longer
 
 
 class _Held:
-    """What stands at a place, `owner[key]` or `owner.key`: a copy, its print, and whether it is or holds a generator;
-    name: how to call it."""
+    """What stands at a place, `owner[key]` or `owner.key`: its print and, where it is kept, a copy; name: how to call
+    it."""
 
-    def __init__(self, owner: Any, key: str, name: str) -> None:
+    def __init__(self, owner: Any, key: str, name: str, kept: bool) -> None:
         self.owner, self.key, self.name = owner, key, name
         there = _now(owner, key)
-        (self.value,) = _copies(there) or [there]
-        self.print, self.draws, self.parameter = _print(there), _draws(there, set()), isinstance(there, nn.Parameter)
+        self.value = (_copies(there) or [there])[0] if kept else None
+        self.print, self.parameter = _print(there), isinstance(there, nn.Parameter)
+
+    @property
+    def draws(self) -> bool:
+        """Whether a generator stands there."""
+        return _draws(_now(self.owner, self.key), set())
 
     def put(self, value: Any) -> None:
         """Let this stand there."""
@@ -350,14 +355,14 @@ class _Held:
             self.owner[self.key] = value
 
 
-def _held(module: nn.Module) -> dict[Any, _Held]:
+def _held(module: nn.Module, kept: bool) -> dict[Any, _Held]:
     """What passes may write to beside buffers: parameters, attributes of layers, and of the user's code what stands in
     its classes and what its functions take from around them, variables of a closure and globals."""
     found: dict[Any, _Held] = {}
     usual, code, seen = vars(nn.Module()), [], set()
 
     def add(owner: Any, key: str, name: str) -> None:
-        found[id(owner), key] = _Held(owner, key, name)
+        found[id(owner), key] = _Held(owner, key, name, kept)
 
     for at, layer in module.named_modules():
         dot, kind = f"{at}." if at else "", type(layer).__name__
