@@ -48,8 +48,8 @@ def pretended_gpu(free: float = 1e12) -> Iterator[None]:
         # else autocast, which asks for a driver, would be switched off with a warning, and bfloat16 would not be tried
         mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False),
         mock.patch("torch.cuda.is_bf16_supported", return_value=True),
-        mock.patch("torch.cuda.get_rng_state", lambda device: torch.zeros(16, dtype=torch.uint8)),
-        mock.patch("torch.cuda.set_rng_state", lambda state, device: None),
+        mock.patch("torch.cuda.get_rng_state", return_value=torch.zeros(16, dtype=torch.uint8)),
+        mock.patch("torch.cuda.set_rng_state", return_value=None),
     ]
     with contextlib.ExitStack() as stack:
         for patch in patches:
