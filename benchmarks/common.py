@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import fedcore as fc
-from fedcore.experiments import provenance
+from fedbook.results import provenance
 from fedcore.storage import sources
 
 

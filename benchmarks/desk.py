@@ -38,13 +38,13 @@ from torch import Tensor, nn
 from torch.autograd.profiler import record_function
 
 import fedcore as fc
+from fedbook.results import provenance
+from fedbook.studies.from_spec import build_model
+from fedbook.studies.training import packed
 from fedcore import rng
 from fedcore.data.batches import Plan
 from fedcore.engine import Engine, choose
 from fedcore.engine.mapped import maps
-from fedcore.experiments import provenance
-from fedcore.experiments.building import build_model
-from fedcore.experiments.training import packed
 from fedcore.storage import sources
 
 

@@ -37,9 +37,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedcore as fc
+from fedbook.results import provenance
 from fedcore import rng
 from fedcore.engine import replay
-from fedcore.experiments import provenance
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools import pretend_gpu

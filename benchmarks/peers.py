@@ -32,9 +32,9 @@ from statistics import median
 import numpy as np
 from common import arguments, record
 
+from fedbook.show.benchmarked import PEERS
 from fedcore import models, rng
 from fedcore.data import sources
-from fedcore.experiments.benchmarked import PEERS
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "runners"))

@@ -8,11 +8,15 @@
 Importing needs torch and numpy only; everything else is imported where it is used.
 """
 
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
 from . import algorithms, distributed, models, probes, submodels, topology
+from ._moved import Moved
 from .algorithms import *  # noqa: F403  (the methods, by the names that this room gives)
 from .algorithms import Round
-from .checkpoint import CheckpointError
-from .citations import cite
+from .algorithms.listing import Shown, shown
 from .data import (
     IID,
     ByOwner,
@@ -23,17 +27,29 @@ from .data import (
     Shards,
 )
 from .history import Diverged, History
-from .listing import Shown, shown
-from .objective.network import Federation, federation
+from .objective.federation import Federation
+from .objective.making import federation
 from .objective.quadratic import Quadratic, quadratic
-from .playing import playground
 from .round import one_round, start
 from .run import simulate
-from .submodel_playing import submodel_playground
+from .storage.checkpoint import CheckpointError
 from .sweeping import SweepFailed, sweep
 from .together import simulate_many
 from .topology import Complete, DirectedRandom, Exponential, Graph, Matrix, RandomRegular, Ring, Torus
-from .widgets import explore, show
+
+if TYPE_CHECKING:
+    from fedbook.documents.citations import cite
+    from fedbook.live.playground import playground
+    from fedbook.live.submodel_playground import submodel_playground
+    from fedbook.pictures.widgets import explore, show
+
+_OF_THE_BOOK = {  # imported when they are first asked for
+    "cite": "fedbook.documents.citations",
+    "explore": "fedbook.pictures.widgets",
+    "playground": "fedbook.live.playground",
+    "show": "fedbook.pictures.widgets",
+    "submodel_playground": "fedbook.live.submodel_playground",
+}
 
 __version__ = "0.1.0"
 
@@ -45,3 +61,17 @@ __all__ = [
     "federation", "models", "one_round", "playground", "probes", "quadratic", "show", "shown", "simulate",
     "simulate_many", "start", "submodel_playground", "submodels", "sweep", "topology",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_THE_BOOK:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(importlib.import_module(_OF_THE_BOOK[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_THE_BOOK})
+
+
+sys.meta_path.append(Moved())

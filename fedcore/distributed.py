@@ -42,8 +42,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import checks
-from .progress import say
+from .support import checks
+from .support.progress import say
 
 
 class Stopped(RuntimeError):

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from . import checks
 from .algorithms.method import Method
-from .extras import needs
+from .support import checks
+from .support.extras import needs
 
 Row = tuple[int, str, int | None, float]
 BY_CLIENT = ("own_accuracy", "accuracy", "own_loss", "loss")  # the first that there is tells how clients fare
@@ -144,7 +144,7 @@ class History:
 
     def plot(self, metric: str | None = None, ax: Any = None) -> Any:
         """A metric against rounds (a matplotlib Figure); the default is accuracy, or loss where there is none."""
-        from . import plots
+        from fedbook.pictures import plots
 
         if ax is not None and not hasattr(ax, "figure"):
             raise TypeError(f"ax={checks.brief(ax)}; use matplotlib axes, or None for a new figure")

@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from . import checks, rng
-from .identity import GENERATORS, around, digest, is_own, stored_globals
+from . import rng
+from .storage.identity import GENERATORS, around, digest, is_own, stored_globals
+from .support import checks
 
 STATES = int | float | str | np.ndarray | Tensor | nn.Module | None | GENERATORS | Iterator
 PYTHONS = "Python's own generator"

@@ -11,16 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checks, hooks
+from .algorithms import contract
 from .algorithms.method import AGGREGATE, BROADCAST, DIRECTION, Method, Round
 from .engine import OneSample
 from .engine.descent import clipped
 from .engine.undisturbed import as_usual
-from .memory import Drawn, Place, State
-from .objective.network import Federation
+from .objective.federation import Federation
 from .objective.protocol import Objective
 from .objective.quadratic import Quadratic
+from .rows.place import Place
+from .rows.state import Drawn, State
 from .settings import Settings, alone, check_batches, check_method
+from .support import checks
 
 Watch = Callable[[Round, Tensor], None]
 
@@ -68,7 +70,7 @@ def check_both(method: Method, fed: Objective) -> None:
 def on(method: Method, fed: Objective) -> Objective:
     """The federation as a method needs it; raises TypeError as `check_both`."""
     check_both(method, fed)
-    return hooks.on(method, fed, FEDERATIONS)
+    return contract.on(method, fed, FEDERATIONS)
 
 
 @checks.arguments
@@ -123,10 +125,10 @@ def play(
     )  # fmt: skip
 
     try:
-        with hooks.unchanged(method, "prepare", r):
+        with contract.unchanged(method, "prepare", r):
             r = place.prepare(method, r, drawn)
-        with hooks.unchanged(method, "broadcast", r):
-            Y = place.iterates(hooks.broadcast(method, r.in_hook(BROADCAST)), r.m)
+        with contract.unchanged(method, "broadcast", r):
+            Y = place.iterates(contract.broadcast(method, r.in_hook(BROADCAST)), r.m)
         for small, y in place.pieces(r, Y):
             local_steps(method, small, y, watch)
     except OneSample as e:  # the engine knows no clients
@@ -135,7 +137,7 @@ def play(
         if not len(lone):
             raise
         raise OneSample(alone(lone[0], fed, work, t)) from e
-    with hooks.unchanged(method, "aggregate", r, Y):
+    with contract.unchanged(method, "aggregate", r, Y):
         new = place.aggregate(method, r.in_hook(AGGREGATE), Y, drawn, state)
     new = _kept(fed, r, Y, new)
     return place.put(state, new, drawn, t), Seen(r, Y, drawn)
@@ -175,8 +177,8 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         if watch is not None:
             watch(seen, y)
         seen.draws = itertools.count()
-        with hooks.unchanged(method, "direction", seen, y):
-            v = hooks.direction(method, method.direction(G, y, seen), y)
+        with contract.unchanged(method, "direction", seen, y):
+            v = contract.direction(method, method.direction(G, y, seen), y)
         kept = r.objective.carry(y, r.plan, k) if places else None
         if kept is not None:
             v = v.clone()

@@ -14,17 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checkpoint, checks, distributed, hooks, listeners
+from . import distributed, listeners
+from .algorithms import contract
 from .algorithms.method import Method, Round
 from .engine.undisturbed import as_usual
 from .history import BY_CLIENT, Diverged, History, Row, over_clients
-from .identity import digest
-from .memory import Place, chunk_size
-from .objective.network import Federation
+from .objective.federation import Federation
 from .objective.protocol import Objective
-from .progress import Bar, shows
 from .round import Seen, check_both, on, play
+from .rows.chunks import chunk_size
+from .rows.place import Place
 from .settings import Amounts, BatchSize, Cohort, Settings, Weighting, check_batches
+from .storage import checkpoint
+from .storage.identity import digest
+from .support import checks
+from .support.progress import Bar, shows
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 OnEvaluate = Callable[[int, dict[str, float]], bool | None]
@@ -506,7 +510,7 @@ class Run:
             own = (
                 None
                 if self.personal == "local"
-                else hooks.personal(self.method, self.state, fed.layout, (len(clients), fed.d))
+                else contract.personal(self.method, self.state, fed.layout, (len(clients), fed.d))
             )
             X = x.expand(len(clients), -1) if own is None else own
         metrics = fed.evaluate_clients(X, clients) if len(clients) else {}  # of a process without clients

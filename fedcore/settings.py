@@ -14,12 +14,14 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from . import checks, hooks, rng
+from . import rng
+from .algorithms import contract
 from .algorithms.method import Method, Work
-from .checks import Within
 from .data.arrays import as_array
 from .engine import OneSample
 from .objective.protocol import Objective
+from .support import checks
+from .support.checks import Within
 
 HOOKS = (
     "on", "start", "client_start", "local_work", "prepare", "broadcast", "direction", "aggregate", "personal", "cost",
@@ -135,7 +137,7 @@ class Settings:
         """The local work of round t and its cohort, as the method takes it."""
         lr = (self.lr[t] if isinstance(self.lr, ByRound) else self.lr) * self.lr_decay**t
         epochs, steps = (_amount_of(amount, t, cohort) for amount in (self.local_epochs, self.local_steps))
-        return hooks.local_work(method, Work(t, lr, self.momentum, epochs, steps, self.batch_size), len(cohort))
+        return contract.local_work(method, Work(t, lr, self.momentum, epochs, steps, self.batch_size), len(cohort))
 
     def named(self) -> dict[str, Any]:
         """The settings by name, one that is a function of the round as {"by round": its values}."""
@@ -269,7 +271,7 @@ def check_method(method: Any) -> None:
                 f"{type(method).__name__}.{name} does not take what it is called with ({e}); "
                 f"write def {name}({', '.join(['self', *wanted])})"
             ) from None
-    for kind in (k for k in type(method).__mro__ if not k.__module__.startswith("fedcore") and k not in _TOLD):
+    for kind in (k for k in type(method).__mro__ if not checks.is_ours(k) and k not in _TOLD):
         _TOLD.add(kind)
         for name in (n for n, v in vars(kind).items() if callable(v) and not hasattr(Method, n)):
             near = difflib.get_close_matches(name, set(HOOKS) - vars(kind).keys(), 1, 0.85)

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import checks
 from .engine.units import WHOLE, Axis, Neurons, kept
 from .models import MODELS, Heads, Layout, Scaler
+from .support import checks
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,17 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from . import archives, checks, listeners, rng, run
-from .checkpoint import CheckpointError, atomic
+from . import listeners, rng, run
 from .data.arrays import as_array
-from .extras import needs
 from .history import Diverged
-from .identity import digest
 from .objective.protocol import Objective
-from .progress import Bar, shows, streams
 from .round import FEDERATIONS
+from .storage import archives
+from .storage.checkpoint import CheckpointError, atomic
+from .storage.identity import digest
+from .support import checks
+from .support.extras import needs
+from .support.progress import Bar, shows, streams
 from .together import AT_ONCE
 
 ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from . import checks, listeners, run
+from . import listeners, run
 from .history import Diverged, History
 from .objective.protocol import Objective
-from .progress import Bar, shows
 from .round import FEDERATIONS
+from .support import checks
+from .support.progress import Bar, shows
 
 AT_ONCE = Annotated[int, checks.Within(1, 10_000, hint="or None")]
 RUNS = checks.Kind(lambda runs: isinstance(runs, list | tuple), "a list of mappings, the arguments of each run")

@@ -19,9 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import checks, rng, room
+from . import rng
 from .data.arrays import as_array
-from .identity import digest, is_own
+from .storage.identity import digest, is_own
+from .support import checks, memory
 
 Lists = tuple[np.ndarray, np.ndarray]
 """Neighbours `[n, k]` and their weights `[n, k]`; a client stands in its own list, an index may stand there twice."""
@@ -43,7 +44,7 @@ class Mixing:
         """W `[n, n]`."""
         n = len(self.indices)
         size, device = n * n * self.weights.element_size(), self.weights.device
-        room.check(size, device, f"the numbers of W [{n:,}, {n:,}]", "fewer clients, or W @ Y")
+        memory.check(size, device, f"the numbers of W [{n:,}, {n:,}]", "fewer clients, or W @ Y")
         W = self.weights.new_zeros(n, n)
         return W.scatter_add_(1, self.indices, self.weights)
 
@@ -439,7 +440,7 @@ def _circle(n: int, offsets: Sequence[int]) -> Lists:
 def _check(n: int, k: int) -> None:
     """MemoryError where the lists of k neighbours of n clients, a number and a weight each, do not fit."""
     remedy = "fewer clients, or a topology of fewer neighbours, such as fc.Exponential()"
-    room.check(16 * n * k, torch.device("cpu"), f"the lists of {k:,} neighbours for each of {n:,} clients", remedy)
+    memory.check(16 * n * k, torch.device("cpu"), f"the lists of {k:,} neighbours for each of {n:,} clients", remedy)
 
 
 def _metropolis(n: int, pairs: np.ndarray) -> Lists:

@@ -135,9 +135,9 @@ def stored(page: str) -> list[Expected]:
 
 def expected(explorer: Any) -> Expected:
     """The same from an `Explorer` in Python."""
-    from fedcore import vector
+    from fedbook.pictures import svg
 
-    uris = [vector.uri(drawn.wide) for drawn in explorer.pictures]
+    uris = [svg.uri(drawn.wide) for drawn in explorer.pictures]
     frames = tuple(
         {"picture": uris[f.picture], "alt": f.alt, "numbers": [list(pair) for pair in f.numbers.items()]}
         for f in explorer.frames

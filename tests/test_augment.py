@@ -54,7 +54,7 @@ def test_what_a_client_sees_depends_on_seed_round_client_and_step_alone(augment,
     assert not torch.equal(wanted.params, fc.simulate(fc.SCAFFOLD(), plain, **run).params)
     for other in (fed(augment, path="sequential"), fed(augment, path="batched"), fed(augment, block=1)):
         h.close(fc.simulate(fc.SCAFFOLD(), other, **run).params, wanted.params, 1e-9)
-    monkeypatch.setattr("fedcore.memory.free", lambda device: 40_000)
+    monkeypatch.setattr("fedcore.support.memory.free", lambda device: 40_000)
     with pytest.warns(UserWarning, match="at a time"):
         chunked = fc.simulate(fc.SCAFFOLD(), whole, **run)
     h.close(chunked.params, wanted.params, 1e-9)

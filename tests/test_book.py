@@ -14,7 +14,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from fedcore import pages
+from fedbook import pages
 from tools import book, expect, small, sphinx_fedcore
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -212,8 +212,8 @@ def test_figures_are_numbered_before_their_captions_with_an_anchor_each():
 
 def skeleton(root):
     """What a book needs beside its pages."""
-    for name in ("_config.yml", "fedcore/references.bib", "tools/sphinx_fedcore.py"):
-        (root / name).parent.mkdir(exist_ok=True)
+    for name in ("_config.yml", "fedbook/documents/references.bib", "tools/sphinx_fedcore.py"):
+        (root / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, root / name)
     shutil.copytree(ROOT / "book" / "assets", root / "book" / "assets")
     (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\n")
@@ -331,9 +331,9 @@ def test_theorem_labels_are_found_in_both_spellings():
     assert labels(text) == ["thm-a", "thm-b"]
 
 
-def test_each_name_of_the_notation_table_exists_in_fedcore():
+def test_each_name_of_the_notation_table_exists_in_the_packages():
     known = set()
-    for path in (ROOT / "fedcore").glob("**/*.py"):
+    for path in (*ROOT.glob("fedcore/**/*.py"), *ROOT.glob("fedbook/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             known |= {
                 getattr(node, field)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from browser import DESKTOP, HEAD, PHONE, check_shown, drive, expected, opened, shown, stored
 
-from fedcore import plots, widgets
+from fedbook.pictures import plots, widgets
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedcore import vector
-from fedcore.experiments import Cell, batch, cells, claims, judge, show
-from fedcore.experiments import table as definitions
-from fedcore.experiments.cells import identity
-from fedcore.experiments.claims import Claim
+from fedbook import Cell, show
+from fedbook.pictures import svg
+from fedbook.results import batch, cells
+from fedbook.results import table as definitions
+from fedbook.results.cells import identity
+from fedbook.verdicts import claims, judge
+from fedbook.verdicts.claims import Claim
 from tools import book
 
 CLAIM = Claim(
@@ -159,7 +161,7 @@ def test_the_longest_labels_of_all_claims_leave_a_phone_room_for_the_picture():
     )[-20:]
     figure, _ = show._dots([show.Line(label, judge.decide([gap])[0], 0) for label in longest])
     with warnings.catch_warnings(action="error"):  # matplotlib warns where axes are left without room
-        vector.svg(figure, phone=True)
+        svg.svg(figure, phone=True)
 
 
 def test_a_forest_shows_every_question_with_its_answer(stored):

@@ -20,9 +20,10 @@ from setuptools import find_packages
 from torch import nn
 
 import fedcore as fc
-from fedcore import checks, memory
 from fedcore.algorithms import Submodel
 from fedcore.engine import Engine
+from fedcore.rows import host
+from fedcore.support import checks
 
 
 @functools.cache
@@ -529,14 +530,14 @@ def test_every_public_name_is_documented(name):
 def test_the_installed_package_has_every_room():
     root = Path(__file__).resolve().parent.parent
     rule = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
-    rooms = {".".join(p.parent.relative_to(root).parts) for p in (root / "fedcore").rglob("*.py")}
+    rooms = {".".join(p.parent.relative_to(root).parts) for p in root.glob("fed*/**/*.py")}
     assert set(find_packages(str(root), include=rule["include"])) == rooms
 
 
 def test_client_states_too_large_for_the_device_live_in_host_memory_and_give_the_same(monkeypatch):
     fed, method = make("network"), fc.FedDC(0.3)
     usual = run(method, fed)
-    monkeypatch.setattr(memory, "room_for_states", lambda device: 0)
+    monkeypatch.setattr(host, "room_for_states", lambda device: 0)
     with pytest.warns(UserWarning, match=r"h_i, c_i of FedDC take .* GB \(5 clients x .* parameters\).*host memory"):
         moved = run(method, fed)
     assert same(usual, moved)

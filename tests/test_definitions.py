@@ -7,12 +7,13 @@ import os
 
 import pytest
 
-from fedcore import reproduce
-from fedcore.experiments import batch, cells, files
-from fedcore.experiments import table as definitions
-from fedcore.experiments.batch import Place
-from fedcore.experiments.building import build_federation
-from fedcore.experiments.provenance import SOURCES, Sources, roots
+from fedbook import reproduce
+from fedbook.results import batch, cells
+from fedbook.results import table as definitions
+from fedbook.results.batch import Place
+from fedbook.results.provenance import SOURCES, Sources, roots
+from fedbook.studies import user_files
+from fedbook.studies.from_spec import build_federation
 
 RUN = {"rounds": 2, "lr": 0.1, "local_steps": 2}
 METHOD = """
@@ -55,7 +56,7 @@ FED = {
 }  # fmt: skip
 SPEC = {"study": "simulate", "method": ["parts/user.py:FedHalf", {"share": 0.5}], "federation": FED, "run": RUN}
 TABLE = """
-from fedcore.experiments import Cell, Table
+from fedbook import Cell, Table
 
 SPEC = {spec!r}
 OTHER = {{**SPEC, "method": ["FedAvg", {{}}], "federation": {{"source": "digits", "clients": 3, "model": "logistic"}}}}
@@ -142,7 +143,7 @@ def test_a_batch_says_how_many_cells_that_stood_are_older_than_an_edited_rule(fo
 
     def run(*words):
         definitions._added.clear()
-        files._load.cache_clear()  # as in a process that starts now
+        user_files._load.cache_clear()  # as in a process that starts now
         SOURCES._digests.clear()
         assert reproduce.main([*given, *words]) == 0
         return capsys.readouterr().out
@@ -226,7 +227,7 @@ def test_a_cell_whose_file_is_broken_fails_alone_and_keeps_what_is_stored(folder
     assert reproduce.main(given) == 0
     stored = (folder / "results" / "quick" / "trial" / "half.json").read_bytes()
     (folder / "parts" / "user.py").write_text(METHOD + "\ndef broken(:\n")
-    files._load.cache_clear()  # as in a process that starts now
+    user_files._load.cache_clear()  # as in a process that starts now
     definitions._added.clear()
     assert reproduce.main([*given, "--seeds", "2"]) == 1
     out, err = capsys.readouterr()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcore.experiments.table import tables
+from fedbook.results.table import tables
 
 ROOT = Path(__file__).resolve().parents[1]
 

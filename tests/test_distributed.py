@@ -24,9 +24,10 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore import distributed, memory
-from fedcore import reproduce as command
-from fedcore.algorithms.platform import PlatformSCAFFOLD
+from fedbook import reproduce as command
+from fedbook.measures.platform import PlatformSCAFFOLD
+from fedcore import distributed
+from fedcore.rows.place import Place
 from tools.processes import fork, runs, until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,7 +87,7 @@ CHAIN = {1: 1, 2: 3, 4: 5}  # processes -> rounds after which they stop
 TABLE = """
 import torch
 from fedcore import distributed
-from fedcore.experiments import Cell, Table, studies
+from fedbook import Cell, Table, studies
 
 
 def flaky(spec, seed, folder, device):
@@ -210,10 +211,10 @@ def counted(method: fc.Method) -> list[int]:
 
 def kept() -> list[int]:
     """How many clients' rows this process holds in a run with 5 clients."""
-    start, states = memory.Place.start, []
-    memory.Place.start = lambda self: states.append(start(self)) or states[-1]
+    start, states = Place.start, []
+    Place.start = lambda self: states.append(start(self)) or states[-1]
     fc.simulate(fc.SCAFFOLD(), federation(), **RUN)
-    memory.Place.start = start
+    Place.start = start
     return [len(state["c_i"]) for state in states]
 
 

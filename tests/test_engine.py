@@ -419,7 +419,7 @@ def test_dropout_drops_and_is_deterministic_by_seed(module, batch_size):
 @pytest.mark.parametrize("path", ["batched", "sequential"])
 @pytest.mark.parametrize("chunk", [5, 12, 4096])
 def test_the_full_gradient_is_the_mean_of_per_sample_gradients_whatever_the_chunk(monkeypatch, path, chunk):
-    monkeypatch.setattr(fc.objective.network, "SAMPLE_CHUNK", chunk)
+    monkeypatch.setattr(fc.objective.federation, "SAMPLE_CHUNK", chunk)
     fed = h.network(sizes=(13, 7, 20)).forced(path)
     Y = rows(fed.engine.module, 3)
     plan = fed.plan(0, 0, np.array([0, 1, 2]), batch_size=None)

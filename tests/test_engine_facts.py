@@ -17,7 +17,8 @@ from torch.func import functional_call
 import fedcore as fc
 from fedcore import models
 from fedcore.data.normalisation import with_channels_last
-from fedcore.engine import PATHS, PLAIN, Batch, Engine, Loss, counting, rules
+from fedcore.engine import PATHS, PLAIN, Batch, Engine, Loss, counting
+from fedcore.engine.layers import pointwise, table
 from fedcore.engine.units import Neurons
 from fedcore.objective import devices
 from fedcore.submodels import Width
@@ -314,7 +315,9 @@ def test_no_path_mixes_devices_or_reads_a_number_from_one(kind, path, compute, m
         assert path == "written"
         assert kind in ("mlp", "batch norm")
         return
-    # autograd wants a true device
+    # autograd wants a true device, and so do states of generators
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.zeros(16, dtype=torch.uint8))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: None)
     monkeypatch.setattr(torch.autograd, "grad", lambda _, inputs, **more: [torch.zeros_like(v) for v in inputs])
     counts = [4, 3, 2]
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -343,7 +346,7 @@ def test_no_path_mixes_devices_or_reads_a_number_from_one(kind, path, compute, m
 
 
 def test_a_layer_is_added_in_one_place(monkeypatch):
-    class Hardshrink(rules.Each):
+    class Hardshrink(pointwise.Each):
         def units(self, streams, s, picture):
             streams.activation(s, self.name, streams.before)
             return s, picture
@@ -352,7 +355,7 @@ def test_a_layer_is_added_in_one_place(monkeypatch):
     assert Engine(module).unsupported == ["Hardshrink"]
     with pytest.raises(ValueError, match="Hardshrink"):
         Neurons.of(module)
-    monkeypatch.setitem(rules.RULES, nn.Hardshrink, Hardshrink)
+    monkeypatch.setitem(table.RULES, nn.Hardshrink, Hardshrink)
     assert Neurons.of(module).sites == ("2",)
     assert relative(Engine(module, "batched").gradient(Y, b)[0], by_autograd(module, Y, b)) < 1e-12
     with pytest.raises(ValueError, match="path='written' has no rule"):

@@ -45,7 +45,7 @@ def test_what_is_imported_is_required_and_what_is_required_is_used():
         module: {canonical(name) for name in names} for module, names in metadata.packages_distributions().items()
     }
     imported = set()
-    for folder in ("fedcore", "tools", "tests", "benchmarks"):
+    for folder in ("fedcore", "fedbook", "tools", "tests", "benchmarks"):
         for file in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -529,7 +529,7 @@ def test_products_of_a_module_without_rules_and_of_a_client_without_samples():
 
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_a_federations_products_are_the_finite_differences_of_its_gradients(batch_size, monkeypatch):
-    monkeypatch.setattr(fc.objective.network, "SAMPLE_CHUNK", 20)  # several chunks per client
+    monkeypatch.setattr(fc.objective.federation, "SAMPLE_CHUNK", 20)  # several chunks per client
     fed = h.network()
     plan = fed.plan(0, 0, np.arange(5), steps=3, batch_size=batch_size)
     g = torch.Generator().manual_seed(2)

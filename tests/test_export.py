@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedcore import reproduce
-from fedcore.experiments import Cell, cells, export, provenance, show
-from fedcore.experiments import table as definitions
-from fedcore.experiments.batch import Place
+from fedbook import Cell, reproduce, show
+from fedbook.results import cells, provenance
+from fedbook.results import table as definitions
+from fedbook.results.batch import Place
+from fedbook.show import export
 
 SEEDS, IMAGES = 4, 400
 SPEC = {"study": "simulate", "method": ["FedAvg", {}]}

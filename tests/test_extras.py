@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedcore as fc
-from fedcore.extras import EXTRAS, needs
+from fedcore.support.extras import EXTRAS, needs
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONAL = [

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 import fedcore as fc
+from fedbook.studies.from_spec import build_federation, build_method
+from fedbook.studies.personal import domains
 from fedcore import models, rng
 from fedcore.algorithms import personal
 from fedcore.data.augment import OPERATIONS, SIGNED
 from fedcore.engine import Engine
-from fedcore.experiments.building import build_federation, build_method
-from fedcore.experiments.personal import domains
 
 RUN = {"rounds": 3, "lr": 0.1, "batch_size": 4, "seed": 2}
 

@@ -15,9 +15,10 @@ from browser import HEAD, PHONE, opened
 from torch import nn
 
 import fedcore as fc
-from fedcore import models, pages
-from fedcore.experiments import table as table_definitions
-from fedcore.experiments.findings import (
+from fedbook import pages
+from fedbook.results import table as table_definitions
+from fedbook.results.table import printed_table
+from fedbook.verdicts.findings import (  # fmt: skip
     DEPARTURES,
     DOCUMENTS,
     KINDS,
@@ -28,8 +29,8 @@ from fedcore.experiments.findings import (
     departures,
     findings,
     listed,
-)  # fmt: skip
-from fedcore.experiments.table import printed_table
+)
+from fedcore import models
 from fedcore.submodels import Width, cost
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,10 +6,12 @@ import base64
 
 import pytest
 
-from fedcore import archives, reproduce
-from fedcore.experiments import Cell, cells, overview, provenance
-from fedcore.experiments import table as definitions
-from fedcore.experiments.batch import Place
+from fedbook import Cell, reproduce
+from fedbook.results import cells, provenance
+from fedbook.results import table as definitions
+from fedbook.results.batch import Place
+from fedbook.verdicts import overview
+from fedcore.storage import archives
 
 SPEC = {
     "study": "simulate", "method": ["FedAvg", {}], "federation": {"source": "digits", "clients": 4},

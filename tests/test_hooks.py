@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore import progress
+from fedcore.support import progress
 
 RUN = {"rounds": 8, "local_steps": 3, "cohort": 3, "lr": 0.1}
 

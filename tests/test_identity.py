@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore import identity
+from fedcore.storage import identity
 
 RULE = """
 import fedcore as fc
@@ -167,3 +167,8 @@ def test_constants_of_a_layer_count_beside_tensors_and_none(held):
 @pytest.mark.parametrize("held", HELD)
 def test_what_a_layer_computed_last_does_not_count(held):
     assert of_layer(Scaled(held(1.0))) == of_layer(Scaled(held(1.0)), called=True)
+
+
+def test_objects_of_the_package_are_known_by_the_room_that_gives_them_and_not_by_their_file():
+    for value in (fc.models.Residual(torch.nn.Identity()), fc.FedAvg()):
+        assert identity._name(value) == f"fedcore.{value.__module__.split('.')[1]}.{type(value).__name__}"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from fedcore.experiments import judge
-from fedcore.experiments.judge import Comparison
+from fedbook.verdicts import judge
+from fedbook.verdicts.judge import Comparison
 
 DESIGNS = [  # seeds, test images, spread of a method over seeds, of a method over images (both in logits)
     (3, 2000, 0.2, 0.3),

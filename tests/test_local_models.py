@@ -8,11 +8,14 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore.experiments import Cell, batch, cells, claims, local_models, overview, show
-from fedcore.experiments import table as definitions
-from fedcore.experiments.cells import identity
-from fedcore.experiments.claims import Claim
-from fedcore.experiments.documents import s002_dfedgam as document
+from fedbook import Cell, show
+from fedbook.documents import s002_dfedgam as document
+from fedbook.results import batch, cells
+from fedbook.results import table as definitions
+from fedbook.results.cells import identity
+from fedbook.studies import local_models
+from fedbook.verdicts import claims, overview
+from fedbook.verdicts.claims import Claim
 
 APART = ["Matrix", {"W": np.eye(4).tolist(), "connected": False}]
 SPEC = {

@@ -5,46 +5,47 @@ import re
 import pytest
 
 import fedcore as fc
-from fedcore import looks, playing, plots, widgets
-from fedcore.experiments import table
+from fedbook.live import playground
+from fedbook.pictures import plots, styles, widgets
+from fedbook.results import table
 from tools import book, cards
 
 PAGES = [False, True]
 WORDS = ["ink", "muted", "accent", "accent-strong", "holds", "part", "fails", "open"]
-LINES = [name for name in looks.colours() if name in looks.NAMES and name != "ink"]
+LINES = [name for name in styles.colours() if name in styles.NAMES and name != "ink"]
 
 
 def test_every_method_has_a_look_and_no_two_the_same():
-    assert set(looks.METHODS) == {cards.title(kind) for kind in fc.ALL}
-    assert len(set(looks.METHODS.values())) == len(looks.METHODS)
+    assert set(styles.METHODS) == {cards.title(kind) for kind in fc.ALL}
+    assert len(set(styles.METHODS.values())) == len(styles.METHODS)
 
 
 @pytest.mark.parametrize("dark", PAGES)
 @pytest.mark.parametrize("word", WORDS)
 def test_words_have_a_contrast_of_four_and_a_half(word, dark):
-    colours = looks.colours(dark)
+    colours = styles.colours(dark)
     for ground in ("paper", "surface", "code"):
-        assert looks.contrast(colours[word], colours[ground]) >= 4.5
+        assert styles.contrast(colours[word], colours[ground]) >= 4.5
 
 
 @pytest.mark.parametrize("dark", PAGES)
 @pytest.mark.parametrize("line", LINES)
 def test_lines_and_marks_have_a_contrast_of_three(line, dark):
-    colours = looks.colours(dark)
-    assert min(looks.contrast(colours[line], colours[ground]) for ground in ("paper", "surface")) >= 3
+    colours = styles.colours(dark)
+    assert min(styles.contrast(colours[line], colours[ground]) for ground in ("paper", "surface")) >= 3
 
 
 def test_contrast_is_that_of_wcag():
-    assert looks.contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert looks.contrast("#777777", "#ffffff") == pytest.approx(4.478, abs=1e-3)
+    assert styles.contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert styles.contrast("#777777", "#ffffff") == pytest.approx(4.478, abs=1e-3)
 
 
 def test_each_token_of_a_light_page_has_its_pair_and_names_are_known():
-    assert looks.colours().keys() == looks.colours(dark=True).keys()
-    assert set(looks.NAMES) <= looks.colours().keys()
-    styles = [(book.ROOT / "book" / "assets" / "book.css").read_text("utf-8"), widgets.asset("explore.css")]
+    assert styles.colours().keys() == styles.colours(dark=True).keys()
+    assert set(styles.NAMES) <= styles.colours().keys()
+    texts = [(book.ROOT / "book" / "assets" / "book.css").read_text("utf-8"), widgets.asset("explore.css")]
     defined = set(re.findall(r"(--fc-[a-z0-9-]+):", widgets.asset("tokens.css")))
-    assert {name for text in styles for name in re.findall(r"var\((--fc-[a-z0-9-]+)", text)} <= defined
+    assert {name for text in texts for name in re.findall(r"var\((--fc-[a-z0-9-]+)", text)} <= defined
 
 
 def test_styles_take_their_colours_from_the_tokens():
@@ -54,9 +55,9 @@ def test_styles_take_their_colours_from_the_tokens():
 
 def test_a_light_colour_becomes_dark_and_a_scale_keeps_its_order():
     greys = [f"#{k:02x}{k:02x}{k:02x}" for k in range(0, 256, 15)]
-    turned = [looks.contrast(looks.dark(grey), "#000000") for grey in greys]
+    turned = [styles.contrast(styles.dark(grey), "#000000") for grey in greys]
     assert turned == sorted(turned, reverse=True)
-    assert looks.dark(looks.colours()["blue"]) == looks.colours(dark=True)["blue"]
+    assert styles.dark(styles.colours()["blue"]) == styles.colours(dark=True)["blue"]
 
 
 def test_no_two_rows_of_a_stored_table_look_the_same_in_its_figure():
@@ -64,28 +65,30 @@ def test_no_two_rows_of_a_stored_table_look_the_same_in_its_figure():
     assert len(drawn) > 20
     for name, profile in drawn:
         rows = list(dict.fromkeys(cell.row for cell in table.get(name).cells(profile)))
-        found = looks.looks(rows)
+        found = styles.looks(rows)
         assert len(set(found)) == len(rows), name
-        first = {looks.method(row): look for row, look in reversed(list(zip(rows, found, strict=True)))}
-        assert all(look == looks.METHODS[method] for method, look in first.items() if method), name
+        first = {styles.method(row): look for row, look in reversed(list(zip(rows, found, strict=True)))}
+        assert all(look == styles.METHODS[method] for method, look in first.items() if method), name
 
 
 def test_what_is_no_method_takes_no_colour_of_a_method_beside_it():
-    found = looks.looks(["FedAvg", "the optimum", "SCAFFOLD", *map(str, range(30))])
+    found = styles.looks(["FedAvg", "the optimum", "SCAFFOLD", *map(str, range(30))])
     assert len(set(found)) == 33
     assert found[1].colour not in {found[0].colour, found[2].colour}
 
 
 def test_the_playground_draws_a_method_as_the_pictures_do():
-    for name, look in playing.playground().config()["methods"].items():
-        assert (look["colour"], look["marker"]) == looks.METHODS[name][:2]
-    assert looks.looks(["FedAvg(lr=1)"])[0] == looks.METHODS["FedAvg"]
-    assert looks.method("FedAvgX") is None
+    for name, look in playground.playground().config()["methods"].items():
+        assert (look["colour"], look["marker"]) == styles.METHODS[name][:2]
+    assert styles.looks(["FedAvg(lr=1)"])[0] == styles.METHODS["FedAvg"]
+    assert styles.method("FedAvgX") is None
 
 
 def test_curves_of_methods_are_drawn_as_these_methods():
     ax = plots.figure()[1]
-    plots.curves(ax, {name: [1.0, 2.0] for name in looks.METHODS})
-    assert [(line.get_color(), line.get_marker()) for line in ax.lines] == [look[:2] for look in looks.METHODS.values()]
+    plots.curves(ax, {name: [1.0, 2.0] for name in styles.METHODS})
+    assert [(line.get_color(), line.get_marker()) for line in ax.lines] == [
+        look[:2] for look in styles.METHODS.values()
+    ]
     shapes = {(line.get_color(), line.get_marker(), str(line._unscaled_dash_pattern)) for line in ax.lines}
-    assert len(shapes) == len(looks.METHODS)
+    assert len(shapes) == len(styles.METHODS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedcore import masks
+from fedbook.measures import masks
 
 
 def reference(net, x, y, at=()):

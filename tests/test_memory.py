@@ -12,9 +12,10 @@ import torch
 from battery import METHODS, both_federations, every_method, make, run, same
 
 import fedcore as fc
-from fedcore import memory, room
 from fedcore.engine import Engine
 from fedcore.engine.descent import descend
+from fedcore.rows import host
+from fedcore.support import memory
 
 LOCAL = {"weight_decay": 0.01, "clip": 1.0, "momentum": 0.5, "weighting": "samples"}
 REMEMBERING = [m for m in METHODS if m.client_state]
@@ -33,7 +34,7 @@ def close(a: fc.History, b: fc.History, tolerance: float) -> None:
 @every_method
 def test_a_cohort_in_chunks_gives_what_the_whole_cohort_gives(method, kind, monkeypatch):
     """Client by client in place, and by two, which leaves a chunk of one, from host memory: where rows are and how
-    many go together are two independent parts of `memory.Place`."""
+    many go together are two independent parts of `rows.place.Place`."""
     fed = make(kind)
     options = {"rounds": 3, **LOCAL}
     whole = run(method, fed, **options)
@@ -98,8 +99,8 @@ def test_a_chunk_has_at_least_one_client():
 @pytest.fixture
 def little(monkeypatch):
     """A machine without memory, on which everything is looked at."""
-    monkeypatch.setattr(room, "LARGE", 0)
-    monkeypatch.setattr(room, "free", lambda device: 0)
+    monkeypatch.setattr(memory, "LARGE", 0)
+    monkeypatch.setattr(memory, "free", lambda device: 0)
 
 
 def test_states_that_do_not_fit_are_named_before_they_are_made(little, monkeypatch):
@@ -107,7 +108,7 @@ def test_states_that_do_not_fit_are_named_before_they_are_made(little, monkeypat
     words = rf"h_i, c_i of FedDC \(5 clients x {fed.d} parameters x 8 bytes each\) take .* GB free; use fewer clients"
     with pytest.raises(MemoryError, match=words):
         fc.start(fc.FedDC(), fed)
-    monkeypatch.setattr(room, "free", lambda device: 75 * fed.d)  # a round of three clients fits
+    monkeypatch.setattr(memory, "free", lambda device: 75 * fed.d)  # a round of three clients fits
     with pytest.raises(MemoryError, match=words):
         run(fc.FedDC(), fed, cohort=3)
     with pytest.raises(MemoryError, match=r"models and states of 5 clients in a round \(3 x .* use a smaller cohort"):
@@ -118,8 +119,8 @@ def test_states_that_do_not_fit_are_named_before_they_are_made(little, monkeypat
 def test_a_copy_of_the_state_and_models_for_evaluation_are_named_too(monkeypatch):
     fed = h.network()
     states = {method: fc.start(method, fed) for method in (fc.SCAFFOLD(), fc.FedPer())}
-    monkeypatch.setattr(room, "LARGE", 0)
-    monkeypatch.setattr(room, "free", lambda device: 30 * fed.d)
+    monkeypatch.setattr(memory, "LARGE", 0)
+    monkeypatch.setattr(memory, "free", lambda device: 30 * fed.d)
     with pytest.raises(MemoryError, match=r"a copy of the state c_i \(5, .* use fc.simulate"):
         fc.one_round(fc.SCAFFOLD(), fed, states[fc.SCAFFOLD()], 0, cohort=1)
     with pytest.raises(MemoryError, match=r"the models of 5 clients .* use personal=False"):
@@ -152,10 +153,10 @@ def test_ten_million_clients_on_the_complete_graph_are_refused_at_once():
 @both_federations
 @pytest.mark.parametrize("method", REMEMBERING, ids=repr)
 def test_client_states_in_host_memory_are_sent_for_a_round_ahead_and_are_the_same(method, kind, monkeypatch):
-    fed, sent, send = make(kind), [], memory.Carrier.send
+    fed, sent, send = make(kind), [], host.Carrier.send
     usual = run(method, fed, rounds=6)
-    monkeypatch.setattr(memory, "room_for_states", lambda device: 0)
-    monkeypatch.setattr(memory.Carrier, "send", lambda self, rows: sent.append(set(rows)) or send(self, rows))
+    monkeypatch.setattr(host, "room_for_states", lambda device: 0)
+    monkeypatch.setattr(host.Carrier, "send", lambda self, rows: sent.append(set(rows)) or send(self, rows))
     with pytest.warns(UserWarning, match="host memory"):
         moved = run(method, fed, rounds=6)
     assert same(usual, moved)  # cohorts of three of five clients: what a round changes is asked for by the next

@@ -22,7 +22,7 @@ import fedcore as fc
 from fedcore.data import batches
 from fedcore.data.normalisation import channel_statistics
 from fedcore.engine import PLAIN, Loss
-from fedcore.objective import Objective, network
+from fedcore.objective import Objective, federation
 from fedcore.submodels import Width
 
 CLIENTS = np.arange(3)
@@ -77,7 +77,7 @@ def test_methods_with_full_gradients_run_on_257_samples_under_batch_norm(method)
 @pytest.mark.parametrize("together", [1, 2, 10_000])
 def test_a_full_batch_under_batch_norm_depends_on_nobody_else_in_the_cohort(monkeypatch, together):
     fed = h.network(sizes=(20, 13, 20), model=pictures)
-    monkeypatch.setattr(network, "SAMPLE_CHUNK", 20 * together)  # so many clients of equal size go together
+    monkeypatch.setattr(federation, "SAMPLE_CHUNK", 20 * together)  # so many clients of equal size go together
     Y = rows(fed)
     G = fed.full_gradient(Y, fed.plan(0, 0, CLIENTS, batch_size=None))
     for i in CLIENTS:
@@ -88,7 +88,7 @@ def test_a_full_batch_under_batch_norm_depends_on_nobody_else_in_the_cohort(monk
 @pytest.mark.parametrize("chunk", [7, 4096])
 @pytest.mark.parametrize("model", ["mlp", vectors])
 def test_a_loss_with_rows_and_samples_of_its_own_is_cut_like_the_full_batch(monkeypatch, model, chunk):
-    monkeypatch.setattr(network, "SAMPLE_CHUNK", chunk)
+    monkeypatch.setattr(federation, "SAMPLE_CHUNK", chunk)
     fed = h.network(sizes=(13, 7, 20), model=model)
     Y, plan = rows(fed), fed.plan(0, 0, CLIENTS, batch_size=None)
     scale, weight = torch.tensor([1.0, 2.0, 3.0]).double(), torch.rand(3, 20, dtype=torch.float64)
@@ -110,7 +110,7 @@ def test_a_loss_with_rows_and_samples_of_its_own_is_cut_like_the_full_batch(monk
 @pytest.mark.parametrize("batch_size", [5, None])
 @pytest.mark.parametrize("model", ["mlp", vectors])
 def test_logits_are_those_of_the_step_as_in_training(model, batch_size, monkeypatch):
-    monkeypatch.setattr(network, "SAMPLE_CHUNK", 9)
+    monkeypatch.setattr(federation, "SAMPLE_CHUNK", 9)
     fed = h.network(sizes=(12, 7, 20), model=model)
     Y, plan = rows(fed), fed.plan(0, 0, CLIENTS, batch_size=batch_size)
     got, module = fed.logits(Y, plan, 0), fed.engine.module.train()

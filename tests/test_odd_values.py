@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore import reproduce
+from fedbook import reproduce
 
 QUADRATIC = fc.quadratic(np.eye(3)[None].repeat(4, 0), np.ones((4, 3)))
 LONG = "x" * 5000

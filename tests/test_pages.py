@@ -1,4 +1,4 @@
-"""What chapters say through `fedcore.pages`, and what `fedcore.cite` gives, are what was measured and used."""
+"""What chapters say through `fedbook.pages`, and what `fedcore.cite` gives, are what was measured and used."""
 
 import csv
 import inspect
@@ -16,9 +16,13 @@ import torch
 from scipy import stats
 
 import fedcore as fc
-from fedcore import citations, listing, pages, plots, show, submodels
-from fedcore.citations import cite
-from fedcore.pages import Claim
+from fedbook import pages
+from fedbook.documents import citations
+from fedbook.documents.citations import cite
+from fedbook.pages import Claim
+from fedbook.pictures import plots
+from fedcore import show, submodels
+from fedcore.algorithms import listing
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -342,7 +346,7 @@ def test_each_entry_has_a_name_and_is_given_without_loss():
 
 
 def test_pages_and_citations_need_neither_pandas_nor_ipython_to_be_imported():
-    code = "import sys, fedcore.pages, fedcore.citations; print(*sys.modules)"
+    code = "import sys, fedbook.pages, fedbook.documents.citations; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert not {"pandas", "IPython", "pybtex", "matplotlib"} & set(loaded.split())
 

@@ -9,8 +9,8 @@ import torch
 from browser import HEAD, NAMELESS, opened, says, slider, state, with_model
 
 import fedcore as fc
-from fedcore import live, playing
-from fedcore.playing import Playground
+from fedbook.live import base, playground
+from fedbook.live.playground import Playground
 
 # ------------------------------------------------------------------------------------------------ the same numbers
 
@@ -27,7 +27,7 @@ def random_state(method, number):
         {"optimum": g.uniform(-2, 2, 2).tolist(), "curvature": c.tolist(), "angle": float(g.uniform(-180, 180))}
         for c in curvature
     ]
-    hyper = {name: float(g.uniform(*HYPER[name])) for name in playing.METHODS[method]}
+    hyper = {name: float(g.uniform(*HYPER[name])) for name in playground.METHODS[method]}
     return {
         "problem": ("quadratic", "logistic")[number % 2],
         "clients": clients,
@@ -40,7 +40,7 @@ def random_state(method, number):
         "uneven": float(g.uniform(0, 1)) if number % 3 == 0 else 0.0,
         "rounds": ROUNDS,
         "seed": int(g.integers(0, 10**6)),
-        "topology": playing.TOPOLOGIES[number // 2 % 4],
+        "topology": playground.TOPOLOGIES[number // 2 % 4],
     }
 
 
@@ -59,7 +59,7 @@ def core(browser, tmp_path_factory):
         yield tab
 
 
-@pytest.mark.parametrize("method", playing.METHODS)
+@pytest.mark.parametrize("method", playground.METHODS)
 def test_the_page_computes_the_numbers_of_the_package_on_200_random_problems(core, method):
     """Paths of the server and the optimum, relative to the largest coordinate on the path, in both kinds of problem."""
     states = [random_state(method, k) for k in range(PROBLEMS)]
@@ -92,17 +92,17 @@ def test_the_page_draws_the_cohorts_of_the_package(core):
 def test_the_page_and_the_package_start_from_one_setting(core):
     """Defaults and parameters stand in both files: the page must work without Python."""
     defaults = core.evaluate("core.DEFAULTS")
-    assert playing._checked(defaults) == fc.playground().state
+    assert playground._checked(defaults) == fc.playground().state
     starts = core.evaluate(
         "Object.fromEntries(Object.keys(core.METHODS).map((m) => [m, core.checked({methods: {[m]: {}}}).methods[m]]))"
     )
-    assert starts == playing.METHODS
+    assert starts == playground.METHODS
     placed = core.evaluate("[0, 1, 2, 3, 4, 5, 6, 7].map(core.placed)")
-    assert playing._checked({**defaults, "clients": placed}) == fc.playground(8).state
+    assert playground._checked({**defaults, "clients": placed}) == fc.playground(8).state
 
 
 def test_python_and_the_page_allow_the_same_numbers(core):
-    assert core.evaluate("core.RANGE") == json.loads(json.dumps(playing.RANGES))
+    assert core.evaluate("core.RANGE") == json.loads(json.dumps(playground.RANGES))
     for method in (fc.FedDyn(0.005), fc.FedProx(500.0), fc.Mime(beta=0.999)):
         methods = fc.playground(methods=[method]).state["methods"]
         said = "given => { const said = []; return [core.checked(given, core.DEFAULTS, said).methods, said]; }"
@@ -132,7 +132,7 @@ def test_a_page_says_which_numbers_it_refuses_and_keeps_the_old_ones(core):
     ):
         state, problems = core.evaluate(said, given)
         assert problems == [complaint]
-        playing._checked(state)
+        playground._checked(state)
 
 
 @pytest.mark.parametrize("wrong", ["lrr", "local_step", "caption_"])
@@ -305,7 +305,7 @@ def test_an_output_is_html_and_names_its_model_only_where_a_kernel_would_answer(
     monkeypatch.setenv("FEDCORE_LIVE", "0")
     assert key not in shown()
     monkeypatch.delenv("FEDCORE_LIVE")
-    monkeypatch.setattr(live.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(base.importlib.util, "find_spec", lambda name: None)
     assert key not in shown()
 
 
@@ -323,7 +323,7 @@ def test_the_widget_face_follows_its_model_and_tells_it_what_a_hand_does(browser
         saved = tab.evaluate("model.saved")
         assert saved in (1, 2), "changes that follow each other closely are told together"
         assert (told["local_steps"], told["start"]) == (20, [-1.55, 1.9])
-        assert playing._checked(told)["local_steps"] == 20
+        assert playground._checked(told)["local_steps"] == 20
         new = fc.playground(3, ["FedAvg", "FedProx"], lr=0.05).state
         tab.evaluate("state => { model.values.state = state; model.listeners.forEach((f) => f()); }", new)
         tab.clock.run_for(300)
@@ -522,7 +522,7 @@ def test_methods_are_switched_on_and_off_and_bring_their_sliders(browser, page):
         assert says(tab) == "Choose a method."
         tab.get_by_role("button", name="8 more").click()
         names = tab.locator(".pg-chip[data-name]").evaluate_all("all => all.map(e => e.dataset.name)")
-        assert names == list(playing.METHODS)
+        assert names == list(playground.METHODS)
         tab.get_by_role("button", name="FedProx").click()
         assert state(tab)["methods"]["FedProx"] == {"mu": 2}, "a method forgot its parameter"
 

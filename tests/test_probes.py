@@ -6,7 +6,7 @@ import torch
 from helpers import network, problem
 
 import fedcore as fc
-from fedcore.experiments import probing
+from fedbook.studies import probing
 
 COSINES = ("A, C", "A-B+C, C", "A-B, C", "A, B")
 

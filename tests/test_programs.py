@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fedcore import checkpoint, reproduce
+from fedbook import reproduce
+from fedcore.storage import checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
@@ -23,7 +24,7 @@ PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 EACH = """
 import json, os, pathlib, runpy, sys, traceback
 import fedcore
-from fedcore.experiments import table
+from fedbook.results import table
 said = {"fedcore": fedcore.__file__}
 for program in map(pathlib.Path, sys.argv[1:]):
     os.chdir(program.parent)
@@ -43,7 +44,8 @@ def said(tmp_path_factory):
     base = tmp_path_factory.mktemp("programs")
     source, site = base / "source", base / "site"
     keep = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "fedcore", source / "fedcore", ignore=keep)
+    for package in ("fedcore", "fedbook"):
+        shutil.copytree(ROOT / package, source / package, ignore=keep)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
@@ -89,15 +91,16 @@ def test_the_command_writes_utf8_whatever_the_code_page_is(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
     monkeypatch.setattr(reproduce, "main", lambda: print("✓"))
-    reproduce._command()
+    reproduce.command()
     assert written.getvalue().split() == ["✓".encode()]
 
 
 def test_a_wheel_holds_every_file_of_the_package():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    package = ROOT / "fedcore"
-    named = {f for pattern in settings["package-data"]["fedcore"] for f in package.glob(pattern)}
-    files = {f for f in package.rglob("*") if f.is_file() and "__pycache__" not in f.parts}
-    assert {f for f in files if f.suffix != ".py"} == named
-    assert all((f.parent / "__init__.py").exists() for f in files if f.suffix == ".py")
-    assert package / "py.typed" in named
+    for name in ("fedcore", "fedbook"):
+        package = ROOT / name
+        named = {f for pattern in settings["package-data"][name] for f in package.glob(pattern) if f.suffix != ".py"}
+        files = {f for f in package.rglob("*") if f.is_file() and "__pycache__" not in f.parts}
+        assert {f for f in files if f.suffix != ".py"} == named
+        assert all((f.parent / "__init__.py").exists() for f in files if f.suffix == ".py")
+        assert (package / "py.typed" in named) == (name == "fedcore")

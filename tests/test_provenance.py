@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
+import fedbook
 import fedcore as fc
-from fedcore import archives, experiments, reproduce
+from fedbook import reproduce, studies
+from fedbook.results import batch, cells, provenance, tracing
+from fedbook.results.provenance import SOURCES, roots
+from fedbook.studies import tuning
+from fedbook.studies.tuning import merged
+from fedbook.verdicts import overview
 from fedcore.data import DataNotFound
-from fedcore.experiments import batch, cells, overview, provenance, studies, tracing, tuning
-from fedcore.experiments.provenance import SOURCES, roots
-from fedcore.experiments.tuning import merged
+from fedcore.storage import archives
 from fedcore.storage.sources import Sources
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,21 +56,21 @@ def changed(**texts: str) -> Sources:
 def test_every_module_that_computes_a_cell_counts(spec):
     """Watched while it runs: a function of a module that is not covered could change the result unnoticed."""
     ran = set()
-    package = str(provenance.PACKAGE)
+    packages = tuple(str(provenance.ROOT / name) for name in ("fedcore", "fedbook"))
     names = {str(file): name for name, file in provenance.FILES.items()}
 
     def watch(frame, event, argument):
         file = frame.f_code.co_filename
-        if event == "call" and file.startswith(package):
+        if event == "call" and file.startswith(packages):
             ran.add(names[file])
 
-    covered = set(SOURCES.reached(roots(spec))) | provenance.WITHOUT_RESULTS
+    covered = set(SOURCES.reached(roots(spec))) | {name for name in provenance.FILES if SOURCES.leaves_out(name)}
     sys.setprofile(watch)
     try:
         cells.run_cell(spec)
     finally:
         sys.setprofile(None)
-    assert ran - covered <= {"fedcore.experiments.studies"}, "a list of names, whose entries are covered"
+    assert ran - covered <= {"fedbook.studies"}, "a list of names, whose entries are covered"
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -129,8 +133,9 @@ def test_texts_of_errors_and_lists_of_names_do_not_count():
 
 @pytest.mark.parametrize(
     "module",
-    ["fedcore", "fedcore.widgets", "fedcore.plots", "fedcore.probes", "fedcore.algorithms", "fedcore.masks",
-     "fedcore.algorithms.submodels", "fedcore.experiments.show", "fedcore.experiments.documents.s004_submodels"],
+    ["fedcore", "fedbook.pictures.widgets", "fedbook.pictures.plots", "fedcore.probes", "fedcore.algorithms",
+     "fedbook.measures.masks",
+     "fedcore.algorithms.submodels", "fedbook.show", "fedbook.documents.s004_submodels"],
 )  # fmt: skip
 def test_what_a_run_of_fedavg_does_not_use_leaves_its_code_alone(module):
     text = SOURCES.texts[module] + "\nCHANGED = 1\n"
@@ -399,7 +404,7 @@ def test_no_stored_result_comes_from_uncommitted_code():
 # --- in a repository ----------------------------------------------------------------------------------------------
 
 TRIAL = f"""
-from fedcore.experiments import Cell, Table
+from fedbook import Cell, Table
 
 SPEC = {SPEC!r}
 TABLES = [Table("trial", "a trial", "S000", lambda profile: [Cell("one", SPEC, "FedAvg", "a")],
@@ -412,7 +417,8 @@ def repository(tmp_path):
     """The package, committed to a repository of its own."""
     root = tmp_path / "project"
     hidden = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "fedcore", root / "fedcore", ignore=hidden)
+    for package in ("fedcore", "fedbook"):
+        shutil.copytree(ROOT / package, root / package, ignore=hidden)
     shutil.copy(ROOT / ".gitignore", root)
     (root / "trial.py").write_text(TRIAL)
     git(root, "init", "-q")
@@ -478,7 +484,7 @@ def test_results_of_uncommitted_code_are_refused_and_those_of_other_code_are_nam
 
 def test_a_change_that_a_result_does_not_reach_leaves_its_commit_unmarked(repository):
     """A result that may be kept is one whose commit holds its code."""
-    drawing = repository / "fedcore" / "plots.py"
+    drawing = repository / "fedbook" / "pictures" / "plots.py"
     drawing.write_text(drawing.read_text() + "\n# a comment\n")
     commands(repository, "trial --plain --seeds 1")
     stored = json.loads((repository / "results" / "quick" / "trial" / "one.json").read_text())
@@ -488,6 +494,6 @@ def test_a_change_that_a_result_does_not_reach_leaves_its_commit_unmarked(reposi
 def test_a_result_elsewhere_may_come_from_uncommitted_code(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "uncommitted", lambda *names: ("fedcore/rng.py",))
     assert reproduce.run_cell(SPEC, [0], file=tmp_path / "cell.json").runs
-    with pytest.raises(experiments.UncommittedCode, match=r"fedcore/rng\.py changed\. Commit first"):
+    with pytest.raises(fedbook.UncommittedCode, match=r"fedcore/rng\.py changed\. Commit first"):
         reproduce.run_cell(SPEC, [0], file=ROOT / "results" / "cell.json")
     assert not (ROOT / "results" / "cell.json").exists()

@@ -255,7 +255,7 @@ def local_gradient(
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_dropout_of_a_client_depends_on_seed_round_client_and_step_alone(batch_size, monkeypatch):
     # several chunks per client, so that chunks too would show a dependence on the others
-    monkeypatch.setattr(fc.objective.network, "SAMPLE_CHUNK", 6)
+    monkeypatch.setattr(fc.objective.federation, "SAMPLE_CHUNK", 6)
     fed = h.network(sizes=(20, 20, 20, 20), model=dropping)
     one = local_gradient(fed, [1], 1, batch_size=batch_size)
     torch.manual_seed(7)

@@ -21,18 +21,20 @@ import pytest
 import torch
 from helpers import SPEC, environment
 
-from fedcore import reproduce
-from fedcore.experiments import Cell, batch, cells, estimate, judge, overview, show, studies, tuning
-from fedcore.experiments import table as definitions
-from fedcore.experiments.batch import Place, slug
-from fedcore.experiments.building import build_federation
-from fedcore.experiments.cells import identity
-from fedcore.experiments.tuning import merged
-from fedcore.notebooks import NotebookFailed
+from fedbook import Cell, reproduce, show, studies
+from fedbook.results import batch, cells, estimate
+from fedbook.results import table as definitions
+from fedbook.results.batch import Place, slug
+from fedbook.results.cells import identity
+from fedbook.results.notebooks import NotebookFailed
+from fedbook.studies import tuning
+from fedbook.studies.from_spec import build_federation
+from fedbook.studies.tuning import merged
+from fedbook.verdicts import judge, overview
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIAL = """
-from fedcore.experiments import Cell, Table, studies
+from fedbook import Cell, Table, studies
 
 SPEC = {spec!r}
 LOG = {log!r}
@@ -553,7 +555,7 @@ def test_a_mistake_on_the_command_line_is_a_few_lines_and_status_2(mistake, tmp_
     name, cells = ("../../x", "[]") if made == "../../x" else ("mine", made)
     whole = made.startswith(("x =", "import", "TABLES"))
     text = f"TABLES = [Table({name!r}, 't', 'own', lambda profile: {cells}, {{'quick': 'c'}})]"
-    (tmp_path / "mine.py").write_text(made if whole else f"from fedcore.experiments import Cell, Table\n{text}")
+    (tmp_path / "mine.py").write_text(made if whole else f"from fedbook import Cell, Table\n{text}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(definitions, "_added", [])
     assert reproduce.main([*arguments, "--definitions", "mine.py"]) == 2
@@ -862,7 +864,7 @@ def test_a_grid_shows_ours_the_sources_value_and_the_mark():
 
 @pytest.mark.parametrize(("axis", "panels"), [("round", ["HIGH, 5%", "HIGH, 10%"]), ("share", ["HIGH"])])
 def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
-    import fedcore.widgets
+    import fedbook.pictures.widgets
 
     drawn = [reproduce.Cell(c, {**SPEC, "name": c}, "FedAvg", c) for c in ("HIGH, 5%", "HIGH, 10%")]
     table = definitions.Table("t", "a figure", "S004", lambda profile: drawn, {"quick": "tiny"}, figure=True, axis=axis)
@@ -876,8 +878,10 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
         }
         cells._store(place.file(cell), cells.Result(cell.spec, runs))
     seen = []
-    real = fedcore.widgets.show
-    monkeypatch.setattr(fedcore.widgets, "show", lambda figure, *a, **b: seen.append(figure) or real(figure, *a, **b))
+    real = fedbook.pictures.widgets.show
+    monkeypatch.setattr(
+        fedbook.pictures.widgets, "show", lambda figure, *a, **b: seen.append(figure) or real(figure, *a, **b)
+    )
     picture = show.drawing(table, place, [0, 1])
     axes = [ax for ax in seen[0].axes if ax.get_visible()]
     assert [ax.get_title(loc="left") for ax in axes] == panels

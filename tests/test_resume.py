@@ -21,9 +21,8 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore import checkpoint
 from fedcore.data.lists import Lists
-from fedcore.storage import sources
+from fedcore.storage import checkpoint, sources
 
 METHODS = [fc.FedAvg(server_momentum=0.7), fc.SCAFFOLD(), fc.FedUp(alpha=0.1)]
 RUN = {"cohort": 3, "lr": 0.1, "lr_decay": 0.99, "batch_size": 4, "seed": 3, "probes": [fc.probes.drift]}

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import fedcore as fc
-from fedcore.experiments import Cell, batch, cells, claims, overview, show, speed
-from fedcore.experiments import table as definitions
-from fedcore.experiments.cells import identity
-from fedcore.experiments.claims import Claim
+from fedbook import Cell, show
+from fedbook.results import batch, cells
+from fedbook.results import table as definitions
+from fedbook.results.cells import identity
+from fedbook.studies import speed
+from fedbook.verdicts import claims, overview
+from fedbook.verdicts.claims import Claim
 
 SPEC = {
     "study": "rounds", "better": "lower", "target": 70.0, "method": ["FedAvg", {}],

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedcore import archives
-from fedcore.experiments import stored
+from fedbook.results import page_cache
+from fedcore.storage import archives
 
 
 def test_runs_that_are_not_repeated_are_read_for_the_same_plan_only(tmp_path):
@@ -19,7 +19,7 @@ def test_runs_that_are_not_repeated_are_read_for_the_same_plan_only(tmp_path):
         return {"FedAvg": [91.5, 0.1 + 0.2]}
 
     def asked(plan, again=False):
-        return stored.computed("01_tuning", "quick", plan, compute, again=again, root=tmp_path)
+        return page_cache.computed("01_tuning", "quick", plan, compute, again=again, root=tmp_path)
 
     plan = {"rates": (0.1, 0.2), "seeds": [1000]}
     assert asked(plan) == ({"FedAvg": [91.5, 0.1 + 0.2]}, "computed with this page")
@@ -38,7 +38,7 @@ def test_runs_that_depend_on_others_are_read_by_their_arguments(tmp_path):
     calls = []
 
     def page(seeds=(0, 1), plan="small", again=False):
-        runs = stored.Runs("08_runs", "quick", {"size": plan}, again=again, root=tmp_path)
+        runs = page_cache.Runs("08_runs", "quick", {"size": plan}, again=again, root=tmp_path)
 
         @runs.keep
         def accuracy(name, lr, seed):
@@ -66,7 +66,7 @@ def test_runs_that_depend_on_others_are_read_by_their_arguments(tmp_path):
 
 def test_a_file_that_is_not_what_was_written_is_left_out_with_a_warning(tmp_path):
     def asked(again=False):
-        return stored.computed("01_tuning", "quick", {}, lambda: [0.5], again=again, root=tmp_path)
+        return page_cache.computed("01_tuning", "quick", {}, lambda: [0.5], again=again, root=tmp_path)
 
     asked(again=True)
     file = tmp_path / "quick" / "01_tuning.json"
@@ -79,7 +79,7 @@ def test_a_file_that_is_not_what_was_written_is_left_out_with_a_warning(tmp_path
         with pytest.warns(UserWarning, match="01_tuning.json is damaged .* left out"):
             assert asked() == ([0.5], "computed with this page")
         with pytest.warns(UserWarning, match="damaged"):
-            assert stored.outdated(tmp_path) == []
+            assert page_cache.outdated(tmp_path) == []
     file.write_bytes(whole)
     assert asked()[1].startswith("stored runs")
 
@@ -87,4 +87,4 @@ def test_a_file_that_is_not_what_was_written_is_left_out_with_a_warning(tmp_path
 def test_the_projects_own_files_are_whole():
     files = sorted(Path(__file__).parents[1].glob("results/[qdp]*/*.json"))
     assert files
-    assert all(stored._content(file) for file in files)
+    assert all(page_cache._content(file) for file in files)

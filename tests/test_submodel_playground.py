@@ -7,8 +7,8 @@ import pytest
 from browser import HEAD, NAMELESS, opened, says, slider, state, with_model
 
 import fedcore as fc
-from fedcore import live, submodel_playing
-from fedcore.submodel_playing import CLASSES, METHODS, SIDES, SubmodelPlayground
+from fedbook.live import base, submodel_playground
+from fedbook.live.submodel_playground import CLASSES, METHODS, SIDES, SubmodelPlayground
 
 # ------------------------------------------------------------------------------------------------ the same numbers
 
@@ -172,7 +172,7 @@ def test_a_kernel_gets_a_widget_and_others_html(monkeypatch):
     pg = fc.submodel_playground()
     assert set(pg._repr_mimebundle_()) == {"text/html", "text/plain"}
     pytest.importorskip("anywidget")
-    monkeypatch.setattr(live, "can_be_live", lambda: True)
+    monkeypatch.setattr(base, "can_be_live", lambda: True)
     assert pg.widget.config["key"] in pg._repr_mimebundle_()["text/html"]
     pg.widget.state = pg.state | {"ratio": 0.75}  # as the script in the page does
     assert pg.ratio == 0.75
@@ -226,7 +226,7 @@ def test_what_a_hand_sets_up_is_what_the_package_computes(browser, page):
         assert "another one trains after round 4:" in chart
         for method in ("FedAvg", "FedGSE"):
             share = fc.submodel_playground(**state(tab)).numbers(method)["shared"][3]
-            assert f"{submodel_playing._label(method)} {share:.2g}" in chart
+            assert f"{submodel_playground._label(method)} {share:.2g}" in chart
         tab.get_by_role("button", name="Reset").click()
         tab.clock.run_for(100)
         assert state(tab) == fc.submodel_playground().state
@@ -336,7 +336,7 @@ def test_nothing_leaves_the_window(browser, page, size):
 
 def test_both_playgrounds_live_on_one_page_of_the_book(browser, tmp_path):
     body = fc.playground().html(alone=False) + fc.submodel_playground().html(alone=False)
-    page = f"{HEAD}<title>t</title><style>{live.page_style()}</style><body>{body}<script>{live.page_script()}</script>"
+    page = f"{HEAD}<title>t</title><style>{base.page_style()}</style><body>{body}<script>{base.page_script()}</script>"
     (tmp_path / "both.html").write_text(page, "utf-8")
     with opened(browser, tmp_path / "both.html") as tab:
         tab.clock.run_for(200)
@@ -361,5 +361,5 @@ def test_the_widget_face_follows_its_model_and_says_what_a_hand_does(core):
 
 
 def test_the_second_picture_adds_less_than_26_kb():
-    added = "".join(map(live.asset, (*SubmodelPlayground.scripts, *SubmodelPlayground.styles)))
+    added = "".join(map(base.asset, (*SubmodelPlayground.scripts, *SubmodelPlayground.styles)))
     assert len(added.encode()) < 26_000

@@ -401,7 +401,7 @@ def test_a_budget_scores_with_that_many_samples_drawn_per_client():
 
 
 def test_activations_under_batch_norm_do_not_depend_on_the_other_clients(monkeypatch):
-    monkeypatch.setattr(fc.objective.network, "CLIENT_CHUNK", 6)
+    monkeypatch.setattr(fc.objective.federation, "CLIENT_CHUNK", 6)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
     fed = h.network(sizes=(13, 7, 19), shape=(1, 8, 8), classes=5, model=net)  # 13 = 2 * 6 + 1: none stands alone
     together = fed.activations(fed.x0, np.arange(3))[0]

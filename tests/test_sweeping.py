@@ -19,7 +19,8 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore import archives, checkpoint, sweeping
+from fedcore import sweeping
+from fedcore.storage import archives, checkpoint
 
 RUN = {"rounds": 4, "local_steps": 2, "cohort": 2, "eval_every": 2}
 GRID = {"method": [fc.FedAvg(), fc.FedUp(0.05)], "partition": [fc.IID(), fc.Dirichlet(0.3)], "lr": [0.05, 0.2]}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fedcore import algorithms, reproduce
-from fedcore.experiments import cells, protocol
-from fedcore.experiments import table as definitions
-from fedcore.experiments.protocol import BASELINES
+from fedbook import reproduce
+from fedbook.documents import protocol
+from fedbook.documents.protocol import BASELINES
+from fedbook.results import cells
+from fedbook.results import table as definitions
+from fedcore import algorithms
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(words, message,
 
 
 @pytest.mark.parametrize(
-    "name", ["torch", "json", "numpy", "random", "typing", "fedcore", "Torch", "test", "pytest", "beside"]
+    "name", ["torch", "json", "numpy", "random", "typing", "fedcore", "fedbook", "Torch", "test", "pytest", "beside"]
 )
 def test_a_name_that_would_hide_a_module_is_refused(name, here, tmp_path, monkeypatch):
     (tmp_path / "beside").mkdir()

@@ -7,7 +7,7 @@ import pytest
 from helpers import problem
 
 import fedcore as fc
-from fedcore.algorithms.platform import PlatformFedDyn, PlatformSCAFFOLD
+from fedbook.measures.platform import PlatformFedDyn, PlatformSCAFFOLD
 
 A, B = problem(n=4, p=3, seed=1)
 LR, K = 0.5 / float(np.linalg.eigvalsh(A).max()), 5

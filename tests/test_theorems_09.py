@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedcore import masks
+from fedbook.measures import masks
 
 SIZES, MASKS = (3, 6, 3), masks.all_masks([6], [3])
 

@@ -9,7 +9,7 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedcore as fc
-from fedcore.experiments import benchmarked
+from fedbook.show import benchmarked
 from tools import book
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedcore.experiments import judge
+from fedbook.verdicts import judge
 
 
 @pytest.mark.parametrize(("seeds", "images"), [(3, 60), (8, 200)])

@@ -5,9 +5,11 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore import reproduce
+from fedbook import reproduce, studies
+from fedbook.results import cells
+from fedbook.studies import tuning
+from fedbook.verdicts import judge
 from fedcore.data import arrays
-from fedcore.experiments import cells, judge, studies, tuning
 
 SPEC = {
     "study": "simulate",

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedcore import looks, plots, vector, widgets
-from fedcore.alt import printed, rounded
-from fedcore.widgets import describe, explore, show
+from fedbook.pictures import plots, styles, svg, widgets
+from fedbook.pictures.alt_text import printed, rounded
+from fedbook.pictures.widgets import describe, explore, show
 
 
 def line(slope=2.0, K=3):
@@ -140,12 +140,12 @@ def test_a_picture_has_no_paper_and_its_colours_turn_on_a_dark_page():
     day, night = re.findall(r":root{([^}]*)}", text)
     by_day, by_night = (dict(pair.split(":") for pair in part.rstrip(";").split(";")) for part in (day, night))
     assert "@media(prefers-color-scheme:dark)" in text
-    ground = {"fill": looks.colours()["paper"], "dark": looks.colours(dark=True)["paper"]}
+    ground = {"fill": styles.colours()["paper"], "dark": styles.colours(dark=True)["paper"]}
     for name, colour in by_day.items():
-        assert by_night[name] == looks.dark(colour)
-    ink = next(name for name, colour in by_day.items() if colour == looks.colours()["ink"])
-    assert looks.contrast(by_day[ink], ground["fill"]) > 7
-    assert looks.contrast(by_night[ink], ground["dark"]) > 7
+        assert by_night[name] == styles.dark(colour)
+    ink = next(name for name, colour in by_day.items() if colour == styles.colours()["ink"])
+    assert styles.contrast(by_day[ink], ground["fill"]) > 7
+    assert styles.contrast(by_night[ink], ground["dark"]) > 7
     assert not re.search(r'<path class="c\d+" d="M0 [\d.]+L', text), "the figure's white paper is drawn"
     figure.patch.set_facecolor("#ffeeaa")
     assert "#ffeeaa" in show(figure).drawn.wide
@@ -158,13 +158,13 @@ def test_on_a_phone_panels_are_stacked_and_letters_are_as_large_as_text():
     handles = [handle for ax in axes for handle in ax.get_lines()]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     drawn, specs = show(figure).drawn, [ax.get_subplotspec() for ax in axes]
-    assert drawn.phone_size[0] / widgets.CSS_INCH == vector.PHONE
+    assert drawn.phone_size[0] / widgets.CSS_INCH == svg.PHONE
     assert drawn.phone_size[1] > 2 * drawn.size[1]
     for text in (drawn.wide, drawn.phone):
         heights = [float(y) for y in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>curve \d<', text)]
         assert len(heights) == 3
         assert len(set(heights)) == (1 if text is drawn.wide else 2), "two names a line on a phone"
-    assert 11 / 72 * 358 / vector.PHONE > 12, "CSS pixels of a label in a column of 358"
+    assert 11 / 72 * 358 / svg.PHONE > 12, "CSS pixels of a label in a column of 358"
     assert [ax.get_subplotspec() for ax in axes] == specs
     assert show(figure).drawn == drawn
 
@@ -268,7 +268,9 @@ def test_drawing_leaves_pyplot_and_its_settings_alone():
 
 def test_importing_widgets_and_plots_loads_no_plotting_and_no_notebook_library():
     heavy = ["matplotlib", "PIL", "ipywidgets", "IPython"]
-    code = f"import sys, fedcore.widgets, fedcore.plots; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        f"import sys, fedbook.pictures.widgets, fedbook.pictures.plots; print([m for m in {heavy} if m in sys.modules])"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 

@@ -37,8 +37,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from fedcore.checkpoint import atomic  # noqa: E402
-from fedcore.notebooks import NotebookFailed, execute  # noqa: E402
+from fedbook.results.notebooks import NotebookFailed, execute  # noqa: E402
+from fedcore.storage.checkpoint import atomic  # noqa: E402
 from tools import outputs  # noqa: E402
 
 # Instruction sets by name: what tells torch, its libraries and numpy's not to use the best that this processor has.
@@ -135,7 +135,7 @@ def run_chapter(
     timeout: float = CELL_TIMEOUT,
     env: Mapping[str, str] | None = None,
 ) -> Run:
-    """Run one chapter in a fresh kernel of this interpreter, with `fedcore` of `root`.
+    """Run one chapter in a fresh kernel of this interpreter, with the packages of `root`.
 
     `parameters` replace the chapter's defaults; `output` is the executed notebook (default
     `_build/runs/NAME.ipynb`, its record beside it as `.json`); `timeout` is in seconds per cell; `env` is
@@ -361,11 +361,13 @@ def _text(notebook: Any) -> str:
 
 def age(results: Path = ROOT / "results") -> str:
     """A line on whether the code is still the one that computed the stored results."""
-    from fedcore.experiments import benchmarked, overview, stored
+    from fedbook.results import page_cache
+    from fedbook.show import benchmarked
+    from fedbook.verdicts import overview
 
     older, runs = overview.age(results)
     words = f"{older} of {runs} stored runs are older than the code: python -m fedcore.reproduce list names them"
-    files = ", ".join(file.name for file in stored.outdated(results))
+    files = ", ".join(file.name for file in page_cache.outdated(results))
     words += f"; so is the training that pages read from {files}" if files else ""
     measured = ", ".join(benchmarked.outdated(results / "benchmarks"))
     return words + (f"; benchmarks of other code than today's: {measured}" if measured else "")
@@ -384,9 +386,9 @@ def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | No
     """
     stage = target.parent / f"{target.name}-stage"
     shutil.rmtree(stage, ignore_errors=True)
-    (stage / "fedcore").mkdir(parents=True)
+    (stage / "fedbook" / "documents").mkdir(parents=True)
     (stage / "tools").mkdir()
-    for name in ("_config.yml", "_toc.yml", "fedcore/references.bib", "tools/sphinx_fedcore.py"):
+    for name in ("_config.yml", "_toc.yml", "fedbook/documents/references.bib", "tools/sphinx_fedcore.py"):
         shutil.copy(root / name, stage / name)
     shutil.copytree(root / "book", stage / "book", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     for source, notebook in (executed or {}).items():

@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import fedcore as fc  # noqa: E402
-from fedcore import looks  # noqa: E402
-from fedcore.checkpoint import atomic  # noqa: E402
-from fedcore.experiments import overview  # noqa: E402
+from fedbook.pictures import styles  # noqa: E402
+from fedbook.verdicts import overview  # noqa: E402
+from fedcore.storage.checkpoint import atomic  # noqa: E402
 
 NAMES = {"DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout"}  # as the field writes them
 SPENT = {
@@ -255,11 +255,11 @@ def picture(map_of: dict[str, list[str]]) -> str:
 
 def _chip(name: str, target: str) -> str:
     """A link to a method's page, with the method's colour and marker."""
-    look = looks.METHODS[name]
-    colour = next(key for key, value in looks.colours().items() if value == look.colour)
+    look = styles.METHODS[name]
+    colour = next(key for key, value in styles.colours().items() if value == look.colour)
     return (
         f'<li><a href="methods/{target}.html" style="--k:var(--fc-{colour})">'
-        f'<svg viewBox="-8 -8 16 16" aria-hidden="true"><path d="{looks.outline(look.marker)}"/></svg>{name}</a></li>'
+        f'<svg viewBox="-8 -8 16 16" aria-hidden="true"><path d="{styles.outline(look.marker)}"/></svg>{name}</a></li>'
     )
 
 

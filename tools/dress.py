@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from fedcore.alt import plain  # noqa: E402
+from fedbook.pictures.alt_text import plain  # noqa: E402
 
 BARS = 6  # folded cells a page
 OURS = ("hide-input", "remove-input", "remove-cell", "remove-output")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("fedcore", "tests", "tools", "pyproject.toml", "requirements.txt", "README.md")
+COPIED = ("fedcore", "fedbook", "tests", "tools", "pyproject.toml", "requirements.txt", "README.md")
 NO_TEST = "these tests are empty or fail without the error"
 
 
@@ -113,7 +113,8 @@ def main(words: list[str]) -> int:
                 shutil.copytree(source, folder / name, ignore=skip)
             else:
                 shutil.copy(source, folder / name)
-        known, misfits, texts = definitions(folder / "fedcore"), [], []
+        known = [*definitions(folder / "fedcore"), *definitions(folder / "fedbook")]
+        misfits, texts = [], []
         for error in errors:
             try:
                 texts.append(planted(error, known))

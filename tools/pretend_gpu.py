@@ -24,9 +24,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 import fedcore as fc
-from fedcore import memory, run
+from fedcore import run
 from fedcore.engine import core
-from fedcore.objective import network, quadratic
+from fedcore.objective import federation, making, quadratic
+from fedcore.rows.host import Carrier
+from fedcore.support import memory
 
 GPU = torch.device("cuda", 0)
 
@@ -35,12 +37,13 @@ GPU = torch.device("cuda", 0)
 def pretended_gpu(free: float = 1e12) -> Iterator[None]:
     """Where tensors may say that they are on a GPU; `free`: bytes of memory that it has."""
     patches = [
-        mock.patch.object(network, "available", _device),
+        mock.patch.object(making, "available", _device),
+        mock.patch.object(federation, "available", _device),
         mock.patch.object(quadratic, "available", _device),
         mock.patch.object(nn.Module, "to", _to),
         mock.patch.object(core.copy, "deepcopy", _copied),
         mock.patch.object(memory, "free", return_value=free),
-        mock.patch.object(memory.Carrier, "__init__", _without_stream),
+        mock.patch.object(Carrier, "__init__", _without_stream),
         mock.patch.object(fc.Federation, "evaluate", return_value={}),
         mock.patch.object(fc.Quadratic, "evaluate", return_value={}),
         mock.patch.object(run.Run, "check_finite", lambda self: self.unchecked.clear()),
@@ -74,7 +77,7 @@ def _copied(value: Any, memo: Any = None) -> Any:
 _deepcopy = copy.deepcopy
 
 
-def _without_stream(carrier: memory.Carrier, device: torch.device) -> None:
+def _without_stream(carrier: Carrier, device: torch.device) -> None:
     carrier.device, carrier.side = device, None
 
 

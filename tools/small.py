@@ -83,9 +83,10 @@ def _result(record: Path) -> dict[str, float] | str:
 
 
 def plant(folder: Path, errors: Sequence[tuple[str, str, str]]) -> Path:
-    """A copy of the package under `folder`, with these errors in it, beside the project's book; ValueError for an
+    """A copy of the packages under `folder`, with these errors in it, beside the project's book; ValueError for an
     error whose text is not there."""
-    shutil.copytree(ROOT / "fedcore", folder / "fedcore", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("fedcore", "fedbook"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "book").symlink_to(ROOT / "book")  # where the package finds the printed values
     for error in errors:
         if not any(_planted(path, *error) for path in sorted(folder.rglob("*.py"))):
@@ -187,7 +188,7 @@ def check_solution(cell: str, solution: str, names: dict[str, Any], where: str) 
 
 def one_frame_each() -> None:
     """Of every explorer only the first frame is computed: the full runs of `make book` draw them all."""
-    from fedcore import widgets
+    from fedbook.pictures import widgets
 
     frames, draw = {}, widgets._call
 

@@ -49,14 +49,14 @@ def _escaped(text: str) -> str:
 
 def playground(app: Any) -> None:
     """Write the playground's files into the folder of the pages."""
-    from fedcore import live, playing
-    from fedcore.widgets import asset
+    from fedbook.live import base, playground
+    from fedbook.pictures.widgets import asset
 
     made = {
         "assets/tokens.css": asset("tokens.css"),
-        "assets/playground.css": live.page_style(),
-        "assets/playground.js": live.page_script(),
-        "playground.html": playing.playground().html(alone=False),
+        "assets/playground.css": base.page_style(),
+        "assets/playground.js": base.page_script(),
+        "playground.html": playground.playground().html(alone=False),
     }
     for name, text in made.items():
         (Path(app.srcdir) / "book" / name).write_text(text, encoding="utf-8")

@@ -42,7 +42,7 @@ BY_SCORE = {"FedDSE", "FedGSE"}  # rounding may turn their choices
 DEFINITIONS = """
 import json, os
 from fedcore import distributed
-from fedcore.experiments import Cell, Table, studies
+from fedbook import Cell, Table, studies
 
 SIMULATE = studies.STUDIES["simulate"]
 
@@ -177,7 +177,7 @@ def run(case: dict[str, Any], folder: Path, rng: random.Random, count: collectio
 
 def drawn_batch(rng: random.Random) -> dict[str, Any]:
     """A batch of cells with two seeds each."""
-    from fedcore.experiments.table import PROFILES
+    from fedbook.results.table import PROFILES
 
     methods = rng.sample(["FedAvg", "SCAFFOLD", "FedUp", "Mime", "FedProx", "FedDyn", "STEM", "FedAdam"], 3)
     federation = {"source": "digits", "clients": 10, "partition": ["Dirichlet", {"q": 0.3}], "model": "logistic"}
@@ -193,7 +193,7 @@ def command(case: dict[str, Any], folder: Path) -> None:
     """The batch in this process, or in two forked from it."""
     import torch
 
-    from fedcore import reproduce
+    from fedbook import reproduce
 
     def work() -> None:
         torch.set_num_threads(1)
@@ -263,7 +263,7 @@ def batch(case: dict[str, Any], folder: Path, rng: random.Random, count: collect
     def start(at: Path) -> Any:
         return Command(case, at) if case["how"] == "notebooks" else SERVER.Process(target=command, args=(case, at))
 
-    from fedcore.experiments.table import PROFILES
+    from fedbook.results.table import PROFILES
 
     alone, worn, members = folder / "alone", folder / "worn", 1 if case["how"] == "plain" else 2
     for at in (alone, worn):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..checks import BelowOne
+from ..support.checks import BelowOne
 from .method import Method, Round, Work
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import NonNegative, Positive
 from ..engine import Loss
 from ..models import Layout
+from ..support.checks import NonNegative, Positive
 from .method import Cost, Gradient, Method, Round
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checks import Fraction, NonNegative, Positive, PositiveFraction
 from ..models import Layout
+from ..support.checks import Fraction, NonNegative, Positive, PositiveFraction
 from .method import Cost, Gradient, Method, Round, and_one
 from .sharpness import FedSAM
 from .variates import SCAFFOLD

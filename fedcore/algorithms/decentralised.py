@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from .. import topology
-from ..checks import BelowOne, Count, Fraction, NonNegative, OneOf
 from ..models import Layout
+from ..support.checks import BelowOne, Count, Fraction, NonNegative, OneOf
 from ..topology import Mixing, Ring, Topology
 from .method import Cost, Gradient, Method, Round, Work
 from .sharpness import EPS, FedSAM, ascent

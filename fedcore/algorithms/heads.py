@@ -9,8 +9,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..checks import CountFromZero, Fraction, Within
 from ..models import Layout
+from ..support.checks import CountFromZero, Fraction, Within
 from .method import Cost, Gradient, Method, Round, share
 from .personal import FedALA, merged
 

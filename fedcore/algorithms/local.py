@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checks import Count, NonNegative, Positive
 from ..engine.descent import clipped
 from ..models import Layout
+from ..support.checks import Count, NonNegative, Positive
 from .method import Cost, Gradient, Method, Round
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import checks, rng
+from .. import rng
 from ..engine import PLAIN, Loss
 from ..engine.descent import decayed
 from ..engine.shapes import Flat, Parameters, PerClient
 from ..submodels import Part
+from ..support import checks
 
 if TYPE_CHECKING:  # a method knows no data and no networks: these are the types of what the round hands it
     from ..data.batches import Plan
@@ -419,7 +420,8 @@ class Method(checks.Named):
             cls.across = "rows"
         first = {name: next(k for k in cls.__mro__ if name in vars(k)) for name in (*VERBS, "cost")}
         cost = cls.__mro__.index(first.pop("cost"))
-        if any(cls.__mro__.index(k) < cost and not f"{k.__module__}.".startswith("fedcore.") for k in first.values()):
+        users = (k for k in first.values() if not checks.is_ours(k))
+        if any(cls.__mro__.index(k) < cost for k in users):
             cls.cost = _not_stated
 
     def __post_init__(self) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..checks import BelowOne, Fraction, NonNegative, Positive
 from ..models import Layout
+from ..support.checks import BelowOne, Fraction, NonNegative, Positive
 from .method import Cost, Gradient, Method, Round, Work
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from .. import rng
-from ..checks import Count, NonNegative
 from ..engine import Loss
 from ..models import Layout
 from ..submodels import Depth, Part, Width, combine, with_heads
+from ..support.checks import Count, NonNegative
 from .method import Cost, Gradient, Round, share
 from .submodels import Submodel, own_labels
 

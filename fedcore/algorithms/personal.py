@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import checks, room
-from ..checks import CountFromZero, NonNegative, PositiveFraction
 from ..models import Layout
+from ..support import checks, memory
+from ..support.checks import CountFromZero, NonNegative, PositiveFraction
 from .method import Cost, Method, Round, on_host, share
 
 LOOK_BACK, SPREAD, EPOCHS = 10, 0.1, 100  # FedALA: converged once the last 10 epochs' losses have std < 0.1
@@ -72,7 +72,7 @@ def merged(mask: Tensor, own: Tensor, x: Tensor) -> Tensor:
     MemoryError where there is no room for them beside the state.
     """
     what = f"the models of {len(own):,} clients with {len(x):,} parameters each, to be evaluated,"
-    room.check(own.nbytes, own.device, what, "personal=False, or fewer clients")
+    memory.check(own.nbytes, own.device, what, "personal=False, or fewer clients")
     return torch.where(mask.to(own.device), own, x.to(own.device))
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..checks import NonNegative, Positive
 from ..models import Layout
+from ..support.checks import NonNegative, Positive
 from .method import Cost, Gradient, Method, Round
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checks import BelowOne, Positive
 from ..models import Layout
+from ..support.checks import BelowOne, Positive
 from .method import Cost, Method, Round, and_one
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checks import NonNegative, Positive
 from ..models import Layout
+from ..support.checks import NonNegative, Positive
 from .method import Cost, Gradient, Method, Round
 
 EPS = 1e-12  # added to norms (DP-FedSAM has 1e-12, FL-Simulator 1e-7, which would bend the exact tests)

@@ -14,13 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import checks, rng
-from ..checks import Count, OneOf, Within
+from .. import rng
 from ..data.arrays import as_array
 from ..engine import PLAIN, Loss
 from ..engine.units import Neurons
 from ..models import Layout
 from ..submodels import Part, Width, combine
+from ..support import checks
+from ..support.checks import Count, OneOf, Within
 from .method import Cost, Gradient, Method, Round
 
 LEVELS = {1.0: 0.2, 0.5: 0.2, 0.25: 0.2, 0.125: 0.2, 0.0625: 0.2}  # HeteroFL's five levels, a fifth of clients each

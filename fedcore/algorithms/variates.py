@@ -8,9 +8,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from .. import checks
-from ..checks import NonNegative, OneOf, Positive
 from ..models import Layout
+from ..support import checks
+from ..support.checks import NonNegative, OneOf, Positive
 from .method import Cost, Gradient, Method, Round, and_one, share
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import checks, rng
+from .. import rng
+from ..support import checks
 
 CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "roles": 80, "tiny-imagenet": 200}
 MOST_CLASSES = 1_000_000

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import checks, rng
-from ..extras import needs
+from .. import rng
+from ..support import checks
+from ..support.extras import needs
 
 UNSIGNED = ("Identity", "AutoContrast", "Equalize", "Solarize", "Posterize")
 SIGNED = (

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import checks, rng
+from .. import rng
+from ..support import checks
 from .arrays import Source, as_array, from_arrays
 from .augment import CropFlip, Own, RandAugment
 from .lists import Lists

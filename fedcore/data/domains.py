@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import checks, rng
-from ..extras import needs
+from .. import rng
+from ..support import checks
+from ..support.extras import needs
 from .arrays import DataNotFound, Source, data_root, from_arrays
 from .readers import pack, read
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import checks
+from ..support import checks
 
 
 @dataclass(frozen=True, eq=False)

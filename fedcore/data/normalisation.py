@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import checks
+from ..support import checks
 from .arrays import Source
 
 NORMALISE = ("pooled", "client", "half", "none")

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .. import checks
+from ..support import checks
 from .arrays import as_array
 
 Indices = list[np.ndarray]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import archives, rng
+from .. import rng
+from ..storage import archives
 from .arrays import CLASSES, PACK, DataNotFound, Source, data_root, from_arrays, from_mapping
 
 # The 80 symbols of the Shakespeare task, in the order of FedProx's `language_utils`.

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader
 
-from .. import checks
-from ..extras import needs
+from ..support import checks
+from ..support.extras import needs
 from .arrays import PACK, Source, as_array, data_root, from_arrays, from_mapping
 from .datasets import from_dataset, is_dataset
 from .domains import digit_domains, digits_five

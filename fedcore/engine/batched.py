@@ -12,8 +12,8 @@ from torch import Tensor
 from ..models import Layout
 from . import passes
 from .batch import Batch
+from .layers.rule import Pass, Rule
 from .loss import Loss
-from .rules import Pass, Rule
 from .shapes import Activations, Logits, Parameters, PerClient, Representations
 
 Criterion = Callable[..., Tensor]

@@ -16,15 +16,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .. import checks, models, rng
+from .. import models, rng
 from ..data.normalisation import with_channels_last
+from ..support import checks
 from .batch import Batch
 from .batched import Batched, Criterion
 from .choose import PATHS, blocks, even, is_large, share
 from .descent import descend
+from .layers.composite import Branches, Chain
+from .layers.pointwise import Dropout
+from .layers.rule import Rule
+from .layers.sequences import Recurrent
+from .layers.table import rule_of
 from .loss import PLAIN, CustomLoss, Loss
 from .mapped import Mapped
-from .rules import Branches, Chain, Dropout, Recurrent, Rule, rule_of
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
 from .trial import Trial
@@ -220,7 +225,7 @@ class Engine:
         missing = ", ".join(self.unsupported) or f"samples with {axes} axes in {type(self.module).__name__}"
         return (
             f"no rule for {missing}, and torch.vmap does not take the module; layers with rules stand in "
-            "fedcore.engine.rules.RULES"
+            "fedcore.engine.layers.table.RULES"
         )
 
     def _notice(self, axes: int) -> None:
@@ -393,7 +398,7 @@ class Engine:
         if self.unsupported or self.mapped:
             raise ValueError(
                 f"activations cannot be read in a model with {', '.join(self.unsupported)}; use layers of "
-                "fedcore.engine.rules.RULES"
+                "fedcore.engine.layers.table.RULES"
             )
         if batch.x.dim() == 4:
             raise ValueError("activations cannot be read on sequences [L, F]; use layout='features' or 'image'")

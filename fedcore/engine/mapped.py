@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .. import models, rng
-from .rules import Pass, Rule
+from .layers.rule import Pass, Rule
 from .shapes import Logits
 from .traced import READING
 

@@ -23,7 +23,7 @@ from .loss import PLAIN, Loss
 from .shapes import Parameters, PerClient
 
 if TYPE_CHECKING:
-    from ..objective.network import Federation
+    from ..objective.federation import Federation
 
 Shape = tuple[Any, ...]
 Gradients = tuple[Parameters, PerClient]

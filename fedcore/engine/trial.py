@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import models, rng
-from ..identity import GENERATORS, codes, is_own, state
+from ..storage.identity import GENERATORS, codes, is_own, state
 from .batch import Batch
 from .loss import PLAIN
 

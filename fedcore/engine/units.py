@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..models import Layout
-from .rules import Rule, Stream, rule_of
+from .layers.rule import Rule, Stream
+from .layers.table import rule_of
 from .shapes import Parameters
 
 Axis = tuple[int, int]  # (stream, entries per unit)

@@ -15,7 +15,9 @@ from torch import Tensor
 from ..models import Layout
 from . import passes
 from .batch import Batch
-from .rules import FIRST, LAST, Flatten, Rule, Sequential, side_by_side
+from .layers.composite import Sequential
+from .layers.pointwise import Flatten
+from .layers.rule import FIRST, LAST, Rule, side_by_side
 from .shapes import Parameters, PerClient
 
 ALONE = 1 << 15  # from this size on, a weight's gradient is computed for one client at a time: it stays in the cache

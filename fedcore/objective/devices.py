@@ -7,7 +7,8 @@ import platform
 
 import torch
 
-from .. import checks, distributed
+from .. import distributed
+from ..support import checks
 
 ISA = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")  # what bounds the instructions that oneDNN uses
 BFLOAT16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2", "DEFAULT", "ALL")  # parts of their values that leave bfloat16 in

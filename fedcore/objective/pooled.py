@@ -12,8 +12,8 @@ from torch import Tensor
 from ..data.batches import Plan
 from ..data.clients import Clients
 from ..engine import PLAIN, Loss
+from .federation import Federation
 from .logistic import Logistic
-from .network import Federation
 from .quadratic import Quadratic
 
 

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import checks
 from ..data import batches
 from ..data.arrays import as_array
 from ..data.batches import Plan
 from ..engine import PLAIN, Loss
 from ..engine.descent import descend
 from ..engine.units import Neurons
-from ..identity import digest
 from ..models import Layout
+from ..storage.identity import digest
+from ..support import checks
 from .devices import available
 
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import brief, warn
 from ..engine import CustomLoss
+from ..support.checks import brief, warn
 from .devices import first_line
 
 Metric = Callable[[Tensor, Tensor], Any]

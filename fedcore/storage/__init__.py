@@ -1,1 +1,1 @@
-"""What is kept on disk: where a result comes from."""
+"""What is kept on disk: checkpoints, sealed files, the identity of values, the code of a result."""

@@ -21,10 +21,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import archives
+from . import archives
 
 CATALOGUES = {"fedcore.algorithms"}  # modules that list names: a new entry changes no older result
-WITHOUT_RESULTS = {"fedcore.plots", "fedcore.progress", "fedcore.storage.sources"}  # they draw, or tell
+WITHOUT_RESULTS = {  # they show code, tell how far a run is, or where code stands
+    "fedcore._moved", "fedcore.algorithms.listing", "fedcore.support.progress", "fedcore.storage.sources",
+}  # fmt: skip
 LEFT_OUT = CATALOGUES | WITHOUT_RESULTS
 
 
@@ -224,7 +226,7 @@ class Sources:
         """What an imported name refers to, in 8 digits; nothing for what does not count."""
         if (base, name) not in self._meanings:
             home = self._home(base, name)
-            counts = home and not self._is_left_out(home[0])
+            counts = home and not self.leaves_out(home[0])
             texts = [s.text for s in self._statements(home[0]) if home[1] in s.binds] if counts else []
             self._meanings[base, name] = _short("".join(texts) if home else f"{base}.{name}")[:8]
         return self._meanings[base, name]
@@ -235,7 +237,7 @@ class Sources:
         todo = list(roots)
         while todo:
             module = todo.pop()
-            if module not in found and not self._is_left_out(module):
+            if module not in found and not self.leaves_out(module):
                 found.add(module)
                 for base, name, _ in imports(self._text(module), self._package(module)):
                     todo += [home[0]] if (home := self._home(base, name)) else []
@@ -244,7 +246,8 @@ class Sources:
                         todo += [str(beside)] if beside.is_file() else []
         return sorted(found)
 
-    def _is_left_out(self, module: str) -> bool:
+    def leaves_out(self, module: str) -> bool:
+        """Whether a module cannot change a result."""
         return module in self.left_out or f"{module.rpartition('.')[0]}.*" in self.left_out
 
     def _package(self, module: str) -> str:
@@ -319,9 +322,7 @@ def library() -> str:
 
 def library_roots() -> tuple[str, ...]:
     """The modules of a run and of every method."""
-    from .. import algorithms
-
-    return ("fedcore.run", *sorted({method.__module__ for method in algorithms.ALL}))
+    return ("fedcore.run", *sorted(name for name in simulator().texts if name.startswith("fedcore.algorithms.")))
 
 
 def of_run(modules: Iterable[str]) -> str:

@@ -1,8 +1,7 @@
 """An own table: a method in this file beside FedAvg, run cell by cell and reported as Markdown."""
 
 import fedcore as fc
-from fedcore import reproduce
-from fedcore.experiments import Cell, Table
+from fedbook import Cell, Table, reproduce
 
 
 class Half(fc.FedAvg):

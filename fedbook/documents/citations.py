@@ -1,0 +1,62 @@
+"""`cite`: the BibTeX of the methods, data and models that were used, from the book's own bibliography."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from fedcore.support import checks
+from fedcore.support.extras import needs
+
+BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
+
+
+@cache
+def _bibliography() -> tuple[dict[str, str], dict[str, list[str]]]:
+    """The entries of the bibliography as BibTeX by key, and by name in code the keys of what is cited for it."""
+    with needs("pictures", "fc.cite"):
+        from pybtex.database import BibliographyData, parse_file
+        from pybtex.database.output.bibtex import Writer
+    entries, works = parse_file(BIBLIOGRAPHY).entries, {}
+    for key, entry in entries.items():
+        for name in entry.fields.pop("keywords").split(", "):
+            works.setdefault(name, []).append(key)
+    written = Writer()  # `entry.to_string` would look for its plugin in every installed package, for every entry
+    return {key: written.to_string(BibliographyData({key: entry})).strip() for key, entry in entries.items()}, works
+
+
+def cite(*names: object) -> BibTeX:
+    """BibTeX entries of what was used, each once, in the order asked for; a cell that ends in it prints them.
+
+    `names` are methods, data sets, partitions, models or software by their name in the contract
+    (`cite("FedUp", "digits")`; case, blanks, `-` and `_` do not matter), or the objects and classes
+    themselves (`cite(fc.FedUp(alpha=0.05))`). A FedAvg with server momentum also cites the paper that
+    introduced it.
+
+    Raises ValueError for an unknown name, listing the known ones, and for a call without names.
+    """
+    entries, works = _bibliography()
+    known = {_plain(name): keys for name, keys in works.items()}
+    if not names:
+        raise ValueError(f"cite() needs at least one name; known names: {', '.join(works)}")
+    keys: dict[str, None] = {}
+    for item in names:
+        name = item if isinstance(item, str) else getattr(item, "__name__", type(item).__name__)
+        if _plain(name) not in known:
+            raise ValueError(f"cite() does not know {checks.brief(name)}; known names: {', '.join(works)}")
+        keys |= dict.fromkeys(known[_plain(name)])
+        if not isinstance(item, str) and getattr(item, "server_momentum", 0):
+            keys |= dict.fromkeys(works["FedAvgM"])
+    return BibTeX("\n\n".join(entries[key] for key in keys))
+
+
+class BibTeX(str):
+    """Text that a notebook or a prompt shows as it is, line by line, when it is the value of a cell."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).lower()

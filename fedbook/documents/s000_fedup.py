@@ -1,0 +1,575 @@
+"""The FedUp study (S000): Tables 1, 2, 4 and 5, Figures 1 to 3."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..results.cells import Cell
+from ..results.table import Table, printed
+from ..verdicts.claims import Claim, Question
+from .protocol import METHODS, MLP, Row, searched_cells, simulation
+
+# the paper profile: arguments that the source does not print, as the authors of each method chose them
+CHOSEN: dict[str, dict[str, Any]] = {
+    "FedProx": {"mu": 0.0001}, "FedDyn": {"alpha": 0.01}, "FedSMOO": {"alpha": 0.1, "rho": 0.1}, "MOON": {"mu": 1.0},
+    "MimeLite": {"beta": 0.9}, "STEM": {"a": 0.1}, "FedAvg + server momentum": {"server_momentum": 0.9},
+}  # fmt: skip
+LEFT_OPEN = (
+    (
+        "every method's own parameter, and alpha",
+        "quick, desk: one searched for on validation data; not FedSMOO's rho (0.05), MOON's temperature (0.5) and "
+        "FedPVR's layers (the last); paper: as their authors, alpha K in four values",
+    ),
+    ("weight decay, momentum, decay of the learning rate", "none"),
+    ("seeds", "quick: ten; desk: three, five where a claim rests on one column; paper: three"),
+    ("smallest client of the partition", "FedML's routine, at least 10 samples or a tenth of the mean"),
+    ("best or last round", "last round"),
+)
+
+# the rows of Table 4, and those of methods that stand in Table 1 alone
+ROWS = {
+    row: METHODS[row]
+    for row in ("FedAvg", "FedAvg + server momentum", "FedUp", "FedProx", "SCAFFOLD", "MOON", "MimeLite", "FedDyn",
+                "STEM", "FedSMOO", "FedPVR")
+}  # fmt: skip
+OTHERS = {row: METHODS[row] for row in ("FedSGD", "FedSMB", "FedDC", "Mime")}
+# methods that the study does not compare, beside its own and the best known baseline
+FURTHER = {
+    row: METHODS[row]
+    for row in ("FedAvg", "FedAvg + server momentum", "FedUp", "FedAdagrad", "FedAdam", "FedYogi", "FedNova", "FedExP",
+                "FedCM", "FedSAM", "MoFedSAM", "FedGamma", "FedSpeed")
+}  # fmt: skip
+_TEXT_LRS = [0.5, 1.0, 2.0, 4.0, 8.0]
+
+
+_DIRICHLET = {q: ["Dirichlet", {"q": q}] for q in (0.02, 0.1, 0.3, 0.4, 0.6, 0.8)}
+_FEMNIST, _CIFAR10, _CIFAR100 = (
+    "FEMNIST (3400 clients), CNN",
+    "CIFAR-10 (100 clients), ResNet18",
+    "CIFAR-100 (100 clients), ResNet18",
+)
+_CIFAR1000 = "CIFAR-10 (1000 clients, q=0.8), ResNet18"
+_DIGITS = {"source": "digits", "clients": 50, "model": MLP}
+_DOMAINS = {"source": "digit-domains", "partition": ["ByOwner", {"parts": 10}], "model": MLP}
+_WRITERS = {"source": "mnist-writers", "partition": ["ByOwner", {}], "model": "femnist_cnn"}
+_SOME_WRITERS = {**_WRITERS, "clients": 100, "partition": ["ByOwner", {"subset": True}]}
+# the source's FEMNIST, in the paper profile
+_PAPER_FEMNIST = {
+    "paper": {"source": "femnist", "partition": ["ByOwner", {}], "model": "femnist_cnn"},
+    "run": {"rounds": 1000, "lr": 0.02, "batch_size": 20},
+}
+
+
+def _columns4() -> list[dict[str, Any]]:
+    columns = [{"name": "FEMNIST", "dataset": _FEMNIST, "setting": "non-IID, 10% sampling", **_PAPER_FEMNIST}]
+    for name, dataset, levels, batch, rounds in (
+        ("CIFAR-10", _CIFAR10, (0.3, 0.4, 0.6, None), 32, 1500),
+        ("CIFAR-100", _CIFAR100, (0.02, 0.1, 0.3, 0.4, 0.6, None), 16, 1000),
+    ):
+        for q in levels:
+            columns.append(
+                {
+                    "name": f"{name} q={q}" if q else f"{name} IID",
+                    "dataset": dataset,
+                    "setting": f"q={q}, 10% sampling" if q else "IID, 10% sampling",
+                    "paper": {"source": name.lower().replace("-", ""), "clients": 100,
+                              "partition": _DIRICHLET[q] if q else ["IID", {}], "model": "resnet18_gn"},
+                    "run": {"rounds": rounds, "lr": 0.2, "batch_size": batch},
+                }
+            )  # fmt: skip
+    return columns
+
+
+def _paper_cells(file: str, columns: list[dict[str, Any]]) -> list[Cell]:
+    """The cells of the paper profile: settings as the source prints them, no search."""
+    cells = []
+    for column in columns:
+        run = {"cohort": column.get("cohort", 0.1), "local_epochs": 1, "eval_every": 10, **column["run"]}
+        for row, (method, *_) in ROWS.items():
+            source = printed(file, dataset=column["dataset"], setting=column["setting"], method=row)
+            federation = dict(column["paper"])
+            if row == "MOON":
+                federation["model"] = ["projected", {"model": federation["model"]}]
+            variants = {row: CHOSEN.get(row, {})}
+            if row == "FedUp":  # alpha times the mean number of local steps, not printed by the source
+                variants = {f"FedUp alpha K={ak}": {"alpha_K": ak} for ak in (0.25, 0.5, 0.75, 0.9)}
+            for name, chosen in variants.items():
+                spec = {**simulation(method, federation, run), "method": [method, chosen]}
+                cells.append(Cell(f"{column['name']} {name}", spec, name, column["name"], source))
+    return cells
+
+
+_DIGITS_RUN = {"rounds": 40, "cohort": 5, "local_steps": 10, "batch_size": 10, "eval_every": 5}
+_CIFAR_RUN = {"rounds": 300, "cohort": 0.1, "local_epochs": 1, "batch_size": 32, "eval_every": 10}
+_WRITERS_RUN = {**_CIFAR_RUN, "batch_size": 20}
+# profile -> column -> federation, run, and dataset and setting of Table 4 whose values stand beside it (same data only)
+COLUMNS4: dict[str, dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, str] | None]]] = {
+    "quick": {
+        **{
+            f"digits, {name}": ({**_DIGITS, "partition": partition}, _DIGITS_RUN, None)
+            for name, partition in (("q=0.1", _DIRICHLET[0.1]), ("q=0.3", _DIRICHLET[0.3]), ("IID", ["IID", {}]))
+        },
+        "five domains of digits": (_DOMAINS, _DIGITS_RUN, None),
+    },
+    "desk": {
+        **{
+            f"CIFAR-10, {name}": (
+                {"source": "cifar10", "clients": 100, "partition": partition, "model": "cifar_cnn"},
+                _CIFAR_RUN, (_CIFAR10, f"{setting}, 10% sampling"),
+            )
+            for name, partition, setting in (
+                ("q=0.3", _DIRICHLET[0.3], "q=0.3"), ("q=0.6", _DIRICHLET[0.6], "q=0.6"), ("IID", ["IID", {}], "IID"),
+            )
+        },
+        "MNIST by writer": (_WRITERS, _WRITERS_RUN, None),
+        "FEMNIST, 105 writers": (
+            {**_SOME_WRITERS, "source": "femnist", "clients": 105}, _WRITERS_RUN, (_FEMNIST, "non-IID, 10% sampling"),
+        ),
+    },
+}  # fmt: skip
+
+
+_CLAIMED = ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6", "CIFAR-10, IID", "FEMNIST, 105 writers")
+
+
+def _cells4(profile: str, column: str, rows: dict[str, Row]) -> list[Cell]:
+    """A column of Table 4, searched: five seeds of `desk` where a claim rests on the column, else three."""
+    federation, run, _ = COLUMNS4[profile][column]
+    short, seeds = (15, 10) if profile == "quick" else (30, 5 if column in _CLAIMED else 3)
+    # with two where clients are alike, one noisy run of 30 rounds kept FedAvg's best rate from the finals
+    finalists = 3 if column == "CIFAR-10, IID" else 2
+    return searched_cells(profile, column, federation, run, short, rows, seeds, finalists=finalists)
+
+
+def table4(profile: str) -> list[Cell]:
+    """Accuracy after the last round, by method and heterogeneity."""
+    if profile == "paper":
+        return _paper_cells("seed000_table4.csv", _columns4())
+    cells = []
+    for column, (_, _, beside) in COLUMNS4[profile].items():
+        for cell in _cells4(profile, column, ROWS):
+            source = None
+            if beside:
+                source = printed("seed000_table4.csv", dataset=beside[0], setting=beside[1], method=cell.row)
+            cells.append(replace(cell, source=source))
+    return cells
+
+
+def further(profile: str) -> list[Cell]:
+    """Two of Table 4's columns with methods that the study does not compare."""
+    columns = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("FEMNIST, 105 writers", "CIFAR-10, q=0.3")}
+    return [cell for column in columns[profile] for cell in _cells4(profile, column, FURTHER)]
+
+
+_FEW = ("FedAvg", "FedAvg + server momentum", "FedUp", "FedProx", "SCAFFOLD", "MimeLite", "FedDyn", "FedPVR")
+
+
+def table5(profile: str) -> list[Cell]:
+    """Accuracy under small participation."""
+    if profile == "paper":
+        columns = []
+        for rate, femnist, cifar in ((0.2, 7, 2), (0.5, 17, 5), (1, 34, 10)):
+            setting = f"sampling rate {rate}%"
+            columns += [
+                {"name": f"FEMNIST {rate}%", "dataset": _FEMNIST, "setting": setting, "cohort": femnist,
+                 **_PAPER_FEMNIST},
+                {
+                    "name": f"CIFAR-10 {rate}%", "dataset": _CIFAR1000, "setting": setting, "cohort": cifar,
+                    "paper": {"source": "cifar10", "clients": 1000, "partition": _DIRICHLET[0.8],
+                              "model": "resnet18_gn"},
+                    "run": {"rounds": 1500, "lr": 0.2, "batch_size": 32},
+                },
+            ]  # fmt: skip
+        return _paper_cells("seed000_table5.csv", columns)
+    cells = []
+    if profile == "quick":
+        federation = {**_DIGITS, "clients": 100, "partition": _DIRICHLET[0.8]}
+        for cohort in (1, 2, 4):
+            run = {**_DIGITS_RUN, "rounds": 60, "cohort": cohort}
+            cells += searched_cells(profile, f"digits, {cohort} of 100 clients", federation, run, 20, ROWS)
+        return cells
+    rows = {row: ROWS[row] for row in _FEW}
+    for cohort in (1, 2, 3):
+        run = {"rounds": 1000, "cohort": cohort, "local_epochs": 1, "batch_size": 20, "eval_every": 50}
+        column = f"MNIST by writer, {cohort} of 539 clients"
+        cells += searched_cells(profile, column, _WRITERS, run, [100, 400], rows, 5)
+    return cells
+
+
+def figure2(profile: str) -> list[Cell]:
+    """FEMNIST with 500 and with 1020 clients per round: every method but FedDyn, as the source draws it."""
+    if profile == "paper":
+        columns = [
+            {"name": f"{size} clients", "dataset": "", "setting": "", "cohort": size, **_PAPER_FEMNIST}
+            for size in (500, 1020)
+        ]
+        return [cell for cell in _paper_cells("seed000_table4.csv", columns) if cell.row != "FedDyn"]
+    cells, rows = [], {row: entry for row, entry in ROWS.items() if row != "FedDyn"}
+    for cohort in (8, 15):
+        run = {**_DIGITS_RUN, "rounds": 20, "cohort": cohort, "eval_every": 2}
+        cells += searched_cells(profile, f"five domains of digits, {cohort} of 50 clients", _DOMAINS, run, 8, rows)
+    return cells
+
+
+def figure3(profile: str) -> list[Cell]:
+    """Next-character prediction, one client per role: FedUp and FedAvg."""
+    if profile == "paper":
+        federation = {"source": "shakespeare", "partition": ["ByOwner", {}], "model": "lstm"}
+        run = {"rounds": 300, "cohort": 0.1, "local_epochs": 1, "batch_size": 10, "lr": 1.0, "eval_every": 10}
+        return [
+            Cell(f"text {row}", {**simulation(row, federation, run), "method": [row, chosen]}, row, "next character")
+            for row, chosen in (("FedAvg", {}), ("FedUp", {"alpha_K": 0.5}))
+        ]
+    rows = {row: ROWS[row] for row in ("FedAvg", "FedAvg + server momentum", "FedUp")}
+    federation = {"partition": ["ByOwner", {}], "model": ["lstm", {"embedding": 8, "hidden": 32}]}
+    if profile == "quick":
+        run = {"rounds": 60, "cohort": 4, "local_steps": 5, "batch_size": 10, "eval_every": 5}
+        return searched_cells(profile, "made-up roles", {"source": "roles", **federation}, run, 15, rows, lrs=_TEXT_LRS)
+    run = {"rounds": 200, "cohort": 10, "local_steps": 10, "batch_size": 10, "eval_every": 50}
+    return searched_cells(profile, "Shakespeare", {"source": "shakespeare", **federation}, run, 20, rows, 5, _TEXT_LRS)
+
+
+def table1(profile: str) -> list[Cell]:
+    """The ticks of Table 1 that can be counted or measured: state, traffic, strong skew, few participants."""
+    names = ("FedSGD", "FedSMB", "FedProx", "SCAFFOLD", "FedDC", "Mime", "MimeLite", "FedDyn", "MOON", "FedSplit",
+             "STEM", "FedSMOO", "FedPVR", "FedUp", "FedAvg")  # fmt: skip
+    cells = [
+        Cell(f"{column} {row}", {"study": "cost", "method": [row, {}], "cost": kind}, row, column)
+        for row in names
+        for kind, column in (("state", "vectors a client keeps"), ("traffic", "d sent a client and round"))
+    ]
+    if profile == "quick":
+        rows = {**ROWS, **OTHERS}  # FedSplit needs every client in every round
+        for column, partition, cohort in (
+            ("digits, q=0.02", ["Dirichlet", {"q": 0.02, "equal_sizes": True}], 5),
+            ("digits, 1 of 50 clients", _DIRICHLET[0.6], 1),
+        ):
+            run = {**_DIGITS_RUN, "cohort": cohort}
+            cells += searched_cells(profile, column, {**_DIGITS, "partition": partition}, run, 15, rows)
+    return cells
+
+
+STEPS = (1, 10, 30)  # local steps a round
+
+
+def skew(profile: str) -> list[Cell]:
+    """FedAvg alone, by skew and by local steps, with as many gradients in every row."""
+    cells = []
+    if profile == "paper":  # the columns of Table 4
+        for column in (c for c in _columns4() if c["dataset"] == _CIFAR10):
+            source = printed("seed000_table4.csv", dataset=_CIFAR10, setting=column["setting"], method="FedAvg")
+            run = {"cohort": 0.1, "local_epochs": 1, "eval_every": 10, **column["run"]}
+            name = f"{column['name'].removeprefix('CIFAR-10 ')}, one epoch"
+            cells.append(Cell(f"CIFAR-10 {name}", simulation("FedAvg", column["paper"], run), name, "CIFAR-10", source))
+        return cells
+    if profile != "quick":
+        return cells
+    for name, partition in (("IID", ["IID", {}]), ("q=0.3", _DIRICHLET[0.3]), ("q=0.1", _DIRICHLET[0.1])):
+        for K in STEPS:
+            rounds = round(400 / K)
+            run = {**_DIGITS_RUN, "rounds": rounds, "local_steps": K, "eval_every": max(1, rounds // 10)}
+            rows = {f"{name}, K={K}": ROWS["FedAvg"]}
+            cells += searched_cells(
+                profile, "digits", {**_DIGITS, "partition": partition}, run, max(1, round(0.4 * rounds)), rows
+            )
+    return cells
+
+
+PAIRS = {  # row of Table 2 -> what the source calls it
+    "A, C": "A vs C (not correcting A)",
+    "A-B+C, C": "A-B+C vs C (using -B+C to correct A as Mime)",
+    "A-B, C": "A-B vs C (only using -B to correct A)",
+    "A, B": "A vs B (not correcting A)",
+}
+
+
+def table2(profile: str) -> list[Cell]:
+    """The four cosines of the Mime ablation, on the local path of FedAvg and on that of Mime."""
+    cifar = {"source": "cifar10", "clients": 100, "partition": _DIRICHLET[0.3]}
+    # column -> federation, learning rate, batch, and the source's dataset whose values stand beside it (same data only)
+    settings: dict[str, tuple[dict[str, Any], float, int, str]] = {
+        "quick": {
+            "five domains of digits": ({**_DOMAINS, "partition": ["ByOwner", {"parts": 2}]}, 0.1, 10, ""),
+            "digits, q=0.3": ({**_DIGITS, "clients": 10, "partition": _DIRICHLET[0.3]}, 0.1, 10, ""),
+        },
+        "desk": {
+            "MNIST by writer": (_SOME_WRITERS, 0.02, 20, ""),
+            "CIFAR-10, q=0.3": ({**cifar, "model": "cifar_cnn"}, 0.2, 32, "CIFAR-10"),
+        },
+        "paper": {
+            "FEMNIST": (_PAPER_FEMNIST["paper"], 0.02, 20, "FEMNIST"),
+            "CIFAR-10": ({**cifar, "model": "resnet18_gn"}, 0.2, 32, "CIFAR-10"),
+        },
+    }[profile]
+    rounds = {"rounds": 30, "cohort": 0.1, "eval_every": 30} if profile == "desk" else {"rounds": 10, "eval_every": 10}
+    validation = {} if profile == "paper" else {"validation": True}
+    cells = []
+    for column, (federation, lr, batch, dataset) in settings.items():
+        for path in ("FedAvg", "Mime"):
+            for pair, method in PAIRS.items():
+                spec = {
+                    "study": "mime",
+                    "method": [path, {}],
+                    "federation": {**federation, **validation},
+                    "run": {**rounds, "lr": lr, "batch_size": batch},
+                    "steps": 40,
+                    "pair": pair,
+                }
+                source = printed("seed000_table2.csv", dataset=dataset, method=method) if dataset else None
+                seeds = 10 if profile == "quick" else 3
+                cells.append(Cell(f"{column} {path} {pair}", spec, pair, f"{column}, path of {path}", source, seeds))
+    return cells
+
+
+_SEARCHED = (
+    "Settings are chosen on validation data with {2} seeds of their own: five learning rates, times three values of "
+    "the method's own parameter where it has one, for {0} on two seeds; a grid grows where its best value stands at an "
+    "end; then the best {1}, and the best at each of the best {1} rates, again {3}."
+)
+_PAPER = "The source's data and models; what it leaves open is chosen as listed."
+TABLES = [
+    Table(
+        "fedavg-skew", "FedAvg by skew and by the number of local steps", "S000", skew,
+        {"quick": "8x8 digits, 50 clients, 5 a round, an MLP; 400 local steps in all, in rounds of 1, 10 and 30. "
+         + _SEARCHED.format("160 local steps", "three", "five", "in full"),
+         "paper": "FedAvg in the columns of Table 4 with CIFAR-10."},
+        (("sections 1 and 3 give no runs", "FedAvg, searched like every method of Table 4"),), against="IID, K=10",
+    ),
+    Table(
+        "fedup-table1", "What each method can handle, as far as it can be counted or measured", "S000", table1,
+        {"quick": "State and traffic are counted. Accuracy in %: 8x8 digits, 50 clients, an MLP, 40 rounds of 10 local "
+         "steps; q=0.02 with equal sizes and 5 clients a round, or q=0.6 and one client a round. "
+         + _SEARCHED.format("15 rounds", "three", "five", "in full"),
+         "paper": "State and traffic, counted; the source gives no setting in which a tick was measured."},
+        (
+            ("what a tick means", "state and traffic are counted; skew and participation measured as accuracy"),
+            ("FedSplit", "not trained: it needs every client in every round"),
+        ),
+        proposed="FedUp", unit="as the column says",
+    ),
+    Table(
+        "fedup-table2", "Cosines of the Mime ablation", "S000", table2,
+        {"quick": "8x8 digits and five domains of digits, 10 clients, all in every round, an MLP; after 10 rounds at "
+         "rate 0.1, steps 1 to 40. Ten seeds.",
+         "desk": "CIFAR-10 with 100 clients, a CNN with 16 and 32 channels (the source: ResNet18), and MNIST of 100 of "
+         "its 539 writers; 10 % a round, after 30 rounds at the source's rates and batches, steps 1 to 40 of all "
+         "clients. Three seeds.",
+         "paper": "Round 10, all clients."},
+        (("local path, round, C", "both paths; round 10, desk: 30; full gradients of all clients"),), unit="cosine",
+    ),
+    Table(
+        "fedup-table4", "Accuracy of ten methods by heterogeneity", "S000", table4,
+        {"quick": "8x8 digits and five domains of digits; 50 clients, 5 a round, 10 local steps, 40 rounds, an MLP. "
+         + _SEARCHED.format("15 rounds", "three", "five", "in full"),
+         "desk": "CIFAR-10 with 100 clients, 10 % a round, one epoch of batches of 32, 300 rounds, a CNN with 16 and "
+         "32 channels (the source: ResNet18, 1,500 rounds); MNIST by its 539 writers, and 105 writers of FEMNIST (the "
+         "source: 3,400), with the source's CNN and batches of 20; 10,000 test images, of FEMNIST 1,685. "
+         + _SEARCHED.format("30 rounds", "two (IID: three)", "two", "in full"),
+         "paper": _PAPER},
+        LEFT_OPEN, proposed="FedUp",
+    ),
+    Table(
+        "fedup-figure1", "Curves of Table 4", "S000", table4,
+        dict.fromkeys(("quick", "desk", "paper"), "The recorded curves of Table 4's cells."),
+        figure=True, axis="round", drawn_from="fedup-table4", proposed="FedUp",
+    ),
+    Table(
+        "fedup-further", "Methods that the study does not compare, in columns of its Table 4", "S000", further,
+        {"quick": "8x8 digits, 50 clients, 5 a round, 10 local steps, 40 rounds, an MLP. "
+         + _SEARCHED.format("15 rounds", "three", "five", "in full"),
+         "desk": "105 writers of FEMNIST (1,685 test images), the FedUp study's CNN and batches of 20; CIFAR-10 "
+         "(10,000) with 100 clients, a CNN with 16 and 32 channels and batches of 32; 10 % a round, one epoch, 300 "
+         "rounds. "
+         + _SEARCHED.format("30 rounds", "two", "two", "in full")},
+        (("these methods", "the study has none of them; rho of MoFedSAM and FedSpeed is 0.05, not searched"),),
+        proposed="FedUp",
+    ),
+    Table(
+        "fedup-table5", "Accuracy under small participation", "S000", table5,
+        {"quick": "8x8 digits, Dirichlet 0.8, 100 clients, 60 rounds of 10 local steps, an MLP. "
+         + _SEARCHED.format("20 rounds", "three", "five", "in full"),
+         "desk": "MNIST by its 539 writers, the source's CNN, 1,000 rounds of one epoch of batches of 20 (the source's "
+         "FEMNIST has 3,400 writers; one and three clients of 539 are its 0.2 and 0.5 %). "
+         + _SEARCHED.format("100 rounds", "two", "two", "for 400"),
+         "paper": _PAPER},
+        (*LEFT_OPEN, ("rounds", "paper: those of Table 4")), proposed="FedUp",
+    ),
+    Table(
+        "fedup-figure2", "Many clients a round", "S000", figure2,
+        {"quick": "Five domains of digits, 50 clients, 20 rounds of 10 local steps, an MLP; 8 and 15 clients a round "
+         "are the source's 15 and 30 %. " + _SEARCHED.format("8 rounds", "three", "five", "in full"),
+         "paper": _PAPER},
+        LEFT_OPEN, figure=True, axis="round", proposed="FedUp",
+    ),
+    Table(
+        "fedup-figure3", "A text task, one client per role", "S000", figure3,
+        {"quick": "Sentences of 40 made-up roles, 4 a round, 60 rounds of 5 local steps, an LSTM of width 32. "
+         + _SEARCHED.format("15 rounds", "three", "five", "in full"),
+         "desk": "Shakespeare, 638 roles, 10 a round, 200 rounds of 10 local steps with batches of 10, an LSTM of "
+         "width 32 (the source: 100). " + _SEARCHED.format("20 rounds", "two", "two", "in full"),
+         "paper": _PAPER},
+        (("rate, batch, rounds, participation", "paper: 1.0, 10, 300, 10 %"),),
+        figure=True, axis="round", proposed="FedUp",
+    ),
+]  # fmt: skip
+
+
+def _lead(row: str, base: str, *settings: str, dataset: str = _CIFAR10, file: str = "seed000_table4.csv") -> str:
+    """The printed leads of one row over another, in points."""
+    pairs = [
+        [printed(file, dataset=dataset, setting=setting, method=name) for name in (row, base)] for setting in settings
+    ]
+    return ", ".join(f"{a - b:+.2f}" for a, b in pairs if a is not None and b is not None)
+
+
+def _across(setting: str) -> str:
+    """FedAvg's printed difference between a skewed and the IID column of Table 4, in points."""
+    skewed, alike = (
+        printed("seed000_table4.csv", dataset=_CIFAR10, setting=f"{name}, 10% sampling", method="FedAvg")
+        for name in (setting, "IID")
+    )
+    return f"{skewed - alike:+.2f}"
+
+
+_SKEWED = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6")}
+_RIVALS = [row for row in ROWS if row not in ("FedUp", "FedAvg", "FedAvg + server momentum")]
+_TABLE5, _RATES = "seed000_table5.csv", [f"sampling rate {rate}%" for rate in (0.2, 0.5, 1)]
+_TEN = ("q=0.3, 10% sampling", "q=0.6, 10% sampling")
+
+
+def _asked(row: str, base: str, columns: dict[str, tuple[str, ...]]) -> dict[str, list[Question]]:
+    return {profile: [(row, base, column) for column in names] for profile, names in columns.items()}
+
+
+def _corrected(quick: str, desk: str) -> dict[str, list[Question]]:
+    """Cosine with the global gradient: corrected against not corrected, on both local paths."""
+    paths = {p: [f"{name}, path of {m}" for m in ("FedAvg", "Mime")] for p, name in (("quick", quick), ("desk", desk))}
+    return {profile: [("A-B+C, C", "A, C", column) for column in columns] for profile, columns in paths.items()}
+
+
+def _cosine_lead(dataset: str) -> str:
+    before, after = (printed("seed000_table2.csv", dataset=dataset, method=PAIRS[p]) for p in ("A, C", "A-B+C, C"))
+    return "" if before is None or after is None else f"{before} becomes {after}"
+
+
+CLAIMS = [
+    Claim(
+        "fedavg-skew", "S000", "§1", "FedAvg is less accurate where clients have different labels",
+        f"{_across('q=0.3')} points from IID to q = 0.3, {_across('q=0.6')} to q = 0.6 (Table 4, CIFAR-10)",
+        "fedavg-skew", {"quick": [(f"{q}, K=10", "IID, K=10", "digits") for q in ("q=0.3", "q=0.1")]}, "worse",
+    ),
+    Claim(
+        "fedavg-one-step", "S000", "§3", "With one local step a round, different labels cost FedAvg nothing",
+        "argued in words", "fedavg-skew",
+        {"quick": [(f"{q}, K=1", "IID, K=1", "digits") for q in ("q=0.3", "q=0.1")]}, "not worse", 1.0,
+    ),
+    Claim(
+        "fedavg-mean", "S000", "§3", "The simple mean of the clients' models is what leads FedAvg to a wrong point",
+        "argued in words",
+        settled=(
+            "does not hold",
+            "with one local step, or with equal curvatures, the same mean leads to the optimum; with more steps it "
+            "ends elsewhere, because a client's share of the way depends on its curvature",
+            "tests/test_theorems_01.py::test_thm_no_bias",
+        ),
+    ),
+    Claim(
+        "fedup-skew", "S000", "Table 4", "FedUp is more accurate than FedAvg where clients have different labels",
+        f"{_lead('FedUp', 'FedAvg', *_TEN)} points (CIFAR-10, q = 0.3 and 0.6)", "fedup-table4",
+        _asked("FedUp", "FedAvg", _SKEWED),
+    ),
+    Claim(
+        "fedup-owners", "S000", "Table 4",
+        "FedUp is more accurate than FedAvg where each client is a writer (quick: holds one domain of digits)",
+        f"{_lead('FedUp', 'FedAvg', 'non-IID, 10% sampling', dataset=_FEMNIST)} points (FEMNIST)", "fedup-table4",
+        _asked("FedUp", "FedAvg", {"quick": ("five domains of digits",), "desk": ("FEMNIST, 105 writers",)}),
+        margin=1.0,
+    ),
+    Claim(
+        "fedup-iid", "S000", "Table 4", "FedUp is more accurate than FedAvg where clients do not differ",
+        f"{_lead('FedUp', 'FedAvg', 'IID, 10% sampling')} points (CIFAR-10)", "fedup-table4",
+        _asked("FedUp", "FedAvg", {"quick": ("digits, IID",), "desk": ("CIFAR-10, IID",)}),
+    ),
+    Claim(
+        "fedup-best", "S000", "Table 4", "FedUp is more accurate than each of its eight rivals at q = 0.3",
+        f"{_lead('FedUp', 'FedSMOO', _TEN[0])} (FedSMOO) to {_lead('FedUp', 'STEM', _TEN[0])} (STEM) points",
+        "fedup-table4",
+        {
+            "quick": [("FedUp", rival, "digits, q=0.3") for rival in _RIVALS],
+            "desk": [("FedUp", rival, "CIFAR-10, q=0.3") for rival in _RIVALS],
+        },
+    ),
+    Claim(
+        "fedup-momentum", "S000", "§6.2.3",
+        "Momentum alone does not explain the gain: FedUp is more accurate than FedAvg with momentum at the server",
+        "not compared", "fedup-table4", _asked("FedUp", "FedAvg + server momentum", _SKEWED), own=True,
+    ),
+    Claim(
+        "fedup-participation", "S000", "Table 5", "FedUp is more accurate than FedAvg where few clients take part",
+        f"{_lead('FedUp', 'FedAvg', *_RATES, dataset=_FEMNIST, file=_TABLE5)} (FEMNIST) and "
+        f"{_lead('FedUp', 'FedAvg', *_RATES, dataset=_CIFAR1000, file=_TABLE5)} (CIFAR-10) points at 0.2, 0.5 and 1 %",
+        "fedup-table5",
+        _asked(
+            "FedUp", "FedAvg",
+            {
+                "quick": tuple(f"digits, {m} of 100 clients" for m in (1, 2, 4)),
+                "desk": tuple(f"MNIST by writer, {m} of 539 clients" for m in (1, 2, 3)),
+            },
+        ),
+    ),
+    Claim(
+        "fedup-many", "S000", "Figure 2", "FedUp is more accurate than FedAvg where many clients take part",
+        "curves without numbers", "fedup-figure2",
+        _asked("FedUp", "FedAvg", {"quick": tuple(f"five domains of digits, {m} of 50 clients" for m in (8, 15))}),
+    ),
+    Claim(
+        "fedup-text", "S000", "Figure 3", "FedUp predicts the next character more accurately than FedAvg",
+        "curves without numbers", "fedup-figure3",
+        _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
+    ),
+    Claim(
+        "mime-owners", "S000", "Table 2",
+        "Where each client is a writer, Mime's correction turns a client's gradient towards the global one",
+        f"cosine {_cosine_lead('FEMNIST')}", "fedup-table2",
+        _corrected("five domains of digits", "MNIST by writer"),
+    ),
+    Claim(
+        "mime-skew", "S000", "Table 2",
+        "Where clients have different labels, Mime's correction turns a client's gradient away from the global one",
+        f"cosine {_cosine_lead('CIFAR-10')}", "fedup-table2",
+        _corrected("digits, q=0.3", "CIFAR-10, q=0.3"), "worse",
+    ),
+    Claim(
+        "fedprox-error", "S000", "§5.2", "FedProx does not lower FedAvg's error",
+        f"argued in words; Table 4 prints {_lead('FedProx', 'FedAvg', *_TEN)} points", "fedup-table4",
+        _asked("FedProx", "FedAvg", _SKEWED), "not better", 1.0,
+    ),
+    Claim(
+        "fedup-bound", "S000", "§5.1", "FedUp's clients minimise an upper bound of the global loss", "eq. 5 and 6",
+        settled=(
+            "does not hold",
+            "eq. 5 is a bound only where μ is at least the largest curvature and the gradient exact; FedUp has α < 1/K "
+            "for μ, and another slope",
+            "tests/test_theorems_03.py::test_a_parabola_flatter_than_the_loss_is_no_upper_bound",
+        ),
+    ),
+    Claim(
+        "fedup-communication", "S000", "Table 1", "FedUp needs no additional communication", "a tick",
+        settled=(
+            "holds in part",
+            "uploads are FedAvg's; a client that was not in the last cohort downloads the previous model as well",
+            "tests/test_costs.py::test_a_method_costs_what_its_rule_says",
+        ),
+    ),
+    Claim(
+        "fedup-estimate", "S000", "Theorem 1", "FedUp's estimate of the global gradient becomes exact as α tends to 0",
+        "a bound that tends to 0",
+        settled=(
+            "does not hold",
+            "the estimate itself tends to 0 with α, so that its relative error tends to 100 %; it is unbiased at "
+            "α = 1/K",
+            "tests/test_theorems_03.py::test_thm_linear_estimator_unbiased_points_and_the_limit_of_small_alpha",
+        ),
+    ),
+]  # fmt: skip

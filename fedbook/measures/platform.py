@@ -1,0 +1,40 @@
+"""Two rules as one public platform shipped them: exhibits beside the correct methods, and no methods of this package.
+
+FedML, simulation of single processes, from 21 September 2022 on (commit da4b88f7d).  What the platform does otherwise
+than the papers is kept; the rest of each round is that of the correct class.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedcore.algorithms.method import Method, Round
+from fedcore.algorithms.variates import SCAFFOLD, FedDyn
+
+
+class PlatformSCAFFOLD(SCAFFOLD):
+    """SCAFFOLD whose server keeps the last client's sum, and whose clients forget.
+
+    `agg_operator.py`: after summing over the cohort, the sums of model and variate updates are overwritten by those of
+    the last client.  `scaffold/client.py`: the new c_i is bound to a name and never stored, so c_i = 0 for ever.
+    """
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        last = r.clients.argmax()[None]  # cohorts are in ascending order, rows are sorted by their steps
+        delta = (y[last] - r.x)[0]
+        c_plus = -r.c - delta / (r.K[last][0] * r.lr)
+        return {"x": r.x + r.server_lr * delta, "c": r.c + c_plus / r.n, "c_i": r.c_i}
+
+
+class PlatformFedDyn(FedDyn):
+    """FedDyn whose clients run plain SGD, and whose server subtracts the paper's h instead of h / alpha.
+
+    `feddyn_trainer.py`: both regularisers are made of `param.data`, so they have no gradient.  `sp/feddyn`: the server
+    line with 1 / alpha is commented out.  The paper's h is -alpha times ours.
+    """
+
+    direction = Method.direction
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        new = super().aggregate(r, y)
+        return new | {"x": new["x"] - new["h"] + self.alpha * new["h"]}

@@ -1,0 +1,410 @@
+"""What a chapter's page needs besides prose and pictures: parameters, claim box, departures, tables, record.
+
+Everything shown carries both faces: HTML for the page, plain text for a terminal and for the tests that
+compare stored outputs. What differs from machine to machine (hardware, seconds) stands in an element of its
+own, class `fc-machine`, which those tests leave out. Text may hold maths as `\\( ... \\)`; it is escaped
+otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fedcore.storage.checkpoint import atomic
+
+from .pictures.widgets import asset, explained
+
+PROFILES = ("quick", "paper", "test")
+COLUMN = 88  # letters of a table that fit into the text column
+VERDICTS = ("holds", "holds in part", "does not hold", "cannot be decided here")
+
+
+@dataclass(frozen=True)
+class Html:
+    """Something to show as the last expression of a cell: `html` on a page, `text` elsewhere."""
+
+    html: str
+    text: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One line of the claim box: what `source` claims, what was `measured` here, and the verdict.
+
+    `measured` is built from numbers (see `spread`), never typed by hand; `test` names the test that checks
+    the claim; `own` is a question of this book, which `source` leaves open. Raises ValueError for a verdict that is
+    not one of `VERDICTS` and for an empty text.
+    """
+
+    source: str
+    claim: str
+    measured: str
+    verdict: str
+    test: str | None = None
+    own: bool = False
+
+    @property
+    def asked(self) -> str:
+        """Who claims it, or asks."""
+        return f"{self.source} leaves open whether" if self.own else f"{self.source} claims"
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict={self.verdict!r} is not a verdict; use one of: {', '.join(VERDICTS)}")
+        for field in ("source", "claim", "measured"):
+            if not str(getattr(self, field)).strip():
+                raise ValueError(f"{field} of a claim is empty; say what is claimed and what was measured")
+
+
+def parameters(**values: Any) -> None:
+    """Check a chapter's parameters; call it in the cell after the one tagged `parameters`, with all of them.
+
+    papermill writes a misspelt parameter into the notebook as a new variable that nothing reads. So the
+    cell that it injected (its first line is `# Parameters`) is read back here, and a name that is not among
+    `values` is refused. In a live session there is no such cell, and running this twice does no harm.
+
+    Raises ValueError for an unknown name, a profile other than "quick", "paper", "test", a bad seed, an `again` that is
+    neither True nor False, `results` that are no folder and a number of `networks` that is none.
+    """
+    for name in _injected_names():
+        if name not in values:
+            raise ValueError(f"unknown parameter {name!r}; this chapter takes: {', '.join(values)}")
+    if (profile := values.get("profile", "quick")) not in PROFILES:
+        raise ValueError(f"profile={profile!r} is not a profile; use one of: {', '.join(PROFILES)}")
+    seed = values.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed={seed!r} is not a seed; use an integer >= 0")
+    if not isinstance(again := values.get("again", False), bool):  # it may take hours, and replace what is stored
+        raise ValueError(f"again={again!r} is neither True nor False; use one of them")
+    results = values.get("results", "")
+    if not isinstance(results, str) or (results and not Path(results).is_dir()):
+        raise ValueError(f"results={results!r} is no folder of results; name one, or leave it empty for the project's")
+    networks = values.get("networks", 0)
+    if isinstance(networks, bool) or not isinstance(networks, int) or networks < 0:
+        raise ValueError(f"networks={networks!r} is no number of networks; use an integer >= 0")
+
+
+def _injected_names() -> list[str]:
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return []
+    shell = get_ipython()
+    cells = [] if shell is None else shell.user_ns.get("In", [])
+    injected = [cell for cell in cells if cell.lstrip().startswith("# Parameters\n")]
+    # Only the newest one counts: a reader of papermill's output may mend it and run it again.
+    tree = ast.parse(injected[-1] if injected else "")
+    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+
+
+def spread(values: Iterable[float], digits: int = 1, count: bool = True) -> str:
+    """Mean, half its 95 % interval (Student's t) and number of `values`, as "95.2 ± 2.2 (n=3)".
+
+    One value has no interval.  count=False: without the number.  Raises ValueError for no values and for values that
+    are not finite.
+    """
+    numbers = [float(v) for v in values]
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"spread() needs at least one value, all finite; got {numbers}")
+    mean, n = math.fsum(numbers) / len(numbers), len(numbers)
+    counted = f" (n={n})" if count else ""
+    if n == 1:
+        return f"{mean:.{digits}f}{counted}"
+    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in numbers) / (n - 1))
+    return f"{mean:.{digits}f} ± {half_width(deviation, n):.{digits}f}{counted}"
+
+
+def half_width(sd: float, n: int) -> float:
+    """Half the width of the 95 % interval of a mean of n values with this standard deviation (Student's t); NaN for
+    fewer than two."""
+    from scipy.stats import t
+
+    return sd / math.sqrt(n) * t.ppf(0.975, n - 1) if n > 1 else math.nan
+
+
+def claim(
+    source: str, claim: str, measured: str, verdict: str, *, seeds: int, test: str | None = None, **line: Any
+) -> Html:
+    """The claim box of a chapter with a single claim; see `claims`."""
+    return claims([Claim(source, claim, measured, verdict, test)], seeds=seeds, **line)
+
+
+def claims(
+    items: Sequence[Claim], *, seeds: int | None = None, seconds: float | None = None, setting: str = ""
+) -> Html:
+    """The claim box at the top of a chapter, after the cell that computed what it says.
+
+    `seeds` is the number of seeds behind the figures (None where each line says so itself), `seconds` the time of the
+    computation, `setting` the data, clients and rounds in words. Hardware and versions are read from the machine.
+    """
+    if not items:
+        raise ValueError("the claim box is empty; give at least one Claim")
+    blocks, lines = [], []
+    for c in items:
+        rows = [(c.asked, escape(c.claim)), ("measured here", escape(c.measured))]
+        rows += [("checked by", f"<code>{escape(c.test)}</code>")] if c.test else []
+        listed = "".join(f"<dt>{escape(name)}</dt><dd>{value}</dd>" for name, value in rows)
+        mark = f'<p class="fc-verdict" data-verdict="{c.verdict}">Verdict: <strong>{c.verdict}</strong></p>'
+        blocks.append(f'<div class="fc-claim"><dl>{listed}</dl>{mark}</div>')
+        lines += [
+            f"{c.asked}: {c.claim}",
+            f"  measured here: {c.measured}",
+            f"  verdict: {c.verdict}",
+        ]
+    counted = "" if seeds is None else f"{seeds} seed{'s' * (seeds != 1)}"
+    how = explained("; ".join(filter(None, [setting, counted])), *lines)
+    return Html(
+        '<div class="fc-claims tex2jax_process" role="group" aria-label="Claims and verdicts">'
+        f'{"".join(blocks)}<p class="fc-how">{escape(how)}</p>'
+        f'<p class="fc-machine">{escape(machine(seconds))}</p></div>',
+        "\n".join([*lines, how]),
+    )
+
+
+def setting(*, seconds: float | None = None, today: str = "", **facts: Any) -> Html:
+    """One line under a result: how it was obtained.
+
+    `facts` are shown in the order given, `setting(data="digits", clients=20, partition="Dirichlet(0.3)",
+    rounds=50, seeds=3, device="cpu")`; those that are None are left out. `seconds`, and `today` (what is true of
+    a result only until the code changes), go into the part that tests leave out.
+    """
+    line = " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items() if value is not None)
+    parts = [*([] if seconds is None else [f"{seconds:.1f} s"]), *filter(None, [today])]
+    machine = f' <span class="fc-machine">· {escape(" · ".join(parts))}</span>' if parts else ""
+    return Html(f'<p class="fc-how tex2jax_process">{escape(line)}{machine}</p>', line)
+
+
+def departures(items: Sequence[tuple[str, str, str]]) -> Html:
+    """The numbered list *the paper / this book / why* of every departure from a chapter's source, behind one line."""
+    heads = ("The paper", "This book", "Why")
+    rows, lines = [], []
+    for number, item in enumerate(items, 1):
+        if len(item) != 3 or not all(part.strip() for part in item):
+            raise ValueError(f"departure {number} is {item!r}; give three texts: paper says, this book does, why")
+        parts = [f"<dt>{head}</dt><dd>{escape(part)}</dd>" for head, part in zip(heads, item, strict=True)]
+        rows.append(f"<li><dl>{''.join(parts)}</dl></li>")
+        lines += [f"{number}. the paper: {item[0]}", f"   this book: {item[1]}", f"   why: {item[2]}"]
+    places = "One place" if len(items) == 1 else f"{len(items)} places"
+    summary = f"<summary>{places}, each with what the paper has, what stands here, and why</summary>"
+    text = f'<details class="fc-departures tex2jax_process">{summary}<ol>{"".join(rows)}</ol></details>'
+    return Html(text, "\n".join(lines))
+
+
+def folded(summary: str, *parts: Any) -> Html:
+    """Tables and pictures that a page keeps closed until a reader opens them, under one line `summary`.
+
+    parts: what shows itself as HTML (`pages.table`, `fc.show`, `fc.explore`, `show.result`), at least one.
+    Raises ValueError for none, and TypeError for what has no HTML.
+    """
+    if not parts:
+        raise ValueError(f"nothing is folded under {summary!r}; give at least one table or picture")
+    body = "\n".join([f"<summary>{escape(summary)}</summary>", *map(_html, parts)])
+    text = "\n\n".join([summary, *map(repr, parts)])
+    return Html(f'<details class="fc-fold tex2jax_process">{body}</details>', text)
+
+
+def _html(part: Any) -> str:
+    if hasattr(part, "_repr_mimebundle_"):
+        return part._repr_mimebundle_()["text/html"]
+    if hasattr(part, "_repr_html_"):
+        return part._repr_html_()
+    raise TypeError(f"{part!r} has no HTML; give a table or a picture")
+
+
+def table(frame: Any, caption: str, digits: int = 4) -> Html:
+    """A small table from a pandas frame, with a caption.
+
+    A column called "verdict" comes first. Words wrap and numbers do not; a table of few rows that is too wide for the
+    text column even so is turned round, and one that is still too wide scrolls beside its first column. Floats are
+    shown with `digits` significant digits. A plain 0, 1, 2, ... index is left out.
+    """
+    frame = _verdict_first(frame)
+    heads = [_joined(name) for name in frame.columns]
+    rows = [[_entry(value, digits) for value in row] for row in frame.itertuples(index=False)]
+    names = None if _plain_index(frame) else [_joined(name) for name in frame.index]
+    corner = "" if names is None else _joined(frame.index.name or frame.columns.name or "")
+    if len(rows) <= 3 < len(heads) and _width(heads, rows, names) > COLUMN:
+        turned = [list(row) for row in zip(*rows, strict=True)]
+        heads, rows, names, corner = names or [f"{k}" for k in range(1, len(rows) + 1)], turned, heads, ""
+    kinds = [_kind([row[k] for row in rows]) for k in range(len(heads))]
+    head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(heads, kinds, strict=True))
+    if names is not None:
+        head = (f'<th scope="col">{escape(corner)}</th>' if corner else "<td></td>") + head
+    lines = []
+    for k, row in enumerate(rows):
+        first = "" if names is None else f'<th scope="row">{escape(names[k])}</th>'
+        cells = "".join(f"<td{kind}>{escape(text)}</td>" for kind, text in zip(kinds, row, strict=True))
+        lines.append(f"<tr>{first}{cells}</tr>")
+    text = frame.to_string(index=names is not None, float_format=lambda v: f"{v:.{digits}g}", na_rep="–")
+    caption = explained(caption, text)
+    return Html(
+        f'<div class="fc-scroll tex2jax_process" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f'<table class="fc-table"><caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{chr(10).join(lines)}</tbody></table></div>",
+        f"{caption}\n{text}",
+    )
+
+
+def _verdict_first(frame: Any) -> Any:
+    names = list(frame.columns)
+    return frame[["verdict", *(name for name in names if name != "verdict")]] if "verdict" in names else frame
+
+
+def _plain_index(frame: Any) -> bool:
+    import pandas as pd
+
+    return isinstance(frame.index, pd.RangeIndex)
+
+
+def _joined(name: Any) -> str:
+    return ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+
+
+def _entry(value: Any, digits: int) -> str:
+    value = value.item() if hasattr(value, "item") else value
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+_NUMBER = r"[-+\u2212]?[\d.,]+(?:e[-+]?\d+)?"
+_SHORT = re.compile(
+    rf"{_NUMBER}(?: ?[%\u00d7])?(?: \u00b1 [\d.]+)?(?: \({_NUMBER}\))?(?: [\u2713\u2717=~])?|\u2013|nan|-?inf|diverged"
+)
+
+
+def _kind(texts: Sequence[str]) -> str:
+    """The class of a column of numbers, with spreads, printed values and marks: it stands to the right unwrapped."""
+    return ' class="fc-n"' if all(map(_SHORT.fullmatch, texts)) else ""
+
+
+def _width(heads: Sequence[str], rows: Sequence[Sequence[str]], names: Sequence[str] | None) -> int:
+    """The least width in letters: of each column its longest word, or number."""
+    columns = [[head, *(row[k] for row in rows)] for k, head in enumerate(heads)]
+    columns += [list(names)] if names else []
+    return sum(
+        2 + max(len(word) for text in column for word in ([text] if _kind([text]) else text.split() or [""]))
+        for column in columns
+    )
+
+
+def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
+    """A long table of texts that a reader can sort by its headers and filter by words and by menus.
+
+    `frame` is a pandas frame of at most 8 columns; one called "verdict" comes first, texts wrap, and a value that is an
+    `Html` is put in as it is.
+    Each column in `menus` gets a menu of its values. A categorical column sorts in the order of its categories, any
+    other by its text. The table scrolls in a window of its own. Everything works offline and by keyboard; without
+    JavaScript the whole table stands there.
+
+    Raises ValueError for more than 8 columns, no rows, and a menu of an unknown column.
+    """
+    frame = _verdict_first(frame)
+    names = [str(name) for name in frame.columns]
+    if not 1 <= len(names) <= 8:
+        raise ValueError(f"the table has {len(names)} columns; a filtered table has 1 to 8, merge or leave some out")
+    if frame.empty:
+        raise ValueError("the table has no rows; give at least one")
+    if unknown := [name for name in menus if name not in names]:
+        raise ValueError(f"menus={unknown} are no columns; the table has: {', '.join(names)}")
+    orders = [list(column.cat.categories) if column.dtype == "category" else None for _, column in frame.items()]
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    rows, lines = [], []
+    for row in frame.itertuples(index=False):
+        cells = (value.html if isinstance(value, Html) else escape(str(value)) for value in row)
+        rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        lines.append(" | ".join(str(value) for value in row))
+    caption = explained(caption, *lines)
+    lines = [caption, *lines]
+    # Narrow windows show a row as a card; its labels are these variables, see the style.
+    labels = ";".join(f"--label-{i}:{json.dumps(name)}" for i, name in enumerate(names, 1))
+    plan = json.dumps({"menus": [names.index(name) for name in menus], "orders": orders}, ensure_ascii=False)
+    # Without "<" no text in the data can end the script element that holds it.
+    plan = plan.replace("<", "\\u003c")
+    return Html(
+        f'<div class="fc-filter tex2jax_process">\n<style>\n{asset("filter.css")}\n</style>\n'
+        f'<div class="fc-window" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f'<table class="fc-rows" style="{escape(labels)}"><caption>{escape(caption)}</caption>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{chr(10).join(rows)}</tbody></table></div>\n"
+        f'<script type="application/json">{plan}</script>\n<script>\n{asset("filter.js")}\n</script></div>',
+        "\n".join(lines),
+    )
+
+
+def source(*functions: Any) -> Any:
+    """The source of functions of the package as highlighted code: the line that runs, on the page."""
+    import inspect
+    from textwrap import dedent
+
+    from IPython.display import Markdown
+
+    return Markdown("```python\n" + "\n".join(dedent(inspect.getsource(f)) for f in functions).rstrip() + "\n```")
+
+
+def record(**numbers: Any) -> Html:
+    """The chapter's results as one small JSON: the last expression of its last cell.
+
+    Shown as text, one result a line, floats with four significant digits. When the environment variable
+    `FEDCORE_RECORD` names a file, they are written there with six, in one step (a reader never sees half a
+    file); the batch run takes that file as the sign that the chapter ran to its end. Numbers may be nested
+    in lists and mappings.
+
+    Raises ValueError for an empty record, NaN, infinity, and anything that is not a number, text, list or
+    mapping.
+    """
+    if not numbers:
+        raise ValueError("the record is empty; give the chapter's results by name")
+    values = {name: _rounded(name, value, 6) for name, value in numbers.items()}
+    if target := os.environ.get("FEDCORE_RECORD"):
+        with atomic(target) as file:
+            file.write((json.dumps(values, indent=1) + "\n").encode())
+    text = "\n".join(f"{name} = {json.dumps(_rounded(name, value, 4))}" for name, value in values.items())
+    return Html(f'<pre class="fc-record">{escape(text)}</pre>', text)
+
+
+def _rounded(name: str, value: Any, digits: int) -> Any:
+    if hasattr(value, "tolist"):  # numpy and torch, scalars and arrays alike
+        value = value.tolist()
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{name}={value} is not finite; a record holds results that exist")
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {str(key): _rounded(f"{name}[{key}]", item, digits) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(f"{name}[{i}]", item, digits) for i, item in enumerate(value)]
+    kind = type(value).__name__
+    raise ValueError(f"{name} is a {kind}; a record takes numbers, texts, lists and mappings of them")
+
+
+def machine(seconds: float | None = None) -> str:
+    """Hardware and versions in words, with the time taken when it is given in seconds."""
+    import torch
+
+    from .results.provenance import processor
+
+    if torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
+    else:
+        threads = torch.get_num_threads()
+        device = f"{processor()}, {threads} thread{'s' * (threads != 1)}"
+    took = "" if seconds is None else f"{seconds:.1f} s on "
+    return f"{took}{device}; torch {torch.__version__}, Python {platform.python_version()}"

@@ -1,0 +1,203 @@
+"""One drawing style for every picture of the book, and the few plots that recur.
+
+Figures are made through matplotlib's object API: no pyplot, no global state, nothing to close.  Every plot
+takes axes and returns them, so that the same code serves a chapter, a live slider and a batch run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedcore.support.extras import needs
+
+from .styles import COLOURS, LINES, looks
+from .styles import MARKERS as MARKERS  # for those who draw
+
+STYLE = Path(__file__).with_name("book.mplstyle")
+LEGEND = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 10}
+
+
+@needs("pictures", "a picture")
+def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int = 1) -> tuple[Any, Any]:
+    """A figure in the book's style, and its axes: one `Axes`, or an array of them as `plt.subplots` gives.
+
+    `width` and `height` are inches; 6.4 inches fill a text column, and letters stay legible on a phone.
+    Lines drawn with `ax.plot` take the colours and dashes of `COLOURS` and `LINES` in order.
+    """
+    import matplotlib
+    from cycler import cycler
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    if not (width > 0 and height > 0):
+        raise ValueError(f"width={width}, height={height} inches is out of range; use numbers > 0")
+    cycle = cycler(color=COLOURS[: len(LINES)], linestyle=LINES)
+    with style.context([STYLE, {"axes.prop_cycle": cycle}]):
+        fig = Figure(figsize=(width, height), layout="constrained")
+        axes, size = fig.subplots(nrows, ncols), matplotlib.rcParams["axes.titlesize"]
+    # matplotlib reads these settings when the method is called; binding them leaves the global ones alone.
+    for ax in fig.axes:
+        ax.set_title = partial(ax.set_title, loc="left", fontsize=size)
+        ax.legend = partial(ax.legend, **LEGEND)
+    return fig, axes
+
+
+def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = True) -> Any:
+    """Mean over seeds as a line, plus and minus one standard deviation as a band; returns `ax`.
+
+    `series` maps a label to an array [seeds, points] (or [points] for one seed); `x` has [points] entries and
+    counts from 1 when absent.  A label that begins with a method's name is drawn as that method is everywhere
+    (`looks.looks`).  The standard deviation is the sample's (n - 1); one seed has no band.
+    Raises ValueError for wrong shapes.
+    """
+    for k, ((label, values), look) in enumerate(zip(series.items(), looks(list(series)), strict=True)):
+        values = np.atleast_2d(np.asarray(values, dtype=float))
+        if values.ndim != 2 or not values.size:
+            raise ValueError(f"series[{label!r}] has shape {values.shape}; give [seeds, points] or [points]")
+        at = np.arange(1, values.shape[1] + 1) if x is None else np.asarray(x, dtype=float)
+        if at.shape != values.shape[1:]:
+            raise ValueError(
+                f"x has shape {at.shape} but series[{label!r}] has {values.shape[1]} points; "
+                f"give x with shape ({values.shape[1]},)"
+            )
+        mean = values.mean(axis=0)
+        if len(values) > 1:
+            sd = values.std(axis=0, ddof=1)
+            ax.fill_between(at, mean - sd, mean + sd, color=look.colour, alpha=0.16, linewidth=0)
+        every = max(1, len(at) // 6)
+        # Markers of different curves are shifted against each other, so that equal curves still show both.
+        marks = {
+            "marker": look.marker,
+            "markersize": 5.5,
+            "markevery": (k * every // 3 % every, every),
+        }
+        ax.plot(at, mean, label=label, color=look.colour, linestyle=look.line, linewidth=2, **marks)
+    if legend and len(series) > 1:
+        ax.legend(**LEGEND)
+    return ax
+
+
+@needs("pictures", "a picture")
+def cumulative(ax: Any, groups: Mapping[str, Any]) -> Any:
+    """The share of a group's values that are at most x, a step line for each group; returns `ax`.
+
+    `groups` maps a label to finite numbers, at least one.  Raises ValueError for an empty group and for values that are
+    not finite.
+    """
+    import seaborn
+
+    for (label, values), look in zip(groups.items(), looks(list(groups)), strict=True):
+        values = np.asarray(values, dtype=float)
+        if not len(values) or not np.isfinite(values).all():
+            raise ValueError(f"group {label!r} is empty or not finite; give at least one finite number a group")
+        line = {"color": look.colour, "linestyle": look.line}
+        seaborn.ecdfplot(x=values, ax=ax, label=f"{label} ({len(values)})", **line)
+    ax.legend(**LEGEND)
+    return ax
+
+
+@needs("pictures", "a picture")
+def partition(counts: Any, ax: Any = None) -> Any:
+    """Who holds what: a heat map of `counts` [clients, labels], one column per client; returns the axes.
+
+    The colour grows with the square root of the number of samples: one sample is still seen beside none.
+    Without `ax` a figure of fitting height is made; it is `.figure` of the axes returned.
+    Raises ValueError unless `counts` is a non-empty matrix of finite numbers >= 0.
+    """
+    from matplotlib import style
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+
+    counts = np.asarray(counts, dtype=float)
+    if counts.ndim != 2 or not counts.size or not np.isfinite(counts).all() or counts.min() < 0:
+        raise ValueError(f"counts has shape {counts.shape}; give finite numbers >= 0 as [clients, labels]")
+    clients, labels = counts.shape
+    if ax is None:
+        ax = figure(height=min(4.6, 2.0 + 0.13 * labels))[1]
+    shades = ["#ffffff", "#cfe0f1", "#6ba3d8", COLOURS[0], "#0b2f57"]
+    with style.context(STYLE):
+        norm = PowerNorm(0.5, vmin=0, vmax=max(1.0, counts.max()))
+        edges = {"edgecolors": "#f0f0f0", "linewidth": 0.6} if max(clients, labels) <= 40 else {}
+        corners = np.arange(clients + 1) - 0.5, np.arange(labels + 1) - 0.5
+        colours = LinearSegmentedColormap.from_list("samples", shades)
+        mesh = ax.pcolormesh(*corners, counts.T, norm=norm, cmap=colours, **edges)
+        bar = ax.figure.colorbar(mesh, ax=ax, label="samples", pad=0.02, aspect=18)
+        top = norm.vmax
+        bar.set_ticks(sorted({0, *(float(f"{top * share:.1g}") for share in (0.05, 0.25)), float(int(top))}))
+        bar.outline.set_visible(False)
+    ax.grid(False)
+    ax.set(xlabel="client", ylabel="label")
+    for axis, size in ((ax.xaxis, clients), (ax.yaxis, labels)):
+        step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 10**9) if size <= 12 * s)
+        axis.set_ticks(range(0, size, step))
+    return ax
+
+
+def arrows(ax: Any, paths: Mapping[str, Any] | Sequence[Any], legend: bool = True) -> Any:
+    """Paths of iterates in the plane, an arrow for each step; returns `ax` with equal scales on both axes.
+
+    `paths` maps a label to points [k, 2] (a plain sequence of such arrays goes without labels).
+    The last point carries the path's marker.  Raises ValueError for wrong shapes.
+    """
+    named = paths if isinstance(paths, Mapping) else {f"_path {i}": p for i, p in enumerate(paths)}
+    for (label, points), look in zip(named.items(), looks(list(named)), strict=True):
+        points = np.asarray(points, dtype=float)
+        if points.ndim != 2 or points.shape[1] != 2 or not len(points):
+            raise ValueError(f"path {label!r} has shape {points.shape}; give points as [k, 2] with k >= 1")
+        colour, steps = look.colour, np.diff(points, axis=0)
+        marks = {"marker": look.marker, "markersize": 6, "markevery": [-1]}
+        ax.plot(*points.T, color=colour, linestyle="-", linewidth=0.9, zorder=3, label=label, gid="path", **marks)
+        if len(steps):
+            head = {"units": "inches", "width": 0.022, "headwidth": 5, "headlength": 6, "headaxislength": 5.4}
+            true = {"angles": "xy", "scale_units": "xy", "scale": 1}  # an arrow is as long as its step
+            ax.quiver(*points[:-1].T, *steps.T, color=colour, zorder=4, **true, **head)
+    ax.set_aspect("equal", adjustable="datalim")
+    if legend and any(not label.startswith("_") for label in named):
+        ax.legend(**LEGEND)
+    return ax
+
+
+def contours(ax: Any, f: Callable, xlim: tuple, ylim: tuple, levels: int = 8, colour: str = "#9a9a9a") -> Any:
+    """Level lines of a function of two variables, spaced by the square root of its height; returns `ax`.
+
+    `f` takes points [n, 2] and returns values [n].  For a quadratic these are evenly spaced ellipses.
+    Raises ValueError when `f` returns another shape.
+    """
+    x, y = np.linspace(*xlim, 121), np.linspace(*ylim, 121)
+    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    values = np.asarray(f(grid), dtype=float)
+    if values.shape != (len(grid),):
+        raise ValueError(f"f returned shape {values.shape} for points {grid.shape}; return one value a point")
+    low, high = values.min(), values.max()
+    heights = low + (high - low) * np.linspace(0, 1, levels + 2)[1:-1] ** 2
+    if high > low:
+        ax.contour(x, y, values.reshape(121, 121), levels=heights, colors=colour, linewidths=0.8, zorder=1)
+    return ax
+
+
+def plane(ax: Any, problem: Any, xlim: tuple, ylim: tuple) -> Any:
+    """The plane of a quadratic problem in two dimensions: level lines of F, an open square at each client's own
+    minimiser, a star at the common one; returns `ax`.
+
+    Raises ValueError for another dimension.
+    """
+    if problem.d != 2:
+        raise ValueError(f"the problem has {problem.d} dimensions; a plane shows 2")
+    A, b = problem.A.cpu().numpy(), problem.b.cpu().numpy()
+
+    def objective(points: np.ndarray) -> np.ndarray:
+        e = points[:, None] - b
+        return 0.5 * np.einsum("gnp,npq,gnq->gn", e, A, e).mean(1)
+
+    contours(ax, objective, xlim, ylim, levels=4, colour="#c4c4c4")
+    for i, point in enumerate(b):
+        ax.plot(*point, "s", color=COLOURS[i % len(COLOURS)], markersize=7, markerfacecolor="white")
+    ax.plot(*problem.optimum.cpu(), "*", color="white", markersize=14, markeredgecolor="black", zorder=5)
+    ax.grid(False)
+    ax.set_aspect("equal", adjustable="box")
+    ax.set(xlim=xlim, ylim=ylim)
+    return ax

@@ -1,0 +1,163 @@
+"""How a method looks: one colour, marker and line for each, in every picture of the book and in the playground.
+
+Colours have names and stand in `assets/tokens.css`, each for light and for dark pages.  Relatives share a colour and
+differ in marker and line; methods that are often compared do not share one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+# Strong contrasts first, for curves that are no methods.
+NAMES = ("blue", "red", "green", "pink", "amber", "sky", "ink", "violet", "olive", "brown")
+# Markers and dashes repeat what the colours say, for readers and printers without colour.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5)), (0, (4, 1, 1, 1, 1, 1)), (0, (2, 2)), (0, (8, 2, 2, 2)))
+
+
+class Look(NamedTuple):
+    """A colour by its light value, a marker by matplotlib's letter, and a line as matplotlib takes it."""
+
+    colour: str
+    marker: str
+    line: str | tuple
+
+
+_METHODS = {
+    "Central": "ink o -", "LocalOnly": "ink s --",
+    "FedAvg": "blue o -", "FedSGD": "olive s --", "FedSMB": "sky ^ -.", "DFedAvg": "blue s --", "D-PSGD": "olive o -",
+    "DFedAvgM": "green v --",
+    "FedProx": "green ^ -", "FedSplit": "green X :", "FedNova": "green D --", "FedExP": "green P -.",
+    "FedAdagrad": "brown s --", "FedAdam": "brown ^ -", "FedYogi": "brown v -.",
+    "SCAFFOLD": "red s -", "FedPVR": "red D --", "FedGamma": "red P -.",
+    "FedUp": "pink D -", "DFedGAM": "pink P --",
+    "FedDyn": "amber v -", "FedDC": "amber X --", "FedSMOO": "amber P -.", "FedSpeed": "amber * :",
+    "Mime": "sky P -", "MimeLite": "amber o --", "FedCM": "sky D :", "STEM": "olive X -.",
+    "FedSAM": "violet ^ -", "DFedSAM": "violet v --", "MoFedSAM": "violet P -.",
+    "MOON": "brown * -",
+    "FedBN": "sky s -", "FedALA": "sky X --", "FedPer": "olive ^ -", "FedRep": "olive v --", "Ditto": "red o --",
+    "pFedMe": "pink s --",
+    "HeteroFL": "green o -", "FjORD": "olive D -", "Federated Dropout": "sky v -", "FedRolex": "amber s -",
+    "DepthFL": "brown P --", "FedDSE": "pink X -", "FedGSE": "violet * -",
+}  # fmt: skip
+
+
+LIVE = Path(__file__).parents[1] / "live"  # the styles and scripts of pages
+
+
+@cache
+def colours(dark: bool = False) -> dict[str, str]:
+    """Name -> colour (`#rrggbb`) of light or dark pages, from the design tokens."""
+    light, night = LIVE.joinpath("tokens.css").read_text("utf-8").split("html[data-theme", 1)
+    return dict(re.findall(r"--fc-([a-z-]+): (#[0-9a-f]{6})", night if dark else light))
+
+
+COLOURS = tuple(colours()[name] for name in NAMES)
+METHODS = {
+    name: Look(colours()[colour], marker, LINES[("-", "--", "-.", ":").index(line)])
+    for name, (colour, marker, line) in ((name, text.split()) for name, text in _METHODS.items())
+}
+"""Method, as the field writes its name -> its look."""
+
+
+def method(label: str) -> str | None:
+    """The method that a label is about, by the words it begins with: "FedAvg + server momentum", "FedGSE, SPL"."""
+    return max((name for name in METHODS if re.match(rf"{re.escape(name)}(?![\w-])", label)), key=len, default=None)
+
+
+def looks(labels: Sequence[str]) -> list[Look]:
+    """A look for each label of one figure, no two the same.
+
+    The first label of a method has the method's; further ones of the same method keep its colour and take another
+    marker and line.  What is no method takes colours that no method here has, as long as there are some.
+    """
+    named = [method(label) for label in labels]
+    taken = {METHODS[name] for name in named if name}
+    free = [c for c in COLOURS if c not in {look.colour for look in taken}] or list(COLOURS)
+    out, others = [], 0
+    for k, name in enumerate(named):
+        if name and name not in named[:k]:
+            out.append(METHODS[name])
+            continue
+        if name:
+            first = METHODS[name]
+        else:
+            turn = others + others // len(free)  # a colour that comes again has another marker and line
+            first = Look(free[others % len(free)], MARKERS[turn % 8], LINES[turn % 8])
+            others += 1
+        at, dash = MARKERS.index(first.marker), LINES.index(first.line)
+        tries = [Look(first.colour, MARKERS[(at + k) % 8], LINES[(dash + k + k // 8) % 8]) for k in range(64)]
+        out.append(next((look for look in tries if look not in taken), first))
+        taken.add(out[-1])
+    return out
+
+
+def outline(marker: str, radius: float = 6.0) -> str:
+    """A marker around the origin as the path of an SVG, y downwards."""
+    corners = {"s": (4, 45, 1.2), "D": (4, 90, 1.25), "^": (3, 90, 1.3), "v": (3, -90, 1.3)}
+    if marker in corners:
+        count, turn, size = corners[marker]
+        points = [(size, turn + 360 * k / count) for k in range(count)]
+    elif marker == "o":
+        points = [(1.0, 15.0 * k) for k in range(24)]
+    else:  # a star, and two crosses drawn as stars of four points
+        count, turn, inner = {"*": (5, 90, 0.45), "P": (4, 90, 0.45), "X": (4, 45, 0.45)}[marker]
+        points = [((1.3, inner)[k % 2], turn + 180 * k / count) for k in range(2 * count)]
+    at = [(radius * r * math.cos(math.radians(t)), -radius * r * math.sin(math.radians(t))) for r, t in points]
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in at) + "Z"
+
+
+def dark(colour: str) -> str:
+    """What a colour of a light page (`#rrggbb`) becomes on a dark one: its pair among the tokens, else the same hue
+    with its lightness turned round, so that white becomes paper and a scale keeps its order."""
+    for name, value in colours().items():
+        if value == colour:
+            return colours(dark=True)[name]
+    lightness, a, b = _oklab(colour)
+    return _hex(0.93 - 0.725 * lightness, 0.92 * a, 0.92 * b)
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours by WCAG 2: 1 to 21."""
+    low, high = sorted(
+        sum(w * v for w, v in zip((0.2126, 0.7152, 0.0722), _linear(c), strict=True)) for c in (one, other)
+    )
+    return (high + 0.05) / (low + 0.05)
+
+
+def _linear(colour: str) -> list[float]:
+    values = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    return [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values]
+
+
+# Oklab (Ottosson 2020): linear sRGB -> cone responses -> lightness and two colour axes.
+_CONES = ((0.4122214708, 0.5363325363, 0.0514459929), (0.2119034982, 0.6806995451, 0.1073969566),
+          (0.0883024619, 0.2817188376, 0.6299787005))  # fmt: skip
+_AXES = ((0.2104542553, 0.7936177850, -0.0040720468), (1.9779984951, -2.4285922050, 0.4505937099),
+         (0.0259040371, 0.7827717662, -0.8086757660))  # fmt: skip
+_TO_CONES = (
+    (1.0, 0.3963377774, 0.2158037573),
+    (1.0, -0.1055613458, -0.0638541728),
+    (1.0, -0.0894841775, -1.2914855480),
+)
+_TO_RGB = ((4.0767416621, -3.3077115913, 0.2309699292), (-1.2684380046, 2.6097574011, -0.3413193965),
+           (-0.0041960863, -0.7034186147, 1.7076147010))  # fmt: skip
+
+
+def _times(matrix: Sequence[Sequence[float]], vector: Sequence[float]) -> list[float]:
+    return [sum(m * v for m, v in zip(row, vector, strict=True)) for row in matrix]
+
+
+def _oklab(colour: str) -> list[float]:
+    return _times(_AXES, [v ** (1 / 3) for v in _times(_CONES, _linear(colour))])
+
+
+def _hex(lightness: float, a: float, b: float) -> str:
+    rgb = _times(_TO_RGB, [v**3 for v in _times(_TO_CONES, (lightness, a, b))])
+    shown = [12.92 * v if v <= 0.0031308 else 1.055 * max(v, 0.0) ** (1 / 2.4) - 0.055 for v in rgb]
+    return "#" + "".join(f"{round(255 * min(max(v, 0.0), 1.0)):02x}" for v in shown)

@@ -1,0 +1,220 @@
+"""A matplotlib figure as a small SVG whose colours follow the page, light or dark, and a second one for phones.
+
+The picture is meant for an `<img>`: in it `prefers-color-scheme` is the scheme of the element that shows it, so that no
+script is needed.  White turns into the page's paper, the palette into its dark pairs, every other colour is turned
+round in lightness (`looks.dark`).  Letters are letters, in the reader's own sans-serif.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+from . import styles
+
+PHONE = 4.4  # inches: at 358 CSS pixels, a phone's column, letters of 11 points are 12.4 pixels high
+RESOLUTION = 160  # pixels an inch of what is drawn as an image, such as heat maps
+MANY = 400  # cells of a heat map beyond which it becomes an image
+FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif"
+
+_SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+_NUMBER = re.compile(r"-?\d*\.\d+(?:e[-+]?\d+)?")
+_COLOUR = re.compile(r"#[0-9a-f]{6}\b")
+_WHITE, _BLACK = "#ffffff", "#000000"
+
+
+def svg(figure: Any, phone: bool = False) -> str:
+    """The figure as SVG, the same text for the same figure; phone: laid out `PHONE` inches wide, panels stacked."""
+    with _prepared(figure, phone):
+        return _small(_drawn(figure), photo=any(image.get_array().ndim == 3 for image in _images(figure)))
+
+
+def uri(text: str) -> str:
+    """An SVG as the address of an image.  Percent-encoded, so that a compressed page stays small."""
+    return "data:image/svg+xml," + quote(text, safe="/:;=,.()!*@?+~-_")
+
+
+def size(figure: Any) -> tuple[float, float]:
+    """The figure's width and height in inches on a phone."""
+    with _prepared(figure, True):
+        return tuple(float(v) for v in figure.get_size_inches())
+
+
+def _drawn(figure: Any) -> str:
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    out = io.StringIO()
+    settings = {"svg.fonttype": "none", "svg.hashsalt": "fedcore", "image.composite_image": False}
+    with rc_context(settings):
+        FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", out.getvalue())  # which XML cannot hold
+
+
+def _images(figure: Any) -> list[Any]:
+    return [image for ax in figure.axes for image in ax.images]
+
+
+@contextmanager
+def _prepared(figure: Any, phone: bool) -> Iterator[None]:
+    """The figure with a layout, without white paper, at this size; afterwards it is as it was."""
+    from matplotlib.collections import QuadMesh
+    from matplotlib.colors import to_hex
+    from matplotlib.gridspec import GridSpec
+
+    canvas, dpi, layout, inches = figure.canvas, figure.dpi, figure.get_layout_engine(), figure.get_size_inches().copy()
+    patches = [p for p in (figure.patch, *(ax.patch for ax in figure.axes)) if p.get_visible()]
+    papers = [p for p in patches if to_hex(p.get_facecolor()) == _WHITE]
+    heavy = [c for ax in figure.axes for c in ax.collections if isinstance(c, QuadMesh) and c.get_array().size > MANY]
+    heavy = [c for c in heavy if not c.get_rasterized()]
+    places = [(ax, ax.get_subplotspec()) for ax in figure.axes if ax.get_subplotspec() is not None]
+    grids = {id(spec.get_gridspec()): spec.get_gridspec() for _, spec in places}
+    of_axes = [legend for ax in figure.axes if (legend := ax.get_legend())]
+    legends = [(legend, legend._ncols) for legend in (*figure.legends, *of_axes)]
+    try:
+        figure.dpi = RESOLUTION
+        if layout is None:  # a figure of pyplot's: without a layout its labels may lie outside
+            figure.set_layout_engine("constrained")
+        for patch in papers:
+            patch.set_visible(False)
+        for mesh in heavy:
+            mesh.set_rasterized(True)
+        if phone:
+            height = inches[1]
+            if len(grids) == 1 and len(places) > 1:
+                (grid,) = grids.values()
+                columns = 1 if len(places) <= 3 else 2
+                rows = -(-len(places) // columns)
+                height *= max(1.0, rows / grid.nrows * (0.85 if grid.ncols > 2 else 0.95))
+                stacked = GridSpec(rows, columns, figure=figure)
+                for k, (ax, _) in enumerate(places):
+                    ax.set_subplotspec(stacked[k // columns, k % columns])
+            figure.set_size_inches(min(PHONE, inches[0]), height)
+            for legend, columns in legends:
+                _arrange(legend, min(2, columns))
+        yield
+    finally:
+        for legend, columns in legends:
+            _arrange(legend, columns)
+        for ax, spec in places:
+            ax.set_subplotspec(spec)
+        for patch in papers:
+            patch.set_visible(True)
+        for mesh in heavy:
+            mesh.set_rasterized(None)
+        figure.set_size_inches(inches)
+        figure.dpi = dpi
+        figure.set_layout_engine(layout)
+        figure.set_canvas(canvas)
+        if "matplotlib.pyplot" in sys.modules:  # else the notebook's backend prints an open figure, without words
+            sys.modules["matplotlib.pyplot"].close(figure)
+
+
+def _arrange(legend: Any, columns: int) -> None:
+    """Give a legend this many columns (matplotlib has no public way to do it afterwards)."""
+    if legend._ncols != columns:
+        legend._ncols = columns
+        texts = [text.get_text() for text in legend.get_texts()]
+        legend._init_legend_box(legend.legend_handles, texts)
+        legend._legend_box.set_offset(legend._findoffset)
+
+
+def _small(text: str, photo: bool) -> str:
+    """Matplotlib's SVG without its preamble and unused names, styles as classes, colours as variables."""
+    root = ElementTree.fromstring(text)
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+    names = {name: f"i{k}" for k, name in enumerate(sorted(used))}
+    classes: dict[str, str] = {}
+    _, _, width, height = root.attrib["viewBox"].split()
+    body = "".join(_written(child, names, classes) for child in root)
+    rules = "".join(f".{name}{{{style}}}" for style, name in classes.items())
+    rules += f"svg{{fill:{_BLACK}}}"  # what has no colour of its own
+    variables = {c: f"--{k}" for k, c in enumerate(sorted(set(_COLOUR.findall(rules))))}
+    day = {_WHITE: styles.colours()["paper"], _BLACK: styles.colours()["ink"]}
+    rules = _COLOUR.sub(lambda m: f"var({variables[m[0]]})", rules)
+    light = "".join(f"{name}:{day.get(c, c)};" for c, name in variables.items())
+    night = "".join(f"{name}:{styles.dark(day.get(c, c))};" for c, name in variables.items())
+    turned = "" if photo or "<image" not in body else "image{filter:invert(.91) hue-rotate(180deg)}"
+    style = (
+        f"*{{stroke-linejoin:round;stroke-linecap:butt}}text{{font-family:{FONT};white-space:pre}}{rules}"
+        f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{night}}}{turned}}}"
+    )
+    w, h = (_rounded(v) for v in (width, height))
+    space = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" width="{w}" height="{h}"'
+    return f"<svg {space}><style>{style}</style>{body}</svg>"
+
+
+def _written(node: Any, names: dict[str, str], classes: dict[str, str]) -> str:
+    tag = node.tag.removeprefix(_SVG)
+    if tag in ("metadata", "style"):
+        return ""
+    if tag == "text" and len(node):
+        node = _sentence(node)
+    inner = (node.text or "").strip("\n") if tag in ("text", "tspan") else ""
+    inner = inner.replace("&", "&amp;").replace("<", "&lt;")
+    inner += "".join(_written(child, names, classes) for child in node)
+    if not inner and tag in ("g", "defs"):
+        return ""
+    given = {}
+    for name, value in node.attrib.items():
+        if name == "style":
+            if style := _style(value):
+                given["class"] = classes.setdefault(style, f"c{len(classes)}")
+        elif name == "id":
+            if value in names:
+                given["id"] = names[value]
+        elif name == _LINK:
+            given["href"] = "#" + names[value[1:]] if value[0] == "#" else value.replace("\n", "")
+        elif name == "clip-path":
+            given[name] = f"url(#{names[value[5:-1]]})"
+        elif name[0] == "{" or (name == "transform" and value.startswith("rotate(-0 ")):
+            continue
+        else:
+            given[name] = _path(value) if name == "d" else _NUMBER.sub(lambda m: _rounded(m[0]), value)
+    if tag == "g" and not given:
+        return inner
+    attributes = "".join(f' {name}="{value}"' for name, value in given.items())
+    return f"<{tag}{attributes}>{inner}</{tag}>" if inner else f"<{tag}{attributes}/>"
+
+
+def _style(text: str) -> str:
+    pairs = [part.split(": ", 1) for part in text.split("; ")]
+    out = [f"{name}:{_NUMBER.sub(lambda m: _rounded(m[0]), value)}" for name, value in pairs if name != "font-family"]
+    return ";".join(part for part in out if part != "stroke-linejoin:round")
+
+
+def _path(text: str) -> str:
+    text = _NUMBER.sub(lambda m: _rounded(m[0]), text)
+    return re.sub(r"\s*([A-Za-z])\s*", r"\1", " ".join(text.split()))
+
+
+def _rounded(number: str) -> str:
+    value = float(number)
+    text = f"{value:.{1 if abs(value) >= 10 else 2}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-0.", "-.").removeprefix("0") or "0"
+
+
+def _sentence(text: Any) -> Any:
+    """A formula's letters, which matplotlib places one by one for its own font, as words that flow in the reader's."""
+    letters = sorted(text, key=lambda t: float(t.get("x").split()[0]))
+    base = max((float(t.get("y").split()[0]) for t in letters if "7.7px" not in t.get("style")), default=0.0)
+    flow = ElementTree.Element(f"{_SVG}text", {k: v for k, v in text.attrib.items() if k != "style"})
+    level, last = 0.0, None
+    for letter in letters:
+        y, style = float(letter.get("y").split()[0]) - base, letter.get("style")
+        if last is not None and (y, style) == (level, last.get("style")):
+            last.text += letter.text
+            continue
+        last = ElementTree.SubElement(flow, f"{_SVG}tspan", {"style": style})
+        last.text = letter.text
+        if y != level:
+            last.set("dy", f"{y - level:.2f}")
+        level = y
+    flow.set("y", f"{base:.2f}")
+    return flow

@@ -1,0 +1,328 @@
+"""Pictures with words and numbers: `show` for one, `explore` for a family of them behind sliders.
+
+A picture of the book always comes with alt text made from its data and with its numbers in print.  `explore`
+computes every frame beforehand and shows them with a small script of our own, which works alike in Jupyter, after its
+kernel is gone, and in a static page without internet.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import inspect
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from numbers import Real
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from fedcore.support import checks
+
+from . import svg
+from .alt_text import check_figure, describe, numbered, printed
+from .styles import LIVE
+
+CSS_INCH = 110  # CSS pixels an inch of the figure takes where there is room
+PLUS_MINUS = "± is half a 95 % interval."
+GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η", "theta": "θ", "kappa": "κ", "lambda": "λ",
+         "mu": "μ", "rho": "ρ", "sigma": "σ", "tau": "τ"}  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------- pictures
+
+
+class Drawn(NamedTuple):
+    """A figure as SVG for a text column and for a phone, and how many CSS pixels each takes where there is room."""
+
+    wide: str
+    phone: str
+    size: tuple[int, int]
+    phone_size: tuple[int, int]
+
+
+def draw(figure: Any) -> Drawn:
+    """A figure's two pictures, the same text for the same figure."""
+    wide, phone = (
+        tuple(round(CSS_INCH * v) for v in inches) for inches in (figure.get_size_inches(), svg.size(figure))
+    )
+    return Drawn(svg.svg(figure), svg.svg(figure, phone=True), wide, phone)
+
+
+@cache
+def asset(name: str) -> str:
+    """A style or script of `fedbook/live`, without indent, comments and blank lines (these end HTML in Markdown).
+
+    What stands in a line behind " // " is a comment.
+    """
+    text = (LIVE / name).read_text("utf-8")
+    lines = (line.partition(" // ")[0].strip() for line in text.splitlines())
+    lines = (line for line in lines if line and not line.startswith(("//", "/*")))
+    if name.endswith(".css"):
+        lines = (re.sub(r" ?([{};]) ?", r"\1", line).replace(": ", ":") for line in lines)
+    return "\n".join(lines)
+
+
+def _row(kind: str, pairs: Mapping[str, str]) -> str:
+    spans = "".join(f"<span><span>{html.escape(k)}</span> <b>{html.escape(v)}</b></span>" for k, v in pairs.items())
+    live = ' aria-live="polite"' if kind == "fc-numbers" else ""
+    return f'<div class="fc-row {kind}"{live}>{spans}</div>'
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows of name -> text as aligned columns; a name that a row lacks is left blank."""
+    names = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
+    lines = [names, *([row.get(name, "") for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    return "\n".join("  ".join(t.rjust(w) for t, w in zip(line, widths, strict=True)) for line in lines)
+
+
+def _figure_html(shown: Picture, body: str, frame: int | None = None, tail: str = "") -> str:
+    """The one piece of markup behind `show` and `explore`; `frame` is the index of an explorer's start frame."""
+    kind = "fc-picture dark-light" if frame is None else f'fc-picture fc-explorer dark-light" data-frame="{frame}'
+    (width, height), (narrow, tall) = shown.drawn.size, shown.drawn.phone_size
+    image = f'src="{svg.uri(shown.drawn.wide)}" width="{width}" height="{height}" alt="{html.escape(shown.alt)}"'
+    phone = f'srcset="{svg.uri(shown.drawn.phone)}" width="{narrow}" height="{tall}"'
+    caption = f'<div class="fc-caption">{html.escape(" ".join(shown.caption.split()))}</div>' if shown.caption else ""
+    return (
+        f'<figure class="{kind}" style="max-width:{width}px">\n<style>\n{asset("explore.css")}\n</style>\n'
+        f'<picture><source media="(max-width: 575.98px)" {phone}>'
+        f'<img class="dark-light" {image}></picture>\n<figcaption>{caption}{body}</figcaption>{tail}\n</figure>'
+    )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as shown in a page: SVG, alt text, printed numbers (name -> text) and caption."""
+
+    drawn: Drawn = field(repr=False)
+    alt: str
+    numbers: dict[str, str]
+    caption: str = ""
+
+    def html(self) -> str:
+        """Self-contained HTML, without script."""
+        return _figure_html(self, _row("fc-numbers", self.numbers) if self.numbers else "")
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{k} = {v}" for k, v in self.numbers.items()) or f"Picture: {self.alt}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": self.html(), "text/plain": repr(self)}
+
+
+def show(
+    figure: Any, numbers: Mapping[str, Any] | None = None, *, alt: str | None = None, caption: str | None = None
+) -> Picture:
+    """One picture with alt text and its numbers printed underneath.
+
+    `numbers` maps a name to a number (printed with four significant digits) or to a string (printed as it is);
+    `alt` replaces the description made from the data, the numbers are added to it all the same.
+    Raises ValueError when `figure` is not a matplotlib figure or a number is neither.
+    """
+    check_figure(figure, "figure")
+    words = numbered(alt, numbers) if alt and alt.strip() else describe(figure, numbers)
+    shown = printed(numbers)
+    return Picture(draw(figure), words, shown, explained(caption or "", *shown.values()))
+
+
+def explained(caption: str, *texts: str) -> str:
+    """The caption of what shows these texts, with the one meaning that ± has in this book where they have it."""
+    if not any("±" in text for text in texts) or "95 %" in caption:
+        return caption
+    return f"{caption.rstrip('.')}{'. ' if caption.endswith('.') else '; ' if caption else ''}{PLUS_MINUS}"
+
+
+# -------------------------------------------------------------------------------------------- explorers
+
+
+def _packed(value: Any) -> str:
+    """JSON, compressed, as an address: frames are alike, and together take the space of two or three."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    return "data:application/gzip;base64," + base64.b64encode(gzip.compress(text, mtime=0)).decode()
+
+
+def _values(name: str, values: Any) -> list:
+    """The values of one slider as a list; raises ValueError unless they are a non-empty sequence without repeats."""
+    if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1:  # numpy and torch vectors
+        values = values.tolist()
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise ValueError(
+            f"{name}={checks.brief(values)} is not a sequence of values; give a list such as {name}=[...], "
+            f"or fix one value with functools.partial"
+        )
+    if not len(values):
+        raise ValueError(f"{name}={values!r} is empty; give at least one value")
+    if len(values) > 1000:
+        raise ValueError(f"{name} has {len(values):,} values, more than a slider can show; give a few tens at most")
+    labels = _labels(values)
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f"{name} has the value {label} {labels.count(label)} times; give each value once")
+    return list(values)
+
+
+def _labels(values: Sequence) -> list[str]:
+    """What stands beside a slider: short if that distinguishes the values, else exact."""
+    short = [f"{v:.6g}" if isinstance(v, float) else str(getattr(v, "__name__", v)) for v in values]
+    return short if len(set(short)) == len(short) else [repr(v) for v in values]
+
+
+def _control(values: Sequence) -> str:
+    """What chooses among values: two are a toggle, numbers a slider, all else a menu; one needs no choice."""
+    if len(values) < 3:
+        return "toggle" if len(values) == 2 else "text"
+    return "slider" if all(isinstance(v, Real) and not isinstance(v, bool) for v in values) else "menu"
+
+
+def _check_names(fn: Callable, names: Sequence[str]) -> None:
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # some built-in callables have no signature
+        return
+    takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    unknown = [n for n in names if n not in takes]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise ValueError(f"fn does not take {', '.join(unknown)}; it takes {', '.join(takes) or 'nothing'}")
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    missing = [p.name for p in parameters if p.default is p.empty and p.name not in names and p.kind not in kinds]
+    if missing:
+        raise ValueError(f"fn needs {', '.join(missing)}; give {', '.join(f'{m}=[...]' for m in missing)} as well")
+
+
+def _call(fn: Callable, setting: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """One frame: the figure and its numbers."""
+    result = fn(**setting)
+    figure, numbers = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+    check_figure(figure, f"what fn({', '.join(f'{k}={v!r}' for k, v in setting.items())}) returned")
+    return figure, numbers
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What one setting of the sliders shows: index of the picture, alt text, printed numbers."""
+
+    picture: int
+    alt: str
+    numbers: dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Explorer:
+    """Frames for every setting, in row-major order of the parameters."""
+
+    values: dict[str, list]
+    frames: list[Frame] = field(repr=False)
+    pictures: list[Drawn] = field(repr=False)
+    start: int
+    play: int | None
+    caption: str
+
+    def settings(self) -> list[dict[str, str]]:
+        """Parameter name -> label, for every frame."""
+        labels = [_labels(v) for v in self.values.values()]
+        return [dict(zip(self.values, row, strict=True)) for row in itertools.product(*labels)]
+
+    def html(self) -> str:
+        """Self-contained HTML: the start frame, and a script that makes controls over all frames."""
+        titles = [_title(name) for name in self.values]
+        first = self.frames[self.start]
+        pictures = [(svg.uri(drawn.wide), svg.uri(drawn.phone)) for drawn in self.pictures]
+        store = {
+            "names": list(self.values),
+            "titles": titles,
+            "labels": [_labels(v) for v in self.values.values()],
+            "kinds": [_control(v) for v in self.values.values()],
+            "play": self.play,
+            "frames": [{"picture": f.picture, "alt": f.alt, "numbers": list(f.numbers.items())} for f in self.frames],
+            "pictures": _packed(pictures),
+        }
+        # Without "<" no text in the data can end the script element that holds it.
+        data = json.dumps(store, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        setting = dict(zip(titles, self.settings()[self.start].values(), strict=True))
+        body = _row("fc-setting", setting) + _row("fc-numbers", first.numbers)
+        tail = f'\n<script type="application/json">{data}</script>\n<script>\n{asset("explore.js")}\n</script>'
+        return _figure_html(self._start_picture(), body, self.start, tail)
+
+    def _start_picture(self) -> Picture:
+        first = self.frames[self.start]
+        return Picture(self.pictures[first.picture], first.alt, first.numbers, self.caption)
+
+    def __repr__(self) -> str:
+        return _table([setting | frame.numbers for setting, frame in zip(self.settings(), self.frames, strict=True)])
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {"text/html": self.html(), "text/plain": repr(self)}
+
+
+def _title(name: str) -> str:
+    """How a parameter is written beside its slider: Greek letters as such, underscores as spaces."""
+    return " ".join(GREEK.get(part, part) for part in name.split("_"))
+
+
+def _frame_alt(labels: Mapping[str, str], figure: Any, numbers: Mapping[str, Any]) -> str:
+    at = ", ".join(f"{name.replace('_', ' ')} {label}" for name, label in labels.items())
+    return f"At {at}. {describe(figure, numbers)}"
+
+
+@checks.arguments
+def explore(
+    fn: Callable,
+    *,
+    start: checks.Mapped | None = None,
+    caption: checks.Text | None = None,
+    play: Annotated[str | bool, checks.Kind(lambda v: isinstance(v, str | bool), "a name, False or None")]
+    | None = None,
+    max_frames: checks.Count = 60,
+    **values: Sequence,
+) -> Explorer:
+    """A picture with a control for each of `values`: `explore(fn, alpha=[0.1, 1.0], K=[1, 5, 10])`.
+
+    `fn(alpha=..., K=...)` returns a matplotlib Figure or `(Figure, {name: number})`.  It is called here once for
+    every combination, and the frames follow a hand while it moves.  Three numbers or more get a slider, two values of
+    any kind a toggle, others a menu.  `start` is the setting shown first, e.g. `{"K": 5}` (default: first values);
+    `play` names the parameter that the play button steps (default: the first with a slider; False: no button).
+    Raises ValueError for no parameter, an empty list, something that is not a sequence, a repeated value, a name
+    that `fn` does not take, more than `max_frames` combinations, or a `start`, `play` or result that fits nothing.
+    """
+    if not callable(fn):
+        raise ValueError(f"fn is a {type(fn).__name__}; give a function that returns a matplotlib Figure")
+    if not values:
+        raise ValueError("explore was given no parameter; give at least one list, e.g. explore(fn, K=[1, 5, 10])")
+    _check_names(fn, list(values))
+    lists = {name: _values(name, v) for name, v in values.items()}
+    total = math.prod(map(len, lists.values()))
+    if total > max_frames:
+        sizes = " x ".join(f"{len(v)} {name}" for name, v in lists.items())
+        raise ValueError(f"{sizes} = {total} combinations, but at most max_frames={max_frames} are drawn; give fewer")
+    first = _start(lists, start)
+    several = [name for name, v in lists.items() if len(v) > 1]
+    if isinstance(play, str) and play not in several:
+        raise ValueError(f"play={play!r} is not a parameter with several values; use one of {several or 'none'}")
+    sliders = [name for name, v in lists.items() if _control(v) == "slider"]
+    steps = play if isinstance(play, str) else sliders[0] if sliders and play is not False else None
+    labels = [dict(zip(lists, row, strict=True)) for row in itertools.product(*map(_labels, lists.values()))]
+    frames, index = [], {}
+    for row, words in zip(itertools.product(*lists.values()), labels, strict=True):
+        figure, numbers = _call(fn, dict(zip(lists, row, strict=True)))
+        picture = index.setdefault(draw(figure), len(index))  # equal pictures are stored once
+        frames.append(Frame(picture, _frame_alt(words, figure, numbers), printed(numbers)))
+    played = None if steps is None else list(lists).index(steps)
+    return Explorer(lists, frames, list(index), first, played, caption or "")
+
+
+def _start(lists: Mapping[str, list], start: Mapping[str, Any] | None) -> int:
+    """Row-major index of the frame shown first; raises ValueError for names or values that have no slider."""
+    for name, value in (start or {}).items():
+        if name not in lists:
+            raise ValueError(f"start names {name!r}, which has no slider; use some of {', '.join(lists)}")
+        if value not in lists[name]:
+            raise ValueError(f"start has {name}={value!r}; use one of {', '.join(_labels(lists[name]))}")
+    at = [v.index(start[name]) if start and name in start else 0 for name, v in lists.items()]
+    return int(np.ravel_multi_index(at, [len(v) for v in lists.values()]))

@@ -1,0 +1,348 @@
+"""Tables and figures of the source documents, run again: python -m fedcore.reproduce list | NAME ... | report
+
+    list                       every table and figure: cells, settings left open, estimated time, what is done
+    fedup-table4 --seeds 3     run what is missing of a table (or of `all`), as notebooks on a local Dask cluster
+    report [NAME ...]          rebuild the tidy tables from the results, and print a verdict on each claim
+    new NAME                   write NAME.py: a method of yours in a table beside ten baselines, to be edited and run
+
+    torchrun --nproc_per_node=2 -m fedcore.reproduce fedup-table4 --plain      every run shared by two processes
+
+Started again, a batch does only what is missing.  Exit status: 0, or 1 when a cell failed, or 2 for a wrong call.
+
+From Python: `run_cell(spec)` runs one cell, `load` reads a result file, `tables` and `get` give the definitions.  What
+they are made of is in `fedbook`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from fedcore import distributed
+from fedcore.storage.checkpoint import atomic
+from fedcore.support.extras import needs
+from fedcore.support.progress import say, streams
+
+from . import template
+from .results import batch, estimate, provenance, table
+from .results.batch import Place
+from .results.cells import Cell, CorruptResult, Result, confirm, is_running, load, run_cell
+from .results.table import PROFILES, Table, get, printed, tables
+from .show import curves, export, summary
+
+__all__ = [
+    "Cell", "CorruptResult", "Result", "Table", "confirm", "curves", "get", "load", "main", "printed", "run_cell",
+    "summary", "tables",
+]  # fmt: skip
+
+INTERRUPTED = 130  # the shell's status
+PER_NOTEBOOK = 4.0  # seconds that a cell's notebook adds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status.  arguments: instead of those of the command line."""
+    given = _parse(arguments)
+    if given.debug:
+        return _main(given)
+    try:
+        with needs("batches", "this command"):
+            return _main(given)
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError, ImportError, distributed.Lost, provenance.UncommittedCode) as e:
+        say(_short(str(e)))
+        return 2
+
+
+def _main(given: argparse.Namespace) -> int:
+    root = Path(given.results)
+    if root.exists() and not root.is_dir():
+        raise ValueError(f"--results {root} is no folder; name one")
+    root = root / "uncommitted" if given.uncommitted else root
+    seeds = list(range(given.seeds)) if given.seeds else None
+    if given.definitions:
+        table.add(given.definitions)
+    if given.names[0] != "report" and (given.format or given.output or given.plot):
+        raise ValueError("--format, --output and --plot belong to `report`; run tables without them")
+    if given.output and not given.format:
+        raise ValueError(f"--output {given.output} needs --format, one of {', '.join(export.FORMATS)}")
+    if given.names == ["list"]:
+        return _list(root, given.profile, seeds, given.workers)
+    if given.names[0] == "new":
+        return _new(given.names[1:], given.profile)
+    if given.names[0] == "report":
+        damaged = export.damaged(given.names[1:], root)
+        if damaged:
+            say("\n".join(damaged))
+        if given.format or given.plot:
+            return _export(root, seeds, given, len(damaged))
+        return _report(root, seeds, given.names[1:])
+    if distributed.world().size > 1 and not given.plain:
+        raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
+    chosen = list(tables().values()) if given.names == ["all"] else [get(name) for name in given.names]
+    chosen = list({t.name: t for t in (get(t.drawn_from) if t.drawn_from else t for t in chosen)}.values())
+    cells = {t.name: _asked(t.cells(given.profile), given.only) for t in chosen}
+    if given.only and not any(cells.values()):
+        raise ValueError(_nothing(given.only, [c.name for t in chosen for c in t.cells(given.profile)]))
+    failures = 0
+    try:
+        for one in chosen:
+            failures += _run(cells[one.name], Place(root, given.profile, one.name), seeds, given)
+    except KeyboardInterrupt:
+        say("\nstopped; what is finished is kept, and the same command goes on from here")
+        return INTERRUPTED
+    return 1 if failures else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m fedcore.reproduce",
+        usage="%(prog)s NAME [NAME ...] [options]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="list, report, new, all, or names of tables and figures"
+    )
+    parser.add_argument("--profile", choices=PROFILES, default="quick")
+    parser.add_argument("--seeds", type=_positive, help="how many seeds, from 0 on (default: as the table has)")
+    parser.add_argument("--results", default="results", help="the results folder (default: results)")
+    parser.add_argument("--scheduler", help="address of a Dask scheduler, such as tcp://10.0.0.1:8786")
+    parser.add_argument("--workers", type=_positive, help="cells at once on this machine (default: GPUs, else cores)")
+    parser.add_argument("--plain", action="store_true", help="without notebooks and Dask: needs torch only")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: CUDA where there is one)")
+    parser.add_argument("--definitions", help="a Python file with tables of your own, TABLES = [...]")
+    parser.add_argument(
+        "--format", choices=list(export.FORMATS), help="report: print tables, rows by columns, in this format"
+    )
+    parser.add_argument("--output", metavar="FILE", help="report --format: write them to this file")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="report: draw each table's paired differences (.png, .svg, .pdf)"
+    )
+    parser.add_argument("--only", help="only the cell of this name, or those whose name contains it")
+    parser.add_argument("--outdated", action="store_true", help="also run again what is older than the code")
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="run nothing, but see whether today's code still computes what is older than it: a few rounds a cell",
+    )
+    parser.add_argument("--debug", action="store_true", help="show errors with their whole traceback")
+    parser.add_argument(
+        "--uncommitted", action="store_true",
+        help="use RESULTS/uncommitted, which git ignores: for trials of code that no commit holds",
+    )  # fmt: skip
+    return parser.parse_intermixed_args(arguments)  # names may stand after options
+
+
+def _new(names: Sequence[str], profile: str) -> int:
+    if len(names) != 1:
+        raise ValueError(f"`new` takes one name, not {len(names)}; such as: new FedNew")
+    file = template.write(names[0], profile, Path())
+    more = "" if profile == "quick" else f" --profile {profile}"
+    print(
+        f"{file} has a method and its table; edit it, then run\n"
+        f"  python -m fedcore.reproduce {names[0]} --definitions {file}{more}\n"
+        f"  python -m fedcore.reproduce report {names[0]} --definitions {file} --format markdown"
+    )
+    return 0
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not 1 <= len(text) <= 5 or not 1 <= int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number from 1 to 10000")
+    return int(text)
+
+
+def _asked(cells: Sequence[Cell], only: str | None) -> list[Cell]:
+    """A name in full means that cell alone: another's may begin with it."""
+    return [c for c in cells if c.name == only] or [c for c in cells if not only or only in c.name]
+
+
+def _nothing(only: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(only, names, 3, 0.3) or names[:3]
+    return f"no cell's name contains {only!r}; did you mean one of {', '.join(map(repr, near)) or 'no cells'}?"
+
+
+def _short(text: str, lines: int = 6) -> str:
+    """The first lines of an error; `--debug` shows all."""
+    kept = [line[:500] for line in text.strip().splitlines()]
+    return "\n".join(kept if len(kept) <= lines else [*kept[: lines - 1], "... (--debug shows all)"])
+
+
+def _run(cells: list[Cell], place: Place, seeds: list[int] | None, given: argparse.Namespace) -> int:
+    if given.confirm:
+        return _confirm(place, cells, given.device)
+    outcome = batch.run(
+        place, cells, seeds, notebooks=not given.plain, scheduler=given.scheduler, workers=given.workers,
+        device=given.device, outdated=given.outdated,
+    )  # fmt: skip
+    if distributed.world().rank:  # the first process speaks for all
+        return len(outcome.failed)
+    for message in outcome.said:
+        say(message)
+    for name, notebook, error in outcome.failed:
+        shown = error.rstrip() if given.debug else _short(error.splitlines()[0], 1)
+        where = "" if given.plain else f"\n  notebook: {notebook}"
+        say(f"\nFAILED {place.table}: {name}{where}\n  {shown}")
+    older = f" ({n} older than the code, which --outdated runs again)" if (n := len(outcome.older)) else ""
+    print(
+        f"{place.table} ({given.profile}): {len(outcome.done)} cells run, {len(outcome.stood)} stood already{older}, "
+        f"{len(outcome.failed)} failed; results in {place.folder}"
+    )
+    return len(outcome.failed)
+
+
+def _confirm(place: Place, cells: list[Cell], device: str | None) -> int:
+    """Say of each cell that is older than the code whether today's computes the same; how many differ or fail."""
+    answers: dict[str, bool | None] = {}
+    broken = 0
+    for cell in cells:
+        try:
+            answers[cell.name] = confirm(place.file(cell), cell.spec, device=device)
+        except (ValueError, OSError) as e:  # its file, one that it names or its data are missing or broken
+            say(f"{place.table}: {cell.name}: {e}")
+            broken += 1
+    differ = [name for name, answer in answers.items() if answer is False]
+    for name in differ:
+        print(f"{place.table}: {name} is computed otherwise today; --outdated runs it again")
+    same = sum(answer is True for answer in answers.values())
+    print(
+        f"{place.table} ({place.profile}): {same} cells are what today's code computes, {len(differ)} are not, "
+        f"{len(answers) - same - len(differ)} are not older or left no trace"
+    )
+    return len(differ) + broken
+
+
+def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None) -> int:
+    now, at_once = provenance.yardstick(), workers or torch.cuda.device_count() or len(batch._cores())
+    shown = [t for t in tables().values() if profile in t.captions]
+    stored = {t.name: _stored(t, Place(root, profile, t.name)) for t in shown if not t.drawn_from}
+    pace = estimate.Pace((cell.spec, result) for part in stored.values() for cell, result in part)
+    for t in shown:
+        results = stored[t.drawn_from or t.name]
+        left = [(cell.spec, estimate.rounds_left(cell.spec, result, cell.reporting(seeds))) for cell, result in results]
+        left = [(pace.seconds(spec, now), rounds) for spec, rounds in left if rounds]
+        known = [PER_NOTEBOOK + each * rounds for each, rounds in left if each is not None]
+        print(f"{t.name}  [{'figure' if t.figure else 'table'} of {t.document}]  {t.title}")
+        time = _time(sum(known) / at_once, len(left) - len(known)) if left else "done"
+        counts = " or ".join(sorted({str(len(cell.reporting(seeds))) for cell, _ in results}))
+        place = Place(root, profile, t.drawn_from or t.name)
+        running = sum(is_running(place.file(cell)) for cell, _ in results)
+        now_at_work = f", {running} running now" if running else ""
+        done = len(results) - len(left)
+        print(f"    {profile}: {done} of {len(results)} cells done x {counts} seeds{now_at_work}; {time}")
+        if older := sum(bool(result.outdated(cell.reporting(seeds))) for cell, result in results):
+            print(f"    {older} of {len(results)} cells are older than the code; --outdated runs them again")
+        known_against = (result.superseded(cell.reporting(seeds)) for cell, result in results)
+        for reason in dict.fromkeys(filter(None, known_against)):
+            print(f"    superseded: {reason}")
+        print(f"    {t.captions[profile]}" + (f" Drawn from the cells of {t.drawn_from}." if t.drawn_from else ""))
+        for what, choice in t.left_open:
+            print(f"    left open: {what}; ours: {choice}")
+    return 0
+
+
+def _stored(t: Table, place: Place) -> list[tuple[Cell, Result]]:
+    out = []
+    for cell in t.cells(place.profile):
+        try:
+            out.append((cell, batch.standing(place, cell)))
+        except (CorruptResult, OSError) as e:
+            say(str(e))
+            out.append((cell, Result(cell.spec)))
+    return out
+
+
+def _time(seconds: float, unknown: int) -> str:
+    """In words; `unknown`: so many cells have none like them that is finished."""
+    if not seconds:
+        return "time not known before the first cell"
+    more = f", and {unknown} cell{'s' * (unknown > 1)} that cannot be estimated yet" if unknown else ""
+    return f"about {_duration(seconds)} left{more}"
+
+
+def _duration(seconds: float) -> str:
+    for size, unit, upto in ((1, "s", 100), (60, "min", 6000), (3600, "h", 360_000)):
+        if seconds < upto:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:,.0f} days"
+
+
+def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
+    from .verdicts import claims, overview
+
+    chosen = export.chosen(names)
+    if not root.is_dir():
+        raise ValueError(f"the results folder {root} does not exist; run a table first, or name another by --results")
+    for profile in PROFILES:
+        frames = {}
+        for t in chosen:
+            place = Place(root, profile, t.name)
+            if not place.folder.exists():
+                continue
+            frames[t.name] = tidy = overview.frame(t, place, seeds)
+            # whether a result is older than the code is a matter of today's code, not of the table
+            tidy = export.plain(tidy.drop(columns="older"))
+            with atomic(place.folder / "table.csv") as f:
+                tidy.to_csv(f, index=False, float_format="%.6g")
+        if frames:
+            print(f"{profile}: tidy values in {root / profile}/*/table.csv\n{overview.progress(frames)}\n")
+            for sentence in overview.reservations(frames):
+                print(sentence)
+    for claim in claims.every():
+        if names and claim.table not in {*names, *(t.name for t in chosen)}:
+            continue
+        best = claims.strongest(claims.judged(claim, root))
+        verdict = best.verdict if best else overview.NOT_RUN
+        print(f"{claim.document} {claim.name}: {verdict} ({claims.confidence(best)})")
+    return 0
+
+
+def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace, damaged: int) -> int:
+    names = given.names[1:]
+    if given.format:
+        text = export.text(names, given.format, root, seeds)
+        if not text:
+            but = f" but {damaged} files that are damaged, named above" if damaged else ""
+            what = ", ".join(names) or "any table"
+            raise ValueError(f"nothing is stored of {what} in {root}{but}; run a table first")
+        if given.output:
+            Path(given.output).write_text(text + "\n", encoding="utf-8")
+        else:
+            print(text)
+    if given.plot:
+        files = export.pictures(names, Path(given.plot), root, seeds)
+        if not files:
+            raise ValueError(f"no comparison of {', '.join(names) or 'any table'} is complete in {root}; run one first")
+        say("\n".join(map(str, files)))
+    return 0
+
+
+@streams()
+def command() -> int:
+    """`main`, which ends quietly when nobody reads its output any more (`list | head`), with the shell's status 141."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # any terminal's encoding
+            if not stream.isatty() and "PYTHONIOENCODING" not in os.environ:
+                stream.reconfigure(encoding="utf-8")  # a file on Windows would get the code page, without a check mark
+    try:
+        status = main()
+        sys.stdout.flush()
+        if status == INTERRUPTED:  # without waiting for threads that are at work; kernels end with their parent
+            os._exit(status)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        return 141
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(command())

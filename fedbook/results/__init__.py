@@ -1,0 +1,1 @@
+"""Running and storing cells: result files with checksums, batches, provenance."""

@@ -1,0 +1,473 @@
+"""Cells: the entries of tables and figures.  A cell is plain data; its result is one JSON file with provenance.
+
+A specification names a study (a function of `studies`) and everything that determines its outcome but for the seed:
+
+    {"study": "simulate", "method": ["FedUp", {"alpha": 0.05}],
+     "federation": {"source": "digits", "clients": 50, "partition": ["Dirichlet", {"q": 0.3}], "model": "mlp"},
+     "run": {"rounds": 40, "cohort": 5, "lr": 0.1, "local_steps": 10}}
+
+Methods, models, partitions and sources are names of the package, or "file.py:Name" (`files`).
+
+With `"tune"` settings are compared first, on seeds and data of their own (`tuning`); the best is used for all reporting
+seeds.
+
+Needs torch and what comes with it only: this is how a machine without notebooks runs an experiment.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedcore import distributed
+from fedcore.storage import archives
+from fedcore.storage.checkpoint import atomic, sweep
+from fedcore.support import checks
+
+from .. import studies
+from ..studies import specification, user_files
+from ..studies.tuning import choose, merged
+from . import form, provenance, tracing
+
+FORMAT = 1  # of the files, raised when what they hold changes its meaning
+
+
+class CorruptResult(ValueError):
+    """A result file that is damaged: not the JSON that was written, or not of the form that a cell writes."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table: `name` (unique in its table), `spec`, and where the source prints its value.
+
+    row, column: where it stands in our table.  source: the value that the document prints (None where it prints none).
+    seeds: how many reporting seeds it has when it is complete.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    row: str = ""
+    column: str = ""
+    source: float | None = None
+    seeds: int = 3
+
+    def reporting(self, seeds: Sequence[int] | None = None) -> list[int]:
+        """The reporting seeds: the cell's own, from 0 on, unless others are asked for."""
+        return list(range(self.seeds) if seeds is None else seeds)
+
+    def at(self, folder: str | os.PathLike) -> Cell:
+        """The cell with files of the user ("file.py:Name") as seen from a folder, by absolute paths."""
+        return replace(self, spec=user_files.absolute(self.spec, folder))
+
+
+@dataclass
+class Result:
+    """What is known of a cell: `runs`, seed -> {final, history, seconds, ...}, and the setting that tuning chose.
+
+    trace: the `values` of `tracing.trace`, and the `code` that gave them last; runs of code that gave the same are
+    stored as of that code.  moves: `(file, its new name)`, what is
+    renamed before this is stored, because it would be replaced.
+    """
+
+    spec: Mapping[str, Any]
+    runs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    tuned: dict[str, Any] | None = None
+    trace: dict[str, Any] | None = None
+    moves: list[tuple[Path, Path]] = field(default_factory=list)
+
+    def finals(self, seeds: Sequence[int] | None = None) -> list[float]:
+        """Final values in the order of the seeds; a run that diverged is NaN."""
+        chosen = sorted(self.runs) if seeds is None else [s for s in seeds if s in self.runs]
+        return [math.nan if (v := self.runs[s]["final"]) is None else v for s in chosen]
+
+    def correct(self, seeds: Sequence[int]) -> np.ndarray:
+        """Which test images the reported models classify correctly, `[seeds, images]`, for `judge.compare`.
+
+        Where a run reports several `models`, the share of them that does.  A run that diverged has 1 / classes
+        everywhere.  ValueError for a seed whose run does not say.
+        """
+        rows = []
+        for seed in seeds:
+            run = self.runs.get(seed, {})
+            if "images" not in run:
+                raise ValueError(f"seed {seed} has no record of single test images; run the cell again")
+            if run["final"] is None:
+                rows.append(np.full(run["images"], 1 / run["classes"]))
+            else:
+                bits, shape = np.frombuffer(base64.b64decode(run["correct"]), np.uint8), (run.get("models", 1), -1)
+                rows.append(np.unpackbits(bits, count=shape[0] * run["images"]).reshape(shape).mean(0))
+        return np.stack(rows)
+
+    def outdated(self, seeds: Sequence[int] | None = None) -> list[int]:
+        """Seeds of runs that are older than the code: today's would be other code, for the run or for its tuning.
+
+        A run that does not say which code computed it counts as older; one of code that was seen to leave the same
+        trace as today's does not (`confirm`).
+        """
+        chosen = [s for s in (sorted(self.runs) if seeds is None else seeds) if s in self.runs]
+        today = provenance.code(self.spec) if chosen else ""
+        tuned = self.tuned is None or self.tuned.get("code") == today
+        return [s for s in chosen if not tuned or self.runs[s].get("code") != today]
+
+    def trust(self, codes: Collection[str], today: str) -> None:
+        """What is of one of these `codes` is today's: they leave one trace."""
+        for one in (self.tuned, self.trace, *self.runs.values()):
+            if one and one.get("code") in codes:
+                one["code"] = today
+
+    def replaces(self, file: Path) -> list[str]:
+        """What to say of a file of another specification whose place this takes when it is stored."""
+        return [
+            f"{old} holds results of another specification or data pack; before it is replaced, it is renamed to "
+            f"{new.name}, where it is found when that comes back"
+            for old, new in self.moves if old == file
+        ]  # fmt: skip
+
+    def untraced(self) -> bool:
+        """Whether runs of today's code stand without a trace: the process ended between the last of them and it."""
+        return bool(self.runs) and self.trace is None and not self.outdated()
+
+    def superseded(self, seeds: Sequence[int] | None = None) -> str:
+        """Why the runs must not be relied on (`provenance.SUPERSEDED`); "" where nothing is known against them."""
+        chosen = self.runs if seeds is None else [s for s in seeds if s in self.runs]
+        return "; ".join(dict.fromkeys(filter(None, (provenance.superseded(self.spec, self.runs[s]) for s in chosen))))
+
+
+def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
+    """A hash of what a run computes: the specification and the seed.  Which code computed it is `provenance.code`."""
+    return _hash(_text(spec), seed)
+
+
+def _text(spec: Mapping[str, Any]) -> str:
+    """What the identities of all seeds share."""
+    return _json(user_files.portable(spec), sort_keys=True)
+
+
+def _json(spec: Any, **options: Any) -> str:
+    """A specification as JSON; ValueError naming the first key whose value JSON does not have."""
+    try:
+        return json.dumps(spec, allow_nan=False, **options)
+    except (ValueError, TypeError) as e:
+        where, value = next(_not_json(spec), ("a key", spec))
+        raise ValueError(
+            f"the specification has {where}={checks.brief(value)}, which JSON does not have; use a finite number, a "
+            "text, true or false, a list or a mapping, or leave it out"
+        ) from e
+
+
+def _not_json(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """(place, value) of what is not JSON."""
+    if isinstance(value, Mapping | list | tuple):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _not_json(inner, f"{where}.{key}" if where else str(key))
+    elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
+        yield where, value
+
+
+def _hash(text: str, more: int | str | None) -> str:
+    return hashlib.sha256(f"[{FORMAT}, {text}, {json.dumps(more)}]".encode()).hexdigest()[:16]
+
+
+def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
+    """The results in `file`, whatever code they are of; those of another specification or data pack are left out.
+
+    A file of others is renamed before its place is taken, and found when they come back (`_aside`).
+
+    Raises CorruptResult for a file that is not what was written, OSError for one that cannot be read.
+    """
+    file = Path(file)
+    content = _content(file)
+    result = Result(spec) if content is None else _standing(content, spec)
+    if content and (len(result.runs) < len(content["runs"]) or (content["tuned"] and not result.tuned)):
+        of_data = (one["data"] for one in [content["tuned"] or {}, *content["runs"].values()] if "data" in one)
+        result.moves = [(file, _free(_aside(file, content["spec"], next(of_data, None))))]
+    if not result.runs and not result.tuned:
+        kept, before = _aside(file, spec, provenance.data(spec)), result.moves
+        with contextlib.suppress(CorruptResult):  # nothing replaces it
+            if content := _content(kept):
+                result = _standing(content, spec)
+                result.moves = [*before, (kept, file)]
+    return result
+
+
+def _aside(file: Path, spec: Mapping[str, Any], data: str | None) -> Path:
+    """Where a file of this specification and data pack is kept while another's is in its place; no reader of `*.json`
+    takes it for a cell's."""
+    return file.with_name(f"{file.name}.{_hash(_text(spec), data)[:8]}")
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    """What a result file holds, None where there is none.  Raises CorruptResult, and OSError where nobody can say."""
+    try:
+        content = archives.unsealed(file)
+        _text(content["spec"])
+        form.check(content)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:  # it may hold finished seeds: nothing is computed in its place
+        raise OSError(
+            e.errno,
+            f"{file} cannot be read ({e.strerror or e}) and is left as it is: make it a file that you may read, or "
+            "move it away",
+        ) from e
+    except (ValueError, KeyError, RecursionError) as e:
+        raise CorruptResult(f"{file} is damaged ({e}); it is left out, and run again by the next batch") from e
+    return content
+
+
+def _standing(content: Mapping[str, Any], spec: Mapping[str, Any]) -> Result:
+    """What of a file's content is of this specification and data pack."""
+    data, text = provenance.data(spec), _text(spec)
+
+    def stands(stored: Mapping[str, Any], seed: int | None = None) -> bool:
+        return stored["id"] == _hash(text, seed) and data in (None, stored.get("data", data))
+
+    runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
+    tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
+    result = Result(spec, runs, tuned, content.get("trace") if runs else None)
+    if result.trace and (codes := result.trace.pop("codes", None)):  # earlier versions listed all that left one trace
+        result.trust(codes, codes[-1])
+        result.trace["code"] = codes[-1]
+    return result
+
+
+def _store(file: Path, result: Result) -> None:
+    content = {
+        "spec": user_files.portable(result.spec),
+        "tuned": result.tuned,
+        "runs": {str(s): result.runs[s] for s in sorted(result.runs)},
+        "trace": result.trace,
+    }
+    sealed = archives.sealed(content)
+    try:
+        while result.moves:
+            old, new = result.moves.pop(0)
+            old.rename(new)
+        with atomic(file) as f:
+            f.write(sealed)
+    except OSError as e:
+        raise OSError(
+            e.errno,
+            f"{file} cannot be written ({e.strerror or e}); results that were finished before are as they were: make "
+            "room, or use another results folder",
+        ) from e
+
+
+def _made_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Code and, where it can be replaced, the data pack of a result."""
+    data = provenance.data(spec)
+    return {"code": provenance.code(spec)} | ({} if data is None else {"data": data})
+
+
+def run_cell(
+    spec: Mapping[str, Any],
+    seeds: Sequence[int] = (0,),
+    *,
+    file: str | os.PathLike | None = None,
+    workshop: str | os.PathLike | None = None,
+    device: str | None = None,
+    outdated: bool = False,
+) -> Result:
+    """Run a cell at each seed that `file` does not hold yet, and store every seed as it is done.
+
+    file: the result's JSON; None keeps nothing.  workshop: a folder for checkpoints, removed when the cell is done;
+    with it a stopped cell goes on where it stood, bit-identically.  outdated: run the seeds again that are older than
+    the code (`Result.outdated`), and their tuning.  Two processes on one file take turns, and the second finds the work
+    done.  Under torchrun the processes share every run, and the first of them keeps the file.
+
+    Raises ValueError for a specification that is not one, `provenance.UncommittedCode` before anything is computed
+    that the repository would keep, OSError when a file cannot be read or written, and whatever the study raises; a run
+    that diverges is a result (`final` None, `diverged` the round).
+    """
+    spec = json.loads(_json(spec))
+    study = studies.find(spec)
+    specification.check(spec)
+    if not isinstance(seeds, Iterable):
+        raise ValueError(f"seeds={checks.brief(seeds)} is no list; use [0, 1, 2], or range(3) for as many")
+    seeds = [checks.integer("seed", seed, 0) for seed in seeds]
+    file, world = None if file is None else Path(file), distributed.world()
+    folder = None if workshop is None else Path(workshop) / f"{identity(spec)}-{provenance.code(spec)}"
+
+    def run(chosen: Mapping[str, Any], seed: int, name: str) -> dict[str, Any]:
+        return study(chosen, seed, None if folder is None else folder / name, device)
+
+    def store() -> None:
+        if file is not None and world.rank == 0:
+            _store(file, result)
+
+    with world.together(), _alone(file if world.rank == 0 else None):
+        result = world.first(lambda: Result(spec) if file is None else _usable(file, spec, seeds, outdated))
+        missing = [seed for seed in seeds if seed not in result.runs]
+        if missing and file is not None:
+            world.first(lambda: provenance.check_committed(file, spec))
+        begin = time.perf_counter()
+        if missing and "tune" in spec and result.tuned is None:
+            result.tuned = {
+                "id": identity(spec),
+                **choose(spec, run),
+                **_made_of(spec),
+                "seconds": round(time.perf_counter() - begin, 2),  # those of the runs do not hold them
+            }
+            store()
+        for seed in missing:
+            begin = time.perf_counter()
+            found = run(_chosen(result), seed, f"seed{seed}")
+            seconds = time.perf_counter() - begin
+            result.runs[seed] = {
+                "id": identity(spec, seed),
+                **found,
+                **_made_of(spec),
+                **provenance.machine(device, spec),
+                **({"processes": world.size} if world.size > 1 else {}),
+                "seconds": round(seconds, 2),
+            }
+            store()
+        today = provenance.code(spec)
+        late = bool(missing) and (result.trace or {}).get("code") != today
+        if file is not None and (late or result.untraced()):
+            values = _trace(result, device)
+            if result.trace and _as_before(result, values):
+                result.trust([result.trace["code"]], today)
+            result.trace = {"values": values, "code": today}
+            store()
+        if folder is not None and world.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def sweep_checkpoints(file: Path, spec: Mapping[str, Any], workshop: Path) -> None:
+    """Remove the checkpoints of runs that are stored: a process that was killed between the two left them."""
+    folders = list(workshop.glob(f"{identity(spec)}-*"))
+    if not folders or is_running(file):
+        return
+    result = load(file, spec)
+    for folder in folders:
+        for run in folder.iterdir():
+            if result.tuned if run.name.startswith("tune") else run.name in {f"seed{seed}" for seed in result.runs}:
+                shutil.rmtree(run, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another seed's are still there
+            folder.rmdir()
+
+
+def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | None = None) -> bool | None:
+    """Whether today's code still computes what is stored; if so, the runs are no longer older than the code.
+
+    The setting must be the one that today's search would choose from the stored scores, and the first rounds must
+    leave the stored trace (`tracing`).  None where nothing is older, or where no trace was kept.  Raises
+    `provenance.UncommittedCode` like `run_cell`.
+    """
+    file, spec = Path(file), json.loads(_json(spec))
+    if not file.exists():
+        return None
+    with _alone(file):
+        result = load(file, spec)
+        if not result.outdated() or result.trace is None:
+            return None
+        provenance.check_committed(file, spec)
+        if not _as_before(result, tracing.trace(_chosen(result), device)):
+            return False
+        result.trust([result.trace["code"]], provenance.code(spec))
+        _store(file, result)
+    return not result.outdated()
+
+
+def _trace(result: Result, device: str | None) -> list[float]:
+    """The trace of today's code; where it is the number of seed 0's run, that one, if it is of today's code."""
+    run = result.runs.get(0, {})
+    if result.spec["study"] not in tracing.TRAINED and run.get("code") == provenance.code(result.spec):
+        return [run["final"]]
+    return tracing.trace(_chosen(result), device)
+
+
+def _as_before(result: Result, values: list[float]) -> bool:
+    """Whether today's search and today's trace are those that are stored."""
+    chosen = result.tuned is None or tracing.same_choice(result.spec, result.tuned)
+    return chosen and tracing.alike(result.trace["values"], values)
+
+
+def _chosen(result: Result) -> dict[str, Any]:
+    """The specification with the setting that tuning chose."""
+    return merged(result.spec, result.tuned["setting"] if result.tuned else {})
+
+
+def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated: bool) -> Result:
+    """What is stored and need not be run again."""
+    try:
+        result = load(file, spec)
+    except CorruptResult as e:
+        aside = _free(file.with_name(f"{file.name}.damaged"))
+        warnings.warn(f"{e}; before it is replaced, it is renamed to {aside.name}", stacklevel=3)
+        return Result(spec, moves=[(file, aside)])
+    if set(seeds) - set(result.runs):
+        for said in result.replaces(file):
+            warnings.warn(said, stacklevel=3)
+    again = result.outdated(seeds) if outdated else []
+    if again and result.tuned and result.tuned.get("code") != provenance.code(spec):
+        return Result(spec, moves=result.moves)  # other seeds must not stay with a setting that is chosen anew
+    runs = {seed: run for seed, run in result.runs.items() if seed not in again}
+    return replace(result, runs=runs)
+
+
+def _free(file: Path) -> Path:
+    """This name, or with the first number that makes it one that no file has."""
+    names = itertools.chain([file], (file.with_name(f"{file.name}.{k}") for k in itertools.count(2)))
+    return next(name for name in names if not name.exists())
+
+
+def is_running(file: str | os.PathLike) -> bool:
+    """Whether a process works on this result file now: it has the file's lock.
+
+    False where the lock cannot be tried, as in a folder that may only be read.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = _lock(Path(file))
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False
+
+
+def _lock(file: Path) -> Path:
+    return file.with_name(f".{file.stem}.lock")
+
+
+@contextlib.contextmanager
+def _alone(file: Path | None) -> Iterator[None]:
+    """A lock beside the file, which the system gives back when its holder dies, however it dies."""
+    if file is None:
+        yield
+        return
+    from filelock import FileLock
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = FileLock(_lock(file)).acquire()
+    except PermissionError as e:
+        raise PermissionError(
+            e.errno,
+            f"{_lock(file)} cannot be opened ({e.strerror}); it is another user's: let its owner make it readable and "
+            "writable for you, remove it if nobody runs this cell, or use another results folder",
+        ) from e
+    with lock:
+        sweep(file.parent)
+        yield

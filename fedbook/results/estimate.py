@@ -1,0 +1,54 @@
+"""How long the missing runs of cells will take on this machine, from finished cells like them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..studies.tuning import planned
+from .cells import Result
+
+
+def rounds_left(spec: Mapping[str, Any], result: Result, seeds: Sequence[int]) -> int:
+    """Rounds that a cell still needs: the missing seeds' and, before the first of them, those of its search."""
+    rounds, missing = _rounds(spec), len(set(seeds) - set(result.runs))
+    tune = spec.get("tune") if missing and result.tuned is None else None
+    return missing * rounds + (planned(tune, rounds) if tune else 0)
+
+
+class Pace:
+    """What a round took in finished runs, in yardsticks (`provenance.yardstick`), by kind of cell.
+
+    Where there is a GPU only runs on the same one are taken, elsewhere only those of processors.
+    """
+
+    def __init__(self, finished: Iterable[tuple[Mapping[str, Any], Result]]) -> None:
+        here = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+        self.sums: dict[tuple, list[float]] = {}  # kind -> yardsticks, rounds
+        for spec, result in finished:
+            for run in (run for run in result.runs.values() if {"device", "seconds", "yardstick"} <= run.keys()):
+                if here == (run["device"] if "NVIDIA" in run["device"] else None):
+                    for kind in _kinds(spec):
+                        sums = self.sums.setdefault(kind, [0.0, 0.0])
+                        sums[0] += run["seconds"] / run["yardstick"]
+                        sums[1] += _rounds(spec)
+
+    def seconds(self, spec: Mapping[str, Any], yardstick: float) -> float | None:
+        """Seconds of one round here, from cells of the same study, source and model, and of the same cohort and method
+        where there are such; None where no cell of that kind is finished."""
+        near = next((self.sums[kind] for kind in _kinds(spec) if kind in self.sums), None)
+        return near and near[0] / near[1] * yardstick
+
+
+def _rounds(spec: Mapping[str, Any]) -> int:
+    return spec.get("run", {}).get("rounds", 1)
+
+
+def _kinds(spec: Mapping[str, Any]) -> list[tuple]:
+    """The kinds that a cell belongs to, the nearest first: with its method and cohort, with one of them, with none."""
+    fed, method, cohort = spec.get("federation", {}), spec.get("method", [""])[0], spec.get("run", {}).get("cohort")
+    kind = (spec["study"], json.dumps(fed.get("source")), json.dumps(fed.get("model", spec.get("model"))))
+    return [(*kind, method, cohort), (*kind, cohort), (*kind, method), kind]

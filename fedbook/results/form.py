@@ -1,0 +1,114 @@
+"""The form of a result file: a checksum says that it is what was written, and not that a cell wrote it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedcore.support.checks import MOST, brief
+
+Test = Callable[[Any], bool]
+
+
+def number(value: Any) -> bool:
+    """A finite number that a float holds."""
+    most = 2**53 if isinstance(value, int) else 1e300
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < most
+
+
+def count(value: Any) -> bool:
+    """A whole number from 0."""
+    return type(value) is int and 0 <= value <= MOST
+
+
+def text(value: Any) -> bool:
+    """A text."""
+    return isinstance(value, str)
+
+
+def none_or(test: Test) -> Test:
+    return lambda value: value is None or test(value)
+
+
+def each(test: Test) -> Test:
+    return lambda value: isinstance(value, list) and all(map(test, value))
+
+
+def named(test: Test) -> Test:
+    return lambda value: isinstance(value, dict) and all(map(test, value.values()))
+
+
+def _point(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and count(value[0]) and number(value[1])
+
+
+def _made_of(needed: Mapping[str, Test], others: Mapping[str, Test]) -> Test:
+    """A mapping that has `needed`, may have `others`, and more that nothing but a page reads."""
+
+    def test(value: Any) -> bool:
+        known = {**needed, **others}
+        return isinstance(value, dict) and needed.keys() <= value.keys() and all(
+            known[k](v) for k, v in value.items() if k in known
+        )  # fmt: skip
+
+    return test
+
+
+_MADE = {"id": text, "code": text, "data": text, "seconds": number}
+
+
+def _setting(value: Any) -> bool:
+    parts = ("method", "run", "federation")
+    return isinstance(value, dict) and all(isinstance(v, dict) for k, v in value.items() if k in parts)
+
+
+RUN = {
+    "mean": number, "history": each(_point), "device": text, "threads": count, "torch": text, "python": text,
+    "version": text, "commit": none_or(text), "yardstick": lambda v: number(v) and v > 0, "correct": text,
+    "images": count, "classes": count, "models": count, "diverged": count, "clients": named(number),
+    "server": number, "sums": number, "own": number, "accuracy": number, "train": number,
+}  # fmt: skip
+TRIAL = {"setting": _setting, "rounds": none_or(count), "score": none_or(number)}
+TRIAL |= {"values": each(none_or(number))}
+is_run = _made_of({"id": text, "final": none_or(number)}, {**_MADE, **RUN})
+is_tuned = _made_of({"id": text, "setting": _setting, "tried": each(_made_of(TRIAL, {})), "edges": each(text)}, _MADE)
+_is_trace = _made_of({"values": each(number)}, {"code": text, "codes": each(text)})
+
+
+def is_trace(value: Any) -> bool:
+    """A trace says which code left it; earlier versions listed several."""
+    return _is_trace(value) and bool(value.get("code") or value.get("codes"))
+
+
+def check(content: Mapping[str, Any]) -> None:
+    """ValueError where this is not what `cells` writes."""
+    parts = {"spec": named(lambda v: True), "runs": named(is_run), "tuned": none_or(is_tuned)}
+    for name, test in parts.items():
+        if not test(content[name]):
+            raise ValueError(f"its {name} has not the form of a cell's")
+    if not none_or(is_trace)(content.get("trace")):
+        raise ValueError("its trace has not the form of a cell's")
+    runs = content["runs"]
+    for seed, run in runs.items():
+        if not re.fullmatch("0|[1-9][0-9]{0,17}", seed):
+            raise ValueError(f"its seed {brief(seed)} is no number")
+        if "images" in run and not _says_images(run):
+            raise ValueError(f"what seed {seed} says of single images is not of {run['images']} images")
+    if len({run["images"] for run in runs.values() if "images" in run}) > 1:
+        raise ValueError("its runs are of different numbers of test images")
+
+
+def _says_images(run: Mapping[str, Any]) -> bool:
+    """Whether a run's record of single images is as long as it says; one that diverged needs none."""
+    if not run["images"] or not run.get("classes") or not run.get("models", 1):
+        return False
+    if run["final"] is None:
+        return True
+    try:
+        bits = base64.b64decode(run.get("correct", ""), validate=True)
+    except binascii.Error:
+        return False
+    return len(bits) == -(-run["images"] * run.get("models", 1) // 8)

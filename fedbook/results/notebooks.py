@@ -1,0 +1,114 @@
+"""Notebooks as programs: a run in a fresh kernel of this interpreter, with its own parameters and environment."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedcore.storage.checkpoint import is_alive
+
+HOUR = 3600.0  # seconds: a kernel reads its specification when it starts
+_serial = itertools.count()
+
+
+class NotebookFailed(Exception):
+    """A notebook did not run to its end: a cell raised, a time-out, a dead kernel."""
+
+
+def execute(
+    source: Path,
+    output: Path,
+    parameters: Mapping[str, Any],
+    *,
+    workshop: Path,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Run `source` with papermill and write the executed notebook to `output`, which is there after a failure too.
+
+    workshop: a folder for the kernel's specification while it runs.  env: added to the kernel's environment.
+    timeout: seconds per cell, None for no limit.  A kernel that never answers is started once more.
+
+    Raises NotebookFailed.  Return alone does not say that the notebook did its work: let its last cell leave a file.
+    """
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    with _Kernel(workshop, env or {}) as kernel:
+        for attempt in (1, 2):
+            try:
+                papermill.execute_notebook(
+                    str(source),
+                    str(output),
+                    dict(parameters),
+                    kernel_name=kernel,
+                    language="python",
+                    # Not papermill's cwd=, which moves the whole process, other threads included.
+                    resources={"metadata": {"path": str(source.parent)}},
+                    progress_bar=False,
+                    start_timeout=60,
+                    execution_timeout=timeout,
+                )
+                return
+            except PapermillExecutionError as error:
+                where = f"{source.name}, cell [{error.exec_count}]"
+                traceback = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))  # without colours
+                raise NotebookFailed(f"{where}: {error.ename}: {error.evalue}\n{traceback}") from None
+            except Exception as error:  # a time-out, a dead kernel, a kernel that never answered
+                never_started = "respond in" in str(error) or "before replying" in str(error)
+                if attempt == 2 or not never_started:
+                    kind = type(error).__name__
+                    raise NotebookFailed(f"{source.name}: {kind}: {str(error).strip()}") from error
+
+
+class _Kernel:
+    """A kernel specification of its own for one run: this interpreter, and the run's environment.
+
+    It is found through JUPYTER_PATH, so no Jupyter folder of the user is read first or written to.  A specification
+    carries its environment with it, so notebooks can run in threads of one process.
+    """
+
+    def __init__(self, workshop: Path, env: Mapping[str, str]) -> None:
+        from ipykernel.kernelspec import get_kernel_dict  # this interpreter's own kernel
+
+        jupyter = workshop.resolve() / "jupyter"
+        self.name = f"notebook-{os.getpid()}-{next(_serial)}"
+        self.folder = jupyter / "kernels" / self.name
+        paths = os.environ.get("JUPYTER_PATH", "").split(os.pathsep)
+        if str(jupyter) not in paths:
+            os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(jupyter), *paths]))
+        threads = os.environ.get("OMP_NUM_THREADS", "1")
+        values = {
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+            "FEDCORE_LIVE": "0",  # stored pages hold HTML alone
+            "FEDCORE_BATCH": "1",
+            "TQDM_DISABLE": "1",
+            **env,
+        }
+        self.spec = {**get_kernel_dict(), "env": {name: value.replace("$", "$$") for name, value in values.items()}}
+        self.spec["argv"] += ["--log-level=CRITICAL"]  # else it warns that local sockets are not encrypted
+
+    def __enter__(self) -> str:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for other in self.folder.parent.iterdir():  # of processes that were killed
+            found = re.fullmatch(r"notebook-(\d+)-\d+", other.name)
+            with contextlib.suppress(OSError):
+                if found and time.time() - other.stat().st_mtime > HOUR and not is_alive(int(found[1])):
+                    shutil.rmtree(other, ignore_errors=True)
+        (self.folder / "kernel.json").write_text(json.dumps(self.spec), encoding="utf-8")
+        return self.name
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)

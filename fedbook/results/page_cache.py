@@ -1,0 +1,141 @@
+"""Training that a page rests on but does not repeat: searches over learning rates, and runs in unstable settings."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from fedcore.storage import archives, sources
+from fedcore.storage.checkpoint import atomic
+
+from . import provenance
+from .batch import results
+from .table import PROFILES
+
+
+def computed(
+    name: str,
+    profile: str,
+    plan: Mapping[str, Any],
+    compute: Callable[[], Any],
+    *,
+    again: bool = False,
+    root: Path | None = None,
+) -> tuple[Any, str]:
+    """What `compute()` gives for `plan`, read where it is stored, and a few words on where it comes from.
+
+    `results/PROFILE/NAME.json` is read if it was made for the same `plan`; otherwise `compute` is called, and with
+    `again` its result is stored there, with the plan and its provenance.  Plan and result consist of numbers, texts,
+    lists and mappings with texts as keys.  root: the results folder, by default the project's.
+
+    Raises `provenance.UncommittedCode` before the project would keep a result of code that no commit holds.
+    """
+    file, plan = (root or results(new=True)) / profile / f"{name}.json", _as_read(plan)
+    if not again and (saved := _saved(file, plan)):
+        return saved["result"], _origin(saved)
+    if again:
+        provenance.check_committed(file)
+    began = time.perf_counter()
+    result = _as_read(compute())
+    if again:
+        _store(file, plan, result, time.perf_counter() - began)
+    return result, HERE
+
+
+class Runs:
+    """What a page's functions give, by their arguments: read where it is stored, computed where it is not.
+
+    As `computed`, for runs that depend on others, as a comparison does on the learning rates that its search chose:
+
+        runs = Runs("08_runs", profile, plan, again=again)
+
+        @runs.keep
+        def accuracy(method, lr, seed): ...
+
+        origin = runs.store()  # after the last call
+
+    They are read from `results/PROFILE/NAME.json` if that was made for the same `plan`: all that a result depends on
+    beside its arguments.  With `again` all are computed, and `store` writes them there.
+    """
+
+    def __init__(
+        self, name: str, profile: str, plan: Mapping[str, Any], *, again: bool = False, root: Path | None = None
+    ) -> None:
+        self.file, self.plan, self.again = (root or results(new=True)) / profile / f"{name}.json", _as_read(plan), again
+        if again:
+            provenance.check_committed(self.file)
+        self.saved = None if again else _saved(self.file, self.plan)
+        self.results: dict[str, Any] = dict(self.saved["result"]) if self.saved else {}
+        self.seconds = 0.0
+
+    def keep(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with its results read or kept; arguments are given by position and known by their repr."""
+
+        @wraps(function)
+        def read(*given: Any) -> Any:
+            key = f"{function.__name__}({', '.join(map(repr, given))})"
+            if key not in self.results:
+                began = time.perf_counter()
+                self.results[key] = _as_read(function(*given))
+                self.seconds += time.perf_counter() - began
+            return self.results[key]
+
+        return read
+
+    def store(self) -> str:
+        """Write the results if they were made `again`; a few words on where they come from."""
+        if self.again:
+            _store(self.file, self.plan, self.results, self.seconds)
+        elif self.saved:
+            return _origin(self.saved) + (f"; others {HERE}" if self.seconds else "")
+        return HERE
+
+
+HERE = "computed with this page"
+
+
+def _as_read(value: Any) -> Any:
+    return json.loads(json.dumps(value))  # tuples become lists
+
+
+def _saved(file: Path, plan: Any) -> dict[str, Any] | None:
+    saved = _content(file)
+    return saved if saved and saved["plan"] == plan else None
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    """What a file holds; None where there is none, and with a warning where it is not what was written."""
+    try:
+        content = archives.unsealed(file)
+        made, _, _ = (content[name] for name in ("provenance", "plan", "result"))
+        if not all(isinstance(made[name], str) for name in ("code", "device", "torch")):
+            raise ValueError("it does not say where it comes from")
+        return content
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as e:
+        warnings.warn(f"{file} is damaged ({type(e).__name__}: {e}) and left out", stacklevel=4)
+        return None
+
+
+def _origin(saved: Mapping[str, Any]) -> str:
+    return f"stored runs ({saved['provenance']['device']}, torch {saved['provenance']['torch']})"
+
+
+def _store(file: Path, plan: Any, result: Any, seconds: float) -> None:
+    made = {"code": sources.library(), **provenance.machine(None), "seconds": round(seconds, 1)}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic(file) as f:
+        f.write(archives.sealed({"plan": plan, "provenance": made, "result": result}, nan=True, indent=1))
+
+
+def outdated(root: Path | None = None) -> list[Path]:
+    """The files of `computed` in a results folder that are older than the code."""
+    root = root or results(new=True)
+    made = {file: _content(file) for profile in PROFILES for file in sorted((root / profile).glob("*.json"))}
+    return [file for file, content in made.items() if content and content["provenance"]["code"] != sources.library()]

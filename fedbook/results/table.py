@@ -1,0 +1,204 @@
+"""Tables and figures: what each is, its cells in every profile, and what the source leaves open."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import os
+import pkgutil
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedcore.support.checks import brief
+
+from ..studies import specification, user_files
+from . import form
+from .cells import Cell
+
+PRINTED = Path(__file__).parents[1] / "documents" / "printed"  # every number that the documents print
+PROFILES = ("quick", "desk", "paper")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of a source document.
+
+    name: what the command line calls it.  document: S000 to S004.  make: profile -> its cells.  captions: profile ->
+    what was computed, honestly (data, size, seeds), for each profile that the table has.  left_open: `(setting the
+    source leaves open, our choice)`.  figure: a figure rather than a table.  drawn_from: the name of the table whose
+    cells it shows.  against: the row that gaps are measured from.  proposed: the row that the document proposes.
+    axis: what a figure has to the right: "round", or what the columns count.
+    """
+
+    name: str
+    title: str
+    document: str
+    make: Callable[[str], Sequence[Cell]]
+    captions: dict[str, str]
+    left_open: tuple[tuple[str, str], ...] = ()
+    figure: bool = False
+    drawn_from: str | None = None
+    against: str = "FedAvg"
+    proposed: str | None = None
+    unit: str = "%"
+    axis: str = ""
+
+    @property
+    def compared(self) -> str:
+        """What a comparison of two cells takes, seed by seed: which test "images" are classified correctly, the final
+        "values" of what is no accuracy, or their "logs", whose differences are ratios."""
+        return {"cosine": "values", "points": "values", "rounds": "logs"}.get(self.unit, "images")
+
+    def __post_init__(self) -> None:
+        """ValueError for a name that cannot name a folder, and for what are no captions."""
+        if not isinstance(self.name, str) or slug(self.name) != self.name or not self.name.strip("."):
+            raise ValueError(f"a table is called {self.name!r}; use letters, digits, '-', '_', '=' and '.' alone")
+        if not isinstance(self.captions, Mapping) or not set(self.captions) <= set(PROFILES):
+            raise ValueError(
+                f"table {self.name}: captions={brief(self.captions)}; use a mapping to texts from {', '.join(PROFILES)}"
+            )
+
+    def cells(self, profile: str) -> list[Cell]:
+        """The cells of a profile; none where the table does not have it.
+
+        Raises ValueError where its function fails or gives no cells, and for two that would share a file.
+        """
+        if profile not in self.captions:
+            return []
+        try:
+            cells = list(self.make(profile))
+        except ValueError:
+            raise
+        except Exception as e:  # whatever a function of the user's raises
+            line = traceback.extract_tb(e.__traceback__)[-1]
+            where = f"{Path(line.filename).name}, line {line.lineno}"
+            raise ValueError(f"table {self.name} gives no cells ({type(e).__name__}: {e}, {where}); correct it") from e
+        files: dict[str, str] = {}
+        for cell in cells:
+            if not isinstance(cell, Cell) or not isinstance(cell.name, str) or not isinstance(cell.spec, Mapping):
+                raise ValueError(f"table {self.name} gives {brief(cell)}; use Cell(name, specification)")
+            for name, (test, wanted) in _OF_A_CELL.items():
+                if not test(value := getattr(cell, name)):
+                    raise ValueError(
+                        f"table {self.name}: the cell {cell.name!r} has {name}={brief(value)}; use {wanted}"
+                    )
+            try:
+                specification.form(cell.spec)
+            except ValueError as e:
+                raise ValueError(f"table {self.name}: the cell {cell.name!r}: {e}") from e
+            file = slug(cell.name).casefold()
+            if not file or len(file.encode()) > 200:
+                raise ValueError(
+                    f"table {self.name} has a cell {brief(cell.name)}, which names no file; use another name"
+                )
+            if file in files:
+                raise ValueError(
+                    f"table {self.name} has the cells {files[file]!r} and {cell.name!r}, whose results would be one "
+                    f"file ({file}.json); use names that differ in letters or digits"
+                )
+            files[file] = cell.name
+        return cells
+
+
+_OF_A_CELL = {
+    "row": (form.text, "a text"),
+    "column": (form.text, "a text"),
+    "source": (form.none_or(form.number), "the number that the source prints, or None"),
+    "seeds": (lambda value: form.count(value) and value > 0, "how many seeds, from 1 on"),
+}
+
+
+def slug(name: str) -> str:
+    """A file name from a cell's name: letters and digits of any script stay, all else becomes a hyphen."""
+    return "-".join(filter(None, "".join(c if c.isalnum() or c in "._=" else "-" for c in name).split("-")))
+
+
+_added: list[tuple[Path, Table]] = []  # with the file that defines it
+
+
+def tables() -> dict[str, Table]:
+    """Every definition of the folder `documents` and of `add`, by name, in the order of the documents."""
+    found = [*(table for module in documents() for table in module.TABLES), *(table for _, table in _added)]
+    names = [table.name for table in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two definitions share a name: {sorted(n for n in set(names) if names.count(n) > 1)}")
+    return {table.name: table for table in found}
+
+
+@cache
+def documents() -> tuple[ModuleType, ...]:
+    """The modules of the folder `documents`, one for each source document."""
+    from .. import documents as folder
+
+    names = sorted(m.name for m in pkgutil.iter_modules(folder.__path__) if re.match(r"s\d", m.name))
+    return tuple(importlib.import_module(f"{folder.__name__}.{name}") for name in names)
+
+
+def add(file: str | os.PathLike) -> None:
+    """Take in tables of your own: a Python file that defines `TABLES`, whose folder relative paths in their cells
+    ("file.py:Name") start from.  A file that is added again is read again, in place of what it gave before.
+
+    Raises ValueError for a file that is missing or does not run, with the line, and for one without `TABLES`.
+    """
+    found = getattr(user_files.load(file), "TABLES", None)
+    if not isinstance(found, Sequence) or not all(isinstance(table, Table) for table in found):
+        raise ValueError(f"{file} gives no definitions (TABLES is {found!r}); let it define TABLES = [Table(...), ...]")
+    place = Path(file).resolve()
+    _added[:] = [pair for pair in _added if pair[0] != place]
+    _added.extend((place, _placed(table, place.parent)) for table in found)
+
+
+def _placed(table: Table, folder: Path) -> Table:
+    return replace(
+        table,
+        make=lambda profile: [cell.at(folder) if isinstance(cell, Cell) else cell for cell in table.make(profile)],
+    )
+
+
+def get(name: str) -> Table:
+    """The definition called `name`; raises ValueError with those that are nearest."""
+    import difflib
+
+    if name not in tables():
+        near = difflib.get_close_matches(name, tables(), 3, 0.3) or list(tables())
+        raise ValueError(f"no table or figure is called {name!r}; did you mean {', '.join(near)}? `list` shows all")
+    return tables()[name]
+
+
+def printed(file: str, **where: str) -> float | None:
+    """The value that a source prints: the one row of `documents/printed/FILE` whose columns are as `where` says.
+
+    "441.19k" is 441190.  None where there is no such row, or no number in it.
+    """
+    rows = [row for row in _rows(file) if all(row[key] == value for key, value in where.items())]
+    if len(rows) > 1:
+        raise ValueError(f"{len(rows)} rows of {file} have {where}; name more columns")
+    if not rows:
+        return None
+    value, unit = rows[0]["value"], {"k": 1e3, "M": 1e6}
+    try:
+        return float(value) if value[-1] not in unit else float(value[:-1]) * unit[value[-1]]
+    except (IndexError, ValueError):  # "-", "yes": no number
+        return None
+
+
+def printed_table(file: str) -> Any:
+    """All that a source prints in a table (pandas.DataFrame), as in `documents/printed/FILE`.
+
+    Columns: table, dataset, setting, method, value, unit, bold, note.  Raises FileNotFoundError for an unknown file.
+    """
+    import pandas as pd
+
+    return pd.read_csv(PRINTED / file)
+
+
+@cache
+def _rows(file: str) -> list[dict[str, Any]]:
+    with open(PRINTED / file, encoding="utf-8", newline="") as f:
+        return list(csv.DictReader(f))

@@ -1,0 +1,85 @@
+"""Whether today's code still computes what older code computed: the trace of a short run, kept with a cell's results.
+
+A name that changes, or a faster layer, makes a stored result older than the code and changes nothing in it.  A trace is
+the first five rounds of seed 0 in seven numbers: five of the update of the model, a loss and an accuracy; a cell of the
+Mime ablation adds its cosine after them.  Code that
+gives the same trace but for rounding computes the same run; a rule that is changed by one per cent does not.
+
+A trace must not tell one processor, or one number of threads, from another.  It is therefore taken in float64, and
+ends after two to four rounds where a round has many steps: at a large rate a network with batch norm multiplies
+rounding by about 1.4 in a step, and once it has grown to 10^-8, units of the network tip over and the runs part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedcore import Diverged, simulate, start
+from fedcore.algorithms.method import Method
+
+from .. import studies
+from ..studies.from_spec import build_federation, build_method
+from ..studies.tuning import choose
+
+TRAINED = ("simulate", "personal", "profiles", "clients", "domains", "gap", "mime", "overfitting", "rounds")
+ROUNDS = 5
+STEPS, GRADIENTS = 50, 100  # of a client, in all; two rounds are taken whatever they have
+TOLERANCE = 1e-3  # of the update's length; rounding makes 1e-10
+
+
+def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
+    """The trace of a specification without `tune`: the length of the update x^R - x^0 after R rounds (`_rounds`), its
+    products with four directions of +1 and -1, and test loss and accuracy; `[-round]` of a run that diverges before.
+    Of the study "mime" also the cosine on the first steps after these rounds.
+
+    Of a study that is no training run it is the study's number with seed 0.
+    """
+    if spec["study"] not in TRAINED:
+        return [float(studies.find(spec)(spec, 0, None, device)["final"])]
+    fed = build_federation(spec["federation"], 0, device).to(dtype=torch.float64)
+    method = build_method(spec["method"], fed, spec["run"])
+    rounds = _rounds(spec["run"], method)
+    run = {**spec["run"], "rounds": rounds, "eval_every": max(rounds, 1)}
+    try:
+        history = simulate(method, fed, seed=0, **run)
+    except Diverged as e:
+        return [-float(e.round)]
+    update = (history.params - start(method, fed)["x"]).double().cpu().numpy()
+    signs = np.random.Generator(np.random.PCG64(0)).integers(0, 2, (4, update.size)) * 2 - 1
+    seen = [float(history.curve(metric)[1][-1]) for metric in ("loss", "accuracy")]
+    if spec["study"] == "mime":
+        exact = {name: value for name, value in spec["federation"].items() if name != "compute"} | {"dtype": "float64"}
+        short = {**spec, "federation": exact, "run": run, "steps": min(ROUNDS, spec["steps"])}
+        found = studies.find(short)(short, 0, None, device)
+        seen.append(-float(found["diverged"]) if found["final"] is None else found["final"])
+    return [float(np.linalg.norm(update)), *(signs @ update).tolist(), *seen]
+
+
+def _rounds(run: Mapping[str, Any], method: Method) -> int:
+    """How many rounds a trace has, at most those of the run."""
+    steps = np.mean(run.get("local_steps") or 1)  # runs of epochs have few and were seen to leave one trace everywhere
+    most = int(min(STEPS / steps, GRADIENTS / (steps * max(1, method.cost().gradients))))
+    return min(run.get("rounds", ROUNDS), max(2, min(ROUNDS, most)))
+
+
+def alike(a: list[float], b: list[float]) -> bool:
+    """Whether two traces are those of one computation but for rounding."""
+    if len(a) != len(b) or len(a) == 1:
+        return len(a) == len(b) and bool(np.isclose(a[0], b[0], rtol=TOLERANCE, atol=0))
+    near = np.abs(np.subtract(a, b))
+    near[6] = max(0.0, near[6] - 0.005)  # an image may tip over
+    return bool((near <= TOLERANCE * np.array([a[0]] * 5 + [a[5], 1.0, 1.0])[: len(a)]).all())
+
+
+def same_choice(spec: Mapping[str, Any], tuned: Mapping[str, Any]) -> bool:
+    """Whether today's search, given the scores that are stored, asks for the same runs and chooses the same setting."""
+    scores = iter([value for trial in tuned["tried"] for value in trial["values"]])
+    try:
+        again = choose(spec, lambda chosen, seed, name: {"final": next(scores)})
+    except StopIteration:
+        return False
+    return all(again[key] == tuned.get(key) for key in ("setting", "tried", "edges"))

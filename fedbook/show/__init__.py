@@ -1,0 +1,514 @@
+"""How stored results are shown: tables as their source prints them, figures, claims with their verdicts.
+
+Numbers and verdicts are `overview`'s.  What is missing is called so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import pages
+from ..pictures import plots
+from ..pictures.styles import looks
+from ..results.batch import Place, results
+from ..results.cells import Result
+from ..results.table import PROFILES, Table, documents, get, tables
+from ..verdicts import judge, overview
+from ..verdicts.claims import Claim, Judgement, chapter, confidence, every, judged, ours, printed_gaps, strongest
+from ..verdicts.claims import matrix as claim_lines
+from ..verdicts.claims import summary as claims_ended
+from ..verdicts.findings import DOCUMENTS
+from ..verdicts.judge import BETTER, EQUAL, OPEN, WORSE, Answer
+from ..verdicts.overview import MISSING
+
+MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
+ENDS = {
+    "holds": "hold", "holds in part": "hold in part", "does not hold": "do not hold",
+    "cannot be decided here": "cannot be decided here",
+}  # fmt: skip  # verdict of one claim -> of several
+RESTS = {
+    "proof": "proved or counted", "paper": "the document's setting", "desk": "real data, smaller scale",
+    "quick": "small or made-up data",
+}  # fmt: skip
+SIGNS = dict(zip((*ENDS, ""), ("\u2713", "(\u2713)", "\u2717", "?", "\u2026"), strict=True))  # verdict -> sign
+WIDEST = 15  # points of accuracy that a picture of gaps shows
+LONGEST = 56  # characters of a label on one line: more leave a phone no room for the picture
+
+
+def grid(table: Table, tidy: Any) -> Any:
+    """A table as its source prints it, a line for each row: our mean and half its 95 % interval over seeds (Student's
+    t), the source's value in brackets where it prints one, and the mark of the verdict (`MARKS`).
+
+    Where some runs diverged, the mean is of the others, and how many is said.
+    """
+    digits = 3 if table.unit in ("cosine", "millions") else 1
+
+    def entry(line: Any) -> str:
+        if not line["n"]:
+            return "not run yet"
+        ours = "diverged" if math.isnan(line["mean"]) else f"{line['mean']:.{digits}f}"
+        spread = pages.half_width(line["sd"], line["n"] - line["diverged"])
+        counted = spread == 0 or table.unit == "millions"
+        ours += "" if math.isnan(spread) or counted else f" \u00b1 {spread:.{digits}f}"
+        some = 0 < line["diverged"] < line["n"]
+        ours += f", {line['diverged']} of {line['n']} diverged" if some else ""
+        theirs = "" if math.isnan(line["source"]) else f" ({line['source']:.{digits}f})"
+        return f"{ours}{theirs} {MARKS.get(line['verdict'], '')}".strip()
+
+    entries = tidy.assign(entry=[entry(line) for line in tidy.to_dict("records")])
+    rows, columns = (list(dict.fromkeys(tidy[name])) for name in ("row", "column"))
+    out = entries.pivot(index="row", columns="column", values="entry").reindex(index=rows, columns=columns)
+    return out.fillna("\u2013").rename_axis(index=None, columns=None)
+
+
+def drawing(table: Table, place: Place, seeds: Sequence[int] | None = None, caption: str | None = None) -> Any:
+    """A figure from its cells, mean and one standard deviation over the seeds; None where nothing was run.
+
+    With `table.axis` "round", a panel for each column shows the recorded curves.  Else the final values stand over the
+    columns, a panel for each text before their last comma.  Shown through `fc.show`.
+    """
+    from ..pictures.widgets import show
+
+    panels: dict[str, dict[str, dict[Any, list[float]]]] = {}  # panel -> row -> tick -> a value for each seed
+    finals: dict[tuple[str, str], list[float]] = {}
+    for cell, result in overview.stored_cells(table, place).values():
+        asked = cell.reporting(seeds)
+        if result is None or any(seed not in result.runs for seed in asked):
+            continue
+        runs = result.runs
+        panel, _, tick = (cell.column, "", "") if table.axis == "round" else cell.column.rpartition(", ")
+        tick = tick.removeprefix("rho=")
+        points = panels.setdefault(panel, {}).setdefault(cell.row, {})
+        for run in (runs[seed] for seed in asked):
+            final = math.nan if run["final"] is None else run["final"]
+            finals.setdefault((panel, cell.row), []).append(final)
+            for at, value in run.get("history", ()) if table.axis == "round" else [(tick, final)]:
+                points.setdefault(at, []).append(value)
+    if not panels:
+        return None
+    rows = list(dict.fromkeys(row for lines in panels.values() for row in lines))
+    wide = min(3, len(panels))
+    tall = -(-len(panels) // wide)
+    figure, axes = plots.figure(width=7.4 if wide > 1 else 6.4, height=1.2 + (2.4 if wide == 1 else 1.9) * tall,
+                                ncols=wide, nrows=tall)  # fmt: skip
+    drawn = list(np.atleast_1d(axes).flat)
+    for ax, (panel, lines) in zip(drawn, panels.items(), strict=False):
+        ticks = list(dict.fromkeys(at for points in lines.values() for at in points))
+        at = sorted(ticks) if table.axis == "round" else ticks
+        most = max(len(values) for points in lines.values() for values in points.values())
+        series = {row: np.full((most, len(at)), math.nan) for row in rows}  # every method keeps its colour
+        for row, points in lines.items():
+            for k, tick in enumerate(at):
+                series[row][: len(points.get(tick, [])), k] = points.get(tick, [])
+        plots.curves(ax, series, x=at if table.axis == "round" else range(len(at)), legend=False)
+        if table.axis != "round":
+            ax.set_xticks(range(len(at)), at)
+        for line in ax.lines if wide > 1 else ():
+            line.set(linewidth=1.2, markersize=3.5)
+        ax.set_title(panel, fontsize=10)
+        k = drawn.index(ax)
+        if k >= len(panels) - wide:
+            ax.set_xlabel("communication round" if table.axis == "round" else table.axis)
+        if k % wide == 0:
+            ax.set_ylabel(table.unit)
+    for ax in drawn[len(panels) :]:
+        ax.set_visible(False)
+    figure.legend(*drawn[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    shared = [panel for panel, lines in panels.items() if len(lines) == len(rows)]  # else means of different columns
+    by_panel = len(finals) <= 12 or not shared
+    over = "" if len(shared) == len(panels) else f", {len(shared)} of {len(panels)} panels"
+    means: dict[str, list[float]] = {}
+    for (panel, row), values in finals.items():
+        if by_panel or panel in shared:
+            name = f"{panel} {row}".strip() if by_panel else row + over
+            means.setdefault(name, []).extend(np.array(values)[np.isfinite(values)])
+    numbers = {name: np.mean(values) if values else "diverged" for name, values in means.items()}
+    words = (
+        f"{table.title}: {len(panels)} panels ({'; '.join(filter(None, panels))}), a line for each of {', '.join(rows)}"
+    )
+    return show(figure, numbers, alt=words, caption=caption)
+
+
+def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pages.Html:
+    """What is stored of a table or figure, in every profile, the one nearest to the document first.
+
+    root: the results folder, by default the project's.  pictures: False leaves figures out.  A profile without results
+    is left out, and rows and columns without any are named below the others; a table without any says that it is not
+    run yet.  Raises KeyError for an unknown name.
+    """
+    table, root = get(name), root or results()
+    parts = []
+    for profile in reversed(PROFILES):
+        place = Place(root, profile, table.drawn_from or name)
+        if profile not in table.captions or not place.folder.exists():
+            continue
+        words = f"{name}, {profile}: {table.title}. {table.captions[profile]}"
+        if not table.figure:
+            tidy, waiting = _run_so_far(overview.frame(table, place))
+            said = legend(table, tidy)
+            parts += [pages.table(grid(table, tidy), f"{words}{waiting}{said and f' {said}.'}")] if len(tidy) else []
+        elif pictures and (picture := drawing(table, place, caption=words)):
+            parts.append(pages.Html(picture.html(), f"{name}\n{picture!r}"))
+    return together(parts or [pages.setting(not_run_yet=name)])
+
+
+def _run_so_far(tidy: Any) -> tuple[Any, str]:
+    """The rows and columns of a table of which a cell was run, and the words that name the others."""
+    run, waiting = tidy[tidy["n"] > 0], []
+    for what in ("column", "row"):
+        left = [name for name in dict.fromkeys(tidy[what]) if name not in set(run[what])]
+        waiting += [f"{what}{'s' * (len(left) > 1)} {'; '.join(left)}"] if left else []
+    shown = tidy[tidy["row"].isin(run["row"]) & tidy["column"].isin(run["column"])]
+    return shown, f" Not run yet: {', and '.join(waiting)}." if waiting else ""
+
+
+def legend(table: Table, tidy: Any) -> str:
+    """What the marks of a table say; "" where it has none."""
+    marks = ", ".join(f"{mark} {word}" for word, mark in MARKS.items() if (tidy["verdict"] == word).any())
+    return marks and f"{marks}: against {table.against}, all cells of the table one family of questions"
+
+
+def beside(name: str, column: str, words: Mapping[str, str], caption: str, root: Path | None = None) -> pages.Html:
+    """Numbers that stand beside the final ones in the runs of a column: their means, a line a row that was run.
+
+    words: what a run calls a number, and what the page calls it.  The profile is the one that has the column.
+    """
+    import pandas as pd
+
+    table, found = get(name), {}
+    profile = next(p for p in PROFILES if column in {cell.column for cell in table.cells(p)})
+    for (row, at), (_, stored) in overview.stored_cells(table, Place(root or results(), profile, name)).items():
+        if at == column and stored and stored.runs:
+            runs = [run for run in stored.runs.values() if run["final"] is not None]
+            found[row] = {said: np.mean([run[k] for run in runs]) if runs else math.nan for k, said in words.items()}
+    return pages.table(pd.DataFrame(found).T, caption, digits=3) if found else pages.setting(not_run_yet=name)
+
+
+def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", root: Path | None = None) -> Any:
+    """What the search saw in its short runs: accuracy on validation images by learning rate, a line for each row, at
+    the best value of the method's own parameter.  A cross at the bottom: all runs at this rate diverged.  None where a
+    row is not searched yet."""
+    from ..pictures.widgets import show
+
+    table = get(name)
+    stored = overview.stored_cells(table, Place(root or results(), profile, table.drawn_from or name))
+    figure, ax = plots.figure(height=3.4)
+    numbers: dict[str, float] = {}
+    tried: set[float] = set()
+    for row, look in zip(rows, looks(rows), strict=True):
+        _, result = stored[row, column]
+        if not (result and result.tuned):
+            return None
+        short = min(trial["rounds"] or math.inf for trial in result.tuned["tried"])
+        best: dict[float, float] = {}
+        for trial in result.tuned["tried"]:
+            if (trial["rounds"] or math.inf) == short:
+                lr, score = trial["setting"]["run"]["lr"], trial["score"]
+                best[lr] = max(best.get(lr, -math.inf), -math.inf if score is None else score)
+        lrs = sorted(best)
+        tried |= set(lrs)
+        values = [best[lr] if math.isfinite(best[lr]) else math.nan for lr in lrs]
+        ax.plot(lrs, values, color=look.colour, marker=look.marker, linestyle=look.line, label=row)
+        lost = [lr for lr in lrs if not math.isfinite(best[lr])]
+        ax.plot(lost, [0] * len(lost), "x", color=look.colour)
+        numbers[f"{row}, best in short runs"] = lrs[int(np.nanargmax(values))]
+    ax.set(xscale="log", xlabel="local learning rate", ylabel="validation accuracy (%)", ylim=(-3, 100), title=column)
+    ax.set_xticks(sorted(tried), [f"{lr:g}" for lr in sorted(tried)])
+    ax.minorticks_off()
+    ax.legend()
+    return show(
+        figure,
+        numbers,
+        caption=f"Which rate suits which row: short runs of the search ({profile}). A cross: all runs diverged.",
+    )
+
+
+def together(parts: Sequence[pages.Html]) -> pages.Html:
+    """Several things shown, one below the other."""
+    return pages.Html("\n".join(p.html for p in parts), "\n\n".join(p.text for p in parts))
+
+
+def glance(root: Path | None = None) -> pages.Html:
+    """All central claims at once: a line for each document, an entry for each claim with the sign of its verdict.
+
+    The frame of an entry says what the verdict rests on; it leads to the claim's line in `evidence`.
+    """
+    rows, lines = [], []
+    for document, name in DOCUMENTS.items():
+        chosen = [claim for claim in every() if claim.document == document]
+        found = [(claim, strongest(judged(claim, root or results()))) for claim in chosen]
+        found.sort(key=lambda pair: [*SIGNS].index(pair[1].verdict if pair[1] else ""))
+        entries = []
+        for claim, best in found:
+            verdict, rests = (best.verdict, best.profile or "proof") if best else ("", "")
+            words = f"{claim.text}: {verdict or MISSING} ({confidence(best)})"
+            about = claim.name.replace("-", " ") + " (ours)" * claim.own
+            entries.append(
+                f'<a href="#claim-{claim.name}" data-verdict="{verdict}" data-rests="{rests}" title="{escape(words)}" '
+                f'aria-label="{escape(f"{about}: {words}")}">{SIGNS[verdict]} {escape(about)}</a>'
+            )
+            lines.append(f"{name} | {about} | {verdict or MISSING} | {confidence(best)}")
+        rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{" ".join(entries)}</td></tr>')
+    shown = ", ".join(f"{sign} {verdict or MISSING}" for verdict, sign in SIGNS.items())
+    rests = " ".join(f'<span data-rests="{kind}">{words}</span>' for kind, words in RESTS.items())
+    caption = f"All central claims by document: {shown}. The frame says what a verdict rests on: "
+    return pages.Html(
+        '<div class="fc-glance tex2jax_process"><table class="fc-table">'
+        f"<caption>{escape(caption)}{rests}. A click opens the claim's line.</caption>"
+        f"<tbody>{chr(10).join(rows)}</tbody></table></div>",
+        "\n".join(lines),
+    )
+
+
+def headline(root: Path | None = None) -> pages.Html:
+    """In words: how the claims ended, how the questions behind them were answered, and what could have been found."""
+    best = [(claim, strongest(judged(claim, root or results()))) for claim in every() if not claim.own]
+    own = sum(claim.own for claim in every())
+    verdicts = Counter(found.verdict for _, found in best if found)
+    settled = sum(claim.settled is not None for claim, _ in best)
+    answers = [(claim, answer) for claim, found in best if found for answer in found.answers.values()]
+    one = Counter(judge.verdict([answer], claim.expected) for claim, answer in answers)
+    smallest = [a.detectable for claim, a in answers if get(claim.table).compared == "images"]
+    printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
+    waiting = len(best) - verdicts.total()
+    first = f"Of {len(best)} central claims {_ways(verdicts)}{f', {waiting} are not run yet' if waiting else ''}. "
+    first += f"A proof or a count settles {settled}; for the others runs answered {len(answers)} questions: "
+    first += f"{one['holds']} as the document says, {one['does not hold']} the other way, and "
+    first += f"{one['cannot be decided here']} remain open."
+    power = f" Half of the gaps that the documents print there are below {np.median([*printed.values()]):.1f} points"
+    if smallest:
+        power += f"; half of our questions could not have found a gap below {np.nanmedian(smallest):.1f}"
+    said = f"{first}{power}." + f" {own} more questions are this book's own, and not counted." * bool(own)
+    return pages.Html(f'<p class="fc-said">{said}</p>', said)
+
+
+def _ways(counts: Mapping[str, int]) -> str:
+    """How many claims ended in which verdict, in words."""
+    return ", ".join(f"{counts[word]} {word if counts[word] == 1 else ENDS[word]}" for word in ENDS if counts[word])
+
+
+def ended(root: Path | None = None) -> pages.Html:
+    """The claim box of all documents together: how many claims ended how, document by document."""
+    lines = claims_ended(root or results()).to_dict("records")
+    counts = [f"{DOCUMENTS[line['document']]}: {_ways(line) or MISSING}" for line in lines]
+    words = [word for word in ENDS if any(line[word] for line in lines)]
+    mixed = "holds in part" if {*words} - {pages.VERDICTS[-1]} else pages.VERDICTS[-1]
+    claim = f"{sum(line['claims'] for line in lines)} central claims in all"
+    one = pages.Claim("Each document", claim, "; ".join(counts), words[0] if len(words) == 1 else mixed)
+    return pages.claims([one], setting="the strongest evidence for each claim")
+
+
+def matrix(document: str, root: Path | None = None) -> pages.Html:
+    """The central claims of a document with their verdicts and where to look each up, to be sorted and filtered."""
+    chosen = [claim for claim in every() if claim.document == document]
+    lines = claim_lines(chosen, root or results())
+    lines["verdict"] = lines["verdict"].replace("", MISSING)
+    lines["claim"] = [pages.Html(f'<span id="claim-{c.name}">{escape(c.text)}</span>', c.text) for c in chosen]
+    lines["look up"] = [_lookup(claim) for claim in chosen]
+    words = (
+        f"Claims: {DOCUMENTS[document]} ({document}). To look up: the chapter, the definition, and the test or table. "
+        "A table is made by python -m fedcore.reproduce TABLE, and its results stand in results/PROFILE/TABLE."
+    )
+    return pages.filtered(lines, words, ["verdict"])
+
+
+def _lookup(claim: Claim) -> pages.Html:
+    """A claim's chapter, the file that defines it, and its test or the table that decides it."""
+    module = next(m.__name__ for m in documents() if claim in getattr(m, "CLAIMS", ()))
+    decides = claim.settled[2].removeprefix("tests/") if claim.settled else claim.table
+    places = [module.rpartition(".")[2] + ".py", decides]
+    name = chapter(claim).replace("_", " ")
+    codes = "; ".join(f"<code>{escape(place)}</code>" for place in places)
+    return pages.Html(f'<a href="{chapter(claim)}.html">{name}</a>; {codes}', "; ".join([name, *places]))
+
+
+def evidence(document: str, root: Path | None = None) -> pages.Html:
+    """All claims of a document behind one line: the table of `matrix`, and the gaps of its questions as in `forest`."""
+    chosen = [claim.name for claim in every() if claim.document == document]
+    drawn = gaps(chosen, "Filled points are decided, open ones are not. Crosses: the document's own gaps.", root)
+    name = DOCUMENTS[document]
+    words = f"The {len(chosen)} claims of the {name}: what was printed, what we measured, and where to look it up"
+    return pages.folded(words, *filter(None, [matrix(document, root), drawn]))
+
+
+def whole(document: str, root: Path | None = None, *, pictures: bool = True) -> pages.Html:
+    """The tables and figures of a document, as `result` shows them, behind one line.
+
+    Curves by round of cells that a table has are named only: a chapter draws them.
+    """
+    own = [table for table in tables().values() if table.document == document]
+    curves = [table.name for table in own if table.drawn_from and table.axis == "round"]
+    parts = [result(table.name, root, pictures=pictures) for table in own if table.name not in curves]
+    parts += [pages.setting(curves_in_the_chapter=", ".join(curves))] if curves else []
+    count = "one figure" if len(own) == 1 else f"{len(own)} tables and figures"
+    return pages.folded(f"The {DOCUMENTS[document]}: {count}, cell by cell", *parts)
+
+
+def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pages.Html:
+    """The claim box of a chapter: central claims by their names, judged from the stored results.
+
+    Raises KeyError for a name that no claim has.
+    """
+    by_name = {claim.name: claim for claim in every()}
+    lines = []
+    for claim in (by_name[name] for name in names):
+        best = strongest(found := judged(claim, root or results()))
+        runs = "; ".join(f"{j.profile}: {ours(j)}" for j in found) or MISSING
+        measured = claim.settled[1] if claim.settled else runs
+        rests = confidence(best) + "; runs that are incomplete do not decide" * any(j.missing for j in found)
+        verdict = best.verdict if best else pages.VERDICTS[-1]
+        source = f"{DOCUMENTS[claim.document]}, {claim.place},"
+        test = claim.settled[2] if claim.settled else None
+        lines.append(pages.Claim(source, claim.text, f"{measured} ({rests})", verdict, test, claim.own))
+    return pages.claims(lines, setting=setting)
+
+
+def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "") -> pages.Html:
+    """The claims of a long box in short: a line each with its verdict, and the box itself folded below.
+
+    names, root, setting: as `box`'s.  Raises KeyError for a name that no claim has.
+    """
+    by_name = {claim.name: claim for claim in every()}
+    lines = claim_lines([by_name[name] for name in names], root or results())
+    lines["verdict"] = lines["verdict"].replace("", pages.VERDICTS[-1])
+    document = DOCUMENTS[by_name[names[0]].document]
+    short = pages.table(lines[["verdict", "claim"]], f"What the {document} claims, and our verdict")
+    return together([short, pages.folded("What was measured, and what checks it", box(names, root, setting))])
+
+
+def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
+    """The comparisons behind central claims, by the claims' names, as `forest` draws them.  Raises KeyError for a name
+    that no claim has."""
+    by_name = {claim.name: claim for claim in every()}
+    return forest([j for name in names for j in judged(by_name[name], root or results())], caption)
+
+
+def forest(judgements: Sequence[Judgement], caption: str) -> Any:
+    """Gaps in accuracy with their 95 % intervals, a line a question, filled where decided, a colour for the small data
+    of `quick` and one for a document's kind of data; a cross where the document prints its own gap on the same data.
+    None where no question is answered."""
+    judgements = [j for j in judgements if j.answers and get(j.claim.table).compared == "images"]
+    lines = [
+        Line(
+            f"{row} − {base}, {column}", answer, int(j.profile != "quick"), j.printed.get((row, base, column), math.nan)
+        )
+        for j in judgements
+        for (row, base, column), answer in j.answers.items()
+    ]
+    return _forest(lines, caption, (RESTS["quick"], RESTS["desk"]))
+
+
+def paired(names: Sequence[str], asked: Sequence[tuple[str, str, str]], caption: str, profile: str = "quick") -> Any:
+    """Paired differences `(row, base, column)` over the cells of several tables, one family, drawn as `forest` does;
+    None where nothing is answered.  names: the tables', whose cells have one place and one set of seeds."""
+    cells: dict[overview.Key, tuple[Any, Result | None]] = {}
+    for name in names:
+        cells |= overview.stored_cells(get(name), Place(results(), profile, name))
+    columns = list(dict.fromkeys(column for *_, column in asked))
+    found = overview.answered(cells, asked)
+    lines = [Line(f"{a} − {b}, {c}", answer, columns.index(c) % 2) for (a, b, c), answer in found.items()]
+    return _forest(lines, caption)
+
+
+def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) -> Any:
+    """Lines as a picture with its caption, None without lines.  colours: what the two mean, for a legend."""
+    from ..pictures.widgets import show
+
+    if not lines:
+        return None
+    figure, cut = _dots(lines)
+    if len({line.colour for line in lines}) == len(colours):
+        for colour, said in zip(plots.COLOURS, colours, strict=False):
+            figure.axes[0].plot([], [], "o", color=colour, label=said)
+        figure.legend(loc="outside upper right", ncols=2, fontsize=9, frameon=False)
+    decided = sum(line.answer.word != OPEN for line in lines)
+    alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
+    caption += f" Cut at {WIDEST} points." * cut
+    low_high = [line.answer.comparison.interval for line in lines if line.answer.word == OPEN]
+    if any(not low <= 0 <= high for low, high in low_high):
+        caption += " Open although its interval leaves out zero: with many comparisons, Holm's rule asks more of each."
+    return show(figure, {"comparisons": len(lines), "decided": decided}, alt=alt, caption=caption)
+
+
+def differences(table: Table, place: Place, seeds: Sequence[int] | None = None) -> Any:
+    """A figure of the paired differences of a table's rows to `table.against`, as `forest` draws gaps, a colour for
+    every second column; None where nothing is answered."""
+    answers = overview.judged(table, overview.stored_cells(table, place), seeds)
+    columns = list(dict.fromkeys(column for _, column in answers))
+    lines = [
+        Line(f"{row} − {table.against}, {column}", answer, columns.index(column) % 2)
+        for (row, column), answer in answers.items()
+    ]
+    if not lines:
+        return None
+    units = {"cosine": "difference in cosine", "rounds": "logarithm of the ratio of rounds"}
+    return _dots(lines, units.get(table.unit, "gap in points of accuracy"))[0]
+
+
+class Line(NamedTuple):
+    """One comparison of a picture: what it is called, its answer, which of two colours, and the gap that is printed."""
+
+    label: str
+    answer: Answer
+    colour: int
+    printed: float = math.nan
+
+
+def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tuple[Any, bool]:
+    """The figure, and whether it is cut at `WIDEST`."""
+    labels = [x.label.replace(", ", ",\n", 1) if len(x.label) > LONGEST else x.label for x in lines]
+    figure, ax = plots.figure(width=7.0, height=0.9 + (0.33 if "\n" in "".join(labels) else 0.24) * len(lines))
+    for k, line in enumerate(lines):
+        c, colour = line.answer.comparison, plots.COLOURS[line.colour]
+        filled = colour if line.answer.word != OPEN else "#ffffff"
+        ax.errorbar(np.clip(c.gap, -WIDEST, WIDEST), k, xerr=c.half, fmt="o", color=colour, mfc=filled)
+        ax.plot(line.printed, k, "x", color="#000000")
+    ax.axvline(0, color="#7d8590", linewidth=1)
+    ends = [end for line in lines for end in line.answer.comparison.interval]
+    left, right = np.clip([min(ends), max(ends)], -WIDEST, WIDEST)
+    cut = (left, right) != (min(ends), max(ends))
+    if cut:  # a method that diverged would hide all others
+        ax.set_xlim(min(left, 0) - 1, max(right, 0) + 1)
+    ax.set_yticks(range(len(lines)), labels, fontsize=9)
+    ax.margins(y=min(0.05, 1 / len(lines)))
+    ax.invert_yaxis()
+    ax.set_xlabel(unit)
+    return figure, cut
+
+
+# --- one cell, for its notebook -----------------------------------------------------------------------------------
+
+
+def summary(result: Result, seeds: Sequence[int], name: str) -> pages.Html:
+    """The cell's final values by seed, and how they were obtained."""
+    finals = {seed: value for seed, value in zip(sorted(result.runs), result.finals(), strict=True) if seed in seeds}
+    last = result.runs[max(finals)]
+    facts = {f"seed {seed}": "diverged" if math.isnan(v) else f"{v:.4g}" for seed, v in finals.items()}
+    if result.tuned:
+        facts["tuned to"] = str(result.tuned["setting"])
+    where = {k: last[k] for k in ("device", "threads", "torch", "version", "commit") if k in last}
+    seconds = sum(result.runs[seed].get("seconds", 0) for seed in finals)
+    return pages.setting(cell=name, **facts, **where, seconds=seconds)
+
+
+def curves(result: Result, seeds: Sequence[int]) -> Any:
+    """The recorded curve of every seed (shown through `fc.show`); None where the study records none."""
+    from ..pictures.widgets import show
+
+    runs = {seed: run["history"] for seed, run in result.runs.items() if seed in seeds and run.get("history")}
+    if not runs:
+        return None
+    figure, axes = plots.figure()
+    for seed, history in runs.items():
+        t, v = zip(*history, strict=True)
+        axes.plot(t, v, label=f"seed {seed}")
+    axes.set(xlabel="communication round", ylabel=result.spec.get("metric", "accuracy"))
+    axes.legend()
+    return show(figure, {f"seed {seed}": history[-1][1] for seed, history in runs.items()})

@@ -1,0 +1,208 @@
+"""The pictures of the chapter on the engine: one drawn by hand, the others from what the benchmarks stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import pages
+from ..pictures import plots, widgets
+from . import benchmarked
+from .benchmarked import FLOAT32, PLAIN, best, missing, settings, typical, where, work
+
+LOOKS = {  # a path's colour and marker
+    "written": (plots.COLOURS[0], "o"),
+    "batched": (plots.COLOURS[1], "s"),
+    "sequential": (plots.COLOURS[2], "^"),
+    "written bfloat16": (plots.COLOURS[3], "D"),
+}
+STEPS = (
+    ("$x$", "the server's model, $d$ numbers"),
+    ("$Y$", "broadcast: one row for each client"),
+    ("block", "some rows, which one thread takes"),
+    ("$W$", "load: each layer's weights"),
+    ("$z = h W^T$", "forward: one batched product for a layer"),
+    ("$e$", "softmax minus one-hot, weighted"),
+    ("$e W$", "back: the error of the layer below"),
+    (r"$W - \eta\, e^T h$", "step: the product subtracts while it sums"),
+    ("$Y$", "store: the rows, after $K$ steps"),
+    ("$x$", "aggregate: the mean of the rows"),
+)
+
+
+def one_round() -> Any:
+    """A round of local SGD on the written path, from the server's model to the next: what becomes of the matrix Y."""
+    fig, ax = plots.figure(5.0, 4.3)
+    ax.set_axis_off()
+    for k, (what, words) in enumerate(STEPS):
+        y = -k
+        ax.text(0.9, y, what, ha="center", va="center", fontsize=11)
+        ax.text(2.75, y, words, ha="left", va="center", fontsize=10)
+        if k + 1 < len(STEPS):
+            ax.annotate("", (0.9, y - 0.74), (0.9, y - 0.26), arrowprops={"arrowstyle": "-|>", "color": "#767676"})
+    for k, (clients, parts) in {0: (1, 1), 1: (4, 1), 2: (2, 1), 3: (2, 3), 8: (4, 1), 9: (1, 1)}.items():
+        _matrix(ax, -k, clients, parts)
+    ax.plot([-0.15, -0.4, -0.4, -0.15], [-7, -7, -4, -4], color=plots.COLOURS[1], linestyle="-")
+    ax.annotate("", (0.1, -4), (-0.2, -4), arrowprops={"arrowstyle": "-|>", "color": plots.COLOURS[1]})
+    ax.text(-0.6, -5.5, "$K$ times", rotation=90, ha="center", va="center", color=plots.COLOURS[1], fontsize=10)
+    ax.set(xlim=(-0.8, 7.2), ylim=(-9.5, 0.5))
+    return fig
+
+
+def _matrix(ax: Any, y: float, clients: int, parts: int) -> None:
+    """Rows of clients beside the letter, cut into the parts of a model."""
+    height, left, width = 0.17, 1.55, 0.95
+    for row in range(clients):
+        for part in range(parts):
+            at = left + part * width / parts, y + height * (clients / 2 - row - 1)
+            size = width / parts - 0.05 * (parts > 1), height - 0.04
+            ax.add_patch(_box(at, size, plots.COLOURS[row]))
+
+
+def _box(at: tuple[float, float], size: tuple[float, float], colour: str) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(at, *size, facecolor=colour, edgecolor="none")
+
+
+def by_setting(data: Mapping[str, Any], samples: int) -> tuple[Any, dict[str, str]]:
+    """Each path's speed over plain SGD, for the models that were timed at several cohorts and batches.
+
+    samples: of one step of the whole cohort (`settings`).
+    """
+    cohort, batch = settings(data)[samples]
+    fig, ax = plots.figure(6.4, 2.8)
+    names, found = [m for m in PLAIN if len(_swept(data, m)) > 1], {}
+    for row, model in enumerate(names):
+        case = _swept(data, model).get((cohort, batch))
+        if case is None:
+            ax.text(1, row, " not timed", va="center", color="#767676")
+            continue
+        ratios = case["ratio_to_plain"]
+        ax.plot([min(ratios.values()), ratios["bare work"]], [row, row], "-", color="#c4c4c4", zorder=1)
+        ax.plot(ratios["bare work"], row, "|", color="#444444", markersize=18, markeredgewidth=3)
+        for path, (colour, marker) in LOOKS.items():
+            if path in ratios:
+                ax.plot(ratios[path], row, marker, color=colour, markersize=8)
+        found[model] = f"{best(case)[0]:.2f} ({best(case)[1]})"
+    for path, (colour, marker) in LOOKS.items():
+        ax.plot([], [], marker, color=colour, label=path)
+    ax.plot([], [], "|", color="#444444", markersize=12, markeredgewidth=3, label="bare products")
+    ax.axvline(1, color="#9a9a9a", linestyle=":")
+    ax.set_yticks(range(len(names)), names)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks([0.5, 1, 2, 4, 8, 16, 32, 64], ["½", "1", "2", "4", "8", "16", "32", "64"])
+    ax.set(xlabel="samples per second over plain SGD", xlim=(0.4, 70), ylim=(len(names) - 0.5, -0.5))
+    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
+    return fig, {"clients": str(cohort), "batch": str(batch)} | found
+
+
+def _swept(data: Mapping[str, Any], model: str) -> dict[tuple[int, int], Any]:
+    return {(c["cohort"], c["batch"]): c for c in data["paths"]["cases"] if c["model"] == model}
+
+
+def roofline(data: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+    """Operations a second against operations for each byte moved: plain SGD, the best float32 path, bare products."""
+    fig, ax = plots.figure(6.4, 3.3)
+    roof, numbers = 0.0, {}
+    for k, model in enumerate(PLAIN):
+        case, counts = typical(data, "paths", model), work(model)
+        rate = {name: v * counts.operations / 1e9 for name, v in case["samples_per_second"].items()}
+        x, mine = counts.intensity(case["batch"]), max(rate[name] for name in FLOAT32 if name in rate)
+        colour, marker = plots.COLOURS[k], plots.MARKERS[k]
+        ax.plot([x, x], [rate["plain SGD"], max(mine, rate["bare work"])], color=colour, linestyle="-", linewidth=0.8)
+        ax.plot(x, rate["plain SGD"], "_", color=colour, markersize=11, markeredgewidth=2.5)
+        ax.plot(x, mine, marker, color=colour, markersize=8, label=model)
+        ax.plot(x, rate["bare work"], marker, color=colour, markersize=8, markerfacecolor="white")
+        roof, numbers[model] = max(roof, rate["bare work"]), f"{mine:.3g} GFLOP/s at {x:.3g}"
+    ax.axhline(roof, color="#444444", linestyle="--")
+    ax.text(1.3, roof * 1.08, "fastest bare products", fontsize=10)
+    ax.set(xscale="log", yscale="log", xlabel="operations for each byte moved", ylabel="10⁹ operations a second")
+    ax.set(xlim=(1.2, 400), ylim=(1, roof * 1.9))
+    ax.legend(loc="lower right", ncols=2)
+    return fig, numbers
+
+
+KINDS = {  # kinds of operators as the picture names them: what the profiler calls them
+    "convolution, LSTM": ("convolution", "recurrent kernel"),
+    "products": ("products",),
+    "pointwise, norms, pooling": ("pointwise, sums", "norms", "pooling", "indexing"),
+    "copies": ("copies",),
+    "batches, server": ("data", "server"),
+    "Python": ("Python",),
+}
+
+
+def time_shares(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+    """Where the time of a round's training goes, for the networks of the profile desk that were profiled."""
+    fig, ax = plots.figure(6.4, 2.6)
+    rows = [part for part in file["profile"] if not part["decay and clip"]]
+    for row, part in enumerate(rows):
+        left = 0.0
+        for k, (label, kinds) in enumerate(KINDS.items()):
+            share = 100 * sum(part["shares"].get(kind, 0.0) for kind in kinds)
+            ax.barh(row, share, 0.62, left, color=plots.COLOURS[k], label=label if not row else None)
+            left += share
+    ax.set_yticks(range(len(rows)), [part["network"] for part in rows])
+    ax.set(xlabel="% of a round's training, one thread", xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
+    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
+    return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"]}
+
+
+def peers(file: Mapping[str, Any]) -> Any:
+    """Samples per second of every simulator, for two models."""
+    fig, axes = plots.figure(6.4, 3.0, 2)
+    for ax, model in zip(axes, ("mlp", "cnn"), strict=True):
+        cases = sorted((c for c in file["cases"] if c["model"] == model), key=lambda c: c["samples_per_second"])
+        colours = [plots.COLOURS[{"fedcore": 0, "loop": 2}.get(c["runner"].split()[0], 1)] for c in cases]
+        ax.barh(range(len(cases)), [c["samples_per_second"] / 1e3 for c in cases], 0.7, color=colours)
+        ax.set_yticks(range(len(cases)), [c["runner"] for c in cases])
+        ax.set(xlabel="10³ samples a second", title={"mlp": "MLP", "cnn": "CNN"}[model])
+    return fig
+
+
+def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> Any:
+    """A measured value against the cohort, the registered clients and the parameters, a line for each method."""
+    panels = {"cohort": "clients in the cohort", "registered": "registered clients", "d": "parameters $d$"}
+    fig, axes = plots.figure(6.4, 3.0, 3)
+    for ax, (against, label) in zip(axes, panels.items(), strict=True):
+        key = {"registered": "clients"}.get(against, against)
+        cases = [c for c in file["cases"] if c["against"] == against and c.get(value) is not None]
+        for name in dict.fromkeys(c["method"] for c in cases):
+            points = sorted((c[key], c[value] * factor) for c in cases if c["method"] == name)
+            plots.curves(ax, {name: [v for _, v in points]}, x=[n for n, _ in points], legend=False)
+        ax.set(xlabel=label, xscale="log", yscale="log")
+    axes[0].set_ylabel(unit)
+    axes[1].legend()
+    _common(axes)
+    return fig
+
+
+def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
+    """Everything behind the claims, in one fold: all goals, other simulators, memory, and what grows with what."""
+    parts = [pages.table(measured, "Goals and what was measured")]
+    if file := data["peers"]:
+        words = "No other framework is much faster than the plain loop (green), and most are slower."
+        parts += [widgets.show(peers(file), caption=words), benchmarked.peers_table(file)]
+    if file := data["peers_lenet"]:  # after the few rounds of the comparison, the LeNet has not begun to learn
+        parts.append(benchmarked.peers_table(file))
+    if file := data["flsimulator"]:
+        parts.append(benchmarked.flsimulator_table(file))
+    tables = {name: getattr(benchmarked, f"{name}_table") for name in ("desk", "memory", "mixing", "submodels")}
+    for name, table in {"desk": tables["desk"], "desk_avx2": tables["desk"], **tables}.items():
+        parts.append(table(data[name]) if data[name] else missing(name))
+    if file := data["scaling"]:
+        taken = scaling(file, "seconds_per_round", "milliseconds a round", 1e3)
+        held = scaling(file, "peak_bytes", "peak of memory, MB", 1e-6)
+        words = "Time grows with the cohort and the model, not with clients that stay at home."
+        parts += [widgets.show(taken, caption=words)]
+        parts += [widgets.show(held, benchmarked.at_home(data), caption="Memory also grows with registered clients.")]
+        parts += [where(file)]
+    return pages.folded("All goals, other simulators, memory, sub-models, and what grows with what", *parts)
+
+
+def _common(axes: Sequence[Any]) -> None:
+    """One vertical scale for all panels: what is flat looks flat."""
+    low, high = (f(ax.get_ylim()[k] for ax in axes) for k, f in enumerate((min, max)))
+    for ax in axes:
+        ax.set_ylim(low, high)

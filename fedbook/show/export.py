@@ -1,0 +1,156 @@
+"""Stored tables as text for a paper or a program, rows by columns, and as a picture of paired differences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import show
+from ..results.batch import Place
+from ..results.table import PROFILES, Table, get, tables
+from ..verdicts import overview
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def chosen(names: Sequence[str]) -> list[Table]:
+    """The tables of these names, all for none; of one that is drawn from another's cells the other, each once."""
+    asked = [get(name) for name in names] or list(tables().values())
+    return list({t.name: t for t in (get(t.drawn_from) if t.drawn_from else t for t in asked)}.values())
+
+
+def text(names: Sequence[str], form: str, root: Path, seeds: Sequence[int] | None = None) -> str:
+    """Pivots of the stored tables in a format of `FORMATS`: our mean and half the width of its 95 % interval over seeds
+    (Student's t), the source's value where it prints one, the mark of the verdict; in the title what speaks against
+    them (`overview.reservations`), which is part of every format.
+
+    "" where nothing is stored.
+    """
+    parts = []
+    for table, place in _stored(names, root):
+        tidy = overview.frame(table, place, seeds)
+        if len(tidy) and tidy["n"].any():
+            against = "; ".join(overview.reservations({table.name: tidy}))
+            title = _line(f"{table.name}, {place.profile}: {table.title}{against and f' ({against})'}")
+            grid = show.grid(table, tidy).rename(index=_line, columns=_line)
+            parts.append(FORMATS[form](grid, title, _line(_legend(table, tidy))))
+    return "\n\n".join(parts)
+
+
+def pictures(names: Sequence[str], file: Path, root: Path, seeds: Sequence[int] | None = None) -> list[Path]:
+    """Draw the paired differences of every stored table to its reference row; returns the files.
+
+    One table and profile is `file`, several have their names added to it.  Raises ValueError for an ending that is not
+    in `PICTURES`.
+    """
+    if file.suffix not in PICTURES:
+        raise ValueError(f"{file} ends with {file.suffix!r}; use one of {', '.join(PICTURES)}")
+    drawn = [
+        (f"{file.stem}-{table.name}-{place.profile}", figure)
+        for table, place in _stored(names, root)
+        if (figure := show.differences(table, place, seeds))
+    ]
+    files = [file] if len(drawn) == 1 else [file.with_stem(stem) for stem, _ in drawn]
+    for path, (_, figure) in zip(files, drawn, strict=True):
+        figure.savefig(path)
+    return files
+
+
+def damaged(names: Sequence[str], root: Path) -> list[str]:
+    """What is wrong with the files of these tables that are left out."""
+    return [said for table, place in _stored(names, root) for said in overview.damaged(table, place)]
+
+
+def _stored(names: Sequence[str], root: Path) -> list[tuple[Table, Place]]:
+    places = [(table, Place(root, profile, table.name)) for profile in PROFILES for table in chosen(names)]
+    return [(table, place) for table, place in places if place.profile in table.captions and place.folder.exists()]
+
+
+def _legend(table: Table, tidy: Any) -> str:
+    parts = ["Mean and half its 95 % interval over seeds (Student's t)"]
+    parts += ["in brackets, what the source prints"] if tidy["source"].notna().any() else []
+    marks = show.legend(table, tidy)
+    return "; ".join([*parts, *([f"{marks}, on the same seeds and test data"] if marks else [])]) + "."
+
+
+def _line(name: str) -> str:
+    """A name of the user's in one line: what stands in the next would be out of its comment, or its cell."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(name)).split())
+
+
+def _markdown(grid: Any, title: str, legend: str) -> str:
+    grid = grid.rename(index=_marked, columns=_marked)
+    lines = [["", *grid.columns], ["---"] * (1 + len(grid.columns)), *_rows(grid)]
+    body = ("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join([f"**{_marked(title)}**", "", *body, "", _marked(legend)])
+
+
+def _marked(name: str) -> str:
+    return re.sub(r"([\\`*_|<>&\[\]!])", r"\\\1", name)
+
+
+def _latex(grid: Any, title: str, legend: str) -> str:
+    head, *body = (" & ".join(map(_escaped, line)) + r" \\" for line in [["", *grid.columns], *_rows(grid)])
+    return "\n".join(
+        [f"% {title}", "% \\checkmark is of the package amssymb", r"\begin{tabular}{l" + "r" * len(grid.columns) + "}",
+         r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}", f"% {legend}"]
+    )  # fmt: skip
+
+
+_IN_LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "<": "$<$",
+        ">": "$>$",
+        "^": r"\^{}",
+        "±": r"$\pm$",
+        "\u2013": "--",
+        "~": r"$\sim$",
+        "=": "$=$",
+    }
+    | {"\u2713": r"$\checkmark$", "\u2717": r"$\times$"}
+)
+
+
+def _escaped(entry: str) -> str:
+    return entry.translate(_IN_LATEX)
+
+
+def _csv(grid: Any, title: str, legend: str) -> str:
+    title = re.sub(r"""([,;"']\s*)([=+\-@])""", r"\1'\2", title)
+    body = plain(grid.rename_axis("row").reset_index()).to_csv(index=False, lineterminator="\n")
+    return f"# {title}\n{body}".rstrip("\n")
+
+
+def plain(frame: Any) -> Any:
+    """A frame whose texts no spreadsheet takes for a formula: a quote before what begins like one and is no number."""
+    return frame.rename(columns=_no_formula).map(_no_formula)
+
+
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str) or not value.lstrip().startswith(("=", "+", "-", "@")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def _html(grid: Any, title: str, legend: str) -> str:
+    from html import escape
+
+    head, body = f"<h3>{escape(title)}</h3>", grid.to_html(border=0)
+    return f"{head}\n{body}\n<p>{escape(legend)}</p>"
+
+
+def _rows(grid: Any) -> list[list[str]]:
+    return [[name, *line] for name, line in zip(grid.index, grid.to_numpy().tolist(), strict=True)]
+
+
+FORMATS: dict[str, Callable[[Any, str, str], str]] = {
+    "markdown": _markdown, "latex": _latex, "csv": _csv, "html": _html,
+}  # fmt: skip

@@ -1,0 +1,31 @@
+"""Studies: what a cell can compute.  `(specification, seed, checkpoint folder, device) -> {final, mean, history, ...}`.
+
+`final` is the number of the table (None when the run diverged), `mean` the mean over the recorded rounds, `history`
+the recorded curve `[[round, value], ...]`; further numbers may stand beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import local_models, personal, probing, sizes, speed, training
+
+Study = Callable[[Mapping[str, Any], int, Path | None, str | None], dict[str, Any]]
+
+STUDIES: dict[str, Study] = {
+    study.__name__: study
+    for study in (
+        training.simulate, training.personal, training.profiles, personal.clients, personal.domains, probing.mime,
+        probing.gap, local_models.overfitting, speed.rounds, sizes.size, sizes.cost,
+    )
+}  # fmt: skip
+
+
+def find(spec: Mapping[str, Any]) -> Study:
+    """The study that a specification names; raises ValueError naming those there are."""
+    name = spec.get("study") if isinstance(spec, Mapping) else None
+    if not isinstance(name, str) or name not in STUDIES:
+        raise ValueError(f"study={name!r} is not known; use one of {', '.join(map(repr, STUDIES))}")
+    return STUDIES[name]

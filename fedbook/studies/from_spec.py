@@ -1,0 +1,159 @@
+"""Federations, models and methods from the plain data of a specification.
+
+Names are those of the package, or "file.py:Name" (`files`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedcore import Federation, RandAugment, algorithms, federation, models, simulate, topology
+from fedcore.algorithms.averaging import FedAvg
+from fedcore.data import domains, partitions
+from fedcore.support import checks
+
+from . import user_files
+from .specification import called
+
+
+def method_class(name: str) -> type[algorithms.Method]:
+    """The class of a method; raises ValueError for an unknown name and for what is no method."""
+    if user_files.is_reference(name):
+        found = user_files.find(name)
+        if not (isinstance(found, type) and issubclass(found, algorithms.Method)):
+            raise ValueError(f"{name} is a {type(found).__name__} and no method; use a subclass of fedcore.Method")
+        return found
+    known = {method.__name__: method for method in algorithms.ALL}
+    if name not in known:
+        raise ValueError(f'method {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
+    return known[name]
+
+
+def build_method(entry: Any, fed: Federation, run: Mapping[str, Any]) -> algorithms.Method:
+    """`["FedUp", {"alpha": 0.1}]` -> `fc.FedUp(alpha=0.1)`; `alpha_K` is alpha times the mean number of local steps."""
+    name, arguments = entry[0], dict(entry[1])
+    if "alpha_K" in arguments:
+        batch = run.get("batch_size", 20)
+        per_epoch = 1 if batch is None else float(np.ceil(fed.sizes / batch).mean())
+        steps = np.mean(run.get("local_steps") or np.multiply(run.get("local_epochs", 1), per_epoch))
+        arguments["alpha"] = arguments.pop("alpha_K") / float(steps)
+    return called(name, method_class(name), {key: _argument(key, value) for key, value in arguments.items()})
+
+
+def _argument(key: str, value: Any) -> Any:
+    """JSON has texts for keys and no topologies: capacities get numbers, `mixing` is `["Ring", {}]`."""
+    if key == "mixing":
+        name, arguments = value
+        known = {kind.__name__: kind for kind in topology.Topology.__subclasses__()}
+        if name not in known:
+            raise ValueError(f"topology {name!r} is not known; {checks.nearest(name, known)}")
+        return called(name, known[name], arguments)
+    return {float(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
+def build_model(entry: Any) -> Any:
+    """A name, or `[name, arguments]`; the argument `model` of `projected` is again one of the two.
+
+    Raises ValueError for an unknown name, and for one of a file that is no function `(shape, classes) -> nn.Module`.
+    """
+    name, arguments = (entry, {}) if isinstance(entry, str) else entry
+    if user_files.is_reference(name):
+        return _model_of_file(name, arguments)
+    if isinstance(entry, str):
+        return entry
+    if name == "projected":
+        return models.projected(build_model(arguments["model"]), arguments.get("dim", 256))
+    if name not in models.MODELS:
+        raise ValueError(f'model {name!r} is not known; use one of {", ".join(models.MODELS)}, or "file.py:Name"')
+    return partial(models.MODELS[name], **arguments)
+
+
+def _model_of_file(name: str, arguments: Mapping[str, Any]) -> Any:
+    make = user_files.find(name)
+    if not user_files.accepts(make, (1, 8, 8), 10, **arguments):
+        raise ValueError(
+            f"{name} cannot be called with (shape, classes) and {dict(arguments)}, so it is no model; use a function "
+            "(shape, classes, ...) -> torch.nn.Module"
+        )
+
+    def model(shape: tuple[int, ...], classes: int) -> nn.Module:
+        module = make(shape, classes, **arguments)
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            raise ValueError(f"{name} returned a {kind} for shape {shape}, {classes} classes; return a torch.nn.Module")
+        return module
+
+    return model
+
+
+def build_partition(entry: Any) -> Any:
+    """`["Dirichlet", {"q": 0.3}]` -> `fc.Dirichlet(q=0.3)`, a name alone for one without arguments; or lists of
+    indices, one per client.
+
+    Raises ValueError for an unknown name, and for one of a file that makes no object with the call
+    `split(labels, clients, rng, owner)`.
+    """
+    if not isinstance(entry, str) and not isinstance(entry[0], str):
+        return partitions.Listed(tuple(map(np.asarray, entry)))
+    name, arguments = (entry, {}) if isinstance(entry, str) else entry
+    if user_files.is_reference(name):
+        made = user_files.find(name)(**arguments)
+        if not user_files.accepts(getattr(made, "split", None), np.zeros(1, int), 1, np.random.default_rng(0), None):
+            raise ValueError(
+                f"{name} gives a {type(made).__name__} and no partition; give it split(labels, clients, rng, owner) -> "
+                "index arrays"
+            )
+        return made
+    known = {key: kind for key, kind in vars(partitions).items() if isinstance(kind, type) and hasattr(kind, "split")}
+    del known["Partition"]  # what they are
+    if name not in known:
+        raise ValueError(f'partition {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
+    return called(name, known[name], arguments)
+
+
+def build_source(entry: Any) -> Any:
+    """A name, or `[a function of data.domains, arguments]`; of a file a function, which is called, or the data.
+
+    Raises ValueError for an unknown name in the second form.
+    """
+    name, arguments = (entry, {}) if isinstance(entry, str) else entry
+    if user_files.is_reference(name):
+        found = user_files.find(name)
+        return found(**arguments) if callable(found) else found
+    if isinstance(entry, str):
+        return entry
+    if not hasattr(domains, name):
+        raise ValueError(f'source {name!r} is not known; use a function of fedcore.data.domains, or "file.py:Name"')
+    return called(name, getattr(domains, name), arguments)
+
+
+def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) -> Federation:
+    """`{"source", "clients", "partition": ["Dirichlet", {"q": 0.3}], "model": name or [name, arguments], ...}`.
+
+    partition: also lists of indices, one per client.  augment: the arguments of RandAugment.  start:
+    `{"lr", "epochs"}`, the initial model is one that the server has trained on its public images alone.
+    """
+    settings = dict(entry)
+    partition = build_partition(settings.pop("partition", ["IID", {}]))
+    for kind_of_number in ("dtype", "compute"):
+        if kind_of_number in settings:
+            settings[kind_of_number] = getattr(torch, settings[kind_of_number])
+    model, source = build_model(settings.pop("model", "cnn")), build_source(settings.pop("source"))
+    if "augment" in settings:
+        settings["augment"] = RandAugment(**settings["augment"])
+    begin = settings.pop("start", None)
+    fed = federation(source, partition=partition, model=model, seed=seed, device=device, **settings)
+    if begin is None:
+        return fed
+    images = tuple(part.cpu().numpy() for part in fed.public)
+    alone = federation((images, images), clients=1, model=model, seed=seed, device=device)
+    alone = replace(alone, x0=fed.x0.to(alone.x0))
+    work = {"lr": begin["lr"], "local_epochs": begin["epochs"], "batch_size": max(1, len(images[1]) // 4)}
+    return replace(fed, x0=simulate(FedAvg(), alone, rounds=1, seed=seed, **work).params.to(fed.x0))

@@ -1,0 +1,98 @@
+"""Studies of clients that keep models of their own: on everybody's images, and each on images like its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedcore import Diverged, Federation
+from fedcore import simulate as run
+from fedcore.round import Round
+
+from .from_spec import build_federation, build_method
+from .training import packed
+
+
+def clients(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """Mean over the clients of their models' accuracy in %, each on the whole test set, before the server averages.
+
+    Client i's model sees test images with i's own statistics, of pixels and of batch norm.  Each client has one domain,
+    and all take part in every round.  `correct`: bits `[models, images]`, which images each client's last model
+    classifies correctly, as base64; `clients`: each one's accuracy under its name in `spec["clients"]`; `server`: the
+    server's model's.  A run takes minutes at most, so it keeps no checkpoints in `folder`.
+    """
+    fed = build_federation(spec["federation"], seed, device)
+    if spec.get("on") == "validation":
+        fed = fed.on_validation()
+    curve: list[list[float]] = []
+    last: dict[int, np.ndarray] = {}
+
+    def look(r: Round, y: Tensor) -> dict[str, Tensor]:
+        for x, i in zip(y, r.ids.tolist(), strict=True):
+            last[i] = right(fed, x, i).cpu().numpy()
+        curve.append([r.t + 1, round(100 * float(np.mean(list(last.values()))), 4)])
+        return {}
+
+    diverged = None
+    try:
+        history = run(build_method(spec["method"], fed, spec["run"]), fed, seed=seed, probes=[look], **spec["run"])
+    except Diverged as e:
+        diverged = e.round
+    found: dict[str, Any] = {
+        "history": curve, "models": fed.n, "images": len(fed.test[1]), "classes": fed.classes,
+    }  # fmt: skip
+    if diverged is not None:
+        return {**found, "final": None, "mean": None, "diverged": diverged}
+    hits = np.stack([last[i] for i in range(fed.n)])
+    return {
+        **found,
+        "final": 100 * float(hits.mean()),
+        "mean": float(np.mean([value for _, value in curve])),
+        "clients": dict(zip(spec["clients"], (100 * hits.mean(1)).round(4).tolist(), strict=True)),
+        "server": round(100 * float(history.curve()[1][-1]), 4),
+        "correct": packed(torch.as_tensor(hits)),
+    }
+
+
+def domains(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """Accuracy in % of the model that each client uses after the run, on the test images of its own domain.
+
+    That is its personal model (`Method.personal`), or the server's where the method has none.  Every test image is
+    seen by the model of the client whose domain it has, `test_owner`.  `correct`: one bit an image, as base64;
+    `clients`: each one's accuracy under its name in `spec["clients"]`; `server`: the server's model's on all images.
+    """
+    fed = build_federation(spec["federation"], seed, device)
+    if spec.get("on") == "validation":
+        fed = fed.on_validation()
+    method = build_method(spec["method"], fed, spec["run"])
+    found: dict[str, Any] = {"history": [], "images": len(fed.test[1]), "classes": fed.classes}
+    try:
+        history = run(method, fed, seed=seed, **spec["run"])
+    except Diverged as e:
+        return {**found, "final": None, "mean": None, "diverged": e.round}
+    X = method.personal(history.state, fed.layout)
+    owner = np.asarray(fed.data.source.test_owner)
+    hits = np.zeros(len(owner), dtype=bool)
+    for i in range(fed.n):
+        of_client = owner == i
+        hits[of_client] = right(fed, history.params if X is None else X[i], i).cpu().numpy()[of_client]
+    return {
+        **found,
+        "final": 100 * float(hits.mean()),
+        "mean": 100 * float(hits.mean()),
+        "clients": {name: round(100 * float(hits[owner == i].mean()), 4) for i, name in enumerate(spec["clients"])},
+        "server": round(100 * float(history.curve()[1][-1]), 4),
+        "correct": packed(torch.as_tensor(hits)),
+    }
+
+
+def right(fed: Federation, x: Tensor, i: int) -> Tensor:
+    """Which test images the model `x [d]` of client i classifies correctly, `[T]` bool, with i's own statistics."""
+    tests, own = fed.data.test_chunks("own", i), partial(fed.data.train_chunks, i)
+    return fed.engine.scores(x.to(fed.device), tests, own)[1].bool()

@@ -1,0 +1,80 @@
+"""Studies that look into rounds through `fedcore.probes`: cosines of corrections, updates of sub-models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedcore import Diverged, probes, simulate
+from fedcore.support import checks
+
+from .from_spec import build_federation, build_method
+
+
+def mime(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """One cosine of `probes.mime_ablation` (`spec["pair"]`), the mean over steps and clients, after `run["rounds"]`.
+
+    A client whose gradient is zero at a step has no cosine there and is left out of its mean.  Raises ValueError where
+    that is so for all of them.
+    """
+    fed = build_federation(spec["federation"], seed, device)
+    method = build_method(spec["method"], fed, spec["run"])
+    try:
+        history = simulate(method, fed, seed=seed, checkpoint_dir=folder, **spec["run"])
+        state = {k: v for k, v in history.state.items() if k not in method.client_state}
+        options = {key: spec["run"][key] for key in ("lr", "batch_size") if key in spec["run"]}
+        t = spec["run"]["rounds"]
+        cosines = probes.mime_ablation(
+            method, fed, history.params, steps=spec["steps"], seed=seed, t=t, state=state, **options
+        )[spec["pair"]]
+    except FloatingPointError as e:
+        at = e.round if isinstance(e, Diverged) else spec["run"]["rounds"]
+        return {"final": None, "mean": None, "diverged": at, "history": []}
+    defined = np.flatnonzero(~np.isnan(cosines).all(axis=1))
+    if not len(defined):
+        raise ValueError(f"every gradient is zero after {t} rounds: {spec['pair']!r} has no cosine; run fewer rounds")
+    by_step = np.nanmean(cosines[defined], axis=1)
+    mean = float(by_step.mean())
+    return {
+        "final": mean,
+        "mean": mean,
+        "history": [[int(k) + 1, round(float(v), 4)] for k, v in zip(defined, by_step, strict=True)],
+    }
+
+
+def gap(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """Updates of sub-models against those of the whole network (`probes.submodel_gap`), looked at in every round.
+
+    `spec["what"]`: "accumulated" is the mean over the cohort, summed over the rounds; "median" that over rounds and
+    clients below full capacity (the curve is their mean by round); "accuracy" the test accuracy of the same run in %.
+    `sums` stands beside: the accumulated difference of the sums of entries.
+    """
+    checks.choice("what", spec["what"], ("accumulated", "median", "accuracy"))
+    fed, run = build_federation(spec["federation"], seed, device), {**spec["run"], "eval_every": 1}
+    method = build_method(spec["method"], fed, run)
+    probe = probes.submodel_gap(method.labels, run.get("momentum", 0.0))
+    history = simulate(method, fed, seed=seed, checkpoint_dir=folder, probes=[probe], **run)
+
+    def column(name: str) -> np.ndarray:
+        return np.array([v for _, what, client, v in history.rows if what == name and client is not None])
+
+    def by_round(values: np.ndarray, of: np.ndarray) -> np.ndarray:
+        return np.array([values[of & (rounds == t)].mean() for t in np.unique(rounds[of])])
+
+    gaps, partial_ = column("gap"), column("capacity") < 1
+    rounds, everyone = np.repeat(np.arange(1, run["rounds"] + 1), len(history.cohorts[0])), np.ones_like(partial_)
+    sums = float(by_round(column("sum_gap"), everyone).sum())
+    if spec["what"] == "accuracy":
+        t, values = history.curve()
+        final, values = 100 * float(values[-1]), 100 * values
+    elif spec["what"] == "median":
+        t, values = np.unique(rounds[partial_]), by_round(gaps, partial_)
+        final = float(np.median(gaps[partial_]))
+    else:
+        t, values = np.unique(rounds), by_round(gaps, everyone).cumsum()
+        final = float(values[-1])
+    curve = [[int(a), round(float(v), 4)] for a, v in zip(t, values, strict=True)]
+    return {"final": final, "mean": float(values.mean()), "history": curve, "sums": sums}

@@ -1,0 +1,46 @@
+"""A study of speed: how many rounds a method needs to a given accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedcore import Diverged
+from fedcore import simulate as run
+
+from .from_spec import build_federation, build_method
+
+
+def rounds(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """The first round after which the accuracy is `spec["target"]` % or more; all rounds are looked at.
+
+    A run ends there.  One that does not get there counts as many rounds as it had, which is kind to it, and `reached`
+    says so; one that diverges before has no number.
+    """
+    fed, target = build_federation(spec["federation"], seed, device), spec["target"] / 100
+    if spec.get("on") == "validation":
+        fed = fed.on_validation()
+
+    def there(t: int, metrics: Mapping[str, float]) -> bool:
+        return metrics["accuracy"] >= target - 1e-9  # a tie in images is no matter of rounding
+
+    options = {**spec["run"], "eval_every": 1}
+    diverged = None
+    try:
+        history = run(
+            build_method(spec["method"], fed, spec["run"]), fed, seed=seed, on_evaluate=there, checkpoint_dir=folder,
+            checkpoint_every=10, **options,
+        )  # fmt: skip
+    except Diverged as e:
+        history, diverged = e.history, e.round
+    at, values = history.curve()
+    reached = bool(values[-1] >= target - 1e-9)
+    final = None if diverged is not None else float(at[-1])
+    return {
+        "final": final,
+        "mean": final,
+        "history": [[int(t), round(100 * float(v), 4)] for t, v in zip(at, values, strict=True)],
+        "reached": reached,
+        **({} if diverged is None else {"diverged": diverged}),
+    }

@@ -1,0 +1,71 @@
+"""Studies that train: the accuracy of a run, that of one client's own model, and how alike clients' activations are."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedcore import Diverged
+from fedcore import simulate as run
+
+from .from_spec import build_federation, build_method
+
+
+def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """A run of `fc.simulate`; the metric is the test accuracy in % unless `spec["metric"]` says "loss".
+
+    `correct`: which of the `images` test images the last model classifies correctly, as base64 of packed bits.
+    """
+    fed = build_federation(spec["federation"], seed, device)
+    if spec.get("on") == "validation":
+        fed = fed.on_validation()
+    metric = spec.get("metric", "accuracy")
+    scale = 100.0 if "accuracy" in metric else 1.0
+    diverged = None
+    try:
+        method = build_method(spec["method"], fed, spec["run"])
+        history = run(method, fed, seed=seed, checkpoint_dir=folder, **spec["run"])
+    except Diverged as e:
+        history, diverged = e.history, e.round
+    rounds, values = history.curve(metric)
+    values = scale * values
+    return {
+        "final": None if diverged is not None else float(values[-1]),
+        "mean": float(values[1:].mean()) if len(values) > 1 else float(values.mean()),
+        "history": [[int(t), round(float(v), 4)] for t, v in zip(rounds, values, strict=True) if np.isfinite(v)],
+        # the model that the method trained: DepthFL's has heads that the federation's lacks
+        **({"correct": packed(method.on(fed).correct(history.params))} if diverged is None else {"diverged": diverged}),
+        "images": len(fed.test[1]),
+        "classes": fed.classes,
+    }
+
+
+def packed(bits: Tensor) -> str:
+    """Base64 of bits `[T]`, eight to a byte."""
+    return base64.b64encode(np.packbits(bits.cpu().numpy())).decode()
+
+
+def personal(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """Accuracy in % on the union test set of client `spec["client"]`'s own model, or of the server's for "global"."""
+    fed = build_federation(spec["federation"], seed, device)
+    method = build_method(spec["method"], fed, spec["run"])
+    history = run(method, fed, seed=seed, checkpoint_dir=folder, personal="local", **spec["run"])
+    rounds, values = history.curve(client=None if spec["client"] == "global" else spec["client"])
+    curve = [[int(t), round(100 * float(v), 4)] for t, v in zip(rounds, values, strict=True)]
+    return {"final": 100 * float(values[-1]), "mean": 100 * float(values[1:].mean()), "history": curve}
+
+
+def profiles(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """How alike two clients' mean activations are at layer `spec["layer"]` after training: the mean cosine of pairs."""
+    fed = build_federation(spec["federation"], seed, device)
+    history = run(build_method(spec["method"], fed, spec["run"]), fed, seed=seed, checkpoint_dir=folder, **spec["run"])
+    h = fed.activations(history.params, np.arange(fed.n))[spec["layer"]]
+    h = h / h.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    pairs = (h @ h.T)[*np.triu_indices(fed.n, 1)]
+    value = float(pairs.mean())
+    return {"final": value, "mean": value, "history": []}

@@ -1,0 +1,1 @@
+"""Judging: intervals, claims and the overview of all verdicts."""

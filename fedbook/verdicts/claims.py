@@ -1,0 +1,219 @@
+"""The central claims of the documents: what each says, which comparisons decide it, and the verdict.
+
+A claim is one statement that can be right or wrong.  It is settled by a proof or by arithmetic, which a test carries
+out, or it asks questions of stored results: is this row better than that one, in this column?  All its questions are
+one family of `judge.decide`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..results.batch import Place
+from ..results.table import PROFILES, Table, documents, get
+from . import judge
+from .judge import BETTER, Answer
+from .overview import answered, stored_cells
+
+Question = tuple[str, str, str]  # row, the row that it is compared with, column
+# where the book discusses a claim: the chapter for the first of these that its name starts with
+CHAPTERS = {
+    "fedavg-mean": "drift", "fedavg": "heterogeneity", "fedprox": "proximal", "fedup-momentum": "server",
+    "fedup-bound": "fedup", "fedup-estimate": "fedup", "fedup-communication": "fedup", "fedup-skew": "fedup",
+    "fedup": "comparison", "mime": "mime", "scaffold": "scaffold", "dfed": "dfedgam",
+    "shift-start": "personal", "shift-converges": "personal", "shift": "feature_shift",
+    "fedgse": "fedgse", "": "feddse",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a document.
+
+    name: short, unique.  place: where the document says it.  text: what it says, in our words.  printed: the evidence
+    that it gives.  table, questions: the table that decides it, and in each profile the comparisons.  expected,
+    margin: as `judge.verdict` and `judge.decide` have them.  settled: `(verdict, reason, test)` where no run is needed.
+    own: a question of this book that the document does not answer; it has a verdict and is not counted as a claim.
+    """
+
+    name: str
+    document: str
+    place: str
+    text: str
+    printed: str
+    table: str = ""
+    questions: Mapping[str, Sequence[Question]] = field(default_factory=dict)
+    expected: str = BETTER
+    margin: float | None = None
+    settled: tuple[str, str, str] | None = None
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is known of a claim in a profile: the answered questions, how many are not computed yet, and the verdict.
+
+    printed: the document's own gaps, for the questions whose data are the document's.
+    """
+
+    claim: Claim
+    profile: str
+    answers: Mapping[Question, Answer]
+    missing: int
+    verdict: str
+    printed: Mapping[Question, float] = field(default_factory=dict)
+
+
+def every() -> list[Claim]:
+    """The claims of all documents, in their order."""
+    return [claim for module in documents() for claim in getattr(module, "CLAIMS", ())]
+
+
+def judged(claim: Claim, root: Path) -> list[Judgement]:
+    """A judgement for every profile that has questions and stored results; one without a profile where it is settled.
+
+    While a question is not computed, a claim is not judged: its verdict is "".
+    """
+    if claim.settled:
+        return [Judgement(claim, "", {}, 0, claim.settled[0])]
+    out = []
+    for profile in (p for p in PROFILES if p in claim.questions):
+        asked = claim.questions[profile]
+        cells = {(row, column) for ours, base, column in asked for row in (ours, base)}
+        results = stored_cells(get(claim.table), Place(root, profile, claim.table), cells)
+        answers = answered(results, asked, margin=claim.margin, compared=get(claim.table).compared)
+        missing = len(asked) - len(answers)
+        if answers:
+            verdict = "" if missing else judge.verdict(list(answers.values()), claim.expected)
+            printed = {
+                (row, base, column): a - b
+                for row, base, column in asked
+                if None not in (a := results[row, column][0].source, b := results[base, column][0].source)
+            }
+            out.append(Judgement(claim, profile, answers, missing, verdict, printed))
+    return out
+
+
+def strongest(judgements: Sequence[Judgement]) -> Judgement | None:
+    """The judgement that counts: settled, else on the data nearest to the document's (paper, desk, quick)."""
+    decided = [j for j in judgements if j.verdict]
+    return decided[-1] if decided else None  # the profiles are in this order
+
+
+def chapter(claim: Claim) -> str:
+    """The chapter whose claim box has this claim."""
+    return next(chapter for start, chapter in CHAPTERS.items() if claim.name.startswith(start))
+
+
+def printed_gaps(claim: Claim) -> dict[Question, float]:
+    """The document's own gaps, for the questions whose data it has, answered here or not."""
+    if not claim.table:
+        return {}
+    sources = {(c.row, c.column): c.source for profile in PROFILES for c in get(claim.table).cells(profile)}
+    return {
+        (row, base, column): a - b
+        for asked in claim.questions.values()
+        for row, base, column in asked
+        if None not in (a := sources[row, column], b := sources[base, column])
+    }
+
+
+def confidence(judgement: Judgement | None) -> str:
+    """How sure the verdict is, in words: what it rests on."""
+    if judgement is None:
+        return "not run yet"
+    if judgement.claim.settled:
+        return "proved or counted"
+    seeds = min(a.comparison.seeds for a in judgement.answers.values())
+    digits = all(column.startswith("digits") for _, _, column in judgement.answers)
+    data = {
+        "quick": "small digits only" if digits else "made-up data only",
+        "desk": "real data, on a smaller scale than the document's",
+        "paper": "the document's own setting",
+    }
+    return f"{data[judgement.profile]}, {seeds} seeds"
+
+
+def matrix(claims: Sequence[Claim], root: Path) -> Any:
+    """A line per claim (pandas.DataFrame): place, claim, verdict, ours, printed, rests on."""
+    import pandas as pd
+
+    lines = []
+    for claim in claims:
+        found = judged(claim, root)
+        by_profile = {j.profile: ours(j) for j in found}
+        best = strongest(found)
+        lines.append(
+            {
+                "place": claim.place,
+                "claim": claim.text + " (a question of this book's own)" * claim.own,
+                "verdict": best.verdict if best else "",
+                "ours": claim.settled[1] if claim.settled else "; ".join(f"{p}: {w}" for p, w in by_profile.items()),
+                "printed": claim.printed,
+                "rests on": confidence(best),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def summary(root: Path) -> Any:
+    """Verdicts on what the documents claim, counted, a line a document (pandas.DataFrame): document, claims, one column
+    a verdict, not run yet, and how many verdicts rest on a proof or a count, and on runs of each profile."""
+    import pandas as pd
+
+    lines = []
+    for document in dict.fromkeys(claim.document for claim in every()):
+        best = [strongest(judged(claim, root)) for claim in every() if claim.document == document and not claim.own]
+        line = {"document": document, "claims": len(best)}
+        line |= {word: sum(j is not None and j.verdict == word for j in best) for word in judge.VERDICTS}
+        line["not run yet"] = best.count(None)
+        line["by proof or count"] = sum(j is not None and j.claim.settled is not None for j in best)
+        line |= {f"by {p} runs": sum(j is not None and j.profile == p for j in best) for p in PROFILES}
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def ours(judgement: Judgement) -> str:
+    """The answers of a judgement, in words: by row and by answer."""
+    parts = []
+    for word in dict.fromkeys(a.word for a in judgement.answers.values()):
+        same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
+        margin = f" within {same[0][1].margin:g}" if word == judge.EQUAL else ""
+        parts.append(
+            f"{word}{margin}: "
+            + ", ".join(f"{_named(q, judgement)} {_short(a, get(judgement.claim.table))}" for q, a in same)
+        )
+    asked = judgement.missing + len(judgement.answers)
+    return "; ".join(parts) + (f"; {judgement.missing} of {asked} comparisons not run yet" if judgement.missing else "")
+
+
+def _named(question: Question, judgement: Judgement) -> str:
+    """What tells a question from the others of its claim."""
+    row, base, column = question
+    rows, bases, columns = ({q[k] for q in judgement.answers} for k in (0, 1, 2))
+    named = [row] * (len(rows) > 1) + [f"than {base}"] * (len(bases) > 1)
+    return ", ".join(named + [column] * (len(columns) > 1 or not named))
+
+
+def _short(answer: Answer, table: Table) -> str:
+    c, smallest, digits = answer.comparison, answer.detectable, 3 if table.unit == "cosine" else 1
+    if table.compared == "logs":
+        found, words = f"a factor of {math.exp(smallest):.1f}", factor(c)
+    else:
+        digits += f"{abs(c.gap):.{digits}f}" == f"{c.half:.{digits}f}"  # does the interval reach zero?
+        found, words = f"{smallest:.{digits}f}", f"{c.gap:+.{digits}f} ± {c.half:.{digits}f}"
+    low, high = c.interval
+    why = "" if low <= 0 <= high else "open by Holm's rule; "
+    notes = [f"{why}would have found {found}"] if answer.word == judge.OPEN else []
+    notes += [f"diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}"] if any(c.diverged) else []
+    return words + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def factor(c: judge.Comparison) -> str:
+    """A difference of logarithms in words, as a ratio with its 95 % interval."""
+    low, high = (math.exp(end) for end in c.interval)
+    return f"{math.exp(c.gap):.2f} times the rounds ({low:.2f} to {high:.2f})"

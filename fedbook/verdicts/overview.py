@@ -1,0 +1,307 @@
+"""What the stored results say, as numbers: tidy tables, answers to their questions, cost and age.
+
+Whatever is missing is NaN or named as missing, and nothing breaks: this can be asked before, while and after a batch
+runs.  How it is shown is `show`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..pages import half_width
+from ..results import form
+from ..results.batch import Place, standing
+from ..results.cells import Cell, CorruptResult, Result
+from ..results.table import PROFILES, Table, tables
+from ..studies.tuning import lower_is_better
+from . import judge
+from .judge import Answer
+
+Key = tuple[str, str]  # row, column
+MISSING = "not computed yet"
+NOT_RUN, BASE = "not run yet", "baseline"  # in place of a verdict
+
+
+def stored_cells(
+    table: Table, place: Place, only: Collection[Key] | None = None
+) -> dict[Key, tuple[Cell, Result | None]]:
+    """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged or
+    cannot be read.
+
+    only: read these alone.
+    """
+    out: dict[Key, tuple[Cell, Result | None]] = {}
+    for cell in table.cells(place.profile):
+        key = cell.row, cell.column
+        if only is None or key in only:
+            try:
+                out[key] = cell, standing(place, cell)
+            except (CorruptResult, OSError):
+                out[key] = cell, None
+    return out
+
+
+def frame(table: Table, place: Place, seeds: Sequence[int] | None = None) -> Any:
+    """Tidy pandas.DataFrame of a table: one line per cell and what it says beside the source.
+
+    seeds: None for each cell's own.
+
+    Columns: table, row, column, source, mean, sd, n, complete, diverged, difference, source_gap; gap, gap_halfwidth,
+    verdict and detectable (the smallest gap that would have been found) of the answer to "is it better than the row
+    `table.against`?", all gaps of the table being one family of `judge.decide`; setting (that was chosen) and edge (the
+    axes of the search at whose end it is); older (runs that are older than the code) and superseded (why they must not
+    be relied on).  There is no answer, and the verdict is empty, before both cells are complete and for numbers that
+    are counted.
+    """
+    import pandas as pd
+
+    results = stored_cells(table, place)
+    answers = judged(table, results, seeds)
+    lines = []
+    for (row, column), (cell, result) in results.items():
+        asked = cell.reporting(seeds)
+        finals = np.array(result.finals(asked) if result else [])
+        finite = finals[np.isfinite(finals)]
+        base_cell, _ = results.get((table.against, column), (None, None))
+        answer = answers.get((row, column))
+        waiting = "" if len(finals) else NOT_RUN
+        known = cell.source is not None and base_cell is not None and base_cell.source is not None
+        source_gap = cell.source - base_cell.source if known and row != table.against else math.nan
+        lines.append(
+            {
+                "table": table.name,
+                "row": row,
+                "column": column,
+                "source": math.nan if cell.source is None else cell.source,
+                "mean": finite.mean() if len(finite) else math.nan,
+                "sd": finite.std(ddof=1) if len(finite) > 1 else math.nan,
+                "n": len(finals),
+                "complete": len(finals) == len(asked),
+                "diverged": int((~np.isfinite(finals)).sum()),
+                "difference": finite.mean() - cell.source if len(finite) and cell.source is not None else math.nan,
+                "source_gap": source_gap,
+                "gap": answer.comparison.gap if answer else math.nan,
+                "gap_halfwidth": answer.comparison.half if answer else math.nan,
+                "verdict": answer.word if answer else BASE if len(finals) and row == table.against else waiting,
+                "detectable": answer.detectable if answer else math.nan,
+                "setting": json.dumps(result.tuned["setting"]) if result and result.tuned else "",
+                "edge": ", ".join(result.tuned.get("edges", ())) if result and result.tuned else "",
+                "older": len(result.outdated(asked)) if result else 0,
+                "superseded": result.superseded(asked) if result else "",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def curves(table: Table, place: Place, column: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Rounds `[points]` and, for every row of a column with results, recorded values `[seeds, points]` (accuracy in %);
+    NaN after a run diverged."""
+    found = {
+        row: [result.runs[seed].get("history", []) for seed in cell.reporting(None) if seed in result.runs]
+        for (row, name), (cell, result) in stored_cells(table, place).items()
+        if name == column and result and result.runs
+    }
+    at = sorted({t for runs in found.values() for run in runs for t, _ in run})
+    series = {row: np.array([[dict(run).get(t, math.nan) for t in at] for run in runs]) for row, runs in found.items()}
+    return np.array(at), series
+
+
+def everything(root: Path) -> tuple[Any, list[str]]:
+    """`frame` of every table and profile with results, one below the other, and what is wrong with damaged files."""
+    import pandas as pd
+
+    places = list(stored_tables(root))
+    frames = [frame(*here) for here in places]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), [
+        said for here in places for said in damaged(*here)
+    ]
+
+
+def damaged(table: Table, place: Place) -> list[str]:
+    """What is wrong with a table's files that are damaged or cannot be read, which `stored_cells` leaves out."""
+    out = []
+    for cell in table.cells(place.profile):
+        try:
+            standing(place, cell)
+        except (CorruptResult, OSError) as e:
+            out.append(str(e))
+    return out
+
+
+def listing(root: Path) -> Any:
+    """Every stored cell of every table and profile, a line each (pandas.DataFrame of texts).
+
+    Columns: table, profile, column, row, value (mean ± half its 95 % interval over seeds), gap (to the row that the
+    table is measured from, and what is said of it), chosen (the setting; "at an end" names an axis of the search that
+    ends there), notes (divergences, age, the result's file).
+    """
+    import pandas as pd
+
+    lines = []
+    for table, place in stored_tables(root):
+        tidy = frame(table, place)
+        for line, cell in zip(tidy.to_dict("records"), table.cells(place.profile), strict=True):
+            if not line["n"]:
+                continue
+            half = half_width(line["sd"], line["n"] - line["diverged"])
+            half = "" if math.isnan(half) else f" ± {half:.2f}"
+            gap = "" if math.isnan(line["gap_halfwidth"]) else f"{line['gap']:+.2f} ± {line['gap_halfwidth']:.2f}: "
+            gap = gap and "log ratio " * (table.compared == "logs") + gap
+            notes = [f"diverged at {line['diverged']} of {line['n']} seeds"] if line["diverged"] else []
+            notes += [f"{line['older']} runs older than the code"] if line["older"] else []
+            lines.append(
+                {
+                    "table": table.name,
+                    "profile": place.profile,
+                    "column": line["column"],
+                    "row": line["row"],
+                    "value": "diverged"
+                    if math.isnan(line["mean"])
+                    else f"{line['mean']:.2f}{half} ({line['n']} seeds)",
+                    "gap": gap + line["verdict"],
+                    "chosen": _setting(line["setting"]) + (f"; at an end: {line['edge']}" if line["edge"] else ""),
+                    "notes": "; ".join([*notes, place.file(cell).relative_to(root).as_posix()]),
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def _setting(text: str) -> str:
+    """A setting as JSON in short: "lr 0.1, mu 0.01"."""
+    parts = json.loads(text).values() if text else ()
+    pairs = [pair for part in parts for pair in (part.items() if isinstance(part, dict) else [("", part)])]
+    return ", ".join(f"{name} {value:g}" if form.number(value) else f"{name} {value}".strip() for name, value in pairs)
+
+
+def progress(frames: Mapping[str, Any]) -> str:
+    """How far tables (name -> `frame`) are: complete cells, diverged runs, and how many gaps have which answer."""
+    import pandas as pd
+
+    lines = {
+        name: {
+            "cells": f"{int(tidy['complete'].sum())} of {len(tidy)}",
+            "diverged": int(tidy["diverged"].sum()),
+            **{word: int((tidy["verdict"] == word).sum()) for word in judge.WORDS},
+        }
+        for name, tidy in frames.items()
+    }
+    return pd.DataFrame.from_dict(lines, orient="index").to_string()
+
+
+def compute(root: Path) -> Any:
+    """What the stored results cost, a line for each table and profile (pandas.DataFrame).
+
+    Columns: table, profile, cells, runs, diverged (runs), at an edge (cells whose chosen setting stands at an end of
+    its search), hours (of one process, tuning included), of which tuning.
+    """
+    import pandas as pd
+
+    lines = []
+    for table, place in stored_tables(root):
+        found = [result for _, result in stored_cells(table, place).values() if result and result.runs]
+        runs = [run for result in found for run in result.runs.values()]
+        search = sum((r.tuned or {}).get("seconds", 0.0) for r in found)
+        seconds = sum(run.get("seconds", 0.0) for run in runs) + search
+        if runs:
+            lines.append(
+                {
+                    "table": table.name,
+                    "profile": place.profile,
+                    "cells": len(found),
+                    "runs": len(runs),
+                    "diverged": sum(run["final"] is None for run in runs),
+                    "at an edge": sum(bool((r.tuned or {}).get("edges")) for r in found),
+                    "hours": round(seconds / 3600, 2),
+                    "of which tuning": round(search / 3600, 2),
+                }
+            )
+    names = ("table", "profile", "cells", "runs", "diverged", "at an edge", "hours", "of which tuning")
+    return pd.DataFrame(lines, columns=list(names))
+
+
+def stored_tables(root: Path) -> Iterator[tuple[Table, Place]]:
+    """Tables with results of their own, profile by profile, the profile nearest to the document's first."""
+    for profile in reversed(PROFILES):
+        for table in tables().values():
+            place = Place(root, profile, table.name)
+            if not table.drawn_from and profile in table.captions and any(place.folder.glob("*.json")):
+                yield table, place
+
+
+def judged(
+    table: Table, results: Mapping[Key, tuple[Cell, Result | None]], seeds: Sequence[int] | None = None
+) -> dict[Key, Answer]:
+    """The answers of a whole table as one family, `table.against` being the other side of every question."""
+    asked = [(row, table.against, column) for row, column in results if row != table.against]
+    found = answered(results, asked, seeds, compared=table.compared)
+    return {(row, column): answer for (row, _, column), answer in found.items()}
+
+
+def answered(
+    results: Mapping[Key, tuple[Cell, Result | None]],
+    asked: Sequence[tuple[str, str, str]],
+    seeds: Sequence[int] | None = None,
+    margin: float | None = None,
+    compared: str = "images",
+) -> dict[tuple[str, str, str], Answer]:
+    """Answers to the questions `(row, base, column)` of one family, as far as both cells are complete.
+
+    A cell is complete when its runs at all seeds (default: its own) say which test images are classified correctly.
+    compared: as `Table.compared` says; of values and logs the smaller is the better one where the specifications say so
+    (`tuning.lower_is_better`).
+    """
+
+    def complete(key: Key) -> Result | None:
+        cell, result = results.get(key, (None, None))
+        runs = [result.runs.get(seed, {}) for seed in cell.reporting(seeds)] if result else [{}]
+        known = all("images" in run if compared == "images" else "final" in run for run in runs)
+        return result if known else None
+
+    found = {}
+    for row, base, column in asked:
+        ours, theirs = complete((row, column)), complete((base, column))
+        if ours and theirs and _images(ours) == _images(theirs):
+            common = results[row, column][0].reporting(seeds)
+            if compared != "images":
+                values, one = np.array([result.finals(common) for result in (ours, theirs)]), 0.0
+                if compared == "logs":  # of rounds: no interval is narrower than one of them
+                    known = values[np.isfinite(values)]
+                    one, values = float(np.log1p(1 / known.mean())) if len(known) else 0.0, np.log(values)
+                found[row, base, column] = judge.compare_values(*values, one)
+                continue
+            diverged = tuple(sum(r.runs[seed]["final"] is None for seed in common) for r in (ours, theirs))
+            found[row, base, column] = judge.compare(ours.correct(common), theirs.correct(common), diverged)
+    lower = compared != "images" and any(lower_is_better(results[row, column][0].spec) for row, _, column in found)
+    return dict(zip(found, judge.decide(list(found.values()), margin, lower_is_better=lower), strict=True))
+
+
+def _images(result: Result) -> set[int]:
+    return {run["images"] for run in result.runs.values() if "images" in run}
+
+
+def reservations(frames: Mapping[str, Any]) -> list[str]:
+    """What speaks against the results of these tables (name -> `frame`), a sentence each: age, and what is known."""
+    out = []
+    for name, tidy in frames.items():
+        if runs := int(tidy["older"].sum()):
+            out.append(f"{name}: {runs} of {int(tidy['n'].sum())} runs are older than the code.")
+        for reason, part in tidy[tidy["superseded"] != ""].groupby("superseded"):
+            out.append(f"{name}: {len(part)} of {len(tidy)} cells are superseded: {reason}.")
+    return out
+
+
+def age(root: Path) -> tuple[int, int]:
+    """How many of the stored runs under a results folder are older than the code, and how many there are."""
+    found = [
+        result
+        for profile in PROFILES
+        for table in tables().values() if not table.drawn_from
+        for _, result in stored_cells(table, Place(root, profile, table.name)).values() if result
+    ]  # fmt: skip
+    return sum(len(result.outdated()) for result in found), sum(len(result.runs) for result in found)

@@ -1,0 +1,96 @@
+"""Modules that stand elsewhere since version 0.2: their old names import the new module, with a warning, once more."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED = {
+    "engine.rules": "fedcore.engine.layers.table",
+    "memory": "fedcore.rows",
+    "objective.network": "fedcore.objective.making",
+    "algorithms.platform": "fedbook.measures.platform",
+    "alt": "fedbook.pictures.alt_text",
+    "archives": "fedcore.storage.archives",
+    "checkpoint": "fedcore.storage.checkpoint",
+    "checks": "fedcore.support.checks",
+    "citations": "fedbook.documents.citations",
+    "experiments": "fedbook",
+    "experiments.batch": "fedbook.results.batch",
+    "experiments.benchmarked": "fedbook.show.benchmarked",
+    "experiments.building": "fedbook.studies.from_spec",
+    "experiments.cells": "fedbook.results.cells",
+    "experiments.claims": "fedbook.verdicts.claims",
+    "experiments.counting": "fedbook.studies.sizes",
+    "experiments.documents": "fedbook.documents",
+    "experiments.engine_pictures": "fedbook.show.engine_pictures",
+    "experiments.estimate": "fedbook.results.estimate",
+    "experiments.export": "fedbook.show.export",
+    "experiments.files": "fedbook.studies.user_files",
+    "experiments.findings": "fedbook.verdicts.findings",
+    "experiments.fingerprint": "fedbook.measures.fingerprint",
+    "experiments.form": "fedbook.results.form",
+    "experiments.judge": "fedbook.verdicts.judge",
+    "experiments.local_models": "fedbook.studies.local_models",
+    "experiments.noise_free": "fedbook.measures.bias_probe",
+    "experiments.overview": "fedbook.verdicts.overview",
+    "experiments.paths": "fedbook.measures.mime_ablation",
+    "experiments.personal": "fedbook.studies.personal",
+    "experiments.probing": "fedbook.studies.probing",
+    "experiments.protocol": "fedbook.documents.protocol",
+    "experiments.provenance": "fedbook.results.provenance",
+    "experiments.show": "fedbook.show",
+    "experiments.specification": "fedbook.studies.specification",
+    "experiments.speed": "fedbook.studies.speed",
+    "experiments.stored": "fedbook.results.page_cache",
+    "experiments.studies": "fedbook.studies",
+    "experiments.table": "fedbook.results.table",
+    "experiments.template": "fedbook.template",
+    "experiments.tracing": "fedbook.results.tracing",
+    "experiments.training": "fedbook.studies.training",
+    "experiments.tuning": "fedbook.studies.tuning",
+    "extras": "fedcore.support.extras",
+    "flatness": "fedcore.probes.flatness",
+    "hooks": "fedcore.algorithms.contract",
+    "identity": "fedcore.storage.identity",
+    "listing": "fedcore.algorithms.listing",
+    "live": "fedbook.live.base",
+    "looks": "fedbook.pictures.styles",
+    "masks": "fedbook.measures.masks",
+    "notebooks": "fedbook.results.notebooks",
+    "pages": "fedbook.pages",
+    "picture": "fedbook.live.still",
+    "playing": "fedbook.live.playground",
+    "plots": "fedbook.pictures.plots",
+    "progress": "fedcore.support.progress",
+    "room": "fedcore.support.memory",
+    "submodel_playing": "fedbook.live.submodel_playground",
+    "vector": "fedbook.pictures.svg",
+    "widgets": "fedbook.pictures.widgets",
+}
+
+
+class Moved(MetaPathFinder, Loader):
+    """Finds the modules of `MOVED`, after all other finders found nothing."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The specification of a module that moved; None for every other."""
+        package, _, old = fullname.partition(".")
+        return ModuleSpec(fullname, self) if package == "fedcore" and old in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module at its new place."""
+        new = MOVED[spec.name.partition(".")[2]]
+        warnings.warn(
+            f"{spec.name} is now {new}; the old name goes with the next version: write import {new}",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return importlib.import_module(new)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing: it was executed at its new place."""

@@ -1,0 +1,189 @@
+"""What a method's hooks give, looked at where it is used: names, shapes and types that the round can go on with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from .. import rng
+from ..storage.identity import is_own
+from ..support import checks
+from .method import Method, Round, Work
+
+
+def client_state(method: Method) -> tuple[str, ...]:
+    """The names of the clients' states; TypeError or ValueError where they are none."""
+    names, what = method.client_state, f"{type(method).__name__}.client_state"
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise TypeError(f'{what}={checks.brief(names)}; use a tuple of names, such as ("h_i",)')
+    if len(set(names)) < len(names):
+        raise ValueError(f"{what}={names!r} has a name twice; use each once")
+    return tuple(names)
+
+
+def start(method: Method, x: Tensor) -> dict[str, Tensor]:
+    """The server's vectors before round 0, `x` among them."""
+    state, clients = _mapping(method, "start", method.start(x)), client_state(method)
+    _with_x(method, "start", state)
+    for name, value in state.items():
+        _tensor(method, f"start: {name!r}", value, (tuple(x.shape),), x)
+    for name in (*state, *clients):
+        if hasattr(Round, name) or name in Round.__dataclass_fields__:
+            raise ValueError(f"{type(method).__name__} has a state {name!r}, which is a name of the round; use another")
+        if name in clients and name in state:
+            raise ValueError(f"{type(method).__name__} has {name!r} at the server and at the clients; use two names")
+    return {name: value.clone() for name, value in state.items()}
+
+
+def client_start(method: Method, x: Tensor) -> dict[str, Tensor]:
+    """The rows that the clients' states start from."""
+    rows = _mapping(method, "client_start", method.client_start(x))
+    _known(method, "client_start", rows, method.client_state)
+    for name, value in rows.items():
+        _tensor(method, f"client_start: {name!r}", value, (tuple(x.shape),), x)
+    return rows
+
+
+def local_work(method: Method, given: Work, m: int) -> Work:
+    """The local work of a round with m clients."""
+    work = method.local_work(given)
+    if not isinstance(work, Work):
+        raise _gave(method, "local_work", work, "the work itself, or dataclasses.replace(work, steps=1)")
+    if work is not given:
+        at = f"{type(method).__name__}.local_work: "
+        checks.number(f"{at}lr", work.lr, 0, open_low=True)
+        checks.number(f"{at}momentum", work.momentum, 0, 0.999999)
+        for name in ("epochs", "steps", "batch_size"):
+            value = getattr(work, name)
+            if isinstance(value, np.ndarray) and name != "batch_size":  # one for each client
+                checks.shape(f"{at}{name}", value, (m,), f"one whole number, or one for each of {m} clients")
+                value = value.min()
+            if name == "epochs" or value is not None:
+                checks.integer(f"{at}{name}", value, 1)
+    return work
+
+
+def prepared(method: Method, r: Any) -> Round:
+    """What `prepare` gave."""
+    if not isinstance(r, Round):
+        raise _gave(method, "prepare", r, "the round, r or r.extended(...)")
+    return r
+
+
+def broadcast(method: Method, r: Round) -> Tensor:
+    """Where the clients start from, `[d]` or `[m, d]`."""
+    d = len(r.x)
+    return _tensor(method, "broadcast", method.broadcast(r), ((d,), (r.m, d)), r.x)
+
+
+def direction(method: Method, v: Any, y: Tensor) -> Tensor:
+    """What `direction` gave for the rows y `[m, d]`."""
+    if not isinstance(v, Tensor) or v.shape != y.shape or v.dtype != y.dtype or v.device != y.device:
+        return _tensor(method, "direction", v, (tuple(y.shape),), y)
+    return v
+
+
+def aggregate(method: Method, r: Round, y: Tensor, known: Collection[str]) -> dict[str, Tensor]:
+    """The new state: vectors `[d]`, and matrices `[m, d]` of the clients.  known: the names of all states."""
+    new = _mapping(method, "aggregate", method.aggregate(r, y))
+    _with_x(method, "aggregate", new)
+    _known(method, "aggregate", new, known)
+    for name, value in new.items():
+        shape = tuple(y.shape) if name in method.client_state else (y.shape[1],)
+        _tensor(method, f"aggregate: {name!r}", value, (shape,), r.x, at=None)
+    return new
+
+
+def personal(method: Method, state: Mapping[str, Tensor], layout: Any, shape: tuple[int, int]) -> Tensor | None:
+    """The clients' models `[n, d]`, or None."""
+    X = method.personal(state, layout)
+    return X if X is None else _tensor(method, "personal", X, (shape,), state["x"], at=None)
+
+
+def on(method: Method, fed: Any, kinds: tuple[type, ...]) -> Any:
+    """The federation as the method needs it."""
+    found = method.on(fed)
+    if not isinstance(found, kinds):
+        raise _gave(method, "on", found, "the federation, fed or another")
+    return found
+
+
+@contextlib.contextmanager
+def unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> Iterator[None]:
+    """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself; a warning, in a run's
+    first round, where one of the user's draws from a global generator.
+
+    A direction may write to the round's memory.  Tensors count what is written to them, so no device is asked.
+    """
+    looks = r.t == 0 and r.step == 0 and is_own(type(method))
+    drawn = rng.global_states(r.x.device) if looks else None
+    rows = r.rows if isinstance(r.rows, dict) else {}  # what a part cuts out is its own copy
+    tensors = {**r.server, **rows, "y": y}
+    before = {k: (v, v._version) for k, v in tensors.items() if isinstance(v, Tensor)}
+    own = dict(getattr(method, "__dict__", {}))
+    yield
+    name, kept = type(method).__name__, "return r.extended(memory={...})"
+    if looks and rng.global_states(r.x.device) != drawn:
+        checks.warn(
+            f"{name}.{hook} draws from a global generator, whose numbers are others when a run is repeated or resumed; "
+            "use r.noise(like), or np.random.default_rng((r.seed, r.t))"
+        )
+    if wrote := [k for k, (v, version) in before.items() if v._version != version]:
+        remedy = f"return v and leave {wrote[0]!r} as it is, or declare a copy in prepare: {kept}"
+        if hook != "direction":
+            remedy = f"compute a new tensor, such as r.x + v for r.x.add_(v), and leave {wrote[0]!r} as it is"
+        raise ValueError(f"{name}.{hook} wrote to {wrote[0]!r}, which is no memory of the round; {remedy}")
+    now = getattr(method, "__dict__", {})
+    for k in {**own, **now}:
+        if now.get(k) is not own.get(k) and not isinstance(getattr(type(method), k, None), cached_property):
+            raise ValueError(
+                f"{name}.{hook} set self.{k}, which no checkpoint and no other process would know of; declare it as a "
+                f"state in start or client_state, or as memory of the round in prepare: {kept}"
+            )
+
+
+def _mapping(method: Method, hook: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise _gave(method, hook, given, 'a mapping of names to tensors, such as {"x": x}')
+    return dict(given)
+
+
+def _with_x(method: Method, hook: str, given: Mapping[str, Any]) -> None:
+    if "x" not in given:
+        raise ValueError(f"{type(method).__name__}.{hook} gave {sorted(given)} without the model; return 'x' too")
+
+
+def _known(method: Method, hook: str, given: Mapping[str, Any], known: Collection[str]) -> None:
+    if unknown := [name for name in given if name not in known]:
+        raise ValueError(
+            f"{type(method).__name__}.{hook} gave {unknown[0]!r}, which is none of its states "
+            f"({', '.join(known) or 'it has none'}); declare it in start or client_state, or correct the name"
+        )
+
+
+def _tensor(
+    method: Method, hook: str, value: Any, shapes: Collection[tuple[int, ...]], like: Tensor, at: Any = ...
+) -> Tensor:
+    """The value; TypeError or ValueError where it is no tensor of one of the shapes and of like's type and device.
+
+    at=None: on any device.
+    """
+    wanted = f"{' or '.join(map(str, shapes))} of {like.dtype}"
+    if not isinstance(value, Tensor):
+        raise _gave(method, hook, value, f"a tensor {wanted}")
+    if tuple(value.shape) not in shapes or value.dtype != like.dtype:
+        raise ValueError(
+            f"{type(method).__name__}.{hook} gave {tuple(value.shape)} of {value.dtype}; return a tensor {wanted}"
+        )
+    if at is not None and value.device != like.device:
+        raise ValueError(f"{type(method).__name__}.{hook} gave a tensor on {value.device}; return one on {like.device}")
+    return value
+
+
+def _gave(method: Method, hook: str, given: Any, wanted: str) -> TypeError:
+    return TypeError(f"{type(method).__name__}.{hook} gave {checks.brief(given)}; return {wanted}")

@@ -1,0 +1,68 @@
+"""A method on one page: its equation, and the lines that run."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from textwrap import dedent
+from typing import Any
+
+from ..support import checks
+from .method import Method
+
+VERBS = ("broadcast", "direction", "aggregate")
+BESIDE = ("start", "client_start", "local_work", "prepare", "personal")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A method's equation and code: `text` at a prompt, highlighted in a notebook and in the book."""
+
+    name: str
+    equation: str
+    code: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.equation}\n\n{self.code}".strip()
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_markdown_(self) -> str:
+        return f"```text\n{self.equation}\n```\n\n" * bool(self.equation) + f"```python\n{self.code}\n```"
+
+
+def shown(method: Method | type[Method]) -> Shown:
+    """The equation of a method, as its class gives it with its source, and the real lines of its verbs.
+
+    The verbs are broadcast, direction of a local step, and aggregate; those that the class leaves as they are in
+    FedAvg's round are left out, unless it leaves all.  What else it overrides (its state, what it prepares) follows.
+
+    Raises TypeError for what is no method.
+    """
+    kind: Any = method if inspect.isclass(method) else type(method)
+    if not issubclass(kind, Method):
+        raise TypeError(f"method={checks.brief(method)}; use a method such as fc.FedUp(0.05), or its class")
+    own = [name for name in (*VERBS, *BESIDE) if getattr(kind, name) is not getattr(Method, name)]
+    verbs = own if set(own) & set(VERBS) else [*VERBS, *own]
+    code = "\n".join(dedent(inspect.getsource(getattr(kind, name))) for name in verbs).rstrip()
+    return Shown(kind.__name__, inspect.getdoc(kind) or kind.__name__, code)
+
+
+def lines(*functions: Callable[..., Any]) -> Shown:
+    """The real lines of functions, without their docstrings, one below the other.
+
+    Raises TypeError for what has no source.
+    """
+    code = []
+    for function in functions:
+        text = dedent(inspect.getsource(function))
+        first = ast.parse(text).body[0].body[0]
+        kept = text.splitlines()
+        if inspect.getdoc(function) and isinstance(first, ast.Expr):
+            del kept[first.lineno - 1 : first.end_lineno]
+        code.append("\n".join(kept))
+    return Shown(", ".join(function.__name__ for function in functions), "", "\n\n\n".join(code))

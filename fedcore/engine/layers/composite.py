@@ -1,0 +1,230 @@
+"""Layers that hold other layers: in a row, residual, branched."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from torch import Tensor, nn
+
+from ..shapes import Activations
+from ..traced import Step
+
+if TYPE_CHECKING:
+    from ..units import Streams
+    from ..written import Sink
+from .pointwise import ReLU
+from .rule import Back, Pass, Rule, Stream, aten
+from .sequences import Recurrent
+
+
+class Sequential(Rule):
+    """`nn.Sequential`: one after another."""
+
+    def __init__(self, module: nn.Module, name: str, parts: Iterable[tuple[str, nn.Module]] | None = None) -> None:
+        super().__init__(module, name)
+        # named_children() would skip a layer that is used twice
+        self.rules_of(module._modules.items() if parts is None else parts)
+        self.passes_on, self.overwrites = all(part.passes_on for part in self.children), overwrites(self.children)
+        for before, part in itertools.pairwise(self.children):
+            if isinstance(part, ReLU):
+                part.spares = not before.fresh
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        for child in self.children:
+            x = child(x, p)
+        return x
+
+    def problem(self) -> str | None:
+        if type(self) is Sequential and any(isinstance(child, Recurrent) for child in self.children):
+            return "a recurrent layer in nn.Sequential, which hands on its states as well"
+        return super().problem()
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        for child in self.children:
+            axes = child.leaves(axes, written)
+        return axes
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
+        backs = []
+        for child in self.children:
+            x, back = child.written(x, s, need)
+            backs.append(back)
+            need = need or child.trains
+
+        def back(e: Tensor) -> Tensor | None:
+            for b in reversed(backs):
+                if e is not None:
+                    e = b(e)
+            return e
+
+        return x, back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        for child in self.children:
+            s, picture = streams.through(child, s, picture)
+        return s, picture
+
+
+def overwrites(parts: Sequence[Rule]) -> bool:
+    """Whether layers, one after another, write over what enters the first: not what a layer before has made anew."""
+    for part in parts:
+        if part.overwrites:
+            return True
+        if not part.passes_on:
+            return False
+    return False
+
+
+class Residual(Rule):
+    """`models.Residual`: relu(body(x) + shortcut(x))."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.body, self.shortcut = self.rereads = self.rules_of(module._modules.items())
+        self.overwrites = self.body.overwrites or self.shortcut.overwrites
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        return torch.relu(self.body(x, p) + self.shortcut(x, p))
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        ends = {self.body.leaves(axes, written), self.shortcut.leaves(axes, written)}
+        return ends.pop() if len(ends) == 1 else 0
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
+        (a, back_a), (b, back_b) = self.body.written(x, s, need), self.shortcut.written(x, s, need)
+        out = torch.add(a, b).relu_()
+
+        def back(e: Tensor) -> Tensor | None:
+            e = aten.threshold_backward(e, out, 0)
+            over, under = back_b(e.sum_to_size(b.shape)), back_a(e.sum_to_size(a.shape))
+            return under + over if need else None
+
+        return out, back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        short, _ = streams.through(self.shortcut, s, picture)
+        body, picture = streams.through(self.body, s, picture)
+        s = streams.join(short, body)
+        streams.activation(s, self.name, self.name)
+        return s, picture
+
+
+class PreAct(Rule):
+    """`models.PreAct`: h = enter(x); body(h) + (shortcut(h), or x)."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.enter, self.body, *shortcut = self.rereads = self.rules_of(module.named_children())
+        self.shortcut = next(iter(shortcut), None)
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        h = self.enter.leaves(axes, written)
+        short = axes if self.shortcut is None else self.shortcut.leaves(h, written)
+        return short if self.body.leaves(h, written) == short else 0
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        h = self.enter(x, p)
+        short = x if self.shortcut is None else self.shortcut(h, p)
+        return self.body(h, p) + short
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        h, _ = streams.through(self.enter, s, True)
+        short = s if self.shortcut is None else streams.through(self.shortcut, h, True)[0]
+        h, _ = streams.through(self.body, h, True)
+        return streams.join(short, h), picture
+
+
+class Chain(Sequential):
+    """A module of the user's own whose forward is one layer after another."""
+
+
+class Branches(Rule):
+    """A module of the user's own whose forward is layers, and additions of what they give."""
+
+    def __init__(self, module: nn.Module, name: str, steps: Sequence[Step]) -> None:
+        super().__init__(module, name)
+        layers = [(step, layer) for step, layer, _ in steps if layer is not None]
+        rules = dict(zip((step for step, _ in layers), self.rules_of(layers), strict=True))
+        self.steps = [(step, rules.get(step), reads) for step, _, reads in steps]
+        read = [one for _, _, reads in steps for one in reads]
+        shared = {one for one in read if read.count(one) > 1}  # also under another name, where a layer passes it on
+        for step, rule, reads in self.steps:
+            if rule is not None and rule.passes_on and reads[0] in shared:
+                shared.add(step)
+        self.rereads = [rule for _, rule, reads in self.steps if rule is not None and reads[0] in shared]
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        values = {"": axes}
+        for step, rule, reads in self.steps:
+            inputs = [values[one] for one in reads]
+            joined = inputs[0] if len(set(inputs)) == 1 else 0
+            values[step] = joined if rule is None else rule.leaves(joined, written)
+        return values[self.steps[-1][0]]
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        values = {"": x}
+        for step, rule, reads in self.steps:
+            inputs = [values[one] for one in reads]
+            values[step] = inputs[0] + inputs[1] if rule is None else rule(inputs[0], p)
+        return values[self.steps[-1][0]]
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        values = {"": (s, picture)}
+        for step, rule, reads in self.steps:
+            inputs = [values[one] for one in reads]
+            joined = rule is None and (streams.join(inputs[0][0], inputs[1][0]), inputs[0][1])
+            values[step] = joined or streams.through(rule, *inputs[0])
+        return values[self.steps[-1][0]]
+
+
+class Heads(Rule):
+    """`models.Heads`: a classifier after every stage."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.stages = self.rules_of((f"stages.{i}", stage) for i, stage in enumerate(module.stages))
+        self.heads = self.rules_of((f"heads.{i}", head) for i, head in enumerate(module.heads))
+        self.rereads = (*self.stages[1:], *self.heads)
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        ends = set()
+        for stage, head in zip(self.stages, self.heads, strict=True):
+            axes = stage.leaves(axes, written)
+            ends.add(head.leaves(axes, written))
+        return ends.pop() if len(ends) == 1 else 0
+
+    def batched(self, x: Activations, p: Pass) -> Annotated[Tensor, "m B heads C"]:
+        logits = []
+        for stage, head in zip(self.stages, self.heads, strict=True):
+            x = stage(x, p)
+            logits.append(head(x, p))
+        return torch.stack(logits, 2)
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        for stage, head in zip(self.stages, self.heads, strict=True):
+            s, picture = streams.through(stage, s, picture)
+            out, _ = streams.through(head, s, picture)
+            streams.output(out)
+        return out, False
+
+
+class Projected(Rule):
+    """`models.Projected`: classifier(encoder(x)), where the encoder's output is the representation."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.encoder, self.classifier = self.rules_of(module._modules.items())
+        self.rereads = [self.classifier]
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        return self.classifier.leaves(self.encoder.leaves(axes, written), written)
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        p.z = self.encoder(x, p)
+        return self.classifier(p.z, p)
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        return streams.through(self.classifier, *streams.through(self.encoder, s, picture))

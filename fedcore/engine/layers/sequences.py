@@ -1,0 +1,134 @@
+"""Layers of texts and sequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import recurrent
+from ..shapes import Pictures, Sequences, Vectors
+
+if TYPE_CHECKING:
+    pass
+from .pointwise import Each
+from .rule import Pass, Rule
+
+
+class Embedding(Rule):
+    """`nn.Embedding`: each client looks its symbols up in its own table."""
+
+    takes, fresh = (1,), True
+
+    def problem(self) -> str | None:
+        e = self.module
+        unusual = e.max_norm is not None or e.sparse or e.scale_grad_by_freq
+        return "Embedding with max_norm, sparse or scale_grad_by_freq" if unusual else None
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        return 2 if axes == 1 else 0
+
+    def batched(self, x: Annotated[Tensor, "m B L"], p: Pass) -> Sequences:
+        e, tables = self.module, p.params[self.weight]
+        first = torch.arange(len(x), device=x.device).view(-1, 1, 1) * e.num_embeddings
+        out = F.embedding(x + first, tables.flatten(0, 1))
+        if e.padding_idx is not None:  # is looked up, but never learned
+            out = torch.where((x == e.padding_idx).unsqueeze(3), out.detach(), out)
+        return out.transpose(0, 1)
+
+
+class Recurrent(Rule):
+    """`nn.LSTM` and `nn.GRU`: the states of the last layer, all of them."""
+
+    takes, fresh = (2,), True
+
+    def problem(self) -> str | None:
+        layer, kind = self.module, type(self.module).__name__
+        for is_so, what in (
+            (not self.name, "the whole model"),
+            (layer.bidirectional, "bidirectional=True"),
+            (layer.dropout and layer.num_layers > 1, "dropout between its layers (use one layer each, and nn.Dropout)"),
+            (layer.proj_size, "proj_size"),
+        ):
+            if is_so:
+                return f"{kind} with {what}"
+        return None
+
+    def batched(self, x: Sequences, p: Pass) -> Sequences:
+        params = [p.params[self.below(name)] for name, _ in self.module.named_parameters()]
+        return recurrent.states(self.module, x.transpose(0, 1), params).transpose(0, 1)
+
+
+class Select(Rule):
+    """`x[:, index]`: one step of each sequence."""
+
+    takes, passes_on = (2,), True
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        return 1 if axes == 2 else 0
+
+    def batched(self, x: Sequences, p: Pass) -> Vectors:
+        return x[:, :, self.module.index].transpose(0, 1)
+
+
+class Mean(Select):
+    """The mean over the first or the second axis of each sequence."""
+
+    passes_on = False
+
+    def batched(self, x: Sequences, p: Pass) -> Vectors:
+        return x.mean(self.module.axis + 1).transpose(0, 1)
+
+
+class Swap(Rule):
+    """The two axes of each sequence in the other order."""
+
+    takes, passes_on = (2,), True
+
+    def batched(self, x: Sequences, p: Pass) -> Sequences:
+        return x.transpose(2, 3)
+
+
+class Symbols(Each):
+    """`x.long()`: the symbols of texts, whatever the type of their numbers."""
+
+    takes, passes_on = (1,), True
+
+
+class Conv1d(Rule):
+    """`nn.Conv1d`: one convolution whose groups are the clients, each with the groups of the layer."""
+
+    takes, fresh = (2,), True
+
+    def batched(self, x: Sequences, p: Pass) -> Sequences:
+        c, padding, rows = self.module, self.module.padding, x.flatten(1, 2)
+        if c.padding_mode != "zeros":
+            rows, padding = F.pad(rows, c._reversed_padding_repeated_twice, c.padding_mode), 0
+        bias = None if c.bias is None else p.params[self.bias].reshape(-1)
+        weight = p.params[self.weight].flatten(0, 1)
+        out = F.conv1d(rows, weight, bias, c.stride, padding, c.dilation, groups=p.clients * c.groups)
+        return out.unflatten(1, (p.clients, -1))
+
+
+class Pool1d(Each):
+    """`nn.MaxPool1d`, `nn.AvgPool1d` and the adaptive ones."""
+
+    takes, fresh = (2,), True
+
+    def problem(self) -> str | None:
+        return "a pooling that returns its indices" if getattr(self.module, "return_indices", False) else None
+
+    def batched(self, x: Sequences, p: Pass) -> Sequences:
+        return self.module(x.flatten(1, 2)).unflatten(1, (p.clients, -1))
+
+
+def as_pictures(x: Sequences) -> Pictures:
+    """Sequences `[B, m, C, L]` as pictures `[B, m*C, 1, L]`: their first axis are the channels."""
+    return x.flatten(1, 2).unsqueeze(2)
+
+
+def as_sequences(x: Pictures, p: Pass) -> Sequences:
+    """Pictures `[B, m*C, 1, L]` as sequences `[B, m, C, L]`."""
+    return x.squeeze(2).unflatten(1, (p.clients, -1))

@@ -1,0 +1,267 @@
+"""Layers with weights, and normalisation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..batch import OneSample
+from ..shapes import Activations, Pictures, Vectors
+
+if TYPE_CHECKING:
+    from ..units import Streams
+    from ..written import Sink
+from .rule import FIRST, LAST, Back, Pass, Rule, Stream, aten, channels_last, side_by_side
+from .sequences import as_pictures, as_sequences
+
+
+class Linear(Rule):
+    """`nn.Linear`: one product per client."""
+
+    takes, writes, fresh = (1, 2, 3), (1,), True
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        if x.dim() == 4:  # along the last axis
+            rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1)
+            out = self.batched(rows.flatten(1, 3), p)
+            return out.view(*rows.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
+        weight = p.params[self.weight].transpose(1, 2)
+        if self.module.bias is None:
+            return torch.bmm(x, weight)
+        return torch.baddbmm(p.params[self.bias].unsqueeze(1), x, weight)
+
+    def written(self, x: Vectors, s: Sink, need: bool) -> tuple[Vectors, Back]:
+        W = s.params[self.weight]
+        if self.module.bias is None:
+            out = torch.bmm(x, W.transpose(1, 2))
+        else:
+            out = torch.baddbmm(s.params[self.bias].unsqueeze(1), x, W.transpose(1, 2))
+
+        def back(e: Tensor) -> Tensor | None:
+            down = torch.bmm(e, W) if need else None  # before W may move
+            s.product(self.weight, e.transpose(1, 2), x)
+            if self.module.bias is not None:
+                s.put(self.bias, e.sum(1))
+            return down
+
+        return out, back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        if picture:
+            return super().units(streams, s, picture)
+        new = streams.start(self.module.out_features, self.name)
+        streams.owns(self, ((new, 1), (s, streams.entries(s, self.module.in_features, self.name))))
+        return new, picture
+
+
+class Conv2d(Rule):
+    """`nn.Conv2d`: one convolution whose groups are the clients, each with the groups of the layer."""
+
+    takes, fresh = (3,), True
+
+    def batched(self, x: Pictures, p: Pass) -> Pictures:
+        c, padding = self.module, self.module.padding
+        if c.padding_mode != "zeros":
+            x, padding = F.pad(x, c._reversed_padding_repeated_twice, c.padding_mode), 0
+        bias = None if c.bias is None else p.params[self.bias].reshape(-1)
+        weight = p.params[self.weight].flatten(0, 1)
+        return F.conv2d(x, weight, bias, c.stride, padding, c.dilation, groups=p.clients * c.groups)
+
+    def is_written(self) -> bool:
+        c = self.module
+        return c.groups == 1 and not isinstance(c.padding, str) and c.padding_mode == "zeros"
+
+    def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
+        c, b, W = self.module, s.clients, s.params[self.weight]
+        _, O, C, kh, kw = W.shape
+        out = [
+            (n + 2 * p - g * (k - 1) - 1) // t + 1
+            for n, k, t, p, g in zip(x.shape[2:], c.kernel_size, c.stride, c.padding, c.dilation, strict=True)
+        ]
+        if len(x) * out[0] * out[1] <= O and c.dilation == (1, 1):  # more weights than columns: touch each but once
+            return self.by_columns(x, s, need, out)
+        whole, stride, (sh, sw) = x, c.stride, c.stride
+        if (kh, kw) == (1, 1) and c.padding == (0, 0) and stride != (1, 1):
+            # The pixels that are read, alone: oneDNN's way back through strided 1x1 convolutions in channels_last
+            # writes outside of its memory where there are fewer than 8 channels (3.13, seen on an AMD EPYC).
+            x, stride = x[:, :, ::sh, ::sw].contiguous(memory_format=torch.channels_last), (1, 1)
+        bias = None if c.bias is None else s.params[self.bias].reshape(-1).to(x.dtype)
+        w = channels_last(W, x.dtype).view(b * O, kh, kw, C).permute(0, 3, 1, 2)
+        out = F.conv2d(x, w, bias, stride, c.padding, c.dilation, groups=b)
+
+        def back(e: Tensor) -> Tensor | None:
+            sizes = None if bias is None else [b * O]
+            dx, dw, db = aten.convolution_backward(
+                e, x, w, sizes, stride, c.padding, c.dilation, False, (0, 0), b, (need, True, bias is not None)
+            )
+            if need and x is not whole:
+                dx, some = torch.zeros_like(whole), dx
+                dx[:, :, ::sh, ::sw] = some
+            s.put(self.weight, dw.unflatten(0, (b, O)))
+            if bias is not None:
+                s.put(self.bias, db.view(b, O))
+            return dx
+
+        return out, back
+
+    def by_columns(self, x: Pictures, s: Sink, need: bool, out: list[int]) -> tuple[Pictures, Back]:
+        """The convolution as a product of its weights, as they lie, with the pictures' columns."""
+        b, (B, _, H, Wd), (ph, pw), (sh, sw) = s.clients, x.shape, self.module.padding, self.module.stride
+        W, tap = s.params[self.weight], None
+        if (H, Wd, *out) == (1, 1, 1, 1):  # one pixel: only one tap of the kernel ever sees it
+            tap, ph, pw = (slice(ph, ph + 1), slice(pw, pw + 1)), 0, 0
+            W = W[..., tap[0], tap[1]]
+        _, O, C, kh, kw = W.shape
+        whole = F.pad(x, (pw, pw, ph, ph)).unfold(2, kh, sh).unfold(3, kw, sw)  # [B, b*C, oh, ow, kh, kw]
+        whole = whole.unflatten(1, (b, C)).permute(1, 0, 3, 4, 5, 6, 2)
+        h, M = whole.reshape(b, -1, kh * kw * C), W.permute(LAST).flatten(2).to(x.dtype)
+        z = torch.bmm(h, M.transpose(1, 2))
+        if self.module.bias is not None:
+            z += s.params[self.bias].unsqueeze(1)
+
+        def back(e: Tensor) -> Tensor | None:
+            e = e.unflatten(1, (b, O)).permute(1, 0, 3, 4, 2).reshape(b, -1, O)
+            down = torch.bmm(e, M) if need else None  # before the weights may move
+            if s.steps and x.dtype == W.dtype and (s.keep == 1 or not tap):  # M are the parameters, with a tap a part
+                M.baddbmm_(e.transpose(1, 2), h, beta=s.keep, alpha=-s.lr)
+            else:
+                dw = torch.bmm(e.transpose(1, 2), h).view(b, O, kh, kw, C)
+                s.put(self.weight, dw.permute(FIRST), tap)
+            if self.module.bias is not None:
+                s.put(self.bias, e.sum(1))
+            if not need:
+                return None
+            down, dx = down.view(whole.shape), x.new_zeros(b, B, H + 2 * ph, Wd + 2 * pw, C)
+            for i in range(kh):
+                for j in range(kw):
+                    dx[:, :, i : i + sh * out[0] : sh, j : j + sw * out[1] : sw] += down[:, :, :, :, i, j]
+            dx = dx[:, :, ph : ph + H, pw : pw + Wd]
+            return side_by_side(dx.permute(0, 1, 4, 2, 3), x.dtype)
+
+        return side_by_side(z.view(b, B, *out, O).permute(0, 1, 4, 2, 3), x.dtype), back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        if self.module.groups != 1:
+            return super().units(streams, s, picture)
+        new = streams.start(self.module.out_channels, self.name)
+        streams.owns(self, ((new, 1), (s, 1)))
+        return new, True
+
+
+class GroupNorm(Rule):
+    """`nn.GroupNorm`: groups of one client never mix with another's, so one call serves all.  It mixes channels."""
+
+    takes, writes, fresh = (1, 2, 3), (3,), True
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        n, groups = self.module, p.clients * self.module.num_groups
+        if x.dim() == 4 and x.shape[1] != p.clients * n.num_channels:  # a sequence, whose first axis are the channels
+            return as_sequences(self.batched(as_pictures(x), p), p)
+        w, b = scale_and_shift(self, p.params)
+        if x.dim() == 3:  # features are channels
+            flat = x.transpose(0, 1).flatten(1)
+            return F.group_norm(flat, groups, w, b, n.eps).view(-1, p.clients, x.shape[2]).transpose(0, 1)
+        return F.group_norm(x, groups, w, b, n.eps)
+
+    def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
+        (B, C, H, W), (w, b) = x.shape, scale_and_shift(self, s.params)
+        sizes = (B, C, H * W, s.clients * self.module.num_groups)
+        out, mean, rstd = aten.native_group_norm(x, w, b, *sizes, self.module.eps)
+
+        def back(e: Tensor) -> Tensor | None:
+            e = e.contiguous(memory_format=torch.channels_last)
+            mask = (need, self.module.affine, self.module.affine)
+            return put_norm(self, s, *aten.native_group_norm_backward(e, x, mean, rstd, w, *sizes, mask))
+
+        return out, back
+
+
+class LayerNorm(Rule):
+    """`nn.LayerNorm`: over the last axes of each sample."""
+
+    takes, fresh = (1, 2, 3), True
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        n, m = self.module, p.clients
+        rows = x.unflatten(1, (m, -1)).transpose(0, 1) if x.dim() == 4 else x  # [m, B, ...]
+        rows = F.layer_norm(rows, n.normalized_shape, None, None, n.eps)
+        shape = (m, *(1,) * (rows.dim() - 1 - len(n.normalized_shape)), *n.normalized_shape)
+        if n.elementwise_affine:
+            rows = rows * p.params[self.weight].view(shape)
+            if n.bias is not None:
+                rows = rows + p.params[self.bias].view(shape)
+        return rows.transpose(0, 1).flatten(1, 2) if x.dim() == 4 else rows
+
+
+class BatchNorm(Rule):
+    """`nn.BatchNorm1d` and `nn.BatchNorm2d`, on the statistics of each client's own batch."""
+
+    fresh = True
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(module, name)
+        self.takes = (1, 2) if isinstance(module, nn.BatchNorm1d) else (3,)
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        """Where clients have different numbers of samples: the statistics of the real ones alone."""
+        if x.dim() == 4 and isinstance(self.module, nn.BatchNorm1d):  # sequences, whose first axis are the channels
+            return as_sequences(self.on_pictures(as_pictures(x), p), p)
+        return self.on_pictures(x, p)
+
+    def on_pictures(self, x: Activations, p: Pass) -> Activations:
+        """`batched` for features and pictures."""
+        n, real = self.module, p.real
+        if p.single and (x.dim() == 3 or x.shape[2:].numel() == 1):
+            raise OneSample
+        if x.dim() == 4 and real is None:
+            return F.batch_norm(x, None, None, *scale_and_shift(self, p.params), training=True, eps=n.eps)
+        # [m, B, C, positions]
+        rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1).flatten(3) if x.dim() == 4 else x.unsqueeze(3)
+        real = torch.ones_like(rows[..., :1]) if real is None else real[..., None, None].to(x.dtype)
+        count = (real.sum(1, keepdim=True) * rows.shape[3]).clamp_min(1)
+        mean = (rows * real).sum((1, 3), keepdim=True) / count
+        rows = rows - mean
+        rows = rows * torch.rsqrt((rows.square() * real).sum((1, 3), keepdim=True) / count + n.eps)
+        if n.affine:
+            rows = rows * p.params[self.weight][:, None, :, None] + p.params[self.bias][:, None, :, None]
+        return rows.transpose(0, 1).flatten(1, 2).view_as(x) if x.dim() == 4 else rows.squeeze(3)
+
+    def is_written(self) -> bool:
+        return isinstance(self.module, nn.BatchNorm2d)
+
+    def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
+        """The caller sees to it that all samples are real."""
+        eps, (w, b) = self.module.eps, scale_and_shift(self, s.params)
+        out, mean, scale = aten.native_batch_norm(x, w, b, None, None, True, 0.0, eps)
+
+        def back(e: Tensor) -> Tensor | None:
+            mask = (need, self.module.affine, self.module.affine)
+            grads = aten.native_batch_norm_backward(e, x, w, None, None, mean, scale, True, eps, mask)
+            return put_norm(self, s, *grads)
+
+        return out, back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        streams.owns(self, ((s, streams.entries(s, self.module.num_features, self.name)),))
+        return s, picture
+
+
+def scale_and_shift(norm: Rule, params: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
+    """A norm's weights and biases, all clients' in a row.
+
+    Contiguous, as the kernels read them: those of a norm with one channel are far apart in the rows.
+    """
+    if not norm.module.affine:
+        return None, None
+    return params[norm.weight].reshape(-1).contiguous(), params[norm.bias].reshape(-1).contiguous()
+
+
+def put_norm(norm: Rule, s: Sink, dx: Tensor | None, dw: Tensor | None, db: Tensor | None) -> Tensor | None:
+    """Put the gradients of a norm's weights and biases where they go; that of its input goes on."""
+    if norm.module.affine:
+        s.put(norm.weight, dw.view(s.clients, -1))
+        s.put(norm.bias, db.view(s.clients, -1))
+    return dx

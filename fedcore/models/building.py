@@ -1,0 +1,171 @@
+"""Building: a network of a name, a class or a function, with weights that depend on the seed alone."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .. import rng
+from ..support import checks
+from .layout import Layout, copied
+from .networks import MODELS, _real
+
+
+class RoundedOnce(TorchFunctionMode):
+    """Uniform initial weights with the same bits on every CPU.
+
+    PyTorch scales its float32 draws in [0, 1), which are the same everywhere, with or without a fused multiply-add, as
+    the instruction set has it: the weights then differ in their last bit, and long training makes much of it.  Here the
+    draws are scaled in float64 and rounded once, which is what a fused multiply-add gives.
+    """
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        tensor = kwargs.get("tensor")
+        if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32:
+            return func(*args, **kwargs)
+        if func is nn.init.uniform_:
+            low, high = kwargs["a"], kwargs["b"]
+        elif func is nn.init.kaiming_uniform_ and kwargs["mode"] == "fan_in":
+            gain = nn.init.calculate_gain(kwargs["nonlinearity"], kwargs["a"])
+            high = math.sqrt(3) * gain / math.sqrt(tensor[0].numel())
+            low = -high
+        else:
+            return func(*args, **kwargs)
+        with torch.no_grad():
+            low, high = torch.tensor([low, high]).double()
+            draws = tensor.uniform_(generator=kwargs["generator"]).double()
+            return tensor.copy_(low + (high - low) * draws)
+
+
+def build(
+    model: str | nn.Module | Callable[[Sequence[int], int], nn.Module],
+    shape: Sequence[int],
+    classes: int,
+    seed: int,
+) -> nn.Module:
+    """A module for inputs `shape` and `classes` outputs; named models are initialised from `seed` alone.
+
+    `model` is a name in `MODELS`, a function `(shape, classes) -> nn.Module`, or a module of yours, which keeps the
+    weights it has.  Raises ValueError for an unknown name, a seed below 0, and for modules that are lazy, wrapped in
+    DataParallel, compiled by torch.jit, or have parameters that are no real floating-point numbers, TypeError for
+    anything else.
+    """
+    checks.integer("seed", seed, 0)
+    if isinstance(model, nn.Module):
+        return _checked(model)
+    if isinstance(model, str):
+        if model not in MODELS:
+            raise ValueError(f"model={model!r} is not known; use one of {sorted(MODELS)} or a torch.nn.Module")
+        model = MODELS[model]
+    if not callable(model):
+        raise TypeError(
+            f"model={checks.brief(model)}; use a name in {sorted(MODELS)}, a torch.nn.Module, or a function"
+        )
+    try:
+        inspect.signature(model).bind(tuple(shape), classes)
+    except TypeError as e:
+        raise TypeError(
+            f"model={checks.brief(model)} does not take (shape, classes) ({e}); use a module, as in model=Net(), or "
+            "a function (shape, classes) -> torch.nn.Module"
+        ) from None
+    except ValueError:  # some callables tell no signature
+        pass
+    with rng.seeded(rng.word(seed, rng.INIT)), _float32(), RoundedOnce():
+        module = model(tuple(shape), classes)
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"model={checks.brief(model)} returned {checks.brief(module)}; use a function (shape, classes) "
+            "-> torch.nn.Module"
+        )
+    return _checked(module)
+
+
+@contextlib.contextmanager
+def _float32() -> Iterator[None]:
+    """Weights are drawn in float32 on the CPU, whatever the caller's defaults are: they are the seed's alone."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(usual)
+
+
+def _checked(module: nn.Module) -> nn.Module:
+    """The module; ValueError for one whose parameters are not there yet or cannot be replaced by a client's."""
+    for name, part in module.named_modules():
+        what = f"{type(part).__name__}{f' at {name!r}' if name else ''}"
+        if nn.parameter.is_lazy(next(iter(part.parameters(recurse=False)), None)):
+            raise ValueError(
+                f"the model has no parameters yet in its {what}; call it once on an example, or give the layer its "
+                "number of inputs"
+            )
+        for at, p in part.named_parameters(prefix=name, recurse=False):
+            if not nn.parameter.is_lazy(p) and not p.is_floating_point():
+                raise ValueError(
+                    f"the model's parameter {at!r} is {p.dtype}; use real floating-point numbers, such as real and "
+                    "imaginary part as two parameters, and a buffer for what is not trained"
+                )
+            if p.is_meta or p.layout != torch.strided:
+                raise ValueError(f"the model's parameter {at!r} is {p.layout} on {p.device}; give it dense values")
+            if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+                raise ValueError(
+                    f"the model's parameter {at!r} has a hook on its gradient, which no client's copy would have; take "
+                    "its part in the forward pass (p * mask, a hook of the layer's), or set requires_grad=False"
+                )
+        if isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            raise ValueError(f"the model is wrapped in {what}; give the module inside it, {name or 'model'}.module")
+        if isinstance(part, torch.jit.ScriptModule):
+            raise ValueError(f"the model is compiled by torch.jit ({what}); give the nn.Module that it was made of")
+    return module
+
+
+def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy of the module, in a type, with other parameters.
+
+    start: a flat vector `[d]`, a state_dict, or a module with the same names and shapes; of what `Federation.module`
+    has returned, the network in it.  Buffers in a state_dict are taken over; those of batch norm are of no use, since
+    an evaluation collects its statistics anew.
+
+    Raises ValueError for another length, for names that are missing or unknown, other shapes, and numbers that are not
+    finite; TypeError for anything else than the three.
+    """
+    module = copied(module).to(dtype=dtype)
+    if isinstance(start, nn.Module):
+        start = start.state_dict()
+    known, layout = module.state_dict(), Layout.of(module)
+    if isinstance(start, Tensor | np.ndarray):
+        checks.shape("start", start, (layout.d,), f"a flat vector of this model's {layout.d:,} parameters")
+        start = layout.views(_real("start", start))
+    if not isinstance(start, Mapping):
+        raise TypeError(
+            f"start={type(start).__name__}; use a flat vector [d] such as history.params, a state_dict, or a "
+            "torch.nn.Module of the same architecture"
+        )
+    if all(str(name).startswith(("network.", "normalise.")) for name in start) and not start.keys() <= known.keys():
+        start = {name.removeprefix("network."): v for name, v in start.items() if name.startswith("network.")}
+    missing = [name for name in layout.names if name not in start]
+    unknown = [name for name in start if name not in known]
+    if missing or unknown:
+        raise ValueError(
+            f"start does not fit the model: missing are {missing[:5]}, unexpected are {unknown[:5]}; use parameters "
+            f"named {', '.join(layout.names[:5])}{', ...' if len(layout.names) > 5 else ''}"
+        )
+    for name, value in start.items():
+        value, place = _real(f"start[{name!r}]", value), known[name]
+        checks.shape(f"start[{name!r}]", value, tuple(place.shape), "values of the same architecture")
+        if not torch.isfinite(value).all():
+            raise ValueError(f"start holds NaN or infinity in {name!r}; give finite numbers")
+        with torch.no_grad():
+            place.copy_(value)
+    return module

@@ -1,0 +1,313 @@
+"""Making a federation: data, partition and network, checked before the first round."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import models, rng
+from ..data.arrays import as_array
+from ..data.augment import CropFlip, Own, RandAugment, augmentation
+from ..data.clients import Clients, keep_own, set_aside
+from ..data.normalisation import NORMALISE, told_of_scale
+from ..data.partitions import IID, ByOwner, Dealt, Dirichlet, Listed, Partition, Shards, checked
+from ..data.sources import Source, load
+from ..engine import PATHS, Engine
+from ..engine.choose import is_large
+from ..engine.core import own_copy
+from ..engine.loss import of_any
+from ..engine.mapped import maps
+from ..engine.trial import Trial, Unfit, computed, tried
+from ..engine.undisturbed import as_usual
+from ..storage.identity import is_own
+from ..support import checks
+from .devices import available, first_line, warn_of_bfloat16
+from .federation import Federation
+from .targets import Metric, checked_loss, checked_metrics, telling, warn_of_outputs
+
+FIRST = 20  # training samples that a loss of the user's is tried on
+
+
+HOOKED = "a layer that computes something else than its kind does (a hook, a parametrisation, a forward of its own)"
+
+
+@checks.arguments
+@as_usual()
+def federation(
+    source: Any = "digits",
+    clients: checks.Count | None = None,
+    partition: Partition | Callable[..., Sequence[Any]] | Sequence[Any] | None = None,
+    model: str | nn.Module | Callable[..., nn.Module] = "cnn",
+    seed: checks.Seed = 0,
+    *,
+    root: checks.Folder | None = None,
+    download: bool = True,
+    device: checks.Device | None = None,
+    dtype: checks.FloatType = torch.float32,
+    path: Annotated[str, checks.OneOf(("auto", *PATHS))] = "auto",
+    compute: Annotated[torch.dtype, checks.Kind(lambda v: v is torch.bfloat16, "torch.bfloat16, or None")]
+    | None = None,
+    block: checks.Count | None = None,
+    normalise: Annotated[str, checks.OneOf(NORMALISE)] = "pooled",
+    augment: RandAugment | CropFlip | Callable[[Tensor, torch.Generator], Tensor] | None = None,
+    public: checks.Count | None = None,
+    validation: bool = False,
+    own_test: Annotated[float, checks.Within(0, 0.999999, open_low=True)] | None = None,
+    drop_last: bool = False,
+    start: Tensor | Mapping[str, Tensor] | nn.Module | None = None,
+    layout: str | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+) -> Federation:
+    """A federation of real data.
+
+    source: a name (`fc.data.sources.NAMES`); arrays or tensors `(x, y)`; a map-style dataset (torchvision's, Hugging
+    Face's with an input and a label column, your own); a list of either, one per client; a mapping with npz keys.
+    Two of them in a tuple, `((x, y), (test_x, test_y))`, or a mapping with "train", "test" and perhaps "validation",
+    are training and test data; of one alone every fifth sample is the test set.  All data are copied.  A dataset's
+    items are read once: random transforms belong into `augment`.
+    layout: what samples in memory are: "image" `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, or to say which of the
+    last two, "channels_first" or "channels_last"; "features" `[N, F]`, "sequence" `[N, L, F]` or `[N, L]`, or "text"
+    `[N, L]`, numbers of symbols.  None guesses images and features, and asks where numbers `[N, a, b]` may be either.
+    Images whose channels may be first or last are asked about (`data.arrays.from_arrays`).
+    clients: how many; None means all owners with `ByOwner()`, all clients of a list, all index arrays of a partition.
+    partition: `IID()` (default, but for a list with one entry per client), `Dirichlet(q)`, `Shards(c)`, `ByOwner()`; a
+    function `(labels, clients, rng) -> list of index arrays`, which draws from the NumPy generator rng; an object with
+    `split(labels, clients, rng, owner)` (and `overlapping = True` where clients may share samples); or a list of index
+    arrays, one per client.  These count the training samples as they were given, none twice; some may be left out, and
+    those that become test, validation or public data leave their client.
+    model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
+    seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
+    path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
+    convolutions with 8 bits of mantissa; clients computed together at most.
+    normalise: "pooled", "client", "half" or "none", see `Federation`.
+    augment: of training images, anew in each batch: `CropFlip(4)`, `RandAugment()`, or a function of your own,
+    `(uint8 images [N, C, H, W], torch.Generator) -> images` of the same shape and type, called with one client's batch;
+    what it draws from the generator, which is on the images' device, depends on seed, round, client and local step
+    alone.
+    public: training samples per class that no client gets, for methods with public data (`fed.public`).
+    validation: take validation data from the training set first (`Source.with_validation`), unless the source has
+    some; `fed.on_validation()` is then evaluated on them, so that settings need not be chosen on test data.
+    own_test: the share of its own samples that each client keeps as test data, with labels in the proportions of its
+    own to one sample; one at least, but a client of one sample keeps none.  `simulate(..., personal=True)` then has
+    each client's `own_accuracy` on them, in place of that on the test samples of its owner where there are owners;
+    `fed.own_test(i)` gives them.  They are taken after validation and public data, whatever the partition, and are
+    in no client's training data.  The server's metrics, and `accuracy` of clients, are those of the source's test set
+    as before.  `fed.on_validation()` has none of them, as settings are not to be chosen on test data.
+    drop_last: leave out the last batch of an epoch where it is smaller than batch_size, as torch's DataLoader does;
+    then K_i = local_epochs * floor(N_i / batch_size).  A client with fewer samples than batch_size keeps its one batch.
+    Without it only a network with batch norm leaves out a batch, a last one of one sample, which has no variance.
+    start: where runs start instead of the model's initial parameters (`fed.x0`): a flat vector `[d]` such as an earlier
+    `history.params`, a state_dict, or a module of the same architecture, also one that `fed.module` returned.
+    loss: what is minimised instead of the cross-entropy, `(logits [B, C], targets [B, ...]) -> [B]`, one loss per
+    sample, or their mean, as `torch.nn.MSELoss()` or `F.binary_cross_entropy_with_logits`.  It is called with what the
+    model gives, which may have other axes: `[B, C, H, W]` of a segmentation, `[B, C, L]` of tokens, `[B]`; there is no
+    accuracy then.  A mean that is weighted (weight=, ignore_index=) depends on the batch and is refused: use
+    reduction="none", for several targets a sample with `.flatten(1).mean(1)`.  Targets may then be real
+    numbers `[N]` or several a sample, `[N, T]`; models by name have T outputs.  Whole numbers `[N]` stay class labels.
+    A mean costs a `torch.vmap` over the samples.  Accuracy is left out where the largest logit is no class.
+    metrics: name -> `(logits [T, C], targets [T, ...]) -> a number, or one per sample [T]`, of the whole test set and
+    evaluated with loss and accuracy.
+
+    Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data, indices out of range or given
+    twice, losses and metrics of another shape), TypeError.
+    """
+    source = load(source, root, download, layout, targets=loss is not None)
+    if loss is None and not source.has_classes:
+        raise ValueError(
+            f"the targets are {source.train_y.dtype} {source.train_y.shape} and no class labels [N]; give loss=..., "
+            "such as torch.nn.MSELoss()"
+        )
+    told_of_scale(source, normalise)
+    if validation and source.validation is None:
+        source = source.with_validation()
+    aside = None
+    if public is not None:
+        source, aside, _ = set_aside(source, public, seed)
+    if isinstance(partition, list | tuple):
+        partition = Listed(tuple(np.array(as_array(part)) for part in partition))
+    elif partition is None:
+        partition = ByOwner() if source.by_client else IID()
+    elif callable(partition) and not hasattr(partition, "split") and not isinstance(partition, type):
+        partition = Dealt(partition)
+    if not hasattr(partition, "split") or isinstance(partition, type | str | bytes | Tensor):
+        raise TypeError(
+            f"partition={checks.brief(partition)}; use fc.IID(), fc.Dirichlet(q), fc.Shards(c), fc.ByOwner(), a "
+            "function (labels, clients, rng) -> list of index arrays, an object with split(labels, clients, rng, "
+            "owner), or a list of index arrays, one per client"
+        )
+    if isinstance(partition, Dirichlet | Shards) and not source.has_classes:
+        raise ValueError(
+            f"partition={partition} deals class labels, which the targets {source.train_y.dtype} "
+            f"{source.train_y.shape} are not; use fc.IID(), fc.ByOwner() or index arrays"
+        )
+    if clients is None:
+        if isinstance(partition, Listed):
+            clients = len(partition.parts)
+        elif isinstance(partition, ByOwner) and source.train_owner is not None:
+            clients = len(np.unique(source.train_owner)) * partition.parts
+        else:
+            raise ValueError(
+                "clients=None works with partition=ByOwner() on a source with owners and with a list of index arrays; "
+                "use clients=n"
+            )
+    augment = augmentation(augment)
+    if augment is not None:
+        _augmentable(augment, source)
+    try:
+        inspect.signature(partition.split).bind(*range(4))
+        if isinstance(partition, Dealt):
+            inspect.signature(partition.function).bind(*range(3))
+    except TypeError as e:
+        raise TypeError(
+            f"partition={checks.brief(partition)} does not take what it is called with ({e}); use a function (labels, "
+            "clients, rng), or a method split(labels, clients, rng, owner)"
+        ) from None
+    except ValueError:  # some callables tell no signature
+        pass
+
+    def dealt() -> Any:
+        labels, owner = (None if part is None else part.copy() for part in (source.train_y, source.train_owner))
+        return partition.split(labels, clients, rng.numpy_generator(seed, rng.PARTITION), owner)  # theirs to change
+
+    parts = dealt()
+    if isinstance(partition, Listed) and source.given is not None:
+        rows = (source.given[part] for part in checked(parts, clients, len(source.given)))
+        parts = [part[part >= 0] for part in rows]
+    else:
+        parts = checked(parts, clients, len(source.train_y), getattr(partition, "overlapping", False))
+        theirs = isinstance(partition, Dealt) or is_own(type(partition))
+        if theirs and not all(np.array_equal(a, as_array(b)) for a, b in zip(parts, dealt(), strict=False)):
+            checks.warn(
+                f"partition={checks.brief(partition)} deals other samples when it is asked again, so that seed= does "
+                "not decide which; draw them from the generator rng that it is given"
+            )
+    kept = None
+    if own_test is not None:
+        source, parts, kept = keep_own(source, parts, own_test, seed)
+    module = models.build(model, source.train_x.shape[1:], source.classes, seed)
+    data = Clients.of(
+        source, parts, normalise=normalise, augment=augment, public=aside, kept=kept, seed=seed,
+        device=available(device), dtype=dtype,
+    )  # fmt: skip
+    fed = on_network(data, module, partition, seed, path, compute, block, loss, metrics, start)
+    return replace(fed, drop_last=drop_last)
+
+
+def on_network(
+    data: Clients,
+    module: nn.Module,
+    partition: Partition,
+    seed: int,
+    path: str = "auto",
+    compute: torch.dtype | None = None,
+    block: int | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    start: Any = None,
+) -> Federation:
+    """The federation of these clients on the network `module`, which starts from its parameters, or from `start`.
+
+    Raises ValueError for parameters that are not finite and for a module, a loss or metrics that do not suit the data.
+    """
+    if path == "written" and loss is not None:
+        raise ValueError("path='written' is for the cross-entropy alone, but loss is given; use path='auto'")
+    if compute is not None:
+        warn_of_bfloat16(data.device)
+    example = data.inputs(data.x[:3])
+    alike = own_copy(module).to(data.device, data.dtype)  # the user's own is not called
+    try:
+        with rng.seeded(seed, data.device):
+            logits = models.copied(alike).eval()(example[:2].clone())  # a pass may write to what it has
+        trial = tried(alike, example) if isinstance(logits, Tensor) else Trial()
+    except Unfit:
+        raise
+    except Exception as e:  # whatever a module of the user's raises
+        raise ValueError(
+            f"the model does not take inputs of shape {tuple(data.x.shape[1:])} ({first_line(e)}); "
+            "use a model made for this shape, model='mlp', or another layout for data in memory"
+        ) from e
+    if not isinstance(logits, Tensor):
+        raise ValueError(
+            f"the model returns a {type(logits).__name__}; use a model that returns logits [B, classes] alone"
+        )
+    trained = [p.requires_grad for p in module.parameters()]
+    if trained and not any(trained):
+        raise ValueError(
+            "no parameter of the model is trained; set requires_grad=True for some, as module.requires_grad_() does"
+        )
+    if not logits.requires_grad and trained:
+        raise ValueError(
+            "the model's logits have no gradient by its parameters; return what torch computes from them, without "
+            "detach(), torch.no_grad() or NumPy"
+        )
+    classes = data.source.classes
+    if logits.is_complex():
+        raise ValueError(f"the model gives logits of {logits.dtype}; return real numbers, such as their abs()")
+    if loss is None and (logits.ndim != 2 or logits.shape[1] < classes):
+        dense = "" if logits.ndim == 2 else ", or give loss=..., which is called with what the model gives"
+        raise ValueError(
+            f"the model gives {tuple(logits.shape[1:])} logits a sample, the source has {classes} "
+            f"classes; make its last layer {classes} wide{dense}"
+        )
+    warn_of_outputs(loss, logits)
+    for name in ("carried", "called"):
+        if found := getattr(trial, name):
+            module = models.copied(module)
+            for one in (module, alike):
+                setattr(one, f"fedcore_{name}", found)
+    if start is not None:
+        module = models.started(module, start, data.dtype)
+    x0 = models.flatten(module).to(data.device, data.dtype)
+    if not torch.isfinite(x0).all():
+        raise ValueError("the model's initial parameters hold NaN or infinity; give a module with finite ones")
+    kind = partial(Engine, trial=trial, criterion=of_any(logits.ndim - 1))
+    by_rules = path != "sequential" and data.x.dim() - 1 in kind(alike).axes
+    if by_rules and ((trial.asleep and kind(alike).random) or not computed(alike, example, trial, kind)):
+        trial = replace(trial, alone=HOOKED)
+    mapped = not (by_rules or trial.alone or path == "sequential") and maps(alike, example)
+    apart = partial(kind, trial=replace(trial, alone=trial.alone or "no rules"))  # through the module itself
+    if (trial.alone or not by_rules or is_large(len(x0), data.device)) and not computed(alike, example, trial, apart):
+        raise ValueError(
+            f"the gradients of the model, a {type(module).__name__}, at parameters that it is called with are not "
+            "those of a module that holds these; do without what computes parts of it anew in the backward pass, as "
+            "torch.utils.checkpoint does, and without parameters that are no part of the module"
+        )
+    engine = Engine(module, path, compute=compute, block=block, mapped=mapped, trial=trial).to(data.device, data.dtype)
+    if loss is not None:
+        with torch.no_grad():
+            some = telling(data.y, FIRST)
+            logits = alike.eval()(data.inputs(data.x[some]))
+        accuracy = data.source.has_classes and logits.ndim == 2 and logits.shape[1] >= classes
+        criterion = checked_loss(loss, logits, data.y[some], accuracy)
+        engine = Engine(engine.module, path, criterion, compute, block, mapped, trial)
+    return Federation(data, taking(data, engine), x0, partition, seed, checked_metrics(metrics))
+
+
+def taking(data: Clients, engine: Engine) -> Engine:
+    """The engine, if its path is one for these data."""
+    axes = {"batched": engine.axes, "written": engine.written.axes if engine.written else ()}
+    if data.x.dim() - 1 not in axes.get(engine.path, [data.x.dim() - 1]):
+        raise ValueError(
+            f"path={engine.path!r} has no rule for samples {tuple(data.x.shape[1:])}; use path='auto' or 'sequential'"
+        )
+    return engine
+
+
+def _augmentable(augment: RandAugment | CropFlip | Own, source: Source) -> None:
+    """ValueError where the source has no images that can be augmented so."""
+    x, few = source.train_x, isinstance(augment, RandAugment)
+    if source.text or x.dtype != np.uint8 or x.ndim != 4 or (few and x.shape[1] not in (1, 3)):
+        raise ValueError(
+            f"augment={augment!r} needs uint8 images{' with 1 or 3 channels' if few else ''}, the data is {x.dtype} of "
+            f"shape {x.shape[1:]}; use augment=None"
+        )
+    if isinstance(augment, Own):
+        augment.checked(torch.as_tensor(x[:8].copy()))

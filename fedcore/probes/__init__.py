@@ -1,0 +1,264 @@
+"""What chapters measure: functions `(round, y [m, d]) -> {name: value}` for `simulate(probes=...)`, and studies of one
+round from a given model (`mime_ablation`, `neuron_gradients`, `submodel_conflict`).  The shape of an objective around a
+point is measured in `flatness`; its functions are probes too, and can be had from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..algorithms.method import Method, Round
+from ..algorithms.submodels import HeteroFL
+from ..engine import PLAIN
+from ..objective.federation import Federation
+from ..objective.quadratic import Quadratic
+from ..round import check_both, local_steps, one_round, start
+from ..rows.state import State
+from ..support import checks
+from .flatness import first_order_flatness, loss_along, loss_slice, zeroth_order_flatness
+
+__all__ = [
+    "consensus", "control_error", "drift", "first_order_flatness", "gradient_estimate", "gradient_of", "loss_along",
+    "loss_slice", "mime_ablation", "neuron_gradients", "quadratic_bound", "submodel_conflict", "submodel_gap",
+    "zeroth_order_flatness",
+]  # fmt: skip
+
+
+def drift(r: Round, y: Tensor) -> dict[str, Tensor]:
+    """`drift`: mean distance of the local models from their mean, over the mean length of the updates (0: no drift).
+
+    Unrelated updates of equal length give sqrt(1 - 1/m), and so does mini-batch noise alone; at a fixed point the
+    ratio tends to 1, because the updates cancel.
+    """
+    delta = y - r.x
+    spread = (delta - r.mean(delta)).norm(dim=1).mean()
+    return {"drift": spread / delta.norm(dim=1).mean().clamp_min(1e-30)}
+
+
+def control_error(r: Round, y: Tensor) -> dict[str, Tensor]:
+    """`control_error [m]`: ||c_i - grad F_i(x)|| / ||grad F_i(x)|| of the cohort before the round."""
+    g = r.full_gradient(r.x.expand_as(y))
+    return {"control_error": (r.c_i - g).norm(dim=1) / g.norm(dim=1).clamp_min(1e-30)}
+
+
+@checks.arguments
+def gradient_estimate(alpha: checks.NonNegative):
+    """A probe of FedUp's estimate (alpha/lr)(x_prev - x) of grad F(x), against the mean of the cohort's gradients.
+
+    Records `estimate_ratio` (length of the estimate's projection on the gradient, over the gradient's length: 1 is
+    unbiased in scale), `estimate_cosine` and `estimate_error` (||estimate - gradient|| / ||gradient||).  With all
+    clients in the cohort the mean of the cohort's gradients is grad F(x) itself.
+    """
+
+    def probe(r: Round, y: Tensor) -> dict[str, Tensor]:
+        estimate = alpha / r.lr * (r.x_prev - r.x)
+        g = r.mean(r.full_gradient(r.x.expand_as(y)))
+        return {
+            "estimate_ratio": torch.dot(estimate, g) / torch.dot(g, g).clamp_min(1e-30),
+            "estimate_cosine": F.cosine_similarity(estimate, g, dim=0),
+            "estimate_error": (estimate - g).norm() / g.norm().clamp_min(1e-30),
+        }
+
+    return probe
+
+
+def gradient_of(f: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """G with `G(Y)` the gradients and `G(Y, along=V)` the Hessian-vector products of f at the rows of `Y [m, d]`.
+
+    f maps `[m, d]` to `[m]`, each row by itself; G is what `Method.direction` takes, so that a method's rule can be
+    followed on a function that is written down.
+    """
+
+    def G(Y: Tensor, along: Tensor | None = None) -> Tensor:
+        Y = Y.detach().requires_grad_()
+        (g,) = torch.autograd.grad(f(Y).sum(), Y, create_graph=along is not None)
+        return g if along is None else torch.autograd.grad((g * along).sum(), Y)[0]
+
+    return G
+
+
+def consensus(r: Round, y: Tensor) -> dict[str, Tensor]:
+    """`consensus`: mean ||x_i - mean x|| of the clients' models when the round began (after the last mixing), and
+    `consensus_local` of their local iterates, before this round's mixing.  Methods with a server begin at 0.
+    """
+    X = getattr(r, "X", r.x[None])
+    return {name: (Z - Z.mean(0)).norm(dim=1).mean() for name, Z in (("consensus", X), ("consensus_local", y))}
+
+
+@checks.arguments
+def submodel_gap(
+    labels: Annotated[str, checks.OneOf(("all", "zero", "-inf"))] = "zero",
+    momentum: checks.BelowOne = 0.0,
+    others: checks.Mapped | None = None,
+):
+    """A probe of sub-model methods: how far each client's update is from that of the whole network (FedGSE, 4.4.3).
+
+    The whole network is trained beside, from the round's own model, batches, learning rate and weight decay, with the
+    `momentum` and `labels` of the run (a run with `clip` is not followed).  Records, `[m]` each: `length`, the norm of
+    Delta_full; `gap`, that of Delta_full - embed(Delta_sub) with zeros where a client has no units; `sum_gap`, the
+    difference of the sums of their entries, which the source takes; and the `capacity`.
+
+    others: name -> sub-model method with `training="masked"`, whose sub-models are trained beside too, at the clients'
+    capacities under that method; each adds `gap NAME`.
+    """
+    whole = HeteroFL(1.0, labels=labels, training="masked")
+
+    def probe(r: Round, y: Tensor) -> dict[str, Tensor]:
+        def update(method: Method) -> Tensor:
+            beside = method.prepare(replace(r, loss=PLAIN, parts=None, momentum=momentum, clip=None))
+            Y = method.broadcast(beside).expand_as(y).clone()
+            local_steps(method, beside, Y)
+            return torch.where(beside.mask, Y - r.x, 0)
+
+        full, own = update(whole), torch.where(r.mask, y - r.x, 0)
+        gap = full - own
+        found = {
+            "gap": gap.norm(dim=1),
+            "sum_gap": gap.sum(1).abs(),
+            "capacity": r.capacity,
+            "length": full.norm(dim=1),
+        }
+        return found | {f"gap {name}": (full - update(method)).norm(dim=1) for name, method in (others or {}).items()}
+
+    return probe
+
+
+def quadratic_bound(F_x: Tensor, gradient: Tensor, step: Tensor, mu: float) -> Tensor:
+    """The right-hand side of the FedUp study's eq. 5: F(x) + <g, s> + mu/2 ||s||^2 for steps `[..., d]`; `[...]`."""
+    return F_x + step @ gradient + mu / 2 * step.square().sum(-1)
+
+
+def neuron_gradients(fed: Federation, x: Tensor, clients: Sequence[int] | None = None) -> list[dict[str, Tensor]]:
+    """What the clients' data do to each hidden unit of the model `x [d]`, one dict per stream of `fed.neurons()`.
+
+    `activation [m, width]`: mean after the nonlinearity over a client's samples and positions (FedDSE study, section
+    3.1.2).  `incoming` and `outgoing [m, width, entries]`: the client's full gradient by the unit's own parameters and
+    by the weights that read its output.  clients: client numbers, None for all.
+    """
+    who = np.arange(fed.n) if clients is None else np.asarray(clients, dtype=int)
+    neurons = fed.neurons()
+    G = fed.engine.layout.views(fed.full_gradient(x.expand(len(who), -1), fed.plan(0, 0, who, batch_size=None)))
+    sides: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in neurons.widths]
+    for g, axes in zip(G.values(), neurons.axes, strict=True):
+        for side, (stream, _) in enumerate(axes):
+            if stream >= 0:
+                part = g.movedim(1 + side, 1)
+                sides[stream][side].append(part.reshape(len(who), neurons.widths[stream], -1))
+    H = fed.activations(x, who)
+    return [
+        {"activation": h, "incoming": torch.cat(own, 2), "outgoing": torch.cat(read, 2)}
+        for h, (own, read) in zip(H, sides, strict=True)
+    ]
+
+
+def submodel_conflict(fed: Federation, x: Tensor, scores: Sequence[Tensor], ratio: float) -> dict[str, Tensor]:
+    """How much the sub-models of x `[d]` that all clients cut by scores disagree before training (FedDSE study, 3.1.3).
+
+    scores: `[n, width]` per stream of `fed.neurons()`; the highest ceil(ratio width) are kept.  `shared [n, n]`: the
+    share of client i's entries that client k keeps as well.  `cosine [n, n]`: of their full gradients as vectors of the
+    whole model, without the last tensor, the classifier's bias, which belongs to no unit.  `loss [n]`: each sub-model's
+    on its client's data.
+    """
+    neurons, clients = fed.neurons(), np.arange(fed.n)
+    mask = torch.zeros(fed.n, fed.d, dtype=torch.bool, device=x.device)
+    Y = x * mask.scatter_(1, neurons.places(neurons.top(scores, ratio)), True)
+    G = mask * fed.full_gradient(Y, fed.plan(0, 0, clients, batch_size=None))
+    G[:, fed.engine.layout.slices[-1]] = 0
+    data = ([(fed.inputs(fed.x[part]), fed.y[part])] for part in fed.index)
+    kept = mask.to(x.dtype)
+    return {
+        "shared": kept @ kept.T / kept.sum(1, keepdim=True),
+        "cosine": torch.cosine_similarity(G[:, None], G[None], dim=2),
+        "loss": torch.stack([fed.engine.evaluate(y, own, list)["loss"] for y, own in zip(Y, data, strict=True)]),
+    }
+
+
+@checks.arguments
+def mime_ablation(
+    method: Method,
+    fed: Federation | Quadratic,
+    x: checks.Vector,
+    *,
+    steps: checks.Count = 40,
+    lr: checks.Positive,
+    batch_size: checks.Count | None = 20,
+    seed: checks.Seed = 0,
+    t: checks.CountFromZero = 0,
+    cohort: Sequence[int] | None = None,
+    state: Mapping[str, Tensor] | None = None,
+    targets: Sequence[int] = (),
+) -> dict[str, np.ndarray]:
+    """The FedUp study's Table 2 along one local path: cosines of A, B and C at k = 1, ..., steps, `[steps, m]` each.
+
+    A = grad F_i(y_k; xi_k) and B = grad F_i(x; xi_k) share a mini-batch; C is the cohort's mean of full gradients at
+    the server's model `x [d]`.  Names: "A, C", "A-B+C, C", "A-B, C" and "A, B"; columns are the cohort in its order.
+    k = 0 is left out: A = B there, so A - B has no direction.  NaN where one of the two vectors is zero.
+
+    The path y_0, y_1, ... is that of `method` in a round t from x, with the batches of (seed, t); `state` holds the
+    server's vectors of a run (default: those of a start at x), rows of client states are those of a start.  cohort:
+    client numbers, None for all.  targets: steps k at which the mean of the cohort's full gradients at client i's
+    own y_k is taken as the target g, m full passes each; they add, `[len(targets), m]`, "A error" = ||A - g||,
+    "A-B+C error" = ||A - B + C - g||, and the cosines "A, g", "A-B+C, g" and "g, C".
+
+    Raises ValueError for an x of another shape, clients or targets that do not exist, and steps < 1; FloatingPointError
+    where a client's path leaves the finite numbers.
+    """
+    check_both(method, fed)
+    if x.shape != (fed.d,):
+        raise ValueError(f"x has shape {tuple(x.shape)}; use the {fed.d} parameters of this federation, [{fed.d}]")
+    for name, given in (("cohort", () if cohort is None else cohort), ("targets", targets)):
+        if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray) or not np.shape(given):
+            raise TypeError(f"{name}={checks.brief(given)}; use a list of whole numbers")
+    if not isinstance(state, Mapping | None) or not all(isinstance(v, Tensor) for v in (state or {}).values()):
+        raise TypeError(f"state={checks.brief(state)}; use a mapping name -> tensor, or None")
+    targets = [checks.integer("targets: step", k, 1, steps) for k in targets]
+    chosen = range(fed.n) if cohort is None else [checks.integer("cohort: client", i, 0, fed.n - 1) for i in cohort]
+    clients = np.array(chosen, dtype=int)
+    if not len(clients) or len(set(clients.tolist())) < len(clients):
+        raise ValueError(f"cohort={list(clients)}; use different clients from 0 to {fed.n - 1}, or None for all")
+
+    first = start(method, fed)
+    server = {**first.server, **(state or {}), "x": x}
+    rows = {name: method.client_start(x).get(name, torch.zeros_like(x)) for name in first.clients}
+    rows = {name: row.expand(fed.n, -1) for name, row in rows.items()}
+    columns: dict[str, list[Tensor]] = {}
+
+    def look(r: Round, Y: Tensor) -> None:
+        """The cosines at step k; the path itself is the method's."""
+        X, k = r.x.expand_as(Y), r.step
+        if k == 0:
+            columns["C"] = [r.mean(r.full_gradient(X))]
+            return
+        A, B, C = r.gradient(Y), r.gradient(X), columns["C"][0]
+        values = {"A, C": _cosine(A, C), "A-B+C, C": _cosine(A - B + C, C), "A-B, C": _cosine(A - B, C)}
+        values["A, B"] = _cosine(A, B)
+        if k in targets:
+            g = torch.stack([r.mean(r.full_gradient(y.expand_as(Y))) for y in Y])
+            values |= {"A error": (A - g).norm(dim=1), "A-B+C error": (A - B + C - g).norm(dim=1)}
+            values |= {"A, g": _cosine(A, g), "A-B+C, g": _cosine(A - B + C, g), "g, C": _cosine(g, C)}
+        for name, value in values.items():
+            columns.setdefault(name, []).append(value)
+
+    work = {"local_steps": steps + 1, "batch_size": batch_size, "lr": lr, "seed": seed}
+    before = State(server, rows, first.visits)
+    _, seen = one_round(method, fed, before, t, cohort=clients.tolist(), watch=look, **work)
+    lost = [i for i, finite in zip(seen.cohort, seen.y.isfinite().all(dim=1).tolist(), strict=True) if not finite]
+    if lost:
+        raise FloatingPointError(
+            f"client {lost[0]} left the finite numbers within steps={steps} with lr={lr:g}; use a smaller lr or fewer "
+            "steps"
+        )
+    order = np.argsort(np.argsort(clients))  # rows are in the order of the clients' numbers
+    return {name: torch.stack(v)[:, order].cpu().numpy() for name, v in columns.items() if name != "C"}
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Row by row; NaN where a vector is zero, instead of a cosine that depends on a small constant."""
+    a, b = (v / v.abs().amax(-1, keepdim=True) for v in (a, b))  # the squares of a tiny gradient would all be zero
+    return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))

@@ -1,0 +1,76 @@
+"""Client states that are too large for the device: in host memory, and carried to the device when they are drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algorithms.method import Method
+from ..objective.protocol import Objective
+from ..support import checks, memory
+
+
+def _too_large(method: Method, fed: Objective, n: int) -> bool:
+    """Whether n clients' states live in host memory, because they would fill the federation's device."""
+    size = len(method.client_state) * n * fed.d * fed.x0.element_size()
+    room = room_for_states(fed.device)
+    if size <= room / 2:
+        return False
+    checks.warn(
+        f"the client states {', '.join(method.client_state)} of {type(method).__name__} take {size / 1e9:.2f} GB "
+        f"({n:,} clients x {fed.d:,} parameters) and {fed.device} has {room / 1e9:.2f} GB free: they are kept in "
+        "host memory, and each round copies the cohort's rows",
+    )
+    return True
+
+
+def room_for_states(device: torch.device) -> float:
+    """Free bytes of an accelerator; a CPU has nowhere to move its states to."""
+    return memory.free(device) if memory.has_own_memory(device) else math.inf
+
+
+class Carrier:
+    """Copies rows to a device beside what the device computes (on CUDA: a stream of its own, from pinned memory)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, cuda = device, device.type == "cuda"
+        self.side = torch.cuda.Stream(device) if cuda else None
+
+    def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Host memory that the device can read by itself."""
+        return torch.empty(*shape, dtype=dtype, pin_memory=self.side is not None)
+
+    def gather(self, rows: Tensor, at: Tensor) -> Tensor:
+        """`rows[at]` in such memory."""
+        return torch.index_select(rows, 0, at, out=self.empty(len(at), *rows.shape[1:], dtype=rows.dtype))
+
+    def send(self, rows: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
+        """Start copying the tensors among `rows`; the function returned has the copies wait for their arrival."""
+        if self.side is None:
+            copies = {k: v.to(self.device, copy=True) if isinstance(v, Tensor) else v for k, v in rows.items()}
+            return lambda: copies
+        with torch.cuda.stream(self.side):
+            copies = {k: v.to(self.device, non_blocking=True) if _on_host(v) else v for k, v in rows.items()}
+
+        def arrived() -> dict[str, Any]:
+            main = torch.cuda.current_stream(self.device)
+            main.wait_stream(self.side)
+            for k, v in copies.items():
+                if _on_host(rows[k]):
+                    v.record_stream(main)  # its memory is the side stream's: not to be freed while main reads
+            return copies
+
+        return arrived
+
+    def wait(self) -> None:
+        """Wait until all that was sent back has arrived in host memory."""
+        if self.side is not None:
+            torch.cuda.current_stream(self.device).synchronize()
+
+
+def _on_host(v: Any) -> bool:
+    return isinstance(v, Tensor) and not v.is_cuda

@@ -1,0 +1,1 @@
+"""Checks of arguments, optional packages, the progress bar."""
