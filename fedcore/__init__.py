@@ -74,4 +74,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_OF_THE_BOOK})
 
 
-sys.meta_path.append(Moved())
+sys.meta_path.insert(0, Moved())  # first: `fedcore.experiments` is `fedbook`, in which others would look

@@ -27,6 +27,11 @@ MOVED = {
     "experiments.claims": "fedbook.verdicts.claims",
     "experiments.counting": "fedbook.studies.sizes",
     "experiments.documents": "fedbook.documents",
+    "experiments.documents.s000_fedup": "fedbook.documents.s000_fedup",
+    "experiments.documents.s001_scaffold": "fedbook.documents.s001_scaffold",
+    "experiments.documents.s002_dfedgam": "fedbook.documents.s002_dfedgam",
+    "experiments.documents.s003_feature_shift": "fedbook.documents.s003_feature_shift",
+    "experiments.documents.s004_submodels": "fedbook.documents.s004_submodels",
     "experiments.engine_pictures": "fedbook.show.engine_pictures",
     "experiments.estimate": "fedbook.results.estimate",
     "experiments.export": "fedbook.show.export",
@@ -75,7 +80,7 @@ MOVED = {
 
 
 class Moved(MetaPathFinder, Loader):
-    """Finds the modules of `MOVED`, after all other finders found nothing."""
+    """Finds the modules of `MOVED`."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """The specification of a module that moved; None for every other."""
@@ -90,7 +95,10 @@ class Moved(MetaPathFinder, Loader):
             FutureWarning,
             stacklevel=2,
         )
-        return importlib.import_module(new)
+        module = importlib.import_module(new)
+        spec.loader_state = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing: it was executed at its new place."""
+        """Nothing is executed again; the module keeps the specification of its new place."""
+        module.__spec__ = module.__spec__.loader_state

@@ -7,6 +7,7 @@ import ast
 import importlib
 import pkgutil
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -52,3 +53,18 @@ def test_every_line_of_what_is_the_same_to_the_bit_names_tests_that_are_there():
                 node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)
             }
             assert test in there, f"{file}::{test}"
+
+
+def test_an_old_place_gives_the_new_module_with_a_warning_that_names_it():
+    program = """
+import importlib, warnings
+from fedcore._moved import MOVED
+for old, new in MOVED.items():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert importlib.import_module(f"fedcore.{old}") is importlib.import_module(new), old
+    assert any(f"fedcore.{old} is now {new}" in str(one.message) for one in told), old
+from fedcore.experiments import Cell, Table, protocol, show
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -297,8 +297,10 @@ def read(*packages: str) -> dict[str, Path]:
     files = {}
     for name in packages:
         spec = importlib.util.find_spec(name)
-        root = Path(spec.origin).resolve().parent if spec and spec.origin else Path()
-        for file in sorted(root.rglob("*.py")) if spec else ():
+        if spec is None or spec.origin is None:
+            continue
+        root = Path(spec.origin).resolve().parent
+        for file in sorted(root.rglob("*.py")):
             files[".".join((name, *file.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")] = file
     return files
 
