@@ -1,4 +1,4 @@
-"""What a run leaves: its history, and the error of one that left the finite numbers."""
+"""The result of a run: its history, and the error of a run whose model is no longer finite."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .support import checks
 from .support.extras import needs
 
 Row = tuple[int, str, int | None, float]
-BY_CLIENT = ("own_accuracy", "accuracy", "own_loss", "loss")  # the first that there is tells how clients fare
+BY_CLIENT = ("own_accuracy", "accuracy", "own_loss", "loss")  # in order of preference for `History.clients`
 
 
 class Diverged(FloatingPointError):
-    """A model is no longer finite.  `.round`, `.client`, and `.history` of everything before.
+    """A model is no longer finite.  `.round` and `.client` say where, `.history` has everything before.
 
-    `.client` is None where all clients' models were finite and what the method's `aggregate` made of them was not.
-    The history's `params` and server vectors are those of the last evaluation, its `cohorts` end with this round;
-    client states are as the failing round left them.
+    `.client` is None if all clients' models were finite but the result of the method's `aggregate` was not.
+    The history's `params` and server vectors are those of the last evaluation, its `cohorts` end with this round, and
+    its client states are those after the failing round.
     """
 
     def __init__(self, round: int, client: int | None, history: History) -> None:
@@ -41,10 +41,10 @@ class Diverged(FloatingPointError):
 
 
 def over_clients(name: str, values: Sequence[float], sizes: Sequence[int]) -> dict[str, float]:
-    """How a metric differs between clients: their mean, that weighted by size, the spread, the mean of a worst tenth.
+    """Statistics of a metric over clients: mean, mean weighted by size, spread, and mean of the worst tenth.
 
-    The spread is the standard deviation over the clients; the worst tenth are the lowest accuracies, or the highest
-    losses, of a tenth of them, rounded down, and of one at least.
+    The spread is the standard deviation over the clients.  The worst tenth are the clients with the lowest accuracies
+    or the highest losses: a tenth of all, rounded down, and at least one.
     """
     v = np.sort(np.asarray(values, float))
     return {
@@ -57,12 +57,12 @@ def over_clients(name: str, values: Sequence[float], sizes: Sequence[int]) -> di
 
 @dataclass
 class History:
-    """What a run leaves: `params [d]`, `state`, `cohorts`, and metrics by round.
+    """The result of a run: `params [d]`, `state`, `cohorts`, and metrics by round.
 
-    Row `round=r` of a metric is the model after r rounds; round 0 is the initial model.  `seconds` is the wall time
-    of this process and no part of `frame()` and the repr, which are the same when a run is repeated or resumed.
-    `kept`: of a run with keep="best", the round after which the model was what `params` and `state` have; the curves
-    and `final()` go on to the last.
+    The value of a metric at `round=r` is that of the model after r rounds; round 0 is the initial model.  `seconds` is
+    the wall time of this process; it is not in `frame()` or the repr, which are the same when a run is repeated or
+    resumed.  `kept`: for keep="best", the round of the model in `params` and `state`; the curves and `final()` still
+    go up to the last round.
     """
 
     params: Tensor
@@ -94,7 +94,7 @@ class History:
             server = frame.pivot(index="round", columns="metric", values="value").tail()
             lines = "<br>".join(html.escape(line) for line in repr(self).splitlines()[:2])
             return f"<p>{lines}</p>{server.to_html(float_format='{:.4g}'.format)}"
-        except Exception:  # without pandas, and whatever it makes of rows that were changed by hand
+        except Exception:  # pandas is missing, or fails on rows that were changed by hand
             return f"<pre>{html.escape(checks.told(self))}</pre>"
 
     @needs("pictures", "a frame")
@@ -107,12 +107,12 @@ class History:
 
     @needs("pictures", "a frame")
     def clients(self) -> Any:
-        """How the clients fare at the last evaluation: the rows of `frame()` that say it, for a run with `personal`.
+        """The clients' metric at the last evaluation, as rows of `frame()`, for a run with `personal`.
 
-        Each client's `own_accuracy` (`accuracy` where no client has test data of its own; a loss where targets are no
-        classes), and over these clients, as rows without a client, their mean, the mean weighted by their numbers of
-        training samples, the standard deviation and the mean of the worst tenth, as `own_accuracy_mean`,
-        `own_accuracy_weighted`, `own_accuracy_spread` and `own_accuracy_worst_tenth`.  KeyError where there are none.
+        The metric is each client's `own_accuracy` (`accuracy` if no client has test data of its own; a loss if targets
+        are not classes).  Rows without a client have its statistics over these clients: `own_accuracy_mean`,
+        `own_accuracy_weighted` (by numbers of training samples), `own_accuracy_spread` (standard deviation) and
+        `own_accuracy_worst_tenth` (mean of the worst tenth).  Raises KeyError if no client was evaluated.
         """
         last = max((t for t, _, client, _ in self.rows if client is not None), default=None)
         known = {name for t, name, client, _ in self.rows if t == last and client is not None}
@@ -124,7 +124,7 @@ class History:
         return frame[(frame["round"] == last) & ours].reset_index(drop=True)
 
     def curve(self, metric: str = "accuracy", client: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Rounds and values of a metric of the server, or of one client; raises KeyError naming those there are."""
+        """Rounds and values of a metric of the server or of one client; raises KeyError for one not recorded."""
         if not isinstance(metric, str) or not isinstance(client, int | np.integer | None):
             raise TypeError(
                 f"metric={checks.brief(metric)}, client={checks.brief(client)}; use a name, and a number or None"
@@ -143,7 +143,7 @@ class History:
         return float(self.curve(metric, client)[1][-1])
 
     def plot(self, metric: str | None = None, ax: Any = None) -> Any:
-        """A metric against rounds (a matplotlib Figure); the default is accuracy, or loss where there is none."""
+        """Plot a metric against rounds (a matplotlib Figure); the default is accuracy, or loss if there is none."""
         from fedbook.pictures import plots
 
         if ax is not None and not hasattr(ax, "figure"):

@@ -29,8 +29,8 @@ Watch = Callable[[Round, Tensor], None]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a round saw: `round` (the server's vectors and the cohort's states before it), the last local iterates
-    `y [m, d]` with one row a client, and how it was `drawn`."""
+    """What a round computed with: `round` (the server's vectors and the cohort's states before the round), the last
+    local iterates `y [m, d]` with one row per client, and `drawn` (the cohort and its batches)."""
 
     round: Round
     y: Tensor
@@ -50,8 +50,8 @@ class Seen:
 def start(method: Method, fed: Objective) -> State:
     """The state before round 0: server vectors `[d]` and clients' rows `[n, d]` by name.
 
-    Raises TypeError for what is no method or whose hooks take other arguments, ValueError for a federation that does
-    not suit the method.
+    Raises TypeError if `method` is not a method or one of its hooks takes other arguments, ValueError if the
+    federation does not suit the method.
     """
     return Place(method, on(method, fed)).start()
 
@@ -61,14 +61,14 @@ SETTINGS = frozenset(f.name for f in fields(Settings))
 
 
 def check_both(method: Method, fed: Objective) -> None:
-    """TypeError for what is no method or no federation."""
+    """Raise TypeError unless `method` is a method and `fed` a federation."""
     check_method(method)
     if not isinstance(fed, FEDERATIONS):
         raise TypeError(f"fed={type(fed).__name__}; make one with fc.federation(...) or fc.quadratic(A, b)")
 
 
 def on(method: Method, fed: Objective) -> Objective:
-    """The federation as a method needs it; raises TypeError as `check_both`."""
+    """The federation in the form that the method needs; raises TypeError as `check_both` does."""
     check_both(method, fed)
     return contract.on(method, fed, FEDERATIONS)
 
@@ -85,19 +85,20 @@ def one_round(
     watch: checks.Function | None = None,
     **settings: Any,
 ) -> tuple[State, Seen]:
-    """Round t (from 0) of a method: the new state, and what the round saw.  `state` stays as it is.
+    """Run round t (from 0) of a method and return the new state and what the round saw; `state` is not changed.
 
-    cohort: as `simulate`'s, or the clients' numbers themselves.  settings: `lr`, `lr_decay`, `local_epochs`,
-    `local_steps`, `batch_size`, `server_lr`, `weight_decay`, `clip`, `momentum`, `weighting`, `seed`, as `simulate`'s.
-    watch: called with the round and the iterates `y [a, d]` before each local step.
+    cohort: as in `simulate`.  settings: `lr`, `lr_decay`, `local_epochs`, `local_steps`, `batch_size`, `server_lr`,
+    `weight_decay`, `clip`, `momentum`, `weighting`, `seed`, as in `simulate`.
+    watch: called before each local step with the round and the iterates `y [a, d]` of the clients still at work.
 
-    `simulate` is a loop over this function, equal to it bit for bit:
+    `simulate` computes the same as this loop, bit for bit:
 
         state = fc.start(method, fed)
         for t in range(rounds):
             state, seen = fc.one_round(method, fed, state, t, lr=0.1)
 
-    Raises ValueError for a state of another method or federation and for settings out of range, TypeError as `start`.
+    Raises ValueError for a state of another method or federation and for settings out of range, TypeError as `start`
+    does.
     """
     if unknown := [name for name in settings if name not in SETTINGS]:
         raise TypeError(f"one_round() takes no {unknown[0]!r}; {checks.nearest(unknown[0], SETTINGS)}")
@@ -112,7 +113,7 @@ def one_round(
 def play(
     method: Method, fed: Objective, state: State, t: int, s: Settings, place: Place, watch: Watch | None = None
 ) -> tuple[State, Seen]:
-    """The round itself, in memory and processes as `place` says; the state given is used up."""
+    """The round itself; `place` says on which devices and processes it runs.  It overwrites the rows of `state`."""
     drawn = place.draw(state, t)
     plan, work = drawn.plan, s.work(method, t, drawn.cohort)
     weight = fed.sizes if s.weighting == "samples" else np.ones(1)  # p_i = N_i / sum N, or 1 / m
@@ -131,7 +132,7 @@ def play(
             Y = place.iterates(contract.broadcast(method, r.in_hook(BROADCAST)), r.m)
         for small, y in place.pieces(r, Y):
             local_steps(method, small, y, watch)
-    except OneSample as e:  # the engine knows no clients
+    except OneSample as e:  # the engine does not know which client a row belongs to
         counts = fed.sizes[plan.clients][None] if plan.counts is None else plan.counts
         lone = plan.clients[(counts == 1).any(0)][:1]
         if not len(lone):
@@ -144,8 +145,8 @@ def play(
 
 
 def _kept(fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What no gradient moves: frozen parameters stay what they were, to the bit, whatever a method adds up; buffers
-    that training carries become the mean of the clients'."""
+    """The new state with frozen parameters as they were, bit for bit, whatever the method's `aggregate` computed, and
+    with buffers that training updates (running statistics) as the mean of the clients' buffers."""
     if fed.trained is None:
         return new
     moved, carried = fed.trained.clone(), fed.layout.carried
@@ -160,12 +161,13 @@ def _kept(fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[s
 
 
 def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None) -> None:
-    """Y <- Y - lr v, K_i times for client i, in place; `Y [m, d]`.
+    """Take K_i local steps y_i <- y_i - lr v for every client i, in place in `Y [m, d]`.
 
-    A step is gradient, + weight decay, + the method's correction, then clip (each client's norm), then momentum (a
-    buffer that is new every round), then the step.  Raises ValueError for a direction that writes to what is no memory.
+    In a step, v is the gradient plus weight decay plus the method's correction, then clipped (each client's norm), then
+    added to momentum (a buffer that is new in every round).  Raises ValueError if `direction` writes to anything but
+    the round's memory.
     """
-    places = r.objective.layout and r.objective.layout.carried  # of buffers that training carries
+    places = r.objective.layout and r.objective.layout.carried  # the buffers that training updates
     alone = not (r.momentum or watch or places) and r.loss.plain and r.plan.indices is not None
     if alone and method.takes_gradients:  # the engine takes all the steps at once
         return r.objective.descend(Y, r.plan, r.lr, r.weight_decay, r.clip)
@@ -190,4 +192,4 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         Y[:a].sub_(v, alpha=r.lr)
         if kept is not None:
             Y[:a, places] = kept
-        del v  # or it would take its room while the next gradient is computed
+        del v  # frees its memory before the next gradient is computed

@@ -75,54 +75,54 @@ def simulate(
     is the draw of m of n).  local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of
     different size; `local_steps`, when given, is K_i itself.  Each is one whole number for all, a list, array or tensor
     `[n]` with one for each client, or a function `(t, clients [m])` of the round and its cohort that returns one for
-    all or one for each, `[m]`.  All these functions are called for all rounds before the first, and what they draw from
-    the global generators of torch, NumPy and Python depends on the seed and the round alone.  Local work is 1 at least:
-    a client that is to do nothing in a round is left out of it by `cohort`.  batch_size: None is the full local batch.
-    A local step is gradient, + weight_decay * y, + the method's correction, then `clip` (each client's norm), then
-    `momentum` (a buffer that is new every round), then the step.  weighting: p_i = 1/m ("uniform") or N_i / sum N
-    ("samples") in the server's mean; sums over all clients, as c of SCAFFOLD and h of FedDyn, count every client once,
-    as published: with either weighting these methods seek the optimum of the clients' plain mean.
+    all or one for each, `[m]`.  All these functions are called for all rounds before round 0, and what they draw from
+    the global generators of torch, NumPy and Python depends on the seed and the round alone.  Local work is at least 1:
+    to let a client do nothing in a round, leave it out with `cohort`.  batch_size: None is the full local batch.
+    A local step follows v, the gradient plus weight_decay * y plus the method's correction, with `clip` (each client's
+    norm) and then `momentum` (a buffer that is new in every round) applied to it.  weighting: p_i = 1/m ("uniform") or
+    N_i / sum N ("samples") in the server's mean.  Sums over all clients, such as c of SCAFFOLD and h of FedDyn, count
+    every client once, as published: these methods converge to the optimum of the plain mean with either weighting.
 
     seed: decides cohorts and batches, each a function of (seed, round, client) alone.  eval_every: rounds between
     evaluations of the server model; the last round is always evaluated.  eval_on: the "test" data, or the "validation"
-    data of a federation that has some.  keep: "best" leaves the model and the state of the evaluation with the highest
-    accuracy (the lowest loss where there is none), the first of equal ones, as `history.params` and `.state`, its round
-    as `.kept`; with eval_on="validation" alone, for a model that is chosen by test data looks better on them than it
-    is.  Clients' states then take their room twice.  on_evaluate: called after every evaluation with the rounds done
-    and the server's metrics by name; True ends the run there.  A resumed run first calls it with the evaluations of its
-    checkpoint, so that one that counts (patience) or writes a log ends as in a run that was never interrupted.  In its
-    place, and in that of a probe, may stand a function without arguments that makes it.
+    data of a federation that has some.  keep: "best" puts the model and state of the evaluation with the highest
+    accuracy (the lowest loss where there is no accuracy; the first of equal ones) into `history.params` and `.state`,
+    and its round into `.kept`.  It needs eval_on="validation", because a model chosen by its test data looks better on
+    them than it is, and memory for the clients' states twice.  on_evaluate: called after every evaluation with the
+    number of rounds done and the server's metrics by name; True ends the run.  A resumed run first calls it with the
+    evaluations of its checkpoint, so that a function that counts (patience) or writes a log ends as in a run without
+    interruption.  Instead of `on_evaluate` or a probe, a function without arguments that makes it may be given.
     dtype, device: default the federation's.
-    probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  What round t (from 0)
-    shows stands under t + 1, although its `x` is the model before it.
-    personal: also evaluate the clients' models, with their numbers in the history (`Federation.evaluate_clients`).
-    True: after the round, every client the model it uses (`Method.personal`; the server's where a method has none, as
-    one of your own that keeps models and does not return them there).  "local": the cohort's models at the end of their
-    local training, before they are averaged.  A client's `accuracy` is on the whole test set, where a model that is
-    made for one client's labels looks poor; report `own_accuracy` for personalised methods, which is on its own test
-    data, of clients that have some (`fc.federation(..., own_test=0.2)`, or a source with test owners).  Batch norm uses
-    the statistics of the client's own training data, also where its model is the server's: `fed.module(params)` on
-    `fed.own_test(i)` has those of all.  Over the clients the history has `own_accuracy_mean`, `_weighted`, `_spread`
-    and `_worst_tenth` (`History.clients`).
+    probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  The values of round t
+    (from 0) are recorded under t + 1, although the round's `x` is the model before it.
+    personal: also evaluate the clients' models and record each client's metrics (`Federation.evaluate_clients`).
+    True: the model that every client uses after the round (`Method.personal`; the server's if a method has none, so a
+    method of your own that keeps models must return them there).  "local": the cohort's models at the end of their
+    local training, before they are averaged.  A client's `accuracy` is on the whole test set, where a model trained
+    for one client's labels looks poor; for personalised methods report `own_accuracy`, which is on the client's own
+    test data if it has some (`fc.federation(..., own_test=0.2)`, or a source with test owners).  Batch norm uses the
+    statistics of the client's own training data, even if its model is the server's; `fed.module(params)` on
+    `fed.own_test(i)` uses those of all clients.  `History.clients` has the mean, weighted mean, spread and worst tenth
+    over the clients (`own_accuracy_mean`, `_weighted`, `_spread`, `_worst_tenth`).
 
-    chunk: clients of a cohort that take their local steps together at most; None: all of them, or as many as there is
-    memory for (asked once, with a warning).  On an accelerator the cohort's rows then live in host memory.
-    Results are equal to rounding; to the bit where clients are computed one by one or in blocks that chunks hold whole.
+    chunk: at most so many clients of a cohort take their local steps together; None: all of them, or as many as memory
+    allows (determined once, with a warning).  On an accelerator the cohort's rows then live in host memory.  Results
+    are equal to rounding, and bit for bit if clients are computed one by one or in blocks that no chunk divides.
 
     checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at
-    evaluations); with `resume` a run continues from it and ends bit-identical to one that was never stopped, where it
-    has the same kind of processor, number of threads and processes, and torch; elsewhere equal to rounding, with a
-    warning that says what differs.
+    evaluations).  With `resume` a run continues from it.  Its result is bit-identical to that of a run without
+    interruption if processor, number of threads and processes, and torch are the same; otherwise it is equal to
+    rounding, and a warning says what differs.
     progress: a bar with the last metrics; None shows one for runs over a second on a terminal or in a live notebook.
-    True writes one line an evaluation where there is no terminal.
+    True writes one line per evaluation where there is no terminal.
 
     In a process group of torch.distributed, as under torchrun, the processes share the run: `fedcore.distributed`.
 
     Raises ValueError and TypeError for arguments out of range, MemoryError for clients' states that do not fit,
-    Diverged when a model leaves the finite numbers, CheckpointError for a checkpoint that is damaged, of another run or
-    of another version of the package, OSError for a folder that cannot be written.  Whatever ends the rounds, a Ctrl-C
-    too, carries the history up to there as `.history`.  What `on_evaluate` raises and a Ctrl-C between two rounds or
-    within one leave a checkpoint of the rounds that are done (a Ctrl-C where there is one process).
+    Diverged if a model is no longer finite, CheckpointError for a checkpoint that is damaged, of another run or of
+    another version of the package, OSError for a folder that cannot be written.  Every error that ends the rounds, and
+    a KeyboardInterrupt, has the history so far as `.history`.  After an error in `on_evaluate`, and after a Ctrl-C in a
+    run of one process, there is a checkpoint of the rounds that are done.
     """
     check_both(method, fed)
     if callable(probes):
@@ -152,7 +152,7 @@ def simulate(
         local_steps=local_steps, batch_size=batch_size, server_lr=server_lr, weight_decay=weight_decay, clip=clip,
         momentum=momentum, weighting=weighting, seed=seed,
     )  # fmt: skip
-    # where `on_evaluate` may end the run, the rounds before its first look are certain
+    # `on_evaluate` may end the run, so only the rounds up to its first call are certain to take place
     check_batches(method, fed, s, range(rounds if on_evaluate is None else min(rounds, eval_every)))
     on_evaluate = on_evaluate and listeners.made("on_evaluate", on_evaluate, "t, metrics", "True to end the run")
     probes = [listeners.made("probes", probe, "round, y", "{name: value}") for probe in probes]
@@ -176,7 +176,7 @@ def simulate(
 
 @dataclass
 class Run:
-    """A loop over rounds, and what is kept beside the state: the history, and the size of each round's iterates."""
+    """A loop over rounds with its state, its history, and the largest entries of each round's iterates."""
 
     method: Method
     fed: Objective
@@ -197,7 +197,7 @@ class Run:
         self.history = History(self.state["x"], dict(self.state), self.method, self.settings)
 
     def identity(self) -> dict[str, Any]:
-        """All that determines the result, but for the number of rounds."""
+        """Everything that determines the result except the number of rounds."""
         return {
             "method": re.sub(r" at 0x[0-9a-fA-F]+", "", checks.told(self.method)),
             "method's fields and code": digest(self.method, containers=False),
@@ -208,23 +208,23 @@ class Run:
         }
 
     def code(self) -> str:
-        """The hash of the package's code that the run may pass through."""
+        """The hash of the package's code that the run may execute."""
         from .storage import sources
 
         parts = [getattr(part, "__module__", "") for part in (*type(self.method).__mro__, *self.probes)]
         return sources.of_run(parts)
 
     def memory(self) -> str:
-        """What the probes remember, which no checkpoint holds."""
+        """A hash of the probes' own memory, which a checkpoint does not contain."""
         return digest(self.probes, containers=False)
 
     def like(self) -> dict[str, Tensor]:
-        """Tensors of the shapes that the whole state has, with what each begins with."""
+        """Tensors with the shapes and initial values of the state of all clients."""
         like = {**self.state.server, **{k: v[:1].expand(self.fed.n, -1) for k, v in self.state.clients.items()}}
         return like | ({f"best/{k}": v for k, v in like.items()} if self.keeps_best else {})
 
     def bits(self) -> dict[str, Any]:
-        """What the last bits of a result may hang on."""
+        """The circumstances on which the last bits of a result may depend."""
         cuda = self.fed.device.type == "cuda"
         return {
             "threads": torch.get_num_threads(),
@@ -237,9 +237,9 @@ class Run:
         }
 
     def restore(self, saved: checkpoint.Saved | None, to: int) -> None:
-        """Go on after the rounds of a checkpoint, up to round `to`.
+        """Continue from a checkpoint (None: from the start), up to round `to`.
 
-        Raises CheckpointError where the processes read different ones.
+        Raises CheckpointError if the processes read different checkpoints.
         """
         world = self.place.world
         rounds = world.objects(saved and saved.t)
@@ -260,13 +260,13 @@ class Run:
         for cohort in saved.cohorts:
             self.state.visits[cohort] += 1
         self.state = replace(self.state, server=server)
-        every = self.settings["eval_every"]  # a run of fewer rounds evaluated its last one, which is no last one now
+        every = self.settings["eval_every"]  # a shorter run also evaluated its last round
         self.history.cohorts = saved.cohorts
         self.history.rows = [row for row in saved.rows if row[0] % every == 0 or row[0] == to]
         self.choose()
 
     def go(self, rounds: int, store: checkpoint.Store | None, save_every: int, progress: bool | None) -> History:
-        """The rounds from here to the last."""
+        """Run the remaining rounds and return the history."""
         begin, h = time.perf_counter(), self.history
         bar = Bar(type(self.method).__name__, rounds, self.t, "round", shows(progress), delay=1, leave=False)
         try:
@@ -285,7 +285,7 @@ class Run:
         return h
 
     def play(self, rounds: int, store: checkpoint.Store | None, save_every: int, bar: Bar) -> None:
-        """Rounds, with their evaluations and checkpoints, to the last or to where `on_evaluate` ends them."""
+        """Run rounds with their evaluations and checkpoints until the last, or until `on_evaluate` ends the run."""
         for t in range(self.t, rounds):
             before = self.state.server
             self.state, seen = play(self.method, self.fed, self.state, t, self.s, self.place)
@@ -310,24 +310,24 @@ class Run:
                 ends = True
                 try:
                     ends = self.stops(self.t)
-                finally:  # also what `on_evaluate` raises loses no round
+                finally:  # so that an error in `on_evaluate` loses no round
                     if ends and store is not None and not saving:
                         self.save(store)
                 if ends:
                     break
 
     def marks(self) -> tuple[int, ...]:
-        """Numbers that change with everything a round writes: where they are the same, nothing was begun since."""
-        versions = (v._version for v in self.state.values())  # tensors count what is written to them
+        """Numbers that change with every write of a round: if they are equal, no round has begun since."""
+        versions = (v._version for v in self.state.values())  # torch counts the writes to a tensor
         return self.t, len(self.history.rows), int(self.state.visits.sum()), *versions
 
     def leave(self, e: BaseException, store: checkpoint.Store | None) -> None:
-        """Give the history to an error that ends the rounds; an interrupt leaves a checkpoint where a round was whole.
+        """Attach the history to an error that ends the rounds; save a checkpoint at an interrupt between two rounds.
 
-        One process saves alone; of several, the others wait elsewhere.
+        Only a run of one process saves: of several processes, the others wait elsewhere.
         """
         h, alone = self.history, self.place.world.size == 1
-        if getattr(e, "history", None) is h:  # one that knows more than this
+        if getattr(e, "history", None) is h:  # an error that has this history already
             return
         if alone and not self.keeps_best:
             h.params, h.state = self.state["x"], dict(self.state)
@@ -341,7 +341,7 @@ class Run:
                 e.add_note(f"there is no checkpoint of them: {failure}")
 
     def save(self, store: checkpoint.Store) -> None:
-        """The checkpoint of the rounds done."""
+        """Write a checkpoint of the rounds done."""
         state = self.place.everyone(self.state, to=0) | {f"best/{k}": v for k, v in self.best.items()}
         if self.place.world.rank == 0:
             store.save(self.t, state, self.history.cohorts, self.history.rows)
@@ -351,7 +351,7 @@ class Run:
         return {name: value for at, name, client, value in self.history.rows if at == t and client is None}
 
     def stopped(self) -> bool:
-        """Whether `on_evaluate` ends the run where it starts or goes on: it sees the evaluations that there are."""
+        """Whether `on_evaluate` ends the run at one of the evaluations that are already there when it starts."""
         for t in sorted({t for t, _, client, _ in self.history.rows if client is None}):
             if self.stops(t):
                 if t == self.t:
@@ -381,14 +381,14 @@ class Run:
                 return True, f"{type(e).__name__}: {e}"
 
         ends, failure = self.place.world.first(ask)
-        if failure:  # all processes know it, and leave together
+        if failure:  # all processes know of it and raise together
             if not self.keeps_best:
                 self.history.state = self.place.everyone(self.state)
             raise raised[0] if raised else RuntimeError(f"on_evaluate failed on process 0: {failure}")
         return ends
 
     def check_finite(self) -> None:
-        """Look at the rounds since the last look; one synchronisation for all of them."""
+        """Raise Diverged if a model of the rounds since the last check is not finite; one synchronisation for all."""
         lost = None
         for t, clients, steps, finite, size, began in self.unchecked:
             if not bool(finite.all()):
@@ -406,9 +406,9 @@ class Run:
             raise self._diverged(t, client) if began or not self.moderate() else self._diverged(t - 1, None)
 
     def moderate(self) -> bool:
-        """Whether the clients' models of the last round looked at leave sums and squares of them in the numbers.
+        """Whether sums and squares of the clients' models in the last round checked are finite.
 
-        Then it was no client that made a server's vector infinite, but what `aggregate` computed.
+        If so, a vector of the server that is not finite comes from `aggregate` and not from a client.
         """
         return self.largest is not None and self.largest[1] < torch.finfo(self.fed.dtype).max ** 0.5
 
@@ -420,7 +420,7 @@ class Run:
         return Diverged(t, client, self.history)
 
     def evaluate(self, seen: Seen | None) -> None:
-        """The server's model, the clients' where asked for, and the probes, as rows of the history."""
+        """Evaluate the server's model, the clients' models if wanted, and the probes; add rows to the history."""
         world, h = self.place.world, self.history
         metrics = world.first(lambda: {k: float(v) for k, v in self.fed.evaluate(self.state["x"]).items()})
         if seen is not None and not math.isfinite(metrics.get("loss", 0.0)):
@@ -435,18 +435,19 @@ class Run:
             r, y = seen.round, seen.y
             if world.size > 1:
                 r, y = self.place.whole(r, seen.drawn), self.place.gather(y, seen.drawn)
-                r = replace(r, rows=dict(r.rows), memory=dict(r.memory))  # gathered here: one process looks at them
+                r = replace(r, rows=dict(r.rows), memory=dict(r.memory))  # gathered by all: process 0 calls probes
             h.rows += world.first(lambda: self.probe(r, y))
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the history is to have the best model and not the last."""
+        """Whether the history is to contain the best model instead of the last one."""
         return "keep" in self.settings
 
     def choose(self) -> None:
-        """The history's model after an evaluation: the last, or that of the first of the best rounds.
+        """Set the history's model after an evaluation: the last model, or that of the first of the best rounds.
 
-        `best` is of the rounds at which a run of any length evaluates; another last round may be the best of this run.
+        `best` considers only the rounds at which a run of any length evaluates; an additional last round may still be
+        the best one of this run.
         """
         h, every = self.history, self.settings["eval_every"]
         if not self.keeps_best:
@@ -463,7 +464,7 @@ class Run:
         h.params = h.state["x"]
 
     def probe(self, r: Round, y: Tensor) -> list[Row]:
-        """What the probes give, as rows of the history."""
+        """The values of the probes as rows of the history."""
         rows: list[Row] = []
         known: dict[str, Probe] = {}
         for probe in self.probes:
@@ -487,7 +488,7 @@ class Run:
         return rows
 
     def probed(self, probe: Probe, name: str, value: Any, m: int) -> Tensor:
-        """The value of a probe, on the host; TypeError or ValueError where it is none, or has a metric's name."""
+        """The value of a probe on the host; raises TypeError or ValueError for a bad value or the name of a metric."""
         said = f"{_called(probe)} gave {name!r}"
         try:
             value = torch.as_tensor(value).detach().cpu().double()
@@ -495,13 +496,13 @@ class Run:
             raise TypeError(f"{said}: {checks.brief(value)}; return a number or one for each client [{m}]") from e
         if value.ndim and value.shape != (m,):
             raise ValueError(f"{said} of shape {tuple(value.shape)}; return a number or one for each client [{m}]")
-        first = itertools.takewhile(lambda row: row[0] == 0, self.history.rows)  # without what probes gave
+        first = itertools.takewhile(lambda row: row[0] == 0, self.history.rows)  # round 0 has no values of probes
         if (name, value.ndim == 0) in ((metric, client is None) for _, metric, client, _ in first):
             raise ValueError(f"{said}, the name of a metric, which it would replace; use another name")
         return value
 
     def evaluate_clients(self, seen: Seen | None) -> None:
-        """The clients' models, one row of the history for each client and metric."""
+        """Evaluate the clients' models: one row of the history for each client and metric."""
         fed, x, world, clients = self.fed, self.state["x"], self.place.world, self.place.clients
         if self.personal == "local" and seen is not None:
             m = len(self.place.dealt(seen.drawn))
@@ -513,7 +514,7 @@ class Run:
                 else contract.personal(self.method, self.state, fed.layout, (len(clients), fed.d))
             )
             X = x.expand(len(clients), -1) if own is None else own
-        metrics = fed.evaluate_clients(X, clients) if len(clients) else {}  # of a process without clients
+        metrics = fed.evaluate_clients(X, clients) if len(clients) else {}  # empty in a process without clients
         columns = {k: list(zip(clients.tolist(), v.tolist(), strict=True)) for k, v in metrics.items()}
         everyone, found = world.objects(columns), {}
         for name in max(everyone, key=len):  # a process without clients has no metrics
@@ -537,11 +538,11 @@ def _called(probe: Probe) -> str:
 
 
 def _finite(vectors: Iterable[Tensor]) -> Tensor:
-    """Whether all of them are finite, for the device to answer."""
+    """Whether all vectors are finite, as a tensor that stays on the device."""
     return torch.stack([torch.isfinite(v).all() for v in vectors]).all()
 
 
 def _size(Y: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether each row of Y is finite, and the largest size of its entries, without room for another Y."""
+    """Whether each row of Y is finite, and its largest absolute entry, without memory for a copy of Y."""
     size = torch.maximum(Y.amax(1), -Y.amin(1))  # NaN stays NaN
     return torch.isfinite(size), size

@@ -1,4 +1,4 @@
-"""The settings of a round, checked once; and what a method's hooks take."""
+"""The settings of a run, checked once, and the check of the arguments that a method's hooks take."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOOKS = (
 BatchSize = Annotated[int, Within(1, checks.MOST, hint="or None for the full local batch")]
 Weighting = Annotated[str, checks.OneOf(("uniform", "samples"))]
 Cohort = int | float | Sequence[int] | np.ndarray | torch.Tensor | None
-Amount = int | Sequence[int] | np.ndarray | torch.Tensor  # of local work: for all, or for each client
+Amount = int | Sequence[int] | np.ndarray | torch.Tensor  # local work: one number for all clients, or one per client
 Amounts = Amount | Callable[[int, np.ndarray], Amount]
 
 
@@ -79,14 +79,13 @@ class Settings:
     ) -> Settings:
         """The settings of `rounds` rounds of a method.
 
-        Raises ValueError and TypeError with value, range and remedy, also where method and settings do not suit each
-        other.
+        Raises ValueError and TypeError for values out of range and for settings that do not suit the method.
         """
         if callable(lr):
             lr = _by_round("lr", lr, seed, rounds, lambda v: checks.number("lr", v, 0, open_low=True))
         else:
             lr = checks.number("lr", lr, 0, open_low=True)
-        if method.full_participation and fed.n == 1:  # all data at one place: a run's cohort means nothing
+        if method.full_participation and fed.n == 1:  # all data on one machine: there is no cohort to draw
             cohort = None
         if callable(cohort):
             cohort = _by_round("cohort", cohort, seed, rounds, lambda v: _cohort(v, fed.n))
@@ -120,34 +119,35 @@ class Settings:
 
     @property
     def cohorts(self) -> Sequence[int | tuple[int, ...]]:
-        """The cohorts of the rounds, each a number of clients or their numbers; one where it is always the same."""
+        """The cohort of each round, as a size or as the clients' numbers; one entry if all rounds have the same."""
         return self.cohort if isinstance(self.cohort, ByRound) else (self.cohort,)
 
     @property
     def size(self) -> int:
-        """Clients of the largest cohort."""
+        """The size of the largest cohort."""
         return max(map(_size, self.cohorts), default=1)
 
     def cohort_of(self, t: int, n: int) -> list[int]:
-        """The clients of round t of n, in ascending order: those named, or as many as said, drawn for the round."""
+        """The cohort of round t out of n clients, in ascending order: the clients that the setting names, or a random
+        draw of the size that it gives."""
         cohort = self.cohort[t] if isinstance(self.cohort, ByRound) else self.cohort
         return rng.cohort(self.seed, t, n, cohort) if isinstance(cohort, int) else list(cohort)
 
     def work(self, method: Method, t: int, cohort: Sequence[int]) -> Work:
-        """The local work of round t and its cohort, as the method takes it."""
+        """The local work of round t for its cohort, after the method's `local_work`."""
         lr = (self.lr[t] if isinstance(self.lr, ByRound) else self.lr) * self.lr_decay**t
         epochs, steps = (_amount_of(amount, t, cohort) for amount in (self.local_epochs, self.local_steps))
         return contract.local_work(method, Work(t, lr, self.momentum, epochs, steps, self.batch_size), len(cohort))
 
     def named(self) -> dict[str, Any]:
-        """The settings by name, one that is a function of the round as {"by round": its values}."""
+        """The settings by name; a setting that is a function of the round becomes {"by round": its values}."""
         named = asdict(self)
         changing = {k: v for k, v in vars(self).items() if isinstance(v, ByRound)}
         return named | {k: {"by round": list(v)} for k, v in changing.items()}
 
 
 def check_batches(method: Method, fed: Objective, s: Settings, rounds: Sequence[int]) -> None:
-    """ValueError where a client of these rounds has batches of 1 sample, which batch norm cannot take."""
+    """Raise OneSample (a ValueError) if a client of these rounds has batches of 1 sample and the model batch norm."""
     if not rounds or getattr(fed, "takes_one_sample", True):
         return
     for t in rounds:
@@ -159,7 +159,7 @@ def check_batches(method: Method, fed: Objective, s: Settings, rounds: Sequence[
 
 
 def alone(client: int, fed: Objective, work: Work, t: int) -> str:
-    """The client whose batch of one sample it is."""
+    """The beginning of the error for a batch of one sample: client, round, samples and batch size."""
     size = int(fed.sizes[client])
     return f"client {client} of round {t} has {size} sample{'s'[: size > 1]} and batch_size={work.batch_size}: "
 
@@ -172,10 +172,10 @@ def _by_round(
     check: Callable[..., Any],
     clients: Callable[[int], np.ndarray] | None = None,
 ) -> ByRound:
-    """f(0), ..., f(rounds - 1), each checked; an error says in which round.
+    """The checked values f(0), ..., f(rounds - 1); errors of the check name the round.
 
-    clients: those of round t, for an f(t, clients), and then for check(value, clients).  What f draws from the global
-    generators hangs on the seed and the round alone, so that a run can be repeated.
+    clients: returns the cohort of round t; f and check then take it as second argument.  What f draws from the global
+    generators depends on the seed and the round alone, so that a run can be repeated.
     """
     checks.takes(name, f, "t" if clients is None else "t, clients [m]", "the value in round t")
     values = []
@@ -191,7 +191,8 @@ def _by_round(
 
 
 def _amounts(name: str, given: Amounts, s: Settings, rounds: int, n: int) -> int | tuple[int, ...] | ByRound:
-    """Local work as it is kept: for all, for each of n clients, or by round, then for each client of the cohort."""
+    """Local work: one number for all clients, one for each of n clients, or by round (for all or for each client of
+    its cohort)."""
     if not callable(given):
         return _amount(name, given, n, "clients")
 
@@ -202,7 +203,7 @@ def _amounts(name: str, given: Amounts, s: Settings, rounds: int, n: int) -> int
 
 
 def _amount(name: str, given: Amount, n: int, of: str) -> int | tuple[int, ...]:
-    """Whole numbers from 1, one for each of n clients or one for all; equal ones are one."""
+    """Whole numbers from 1, one for each of n clients or one for all; n equal numbers become one."""
     hint = f"or one for each of {n} {of}" + (", or None for local_epochs" if name == "local_steps" else "")
     given = as_array(given) if isinstance(given, torch.Tensor) else given
     each = given.tolist() if hasattr(given, "tolist") else given
@@ -212,13 +213,13 @@ def _amount(name: str, given: Amount, n: int, of: str) -> int | tuple[int, ...]:
         raise ValueError(f"{name} has {len(each)} numbers for {n} {of}; use one number, {hint}")
     hint = "a client that is to do nothing in a round is left out of it: cohort=f(t)"
     for i, amount in enumerate(each):
-        if type(amount) is not int or not 0 < amount <= checks.MOST:  # or it would take long to say nothing
+        if type(amount) is not int or not 0 < amount <= checks.MOST:  # skips the slow check of numbers that are fine
             checks.integer(f"{name}[{i}]", amount, 1, checks.MOST, hint=hint)
     return int(each[0]) if len(set(each)) == 1 else tuple(map(int, each))
 
 
 def _amount_of(amount: int | tuple[int, ...] | ByRound | None, t: int, cohort: Sequence[int]) -> Any:
-    """The local work in round t: for all, or `[m]` for the clients of the cohort."""
+    """The local work in round t: one number for all clients, or `[m]` for the clients of the cohort."""
     if isinstance(amount, ByRound):
         return np.array(amount[t]) if isinstance(amount[t], tuple) else amount[t]
     return np.array([amount[i] for i in cohort]) if isinstance(amount, tuple) else amount
@@ -231,7 +232,7 @@ def _size(cohort: int | tuple[int, ...]) -> int:
 def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
     if cohort is None:
         return n
-    if hasattr(cohort, "tolist"):  # arrays, tensors, and their numbers
+    if hasattr(cohort, "tolist"):  # arrays, tensors, and scalars of NumPy and torch
         cohort = (as_array(cohort) if isinstance(cohort, torch.Tensor) else cohort).tolist()
     if isinstance(cohort, numbers.Real) and not isinstance(cohort, numbers.Integral):
         return max(1, round(checks.number("cohort", cohort, 0, 1, open_low=True) * n))
@@ -247,14 +248,13 @@ def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
     return checks.integer("cohort", cohort, 1, n, hint="or a fraction in (0, 1], a list of clients, or None for all")
 
 
-_TOLD: weakref.WeakSet[type] = weakref.WeakSet()  # classes whose names have been looked at
+_TOLD: weakref.WeakSet[type] = weakref.WeakSet()  # classes whose names have been checked
 
 
 def check_method(method: Any) -> None:
-    """TypeError for what is no method, and for a hook that takes other arguments than it is called with.
+    """Raise TypeError unless `method` is a method whose hooks take the arguments that they are called with.
 
-    Warns once a class of a function whose name is nearly a hook's that its class does not have: nothing would ever
-    call it.
+    Warns once per class of a function whose name looks like a misspelt hook, because no round would ever call it.
     """
     if not isinstance(method, Method):
         hint = "an instance such as fc.FedAvg()" if isinstance(method, type) else "a method such as fc.FedAvg()"

@@ -1,1 +1,1 @@
-"""The rows of a run, one a client: where they are, and how they come to the round and back."""
+"""The rows of a run, one per client: where they are stored, and how they get to the round and back."""

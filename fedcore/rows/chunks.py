@@ -1,4 +1,4 @@
-"""A cohort that is too large for the memory, some clients at a time."""
+"""A cohort that is too large for the memory is computed in chunks of clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..support import checks, memory
 
 
 class Chunked:
-    """Clients' objectives whose gradients are computed for `chunk` clients at a time, and given back where Y is."""
+    """Clients' objectives whose gradients are computed for `chunk` clients at a time and returned on Y's device."""
 
     def __init__(self, objective: Objective, chunk: int) -> None:
         self.objective, self.chunk = objective, chunk
@@ -35,7 +35,7 @@ class Chunked:
     ) -> tuple[Tensor, Tensor]:
         """Gradients `[a, d]` and losses `[a]`, as the objective's."""
         results = (
-            # of step k alone, which is step 0 there
+            # the plan is cut to step k, which becomes its step 0
             self.objective.gradient_and_losses(y, plan.of(rows, k), 0, some, direction)
             for rows, y, some, direction in self._cut(Y, loss, along)
         )
@@ -63,10 +63,10 @@ class Chunked:
 
 
 def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
-    """How many clients may take their local steps together: None for all, fewer where memory is short.
+    """How many clients may take their local steps together: None for all, a number if memory is short.
 
-    Vectors of a client: through the round its parameters, their update, and its states, old and new; in its local steps
-    a gradient, a direction, what a direction is made of, and a velocity; activations, unless they come in blocks.
+    Memory of a client: throughout the round, vectors for its parameters, their update, and its old and new states; in
+    the local steps, vectors for a gradient, a direction, its intermediate values, and a velocity, and activations.
     """
     m, vector, states = s.size, fed.d * fed.x0.element_size(), len(method.client_state)
     work = s.work(method, 0, s.cohort_of(0, fed.n))
@@ -75,13 +75,13 @@ def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
     room = 0.8 * memory.free(fed.device)
     if m * (kept + steps) <= room:
         return None
-    if memory.has_own_memory(fed.device):  # two chunks at a time, one computed and one on its way
+    if memory.has_own_memory(fed.device):  # two chunks at a time: one is computed while the next is copied
         most = room // (steps + 2 * (1 + states) * vector)
     else:
         most = (room - m * kept) // steps
     chunk = max(1, min(m, int(most)))
     block = fed.block or 1
-    chunk = max(chunk // block * block, min(chunk, block))  # whole blocks, so that the result is the same to the bit
+    chunk = max(chunk // block * block, min(chunk, block))  # whole blocks, so that the result is the same bit for bit
     if chunk == m:
         return None
     checks.warn(

@@ -1,4 +1,4 @@
-"""Client states that are too large for the device: in host memory, and carried to the device when they are drawn."""
+"""Client states that are too large for the device: kept in host memory, copied to it when their client is drawn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..support import checks, memory
 
 
 def _too_large(method: Method, fed: Objective, n: int) -> bool:
-    """Whether n clients' states live in host memory, because they would fill the federation's device."""
+    """Whether n clients' states must be kept in host memory, because they would fill the federation's device."""
     size = len(method.client_state) * n * fed.d * fed.x0.element_size()
     room = room_for_states(fed.device)
     if size <= room / 2:
@@ -29,27 +29,27 @@ def _too_large(method: Method, fed: Objective, n: int) -> bool:
 
 
 def room_for_states(device: torch.device) -> float:
-    """Free bytes of an accelerator; a CPU has nowhere to move its states to."""
+    """Free bytes of an accelerator; infinite for a CPU, whose states are in host memory anyway."""
     return memory.free(device) if memory.has_own_memory(device) else math.inf
 
 
 class Carrier:
-    """Copies rows to a device beside what the device computes (on CUDA: a stream of its own, from pinned memory)."""
+    """Copies rows to a device while it computes (on CUDA: from pinned memory, in a separate stream)."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, cuda = device, device.type == "cuda"
         self.side = torch.cuda.Stream(device) if cuda else None
 
     def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Host memory that the device can read by itself."""
+        """An uninitialised tensor in host memory, pinned for CUDA."""
         return torch.empty(*shape, dtype=dtype, pin_memory=self.side is not None)
 
     def gather(self, rows: Tensor, at: Tensor) -> Tensor:
-        """`rows[at]` in such memory."""
+        """`rows[at]` in memory from `empty`."""
         return torch.index_select(rows, 0, at, out=self.empty(len(at), *rows.shape[1:], dtype=rows.dtype))
 
     def send(self, rows: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
-        """Start copying the tensors among `rows`; the function returned has the copies wait for their arrival."""
+        """Start to copy the tensors among `rows`; the function returned waits for the copies and returns them."""
         if self.side is None:
             copies = {k: v.to(self.device, copy=True) if isinstance(v, Tensor) else v for k, v in rows.items()}
             return lambda: copies
@@ -61,13 +61,13 @@ class Carrier:
             main.wait_stream(self.side)
             for k, v in copies.items():
                 if _on_host(rows[k]):
-                    v.record_stream(main)  # its memory is the side stream's: not to be freed while main reads
+                    v.record_stream(main)  # the side stream's memory: not to be freed while main reads it
             return copies
 
         return arrived
 
     def wait(self) -> None:
-        """Wait until all that was sent back has arrived in host memory."""
+        """Wait until everything that was copied back has arrived in host memory."""
         if self.side is not None:
             torch.cuda.current_stream(self.device).synchronize()
 

@@ -1,7 +1,7 @@
-"""Where the rows of a run are: on one device, in chunks, in host memory, or shared among processes.
+"""Where the rows of a run are stored: on one device, in chunks, in host memory, or split over processes.
 
-The round is one function (`round.py`).  What stands here hands it its rows, calls its local steps for as many clients
-at a time as there is memory for, and puts the new state where it belongs.
+The round is one function (`round.py`).  This module gives it the rows, divides the cohort so that the local steps fit
+into memory, and writes the new state back.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .state import Drawn, State
 
 
 class Place:
-    """Where a run keeps its rows.
+    """Where a run stores its rows.
 
-    Clients' states are at `home`: the federation's device, or host memory where they would fill it.  The rows of a
-    round are at `base`: the device, or host memory where they are worked on in chunks of `chunk` clients and the
-    device has memory of its own.  Of the clients, process r of N keeps the states of those with number r mod N.
+    Clients' states are on `home`: the federation's device, or host memory if they would fill it.  The rows of a round
+    are on `base`: the device, or host memory if an accelerator computes them in chunks of `chunk` clients.  Process r
+    of N keeps the states of the clients c with c mod N = r.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Place:
             memory.check(
                 m * vectors * fed.d * fed.x0.element_size(), self.base, what, "a smaller cohort, or a smaller model"
             )
-        self.next: Drawn | None = None  # the round after this one, whose states are on their way
+        self.next: Drawn | None = None  # the next round, whose states are being copied
 
     @property
     def clients(self) -> np.ndarray:
@@ -89,13 +89,13 @@ class Place:
 
     @property
     def origin(self) -> tuple[type[Method], str]:
-        """What the states of this run say of themselves: the method's class, and whose data."""
+        """Where the states of this run come from: the method's class, and a description of the data."""
         source = getattr(self.fed, "source", None)
         data = f"{source.name!r}, {self.fed.partition}, seed {self.fed.seed}" if source else f"{self.fed.n} quadratics"
         return type(self.method), data
 
     def check(self, state: State) -> None:
-        """ValueError for a state that is not one of this method on this federation."""
+        """Raise ValueError unless `state` is a state of this method on this federation."""
         want = dict.fromkeys(self.method.start(self.fed.x0), (self.fed.d,))
         want |= dict.fromkeys(self.method.client_state, (self.fed.n, self.fed.d))
         given = {k: tuple(v.shape) for k, v in state.items()} if isinstance(state, State) else type(state).__name__
@@ -120,7 +120,8 @@ class Place:
     # --- before the local steps ---------------------------------------------------------------------------------------
 
     def draw(self, state: State, t: int) -> Drawn:
-        """Cohort, shares and plan of round t, and the clients' states on their way to where the round needs them."""
+        """Draw round t: its cohort, the clients of each process, and this process's plan; start to copy the clients'
+        states to where the round needs them."""
         if self.next is not None:
             drawn, self.next = self.next, None
             return drawn
@@ -130,13 +131,13 @@ class Place:
         work = s.work(self.method, t, cohort)
 
         def planned(clients: np.ndarray) -> Plan:
-            rows = np.searchsorted(cohort, clients).clip(max=len(cohort) - 1)  # one that does not count: any client's
+            rows = np.searchsorted(cohort, clients).clip(max=len(cohort) - 1)  # clipped for a client outside the cohort
             epochs, steps = (v[rows] if isinstance(v, np.ndarray) else v for v in (work.epochs, work.steps))
             more = {"batch_size": work.batch_size, "walk": work.walk}
             return fed.plan(s.seed, t, clients, epochs=epochs, steps=steps, **more)
 
         here = dealt[self.world.rank]
-        # a process without clients in this round works on one of its own that does not count
+        # a process without clients in this round computes one of its own clients, and its result is not used
         plan = planned(here if len(here) else self.clients[[fed.sizes[self.clients].argmin()]])
         at = self._at_home(plan)
         if self.carrier is None:
@@ -145,7 +146,8 @@ class Place:
         return Drawn(cohort, dealt, plan, planned, (lambda: rows) if self.hosted else self.carrier.send(rows))
 
     def _deal(self, cohort: np.ndarray) -> list[np.ndarray]:
-        """Each process's clients of the cohort: those whose states it keeps, or where there are none even shares."""
+        """The clients of the cohort that each process computes: those whose states it keeps, or, for a method without
+        client states, even shares."""
         N = self.world.size
         if self.method.client_state:
             return [cohort[cohort % N == r] for r in range(N)]
@@ -155,20 +157,20 @@ class Place:
         return [np.sort(order[r::N]) for r in range(N)]
 
     def _at_home(self, plan: Plan) -> Tensor:
-        """The plan's rows where the clients' states are; the host knows them, so no device is asked."""
+        """The row numbers of the plan's clients in this process's states, computed on the host."""
         rows = plan.rows if self.carrier is None else torch.as_tensor(plan.clients)
         return rows if self.world.size == 1 else rows // self.world.size
 
     def dealt(self, drawn: Drawn) -> np.ndarray:
-        """The clients of the cohort that this process takes."""
+        """The clients of the cohort that this process computes."""
         return drawn.dealt[self.world.rank]
 
     def column(self, values: np.ndarray) -> Tensor:
-        """One number a row, `[m, 1]`."""
+        """One number per client as a tensor `[m, 1]`."""
         return torch.as_tensor(values, dtype=self.fed.dtype).to(self.base)[:, None]
 
     def total(self, drawn: Drawn) -> Callable[[Tensor], Tensor]:
-        """Sums over the processes; one without clients in this round adds nothing."""
+        """A function that sums over the processes; a process without clients in this round adds zero."""
         if self.world.size == 1:
             return lambda v: v
         counts = len(self.dealt(drawn)) > 0
@@ -182,9 +184,9 @@ class Place:
     # --- the local steps ----------------------------------------------------------------------------------------------
 
     def pieces(self, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
-        """The round in pieces whose clients take their local steps together: each with its iterates.
+        """The round in pieces whose clients take their local steps together, each with its iterates.
 
-        What was written to the iterates and to the round's memory is put back when the next piece is asked for.
+        Iterates and memory of a piece are written back to the round when the next piece is requested.
         """
         if r.parts is not None:
             yield from self._parts(r, Y)
@@ -194,7 +196,7 @@ class Place:
             yield from self._chunks(r, Y)
 
     def _parts(self, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
-        """Rows on smaller networks: out of the matrix, local steps, back."""
+        """The pieces of a round whose clients train smaller networks: their entries are cut out and written back."""
         if r.memory:
             raise ValueError(f"{type(self.method).__name__} has parts and memory; in a round with parts use rows alone")
         for whole in r.parts:
@@ -204,10 +206,10 @@ class Place:
                 part.put(Y, y.to(self.base))
 
     def _chunks(self, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
-        """Neighbouring rows at a time (sorted by steps, they have much in common).
+        """Chunks of neighbouring rows, which have similar numbers of steps because the rows are sorted by them.
 
-        Rows in host memory are copied to the device while it computes the chunk before theirs; what the local steps
-        may write to is copied back.
+        Rows in host memory are copied to the device while it computes the chunk before; iterates and memory are copied
+        back.
         """
         send = self.carrier.send if self.hosted else (lambda rows: lambda: rows)
         r = replace(r, objective=self.fed, server=r.to(self.fed.device).server)
@@ -223,19 +225,20 @@ class Place:
             if self.hosted:
                 for back, v in [(y, there["y"]), *((small.memory[k], v) for k, v in here.memory.items())]:
                     back.copy_(v, non_blocking=True)
-            del there, here  # before the next but one is sent for
+            del there, here  # frees their memory before another chunk is copied
         if self.hosted:
             self.carrier.wait()
 
     # --- rows of other processes --------------------------------------------------------------------------------------
 
     def prepare(self, method: Method, r: Round, drawn: Drawn) -> Round:
-        """`method.prepare`; a method that sees rows sees those of all processes, and this one goes on with its own."""
+        """`method.prepare`; if `method.across` is "rows" it sees the rows of all processes, and this process keeps the
+        results for its own rows."""
         if self.world.size == 1 or method.across == "sums":
             return contract.prepared(method, method.prepare(r))
         whole = self.whole(r, drawn)
         ready, here = contract.prepared(method, method.prepare(whole)), self._here(whole.ids, drawn)
-        if not len(here):  # this process's row is no client of the cohort
+        if not len(here):  # this process has no client of the cohort
             return method.prepare(replace(r, total=lambda v: v))
         rows, memory = (
             {n: getattr(ready, kind)[n][here] for n in getattr(ready, kind) if n not in getattr(r, kind)}
@@ -246,7 +249,8 @@ class Place:
         return replace(r.extended(rows=rows, memory=memory), server=ready.server, loss=loss, parts=parts)
 
     def aggregate(self, method: Method, r: Round, Y: Tensor, drawn: Drawn, state: State) -> dict[str, Tensor]:
-        """`method.aggregate` on the rows that it sees; of client states, this process's rows."""
+        """`method.aggregate`, on the rows of all processes if `method.across` is "rows"; the client states returned
+        are this process's rows."""
         if self.world.size == 1 or method.across == "sums":
             return contract.aggregate(method, r, Y, list(state))
         whole = self.whole(r, drawn)
@@ -255,7 +259,7 @@ class Place:
         return {k: v[here] if k in method.client_state else v for k, v in new.items()}
 
     def whole(self, r: Round, drawn: Drawn) -> Round:
-        """The round with the rows of all processes, each gathered when it is first looked at."""
+        """The round with the rows of all processes; each matrix is gathered when it is first read."""
         plan = drawn.planned(np.sort(np.concatenate(drawn.dealt)))
         gather = partial(self.gather, drawn=drawn)
         fields = {"p": gather(r.p), "K": gather(r.K), "visits": gather(torch.as_tensor(r.visits)).numpy()}
@@ -264,7 +268,7 @@ class Place:
         return replace(r, plan=plan, total=lambda v: v, loss=loss, parts=parts, **fields, **rows)
 
     def _all_parts(self, r: Round, drawn: Drawn, clients: np.ndarray) -> list[Part] | None:
-        """The parts of all processes, their rows numbered as `clients`; the largest networks first, as on one."""
+        """The parts of all processes, with rows numbered as in `clients`, largest networks first as in one process."""
         if r.parts is None:
             return None
         rows = np.flatnonzero(np.isin(clients, self.dealt(drawn)))
@@ -277,27 +281,27 @@ class Place:
         return sorted(joined, key=lambda part: -math.inf if part.places is None else -part.places.shape[1])
 
     def gather(self, rows: Tensor, drawn: Drawn) -> Tensor:
-        """The rows of all processes in the order of one process."""
+        """The rows of all processes, in the order that they have in a run of one process."""
         clients = drawn.planned(np.sort(np.concatenate(drawn.dealt))).clients
         return self.world.gather(rows, [np.flatnonzero(np.isin(clients, part)) for part in drawn.dealt])
 
     def _here(self, clients: np.ndarray, drawn: Drawn) -> Tensor:
-        """Which of these clients are this process's."""
+        """The positions in `clients` of those that this process computes."""
         return torch.as_tensor(np.flatnonzero(np.isin(clients, self.dealt(drawn)))).to(self.base)
 
     # --- after the round ----------------------------------------------------------------------------------------------
 
     def put(self, state: State, new: Mapping[str, Tensor], drawn: Drawn, t: int) -> State:
-        """The state after round t: `state` with what is new, its clients' rows and visits written in place."""
+        """The state after round t: `state` with the new tensors; rows of clients and visits are written in place."""
         if self.carrier is not None and not self.hosted and t + 1 < self.rounds:
-            self.next = self.draw(state, t + 1)  # the device is still at this round's work
+            self.next = self.draw(state, t + 1)  # copied while the device still computes this round
         server = dict(state.server)
         for name, value in new.items():
             if name not in state.clients:
                 server[name] = value.to(self.fed.device)
             elif len(self.dealt(drawn)):
                 state.clients[name][self._at_home(drawn.plan)] = value.to(self.home)
-                if self.next is not None:  # what this round changes of the rows that were sent for
+                if self.next is not None:  # rows already copied for the next round that this round changes
                     rows = np.intersect1d(drawn.plan.clients, self.next.plan.clients, return_indices=True)[1:]
                     now, then = (torch.as_tensor(at).to(self.fed.device) for at in rows)
                     self.next.rows()[name][then] = value[now]
@@ -305,19 +309,19 @@ class Place:
         return replace(state, server=server)
 
     def everyone(self, state: State, to: int | None = None) -> dict[str, Tensor | None]:
-        """The state with the rows of all clients; on process `to` alone, else on all."""
+        """The state with the rows of all clients, on process `to` alone, or on all if it is None."""
         if self.world.size == 1:
             return dict(state)
         return {**state.server, **{k: self.world.gather(v.cpu(), self.owned, to) for k, v in state.clients.items()}}
 
 
 def _tensors(r: Round, y: Tensor) -> dict[str, Tensor]:
-    """All tensors with one row a client."""
+    """All tensors with one row per client."""
     rows = {f"{kind}/{name}": v for kind in ("rows", "memory") for name, v in getattr(r, kind).items()}
     return {"y": y, "p": r.p, "K": r.K, **rows}
 
 
 def _with(r: Round, tensors: Mapping[str, Tensor]) -> Round:
-    """The round with such tensors in place of its own."""
+    """The round with these tensors instead of its own."""
     rows = {kind: {n: tensors[f"{kind}/{n}"] for n in getattr(r, kind)} for kind in ("rows", "memory")}
     return replace(r, p=tensors["p"], K=tensors["K"], loss=r.loss.to(tensors["y"].device), **rows)

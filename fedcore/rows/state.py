@@ -1,4 +1,4 @@
-"""What a run carries from round to round, and what a round draws."""
+"""The state that a run carries from round to round, and the draw of a round."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..support import checks, memory
 
 @dataclass(frozen=True)
 class State(Mapping[str, Tensor]):
-    """What goes from round to round: the server's vectors `[d]` and the clients' rows `[n, d]`, by name.
+    """The state between two rounds: the server's vectors `[d]` and the clients' rows `[n, d]`, by name.
 
-    `visits [n]`: in how many rounds each client took part, on the host.  origin: the method's class and the data that
-    it began with; None is not compared.
+    `visits [n]`: in how many rounds each client took part, on the host.  origin: the method's class and a description
+    of the data, compared when the state is used; None is not compared.
     """
 
     server: dict[str, Tensor]
@@ -45,7 +45,7 @@ class State(Mapping[str, Tensor]):
         return replace(self, server=server, clients={k: tensors.get(k, v) for k, v in self.clients.items()})
 
     def copy(self) -> State:
-        """The same state in memory of its own: a round writes its clients' rows in place."""
+        """A copy that a round may write to, because a round writes the clients' rows in place."""
         for name, v in self.clients.items():
             memory.check(
                 v.nbytes, v.device, f"a copy of the state {name} {tuple(v.shape)}", "fc.simulate, which makes none"
@@ -56,8 +56,9 @@ class State(Mapping[str, Tensor]):
 
 @dataclass(frozen=True)
 class Drawn:
-    """A round before it begins: its cohort, the clients of it that each process takes, the plan of this process's
-    clients, what makes plans like it, and what gives these clients' states."""
+    """The draw of a round: the `cohort`, the clients `dealt` to each process, the `plan` of this process's batches,
+    the function `planned` that plans batches for any clients, and the function `rows` that returns the states of this
+    process's clients."""
 
     cohort: list[int]
     dealt: list[np.ndarray]
