@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .results.table import Table, get, printed, tables
     from .show import curves, summary
 
-_MODULES = {
+_MODULES = {  # that `fedcore.experiments`, the old name of this package, had as attributes
     "batch": "results", "cells": "results", "estimate": "results", "judge": "verdicts", "overview": "verdicts",
     "protocol": "documents", "provenance": "results", "table": "results",
 }  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import algorithms, distributed, models, probes, submodels, topology
 from ._moved import Moved
-from .algorithms import *  # noqa: F403  (the methods, by the names that this room gives)
+from .algorithms import *  # noqa: F403  (the methods: the names in its __all__)
 from .algorithms import Round
 from .algorithms.listing import Shown, shown
 from .data import (
@@ -74,4 +74,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_OF_THE_BOOK})
 
 
-sys.meta_path.insert(0, Moved())  # first: `fedcore.experiments` is `fedbook`, in which others would look
+sys.meta_path.insert(0, Moved())  # before Python's own finders, which would load fedbook's files twice

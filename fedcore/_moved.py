@@ -1,4 +1,4 @@
-"""Modules that stand elsewhere since version 0.2: their old names import the new module, with a warning, once more."""
+"""Modules that have moved: for one more version their old names import the new module, with a warning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 MOVED = {
     "engine.rules": "fedcore.engine.layers.table",
-    "memory": "fedcore.rows",
+    "memory": "fedcore.rows.place",
     "objective.network": "fedcore.objective.making",
     "algorithms.platform": "fedbook.measures.platform",
     "alt": "fedbook.pictures.alt_text",

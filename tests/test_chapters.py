@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedcore as fc
-from tools import book, expect, house, planted, small
+from tools import book, expect, planted, small, structure
 
 CHAPTERS = [source.stem for source in book.chapters()]
 
@@ -174,7 +174,7 @@ def test_a_planted_error_that_does_not_fit_is_refused(tmp_path):
 def test_every_planted_error_fits_the_source_and_names_a_file_of_tests():
     """Else `python -m tools.planted` could no longer be run."""
     known, errors = (
-        [*planted.definitions(house.ROOT / "fedcore"), *planted.definitions(house.ROOT / "fedbook")],
+        [*planted.definitions(structure.ROOT / "fedcore"), *planted.definitions(structure.ROOT / "fedbook")],
         planted.table(),
     )
     assert len(set(errors)) == len(errors) >= 203

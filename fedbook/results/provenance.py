@@ -36,15 +36,11 @@ from ..studies import user_files
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUES = sources.CATALOGUES | {"fedbook.studies"}  # the specification says which entry is used
 WITHOUT_RESULTS = sources.WITHOUT_RESULTS | {  # they draw, print or keep what was computed, or write specifications
-    "fedbook.reproduce", "fedbook.documents.citations", "fedbook.documents.protocol", "fedbook.pictures.*",
-    "fedbook.results.*", "fedbook.show.*", "fedbook.show",
+    "fedbook.pages", "fedbook.reproduce", "fedbook.show", "fedbook.documents.citations", "fedbook.documents.protocol",
+    "fedbook.pictures.*", "fedbook.results.*", "fedbook.show.*",
 }  # fmt: skip
 FILES = sources.read("fedcore", "fedbook")
-SOURCES = Sources(
-    {name: file.read_text(encoding="utf-8") for name, file in FILES.items()},
-    {name for name, file in FILES.items() if file.name == "__init__.py"},
-    CATALOGUES | WITHOUT_RESULTS,
-)
+SOURCES = Sources.of(FILES, CATALOGUES | WITHOUT_RESULTS)
 
 
 class UncommittedCode(RuntimeError):

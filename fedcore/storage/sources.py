@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from . import archives
 
 CATALOGUES = {"fedcore.algorithms"}  # modules that list names: a new entry changes no older result
-WITHOUT_RESULTS = {  # they show code, tell how far a run is, or where code stands
+WITHOUT_RESULTS = {  # modules that show code, show progress, or find code
     "fedcore._moved", "fedcore.algorithms.listing", "fedcore.support.progress", "fedcore.storage.sources",
 }  # fmt: skip
 LEFT_OUT = CATALOGUES | WITHOUT_RESULTS
@@ -186,14 +186,17 @@ class Sources:
     """
 
     def __init__(
-        self,
-        texts: Mapping[str, str],
-        packages: Collection[str],
-        left_out: Collection[str] = LEFT_OUT,
+        self, texts: Mapping[str, str], packages: Collection[str], left_out: Collection[str] = LEFT_OUT
     ) -> None:
         self.texts, self.packages, self.left_out = texts, packages, left_out
         self._digests: dict[tuple[str, ...], str] = {}
         self._meanings: dict[tuple[str, str], str] = {}
+
+    @classmethod
+    def of(cls, files: Mapping[str, Path], left_out: Collection[str] = LEFT_OUT) -> Sources:
+        """The source in these files, as `read` finds them."""
+        texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+        return cls(texts, {name for name, file in files.items() if file.name == "__init__.py"}, left_out)
 
     def digest(self, roots: Iterable[str]) -> str:
         """A hash, 16 hexadecimal digits, of what `roots` import and that can change a result."""
@@ -214,7 +217,7 @@ class Sources:
 
     def _imported(self, module: str) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
         """What the imported names of a module stand for: (module, name there), and for modules of ours these."""
-        found = imports(self._text(module), self._package(module))
+        found = self.imports_of(module)
         known = {here: (base, there) for base, there, here in found if here}
         ours = {here: f"{base}.{there}" for here, (base, there) in known.items() if f"{base}.{there}" in self.texts}
         return known, ours
@@ -239,7 +242,7 @@ class Sources:
             module = todo.pop()
             if module not in found and not self.leaves_out(module):
                 found.add(module)
-                for base, name, _ in imports(self._text(module), self._package(module)):
+                for base, name, _ in self.imports_of(module):
                     todo += [home[0]] if (home := self._home(base, name)) else []
                     if module not in self.texts:  # a file of the user may import those beside it
                         beside = Path(module).parent.joinpath(*base.split(".")).with_suffix(".py")
@@ -250,8 +253,9 @@ class Sources:
         """Whether a module cannot change a result."""
         return module in self.left_out or f"{module.rpartition('.')[0]}.*" in self.left_out
 
-    def _package(self, module: str) -> str:
-        return module if module in self.packages else module.rpartition(".")[0]
+    def imports_of(self, module: str) -> tuple[tuple[str, str, str], ...]:
+        """`imports` of one of these modules, or of a file of the user."""
+        return imports(self._text(module), module if module in self.packages else module.rpartition(".")[0])
 
     def _text(self, module: str) -> str:
         return self.texts[module] if module in self.texts else readable(module)
@@ -264,7 +268,7 @@ class Sources:
             return None
         if any(name in statement.binds for statement in self._statements(base)):
             return base, name
-        for module, there, here in imports(self.texts[base], self._package(base)):
+        for module, there, here in self.imports_of(base):
             if here == name and module != base:
                 return self._home(module, there)
             if here == "*" and (found := self._home(module, name)) and found[0] != module:
@@ -311,9 +315,7 @@ def read(*packages: str) -> dict[str, Path]:
 @cache
 def simulator() -> Sources:
     """The source of `fedcore`."""
-    files = read("fedcore")
-    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
-    return Sources(texts, {name for name, file in files.items() if file.name == "__init__.py"})
+    return Sources.of(read("fedcore"))
 
 
 @cache

@@ -1,0 +1,46 @@
+"""The structure of the packages: no part grows unseen, and no parts of the simulator import each other in a cycle."""
+
+from __future__ import annotations
+
+import re
+
+from tools import structure
+
+LAZY = ("__init__.py", "_moved.py", "reproduce.py", "history.py", "federation.py")  # import the book when asked to
+
+
+def test_no_part_has_more_lines_of_code_than_it_is_allowed():
+    grown = structure.grown()
+    assert not grown, "; ".join(grown) + ": make it smaller, or accept it by python tools/structure.py --accept"
+
+
+def test_the_simulator_has_no_cycle_of_imports_and_imports_nothing_of_the_book():
+    assert structure.cycles(structure.imports("fedcore")) == []
+    for file in (structure.ROOT / "fedcore").rglob("*.py"):
+        assert file.name in LAZY or not re.search(r"^\s*(import|from) fedbook", file.read_text("utf-8"), re.M), file
+
+
+def test_code_lines_are_lines_with_code():
+    text = '"""A module."""\n\nimport os  # why\n\n\ndef f(a,\n      b):\n    """Doc\n    string."""\n    return "x"\n'
+    assert structure.code_lines(text) == 4
+
+
+def test_a_part_that_grew_and_a_cycle_are_named(monkeypatch, tmp_path):
+    texts = {"a": "from . import b\n", "b": "from .c import x\n", "c": "def f():\n    from .a import y\nx = 1\n"}
+    (tmp_path / "fedcore").mkdir()
+    for name, text in texts.items():
+        (tmp_path / "fedcore" / f"{name}.py").write_text(text)
+    (tmp_path / "fedcore" / "__init__.py").write_text("")
+    allowed = tmp_path / "structure.csv"
+    allowed.write_text("package,part,lines\nfedcore,a,1\nfedcore,b,1\nfedcore,c,2\n")
+    monkeypatch.setattr(structure, "ROOT", tmp_path)
+    monkeypatch.setattr(structure, "ALLOWED", allowed)
+    assert structure.grown() == ["fedcore/c has 3 lines of code, 2 are allowed"]
+    assert structure.cycles(structure.imports("fedcore")) == [["a", "b", "c"]]
+    structure.accept()
+    assert structure.grown() == []
+
+
+def test_the_picture_shows_every_part_of_the_simulator():
+    drawn = set(re.findall(r">(\w+)</text>", structure.PICTURE.read_text("utf-8")))
+    assert drawn >= {part for part in structure.lines("fedcore") if not part.startswith("_") and part != "reproduce"}
