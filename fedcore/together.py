@@ -35,12 +35,12 @@ def simulate_many(
         histories = fc.simulate_many(runs, fed, method=fc.FedAvg(), rounds=100, cohort=10)
 
     runs: arguments of `simulate` in which the runs differ (methods, rates, batch sizes, seeds, ...); shared: those in
-    which they do not.  at_once: has no effect, and remains so that earlier calls still work.  progress: a bar of the
-    runs that have ended; None shows one where somebody looks.
-    As in `sweep`, a run has copies of its own of its arguments, and `on_evaluate=lambda: Stop(2)` makes one for each.
+    which they do not.  at_once: has no effect; it is accepted so that earlier calls still work.  progress: a bar that
+    counts the runs; None shows it on a terminal and in a notebook.
+    As in `sweep`, every run gets its own copies of its arguments; `on_evaluate=lambda: Stop(2)` makes one for each run.
 
-    The histories come in the order of `runs`, each equal to that of `simulate`; in place of a run that left the finite
-    numbers stands its `Diverged`, whose `.history` ends there.  `sweep` runs on several cores and keeps files.
+    The histories come in the order of `runs`, each equal to that of `simulate`.  In place of a run whose model is no
+    longer finite is its `Diverged`, whose `.history` ends there.  `sweep` runs on several cores and keeps files.
 
     Raises ValueError for no runs, for arguments that are given twice, and for one `checkpoint_dir` for several runs.
     Any other error of a run is raised when all have ended; its `.results` are what the others gave.

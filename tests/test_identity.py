@@ -169,6 +169,6 @@ def test_what_a_layer_computed_last_does_not_count(held):
     assert of_layer(Scaled(held(1.0))) == of_layer(Scaled(held(1.0)), called=True)
 
 
-def test_objects_of_the_package_are_known_by_the_room_that_gives_them_and_not_by_their_file():
+def test_objects_of_the_package_are_known_by_their_part_of_the_package_and_not_by_their_file():
     for value in (fc.models.Residual(torch.nn.Identity()), fc.FedAvg()):
         assert identity._name(value) == f"fedcore.{value.__module__.split('.')[1]}.{type(value).__name__}"

@@ -62,7 +62,9 @@ from fedcore._moved import MOVED
 for old, new in MOVED.items():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        assert importlib.import_module(f"fedcore.{old}") is importlib.import_module(new), old
+        module = importlib.import_module(new)
+        assert importlib.import_module(f"fedcore.{old}") is module, old
+        assert module.__spec__.name == new, f"{new} is no longer known by its own name"
     assert any(f"fedcore.{old} is now {new}" in str(one.message) for one in told), old
 from fedcore.experiments import Cell, Table, protocol, show
 """

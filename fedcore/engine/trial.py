@@ -31,14 +31,14 @@ from .batch import Batch
 from .loss import PLAIN
 
 SAMPLES = 3  # that a module is tried on
-STEPS = (1, 10, 1000)  # a state is tried this much further on
+STEPS = (1, 10, 1000)  # added to a state, to see whether later passes read it
 SEED = 20_000  # of the generators during a trial
 CLOSE = 1e-4  # of the largest logit: float32 rounds to 1e-6
 STATES = GENERATORS | int | float | complex | tuple | list | dict | deque | set | np.ndarray | Tensor
 CODE = type | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.ModuleType | nn.Module
 
 
-SCALES = (-100.0, 0.01)  # times which parameters are tried
+SCALES = (-100.0, 0.01)  # factors of the parameters, to see whether a pass keeps them within bounds
 WRITES = (
     "a forward pass of the model writes to {}, on which later passes depend, and which a client's steps would lose; "
     "keep it in a buffer (register_buffer), which is carried from step to step and averaged, or let gradients move it, "
@@ -267,7 +267,7 @@ def _keeps_its_parameters(run: _Run) -> None:
 
 
 def _is_read(run: _Run, old: Any, place: _Held) -> bool:
-    """Whether logits depend on what stands at a place: the old value, the new one, and others."""
+    """Whether logits change with the value at a place: the value before the pass, the one after it, and others."""
     kept = _now(place.owner, place.key)
     try:
         for training in (True, False):
@@ -297,7 +297,7 @@ def _reads_no_statistics(run: _Run, trained: Tensor) -> None:
 
 
 def _others(value: Any) -> list[Any]:
-    """Other values of a state, of its kind; of a list or an object, with all that it holds changed so."""
+    """Other values of the same type as a state; in a list or an object, every value that it holds is changed."""
     return [other for other in (_further(value, step) for step in STEPS) if _print(other) != _print(value)]
 
 
@@ -327,12 +327,12 @@ def _further(value: Any, step: int) -> Any:
     return value
 
 
-GONE = object()  # where a name is not bound, not yet or no longer
+GONE = object()  # the value of a name that is not bound
 
 
 class _Held:
-    """What stands at a place, `owner[key]` or `owner.key`: its print and, where it is kept, a copy; name: how to call
-    it."""
+    """The value at a place, `owner[key]` or `owner.key`: a text that changes with it (`print`) and, if it is kept, a
+    copy.  name: how messages call the place."""
 
     def __init__(self, owner: Any, key: str, name: str, kept: bool) -> None:
         self.owner, self.key, self.name = owner, key, name
@@ -342,11 +342,11 @@ class _Held:
 
     @property
     def draws(self) -> bool:
-        """Whether a generator stands there."""
+        """Whether the value is a generator, or holds one."""
         return _draws(_now(self.owner, self.key), set())
 
     def put(self, value: Any) -> None:
-        """Let this stand there."""
+        """Set the value at the place."""
         if not isinstance(self.owner, dict):
             setattr(self.owner, self.key, value)
         elif value is GONE:
@@ -356,8 +356,8 @@ class _Held:
 
 
 def _held(module: nn.Module, kept: bool) -> dict[Any, _Held]:
-    """What passes may write to beside buffers: parameters, attributes of layers, and of the user's code what stands in
-    its classes and what its functions take from around them, variables of a closure and globals."""
+    """Everything but buffers that a pass may write to: parameters, attributes of layers, and in the user's code the
+    attributes of classes and the closure variables and globals that functions use."""
     found: dict[Any, _Held] = {}
     usual, code, seen = vars(nn.Module()), [], set()
 
@@ -374,9 +374,8 @@ def _held(module: nn.Module, kept: bool) -> dict[Any, _Held]:
         code += [hook for key in usual if key.endswith("_hooks") for hook in vars(layer)[key].values()]
     while code:
         one = code.pop()
-        one = getattr(
-            one, "__func__", getattr(one, "func", getattr(one, "fget", one))
-        )  # a method, a partial, a property
+        # the function of a method, of a partial, or of a property
+        one = getattr(one, "__func__", getattr(one, "func", getattr(one, "fget", one)))
         one = one if isinstance(one, type | types.FunctionType) else type(one)
         if one in seen or not is_own(one):
             continue
@@ -400,7 +399,7 @@ def _held(module: nn.Module, kept: bool) -> dict[Any, _Held]:
 
 
 def _now(owner: Any, key: str) -> Any:
-    """What stands at a place."""
+    """The value at a place now."""
     if isinstance(owner, dict):
         return owner.get(key, GONE)
     try:
@@ -410,7 +409,7 @@ def _now(owner: Any, key: str) -> Any:
 
 
 def _copies(value: Any) -> list[Any]:
-    """A copy, if there can be one."""
+    """A list with a copy of the value; empty if it cannot be copied."""
     try:
         return [value if value is GONE else copy.deepcopy(value)]
     except Exception:  # a file, a lock, whatever an object of the user's raises
@@ -427,7 +426,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _print(value: Any, seen: set[int] | None = None) -> str:
-    """Another text for another state; nothing of what has none, as functions and layers."""
+    """A text that differs for different states; "" for a value without state, such as a function or a layer."""
     if isinstance(value, GENERATORS):
         return repr(state(value))
     if isinstance(value, Tensor):
@@ -533,7 +532,7 @@ def _without_dropout(module: nn.Module, *more: nn.Module) -> nn.Module:
 
 
 class _WithoutDropout(TorchFunctionMode):
-    """`F.dropout` gives what it is given."""
+    """`F.dropout` returns its input."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in (F.dropout, torch.dropout):
