@@ -126,9 +126,8 @@ def test_texts_of_errors_and_lists_of_names_do_not_count():
         a=drawn, drawing="", drawing__plots="def draw(): return 1", packages=("p", "p.drawing")
     )
     typed = "from typing import TYPE_CHECKING\n{}def f(x: T): return x\n"
-    assert small(a=typed.format(""), b="z = 1") == small(
-        a=typed.format("if TYPE_CHECKING:\n    from .b import T\n"), b="z = 1"
-    )
+    block = "if TYPE_CHECKING:\n    from .b import T\n"
+    assert small(a=typed.format(""), b="z = 1") == small(a=typed.format(block), b="z = 1")
 
 
 @pytest.mark.parametrize(
