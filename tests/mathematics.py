@@ -1,4 +1,4 @@
-"""The mathematics of a page, read letter by letter, for `tests/test_notation.py` to compare with the two tables."""
+"""The mathematics of a page, read letter by letter, for `test_notation.py` to compare with the two tables."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python tools/cards.py       write book/methods.md, book/methods/NAME.md and book/map.html, the map as a picture
 
 They are made from the package, the map of methods in book/map.md and the stored results, and are committed, so that
-the book builds without a run; `tests/test_cards.py` compares them with what this file would write.
+the book builds without a run; `tests/book/test_cards.py` compares them with what this file would write.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ def run(folder: Path, tests: str, words: str) -> int:
         sys.path[:] = [str(folder), *(p for p in sys.path if Path(p or ".").resolve() != ROOT)]
         import pytest
 
-        status = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--no-header", f"tests/{tests}", "-k", words])
+        file = next(Path("tests").rglob(tests))
+        status = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--no-header", str(file), "-k", words])
     finally:
         os._exit(int(status))
 

@@ -471,7 +471,7 @@ CLAIMS = [
             "does not hold",
             "with one local step, or with equal curvatures, the same mean leads to the optimum; with more steps it "
             "ends elsewhere, because a client's share of the way depends on its curvature",
-            "tests/test_theorems_01.py::test_thm_no_bias",
+            "tests/rules/test_theorems_01.py::test_thm_no_bias",
         ),
     ),
     Claim(
@@ -551,7 +551,7 @@ CLAIMS = [
             "does not hold",
             "eq. 5 is a bound only where μ is at least the largest curvature and the gradient exact; FedUp has α < 1/K "
             "for μ, and another slope",
-            "tests/test_theorems_03.py::test_a_parabola_flatter_than_the_loss_is_no_upper_bound",
+            "tests/rules/test_theorems_03.py::test_a_parabola_flatter_than_the_loss_is_no_upper_bound",
         ),
     ),
     Claim(
@@ -559,7 +559,7 @@ CLAIMS = [
         settled=(
             "holds in part",
             "uploads are FedAvg's; a client that was not in the last cohort downloads the previous model as well",
-            "tests/test_costs.py::test_a_method_costs_what_its_rule_says",
+            "tests/rules/test_costs.py::test_a_method_costs_what_its_rule_says",
         ),
     ),
     Claim(
@@ -569,7 +569,7 @@ CLAIMS = [
             "does not hold",
             "the estimate itself tends to 0 with α, so that its relative error tends to 100 %; it is unbiased at "
             "α = 1/K",
-            "tests/test_theorems_03.py::test_thm_linear_estimator_unbiased_points_and_the_limit_of_small_alpha",
+            "tests/rules/test_theorems_03.py::test_thm_linear_estimator_unbiased_points_and_the_limit_of_small_alpha",
         ),
     ),
 ]  # fmt: skip

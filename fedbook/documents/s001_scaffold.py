@@ -103,7 +103,7 @@ CLAIMS = [
         settled=(
             "holds",
             "on quadratics its limit is the optimum for every number of local steps; FedAvg's is another point",
-            "tests/test_theorems_02.py::test_scaffold_reaches_its_fixed_point_and_fedavg_another_one",
+            "tests/rules/test_theorems_02.py::test_scaffold_reaches_its_fixed_point_and_fedavg_another_one",
         ),
     ),
     Claim(
@@ -112,7 +112,7 @@ CLAIMS = [
         settled=(
             "does not hold",
             "with m of n clients a round the printed update makes c n/m times that mean; the factor |S|/n is missing",
-            "tests/test_theorems_02.py::test_thm_literal_scale",
+            "tests/rules/test_theorems_02.py::test_thm_literal_scale",
         ),
     ),
     Claim(
@@ -121,7 +121,7 @@ CLAIMS = [
         settled=(
             "holds in part",
             "downloads double; the server can compute the second upload from the first, so d + 1 numbers suffice",
-            "tests/test_theorems_02.py::test_the_server_can_compute_the_second_upload_itself",
+            "tests/rules/test_theorems_02.py::test_the_server_can_compute_the_second_upload_itself",
         ),
     ),
 ]  # fmt: skip

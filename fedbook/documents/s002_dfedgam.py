@@ -246,7 +246,7 @@ CLAIMS = [
         settled=(
             "does not hold",
             "in the study's own table FedSAM is above it on two of three partitions",
-            "tests/test_theorems_06.py::test_the_source_table_has_a_baseline_above_dfedgam",
+            "tests/rules/test_theorems_06.py::test_the_source_table_has_a_baseline_above_dfedgam",
         ),
     ),
     Claim(
@@ -255,7 +255,7 @@ CLAIMS = [
         settled=(
             "holds in part",
             "the figures are relative; in points of accuracy the leads are smaller",
-            "tests/test_theorems_06.py::test_the_source_percentages_are_relative",
+            "tests/rules/test_theorems_06.py::test_the_source_percentages_are_relative",
         ),
     ),
     Claim(
@@ -265,7 +265,7 @@ CLAIMS = [
         settled=(
             "holds",
             "where the loss turns within the radius; on a quadratic the two say the same",
-            "tests/test_theorems_06.py::test_thm_blind",
+            "tests/rules/test_theorems_06.py::test_thm_blind",
         ),
     ),
     Claim(
@@ -274,7 +274,7 @@ CLAIMS = [
         settled=(
             "does not hold",
             "where the gradient is an eigenvector of the Hessian with a positive eigenvalue, its step is SAM's",
-            "tests/test_theorems_06.py::test_thm_same_as_sam",
+            "tests/rules/test_theorems_06.py::test_thm_same_as_sam",
         ),
     ),
 ]  # fmt: skip

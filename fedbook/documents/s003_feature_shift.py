@@ -225,7 +225,7 @@ def _asked(row: str, rivals: tuple[str, ...], *columns: str) -> dict[str, list[Q
 _RIVALS = ("FedAvg", "FedProx", "FedBN")
 _ALONE = ("none (FedAvg)",)
 _BOTH = ("five domains", "unseen domains")
-_SEVEN = "tests/test_theorems_07.py"
+_SEVEN = "tests/rules/test_theorems_07.py"
 CLAIMS = [
     Claim(
         "shift-accuracy", "S003", "Figure 5",

@@ -586,7 +586,11 @@ def _asked3_6(row: str, rival: str, kind: str) -> dict[str, list[Question]]:
 
 _BY_WIDTH = ("HeteroFL", "Federated Dropout", "FedRolex")
 _BOTH = ("FedGSE-CSL", "FedGSE-SPL")
-_FINDINGS, _EIGHT, _NINE = "tests/test_findings.py", "tests/test_theorems_08.py", "tests/test_theorems_09.py"
+_FINDINGS, _EIGHT, _NINE = (
+    "tests/experiments/test_findings.py",
+    "tests/rules/test_theorems_08.py",
+    "tests/rules/test_theorems_09.py",
+)
 CLAIMS = [
     Claim(
         "feddse-high", "S004", "Table 3.4",

@@ -110,7 +110,7 @@ def listed(items: Sequence[Finding]) -> Html:
 
 def _linked(shown_by: str) -> Html:
     if "::" in shown_by:
-        return Html(f"<code>{shown_by.removeprefix('tests/')}</code>", shown_by)
+        return Html(f"<code>{shown_by.rpartition('/')[2]}</code>", shown_by)
     if shown_by:
         chapter, cell = shown_by.split("#")
         return Html(f'<a href="{chapter}.html">{chapter.replace("_", " ")}</a>, cell <code>{cell}</code>', shown_by)

@@ -16,8 +16,8 @@ import pytest
 from fedbook import reproduce
 from fedcore.storage import checkpoint
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = sorted((Path(__file__).parents[1] / "programs").glob("*.py"))
 
 
 # Runs programs one after another, each in a folder of its own, and says what became of them.

@@ -19,7 +19,7 @@ import fedcore as fc
 from fedcore import models
 from fedcore.engine import Batch, Engine
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 # --- networks -----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from fedcore import distributed
 from fedcore.rows.place import Place
 from tools.processes import fork, runs, until
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "seed": 3}  # of 5 clients: one of 4 processes is idle
 SIZES, FULL = {"weighting": "samples", "momentum": 0.5}, {"cohort": None}
 

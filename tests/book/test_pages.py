@@ -24,7 +24,7 @@ from fedbook.pictures import plots
 from fedcore import show, submodels
 from fedcore.algorithms import listing
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # ---- parameters
 

@@ -202,7 +202,12 @@ def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(
 def test_the_matrix_of_all_claims_leads_to_the_line_of_each(stored, monkeypatch):
     root, write = stored
     settled = Claim(
-        "b-x", "S001", "§2", "z < y", "-", settled=("holds", "by arithmetic", "tests/test_claims.py::test_x")
+        "b-x",
+        "S001",
+        "§2",
+        "z < y",
+        "-",
+        settled=("holds", "by arithmetic", "tests/test_claims.py::test_x"),
     )
     monkeypatch.setattr(show, "every", lambda: [CLAIM, settled])
     monkeypatch.setattr(

@@ -13,7 +13,7 @@ import pytest
 import fedcore as fc
 from fedcore.support.extras import EXTRAS, needs
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 OPTIONAL = [
     "sklearn", "pandas", "matplotlib", "torchvision", "scipy", "dask", "distributed", "joblib", "papermill", "tqdm",
     "IPython", "ipykernel", "seaborn", "anywidget", "ipywidgets", "traitlets", "pybtex", "nbformat", "PIL", "yaml",

@@ -32,7 +32,7 @@ from fedbook.studies.from_spec import build_federation
 from fedbook.studies.tuning import merged
 from fedbook.verdicts import judge, overview
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TRIAL = """
 from fedbook import Cell, Table, studies
 

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from tools import env
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 

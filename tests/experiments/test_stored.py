@@ -85,6 +85,6 @@ def test_a_file_that_is_not_what_was_written_is_left_out_with_a_warning(tmp_path
 
 
 def test_the_projects_own_files_are_whole():
-    files = sorted(Path(__file__).parents[1].glob("results/[qdp]*/*.json"))
+    files = sorted(Path(__file__).parents[2].glob("results/[qdp]*/*.json"))
     assert files
     assert all(page_cache._content(file) for file in files)

@@ -15,7 +15,7 @@ import nbformat
 import pytest
 from browser import chromium
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = "scaffold.ipynb"
 SHOWN = {  # what is looked for, and a word in it
     "aside#alg-scaffold": "Algorithm",

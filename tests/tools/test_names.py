@@ -15,7 +15,7 @@ import pytest
 
 import fedcore
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(module.name for module in pkgutil.walk_packages(fedcore.__path__, "fedcore."))
 
 
@@ -46,7 +46,7 @@ def test_every_line_of_what_is_the_same_to_the_bit_names_tests_that_are_there():
     lines = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert len(lines) >= 15
     for line in lines:
-        named = re.findall(r"`(tests/\w+\.py)::(\w+)`", line)
+        named = re.findall(r"`(tests/\w+/\w+\.py)::(\w+)`", line)
         assert named, line
         for file, test in named:
             there = {

@@ -23,7 +23,7 @@ import fedcore as fc
 from fedcore.algorithms import personal
 from tools.pretend_gpu import on_gpu, pretended_gpu
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RUN = {"rounds": 2, "lr": 0.1, "batch_size": 4}
 SIZES = (7, 4, 3, 2)  # of one or two local steps; of three in a round, two come again in the next
 SUBMODELS = [m for m in METHODS if isinstance(m, fc.algorithms.Submodel)]

@@ -33,7 +33,7 @@ from fedbook.verdicts.findings import (  # fmt: skip
 from fedcore import models
 from fedcore.submodels import Width, cost
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LEDGER_OF = findings()
 
 
@@ -73,7 +73,8 @@ def defined(path):
 
 
 def test_every_test_and_every_cell_that_shows_a_finding_exists():
-    known = {f"tests/{path.name}::{name}" for path in (ROOT / "tests").glob("test_*.py") for name in defined(path)}
+    files = (ROOT / "tests").rglob("test_*.py")
+    known = {f"{path.relative_to(ROOT).as_posix()}::{name}" for path in files for name in defined(path)}
     for path in (ROOT / "book").glob("*.ipynb"):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         known |= {f"{path.stem}#{cell['id']}" for cell in cells if cell["cell_type"] == "code"}

@@ -528,7 +528,7 @@ def test_every_public_name_is_documented(name):
 
 
 def test_the_installed_package_has_every_room():
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     rule = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
     rooms = {".".join(p.parent.relative_to(root).parts) for p in root.glob("fed*/**/*.py")}
     assert set(find_packages(str(root), include=rule["include"])) == rooms

@@ -24,7 +24,7 @@ from fedcore.data import DataNotFound
 from fedcore.storage import archives
 from fedcore.storage.sources import Sources
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"source": "digits", "clients": 4, "model": "thesis_mlp"}
 RUN = {"rounds": 2, "cohort": 2, "lr": 0.1, "local_steps": 1}
 SPEC = {"study": "simulate", "method": ["FedAvg", {}], "federation": SMALL, "run": RUN}

@@ -14,7 +14,7 @@ from browser import DESKTOP, HEAD, PHONE, check_shown, drive, expected, opened, 
 
 from fedbook.pictures import plots, widgets
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def parabola(alpha, K):
