@@ -22,7 +22,6 @@ class FedAvg(Method):
     """
 
     server_momentum: BelowOne = 0.0
-    across = "sums"
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "v": torch.zeros_like(x)} if self.server_momentum else {"x": x}

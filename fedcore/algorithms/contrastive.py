@@ -21,7 +21,7 @@ class MOON(Method):
     are the representations under the current, the server's and the client's previous local model; the last two are
     constants, without dropout.  `prev [n, d]` starts at the initial model, as in the authors' code: round 0 has no
     contrast, and a client that comes later for the first time is contrasted with the initial model.  Needs a model with
-    a representation layer (`fc.models.projected("cnn")`).  mu = 0 is FedAvg, bit for bit.
+    a representation layer (`fc.models.projected("cnn")`).  mu = 0 is FedAvg.
 
     mu: 0.001 to 10 in the paper (5 for its CIFAR-10 example); default 1.  tau: 0.5.  Raises ValueError for mu < 0,
     tau <= 0, and for models without a representation layer.
@@ -30,12 +30,6 @@ class MOON(Method):
     mu: NonNegative = 1.0
     tau: Positive = 0.5
     client_state = ("prev",)
-    across = "sums"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.mu:
-            self._reduce(MOON.direction)
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"prev": x}
@@ -52,4 +46,4 @@ class MOON(Method):
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "prev": y}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost.of(layout, forwards=2 if self.mu else 0)
+        return Cost.of(layout, forwards=2)

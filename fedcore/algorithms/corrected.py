@@ -24,16 +24,10 @@ class FedCM(Method):
     FL-Simulator's code divides every client's way by the steps of its first one, E N_0 / B unrounded; where clients
     have unequal samples its Delta is another.
 
-    alpha: 0.1 in the paper; 1 is FedAvg, bit for bit.  Raises ValueError unless 0 < alpha <= 1.
+    alpha: 0.1 in the paper; 1 is FedAvg.  Raises ValueError unless 0 < alpha <= 1.
     """
 
     alpha: PositiveFraction = 0.1
-    across = "sums"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.alpha == 1:
-            self._reduce(FedCM.direction)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "Delta": torch.zeros_like(x)}
@@ -45,7 +39,7 @@ class FedCM(Method):
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "Delta": r.mean((r.x - y) / (r.K * r.lr))}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost.of(layout) if self.alpha == 1 else Cost.of(layout, down=2, up=and_one(layout))
+        return Cost.of(layout, down=2, up=and_one(layout))
 
 
 @dataclass(frozen=True)
@@ -60,14 +54,13 @@ class MoFedSAM(FedSAM):
     """
 
     beta: PositiveFraction = 0.1
-    across = "sums"
     start, aggregate = FedCM.start, FedCM.aggregate
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         return self.beta * super().direction(G, y, r) + (1 - self.beta) * r.Delta
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost.of(layout, down=2, up=and_one(layout), gradients=2 if self.rho else 1)
+        return Cost.of(layout, down=2, up=and_one(layout), gradients=2)
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ class FedGamma(FedSAM):
     """SCAFFOLD's correction of SAM's gradient, FedGAMMA (Dai et al. 2023).
 
     v = g(y + rho g / ||g||) - c_i + c;  c_i and c as SCAFFOLD's option II, so that c_i is the mean of the perturbed
-    gradients along the local path.  rho = 0 is SCAFFOLD(option="II"), bit for bit.  FL-Simulator's rule is the same
+    gradients along the local path.  rho = 0 is SCAFFOLD(option="II").  FL-Simulator's rule is the same
     but for the number of steps, that of its first client for all.
 
     rho: radius of the perturbation, 0.1 as in FedSAM.  Raises ValueError for rho < 0.
@@ -83,7 +76,6 @@ class FedGamma(FedSAM):
 
     option = "II"
     client_state = ("c_i",)
-    across = "sums"
     start, aggregate = SCAFFOLD.start, SCAFFOLD.aggregate
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
@@ -91,7 +83,7 @@ class FedGamma(FedSAM):
 
     def cost(self, layout: Layout | None = None) -> Cost:
         note = "from y_i and K_i the server computes c_i+; as written 2 d up"
-        return Cost.of(layout, down=2, up=and_one(layout), gradients=2 if self.rho else 1, note=note)
+        return Cost.of(layout, down=2, up=and_one(layout), gradients=2, note=note)
 
 
 @dataclass(frozen=True)
@@ -113,17 +105,15 @@ class FedSpeed(Method):
     alpha: Fraction = 1.0
     lam: Positive = 10.0
     client_state = ("g_i",)
-    across = "sums"
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        g = G(y)
-        if self.rho and self.alpha:
-            g = (1 - self.alpha) * g + self.alpha * G(y + self.rho * g)
-        return g - r.g_i + (y - r.x) / self.lam
+        g_1 = G(y)
+        g_2 = G(y + self.rho * g_1)
+        return (1 - self.alpha) * g_1 + self.alpha * g_2 - r.g_i + (y - r.x) / self.lam
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         g_i = r.g_i - (y - r.x) / self.lam
         return {"x": r.x + r.server_lr * r.mean(y - self.lam * g_i - r.x), "g_i": g_i}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost.of(layout, gradients=2 if self.rho and self.alpha else 1)
+        return Cost.of(layout, gradients=2)

@@ -27,6 +27,7 @@ class Gossip(Method):
     mixing: Topology | Any = Ring()  # noqa: RUF009  (a frozen value)
     full_participation = True
     client_state = ("X",)
+    across = "rows"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,7 +108,7 @@ class DFedAvgM(Gossip):
 class DFedSAM(Gossip):
     """FedSAM's local steps, then Q gossip steps X <- W^Q Y (Shi et al. 2023; Q > 1 is its DFedSAM-MGS).
 
-    rho = 0 with one gossip step is DFedAvg, bit for bit.
+    rho = 0 with one gossip step is DFedAvg.
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  rho: radius of the perturbation.
     gossip_steps (Q): mixings a round with one W, 4 is typical; each costs a model per neighbour.
@@ -116,11 +117,6 @@ class DFedSAM(Gossip):
 
     rho: NonNegative = 0.1
     gossip_steps: Count = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.rho:
-            self._reduce(FedSAM.direction)
 
     direction = FedSAM.direction
 
@@ -132,7 +128,7 @@ class DFedSAM(Gossip):
     def cost(self, layout: Layout | None = None) -> Cost:
         once = super().cost(layout)
         models = once.down and self.gossip_steps * once.down
-        return replace(once, down=models, up=models, gradients=2 if self.rho else 1)
+        return replace(once, down=models, up=models, gradients=2)
 
 
 @dataclass(frozen=True)
@@ -148,8 +144,8 @@ class DFedGAM(Gossip):
     h = g1 - g0, a = y + rho h / ||h||, g2 = G(a), g3 = G(a + rho_inner g2 / ||g2||), w = beta1 g1 + (1 - beta1) g3,
     v = w - gamma (the part of g0 + |1 - beta0| g2 that is orthogonal to w).
 
-    rho = 0 is DFedAvg in the forms "literal" and "gam", bit for bit; where the Hessian is a multiple of the identity,
-    "literal" is DFedSAM.
+    rho = 0 is DFedAvg in the forms "literal" and "gam"; where the Hessian is a multiple of the identity, "literal" is
+    DFedSAM.
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  rho: radius of the perturbation.
     form: one of the three.  alpha: weight of the flatness term, "gam" only.  rho_inner, beta0, beta1, gamma:
@@ -166,17 +162,10 @@ class DFedGAM(Gossip):
     beta1: Fraction = 0.1
     gamma: Fraction = 0.05
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.form != "accelerated" and (not self.rho or (self.form == "gam" and not self.alpha)):
-            self._reduce(DFedGAM.direction)
-
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        if self.form == "accelerated":
-            return self._accelerated(G, y, G(y))
         g = G(y)
-        if not self.rho:
-            return g
+        if self.form == "accelerated":
+            return self._accelerated(G, y, g)
         a = y + ascent(G(y, along=g), self.rho)  # only the direction of u counts, so ||g|| need not divide it
         if self.form == "literal":
             return G(a)
@@ -195,6 +184,4 @@ class DFedGAM(Gossip):
 
     def cost(self, layout: Layout | None = None) -> Cost:
         gradients, products = {"literal": (2, 1), "gam": (2, 2), "accelerated": (4, 0)}[self.form]
-        if self.takes_gradients:
-            gradients, products = 1, 0
         return replace(super().cost(layout), gradients=gradients, products=products)

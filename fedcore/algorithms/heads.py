@@ -29,7 +29,6 @@ class FedPer(Method):
 
     layers: CountFromZero = 1
     client_state = ("head_i",)
-    across = "sums"
     last = FedALA.last
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:

@@ -24,7 +24,6 @@ class LocalOnly(Method):
     """
 
     client_state = ("x_i",)
-    across = "sums"
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x_i": x}
@@ -60,7 +59,6 @@ class Ditto(Method):
 
     lam: NonNegative = 1.0
     client_state = ("v_i",)
-    across = "sums"
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"v_i": x}
@@ -109,7 +107,6 @@ class pFedMe(Method):
     inner_steps: Count = 5
     inner_lr: Positive = 0.05
     client_state = ("theta_i",)
-    across = "sums"
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"theta_i": x}

@@ -404,20 +404,19 @@ class Method(checks.Named):
     full_participation: whether the rule needs all clients in every round.
     across: what `prepare` and `aggregate` see where several processes share a round.  "rows": all rows of the cohort.
     "sums": the process's own rows; what they take from other clients comes by `Round.mean` and `Round.sum` alone, which
-    then add up over the processes.  A class that writes one of the two verbs sees "rows" unless it says "sums".
+    then add up over the processes.  A class of yours that writes one of the two sees "rows" unless it says "sums".
     """
 
     full_participation: bool = False
     client_state: tuple[str, ...] = ()
     across: str = "sums"
-    _takes_gradients = False
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         inherited = [b for b in cls.__bases__ if issubclass(b, Method)]
         as_a_base = any(b.prepare is cls.prepare and b.aggregate is cls.aggregate for b in inherited)
-        if "across" not in vars(cls) and not as_a_base:  # also where a base that is no method brings the verb
-            cls.across = "rows"
+        if "across" not in vars(cls) and not as_a_base and not checks.is_ours(cls):
+            cls.across = "rows"  # also where a base that is no method brings the verb
         first = {name: next(k for k in cls.__mro__ if name in vars(k)) for name in (*VERBS, "cost")}
         cost = cls.__mro__.index(first.pop("cost"))
         users = (k for k in first.values() if not checks.is_ours(k))
@@ -459,11 +458,7 @@ class Method(checks.Named):
     @property
     def takes_gradients(self) -> bool:
         """Whether v is the client's gradient and nothing else, so that the engine may take the local steps itself."""
-        return self._takes_gradients or type(self).direction is Method.direction
-
-    def _reduce(self, direction: Callable[..., Tensor]) -> None:
-        """Say that hyper-parameters leave nothing but the gradient of this direction, unless a subclass has its own."""
-        object.__setattr__(self, "_takes_gradients", type(self).direction is direction)
+        return type(self).direction is Method.direction
 
     def aggregate(self, r: Round, y: Parameters) -> dict[str, Flat | Parameters]:
         """The new state from the last local iterates `y [m, d]`: server vectors `[d]`, client states `[m, d]`."""

@@ -18,18 +18,12 @@ class MimeLite(Method):
 
     v = (1 - beta) g + beta s;  s <- (1 - beta) mean_S grad F_i(x) + beta s, full local gradients at the server's
     model.  This is the averaged form; the form g + beta s differs by the factor 1 / (1 - beta) in the learning rate.
-    beta = 0 is FedAvg, bit for bit.
+    beta = 0 is FedAvg.
 
     beta: 0, 0.9 or 0.99 in the paper; default 0.9.  Raises ValueError unless 0 <= beta < 1.
     """
 
     beta: BelowOne = 0.9
-    across = "sums"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.beta:
-            self._reduce(MimeLite.direction)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "s": torch.zeros_like(x)}
@@ -56,7 +50,6 @@ class Mime(Method):
     """
 
     beta: BelowOne = 0.9
-    across = "sums"
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "s": torch.zeros_like(x)}
@@ -91,7 +84,6 @@ class STEM(Method):
     kappa: Positive | None = None
     w: Positive = 1.0
     c: NonNegative = 1.0
-    across = "sums"
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "d": torch.zeros_like(x)}

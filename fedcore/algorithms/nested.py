@@ -36,7 +36,6 @@ class FjORD(Submodel):
 
     distil: bool = True
     scaled = False
-    across = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,7 +110,6 @@ class DepthFL(Submodel):
     alpha: NonNegative = 0.1
     distil: bool = True
     ramp: Count = 300
-    across = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()

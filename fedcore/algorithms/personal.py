@@ -32,7 +32,6 @@ class FedBN(Method):
     """
 
     client_state = ("bn_i",)
-    across = "sums"
 
     def on(self, fed: Any) -> Any:
         """The federation itself; a UserWarning where its model has no batch norm to keep."""
@@ -100,7 +99,6 @@ class FedALA(Method):
     lr: NonNegative = 1.0
     clip: bool = True
     client_state = ("theta_i", "W_i")
-    across = "sums"
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"theta_i": x, "W_i": torch.ones_like(x)}

@@ -15,17 +15,12 @@ from .method import Cost, Gradient, Method, Round
 class FedProx(Method):
     """Local SGD on F_i(y) + mu/2 ||y - x||^2 (Li et al. 2020).
 
-    v = g + mu (y - x).  mu = 0 is FedAvg, bit for bit.
+    v = g + mu (y - x).  mu = 0 is FedAvg.
 
     mu: the default 0.01 is the value of FedBN's digit experiments; tune it.  Raises ValueError for mu < 0.
     """
 
     mu: NonNegative = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.mu:
-            self._reduce(FedProx.direction)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         return G(y) + self.mu * (y - r.x)
@@ -39,17 +34,11 @@ class FedUp(Method):
     0).  Algorithm 1 of the source leaves F_i out of its line 5; eq. 6 is what is meant.
 
     alpha: each local step moves by alpha (x - x_prev), so alpha K is a momentum coefficient: keep alpha K below 1.
-    The source prints no value; the default 0.05 suits K = 10.  alpha = 0 is FedAvg, bit for bit.  A client of the
+    The source prints no value; the default 0.05 suits K = 10.  alpha = 0 is FedAvg.  A client of the
     last cohort already has x_prev; any other downloads 2 d.  Raises ValueError for alpha < 0.
     """
 
     alpha: NonNegative = 0.05
-    across = "sums"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.alpha:
-            self._reduce(FedUp.direction)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "x_prev": x}
@@ -61,7 +50,7 @@ class FedUp(Method):
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "x_prev": r.x}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost.of(layout, down=2 if self.alpha else 1, note="a client of the last cohort has x_prev: d down")
+        return Cost.of(layout, down=2, note="a client of the last cohort has x_prev: d down")
 
 
 @dataclass(frozen=True)
@@ -78,7 +67,6 @@ class FedSplit(Method):
     s: Positive = 1.0
     client_state = ("z_i",)
     full_participation = True
-    across = "sums"
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
         return {"z_i": x}

@@ -20,7 +20,6 @@ class Adaptive(Method):
 
     beta1: BelowOne
     tau: Positive
-    across = "sums"
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "m_t": torch.zeros_like(x), "v_t": torch.full_like(x, self.tau**2)}
@@ -103,8 +102,6 @@ class FedNova(Method):
     Equal K_i make it FedAvg.  p_i are the run's `weighting`; the paper has p_i = N_i / N ("samples").
     """
 
-    across = "sums"
-
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         rho = r.momentum
         a = (r.K - rho * (1 - rho**r.K) / (1 - rho)) / (1 - rho)
@@ -133,7 +130,6 @@ class FedExP(Method):
     """
 
     eps: Positive = 1e-3
-    across = "sums"
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "x_prev": x}

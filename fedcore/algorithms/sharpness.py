@@ -23,21 +23,16 @@ def ascent(g: Tensor, rho: float) -> Tensor:
 class FedSAM(Method):
     """Sharpness-aware local steps (Qu et al. 2022; Caldarola et al. 2022): v = g(y + rho g / ||g||), one mini-batch.
 
-    rho = 0 is FedAvg, bit for bit.  rho: 0.1 as in FL-Simulator.  Raises ValueError for rho < 0.
+    rho = 0 is FedAvg.  rho: 0.1 as in FL-Simulator.  Raises ValueError for rho < 0.
     """
 
     rho: NonNegative = 0.1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.rho:
-            self._reduce(FedSAM.direction)
-
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        return G(y + ascent(G(y), self.rho)) if self.rho else G(y)
+        return G(y + ascent(G(y), self.rho))
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        return Cost.of(layout, gradients=2 if self.rho else 1)
+        return Cost.of(layout, gradients=2)
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,6 @@ class FedSMOO(Method):
     alpha: Positive = 0.1
     rho: NonNegative = 0.1
     client_state = ("h_i", "mu_i")
-    across = "sums"
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "h": torch.zeros_like(x), "s": torch.zeros_like(x)}

@@ -53,13 +53,10 @@ class Submodel(Method):
     training: Annotated[str, OneOf(("compact", "masked"))] = "compact"
     aligned = True
     scaled = True
-    across = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "capacities", _capacities(self.capacities))
-        if self.training == "compact":
-            self._reduce(Submodel.direction)
 
     @property
     def smallest(self) -> float:
@@ -113,6 +110,10 @@ class Submodel(Method):
 
     def broadcast(self, r: Round) -> Tensor:
         return r.x if self.training == "compact" else r.x * r.kept
+
+    @property
+    def takes_gradients(self) -> bool:
+        return self.training == "compact" and type(self).direction is Submodel.direction
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         return G(y) if self.training == "compact" else r.kept * G(y)
@@ -246,7 +247,6 @@ class FedGSE(Submodel):
     similar: Count = 128
     scoring: str = "public-code"
     client_state = ("last",)
-    across = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,7 +28,6 @@ class SCAFFOLD(Method):
 
     option: Annotated[str, OneOf(("I", "II"))] = "II"
     client_state = ("c_i",)
-    across = "sums"
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "c": torch.zeros_like(x)}
@@ -63,7 +62,6 @@ class FedDyn(Method):
 
     alpha: Positive = 0.01
     client_state = ("h_i",)
-    across = "sums"
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "h": torch.zeros_like(x)}
@@ -89,7 +87,6 @@ class FedDC(Method):
 
     alpha: NonNegative = 0.01
     client_state = ("h_i", "c_i")
-    across = "sums"
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "h": torch.zeros_like(x), "c": torch.zeros_like(x)}
@@ -120,7 +117,6 @@ class FedPVR(Method):
 
     layers: tuple[str, ...] | str | None = None
     client_state = ("c_i",)
-    across = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,8 +127,6 @@ class FedPVR(Method):
             raise TypeError(
                 f"layers={checks.brief(self.layers)}; use names of parameters or their beginnings, 'all', () or None"
             )
-        if self.layers == ():
-            self._reduce(FedPVR.direction)
 
     def start(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x, "c": torch.zeros_like(x)}
