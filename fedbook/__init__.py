@@ -12,9 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .results.cells import Cell, CorruptResult, Result, load, run_cell
+    from .documents.definitions import Cell, Table, get, printed, tables
+    from .results.cells import CorruptResult, Result, load, run_cell
     from .results.provenance import UncommittedCode
-    from .results.table import Table, get, printed, tables
     from .show import curves, summary
 
 _MODULES = {  # that `fedcore.experiments`, the old name of this package, had as attributes
@@ -22,9 +22,9 @@ _MODULES = {  # that `fedcore.experiments`, the old name of this package, had as
     "protocol": "documents", "provenance": "results", "table": "results",
 }  # fmt: skip
 _PLACES = {  # imported when they are first asked for, so that a picture does not load the batches
-    "results.cells": ("Cell", "CorruptResult", "Result", "load", "run_cell"),
+    "documents.definitions": ("Cell", "Table", "get", "printed", "tables"),
+    "results.cells": ("CorruptResult", "Result", "load", "run_cell"),
     "results.provenance": ("UncommittedCode",),
-    "results.table": ("Table", "get", "printed", "tables"),
     "show": ("curves", "summary"),
 }
 _NAMES = {name: place for place, names in _PLACES.items() for name in names}

@@ -31,10 +31,11 @@ from fedcore.support.extras import needs
 from fedcore.support.progress import say, streams
 
 from . import template
-from .results import batch, estimate, provenance, table
+from .documents import definitions
+from .documents.definitions import PROFILES, Cell, Table, get, printed, tables
+from .results import batch, estimate, provenance
 from .results.batch import Place
-from .results.cells import Cell, CorruptResult, Result, confirm, is_running, load, run_cell
-from .results.table import PROFILES, Table, get, printed, tables
+from .results.cells import CorruptResult, Result, confirm, is_running, load, run_cell
 from .show import curves, export, summary
 
 __all__ = [
@@ -68,7 +69,7 @@ def _main(given: argparse.Namespace) -> int:
     root = root / "uncommitted" if given.uncommitted else root
     seeds = list(range(given.seeds)) if given.seeds else None
     if given.definitions:
-        table.add(given.definitions)
+        definitions.add(given.definitions)
     if given.names[0] != "report" and (given.format or given.output or given.plot):
         raise ValueError("--format, --output and --plot belong to `report`; run tables without them")
     if given.output and not given.format:

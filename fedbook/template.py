@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from string import Template
 
-from .results.table import tables
+from .documents.definitions import tables
 from .studies import user_files
 
 _PROFILES = {

@@ -53,7 +53,7 @@ MOVED = {
     "experiments.speed": "fedbook.studies.speed",
     "experiments.stored": "fedbook.results.page_cache",
     "experiments.studies": "fedbook.studies",
-    "experiments.table": "fedbook.results.table",
+    "experiments.table": "fedbook.documents.definitions",
     "experiments.template": "fedbook.template",
     "experiments.tracing": "fedbook.results.tracing",
     "experiments.training": "fedbook.studies.training",

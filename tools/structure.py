@@ -146,7 +146,7 @@ def draw(package: str = "fedcore") -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Print the structure; 1 where a part grew or parts of the simulator import each other in a cycle."""
+    """Print the structure; 1 where a part grew or parts import each other in a cycle."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", action="store_true", help="draw book/assets/structure.svg")
     parser.add_argument("--accept", action="store_true", help="allow today's lines")
@@ -165,7 +165,7 @@ def main(words: list[str] | None = None) -> int:
         accept()
     more = grown()
     print(*(f"{line}\n" for line in more), sep="", end="")
-    return int(bool(more or cycles(imports("fedcore"))))
+    return int(bool(more or any(cycles(imports(package)) for package in PACKAGES)))
 
 
 if __name__ == "__main__":

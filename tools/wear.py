@@ -177,7 +177,7 @@ def run(case: dict[str, Any], folder: Path, rng: random.Random, count: collectio
 
 def drawn_batch(rng: random.Random) -> dict[str, Any]:
     """A batch of cells with two seeds each."""
-    from fedbook.results.table import PROFILES
+    from fedbook.documents.definitions import PROFILES
 
     methods = rng.sample(["FedAvg", "SCAFFOLD", "FedUp", "Mime", "FedProx", "FedDyn", "STEM", "FedAdam"], 3)
     federation = {"source": "digits", "clients": 10, "partition": ["Dirichlet", {"q": 0.3}], "model": "logistic"}
@@ -263,7 +263,7 @@ def batch(case: dict[str, Any], folder: Path, rng: random.Random, count: collect
     def start(at: Path) -> Any:
         return Command(case, at) if case["how"] == "notebooks" else SERVER.Process(target=command, args=(case, at))
 
-    from fedbook.results.table import PROFILES
+    from fedbook.documents.definitions import PROFILES
 
     alone, worn, members = folder / "alone", folder / "worn", 1 if case["how"] == "plain" else 2
     for at in (alone, worn):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..results.cells import Cell
+from .definitions import Cell
 
 MLP = ["mlp", {"hidden": [64]}]
 LRS = [0.02, 0.05, 0.1, 0.2, 0.5]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..results.cells import Cell
-from ..results.table import Table, printed
-from ..verdicts.claims import Claim, Question
+from .definitions import Cell, Claim, Question, Table, printed
 from .protocol import METHODS, MLP, Row, searched_cells, simulation
 
 # the paper profile: arguments that the source does not print, as the authors of each method chose them

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ..results.cells import Cell
-from ..results.table import Table
-from ..verdicts.claims import Claim, Question
+from .definitions import Cell, Claim, Question, Table
 from .protocol import METHODS, search
 from .s000_fedup import COLUMNS4, table4
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..results.cells import Cell
-from ..results.table import Table, printed
-from ..verdicts.claims import Claim, Question
+from .definitions import Cell, Claim, Question, Table, printed
 from .protocol import MLP, search
 
 GOSSIP = {

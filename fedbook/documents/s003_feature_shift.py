@@ -9,9 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from ..results.cells import Cell
-from ..results.table import Table
-from ..verdicts.claims import Claim, Question
+from .definitions import Cell, Claim, Question, Table
 from .protocol import search
 
 FIVE = ("MNIST", "MNIST-M", "SVHN", "SynthDigits", "USPS")

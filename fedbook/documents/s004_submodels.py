@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..results.cells import Cell
-from ..results.table import Table, printed
-from ..verdicts.claims import Claim, Question
+from .definitions import Cell, Claim, Question, Table, printed
 from .protocol import search
 
 LOW_QUALITY, HIGH_QUALITY = (0.99, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)

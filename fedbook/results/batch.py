@@ -16,10 +16,10 @@ from fedcore import distributed
 from fedcore.storage.checkpoint import atomic
 from fedcore.support.progress import Bar
 
+from ..documents.definitions import Cell, slug, tables
 from . import provenance
-from .cells import Cell, CorruptResult, Result, identity, load, run_cell, sweep_checkpoints
+from .cells import CorruptResult, Result, identity, load, run_cell, sweep_checkpoints
 from .notebooks import NotebookFailed, execute
-from .table import slug, tables
 
 NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
 RETRIES = 2  # of a cell whose worker died

@@ -50,30 +50,6 @@ class CorruptResult(ValueError):
     """A result file that is damaged: not the JSON that was written, or not of the form that a cell writes."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One entry of a table: `name` (unique in its table), `spec`, and where the source prints its value.
-
-    row, column: where it stands in our table.  source: the value that the document prints (None where it prints none).
-    seeds: how many reporting seeds it has when it is complete.
-    """
-
-    name: str
-    spec: Mapping[str, Any]
-    row: str = ""
-    column: str = ""
-    source: float | None = None
-    seeds: int = 3
-
-    def reporting(self, seeds: Sequence[int] | None = None) -> list[int]:
-        """The reporting seeds: the cell's own, from 0 on, unless others are asked for."""
-        return list(range(self.seeds) if seeds is None else seeds)
-
-    def at(self, folder: str | os.PathLike) -> Cell:
-        """The cell with files of the user ("file.py:Name") as seen from a folder, by absolute paths."""
-        return replace(self, spec=user_files.absolute(self.spec, folder))
-
-
 @dataclass
 class Result:
     """What is known of a cell: `runs`, seed -> {final, history, seconds, ...}, and the setting that tuning chose.

@@ -13,9 +13,9 @@ from typing import Any
 from fedcore.storage import archives, sources
 from fedcore.storage.checkpoint import atomic
 
+from ..documents.definitions import PROFILES
 from . import provenance
 from .batch import results
-from .table import PROFILES
 
 
 def computed(

@@ -36,7 +36,7 @@ from ..studies import user_files
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUES = sources.CATALOGUES | {"fedbook.studies"}  # the specification says which entry is used
 WITHOUT_RESULTS = sources.WITHOUT_RESULTS | {  # they draw, print or keep what was computed, or write specifications
-    "fedbook.pages", "fedbook.reproduce", "fedbook.show", "fedbook.documents.citations", "fedbook.documents.protocol",
+    "fedbook.pages", "fedbook.reproduce", "fedbook.show", "fedbook.documents.*",
     "fedbook.pictures.*", "fedbook.results.*", "fedbook.show.*",
 }  # fmt: skip
 FILES = sources.read("fedcore", "fedbook")

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import pages
+from ..documents.definitions import PROFILES, Claim, Table, documents, get, tables
 from ..pictures import plots
 from ..pictures.styles import looks
 from ..results.batch import Place, results
 from ..results.cells import Result
-from ..results.table import PROFILES, Table, documents, get, tables
 from ..verdicts import judge, overview
-from ..verdicts.claims import Claim, Judgement, chapter, confidence, every, judged, ours, printed_gaps, strongest
+from ..verdicts.claims import Judgement, chapter, confidence, every, judged, ours, printed_gaps, strongest
 from ..verdicts.claims import matrix as claim_lines
 from ..verdicts.claims import summary as claims_ended
 from ..verdicts.findings import DOCUMENTS

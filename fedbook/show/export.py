@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import show
+from ..documents.definitions import PROFILES, Table, get, tables
 from ..results.batch import Place
-from ..results.table import PROFILES, Table, get, tables
 from ..verdicts import overview
 
 PICTURES = (".png", ".svg", ".pdf")

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..documents.definitions import PROFILES, Claim, Question, Table, documents, get
 from ..results.batch import Place
-from ..results.table import PROFILES, Table, documents, get
 from . import judge
-from .judge import BETTER, Answer
+from .judge import Answer
 from .overview import answered, stored_cells
 
-Question = tuple[str, str, str]  # row, the row that it is compared with, column
 # where the book discusses a claim: the chapter for the first of these that its name starts with
 CHAPTERS = {
     "fedavg-mean": "drift", "fedavg": "heterogeneity", "fedprox": "proximal", "fedup-momentum": "server",
@@ -28,29 +27,6 @@ CHAPTERS = {
     "shift-start": "personal", "shift-converges": "personal", "shift": "feature_shift",
     "fedgse": "fedgse", "": "feddse",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One statement of a document.
-
-    name: short, unique.  place: where the document says it.  text: what it says, in our words.  printed: the evidence
-    that it gives.  table, questions: the table that decides it, and in each profile the comparisons.  expected,
-    margin: as `judge.verdict` and `judge.decide` have them.  settled: `(verdict, reason, test)` where no run is needed.
-    own: a question of this book that the document does not answer; it has a verdict and is not counted as a claim.
-    """
-
-    name: str
-    document: str
-    place: str
-    text: str
-    printed: str
-    table: str = ""
-    questions: Mapping[str, Sequence[Question]] = field(default_factory=dict)
-    expected: str = BETTER
-    margin: float | None = None
-    settled: tuple[str, str, str] | None = None
-    own: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ..documents.definitions import PROFILES, Cell, Table, tables
 from ..pages import half_width
 from ..results import form
 from ..results.batch import Place, standing
-from ..results.cells import Cell, CorruptResult, Result
-from ..results.table import PROFILES, Table, tables
+from ..results.cells import CorruptResult, Result
 from ..studies.tuning import lower_is_better
 from . import judge
 from .judge import Answer

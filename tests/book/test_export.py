@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from fedbook import Cell, reproduce, show
+from fedbook.documents import definitions
 from fedbook.results import cells, provenance
-from fedbook.results import table as definitions
 from fedbook.results.batch import Place
 from fedbook.show import export
 

@@ -5,9 +5,9 @@ import re
 import pytest
 
 import fedcore as fc
+from fedbook.documents import definitions as table
 from fedbook.live import playground
 from fedbook.pictures import plots, styles, widgets
-from fedbook.results import table
 from tools import book, cards
 
 PAGES = [False, True]

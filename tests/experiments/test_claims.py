@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fedbook import Cell, show
+from fedbook.documents import definitions
+from fedbook.documents.definitions import Claim
 from fedbook.pictures import svg
 from fedbook.results import batch, cells
-from fedbook.results import table as definitions
 from fedbook.results.cells import identity
 from fedbook.verdicts import claims, judge
-from fedbook.verdicts.claims import Claim
 from tools import book
 
 CLAIM = Claim(

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from fedbook import reproduce
+from fedbook.documents import definitions
 from fedbook.results import batch, cells
-from fedbook.results import table as definitions
 from fedbook.results.batch import Place
 from fedbook.results.provenance import SOURCES, Sources, roots
 from fedbook.studies import user_files
@@ -108,7 +108,7 @@ def test_a_worker_with_another_current_folder_is_handed_absolute_paths(folder, m
     place = Place(folder / "results", "quick", "trial")
     seen = []
     monkeypatch.setattr(batch, "one", lambda place, cell, **more: seen.append(cell.spec["method"][0]))
-    batch.run(place, [cells.Cell("half", SPEC)], [0], notebooks=False, progress=False)
+    batch.run(place, [definitions.Cell("half", SPEC)], [0], notebooks=False, progress=False)
     assert seen == [f"{folder / 'parts' / 'user.py'}:FedHalf"]
 
 
@@ -163,7 +163,9 @@ def test_a_file_beside_it_that_it_imports_counts_and_so_does_what_it_takes_from_
 
 
 def test_results_stand_when_the_project_moves(folder):
-    before = definitions._placed(reproduce.Table("t", "", "", lambda p: [cells.Cell("c", SPEC)], {"quick": ""}), folder)
+    before = definitions._placed(
+        reproduce.Table("t", "", "", lambda p: [reproduce.Cell("c", SPEC)], {"quick": ""}), folder
+    )
     cell = before.cells("quick")[0]
     moved = json.loads(json.dumps(cell.spec).replace("parts", "moved"))
     os.rename(folder / "parts", folder / "moved")

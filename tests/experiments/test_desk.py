@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbook.results.table import tables
+from fedbook.documents.definitions import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 

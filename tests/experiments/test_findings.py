@@ -16,8 +16,8 @@ from torch import nn
 
 import fedcore as fc
 from fedbook import pages
-from fedbook.results import table as table_definitions
-from fedbook.results.table import printed_table
+from fedbook.documents import definitions as table_definitions
+from fedbook.documents.definitions import printed_table
 from fedbook.verdicts.findings import (  # fmt: skip
     DEPARTURES,
     DOCUMENTS,

@@ -349,7 +349,7 @@ def test_what_earlier_versions_listed_as_of_one_trace_is_read_as_one(tmp_path, c
 
 
 def test_a_cell_whose_process_ended_before_its_trace_gets_it_from_the_next_batch(tmp_path, monkeypatch):
-    place, cell, take = batch.Place(tmp_path, "quick", "t"), cells.Cell("c", TUNED, seeds=2), cells._trace
+    place, cell, take = batch.Place(tmp_path, "quick", "t"), fedbook.Cell("c", TUNED, seeds=2), cells._trace
     file = place.file(cell)
     file.parent.mkdir(parents=True)
     monkeypatch.setattr(cells, "_trace", lambda *_: 1 / 0)

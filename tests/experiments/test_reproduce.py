@@ -22,8 +22,8 @@ import torch
 from helpers import SPEC, environment
 
 from fedbook import Cell, reproduce, show, studies
+from fedbook.documents import definitions
 from fedbook.results import batch, cells, estimate
-from fedbook.results import table as definitions
 from fedbook.results.batch import Place, slug
 from fedbook.results.cells import identity
 from fedbook.results.notebooks import NotebookFailed

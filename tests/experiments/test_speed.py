@@ -7,12 +7,12 @@ import pytest
 
 import fedcore as fc
 from fedbook import Cell, show
+from fedbook.documents import definitions
+from fedbook.documents.definitions import Claim
 from fedbook.results import batch, cells
-from fedbook.results import table as definitions
 from fedbook.results.cells import identity
 from fedbook.studies import speed
 from fedbook.verdicts import claims, overview
-from fedbook.verdicts.claims import Claim
 
 SPEC = {
     "study": "rounds", "better": "lower", "target": 70.0, "method": ["FedAvg", {}],

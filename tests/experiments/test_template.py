@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedbook import reproduce
-from fedbook.documents import protocol
+from fedbook.documents import definitions, protocol
 from fedbook.documents.protocol import BASELINES
 from fedbook.results import cells
-from fedbook.results import table as definitions
 from fedcore import algorithms
 
 

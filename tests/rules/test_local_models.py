@@ -9,13 +9,13 @@ import torch
 
 import fedcore as fc
 from fedbook import Cell, show
+from fedbook.documents import definitions
 from fedbook.documents import s002_dfedgam as document
+from fedbook.documents.definitions import Claim
 from fedbook.results import batch, cells
-from fedbook.results import table as definitions
 from fedbook.results.cells import identity
 from fedbook.studies import local_models
 from fedbook.verdicts import claims, overview
-from fedbook.verdicts.claims import Claim
 
 APART = ["Matrix", {"W": np.eye(4).tolist(), "connected": False}]
 SPEC = {

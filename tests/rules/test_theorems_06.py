@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedbook.results.table import PRINTED
+from fedbook.documents.definitions import PRINTED
 from fedcore.probes import gradient_of
 
 TABLE = PRINTED / "seed002_table1.csv"

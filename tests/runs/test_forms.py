@@ -7,8 +7,8 @@ import base64
 import pytest
 
 from fedbook import Cell, reproduce
+from fedbook.documents import definitions
 from fedbook.results import cells, provenance
-from fedbook.results import table as definitions
 from fedbook.results.batch import Place
 from fedbook.verdicts import overview
 from fedcore.storage import archives
@@ -116,11 +116,11 @@ def test_a_file_of_another_form_is_damaged_by_name_and_ends_nothing(odd, place, 
 
 
 CELLS = {
-    "row": ({"row": None}, "has row=None; use a text"),
-    "column": ({"column": 3}, "has column=3; use a text"),
-    "source": ({"source": "71.2"}, "has source='71.2'; use the number that the source prints, or None"),
-    "seeds": ({"seeds": "ab"}, "has seeds='ab'; use how many seeds"),
-    "no seeds": ({"seeds": 0}, "has seeds=0; use how many seeds"),
+    "row": ({"row": None}, "row=None; use a text"),
+    "column": ({"column": 3}, "column=3; use a text"),
+    "source": ({"source": "71.2"}, "source='71.2' is not a number"),
+    "seeds": ({"seeds": "ab"}, "seeds='ab' is not an integer"),
+    "no seeds": ({"seeds": 0}, "seeds=0 is out of range; use seeds>=1"),
     "study": ({"spec": {"study": []}}, r"study=\[\]; use the name of a study"),
     "no source": ({"spec": {**SPEC, "federation": {"source": None}}}, "source=None; use"),
     "a list": ({"spec": {**SPEC, "federation": {"source": []}}}, r"source=\[\]; use"),

@@ -24,7 +24,7 @@ PROGRAMS = sorted((Path(__file__).parents[1] / "programs").glob("*.py"))
 EACH = """
 import json, os, pathlib, runpy, sys, traceback
 import fedcore
-from fedbook.results import table
+from fedbook.documents import definitions as table
 said = {"fedcore": fedcore.__file__}
 for program in map(pathlib.Path, sys.argv[1:]):
     os.chdir(program.parent)

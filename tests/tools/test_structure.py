@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tools import structure
 
 LAZY = ("__init__.py", "_moved.py", "reproduce.py", "history.py", "federation.py")  # import the book when asked to
@@ -14,8 +16,12 @@ def test_no_part_has_more_lines_of_code_than_it_is_allowed():
     assert not grown, "; ".join(grown) + ": make it smaller, or accept it by python tools/structure.py --accept"
 
 
-def test_the_simulator_has_no_cycle_of_imports_and_imports_nothing_of_the_book():
-    assert structure.cycles(structure.imports("fedcore")) == []
+@pytest.mark.parametrize("package", structure.PACKAGES)
+def test_no_parts_of_a_package_import_each_other_in_a_cycle(package):
+    assert structure.cycles(structure.imports(package)) == []
+
+
+def test_the_simulator_imports_nothing_of_the_book():
     for file in (structure.ROOT / "fedcore").rglob("*.py"):
         assert file.name in LAZY or not re.search(r"^\s*(import|from) fedbook", file.read_text("utf-8"), re.M), file
 

@@ -1,4 +1,4 @@
-"""Tables and figures: what each is, its cells in every profile, and what the source leaves open."""
+"""What documents are described by: tables and figures, their cells in every profile, claims, and printed numbers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,44 @@ import pkgutil
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
+from fedcore.support import checks
 from fedcore.support.checks import brief
 
 from ..studies import specification, user_files
-from . import form
-from .cells import Cell
 
-PRINTED = Path(__file__).parents[1] / "documents" / "printed"  # every number that the documents print
+PRINTED = Path(__file__).with_name("printed")  # every number that the documents print
 PROFILES = ("quick", "desk", "paper")
+Question = tuple[str, str, str]  # row, the row that it is compared with, column
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table: `name` (unique in its table), `spec`, and where the source prints its value.
+
+    row, column: where it stands in our table.  source: the value that the document prints (None where it prints none).
+    seeds: how many reporting seeds it has when it is complete.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    row: checks.Text = ""
+    column: checks.Text = ""
+    source: Annotated[float, checks.Within(-1e300, 1e300)] | None = None
+    seeds: checks.Count = 3
+
+    def reporting(self, seeds: Sequence[int] | None = None) -> list[int]:
+        """The reporting seeds: the cell's own, from 0 on, unless others are asked for."""
+        return list(range(self.seeds) if seeds is None else seeds)
+
+    def at(self, folder: str | os.PathLike) -> Cell:
+        """The cell with files of the user ("file.py:Name") as seen from a folder, by absolute paths."""
+        return replace(self, spec=user_files.absolute(self.spec, folder))
 
 
 @dataclass(frozen=True)
@@ -83,14 +107,10 @@ class Table:
         for cell in cells:
             if not isinstance(cell, Cell) or not isinstance(cell.name, str) or not isinstance(cell.spec, Mapping):
                 raise ValueError(f"table {self.name} gives {brief(cell)}; use Cell(name, specification)")
-            for name, (test, wanted) in _OF_A_CELL.items():
-                if not test(value := getattr(cell, name)):
-                    raise ValueError(
-                        f"table {self.name}: the cell {cell.name!r} has {name}={brief(value)}; use {wanted}"
-                    )
             try:
+                checks.fields(cell)
                 specification.form(cell.spec)
-            except ValueError as e:
+            except (TypeError, ValueError) as e:
                 raise ValueError(f"table {self.name}: the cell {cell.name!r}: {e}") from e
             file = slug(cell.name).casefold()
             if not file or len(file.encode()) > 200:
@@ -106,12 +126,27 @@ class Table:
         return cells
 
 
-_OF_A_CELL = {
-    "row": (form.text, "a text"),
-    "column": (form.text, "a text"),
-    "source": (form.none_or(form.number), "the number that the source prints, or None"),
-    "seeds": (lambda value: form.count(value) and value > 0, "how many seeds, from 1 on"),
-}
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a document.
+
+    name: short, unique.  place: where the document says it.  text: what it says, in our words.  printed: the evidence
+    that it gives.  table, questions: the table that decides it, and in each profile the comparisons.  expected,
+    margin: as `judge.verdict` and `judge.decide` have them.  settled: `(verdict, reason, test)` where no run is needed.
+    own: a question of this book that the document does not answer; it has a verdict and is not counted as a claim.
+    """
+
+    name: str
+    document: str
+    place: str
+    text: str
+    printed: str
+    table: str = ""
+    questions: Mapping[str, Sequence[Question]] = field(default_factory=dict)
+    expected: str = "better"
+    margin: float | None = None
+    settled: tuple[str, str, str] | None = None
+    own: bool = False
 
 
 def slug(name: str) -> str:
@@ -134,10 +169,8 @@ def tables() -> dict[str, Table]:
 @cache
 def documents() -> tuple[ModuleType, ...]:
     """The modules of the folder `documents`, one for each source document."""
-    from .. import documents as folder
-
-    names = sorted(m.name for m in pkgutil.iter_modules(folder.__path__) if re.match(r"s\d", m.name))
-    return tuple(importlib.import_module(f"{folder.__name__}.{name}") for name in names)
+    names = sorted(m.name for m in pkgutil.iter_modules([Path(__file__).parent]) if re.match(r"s\d", m.name))
+    return tuple(importlib.import_module(f"{__package__}.{name}") for name in names)
 
 
 def add(file: str | os.PathLike) -> None:
