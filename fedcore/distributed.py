@@ -42,7 +42,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .support import checks
+from .support import checks, devices
 from .support.progress import say
 
 
@@ -181,9 +181,9 @@ def world() -> World:
         return ALONE
     if dist.is_torchelastic_launched():
         _end_with(os.getppid())
-    if _launched() and not dist.is_initialized():
+    if devices.launched() and not dist.is_initialized():
         if torch.cuda.is_available():
-            torch.cuda.set_device(device())
+            torch.cuda.set_device(devices.default())
         try:
             dist.init_process_group("gloo", timeout=patience())
         except RuntimeError as e:
@@ -252,14 +252,3 @@ def _part() -> None:
     _world.root = _world.host = _world.gpu = None
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def device() -> str:
-    """The default device: CUDA where there is one, under torchrun a GPU of the process's own."""
-    if not torch.cuda.is_available():
-        return "cpu"
-    return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}" if _launched() else "cuda"
-
-
-def _launched() -> bool:
-    return dist.is_available() and dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1

@@ -16,9 +16,7 @@ from .algorithms.method import AGGREGATE, BROADCAST, DIRECTION, Method, Round
 from .engine import OneSample
 from .engine.descent import clipped
 from .engine.undisturbed import as_usual
-from .objective.federation import Federation
-from .objective.protocol import Objective
-from .objective.quadratic import Quadratic
+from .objective.base import Objective
 from .rows.place import Place
 from .rows.state import Drawn, State
 from .settings import Settings, alone, check_batches, check_method
@@ -56,21 +54,20 @@ def start(method: Method, fed: Objective) -> State:
     return Place(method, on(method, fed)).start()
 
 
-FEDERATIONS = (Federation, Quadratic)
 SETTINGS = frozenset(f.name for f in fields(Settings))
 
 
 def check_both(method: Method, fed: Objective) -> None:
     """Raise TypeError unless `method` is a method and `fed` a federation."""
     check_method(method)
-    if not isinstance(fed, FEDERATIONS):
+    if not isinstance(fed, Objective):
         raise TypeError(f"fed={type(fed).__name__}; make one with fc.federation(...) or fc.quadratic(A, b)")
 
 
 def on(method: Method, fed: Objective) -> Objective:
     """The federation in the form that the method needs; raises TypeError as `check_both` does."""
     check_both(method, fed)
-    return contract.on(method, fed, FEDERATIONS)
+    return contract.on(method, fed, Objective)
 
 
 @checks.arguments

@@ -19,8 +19,8 @@ from .algorithms import contract
 from .algorithms.method import Method, Round
 from .engine.undisturbed import as_usual
 from .history import BY_CLIENT, Diverged, History, Row, over_clients
+from .objective.base import Objective
 from .objective.federation import Federation
-from .objective.protocol import Objective
 from .round import Seen, check_both, on, play
 from .rows.chunks import chunk_size
 from .rows.place import Place

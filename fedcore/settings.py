@@ -19,7 +19,7 @@ from .algorithms import contract
 from .algorithms.method import Method, Work
 from .data.arrays import as_array
 from .engine import OneSample
-from .objective.protocol import Objective
+from .objective.base import Objective
 from .support import checks
 from .support.checks import Within
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .engine.units import WHOLE, Axis, Neurons, kept
 from .models import MODELS, Heads, Layout, Scaler
+from .models.parts import stages
 from .support import checks
 
 
@@ -79,11 +80,6 @@ class Depth(checks.Named):
             if not name.startswith(("stages.", "heads.")) or int(name.split(".")[1]) < self.stages
         ]
         return torch.cat(ours)
-
-
-def stages(module: nn.Module) -> int:
-    """How many stages with heads a network has; 1 for one without heads."""
-    return len(module.heads) if isinstance(module, Heads) else 1
 
 
 def with_heads(net: nn.Module, classes: int) -> Heads:

@@ -23,8 +23,7 @@ from filelock import FileLock
 from . import listeners, rng, run
 from .data.arrays import as_array
 from .history import Diverged
-from .objective.protocol import Objective
-from .round import FEDERATIONS
+from .objective.base import Objective
 from .storage import archives
 from .storage.checkpoint import CheckpointError, atomic
 from .storage.identity import digest
@@ -37,7 +36,7 @@ ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
 OURS = {"seed": "seeds=", "checkpoint_dir": "folder=", "resume": "folder=", "progress": "progress="}
 LISTENERS = ("probes", "on_evaluate")  # they may write to what they refer to
 FEDERATION = checks.Kind(
-    lambda value: callable(value) or isinstance(value, FEDERATIONS), "a federation, or a function that makes one"
+    lambda value: callable(value) or isinstance(value, Objective), "a federation, or a function that makes one"
 )
 MOST = 10**6  # runs
 Failure = tuple[str, Exception]

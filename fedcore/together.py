@@ -9,14 +9,13 @@ from typing import Annotated, Any
 
 from . import listeners, run
 from .history import Diverged, History
-from .objective.protocol import Objective
-from .round import FEDERATIONS
+from .objective.base import Objective
 from .support import checks
 from .support.progress import Bar, shows
 
 AT_ONCE = Annotated[int, checks.Within(1, 10_000, hint="or None")]
 RUNS = checks.Kind(lambda runs: isinstance(runs, list | tuple), "a list of mappings, the arguments of each run")
-IS_FEDERATION = checks.Kind(lambda fed: isinstance(fed, FEDERATIONS), "a federation, from fc.federation or quadratic")
+IS_FEDERATION = checks.Kind(lambda fed: isinstance(fed, Objective), "a federation, from fc.federation or quadratic")
 
 
 @checks.arguments

@@ -23,6 +23,7 @@ from . import rng
 from .data.arrays import as_array
 from .storage.identity import digest, is_own
 from .support import checks, memory
+from .support.devices import available
 
 Lists = tuple[np.ndarray, np.ndarray]
 """Neighbours `[n, k]` and their weights `[n, k]`; a client stands in its own list, an index may stand there twice."""
@@ -308,8 +309,6 @@ def mixing(
     Raises ValueError where the topology has no graph on n clients, and for lists of your own that name other clients,
     that are not the same when they are asked for again, or that depend on the round without `varies = True`.
     """
-    from .objective.devices import available
-
     when = (seed, t) if topology.varies else (0, 0)
     known = _Known(digest(topology) if is_own(type(topology)) else topology, topology)
     at = (known, n, *when, available(device), dtype)

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 import fedcore as fc
 from fedcore import run
 from fedcore.engine import core
-from fedcore.objective import federation, making, quadratic
+from fedcore.objective import base, making, quadratic
 from fedcore.rows.host import Carrier
 from fedcore.support import memory
 
@@ -38,7 +38,7 @@ def pretended_gpu(free: float = 1e12) -> Iterator[None]:
     """Where tensors may say that they are on a GPU; `free`: bytes of memory that it has."""
     patches = [
         mock.patch.object(making, "available", _device),
-        mock.patch.object(federation, "available", _device),
+        mock.patch.object(base, "available", _device),
         mock.patch.object(quadratic, "available", _device),
         mock.patch.object(nn.Module, "to", _to),
         mock.patch.object(core.copy, "deepcopy", _copied),

@@ -17,7 +17,6 @@ import torch
 from fedcore import algorithms
 from fedcore.algorithms.method import Method
 from fedcore.history import Diverged, History
-from fedcore.objective.logistic import Logistic
 from fedcore.objective.quadratic import Quadratic
 from fedcore.run import Probe, simulate
 from fedcore.support import checks
@@ -25,6 +24,7 @@ from fedcore.topology import Complete, Graph, Ring, Topology
 
 from . import still
 from .base import Live, look
+from .logistic import Logistic
 
 METHODS = {
     "FedAvg": {}, "FedProx": {"mu": 0.5}, "SCAFFOLD": {}, "FedUp": {"alpha": 0.05}, "FedDyn": {"alpha": 0.3},

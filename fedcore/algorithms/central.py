@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..models import Layout
-from ..objective.pooled import pooled
 from .method import Cost, Method
 
 
@@ -24,7 +23,7 @@ class Central(Method):
     full_participation = True
 
     def on(self, fed: Any) -> Any:
-        return pooled(fed)
+        return fed.pooled()
 
     def cost(self, layout: Layout | None = None) -> Cost:
         return Cost.of(layout, down=0, up=0, note="all data go to one machine, once")

@@ -105,10 +105,10 @@ def personal(method: Method, state: Mapping[str, Tensor], layout: Any, shape: tu
     return X if X is None else _tensor(method, "personal", X, (shape,), state["x"], at=None)
 
 
-def on(method: Method, fed: Any, kinds: tuple[type, ...]) -> Any:
+def on(method: Method, fed: Any, kind: type) -> Any:
     """The federation as the method needs it."""
     found = method.on(fed)
-    if not isinstance(found, kinds):
+    if not isinstance(found, kind):
         raise _gave(method, "on", found, "the federation, fed or another")
     return found
 

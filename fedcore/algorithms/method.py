@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a method knows no data and no networks: these are the types
     from ..data.batches import Plan
     from ..engine.units import Neurons
     from ..models import Layout
-    from ..objective.protocol import Objective
+    from ..objective.base import Objective
 
 
 VERBS = ("prepare", "broadcast", "direction", "aggregate")

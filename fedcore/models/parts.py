@@ -71,6 +71,11 @@ class Heads(nn.Module):
         return out if self.training else out.mean(1)
 
 
+def stages(module: nn.Module) -> int:
+    """How many stages with heads a network has; 1 for one without heads."""
+    return len(module.heads) if isinstance(module, Heads) else 1
+
+
 class Projected(nn.Module):
     """`classifier(encoder(x))`, where the encoder ends in the representation that MOON contrasts."""
 

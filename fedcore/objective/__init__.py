@@ -1,5 +1,5 @@
 """Objectives: what n clients minimise, by networks on data (`network`) or as quadratics (`quadratic`)."""
 
-from .protocol import Objective
+from .base import Objective
 
 __all__ = ["Objective"]

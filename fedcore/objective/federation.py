@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import models, rng, submodels
+from .. import models, rng
 from ..data import batches
 from ..data.arrays import as_array
 from ..data.augment import CropFlip, Own, RandAugment
@@ -25,10 +25,10 @@ from ..data.partitions import Partition
 from ..data.sources import Source
 from ..engine import PATHS, PLAIN, Batch, CustomLoss, Engine, Loss, OneSample
 from ..engine.units import Neurons
-from ..models import Layout
+from ..models import Layout, parts
 from ..storage.identity import digest, last_computed, network
 from ..support import checks
-from .devices import available
+from .base import Objective
 from .targets import Metric, measured
 
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
@@ -38,13 +38,13 @@ CLIENT_CHUNK = 256  # samples of one client per pass, where its result must not 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Federation:
+class Federation(Objective):
     """n clients, each with a share of the data, whose objectives are the mean losses of one network on it.
 
     data: the clients' samples (`data.Clients`); the attributes `x [N, ...]`, `y [N]`, `index`, `sizes [n]`, `source`,
     `public`, `normalise` and `augment` are its own.  engine: computes losses and gradients (`engine.Engine`).
     x0 `[d]`: the initial server parameters.  metrics: of the user's, beside loss and accuracy.  Make one with
-    `fc.federation`; its methods are those of `objective.Objective`, and others for evaluation and for sub-models.
+    `fc.federation`.
 
     normalise: uint8 images are used as (x - mean) / std per channel, with the statistics of the whole training set
     ("pooled"), of each client's own training images before any augmentation ("client", also for float images), with
@@ -87,7 +87,7 @@ class Federation:
     @property
     def stages(self) -> int:
         """Heads of a network with heads, else 1."""
-        return submodels.stages(self.engine.module)
+        return parts.stages(self.engine.module)
 
     @property
     def classes(self) -> int:
@@ -175,12 +175,7 @@ class Federation:
 
     # --- the same federation, changed -------------------------------------------------------------------------------
 
-    @checks.arguments
-    def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Federation:
-        """The same federation on another device or with parameters of another type; self is left as it is."""
-        device, dtype = available(self.device if device is None else device), dtype or self.dtype
-        if device == self.device and dtype == self.dtype:
-            return self
+    def _moved(self, device: torch.device, dtype: torch.dtype) -> Federation:
         engine = self.engine.to(device, dtype)
         return replace(self, data=self.data.to(device, dtype), engine=engine, x0=self.x0.to(device, dtype))
 
@@ -264,6 +259,18 @@ class Federation:
         Raises ValueError where it was made without `validation=True`.
         """
         return replace(self, data=self.data.on_validation())
+
+    def pooled(self) -> Federation:
+        """One client with all data, in the order of the data set; self where there is one."""
+        if self.n == 1:
+            return self
+        d, source = self.data, replace(self.source, train_owner=None, test_owner=None)  # one client mixes all owners
+        one = Clients.of(
+            source, [np.sort(d.parts.rows)], normalise=d.normalise, augment=d.augment, seed=self.seed, device=d.device,
+            dtype=d.dtype,
+        )  # fmt: skip
+        statistics = one.statistics if d.normalise == "client" else d.statistics
+        return replace(self, data=replace(one, public=d.public, statistics=statistics))
 
     # --- batches and gradients --------------------------------------------------------------------------------------
 
@@ -628,14 +635,6 @@ class Federation:
         )
         return self._vector(name, x, (self.d,), hint)
 
-    def _vector(self, name: str, x: Any, wanted: tuple[int, ...], hint: str) -> Tensor:
-        """Parameters of any real type on any device, of NumPy too, as the model's."""
-        x = torch.as_tensor(as_array(x)) if isinstance(x, np.ndarray) and x.dtype.kind in "fiu" else x
-        checks.shape(name, x, wanted, hint)
-        if not isinstance(x, Tensor) or x.is_complex():
-            raise TypeError(f"{name} is {checks.brief(x)}; use a tensor or an array of real numbers, {hint}")
-        return x.detach().to(self.device, self.dtype)
-
     def label_counts(self) -> np.ndarray:
         """Samples per client and label, `[n, classes]`."""
         return self.data.label_counts
@@ -682,7 +681,3 @@ class Federation:
             **({"drop_last": True} if self.drop_last else {}),
             **({"own_test": digest(*d.kept[:2], d.kept[2].rows, d.kept[2].ends)} if d.kept is not None else {}),
         }
-
-    def fingerprint(self) -> str:
-        """A hash of what determines a run here: data, partition, model and initial parameters."""
-        return digest({k: v for k, v in self.identity().items() if k != "answers"})

@@ -28,7 +28,7 @@ from ..engine.trial import Trial, Unfit, computed, tried
 from ..engine.undisturbed import as_usual
 from ..storage.identity import is_own
 from ..support import checks
-from .devices import available, first_line, warn_of_bfloat16
+from ..support.devices import available, first_line, warn_of_bfloat16
 from .federation import Federation
 from .targets import Metric, checked_loss, checked_metrics, telling, warn_of_outputs
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data import batches
 from ..data.arrays import as_array
@@ -19,14 +18,16 @@ from ..engine.units import Neurons
 from ..models import Layout
 from ..storage.identity import digest
 from ..support import checks
-from .devices import available
+from ..support.devices import available
+from .base import Objective
 
 
-class Quadratic:
+class Quadratic(Objective):
     """n clients with F_i(x) = 0.5 (x - b_i)' A_i (x - b_i) and exact gradients A_i (x - b_i).
 
     `A [n, p, p]`, `b [n, p]`, `optimum [p]` = (sum A_i)^-1 sum A_i b_i.  `evaluate` gives `loss` = F(x) (mean over
-    clients) and `distance` = ||x - optimum||.  Its methods are those of `objective.Objective`.
+    clients) and `distance` = ||x - optimum||.  Noise on the gradients belongs into the `gradient` of a class of your
+    own, from which `gradient_and_losses` and `descend` are made; `full_gradient` then stays exact.
     """
 
     layout: Layout | None = None
@@ -38,22 +39,18 @@ class Quadratic:
         self.A, self.b, self.x0 = A, b, x0
         self.n, self.d = b.shape
         self.sizes, self.device, self.dtype = np.ones(self.n, int), b.device, b.dtype
-        self.optimum = torch.linalg.lstsq(A.mean(0), torch.einsum("npq,nq->p", A, b)[:, None] / self.n).solution[:, 0]
+        self.optimum = self._minimiser()
 
     def __repr__(self) -> str:
-        return f"Quadratic(clients={self.n}, d={self.d}, dtype={self.dtype}, device={self.device})"
+        return f"{type(self).__name__}(clients={self.n}, d={self.d}, dtype={self.dtype}, device={self.device})"
 
-    @checks.arguments
-    def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Quadratic:
-        """The same problem on another device or in another type, and all tensors of a class of the user's with it."""
-        device, dtype = available(self.device if device is None else device), dtype or self.dtype
-        if device == self.device and dtype == self.dtype:
-            return self
+    def _moved(self, device: torch.device, dtype: torch.dtype) -> Self:
+        """All tensors, of a class of the user's too."""
         moved = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(moved, name, value.to(device, dtype if value.is_floating_point() else value.dtype))
-        Quadratic.__init__(moved, moved.A, moved.b, moved.x0)
+        moved.device, moved.dtype, moved.optimum = moved.b.device, dtype, moved._minimiser()
         return moved
 
     def identity(self) -> dict[str, Any]:
@@ -61,9 +58,18 @@ class Quadratic:
         more = {k: v for k, v in vars(self).items() if k not in ("A", "b", "x0", "optimum", "device")}
         return {"A": digest(self.A), "b": digest(self.b), "x0": digest(self.x0), "class": digest(type(self), more)}
 
-    def fingerprint(self) -> str:
-        """A hash of what determines a run here."""
-        return digest(self.identity())
+    # The three functions that another problem of the same kind replaces.
+
+    def _gradients(self, i: Tensor, Y: Tensor, along: Tensor | None = None) -> Tensor:
+        return _times(self.A[i], Y - self.b[i] if along is None else along)
+
+    def _losses(self, i: Tensor, Y: Tensor) -> Tensor:
+        e = Y - self.b[i]
+        return 0.5 * (_times(self.A[i], e) * e).sum(1)
+
+    def _minimiser(self) -> Tensor:
+        linear = torch.einsum("npq,nq->p", self.A, self.b)[:, None] / len(self.b)
+        return torch.linalg.lstsq(self.A.mean(0), linear).solution[:, 0]
 
     # --- gradients --------------------------------------------------------------------------------------------------
 
@@ -90,16 +96,13 @@ class Quadratic:
         """
         if not loss.plain:
             raise ValueError("a quadratic has no logits and no representation; use a federation with a network")
-        i = plan.rows[: len(Y)]
-        return _times(self.A[i], Y - self.b[i] if along is None else along)
+        return self._gradients(plan.rows[: len(Y)], Y, along)
 
     def gradient_and_losses(
         self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """`gradient`, and F_i(y_i) `[a]`."""
-        i = plan.rows[: len(Y)]
-        e = Y - self.b[i]
-        return self.gradient(Y, plan, k, loss, along), 0.5 * (_times(self.A[i], e) * e).sum(1)
+        return self.gradient(Y, plan, k, loss, along), self._losses(plan.rows[: len(Y)], Y)
 
     def full_gradient(
         self, Y: Tensor, plan: Plan, k: int = -1, loss: Loss = PLAIN, along: Tensor | None = None
@@ -127,51 +130,59 @@ class Quadratic:
         """A quadratic has no activations."""
         return 0.0
 
-    def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
+    def _absent(self, *_: Any, **__: Any) -> NoReturn:
         """Raises ValueError."""
-        raise _no("logits")
+        raise ValueError(
+            "a quadratic has no network: no logits, labels, activations, sub-models, module; use a federation with a "
+            "network (fc.federation)"
+        )
 
-    def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Quadratic:
-        """Raises ValueError."""
-        raise _no("sub-models")
-
-    def owned(self, clients: np.ndarray) -> Tensor:
-        """Raises ValueError."""
-        raise _no("labels")
-
-    def activations(self, x: Tensor, clients: np.ndarray, budget: int | None = None, key: int = 0) -> list[Tensor]:
-        """Raises ValueError."""
-        raise _no("activations")
-
-    def module(self, params: Tensor, client: int | None = None) -> nn.Module:
-        """Raises ValueError."""
-        raise _no("module")
+    logits = shrink = owned = activations = module = _absent
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     def objective(self, x: Tensor) -> Tensor:
         """F(x) = (1/n) sum_i F_i(x); ValueError for an x of another length."""
-        e = self._vector(x) - self.b
+        e = self._flat(x) - self.b
         return 0.5 * (_times(self.A, e) * e).sum() / self.n
 
     def evaluate(self, x: Tensor) -> dict[str, Tensor]:
         """`loss` = F(x) and `distance` to the optimum."""
-        return {"loss": self.objective(x), "distance": (self._vector(x) - self.optimum).norm()}
+        return {"loss": self.objective(x), "distance": (self._flat(x) - self.optimum).norm()}
 
-    def _vector(self, x: Any) -> Tensor:
-        """A vector of any real type, of NumPy too, as this federation's."""
-        x = torch.as_tensor(as_array(x)) if isinstance(x, np.ndarray) and x.dtype.kind in "fiu" else x
-        checks.shape("x", x, (self.d,), f"a vector [d] of {self.d} numbers")
-        return x.to(self.device, self.dtype)
+    def pooled(self) -> Quadratic:
+        """One client whose objective is F; self where there is one.  ValueError for other problems than quadratics."""
+        if type(self)._gradients is not Quadratic._gradients:
+            raise ValueError(f"{type(self).__name__} clients are not pooled; use fc.quadratic, or fc.federation")
+        return self if self.n == 1 else Mean(self.A, self.b, self.x0)
+
+    def _flat(self, x: Any) -> Tensor:
+        return self._vector("x", x, (self.d,), f"a vector [d] of {self.d} numbers")
+
+
+class Mean(Quadratic):
+    """One client whose objective is the mean of n quadratics: its loss and its optimum are those of all of them."""
+
+    def __init__(self, A: Tensor, b: Tensor, x0: Tensor) -> None:
+        super().__init__(A, b, x0)
+        self.n, self.sizes = 1, np.ones(1, int)
+
+    def objective(self, x: Tensor) -> Tensor:
+        """F(x)."""
+        return super().objective(x) / len(self.b)
+
+    def _gradients(self, i: Tensor, Y: Tensor, along: Tensor | None = None) -> Tensor:
+        every = torch.arange(len(self.b), device=self.device)
+        along = None if along is None else along.expand_as(self.b)
+        return super()._gradients(every, Y.expand_as(self.b), along).mean(0, keepdim=True)
+
+    def _losses(self, i: Tensor, Y: Tensor) -> Tensor:
+        return self.objective(Y[0])[None]
 
 
 def _times(A: Tensor, v: Tensor) -> Tensor:
     """A_i v_i, `[a, p, p]` and `[a, p]` -> `[a, p]`."""
     return torch.bmm(A, v.unsqueeze(2)).squeeze(2)
-
-
-def _no(what: str) -> ValueError:
-    return ValueError(f"a quadratic has no {what}; use a federation with a network (fc.federation)")
 
 
 def _numbers(name: str, given: Any, device: torch.device | None, hint: str) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..engine import CustomLoss
 from ..support.checks import brief, warn
-from .devices import first_line
+from ..support.devices import first_line
 
 Metric = Callable[[Tensor, Tensor], Any]
 LOSS = "use a function (logits [B, C] or other outputs, targets [B, ...]) -> one loss per sample [B], or their mean"

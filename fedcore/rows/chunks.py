@@ -12,7 +12,7 @@ from torch import Tensor
 from ..algorithms.method import Method
 from ..data.batches import Plan
 from ..engine import PLAIN, Loss
-from ..objective.protocol import Objective
+from ..objective.base import Objective
 from ..settings import Settings
 from ..support import checks, memory
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..algorithms.method import Method
-from ..objective.protocol import Objective
+from ..objective.base import Objective
 from ..support import checks, memory
 
 

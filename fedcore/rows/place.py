@@ -20,7 +20,7 @@ from .. import distributed
 from ..algorithms import contract
 from ..algorithms.method import Cut, Method, Round
 from ..data.batches import Plan
-from ..objective.protocol import Objective
+from ..objective.base import Objective
 from ..settings import Settings
 from ..submodels import Part
 from ..support import memory

@@ -20,8 +20,8 @@ from fedcore.data.normalisation import with_channels_last
 from fedcore.engine import PATHS, PLAIN, Batch, Engine, Loss, counting
 from fedcore.engine.layers import pointwise, table
 from fedcore.engine.units import Neurons
-from fedcore.objective import devices
 from fedcore.submodels import Width
+from fedcore.support import devices
 
 GENERAL = ("batched", "sequential")
 

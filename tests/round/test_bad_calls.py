@@ -20,7 +20,6 @@ import pytest
 import torch
 
 import fedcore as fc
-from fedcore.objective.protocol import Objective
 from fedcore.support import checks
 
 VALUES: dict[str, Any] = {
@@ -230,7 +229,7 @@ def test_a_wrong_value_of_any_argument_is_one_clear_error(what, tmp_path, monkey
 BESIDE = {
     "ALL", "Method", "CheckpointError", "DataNotFound", "Diverged", "SweepFailed", "Federation", "History", "Quadratic",
     "Shown", "Federation.shrink", "Federation.public_logits", "Federation.public_sensitivities", "Federation.inputs",
-    *(f"{kind}.{name}" for kind in ("Federation", "Quadratic") for name in vars(Objective)),  # what a round calls
+    *(f"{kind}.{name}" for kind in ("Federation", "Quadratic") for name in vars(fc.Quadratic)),  # what a round calls
     "Federation.batch", "Federation.plot", "Quadratic.module",  # tested beside it
     "Round",  # which the package makes
     *(f"models.{name}" for name in ("build", "started", "flatten", "carried", "called", "copied", "entries")),

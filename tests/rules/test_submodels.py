@@ -519,7 +519,7 @@ def test_federations_that_do_not_suit_are_refused_before_the_first_round():
             fc.simulate(fc.HeteroFL(0.5), fed, rounds=1)
     with pytest.raises(ValueError, match="a quadratic has no stages"):
         fc.simulate(fc.DepthFL(0.5), quadratic, rounds=1)
-    with pytest.raises(ValueError, match="a quadratic has no labels"):
+    with pytest.raises(ValueError, match=r"a quadratic has no .*labels"):
         fc.simulate(fc.HeteroFL(1, labels="zero"), quadratic, rounds=1)
     with pytest.raises(ValueError, match="two or more hidden layers"):
         fc.simulate(fc.DepthFL(0.5), flat, rounds=1)

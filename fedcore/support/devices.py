@@ -1,4 +1,4 @@
-"""The device that was asked for, or a clear error."""
+"""The device that was asked for or the default, or a clear error."""
 
 from __future__ import annotations
 
@@ -6,17 +6,29 @@ import os
 import platform
 
 import torch
+import torch.distributed as dist
 
-from .. import distributed
-from ..support import checks
+from . import checks
 
 ISA = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")  # what bounds the instructions that oneDNN uses
 BFLOAT16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2", "DEFAULT", "ALL")  # parts of their values that leave bfloat16 in
 
 
+def launched() -> bool:
+    """Whether torchrun made this process and others."""
+    return dist.is_available() and dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def default() -> str:
+    """CUDA where there is one, under torchrun a GPU of the process's own."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}" if launched() else "cuda"
+
+
 def available(device: str | torch.device | None) -> torch.device:
     """The device, None for this process's default; raises ValueError where it is not available."""
-    device = distributed.device() if device is None else device
+    device = default() if device is None else device
     try:
         found, asked = torch.empty(0, device=device).device, torch.device(device)
         if found.type == "meta" or (found.type == "cpu" and asked.index):
