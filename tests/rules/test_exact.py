@@ -1,64 +1,148 @@
-"""Every method against closed forms, limits and loops written from its equations, in float64.
+"""Methods with a server: printed numbers, limits in which one is another, and places of rest, in float64.
 
-The oracles are numpy (or autograd on one plain module); none calls the package.  Tolerances are relative to
-max(1, |value|); 1e-12 is a few hundred roundings.
+Whole rounds of every method are compared in `test_reference`, and the theorems of the chapters in `test_theorems_*`.
+Tolerances are relative to max(1, |value|); 1e-12 is a few hundred roundings.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 
 import helpers as h
 import numpy as np
 import pytest
 import torch
-from helpers import FULL, LR, K, last, linear, powers
+from battery import contrastive
+from helpers import FULL, LR, K, last
+from torch import nn
 
 import fedcore as fc
 
-METHODS = [fc.FedAvg(), fc.FedAvg(server_momentum=0.5), fc.FedSGD(), fc.FedSMB(), fc.FedProx(mu=0.3),
-           fc.SCAFFOLD("I"), fc.SCAFFOLD("II"), fc.FedUp(alpha=0.1)]  # fmt: skip
+by_repr = {"ids": lambda v: repr(v).replace(" ", "") if isinstance(v, fc.Method) else ""}
+
+# --- the golden problem: two clients in one dimension, numbers of independent hand-written loops --------------------
+
+GOLDEN = [  # x after the first rounds, printed to 10 digits
+    (fc.FedAvg(), [-0.21121, -0.2913177288, -0.3217009882]),
+    (fc.FedProx(mu=0.5), [-0.193413125, -0.2776878171, -0.314408302]),
+    (fc.FedUp(alpha=0.1), [-0.207467461, -0.3584772124, -0.3985203072]),
+    (fc.SCAFFOLD("I"), [-0.21121, -0.4235177288, -0.4900808232]),
+    (fc.SCAFFOLD("II"), [-0.21121, -0.3733769128, -0.4546854771]),
+    (fc.FedDC(0.5), [-0.38682625, -0.6371071848, -0.6409024887]),
+    (fc.Mime(0.0), [-0.34341, -0.4509591438, -0.4846413847]),
+    (fc.Mime(0.9), [-0.0480493041, -0.1347255106, -0.2478364666]),
+    (fc.MimeLite(0.9), [-0.0461280121, -0.1311118728, -0.2429409245]),
+    (fc.FedDyn(1.0), [-0.35552, -0.476912128, -0.4945305586]),
+    (fc.STEM(0.3), [-0.30237, -0.3553276092, -0.3650392027]),
+    (fc.FedSMOO(1.0, rho=0.05), [-0.373296, -0.5007577344, -0.5192570865]),
+    (fc.FedSAM(0.05), [-0.2217705, -0.3058836152, -0.3377860376]),
+    (fc.FedPVR("all"), [-0.21121, -0.3733769128, -0.4546854771]),
+]
+LIMITS = [
+    (fc.FedAvg(), -0.34026614254414245),
+    (fc.FedProx(mu=0.5), -0.3427631855850747),
+    (fc.FedUp(alpha=0.1), -0.34071572415429063),
+    (fc.SCAFFOLD("I"), -0.5),
+    (fc.SCAFFOLD("II"), -0.5),
+]
 
 
-# --- the golden problem: two clients in one dimension -------------------------------------------------------------
-
-GOLDEN = {
-    "FedAvg": (fc.FedAvg(), [-0.21121, -0.2913177288, -0.3217009882], -0.34026614254414245),
-    "FedProx(0.5)": (fc.FedProx(mu=0.5), [-0.193413125, -0.2776878171, -0.314408302], -0.3427631855850747),
-    "FedUp(0.1)": (fc.FedUp(alpha=0.1), [-0.207467461, -0.3584772124, -0.3985203072], -0.34071572415429063),
-    "SCAFFOLD I": (fc.SCAFFOLD("I"), [-0.21121, -0.4235177288, -0.4900808232], -0.5),
-    "SCAFFOLD II": (fc.SCAFFOLD("II"), [-0.21121, -0.3733769128, -0.4546854771], -0.5),
-}
+@pytest.mark.parametrize(("method", "rounds"), GOLDEN, **by_repr)
+def test_golden_rounds_on_two_quadratics(method, rounds):
+    h.close(h.trajectory(method, h.golden(), 3, **FULL)[1:, 0], rounds, 6e-11)
 
 
-@pytest.mark.parametrize("name", GOLDEN)
-def test_golden_rounds_and_limit_on_two_quadratics(name):
-    method, rounds, limit = GOLDEN[name]
-    path = h.trajectory(method, h.golden(), 400, **FULL)[:, 0]
-    h.close(path[1:4], rounds, 6e-11)  # printed to 10 digits
-    h.close(path[-1], limit, 1e-12)
+@pytest.mark.parametrize(("method", "limit"), LIMITS, **by_repr)
+def test_golden_limits_on_two_quadratics(method, limit):
+    h.close(last(method, h.golden(), 400), limit, 1e-12)
 
 
-# --- FedAvg -------------------------------------------------------------------------------------------------------
+def test_golden_rounds_of_fedsplit_with_exact_prox_steps():
+    split = h.trajectory(fc.FedSplit(1 / math.sqrt(3)), h.golden(), 3, lr=0.1, local_steps=500)
+    h.close(split[1:, 0], [-0.2679491924, -0.5358983849, -0.5166604984], 6e-11)
 
 
-@pytest.mark.parametrize("server_lr", [1.0, 0.4, 1.7])
-def test_fedavg_with_one_step_is_gradient_descent(server_lr):
-    A, b = h.problem(4, 3)
-    path = h.trajectory(fc.FedAvg(), fc.quadratic(A, b), 5, **FULL | {"local_steps": 1, "server_lr": server_lr})
-    x = np.zeros(3)
-    for t in range(5):
-        x = x - LR * server_lr * np.mean([A[i] @ (x - b[i]) for i in range(4)], 0)
-        h.close(path[t + 1], x, 1e-13)
+# --- what is another method in a limit ------------------------------------------------------------------------------
+
+NETWORK = {"rounds": 4, "cohort": 3, "lr": 0.3, "batch_size": 4, "local_epochs": 2}  # clients of 2 to 10 local steps
+FIRST = {"rounds": 1}
+STEP = {"rounds": 1, "local_steps": 1, "local_epochs": 1}
+RICH = {"clip": 0.5, "momentum": 0.3, "weight_decay": 0.01, "server_lr": 0.7}
+EQUAL = {"local_steps": 6, "local_epochs": 1, "momentum": 0.7, "server_lr": 0.8, "weighting": "samples"}
+ALL = {"cohort": None}
+SAME_BITS = [
+    (fc.SCAFFOLD("I"), fc.FedAvg(), FIRST),
+    (fc.SCAFFOLD("II"), fc.FedAvg(), FIRST),
+    (fc.FedProx(mu=2.0), fc.FedAvg(), STEP),
+    (fc.FedUp(alpha=0.2), fc.FedAvg(), STEP),
+    (fc.FedGamma(rho=0.2), fc.FedSAM(rho=0.2), FIRST),
+    (fc.FedGamma(rho=0.0), fc.SCAFFOLD("II"), {}),
+    (fc.FedCM(1.0), fc.FedAvg(), {}),
+    (fc.FedCM(1.0), fc.FedAvg(), {"clip": 0.5}),
+    (fc.MoFedSAM(rho=0.0, beta=0.3), fc.FedCM(alpha=0.3), {}),
+    (fc.MoFedSAM(rho=0.2, beta=1.0), fc.FedSAM(rho=0.2), {}),
+    (fc.FedPer(layers=0), fc.FedAvg(), {}),
+    (fc.Ditto(0.0), fc.FedAvg(), RICH),
+    (fc.Ditto(2.0), fc.FedAvg(), RICH),
+]
+TO_ROUNDING = [
+    (fc.FedProx(mu=0.0), fc.FedAvg(), {}),
+    (fc.FedUp(alpha=0.0), fc.FedAvg(), {}),
+    (fc.MimeLite(0.0), fc.FedAvg(), {}),
+    (fc.FedSAM(0.0), fc.FedAvg(), {}),
+    (fc.FedPVR(()), fc.FedAvg(), {}),
+    (fc.MOON(0.0), fc.FedAvg(), {}),
+    (fc.MOON(5.0), fc.FedAvg(), FIRST),
+    (fc.FedNova(), fc.FedAvg(), EQUAL),
+    (fc.FedPVR("all"), fc.SCAFFOLD("II"), {}),
+    (fc.FedSMOO(0.3, rho=0.0), fc.FedDyn(0.3), {}),
+    (fc.FedSpeed(rho=0.0, lam=2.0), fc.FedDyn(0.5), ALL),
+    (fc.FedSpeed(alpha=0.0, lam=2.0), fc.FedDyn(0.5), ALL),
+]
 
 
-def test_identical_clients_are_centralised_gradient_descent():
-    A, b = h.problem(1, 3)
-    many = fc.quadratic(np.repeat(A, 5, 0), np.repeat(b, 5, 0))
-    x = np.zeros(3)
-    for _ in range(3 * K):
-        x = x - LR * A[0] @ (x - b[0])
-    h.close(last(fc.FedAvg(), many, 3), x, 1e-13)
+def ends(method, other, path="auto", **options):
+    fed = h.network(path=path, model=contrastive)
+    a, b = (fc.simulate(m, fed, **NETWORK | options).params for m in (method, other))
+    assert not torch.equal(a, fed.x0)
+    return a, b
+
+
+@pytest.mark.parametrize(("method", "other", "options"), SAME_BITS, **by_repr)
+def test_a_method_is_another_one_to_the_bit(method, other, options):
+    assert torch.equal(*ends(method, other, "batched", **options))
+
+
+@pytest.mark.parametrize(("method", "other", "options"), TO_ROUNDING, **by_repr)
+def test_a_method_is_another_one_to_rounding(method, other, options):
+    h.close(*ends(method, other, **options), 1e-12)
+
+
+def test_the_first_fedup_round_is_fedprox_to_the_bit():
+    assert torch.equal(*ends(fc.FedUp(alpha=0.4), fc.FedProx(mu=0.4), **FIRST))
+
+
+def own_models(method: fc.Method, fed, **options) -> torch.Tensor:
+    """The models that the clients use after a run, `[n, d]`."""
+    return method.personal(fc.simulate(method, fed, **options).state, fed.layout)
+
+
+@pytest.mark.parametrize("options", [ALL, RICH | {"server_lr": 1.0}], ids=["plain", "rich"])
+@pytest.mark.parametrize("method", [fc.FedPer(layers=2), fc.Ditto(0.0)], ids=repr)
+def test_a_method_that_shares_nothing_leaves_every_client_alone(method, options):
+    fed = h.network(path="batched")
+    one, alone = (own_models(m, fed, **NETWORK | options) for m in (method, fc.LocalOnly()))
+    h.close(one, alone, 1e-12)
+    assert (one - one.mean(0)).abs().max() > 0.1
+
+
+def test_a_quadratic_is_one_layer_which_fedper_keeps_personal():
+    fed = fc.quadratic(*h.problem(4, 3))
+    one, alone = (own_models(m, fed, rounds=4, cohort=2, **FULL) for m in (fc.FedPer(), fc.LocalOnly()))
+    h.close(one, alone, 1e-13)
+
+
+# --- averaging ------------------------------------------------------------------------------------------------------
 
 
 def test_one_client_is_centralised_sgd_with_torchs_own_optimiser():
@@ -76,60 +160,14 @@ def test_one_client_is_centralised_sgd_with_torchs_own_optimiser():
     h.close(run.params, x, 1e-12)
 
 
-def test_a_cohort_is_averaged_over_its_own_size_and_not_over_all_clients():
-    A, b = h.problem(7, 3)
-    fed = fc.quadratic(A, b)
-    run = fc.simulate(fc.FedAvg(), fed, rounds=6, cohort=3, seed=5, **FULL)
-    x, P = np.zeros(3), powers(A, LR, K)
-    for cohort in run.cohorts:
-        assert len(cohort) == 3
-        x = sum(b[i] + P[i] @ (x - b[i]) for i in cohort) / 3
-    h.close(run.params, x, 1e-12)
-
-
 def test_weighting_by_samples_uses_the_shares_of_the_cohort():
-    sizes = (13, 7, 20, 4, 9)
-    fed = h.network(sizes)
+    fed = h.network()
     run = fc.simulate(fc.FedSGD(), fed, rounds=3, cohort=3, lr=0.3, weighting="samples", seed=1)
     x = fed.x0.clone()
     for cohort in run.cohorts:
         pooled = [torch.cat(parts) for parts in zip(*(h.whole(fed, i) for i in cohort), strict=True)]
         x = x - 0.3 * h.gradient(fed.engine.module, x, *pooled)  # p_i = N_i / N_S makes it the pooled gradient
     h.close(run.params, x, 1e-12)
-
-
-def test_server_momentum_is_heavy_ball_on_gradient_descent():
-    a, beta, server_lr, steps = 0.8, 0.6, 1.3, 25
-    fed = fc.quadratic(np.full((2, 1, 1), a), [[3.0], [-1.0]])
-    path = h.trajectory(fc.FedAvg(server_momentum=beta), fed, steps, lr=LR, local_steps=1, server_lr=server_lr)[:, 0]
-    # v' = beta v - lr a e,  e' = e + server_lr v': powers of one 2x2 matrix, applied to (e, v) = (-1, 0)
-    M = np.array([[1 - server_lr * LR * a, server_lr * beta], [-LR * a, beta]])
-    closed = [(np.linalg.matrix_power(M, t) @ [-1.0, 0.0])[0] + 1.0 for t in range(steps + 1)]
-    h.close(path, closed, 1e-13)
-
-
-def test_server_momentum_amplifies_a_constant_update_by_one_over_one_minus_beta():
-    fed, beta = linear([[1.0, -2.0], [3.0, 0.5]]), 0.75
-    path = h.trajectory(fc.FedAvg(server_momentum=beta), fed, 120, lr=0.01, local_steps=4)
-    h.close(path[-1] - path[-2], -0.01 * 4 * np.array([2.0, -0.75]) / (1 - beta), 1e-10)
-
-
-# --- FedSGD, FedSMB -----------------------------------------------------------------------------------------------
-
-
-def test_fedsgd_is_fedavg_with_one_full_batch_step():
-    fed = h.network()
-    a = fc.simulate(fc.FedSGD(), fed, rounds=4, cohort=3, lr=0.3, local_epochs=7, batch_size=2)
-    b = fc.simulate(fc.FedAvg(), fed, rounds=4, cohort=3, lr=0.3, local_steps=1, batch_size=None)
-    assert torch.equal(a.params, b.params)
-
-
-def test_fedsgd_is_gradient_descent_on_the_mean_of_local_losses():
-    fed = h.network()
-    x = fed.x0.clone()
-    for _ in range(4):
-        x = x - 0.3 * sum(h.gradient(fed.engine.module, x, *h.whole(fed, i)) for i in range(fed.n)) / fed.n
-    h.close(fc.simulate(fc.FedSGD(), fed, rounds=4, lr=0.3).params, x, 1e-12)
 
 
 def test_fedsmb_is_centralised_sgd_on_the_union_of_the_clients_batches():
@@ -156,123 +194,7 @@ def test_fedsmb_walks_through_all_data_before_it_repeats_a_sample():
             assert sorted(seen) == fed.index[client].tolist()
 
 
-def test_fedsmb_with_the_whole_local_batch_is_fedsgd():
-    fed = h.network()
-    a, b = (fc.simulate(m, fed, rounds=4, lr=0.3, batch_size=20) for m in (fc.FedSMB(), fc.FedSGD()))
-    h.close(a.params, b.params, 1e-13)
-
-
-# --- what is FedAvg in a limit ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", [fc.FedProx(mu=0.0), fc.FedUp(alpha=0.0)], ids=repr)
-def test_a_method_without_its_term_is_fedavg(method):
-    fed = h.network()
-    options = {"rounds": 4, "cohort": 3, "lr": 0.3, "batch_size": 4, "local_epochs": 2}
-    h.close(fc.simulate(method, fed, **options).params, fc.simulate(fc.FedAvg(), fed, **options).params, 1e-12)
-
-
-def assert_same_run(method, options):
-    """FedAvg's run: to the bit by gradients, to rounding where the engine takes the steps of FedAvg itself."""
-    a, b = (fc.simulate(m, h.network(path="batched"), **options).params for m in (method, fc.FedAvg()))
-    assert torch.equal(a, b)
-    a, b = (fc.simulate(m, h.network(path="written"), **options).params for m in (method, fc.FedAvg()))
-    h.close(a, b, 1e-14)
-
-
-@pytest.mark.parametrize(
-    "method", [fc.FedProx(mu=2.0), fc.SCAFFOLD("I"), fc.SCAFFOLD("II"), fc.FedUp(alpha=0.2)], ids=repr
-)
-def test_the_very_first_step_is_fedavgs(method):
-    options = {"rounds": 1, "local_steps": 1, "lr": 0.3, "batch_size": 4}
-    assert_same_run(method, options)
-
-
-# --- FedProx ------------------------------------------------------------------------------------------------------
-
-
-def test_fedprox_round_is_its_closed_form():
-    A, b = h.problem(4, 3)
-    mu, eye = 0.7, np.eye(3)
-    P = powers(A + mu * eye, LR, K)
-    path = h.trajectory(fc.FedProx(mu=mu), fc.quadratic(A, b), 4, **FULL)
-    for t in range(4):
-        x = path[t]
-        centre = [np.linalg.solve(A[i] + mu * eye, A[i] @ b[i] + mu * x) for i in range(4)]
-        h.close(path[t + 1], np.mean([centre[i] + P[i] @ (x - centre[i]) for i in range(4)], 0), 1e-13)
-
-
-@pytest.mark.parametrize(("mu", "fixed"), [(0.1, -0.03125), (1.0, -0.2), (10.0, -10 / 23), (1000.0, -1000 / 2003)])
-def test_exact_fedprox_stands_still_at_the_published_points(mu, fixed):
-    # sum (a_i + mu)^-1 a_i (b_i - x) = 0; on P1 it moves from 0 (mu = 0) to the optimum -1/2 (mu -> infinity)
-    fed = h.golden(x0=fixed)
-    h.close(last(fc.FedProx(mu=mu), fed, 2, lr=min(0.1, 0.5 / mu), local_steps=600), fixed, 1e-12)
-    moved = last(fc.FedProx(mu=mu), h.golden(x0=fixed + 0.1), 1, lr=min(0.1, 0.5 / mu), local_steps=600)
-    assert abs(moved - fixed)[0] < 0.1  # and it attracts
-
-
-def test_fedprox_is_weight_decay_on_tilted_losses():
-    A, b = h.problem(4, 3)
-    mu, x0 = 0.4, np.array([1.0, -2.0, 0.5])
-    tilted = np.array([b[i] + mu * np.linalg.solve(A[i], x0) for i in range(4)])  # gradient A_i (y - b_i) - mu x0
-    prox = last(fc.FedProx(mu=mu), fc.quadratic(A, b, x0), 1)
-    h.close(last(fc.FedAvg(), fc.quadratic(A, tilted, x0), 1, weight_decay=mu), prox, 1e-13)
-
-
-# --- SCAFFOLD -----------------------------------------------------------------------------------------------------
-
-
-def scaffold_by_hand(fed, cohorts, option, lr, lr_decay, server_lr, seed, **work):
-    """SCAFFOLD with plain lists and autograd; in option II c_i is literally the mean gradient along the path."""
-    x, c = fed.x0.clone(), torch.zeros(fed.d, dtype=fed.dtype)
-    c_i = [torch.zeros_like(c) for _ in range(fed.n)]
-    net = fed.engine.module
-    for t, cohort in enumerate(cohorts):
-        ends, new = [], {}
-        for i in cohort:
-            y, path = x.clone(), []
-            for inputs, labels in h.batches(fed, seed, t, i, **work):
-                path.append(h.gradient(net, y, inputs, labels))
-                y = y - lr * lr_decay**t * (path[-1] - c_i[i] + c)
-            ends.append(y)
-            new[i] = h.gradient(net, x, *h.whole(fed, i)) if option == "I" else sum(path) / len(path)
-        x = x + server_lr * (sum(ends) / len(ends) - x)
-        c = c + sum(new[i] - c_i[i] for i in cohort) / fed.n
-        for i in cohort:
-            c_i[i] = new[i]
-    return x, c, torch.stack(c_i)
-
-
-@pytest.mark.parametrize("option", ["I", "II"])
-def test_scaffold_control_is_the_mean_gradient_of_the_local_path(option):
-    fed = h.network()  # clients of 13, 7, 20, 4, 9 samples take 4, 2, 5, 1, 3 steps an epoch
-    options = {"lr": 0.2, "lr_decay": 0.8, "server_lr": 0.7, "seed": 4}
-    run = fc.simulate(fc.SCAFFOLD(option), fed, rounds=5, cohort=3, batch_size=4, local_epochs=2, **options)
-    x, c, c_i = scaffold_by_hand(fed, run.cohorts, option, **options, epochs=2, batch_size=4)
-    h.close(run.params, x, 1e-12)
-    h.close(run.state["c"], c, 1e-12)
-    h.close(run.state["c_i"], c_i, 1e-12)
-    assert c.norm() > 0.01
-
-
-@pytest.mark.parametrize("option", ["I", "II"])
-@pytest.mark.parametrize("cohort", [1, 2, 3, 4, 5])
-def test_scaffold_control_is_mean_of_client_controls(option, cohort):
-    fed = h.network()
-    for rounds in (1, 2, 7):
-        run = fc.simulate(fc.SCAFFOLD(option), fed, rounds=rounds, cohort=cohort, lr=0.2, lr_decay=0.9, server_lr=0.6,
-                          weight_decay=0.01, weighting="samples", batch_size=4)  # fmt: skip
-        h.close(run.state["c"], run.state["c_i"].mean(0), 1e-13)
-        assert run.state["c"].norm() > 1e-3
-
-
-def test_clients_outside_the_cohort_keep_their_controls():
-    fed = h.network()
-    runs = [fc.simulate(fc.SCAFFOLD(), fed, rounds=t, cohort=2, lr=0.2, batch_size=4) for t in range(6)]
-    for before, after in itertools.pairwise(runs):
-        out = [i for i in range(fed.n) if i not in after.cohorts[-1]]
-        assert torch.equal(before.state["c_i"][out], after.state["c_i"][out])
-        assert (before.state["c_i"] != after.state["c_i"])[after.cohorts[-1]].any(1).all()
+# --- SCAFFOLD, FedUp ------------------------------------------------------------------------------------------------
 
 
 class Literal(fc.SCAFFOLD):
@@ -291,38 +213,8 @@ def test_scaffold_without_the_cohort_share_loses_the_invariant():
     assert torch.equal(fc.simulate(Literal(), fed, **options).params, fc.simulate(fc.SCAFFOLD(), fed, **options).params)
 
 
-def test_both_options_agree_and_are_gradient_descent_for_one_full_batch_step():
-    A, b = h.problem(4, 3)
-    fed, options = fc.quadratic(A, b), {"lr": LR, "local_steps": 1, "server_lr": 0.8}
-    one, two = (h.trajectory(fc.SCAFFOLD(o), fed, 8, **options) for o in ("I", "II"))
-    x = np.zeros(3)
-    for t in range(8):
-        x = x - LR * 0.8 * np.mean([A[i] @ (x - b[i]) for i in range(4)], 0)
-        h.close(one[t + 1], x, 1e-12)
-        h.close(two[t + 1], x, 1e-12)
-
-
 def test_scaffold_with_one_step_follows_the_published_path():
     h.close(last(fc.SCAFFOLD("II"), h.golden(), 7, local_steps=1), -0.3951424, 5e-8)  # printed to 7 digits
-
-
-@pytest.mark.parametrize("cohort", [None, 2])
-@pytest.mark.parametrize("option", ["I", "II"])
-def test_scaffold_reaches_the_optimum_and_controls_become_local_gradients(option, cohort):
-    A, b = h.problem(4, 3)
-    run = fc.simulate(fc.SCAFFOLD(option), fc.quadratic(A, b), rounds=900, cohort=cohort, eval_every=900, **FULL)
-    x = h.optimum(A, b)
-    h.close(run.params, x, 1e-8)
-    h.close(run.state["c_i"], np.einsum("npq,nq->np", A, x - b), 1e-8)
-    h.close(run.state["c"], np.zeros(3), 1e-8)
-
-
-@pytest.mark.parametrize("option", ["I", "II"])
-def test_the_first_scaffold_round_is_fedavgs(option):
-    assert_same_run(fc.SCAFFOLD(option), {"rounds": 1, "cohort": 3, "lr": 0.3, "batch_size": 4})
-
-
-# --- FedUp --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cohort", [None, 2])
@@ -345,90 +237,162 @@ def test_fedup_is_a_pull_back_plus_a_push_along_the_last_displacement(cohort):
     h.close(run.state["x_prev"], x_prev, 1e-12)
 
 
-def test_the_first_fedup_round_is_fedprox_to_the_bit():
-    fed, options = h.network(), {"rounds": 1, "cohort": 3, "lr": 0.3, "batch_size": 4}
-    up, prox = (fc.simulate(m, fed, **options).params for m in (fc.FedUp(alpha=0.4), fc.FedProx(mu=0.4)))
-    assert torch.equal(up, prox)
+# --- places of rest on quadratics -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("alpha", "grows"), [(0.08, False), (0.12, True)])
-def test_fedup_follows_its_isotropic_recursion_and_diverges_beyond_coefficient_one(alpha, grows):
-    a, steps, rounds, b = 0.8, 16, 60, np.array([[1.0, 2.0], [-3.0, 0.0], [0.5, 1.0]])
-    path = h.trajectory(fc.FedUp(alpha=alpha), fc.quadratic(np.repeat(a * np.eye(2)[None], 3, 0), b, [4.0, -1.0]),
-                        rounds, lr=LR, local_steps=steps)  # fmt: skip
-    q = 1 - LR * (a + alpha)
-    S = (1 - q**steps) / (LR * (a + alpha))
-    e = path - b.mean(0)
-    for t in range(rounds):
-        h.close(e[t + 1], (1 - LR * a * S + alpha * S) * e[t] - alpha * S * e[max(t - 1, 0)], 1e-12)
-    # the recursion's determinant is alpha S, so |e| grows without bound just when it exceeds 1
-    assert (alpha * S > 1) == grows
-    roots = np.roots([1, -(1 - LR * a * S + alpha * S), alpha * S])
-    assert (abs(roots).max() > 1) == grows
-    late, early = (np.linalg.norm(e[part], axis=1).max() for part in (slice(50, 60), slice(0, 10)))
-    assert (late > early) == grows
+def fixed_point(M: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The x with sum_i M_i (x - b_i) = 0."""
+    return np.linalg.solve(M.sum(0), np.einsum("npq,nq->p", M, b))
 
 
-@pytest.mark.parametrize(("alpha", "steps"), [(0.05, 4), (0.1, 5), (0.08, 8)])
-def test_fedup_estimates_linear_losses_by_beta_over_one_minus_beta(alpha, steps):
-    c, lr = np.array([[1.0, -2.0], [3.0, 0.5], [-1.0, 0.0]]), 0.5
-    path = h.trajectory(fc.FedUp(alpha=alpha), linear(c.tolist()), 250, lr=lr, local_steps=steps)
-    beta = (1 - (1 - lr * alpha) ** steps) / lr
-    h.close(alpha / lr * (path[-2] - path[-1]), beta / (1 - beta) * c.mean(0), 1e-9)
-
-
-def test_fedup_estimate_of_linear_losses_is_unbiased_at_beta_one_half():
-    steps, lr = 6, 0.5
-    alpha = (1 - (1 - lr * 0.5) ** (1 / steps)) / lr  # beta = 1/2
-    path = h.trajectory(fc.FedUp(alpha=alpha), linear([[1.0], [3.0]]), 250, lr=lr, local_steps=steps)[:, 0]
-    h.close(alpha / lr * (path[-2] - path[-1]), 2.0, 1e-9)
-
-
-# --- one step -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("clip", [None, 4.0])
-@pytest.mark.parametrize("momentum", [0.0, 0.7])
-def test_a_step_is_gradient_decay_correction_clip_momentum_in_this_order(momentum, clip):
-    A, b = h.problem(3, 3)
-    mu, decay, lr, lr_decay = 0.6, 0.25, 0.1, 0.5
-    run = fc.simulate(fc.FedProx(mu=mu), fc.quadratic(A, b, [2.0, 0.0, -1.0]), rounds=3, local_steps=4, lr=lr,
-                      lr_decay=lr_decay, momentum=momentum, clip=clip, weight_decay=decay)  # fmt: skip
-    x, clipped = np.array([2.0, 0.0, -1.0]), 0
-    for t in range(3):
-        ends = []
-        for i in range(3):
-            y, buffer = x, 0
-            for _ in range(4):
-                v = A[i] @ (y - b[i]) + decay * y + mu * (y - x)
-                if clip is not None and np.linalg.norm(v) > clip:
-                    v, clipped = v * clip / np.linalg.norm(v), clipped + 1
-                buffer = momentum * buffer + v
-                y = y - lr * lr_decay**t * buffer
-            ends.append(y)
-        x = np.mean(ends, 0)
-    h.close(run.params, x, 1e-13)
-    assert clip is None or 5 < clipped < 36 - 5  # both kinds of steps were there
-
-
-@pytest.mark.parametrize("method", METHODS, ids=repr)
-def test_the_server_learning_rate_scales_the_mean_update_of_every_method(method):
+@pytest.mark.parametrize(
+    "method",
+    [
+        fc.FedDC(0.5), fc.FedDyn(1.0), fc.FedDyn(0.1), fc.Mime(0.0), fc.Mime(0.5), fc.Mime(0.9), fc.FedSplit(0.5),
+        fc.FedSMOO(1.0, rho=0.0), fc.FedPVR("all"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_reaches_the_optimum_of_many_quadratics(method):
     A, b = h.problem(4, 3)
-    x0 = np.array([2.0, 0.0, -1.0])
-    one, some = (last(method, fc.quadratic(A, b, x0), 1, server_lr=s) for s in (1.0, 0.3))
-    h.close(some - x0, 0.3 * (one - x0), 1e-14)
-    assert np.linalg.norm(one - x0) > 0.1
+    work = {"rounds": 600, **FULL}
+    if isinstance(method, fc.FedSplit):  # exact for exact prox steps, of which each leaves at most half the distance
+        work = {"rounds": 120, "lr": 0.3, "local_steps": 40}
+    h.close(fc.simulate(method, fc.quadratic(A, b), eval_every=600, **work).params, h.optimum(A, b), 1e-8)
 
 
-def test_weight_decay_is_part_of_scaffolds_full_gradient():
-    A, b = h.problem(3, 3)
-    run = fc.simulate(fc.SCAFFOLD("I"), fc.quadratic(A, b, [2.0, 0.0, -1.0]), rounds=1, weight_decay=0.25, **FULL)
-    x = np.array([2.0, 0.0, -1.0])
-    h.close(run.state["c_i"], np.einsum("npq,nq->np", A, x - b) + 0.25 * x, 1e-13)
-
-
-@pytest.mark.parametrize("method", METHODS, ids=repr)
-def test_every_method_stands_still_where_all_clients_are_at_their_minimum(method):
+def test_fednovas_fixed_point_weighs_clients_equally_whatever_their_steps_and_fedavgs_does_not():
     A, b = h.problem(4, 3)
-    b = np.repeat(b[:1], 4, 0)
-    h.close(last(method, fc.quadratic(A, b, b[0]), 5, cohort=2), b[0], 1e-14)
+    steps = [1, 2, 5, 9]
+    M = np.eye(3) - np.array([np.linalg.matrix_power(np.eye(3) - LR * a, k) for a, k in zip(A, steps, strict=True)])
+    work = {"rounds": 400, "lr": LR, "local_steps": steps, "eval_every": 400}
+    nova, avg = (fc.simulate(m, fc.quadratic(A, b), **work).params for m in (fc.FedNova(), fc.FedAvg()))
+    h.close(nova, fixed_point(M / np.array(steps)[:, None, None], b), 1e-12)
+    h.close(avg, fixed_point(M, b), 1e-12)
+
+
+@pytest.mark.parametrize(("rho", "alpha"), [(0.0, 1.0), (0.2, 0.5)])
+def test_fedspeeds_fixed_point_is_the_optimum_of_the_merged_gradients(rho, alpha):
+    """g_2 = A (y + rho g_1 - b): the merged gradient is (A + alpha rho A^2)(y - b), and no drift is left."""
+    A, b = h.problem(4, 3)
+    M = A + alpha * rho * A @ A
+    run = fc.simulate(fc.FedSpeed(rho, alpha, 1.0), fc.quadratic(A, b), rounds=500, eval_every=500, **FULL)
+    x = fixed_point(M, b)
+    h.close(run.params, x, 1e-10)
+    h.close(run.state["g_i"], np.einsum("npq,nq->np", M, x - b), 1e-9)
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_fedexp_steps_half_the_number_of_clients_where_updates_are_orthogonal(n):
+    fed = fc.quadratic(np.repeat(np.eye(n)[None], n, 0), np.eye(n))  # client i wants the i-th unit vector
+    s = 1 - (1 - LR) ** K
+    h.close(last(fc.FedExP(eps=1e-14), fed, 1), max(1, n / 2) * s * np.ones(n) / n, 1e-10)
+
+
+def test_fedexp_keeps_the_iterate_before_for_the_papers_average():
+    fed = fc.quadratic(*h.problem(4, 3))
+    path = h.trajectory(fc.FedExP(), fed, 5, **FULL)
+    assert np.array_equal(fc.simulate(fc.FedExP(), fed, rounds=5, **FULL).state["x_prev"], path[4])
+
+
+# --- layers and representations -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "K", "steps"), [(0.5, 4, 2), (0.5, 5, 3), (0.1, 30, 3), (10 / 11, 11, 10), (0.0, 3, 0), (1.0, 3, 3)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_fedrep_trains_the_head_for_its_share_of_the_steps_and_then_the_body(share, K, steps, dtype):
+    fed, seen = h.network(dtype=dtype), []
+    method, head = fc.FedRep(share=share), fed.layout.layers()[-1].start
+    state = fc.start(method, fed)
+    _, end = fc.one_round(method, fed, state, 0, local_steps=K, batch_size=4, watch=lambda r, y: seen.append(y.clone()))
+    moves = [(a != b) for a, b in zip(seen, [*seen[1:], end.y], strict=True)]
+    assert [bool(m[:, head:].any()) for m in moves] == [k < steps for k in range(K)]
+    assert [bool(m[:, :head].any()) for m in moves] == [k >= steps for k in range(K)]
+
+
+def test_fedpvr_corrects_all_of_what_is_one_layer():
+    fed = h.golden()
+    assert torch.equal(*(fc.simulate(fc.FedPVR(layers), fed, rounds=3).params for layers in (None, "all")))
+    for net in (nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), nn.Linear(16, 3)):
+        fed = h.network(model=net, shape=(16,) if isinstance(net, nn.Linear) else (1, 4, 4))
+        assert fc.FedPVR().mask(fed.layout, fed.x0).all()
+
+
+@pytest.mark.parametrize("path", ["batched", "sequential"])
+def test_moons_references_are_without_dropout(path):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))
+    model = fc.models.projected(lambda shape, classes: net)
+    fed = fc.federation("digits", 6, model=model, seed=0, dtype=torch.float64).forced(path)
+    seen = []
+
+    class Watched(fc.MOON):
+        def contrast(self, z, z_glob, z_prev):
+            seen.append((z.detach(), z_glob, z_prev))
+            return super().contrast(z, z_glob, z_prev)
+
+    fc.simulate(Watched(), fed, rounds=1, cohort=2, local_steps=1, lr=0.1, batch_size=8)
+    for z, z_glob, z_prev in seen:
+        torch.testing.assert_close(z_glob, z_prev)
+        assert (z - z_glob).norm() > 0.1 * z.norm()
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "words"),
+    [
+        (fc.MOON(), h.network, "no representation layer.*projected"),
+        (fc.MOON(), h.golden, "quadratic.*network"),
+        (fc.FedPVR(("nope",)), h.network, "'nope'.*3.weight"),
+        (fc.FedPVR(("3",)), h.golden, "quadratic.*'all'"),
+        (fc.FedSplit(), h.golden, "FedSplit needs all 2 clients.*cohort=1.*cohort=None"),
+    ],
+)
+def test_federations_that_do_not_suit_a_method_are_refused_with_the_remedy(method, kind, words):
+    with pytest.raises(ValueError, match=words):
+        fc.simulate(method, kind(), rounds=1, cohort=1)
+
+
+# --- Central --------------------------------------------------------------------------------------------------------
+
+
+def test_central_on_quadratics_is_gradient_descent_on_their_mean():
+    A, b = h.problem(4, 3)
+    x0, optimum = np.array([1.0, -2.0, 0.5]), h.optimum(A, b)
+    fed = fc.quadratic(A, b, x0)
+    run = fc.simulate(fc.Central(), fed, rounds=6, cohort=2, **FULL)
+    h.close(run.params, optimum + np.linalg.matrix_power(np.eye(3) - LR * A.mean(0), 6 * K) @ (x0 - optimum), 1e-13)
+    h.close(run.final("loss"), fed.objective(run.params), 1e-13)  # F of the four, not of a client
+    h.close(run.final("distance"), np.linalg.norm(run.params.numpy() - optimum), 1e-13)
+
+
+def test_a_method_on_the_pooled_quadratic_sees_full_gradients_and_curvature_of_the_mean():
+    A, b = h.problem(4, 3)
+    pooled = fc.Central().on(fc.quadratic(A, b))
+    plan, Y = pooled.plan(0, 0, np.array([0])), torch.tensor([[1.0, 2.0, -1.0]], dtype=torch.float64)
+    g = np.einsum("npq,nq->p", A, Y.numpy() - b) / 4
+    h.close(pooled.full_gradient(Y, plan)[0], g, 1e-13)
+    h.close(pooled.gradient(Y, plan, along=Y)[0], A.mean(0) @ Y[0].numpy(), 1e-13)
+    gradient, losses = pooled.gradient_and_losses(Y, plan)
+    h.close(gradient[0], g, 1e-13)
+    h.close(losses, fc.quadratic(A, b).objective(Y[0])[None], 1e-13)
+
+
+@pytest.mark.parametrize("normalise", ["pooled", "half", "client"])
+def test_central_does_not_depend_on_how_the_data_were_dealt(normalise):
+    images = h.images(60, (1, 4, 4), 3)
+    feds = [
+        fc.federation(images, clients, partition, h.small_mlp, dtype=torch.float64, normalise=normalise)
+        for clients, partition in ((1, fc.IID()), (4, fc.IID()), (6, fc.Dirichlet(0.5)))
+    ]
+    runs = [fc.simulate(fc.Central(), fed, rounds=3, lr=0.2, batch_size=8, cohort=1) for fed in feds]
+    alone = fc.simulate(fc.FedAvg(), feds[0], rounds=3, lr=0.2, batch_size=8)
+    for run in runs:
+        h.close(run.params, alone.params, 1e-12)
+        h.close(run.final("loss"), alone.final("loss"), 1e-12)
+
+
+def test_central_keeps_public_data_and_a_federation_that_is_pooled_already():
+    fed = fc.Central().on(h.network(public=2))
+    assert len(fed.public[1]) == 6
+    assert fc.Central().on(fed) is fed
