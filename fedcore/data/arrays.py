@@ -20,20 +20,16 @@ from ..support import checks
 CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "roles": 80, "tiny-imagenet": 200}
 MOST_CLASSES = 1_000_000
 TEXTS = ("shakespeare", "roles")
-LAYOUTS = {
-    "image": "[N, H, W], [N, C, H, W] or [N, H, W, C]", "channels_first": "[N, C, H, W]",
-    "channels_last": "[N, H, W, C]", "features": "[N, F]", "sequence": "[N, L] or [N, L, F]",
-    "text": "[N, L] of whole numbers",
-}  # fmt: skip
-AXES = {
-    "image": (3, 4), "channels_first": (4,), "channels_last": (4,), "features": (1, 2), "sequence": (2, 3), "text": (2,)
+LAYOUTS = {  # how many axes inputs may have, and what they are
+    "image": ((3, 4), "[N, H, W], [N, C, H, W] or [N, H, W, C]"), "channels_first": ((4,), "[N, C, H, W]"),
+    "channels_last": ((4,), "[N, H, W, C]"), "features": ((1, 2), "[N, F]"),
+    "sequence": ((2, 3), "[N, L] or [N, L, F]"), "text": ((2,), "[N, L] of whole numbers"),
 }  # fmt: skip
 PARTS = ("train_images", "train_labels", "test_images", "test_labels")
 PACK = f"an .npz with {', '.join(PARTS)} (optional train_owner, test_owner)"
 NUMPYS = (torch.float16, torch.float32, torch.float64)
 DEEPEST = 32  # axes of an array
-GREY = ("1",)  # pictures' modes that are read as "L"
-COLOUR = ("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa")  # and as "RGB"
+READ_AS = {"1": "L", **dict.fromkeys(("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"), "RGB")}  # pictures
 
 
 class DataNotFound(FileNotFoundError):
@@ -132,7 +128,6 @@ def from_arrays(
     layout: str | None = None,
     targets: bool = False,
     validation: tuple[Any, Any, np.ndarray | None] | None = None,
-    fresh: bool = False,
     **extra: Any,
 ) -> Source:
     """Check and shape arrays or tensors; the source has copies of them.
@@ -141,8 +136,8 @@ def from_arrays(
     layout: one of `LAYOUTS`; None: `[N]` and `[N, F]` are features, `[N, H, W]` of bytes or of squares and arrays with
     four axes images.  Of images with four axes the channels are axis 1 or the last: the one of length 1 or 3, the one
     beside two equal sides, or the one shorter than 5; where these disagree or say nothing, a ValueError asks.
-    validation: inputs, labels and owners of samples to choose settings on.  fresh: nobody else holds the inputs, so
-    that they need no copy.  extra: fields of `Source`; without `classes` there are as many as the largest label says.
+    validation: inputs, labels and owners of samples to choose settings on.  extra: fields of `Source`; without
+    `classes` there are as many as the largest label says.
 
     Raises ValueError for NaN, wrong shapes, missing or masked values, labels that are negative or no whole numbers,
     owners that are missing, and arrays that may be read in two ways.
@@ -152,80 +147,70 @@ def from_arrays(
         given["validation"] = validation[:2]
     xs, ys = ([as_array(pair[k], label=k == 1) for pair in given.values()] for k in range(2))
     for what, inputs, labels in zip(given, xs, ys, strict=True):
-        if not inputs.ndim or not labels.ndim or len(inputs) != len(labels) or (labels.ndim > 1 and not targets):
-            more = "" if targets or labels.ndim < 2 else f", {_cure(labels)}or loss= for several targets per input"
-            raise ValueError(
-                f"{what} inputs {inputs.shape} do not fit labels {labels.shape}; give one integer label per input{more}"
-            )
-        if len(labels) == 0:
-            raise ValueError(f"the {what} set is empty; give at least one sample")
-        if inputs.dtype.kind not in "fiub":
-            raise ValueError(f"{what} inputs of type {inputs.dtype} are not numbers; use an array of real numbers")
-        if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
-            bad = int((~np.isfinite(inputs.reshape(len(inputs), -1)).all(1)).sum())
-            raise ValueError(f"{bad} {what} inputs hold NaN or infinity; clean or drop them first")
-        if not math.prod(inputs.shape):
-            raise ValueError(
-                f"{what} inputs of shape {inputs.shape} hold no numbers; give samples of one number at least"
-            )
-        if inputs.dtype.kind == "f" and np.abs(inputs).max() > np.finfo(np.float32).max:
-            raise ValueError(f"{what} inputs reach {np.abs(inputs).max():g}, beyond float32; scale them")
+        _check_inputs(what, inputs, labels, targets)
         _check_labels(what, labels, targets)
     ys, classes = _classes(ys, targets, extra.pop("classes", None))
     layout = _guess(xs[0]) if layout is None else checks.choice("layout", layout, LAYOUTS)
     shaped = [_laid_out(part, layout) for part in xs]
-    if not fresh:
-        shaped = [b.copy() if np.may_share_memory(a, b) else b for a, b in zip(xs, shaped, strict=True)]
+    shaped = [b.copy() if np.may_share_memory(a, b) else b for a, b in zip(xs, shaped, strict=True)]
     x = shaped[0]
     for what, part in zip(given, shaped, strict=True):
-        if part.ndim == 4 and (x.dtype == np.uint8) != (part.dtype == np.uint8):
+        bytes_differ = x.ndim == 4 and (x.dtype == np.uint8) != (part.dtype == np.uint8)
+        if x.shape[1:] != part.shape[1:] or bytes_differ:
+            kind = "images" if x.ndim == 4 else "inputs"
             raise ValueError(
-                f"training images are {x.dtype} and {what} images {part.dtype}, but bytes are normalised and "
-                "other numbers are not; give both in one type"
+                f"training {kind} {x.dtype} {x.shape[1:]} and {what} {kind} {part.dtype} {part.shape[1:]} differ in "
+                "shape, or are bytes, which are normalised, and other numbers; give both in one shape and one type"
             )
-        if x.shape[1:] != part.shape[1:]:
-            raise ValueError(f"training inputs {x.shape[1:]} and {what} inputs {part.shape[1:]} differ in shape")
     for key, labels in (("train_owner", ys[0]), ("test_owner", ys[1])):
-        if (owner := extra.get(key)) is None:
-            continue
-        owner = extra[key] = np.array(as_array(owner))
-        if owner.shape != labels.shape[:1]:
-            raise ValueError(f"{key} has shape {owner.shape}, the labels {labels.shape}; give one owner per sample")
-        if owner.dtype.kind not in "fiubUS" or (owner.dtype.kind == "f" and np.isnan(owner).any()):
-            raise ValueError(f"{key} holds NaN or what is no number or text; give every sample an owner")
-    owners = [extra[key].dtype.kind in "US" for key in ("train_owner", "test_owner") if extra.get(key) is not None]
-    if len(set(owners)) > 1:
+        if extra.get(key) is not None:
+            extra[key] = _owners(key, np.array(as_array(extra[key])), labels)
+    kinds = {extra[key].dtype.kind in "US" for key in ("train_owner", "test_owner") if extra.get(key) is not None}
+    if len(kinds) > 1:
         raise ValueError("train_owner and test_owner are numbers and texts; give both in one kind, or none is the same")
     if validation is not None:
         extra["validation"] = (shaped[2], ys[2], validation[2])
     return Source(name, x, ys[0], shaped[1], ys[1], classes, text=layout == "text", **extra)
 
 
-def _cure(labels: np.ndarray) -> str:
-    """What makes classes of labels that are none, where that can be seen."""
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        return "y.ravel(), "
-    if labels.ndim == 2 and labels.dtype.kind in "fiub" and ((labels == 0) | (labels == 1)).all():
-        return "y.argmax(1) of one-hot rows, " if (labels.sum(1) == 1).all() else ""
-    return ""
+def _check_inputs(what: str, inputs: np.ndarray, labels: np.ndarray, targets: bool) -> None:
+    if not inputs.ndim or not labels.ndim or len(inputs) != len(labels) or (labels.ndim > 1 and not targets):
+        raise ValueError(
+            f"{what} inputs {inputs.shape} do not fit labels {labels.shape}; give one integer label per input, as "
+            "y.ravel() of a column and y.argmax(1) of one-hot rows are, or loss= for several targets per input"
+        )
+    if not inputs.size:
+        raise ValueError(f"the {what} set is empty: inputs {inputs.shape} hold no numbers; give at least one sample")
+    if inputs.dtype.kind not in "fiub":
+        raise ValueError(f"{what} inputs of type {inputs.dtype} are not numbers; use an array of real numbers")
+    if inputs.dtype.kind == "f":
+        fits = np.abs(inputs).reshape(len(inputs), -1) <= np.finfo(np.float32).max
+        if bad := int((~fits.all(1)).sum()):
+            raise ValueError(
+                f"{bad} {what} inputs hold NaN, infinity or numbers beyond float32; clean or drop or scale them"
+            )
 
 
 def _check_labels(what: str, labels: np.ndarray, targets: bool) -> None:
-    if labels.dtype.kind == "f" and not targets and np.isnan(labels).any():
-        bad = int(np.isnan(labels.reshape(len(labels), -1)).any(1).sum())
+    real = labels.dtype.kind == "f"
+    if real and not np.isfinite(labels).all():
         raise ValueError(
-            f"{bad} {what} labels of type {labels.dtype} are NaN, as missing values are; use integers 0..C-1"
+            f"{what} {'targets' if targets else 'labels'} of type {labels.dtype} hold NaN or infinity, as missing "
+            "values are; clean or drop them first, and use integers 0..C-1 for classes"
         )
-    whole = labels.dtype.kind in "iub" or (
-        labels.dtype.kind == "f" and not targets and (labels == np.rint(labels)).all()
-    )
-    if not whole and not (targets and labels.dtype.kind == "f"):
-        more = ", or loss= for targets that are no classes" if labels.dtype.kind == "f" else ""
-        more = more or (", as np.unique(y, return_inverse=True)[1] makes them" if labels.dtype.kind in "US" else "")
-        raise ValueError(f"{what} labels of type {labels.dtype} are not integers; use classes 0..C-1{more}")
-    if targets and labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        bad = int((~np.isfinite(labels.reshape(len(labels), -1)).all(1)).sum())
-        raise ValueError(f"{bad} {what} targets hold NaN or infinity; clean or drop them first")
+    if labels.dtype.kind not in "iubf" or (real and not targets and (labels != np.rint(labels)).any()):
+        raise ValueError(
+            f"{what} labels of type {labels.dtype} are not integers; use classes 0..C-1, as "
+            "np.unique(y, return_inverse=True)[1] makes them, or loss= for targets that are no classes"
+        )
+
+
+def _owners(key: str, owner: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    if owner.shape != labels.shape[:1]:
+        raise ValueError(f"{key} has shape {owner.shape}, the labels {labels.shape}; give one owner per sample")
+    if owner.dtype.kind not in "fiubUS" or (owner.dtype.kind == "f" and np.isnan(owner).any()):
+        raise ValueError(f"{key} holds NaN or what is no number or text; give every sample an owner")
+    return owner
 
 
 def _classes(ys: Sequence[np.ndarray], targets: bool, classes: int | None) -> tuple[list[np.ndarray], int]:
@@ -234,20 +219,17 @@ def _classes(ys: Sequence[np.ndarray], targets: bool, classes: int | None) -> tu
     for other in ys:
         if y.shape[1:] != other.shape[1:]:
             raise ValueError(f"training targets {y.shape[1:]} and other targets {other.shape[1:]} differ in shape")
-    real = targets and any(part.dtype.kind == "f" for part in ys)
-    kind = np.result_type(np.float32, *(part.dtype for part in ys)) if real else np.int64
-    ys = [part.astype(kind) for part in ys]
+    real = any(part.dtype.kind == "f" for part in ys) and targets
+    ys = [part.astype(np.result_type(np.float32, *ys) if real else np.int64) for part in ys]
     if real or y.ndim > 1:
         return ys, math.prod(y.shape[1:])
     low, high = min(int(part.min()) for part in ys), max(int(part.max()) for part in ys)
-    classes = classes or high + 1
-    if classes > MOST_CLASSES:
+    classes = classes or min(high + 1, MOST_CLASSES)
+    if low < 0 or high >= classes:
         raise ValueError(
-            f"labels run from {low} to {high}, which would be {classes:,} classes; number them 0..C-1 without gaps, as "
+            f"labels run from {low} to {high}; allowed are 0..{classes - 1}, numbered without gaps, as "
             "np.unique(y, return_inverse=True)[1] does"
         )
-    if low < 0 or high >= classes:
-        raise ValueError(f"labels run from {low} to {high}; allowed are 0..{classes - 1}")
     return ys, classes
 
 
@@ -264,35 +246,27 @@ def as_array(part: Any, label: bool = False) -> np.ndarray:
     if isinstance(part, Tensor):
         return _of_tensor(part)
     if hasattr(part, "getbands") and hasattr(part, "convert"):  # PIL's, which is not imported
-        mode = part.mode if label else "L" if part.mode in GREY else "RGB" if part.mode in COLOUR else part.mode
-        array = np.asarray(part if mode == part.mode else part.convert(mode))
+        array = np.asarray(part if label else part.convert(READ_AS.get(part.mode, part.mode)))
         return array if array.ndim == 2 else array.transpose(2, 0, 1)
     if hasattr(part, "toarray") and hasattr(part, "nnz"):
         raise ValueError(f"a sparse matrix {part.shape} is no array; use x.toarray()")
-    if isinstance(part, np.ma.MaskedArray):
-        if np.ma.getmaskarray(part).any():
-            hidden = int(np.ma.getmaskarray(part).sum())
-            raise ValueError(f"{hidden} values are masked; use x.filled(0), or leave out their samples")
-        return part.data
+    if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
+        raise ValueError("values are masked; use x.filled(0), or leave out their samples")
     if isinstance(part, list | tuple) and any(map(_is_array, part)):
         return stacked(part, "sample", label)
     try:
         array = np.asarray(part)
     except ValueError:  # NumPy's own message does not say which sample it is
         return stacked(part, "sample", label)
-    if (
-        array.dtype.kind in "US"
-        and isinstance(part, list | tuple)
-        and not all(isinstance(e, str | bytes | list | tuple) for e in part)
-    ):
+    texts = array.dtype.kind in "US" and isinstance(part, list | tuple)
+    if texts and not all(isinstance(e, str | bytes | list | tuple) for e in part):
         raise ValueError(f"{checks.brief(part)} mixes texts and other values; give one kind")
     if array.dtype != object:
         return array
     if array.ndim and any(map(_is_array, array.flat)):
         return stacked(array, "sample", label)
-    missing = sum(e is None or type(e).__name__ in ("NAType", "NaTType") or e != e for e in array.flat)
-    if missing:
-        raise ValueError(f"{missing} values are missing (None, NA or NaN); give numbers, or leave out their samples")
+    if any(e is None or type(e).__name__ in ("NAType", "NaTType") or e != e for e in array.flat):
+        raise ValueError("values are missing (None, NA or NaN); give numbers, or leave out their samples")
     return np.asarray(array.tolist()) if array.ndim else array
 
 
@@ -308,26 +282,14 @@ def _is_array(part: Any) -> bool:
 
 
 def _of_tensor(part: Tensor) -> np.ndarray:
-    kind, cure = next(
-        (
-            (kind, cure)
-            for true, kind, cure in (
-                (part.is_nested, "nested", "to_padded_tensor(0.0)"),
-                (part.layout != torch.strided, "sparse", "to_dense()"),
-                (part.is_quantized, "quantised", "dequantize()"),
-                (part.is_meta, "on the device 'meta', where there are no values,", ""),
-            )
-            if true
-        ),
-        ("", ""),
-    )
-    if kind:
-        raise ValueError(f"a tensor is {kind} and no array; use {f'x.{cure}' if cure else 'one on a real device'}")
-    part = part.detach().cpu().resolve_conj().resolve_neg()
     try:
+        part = part.detach().cpu().resolve_conj().resolve_neg()
         return (part.float() if part.is_floating_point() and part.dtype not in NUMPYS else part).numpy()
-    except (RuntimeError, TypeError) as e:  # subclasses with a mask, types of torch's alone
-        raise ValueError(f"a {type(part).__name__} of {part.dtype} is no array of numbers; use a plain tensor") from e
+    except (RuntimeError, TypeError) as e:
+        raise ValueError(
+            f"a {type(part).__name__} of {part.dtype} is no array of numbers: it is sparse, quantised, nested, masked "
+            "or has no values; use a plain tensor (x.to_dense(), x.dequantize(), x.to_padded_tensor(0.0))"
+        ) from e
 
 
 def stacked(parts: Sequence[Any], what: str, label: bool = False) -> np.ndarray:
@@ -356,12 +318,14 @@ def _guess(x: np.ndarray) -> str:
 
 def _laid_out(x: np.ndarray, layout: str) -> np.ndarray:
     """Whole numbers of texts, uint8 and float64 stay; other numbers become float32; channels come first."""
-    axes = x.ndim
-    if axes not in AXES[layout] or (layout == "text" and x.dtype.kind not in "iu"):
-        raise _unfit(x, layout)
+    if x.ndim not in LAYOUTS[layout][0] or (layout == "text" and x.dtype.kind not in "iu"):
+        others = "; ".join(f"{name!r}: {shape}" for name, (_, shape) in LAYOUTS.items())
+        raise ValueError(
+            f"inputs of shape {x.shape} and type {x.dtype} do not fit layout={layout!r}; give one of {others}"
+        )
     if layout != "text" and x.dtype not in (np.uint8, np.float64):
         x = x.astype(np.float32)
-    if (layout, axes) in (("image", 3), ("features", 1)):
+    if (layout, x.ndim) in (("image", 3), ("features", 1)):
         x = x[:, None]
     elif layout == "channels_last" or (layout == "image" and _channels_last(x.shape)):
         x = x.transpose(0, 3, 1, 2)
@@ -373,31 +337,21 @@ def _channels_last(shape: tuple[int, ...]) -> bool:
     _, a, b, c = shape
     signs = [(a in (1, 3), c in (1, 3)), (b == c, a == b)]
     said = {last for first, last in signs if first != last} or ({c < 5} if (a < 5) != (c < 5) else set())
-    if len(said) == 1:
-        return said.pop()
-    if a == b == c == 1:
-        return False
+    if len(said) == 1 or a == b == c == 1:
+        return said == {True}
     raise ValueError(
         f"images of shape {shape} may have their channels first or last; say which: layout='channels_first' "
         "[N, C, H, W] or layout='channels_last' [N, H, W, C]"
     )
 
 
-def _unfit(x: np.ndarray, layout: str) -> ValueError:
-    others = "; ".join(f"{name!r}: {shape}" for name, shape in LAYOUTS.items())
-    return ValueError(
-        f"inputs of shape {x.shape} and type {x.dtype} do not fit layout={layout!r}; give one of {others}"
-    )
-
-
 def from_mapping(name: str, z: Mapping[str, Any], layout: str | None = None, targets: bool = False) -> Source:
-    try:
-        arrays = [z[k] for k in PARTS]
-    except KeyError as e:
-        raise ValueError(f"{e} is missing; give {PACK}") from e
+    """The source of a mapping with the keys of a pack; warns of keys that are not read."""
     owners = ("train_owner", "test_owner")
+    if missing := [key for key in PARTS if key not in z]:
+        raise ValueError(f"{missing[0]} is missing; give {PACK}")
     if unread := [str(key) for key in z if key not in (*PARTS, *owners)]:
         checks.warn(f"{name}: {', '.join(unread[:10])} are not read; a source is {PACK}")
     layout = "text" if name in TEXTS else layout
     extra = {k: z[k] for k in owners if k in z}
-    return from_arrays(name, *arrays, layout, targets, classes=CLASSES.get(name), **extra)
+    return from_arrays(name, *(z[k] for k in PARTS), layout, targets, classes=CLASSES.get(name), **extra)

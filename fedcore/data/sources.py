@@ -98,7 +98,7 @@ def load(
         tested = counted % 5 == 4
         test_x, test_y, x, y = x[tested], y[tested], x[~tested], y[~tested]
         test_owner, owner = (None, None) if owner is None else (owner[tested], owner[~tested])
-        extra |= {"given": np.where(tested, -1, np.cumsum(~tested) - 1), "fresh": True}
+        extra |= {"given": np.where(tested, -1, np.cumsum(~tested) - 1)}
     if held is not None:
         extra["validation"] = _part(held)[:3]
     made = from_arrays(
