@@ -72,8 +72,7 @@ class Clients:
 
         seed: of what `augment.once` draws.  Raises ValueError for clients without data.
         """
-        empty = [i for i, part in enumerate(parts) if not len(part)]
-        if empty:
+        if empty := [i for i, part in enumerate(parts) if not len(part)]:
             raise ValueError(f"clients {empty[:10]} have no training data; use fewer clients or another partition")
         parts = Lists.of(parts)
         statistics, train_rows, test_rows = normalisation(source, parts, normalise)
@@ -157,19 +156,21 @@ class Clients:
         """
         if self.source.text:
             return x.long()
-        if self.normalise == "none":
+        numbers = self.normalise == "pooled" and (x.dtype != torch.uint8 or self.x.dim() != 4)  # and no images
+        if self.normalise == "none" or numbers:
             return x.to(self.dtype)
-        if self.normalise == "pooled" and (x.dtype != torch.uint8 or self.x.dim() != 4):  # numbers, not images
-            return x.to(self.dtype)
-        mean, std = self.statistics[:, -1 if rows is None or self.normalise != "client" else rows]
+        mean, std = self._statistics_of(rows)
         return (x.to(self.dtype) - mean).div_(std)
+
+    def _statistics_of(self, rows: Tensor | int | None) -> Tensor:
+        return self.statistics[:, -1 if rows is None or self.normalise != "client" else rows]
 
     def normaliser(self, client: int | None = None, channels_last: bool = False) -> Normalise:
         """`inputs` as a layer: by all clients' statistics or, with normalise="client", by one client's."""
         shape = tuple(self.x.shape[1:])
         if self.source.text:
             return Normalise(shape)
-        mean, std = self.statistics[:, -1 if client is None or self.normalise != "client" else client]
+        mean, std = self._statistics_of(client)
         if len(shape) != 3:  # numbers as they are given: mean 0, std 1
             mean, std = mean.flatten()[0], std.flatten()[0]
         return Normalise(shape, mean, std, channels_last)
@@ -223,12 +224,9 @@ class Clients:
         if self.source.validation is None:
             raise ValueError("this federation has no validation data; make it with fc.federation(..., validation=True)")
         x, y, owner = self.source.validation
-        source = replace(
-            self.source, test_x=x, test_y=y, test_owner=owner if self.source.test_owner is not None else None
-        )
-        changed = Clients.of(
-            source, self.parts, normalise=self.normalise, augment=None, device=self.device, dtype=self.dtype
-        )
+        owner = None if self.source.test_owner is None else owner
+        source = replace(self.source, test_x=x, test_y=y, test_owner=owner)
+        changed = Clients.of(source, self.parts, normalise=self.normalise, device=self.device, dtype=self.dtype)
         test = {name: getattr(changed, name) for name in ("source", "test_x", "test_y", "test_rows")}
         known = changed.statistics.shape == self.statistics.shape and torch.equal(changed.statistics, self.statistics)
         return replace(self, **test, kept=None, statistics=self.statistics if known else changed.statistics)
@@ -251,10 +249,11 @@ class Clients:
                 f"{s.train_x.dtype} {s.train_x.shape[1:]}; use the same"
             )
         known = {row.tobytes() for row in given.train_x}
-        kept = [] if self.kept is None else [("clients' own test", self.kept[0].cpu().numpy())]
-        for what, theirs in (("clients'", s.train_x[self.parts.rows]), ("test", s.test_x), *kept):
-            both = sum(row.tobytes() in known for row in theirs)
-            if both:
+        held = {"clients'": s.train_x[self.parts.rows], "test": s.test_x}
+        if self.kept is not None:
+            held["clients' own test"] = self.kept[0].cpu().numpy()
+        for what, theirs in held.items():
+            if both := sum(row.tobytes() in known for row in theirs):
                 raise ValueError(
                     f"{both} public samples are {what} samples too; take public data out of the training pool with "
                     "fc.federation(..., public=k), never from the test set"
@@ -269,15 +268,18 @@ class Clients:
         """
         if self.public is not None:
             raise ValueError("this federation has public data already; use them, or make one without public=")
-        source, public, left = set_aside(self.source, k, seed)
-        new = np.full(len(self.source.train_y), -1)
-        new[left] = np.arange(len(left))
-        parts = [new[part][new[part] >= 0] for part in self.parts]
+        source, public, kept = set_aside(self.source, k, seed)
         rest = Clients.of(
-            source, parts, normalise=self.normalise, augment=self.augment, public=public, seed=seed,
-            device=self.device, dtype=self.dtype,
+            source, renumbered(self.parts, kept), normalise=self.normalise, augment=self.augment, public=public,
+            seed=seed, device=self.device, dtype=self.dtype,
         )  # fmt: skip
         return replace(rest, statistics=self.statistics, kept=self.kept)
+
+
+def renumbered(parts: Sequence[np.ndarray], kept: np.ndarray) -> list[np.ndarray]:
+    """The clients' rows where these samples alone are left, `[N]` bool."""
+    new = np.cumsum(kept) - 1
+    return [new[part[kept[part]]] for part in parts]
 
 
 def keep_own(
@@ -301,16 +303,13 @@ def keep_own(
     taken = np.unique(np.concatenate(own))
     if not len(taken):
         raise ValueError(f"own_test={share:g}, but no client has two samples; use fewer clients, or own_test=None")
-    kept = np.ones(len(words), bool)
-    kept[taken] = False
-    new = np.where(kept, np.cumsum(kept) - 1, -1)
+    kept = ~np.isin(np.arange(len(words)), taken)
     own = Lists.of([np.searchsorted(taken, one) for one in own])
-    left = [new[part][new[part] >= 0] for part in parts]
-    return source.keeping(kept), left, (source.train_x[taken], source.train_y[taken], own)
+    return source.keeping(kept), renumbered(parts, kept), (source.train_x[taken], source.train_y[taken], own)
 
 
 def set_aside(source: Source, k: int, seed: int) -> tuple[Source, Arrays, np.ndarray]:
-    """The source without k training samples of each class, these samples and labels, and the rows that are left.
+    """The source without k training samples of each class, these samples and labels, and which were kept, `[N]` bool.
 
     Raises ValueError where a class has fewer than k, and where targets are no class labels.
     """
@@ -318,14 +317,10 @@ def set_aside(source: Source, k: int, seed: int) -> tuple[Source, Arrays, np.nda
     _need_classes(source, "public data by class")
     order = np.argsort(rng.words(seed, rng.DATA, np.arange(len(source.train_y))), kind="stable")
     by_class = [order[source.train_y[order] == c][:k] for c in np.unique(source.train_y)]
-    if min(map(len, by_class)) < k:
-        raise ValueError(
-            f"public={k} samples per class, but one class has {min(map(len, by_class))} training samples; use fewer"
-        )
-    taken = np.sort(np.concatenate(by_class))
-    kept = np.ones(len(source.train_y), bool)
-    kept[taken] = False
-    return source.keeping(kept), (source.train_x[taken], source.train_y[taken]), np.flatnonzero(kept)
+    if (least := min(map(len, by_class))) < k:
+        raise ValueError(f"public={k} samples per class, but one class has {least} training samples; use fewer")
+    kept = ~np.isin(np.arange(len(order)), np.concatenate(by_class))
+    return source.keeping(kept), (source.train_x[~kept], source.train_y[~kept]), kept
 
 
 def _need_classes(source: Source, what: str) -> None:

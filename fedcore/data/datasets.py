@@ -31,10 +31,9 @@ def from_dataset(dataset: Any) -> tuple[np.ndarray, np.ndarray, int | None]:
     if not len(dataset):
         raise ValueError("the dataset is empty; give at least one sample")
     columns, classes = None, None
-    first = dataset[0]
+    first, features = dataset[0], getattr(dataset, "features", None)
     if isinstance(first, Mapping):
         columns = _columns(list(getattr(dataset, "column_names", None) or first))
-        features = getattr(dataset, "features", None)
         if isinstance(features, Mapping):
             classes = getattr(features.get(columns[1]), "num_classes", None)
     pairs = [_pair(dataset[k], k, columns) for k in range(len(dataset))]

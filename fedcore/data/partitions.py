@@ -172,22 +172,16 @@ class ByOwner(checks.Named):
         if owner is None:
             raise ValueError("partition=ByOwner() needs a source with owners (FEMNIST, Shakespeare, or train_owner)")
         owners = np.unique(owner)
-        if self.parts > 1:
-            if clients != len(owners) * self.parts:
-                raise ValueError(
-                    f"clients={clients}, but {len(owners)} owners in {self.parts} parts are {len(owners) * self.parts} "
-                    "clients; use that number, or None"
-                )
-            dealt = [np.array_split(rng.permutation(np.flatnonzero(owner == o)), self.parts) for o in owners]
-            return [np.sort(part) for parts in dealt for part in parts]
-        if clients > len(owners) or (clients < len(owners) and not self.subset):
+        whole = len(owners) * self.parts
+        if clients != whole and not (self.subset and self.parts == 1 and clients < whole):
             raise ValueError(
-                f"clients={clients} but the source has {len(owners)} owners; use clients={len(owners)} or None"
-                + ("" if clients > len(owners) else ", or ByOwner(subset=True) to draw some of them")
+                f"clients={clients} but {len(owners)} owners in {self.parts} parts are {whole} clients; use "
+                f"clients={whole} or None, or ByOwner(subset=True) to draw some of the owners"
             )
-        if clients < len(owners):
+        if clients < whole:
             owners = np.sort(rng.choice(owners, clients, replace=False))
-        return [np.flatnonzero(owner == o) for o in owners]
+        dealt = (np.array_split(rng.permutation(np.flatnonzero(owner == o)), self.parts) for o in owners)
+        return [np.sort(part) for parts in dealt for part in parts]
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,19 +236,16 @@ def checked(parts: Sequence[np.ndarray], clients: int, N: int, overlapping: bool
             raise ValueError(f"client {i} has no samples in the partition; give each client one at least")
         if part.dtype.kind not in "iu":
             raise TypeError(
-                f"the indices of client {i} are of type {part.dtype}; use integers (np.flatnonzero(mask) of a mask)"
+                f"client {i} has indices of type {part.dtype}; use integers, np.flatnonzero(mask) of a mask"
             )
     parts = [part.astype(np.int64, copy=False) for part in parts]
     rows, client = np.concatenate(parts), np.repeat(np.arange(clients), [len(part) for part in parts])
-    outside = np.flatnonzero((rows < 0) | (rows >= N))
-    if len(outside):
+    if len(outside := np.flatnonzero((rows < 0) | (rows >= N))):
         at = outside[0]
         raise ValueError(f"client {client[at]} has index {rows[at]}, but there are {N} samples; use 0 to {N - 1}")
-    if overlapping:
-        return parts
     order = np.argsort(rows, kind="stable")
     twice = np.flatnonzero(np.diff(rows[order]) == 0)
-    if len(twice):
+    if len(twice) and not overlapping:
         a, b = order[twice[0]], order[twice[0] + 1]
         whose = f"client {client[a]} has it twice" if client[a] == client[b] else f"clients {client[a]} and {client[b]}"
         raise ValueError(

@@ -62,8 +62,8 @@ def read(name: str, root: Path, download: bool = True, layout: str | None = None
 def _digits() -> Source:
     from sklearn.datasets import load_digits
 
-    z = load_digits()
-    x, y = z.images.astype(np.uint8)[:, None], z.target.astype(np.int64)
+    x, y = load_digits(return_X_y=True)
+    x, y = x.astype(np.uint8).reshape(-1, 1, 8, 8), y.astype(np.int64)
     test = np.arange(len(y)) % 5 == 4  # every fifth image: 1,438 to train on, 359 to test
     return Source("digits", x[~test], y[~test], x[test], y[test], 10)
 
@@ -115,17 +115,10 @@ def _torchvision(name: str, root: Path, download: bool) -> Source:
     import torchvision.datasets as tv
 
     folder = root / "torchvision"
-    kinds = {
-        "mnist": tv.MNIST,
-        "fashionmnist": tv.FashionMNIST,
-        "cifar10": tv.CIFAR10,
-        "cifar100": tv.CIFAR100,
-        "usps": tv.USPS,
-        "svhn": tv.SVHN,
-        "emnist": tv.EMNIST,
-    }
+    kinds = (tv.MNIST, tv.FashionMNIST, tv.CIFAR10, tv.CIFAR100, tv.USPS, tv.SVHN, tv.EMNIST)
     family, _, split = name.partition("-")
-    kind, parts = kinds[family], [{"train": True}, {"train": False}]
+    kind = next(kind for kind in kinds if kind.__name__.lower() == family)
+    parts = [{"train": True}, {"train": False}]
     if family == "svhn":
         parts = [{"split": "train"}, {"split": "test"}]
     if family == "emnist":

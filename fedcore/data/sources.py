@@ -62,8 +62,8 @@ def load(
         if not {"train", "test"} <= source.keys():
             if source and all(map(_is_part, source.values())):
                 raise ValueError(
-                    f"source is a mapping with the keys {checks.brief(list(source))}; use list(source.values()) for "
-                    f"one client each, a mapping with 'train' and 'test', or {PACK}"
+                    f"source has the keys {checks.brief(list(source))}; use list(source.values()) for one client each, "
+                    f"a mapping with 'train' and 'test', or {PACK}"
                 )
             return _told(from_mapping("arrays", source, layout, targets))
         held = next((source[key] for key in VALIDATION if key in source), None)
@@ -71,22 +71,7 @@ def load(
             checks.warn(f"{', '.join(unread[:10])} of the source are not read; use 'train', 'test' and 'validation'")
         source = (source["train"], source["test"])
     parts = source if isinstance(source, tuple) and len(source) == 2 and _is_part(source[0]) else (source,)
-    first = source[0] if isinstance(source, list) and source else None
-    if isinstance(first, tuple) and all(isinstance(part, tuple) for part in first[:2]):
-        raise ValueError(
-            "source is a list of clients' training and test data; use a tuple of two lists, the training data of all "
-            "clients and their test data: ([(x, y), ...], [(test_x, test_y), ...])"
-        )
-    for i, one in enumerate(parts[0] if _is_by_client(parts[0]) else ()):
-        pair = isinstance(one, tuple) and len(one) == 2
-        if (is_dataset(one) and not len(one)) or (pair and np.shape(one[1])[:1] == (0,)):
-            raise ValueError(f"client {i} has no samples; leave it out of the list, or give it one at least")
-    for name, given in (("test", parts[-1]), ("validation", held)):
-        if _is_by_client(parts[0]) and _is_by_client(given) and len(given) != len(parts[0]):
-            raise ValueError(
-                f"{len(parts[0])} clients have training data, and {len(given)} {name} data; give one for each client "
-                "(without samples where it has none), or one for all, which is no list"
-            )
+    _check_clients(parts[0], {"test": parts[-1], "validation": held})
     (x, y, owner, classes), *test = (_part(part) for part in parts)
     extra: dict[str, Any] = {"classes": classes, "by_client": owner is not None}
     if test:
@@ -98,13 +83,31 @@ def load(
         tested = counted % 5 == 4
         test_x, test_y, x, y = x[tested], y[tested], x[~tested], y[~tested]
         test_owner, owner = (None, None) if owner is None else (owner[tested], owner[~tested])
-        extra |= {"given": np.where(tested, -1, np.cumsum(~tested) - 1)}
+        extra["given"] = np.where(tested, -1, np.cumsum(~tested) - 1)
     if held is not None:
         extra["validation"] = _part(held)[:3]
-    made = from_arrays(
-        "arrays", x, y, test_x, test_y, layout, targets, train_owner=owner, test_owner=test_owner, **extra
-    )
-    return _told(made, declared=classes is not None)
+    extra |= {"train_owner": owner, "test_owner": test_owner}
+    return _told(from_arrays("arrays", x, y, test_x, test_y, layout, targets, **extra), declared=classes is not None)
+
+
+def _check_clients(train: Any, others: Mapping[str, Any]) -> None:
+    """ValueError for training data of clients of which one has no samples, and for others of other clients."""
+    if isinstance(train, list) and train and isinstance(train[0], tuple) and isinstance(train[0][0], tuple):
+        raise ValueError(
+            "source is a list of clients' training and test data; use a tuple of two lists, those of all clients to "
+            "train on and to test on: ([(x, y), ...], [(test_x, test_y), ...])"
+        )
+    if not _is_by_client(train):
+        return
+    for i, one in enumerate(train):
+        if not len(one) or (isinstance(one, tuple) and np.shape(one[-1])[:1] == (0,)):
+            raise ValueError(f"client {i} has no samples; leave it out of the list, or give it one at least")
+    for name, given in others.items():
+        if _is_by_client(given) and len(given) != len(train):
+            raise ValueError(
+                f"{len(train)} clients have training data, and {len(given)} {name} data; give one for each client "
+                "(without samples where it has none), or one for all, which is no list"
+            )
 
 
 def _told(source: Source, declared: bool = False) -> Source:
@@ -116,18 +119,17 @@ def _told(source: Source, declared: bool = False) -> Source:
         return source
     trained = np.unique(source.train_y)
     unknown = np.setdiff1d(source.test_y, trained)
+    gaps = np.setdiff1d(np.arange(source.classes), np.append(trained, unknown))
     if len(unknown):
         checks.warn(
             f"{np.isin(source.test_y, unknown).sum()} of {len(source.test_y)} test samples have labels that no "
-            f"training sample has ({', '.join(map(str, unknown[:10]))}), which no model can learn; number the labels "
-            "of both sets alike, or give training samples of them"
+            f"training sample has ({_few(unknown)}), which no model can learn; number the labels of both sets alike, "
+            "or give training samples of them"
         )
-    gaps = np.setdiff1d(np.arange(source.classes), np.append(trained, unknown))
     if len(gaps) and not declared:
-        named = f"{', '.join(map(str, gaps[:10]))}{', ...' if len(gaps) > 10 else ''}"
         checks.warn(
-            f"no sample has a label of {named}, but labels up to {source.classes - 1} make {source.classes} classes; "
-            "number the labels of both sets 0..C-1 without gaps, as np.unique(y, return_inverse=True)[1] does"
+            f"no sample has a label of {_few(gaps)}, but labels up to {source.classes - 1} make {source.classes} "
+            "classes; number the labels of both sets 0..C-1 without gaps, as np.unique(y, return_inverse=True)[1] does"
         )
     if len(trained) == 1 and not declared:
         checks.warn(
@@ -135,6 +137,10 @@ def _told(source: Source, declared: bool = False) -> Source:
             "samples of two classes at least"
         )
     return source
+
+
+def _few(labels: np.ndarray) -> str:
+    return f"{', '.join(map(str, labels[:10]))}{', ...' if len(labels) > 10 else ''}"
 
 
 def _is_part(part: Any) -> bool:
@@ -152,8 +158,7 @@ def _is_by_client(part: Any) -> bool:
 
 def _part(part: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | None]:
     """Inputs, labels, the client of each sample where they come client by client, and the number of classes."""
-    loaders = [one for one in (part if isinstance(part, list | tuple) else [part]) if isinstance(one, DataLoader)]
-    if loaders:
+    if any(isinstance(one, DataLoader) for one in (part if isinstance(part, list | tuple) else [part])):
         raise TypeError("source holds a DataLoader; use its samples, loader.dataset: a run draws its batches itself")
     if is_dataset(part):
         x, y, classes = from_dataset(part)
