@@ -13,7 +13,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import algorithms, distributed, models, probes, submodels, topology
-from ._moved import Moved
 from .algorithms import *  # noqa: F403  (the methods: the names in its __all__)
 from .algorithms import Round
 from .algorithms.listing import Shown, shown
@@ -33,8 +32,8 @@ from .objective.quadratic import Quadratic, quadratic
 from .round import one_round, start
 from .run import simulate
 from .storage.checkpoint import CheckpointError
-from .sweeping import SweepFailed, sweep
-from .together import simulate_many
+from .support.moved import Moved
+from .sweeping import SweepFailed, simulate_many, sweep
 from .topology import Complete, DirectedRandom, Exponential, Graph, Matrix, RandomRegular, Ring, Torus
 
 if TYPE_CHECKING:

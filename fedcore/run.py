@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import distributed, listeners
+from . import distributed
 from .algorithms import contract
 from .algorithms.method import Method, Round
 from .engine.undisturbed import as_usual
@@ -25,7 +25,7 @@ from .round import Seen, check_both, on, play
 from .rows.chunks import chunk_size
 from .rows.place import Place
 from .settings import Amounts, BatchSize, Cohort, Settings, Weighting, check_batches
-from .storage import checkpoint
+from .storage import callbacks, checkpoint
 from .storage.identity import digest
 from .support import checks
 from .support.progress import Bar, shows
@@ -154,8 +154,8 @@ def simulate(
     )  # fmt: skip
     # `on_evaluate` may end the run, so only the rounds up to its first call are certain to take place
     check_batches(method, fed, s, range(rounds if on_evaluate is None else min(rounds, eval_every)))
-    on_evaluate = on_evaluate and listeners.made("on_evaluate", on_evaluate, "t, metrics", "True to end the run")
-    probes = [listeners.made("probes", probe, "round, y", "{name: value}") for probe in probes]
+    on_evaluate = on_evaluate and callbacks.made("on_evaluate", on_evaluate, "t, metrics", "True to end the run")
+    probes = [callbacks.made("probes", probe, "round, y", "{name: value}") for probe in probes]
     if chunk is None and rounds:
         chunk = chunk_size(method, fed, s)
     world = distributed.world()
@@ -233,7 +233,7 @@ class Run:
             "device": torch.cuda.get_device_name(self.fed.device) if cuda else torch.backends.cpu.get_cpu_capability(),
             "torch": torch.__version__,
             "numpy": np.__version__,
-            checkpoint.AROUND: listeners.key(self.method),
+            checkpoint.AROUND: callbacks.key(self.method),
         }
 
     def restore(self, saved: checkpoint.Saved | None, to: int) -> None:

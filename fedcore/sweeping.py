@@ -1,4 +1,4 @@
-"""Settings times seeds on all cores, a tidy frame out: an experiment of your own, without a table."""
+"""Several runs: `sweep` (settings times seeds on all cores, one tidy frame) and `simulate_many` (one after another)."""
 
 from __future__ import annotations
 
@@ -20,26 +20,91 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from . import listeners, rng, run
+from . import rng, run
 from .data.arrays import as_array
-from .history import Diverged
+from .history import Diverged, History
 from .objective.base import Objective
-from .storage import archives
+from .storage import archives, callbacks
 from .storage.checkpoint import CheckpointError, atomic
 from .storage.identity import digest
 from .support import checks
 from .support.extras import needs
 from .support.progress import Bar, shows, streams
-from .together import AT_ONCE
 
+AT_ONCE = Annotated[int, checks.Within(1, 10_000, hint="or None")]
+RUNS = checks.Kind(lambda runs: isinstance(runs, list | tuple), "a list of mappings, the arguments of each run")
 ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
 OURS = {"seed": "seeds=", "checkpoint_dir": "folder=", "resume": "folder=", "progress": "progress="}
 LISTENERS = ("probes", "on_evaluate")  # they may write to what they refer to
 FEDERATION = checks.Kind(
     lambda value: callable(value) or isinstance(value, Objective), "a federation, or a function that makes one"
 )
+IS_FEDERATION = checks.Kind(lambda fed: isinstance(fed, Objective), "a federation, from fc.federation or quadratic")
 MOST = 10**6  # runs
 Failure = tuple[str, Exception]
+
+
+@checks.arguments
+def simulate_many(
+    runs: Annotated[Sequence[Mapping[str, Any]], RUNS],
+    fed: Annotated[Objective, IS_FEDERATION],
+    *,
+    at_once: AT_ONCE | None = None,
+    progress: bool | None = None,
+    **shared: Any,
+) -> list[History | Diverged]:
+    """One `simulate` for each mapping of `runs`, on the same federation, one after another.
+
+        lrs, seeds = [0.03, 0.1, 0.3], range(5)
+        runs = [{"lr": lr, "seed": seed} for lr in lrs for seed in seeds]
+        histories = fc.simulate_many(runs, fed, method=fc.FedAvg(), rounds=100, cohort=10)
+
+    runs: arguments of `simulate` in which the runs differ (methods, rates, batch sizes, seeds, ...); shared: those in
+    which they do not.  at_once: has no effect; it is accepted so that earlier calls still work.  progress: a bar that
+    counts the runs; None shows it on a terminal and in a notebook.
+    As in `sweep`, every run gets its own copies of its arguments; `on_evaluate=lambda: Stop(2)` makes one for each run.
+
+    The histories come in the order of `runs`, each equal to that of `simulate`.  In place of a run whose model is no
+    longer finite is its `Diverged`, whose `.history` ends there.  `sweep` runs on several cores and keeps files.
+
+    Raises ValueError for no runs, for arguments that are given twice, and for one `checkpoint_dir` for several runs.
+    Any other error of a run is raised when all have ended; its `.results` are what the others gave.
+    """
+    if not runs:
+        raise ValueError("runs is empty; give at least one mapping of arguments of simulate")
+    if "checkpoint_dir" in shared and len(runs) > 1:
+        raise ValueError(f"checkpoint_dir={shared['checkpoint_dir']!r} for {len(runs)} runs; give each run its own")
+    folders: dict[Path, int] = {}
+    for number, one in enumerate(runs):
+        if not isinstance(one, Mapping):
+            raise TypeError(f"runs[{number}]={checks.brief(one)}; use a mapping of arguments of simulate")
+        if twice := sorted(set(one) & set(shared)):
+            raise ValueError(f"{twice[0]} stands in runs[{number}] and beside it; use one of the two")
+        if strange := [name for name in one if not isinstance(name, str)]:
+            raise TypeError(f"runs[{number}] has {checks.brief(strange[0])}; use names of arguments of simulate")
+        if ours := [name for name in ("fed", "progress") if name in one]:
+            raise ValueError(f"{ours[0]} stands in runs[{number}]; give it beside the runs, for all of them")
+        folder = one.get("checkpoint_dir")
+        known = isinstance(folder, str | os.PathLike)  # else `simulate` says what is allowed
+        if known and (first := folders.setdefault(Path(folder).resolve(), number)) != number:
+            raise ValueError(
+                f"checkpoint_dir={str(folder)!r} of runs[{number}] is that of runs[{first}]; give each run its own"
+            )
+    own = [callbacks.of_one_run({**shared, **one}, keep=[fed]) for one in runs]
+    shown, results = Bar("runs", len(runs), 0, "run", shows(progress), each=True), []
+    for one in own:
+        try:
+            results.append(run.simulate(fed=fed, progress=False, **one))
+        except Exception as e:  # whatever a method, a model or a disk raises: the other runs go on
+            results.append(e)
+        shown.update()
+    shown.close()
+    for number, result in enumerate(results):
+        if isinstance(result, Exception) and not isinstance(result, Diverged):
+            result.results = results
+            result.add_note(f"raised by runs[{number}] of {len(runs)}; this error's .results has what all runs gave")
+            raise result
+    return results
 
 
 class SweepFailed(RuntimeError):
@@ -135,7 +200,7 @@ def _checked(
         raise ValueError("no rounds; use rounds=100, say, or a list of them in the grid")
     for name, values in {**grid, **{name: [value] for name, value in fixed.items()}}.items():
         for value in values if name in ARGUMENTS else ():
-            listeners.of_one_run({name: value}, keep=[federation])  # what cannot be copied is refused before any run
+            callbacks.of_one_run({name: value}, keep=[federation])  # what cannot be copied is refused before any run
     takes = _takes(federation)
     for name in [*grid, *fixed]:
         if name in OURS:
@@ -305,7 +370,7 @@ def _aside(path: Path, e: Exception, then: str) -> None:
 
 def _run(fed: Objective, called: Mapping[str, Any], seed: int, **more: Any) -> dict[str, Any]:
     try:
-        own = listeners.of_one_run(called, keep=[fed])
+        own = callbacks.of_one_run(called, keep=[fed])
         history, diverged = run.simulate(fed=fed, seed=seed, progress=False, **own, **more), None
     except Diverged as e:
         history, diverged = e.history, e.round
@@ -315,8 +380,8 @@ def _run(fed: Objective, called: Mapping[str, Any], seed: int, **more: Any) -> d
 def _key(name: str, value: Any) -> str:
     """What tells a setting's value from others."""
     if name == "probes" and isinstance(value, list | tuple):
-        return digest([listeners.key(probe) for probe in value])
-    return listeners.key(value) if name in LISTENERS else digest(value)
+        return digest([callbacks.key(probe) for probe in value])
+    return callbacks.key(value) if name in LISTENERS else digest(value)
 
 
 def _named(value: Any) -> str:

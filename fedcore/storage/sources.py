@@ -25,7 +25,7 @@ from . import archives
 
 CATALOGUES = {"fedcore.algorithms"}  # modules that list names: a new entry changes no older result
 WITHOUT_RESULTS = {  # modules that show code, show progress, or find code
-    "fedcore._moved", "fedcore.algorithms.listing", "fedcore.support.progress", "fedcore.storage.sources",
+    "fedcore.support.moved", "fedcore.algorithms.listing", "fedcore.support.progress", "fedcore.storage.sources",
 }  # fmt: skip
 LEFT_OUT = CATALOGUES | WITHOUT_RESULTS
 

@@ -58,7 +58,7 @@ def test_every_line_of_what_is_the_same_to_the_bit_names_tests_that_are_there():
 def test_an_old_place_gives_the_new_module_with_a_warning_that_names_it():
     program = """
 import importlib, warnings
-from fedcore._moved import MOVED
+from fedcore.support.moved import MOVED
 for old, new in MOVED.items():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

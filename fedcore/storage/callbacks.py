@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from . import rng
-from .storage.identity import GENERATORS, around, digest, is_own, stored_globals
-from .support import checks
+from .. import rng
+from ..support import checks
+from .identity import GENERATORS, around, digest, is_own, stored_globals
 
 STATES = int | float | str | np.ndarray | Tensor | nn.Module | None | GENERATORS | Iterator
 PYTHONS = "Python's own generator"

@@ -63,6 +63,7 @@ MOVED = {
     "hooks": "fedcore.algorithms.contract",
     "identity": "fedcore.storage.identity",
     "listing": "fedcore.algorithms.listing",
+    "listeners": "fedcore.storage.callbacks",
     "live": "fedbook.live.base",
     "looks": "fedbook.pictures.styles",
     "masks": "fedbook.measures.masks",
@@ -74,6 +75,7 @@ MOVED = {
     "progress": "fedcore.support.progress",
     "room": "fedcore.support.memory",
     "submodel_playing": "fedbook.live.submodel_playground",
+    "together": "fedcore.sweeping",
     "vector": "fedbook.pictures.svg",
     "widgets": "fedbook.pictures.widgets",
 }
