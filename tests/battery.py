@@ -27,6 +27,7 @@ METHODS = [
 ]  # fmt: skip
 
 
+METHODS += [kind() for kind in fc.ALL if kind not in map(type, METHODS)]
 RUN = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4, "local_epochs": 1}  # one to five local steps
 
 

@@ -1078,7 +1078,7 @@ class DepthFL(HeteroFL):
         self.x = x
 
 
-LOOPS: dict[type[fc.Method], type[Loop]] = {method: globals()[method.__name__] for method in fc.ALL}
+LOOPS: dict[type[fc.Method], type[Loop]] = {m: globals()[m.__name__] for m in fc.ALL if m.__name__ in globals()}
 
 
 def deviation(method: fc.Method, fed: fc.Federation, model: Callable, rounds: int, **options) -> list[float]:

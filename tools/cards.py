@@ -1,6 +1,7 @@
 """The pages of the methods: for each its equation, the lines that run, settings, cost, results and references.
 
-    python tools/cards.py       write book/methods.md, book/methods/NAME.md and book/map.html, the map as a picture
+    python tools/cards.py       write book/methods.md, book/methods/NAME.md, their lines in _toc.yml and book/map.html,
+                                the map as a picture
 
 They are made from the package, the map of methods in book/map.md and the stored results, and are committed, so that
 the book builds without a run; `tests/book/test_cards.py` compares them with what this file would write.
@@ -41,6 +42,10 @@ HEADER = "| method | broadcast | direction of a local step | aggregate | state |
 
 def title(kind: type) -> str:
     return NAMES.get(kind.__name__, kind.__name__)
+
+
+def alphabetical() -> list[type]:
+    return sorted(fc.ALL, key=lambda kind: title(kind).lower())
 
 
 def page(kind: type) -> str:
@@ -214,7 +219,7 @@ def overview_page() -> str:
         "| method | in one sentence |",
         "|---|---|",
     ]
-    for kind in sorted(fc.ALL, key=lambda kind: title(kind).lower()):
+    for kind in alphabetical():
         head = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
         out.append(f"| {{doc}}`{title(kind)} <methods/{page(kind)}>` | {head} |")
     return "\n".join(out) + "\n"
@@ -255,7 +260,7 @@ def picture(map_of: dict[str, list[str]]) -> str:
 
 def _chip(name: str, target: str) -> str:
     """A link to a method's page, with the method's colour and marker."""
-    look = styles.METHODS[name]
+    (look,) = styles.looks([name])
     colour = next(key for key, value in styles.colours().items() if value == look.colour)
     return (
         f'<li><a href="methods/{target}.html" style="--k:var(--fc-{colour})">'
@@ -271,6 +276,9 @@ def every(root: Path = ROOT) -> dict[Path, str]:
         chapters(root),
     )
     out = {root / "book" / "methods.md": overview_page(), root / "book" / "map.html": picture(map_of)}
+    contents = (root / "_toc.yml").read_text(encoding="utf-8")
+    listed = "".join(f"          - file: book/methods/{page(kind)}\n" for kind in alphabetical())
+    out[root / "_toc.yml"] = re.sub(r"( +- file: book/methods/\w+\n)+", listed, contents)
     for kind in fc.ALL:
         out[root / "book" / "methods" / f"{page(kind)}.md"] = card(kind, map_of.get(title(kind)), lines, pages)
     return out

@@ -20,8 +20,8 @@ HALF = {1.0: 0.4, 0.5: 0.6}
 
 
 def every_method() -> dict[str, Method]:
-    """Name -> a method with settings under which every part of its rule matters, for all methods of the package."""
-    return {
+    """Name -> a method, for all of them, with settings under which each part of its rule matters (or defaults)."""
+    chosen = {
         "FedAvg": alg.FedAvg(), "FedAvg, server momentum": alg.FedAvg(server_momentum=0.5), "FedSGD": alg.FedSGD(),
         "FedSMB": alg.FedSMB(), "FedProx": alg.FedProx(0.5), "SCAFFOLD, option I": alg.SCAFFOLD("I"),
         "SCAFFOLD, option II": alg.SCAFFOLD("II"), "FedDC": alg.FedDC(0.5), "Mime": alg.Mime(0.5),
@@ -45,6 +45,8 @@ def every_method() -> dict[str, Method]:
         "shipped SCAFFOLD": platform.PlatformSCAFFOLD(),
         "shipped FedDyn": platform.PlatformFedDyn(0.5),
     }  # fmt: skip
+    kinds = {type(method) for method in chosen.values()}
+    return chosen | {kind.__name__: kind() for kind in alg.ALL if kind not in kinds}
 
 
 def fingerprint(method: Method) -> float:

@@ -15,8 +15,8 @@ WORDS = ["ink", "muted", "accent", "accent-strong", "holds", "part", "fails", "o
 LINES = [name for name in styles.colours() if name in styles.NAMES and name != "ink"]
 
 
-def test_every_method_has_a_look_and_no_two_the_same():
-    assert set(styles.METHODS) == {cards.title(kind) for kind in fc.ALL}
+def test_looks_are_of_methods_and_no_two_the_same():
+    assert set(styles.METHODS) <= {cards.title(kind) for kind in fc.ALL}
     assert len(set(styles.METHODS.values())) == len(styles.METHODS)
 
 

@@ -226,6 +226,9 @@ ODD = {
     "flatten of some axes": lambda: nn.Sequential(nn.Flatten(2), nn.Linear(64, 8), nn.Flatten(), nn.Linear(8, 10)),
     "average pooling": lambda: nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Sigmoid()),
     "layer norm": lambda: nn.Sequential(nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 10)),
+    "bent activations": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 9), nn.LeakyReLU(0.1), nn.Linear(9, 9), nn.ReLU6(), nn.Linear(9, 10), nn.Hardswish()
+    ),
     "weight norm": lambda: nn.Sequential(
         nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 10))
     ),

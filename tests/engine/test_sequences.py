@@ -77,6 +77,8 @@ SERIES = {
     "1-D CNN, functions": lambda: series(
         lambda m, x: nn.functional.max_pool1d(torch.relu(m.c(x)), 2, 2, 0, 1, True).flatten(1),
         c=nn.Conv1d(L, 6, 3, padding="same"), out=nn.Linear(12, C)),
+    "1-D CNN, largest": lambda: nn.Sequential(
+        nn.Conv1d(L, 6, 3), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(6, C)),
     "1-D CNN, circular": lambda: nn.Sequential(
         nn.Conv1d(L, 6, 3, padding=1, padding_mode="circular", bias=False), nn.AvgPool1d(2), nn.Flatten(),
         nn.Linear(12, C)),

@@ -1,0 +1,137 @@
+"""What a new method, layer, data set, table or chapter still lacks, in words, with the file to edit.
+
+    python tools/lacking.py     a line for each thing that is missing; the exit status is 0 when nothing is
+
+A test runs it first of all: a new method without its row in the map fails there with a sentence, and not in forty tests
+with a KeyError.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import fedcore as fc  # noqa: E402
+from fedbook.results.table import Table, slug, tables  # noqa: E402
+from fedcore import algorithms  # noqa: E402
+from fedcore.data import sources  # noqa: E402
+from fedcore.engine.layers.table import RULES  # noqa: E402
+from tools import book, cards  # noqa: E402
+
+
+def text(*names: str) -> str:
+    """The texts of these files, or of all Python files below these folders."""
+    found = [ROOT / name for name in names]
+    files = [file for path in found for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def defined() -> list[type[fc.Method]]:
+    """The methods in the modules of `fedcore.algorithms`: the classes that no other class of theirs extends."""
+    modules = [import_module(f"fedcore.algorithms.{module.name}") for module in iter_modules(algorithms.__path__)]
+    kinds = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)}
+    kinds = {kind for kind in kinds if issubclass(kind, fc.Method) and kind.__module__.startswith("fedcore.algorithms")}
+    return sorted(
+        (kind for kind in kinds if kind in fc.ALL or not any(kind in other.__mro__[1:] for other in kinds)),
+        key=lambda kind: kind.__name__,
+    )
+
+
+def cited() -> set[str]:
+    """The names that the bibliography has an entry for."""
+    lines = re.findall(r"keywords *= *\{(.*?)\}", text("fedbook/documents/references.bib"))
+    return {plain(name) for line in lines for name in line.split(", ")}
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name).lower()
+
+
+def of_method(kind: type[fc.Method]) -> Iterator[str]:
+    """What a method lacks."""
+    name, title = kind.__name__, cards.title(kind)
+    file = Path(inspect.getsourcefile(kind)).relative_to(ROOT)
+    if kind not in fc.ALL:
+        yield f"{name} is in no list: import it and add it to ALL in fedcore/algorithms/__init__.py"
+        return
+    if not re.search(r"\b(19|20)\d\d\b", inspect.getdoc(kind) or ""):
+        yield f"{name} names no source: write its equation, authors and year in the docstring in {file}"
+    if not kind().cost().stated:
+        yield f"{name} changes the round and does not say what it costs: write cost(self, layout=None) in {file}"
+    if title not in cards.rows(text("book/map.md")):
+        yield f"{title} has no row in book/map.md: what is broadcast, a local step, what is aggregated, the state"
+    if plain(name) not in cited():
+        yield f"{name} has no entry in fedbook/documents/references.bib: one whose keywords have {name}"
+    if not re.search(rf"^class {name}\b", text("tests/reference.py"), re.M):
+        yield f"{name} has no loop in tests/reference.py: a class {name} that computes the round client by client"
+    page = f"book/methods/{cards.page(kind)}"
+    if not (ROOT / f"{page}.md").exists() or page not in book.pages(ROOT):
+        yield f"{name} has no page: run python tools/cards.py, which writes {page}.md and its line in _toc.yml"
+
+
+def of_layer(kind: type) -> Iterator[str]:
+    """What a layer of the engine's table lacks; those of the engine itself stand for calls in a module's forward."""
+    if not kind.__module__.startswith("fedcore.engine") and not re.search(
+        rf"\b{kind.__name__}\b", text("tests/engine", "tests/networks.py")
+    ):
+        yield f"{kind.__name__} has a rule and no test: put it into a network of tests/engine"
+
+
+def of_source(name: str) -> Iterator[str]:
+    """What a data set lacks."""
+    if not re.search(rf"\b{re.escape(name.partition('-')[0])}", text("tests/data")):
+        yield f"the source {name!r} has no test: read a file of its format in tests/data/test_data.py"
+    if name != "roles" and not {plain(name), name.partition("-")[0]} & cited():  # roles are made here
+        yield f"the source {name!r} has no entry in fedbook/documents/references.bib: one whose keywords have {name}"
+
+
+def of_table(table: Table) -> Iterator[str]:
+    """What a table or figure of a document lacks."""
+    if not table.captions:
+        yield f"the table {table.name} has no profile: say in its captions what was computed, in fedbook/documents"
+    folder = ROOT / "results" / "quick" / (table.drawn_from or table.name)
+    missing = [cell.name for cell in table.cells("quick") if not (folder / f"{slug(cell.name)}.json").exists()]
+    if missing:
+        yield f"the table {table.name} has no result for {missing[0]}: run python -m fedbook {table.name}"
+
+
+def of_chapter(path: Path) -> Iterator[str]:
+    """What a chapter lacks."""
+    name, source = path.stem, "\n".join(cell.source for cell in book._read(path).cells)
+    if f"book/{name}" not in book.pages(ROOT):
+        yield f"the chapter {name} is in no list: add book/{name} to _toc.yml"
+        return
+    try:
+        book.defaults(path)
+    except book.ChapterFailed as e:
+        yield f"{e}, with profile and seed: edit book/{name}.ipynb"
+    for call, why in (("parameters", "refuse misspelt parameters"), ("record", "say that the chapter came to its end")):
+        if f"pages.{call}(" not in source:
+            yield f"the chapter {name} has no pages.{call}(...), which would {why}: edit book/{name}.ipynb"
+    if f"{{doc}}`{name}`" not in text("book/index.md"):
+        yield f"the chapter {name} is not among those of the landing page: add a line to book/index.md"
+    if not (ROOT / "tests" / "expected" / f"{name}.json").exists():
+        yield f"the chapter {name} has no stored numbers of its small run: run python tools/expect.py {name}"
+
+
+def everything() -> list[str]:
+    """All that is lacking."""
+    found = [line for kind in defined() for line in of_method(kind)]
+    found += [line for kind in RULES for line in of_layer(kind)]
+    found += [line for name in sources.NAMES for line in of_source(name)]
+    found += [line for table in tables().values() for line in of_table(table)]
+    return found + [line for path in sorted((ROOT / "book").glob("*.ipynb")) for line in of_chapter(path)]
+
+
+if __name__ == "__main__":
+    lines = everything()
+    print("\n".join(lines) or "nothing is lacking")
+    sys.exit(bool(lines))
