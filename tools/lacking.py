@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import fedcore as fc  # noqa: E402
-from fedbook.results.table import Table, slug, tables  # noqa: E402
+from fedbook.documents.definitions import Table, slug, tables  # noqa: E402
 from fedcore import algorithms  # noqa: E402
 from fedcore.data import sources  # noqa: E402
 from fedcore.engine.layers.table import RULES  # noqa: E402
