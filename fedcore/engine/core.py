@@ -457,10 +457,8 @@ class Engine:
     @torch.no_grad()
     def evaluated(self, x: Flat, train: Callable[[], Chunks]) -> nn.Module:
         """A copy of the module as `evaluate` uses it: the parameters `x [d]`, batch-norm statistics of `train`."""
-        params = self._for_evaluation(x, train)
-        module = models.copied(self.module)
-        for name, p in models.entries(module):
-            p.copy_(params[name])
+        self._for_evaluation(x, train)
+        module = models.holding(self.module, x)
         for norm in module.modules():
             if isinstance(norm, nn.modules.batchnorm._BatchNorm):
                 norm.momentum = norm.__dict__.pop("usual_momentum")

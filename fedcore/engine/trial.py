@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
-import re
 import types
 import warnings
-import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import models, rng
-from ..storage.identity import GENERATORS, codes, is_own, state
+from ..storage.identity import GENERATORS, Describer, codes, is_own
 from .batch import Batch
 from .loss import PLAIN
 
@@ -34,15 +31,12 @@ SAMPLES = 3  # that a module is tried on
 STEPS = (1, 10, 1000)  # added to a state, to see whether later passes read it
 SEED = 20_000  # of the generators during a trial
 CLOSE = 1e-4  # of the largest logit: float32 rounds to 1e-6
-STATES = GENERATORS | int | float | complex | tuple | list | dict | deque | set | np.ndarray | Tensor
 CODE = type | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.ModuleType | nn.Module
-
-
 SCALES = (-100.0, 0.01)  # factors of the parameters, to see whether a pass keeps them within bounds
 WRITES = (
     "a forward pass of the model writes to {}, on which later passes depend, and which a client's steps would lose; "
-    "keep it in a buffer (register_buffer), which is carried from step to step and averaged, or let gradients move it, "
-    "a weight with bounds by a parametrisation"
+    "keep it in a buffer (register_buffer), which is carried from step to step and averaged, draw from torch's global "
+    "generator, which is seeded for each client and step, and bound a weight by a parametrisation"
 )
 
 
@@ -82,18 +76,20 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
     x = x[:SAMPLES] if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))  # batch norm has no variance of one
     with torch.enable_grad(), torch.inference_mode(False):
         run = _Run(module, x)
-        before = _held(run.module, kept=True)
+        before = {place.at: _State(place.value).now for place in _places(run.module)}
         evaluated, written = run.call(False), dict(run.written)
         in_evaluation = any(run.draws(False))
         _one_row_a_sample(run, evaluated)
         trained, drawn = run.call(True), run.draws(True)
-        if not isinstance(trained, Tensor):
+        if written and not (
+            _close(run.call(False, given=written), evaluated) and _close(run.call(True, given=written), trained)
+        ):
             raise Unfit(
-                f"the model returns a {type(trained).__name__} in training, and logits in evaluation; use a model that "
-                "returns logits [B, classes] alone in both"
+                "in evaluation, too, a forward pass of the model writes to its buffer "
+                f"{next(iter(written))!r}, on which later passes depend, so that each evaluation would change the "
+                "model; write to it under `if self.training:`"
             )
-        _evaluations_change_nothing(run, written, evaluated, trained)
-        carried = tuple(name for name in run.written if _read(run, name))
+        carried = tuple(name for name in run.written if _carries(run, name))
         _keeps_nothing_else(run, before)
         _keeps_its_parameters(run)
         if not _close(run.call(True), trained) or not _close(run.call(False), evaluated):
@@ -102,7 +98,12 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
                 "and with the same state of the generators; draw from torch's global generator, which is seeded for "
                 "each client and step, and keep in buffers what lasts from call to call"
             )
-        _reads_no_statistics(run, trained)
+        further = {name: run.buffers[name] + 1 for name in run.statistics}
+        if further and not _close(run.call(True, given=further), trained):
+            raise Unfit(
+                "a layer of the model's, of the kind of batch norm, normalises training batches by its running "
+                "statistics; here an evaluation collects these, and training has none. Use nn.BatchNorm or nn.GroupNorm"
+            )
         if not in_evaluation and not _close(evaluated[:-1], run.call(False, x[:-1])):
             warnings.warn(
                 f"in evaluation, too, the logits that the model, a {type(module).__name__}, gives for a sample depend "
@@ -129,25 +130,29 @@ class _Run:
         self.module, self.x = models.copied(module), x
         buffers = self.module.named_buffers(remove_duplicate=False)
         self.buffers = {name: b.clone() for name, b in buffers}
-        layers = self.module.named_modules()
-        norms = [(at, m) for at, m in layers if _is_batch_norm(m)]
+        norms = [(at, m) for at, m in self.module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.statistics = {f"{at}.{k}".lstrip(".") for at, m in norms for k, b in m._buffers.items() if b is not None}
         self.written: dict[str, Tensor] = {}
 
-    def call(self, training: bool, x: Tensor | None = None, given: Mapping[str, Tensor] | None = None) -> Any:
-        """What the module returns, in memory of its own.  given: buffers, instead of those it had at first."""
+    def call(self, training: bool, x: Tensor | None = None, given: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The module's logits, in memory of their own.  given: buffers, instead of those it had at first."""
         for name, value in {**self.buffers, **(given or {})}.items():
-            owner, leaf = _place(self.module, name)
-            owner._buffers[leaf] = value.clone()
+            at, _, leaf = name.rpartition(".")
+            self.module.get_submodule(at)._buffers[leaf] = value.clone()
         with rng.seeded(SEED, self.x.device):
             before = rng.global_states()
             out = self.module.train(training)((self.x if x is None else x).clone())
             moved = [a != b for a, b in zip(before, rng.global_states(), strict=True)]
             self.drawn = [any(moved[3:]), any(moved[:3])]
+        if not isinstance(out, Tensor):
+            raise Unfit(
+                f"the model returns a {type(out).__name__} in {'training' if training else 'evaluation'}; use a model "
+                "that returns logits [B, classes] alone in both"
+            )
         for name, b in self.module.named_buffers():
             if not given and name not in self.statistics and not _equal(b, self.buffers.get(name)):
                 self.written[name] = b.detach().clone()
-        return out.detach().clone() if isinstance(out, Tensor) else out
+        return out.detach().clone()
 
     def draws(self, training: bool) -> list[bool]:
         """Whether passes draw from torch's generator, and from Python's or NumPy's: where the last one did, others are
@@ -161,34 +166,31 @@ class _Run:
     def called(self) -> tuple[tuple[str, ...], bool]:
         """The layers with parameters in the order of the forward pass, where that is not the module's own order; and
         whether a training pass calls a layer that is in evaluation."""
-        order: list[nn.Module] = []
+        calls: list[tuple[str, bool]] = []
         names = {layer: name for name, layer in self.module.named_modules()}
-        hooks = [m.register_forward_pre_hook(lambda m, _given: order.append(m)) for m in names]
-        with contextlib.ExitStack() as stack:
-            stack.callback(lambda: [hook.remove() for hook in hooks])
+        hooks = [m.register_forward_pre_hook(lambda m, _: calls.append((names[m], m.training))) for m in names]
+        try:
             self.call(False)
-            held = list(dict.fromkeys(names[m] for m in order if m._parameters))
-            hooks += [m.register_forward_pre_hook(lambda m, _given: order.append(m.training)) for m in names]
+            order = list(dict.fromkeys(name for name, _ in calls))
+            calls.clear()
             self.call(True)
-        usual = [name for layer, name in names.items() if layer._parameters and name in held]
-        return () if held == usual else tuple(held), False in order
+        finally:
+            for hook in hooks:
+                hook.remove()
+        usual = [name for layer, name in names.items() if layer._parameters and name in order]
+        held = [name for name in order if name in usual]
+        return () if held == usual else tuple(held), not all(training for _, training in calls)
 
     def one_by_one(self) -> Tensor | None:
         """Logits of the samples alone; None where the module does not take one, or gives something else."""
         try:
-            rows = [self.call(True, x[None]) for x in self.x]
+            return torch.cat([self.call(True, x[None]) for x in self.x])
         except Exception:  # whatever a module of the user's raises for a batch of one
             return None
-        return torch.cat(rows) if all(isinstance(row, Tensor) and row.dim() for row in rows) else None
 
 
-def _one_row_a_sample(run: _Run, logits: Any) -> None:
+def _one_row_a_sample(run: _Run, logits: Tensor) -> None:
     """Unfit where a batch of B samples does not have B rows of logits, for several B."""
-    if not isinstance(logits, Tensor) or not logits.dim():
-        raise Unfit(
-            f"the model returns {'a number' if isinstance(logits, Tensor) else type(logits).__name__}; use a model "
-            "that returns logits [B, classes] alone"
-        )
     for B in sorted({1, len(run.x) - 1, len(run.x)}):
         try:
             out = run.call(False, run.x[:B])
@@ -204,172 +206,137 @@ def _one_row_a_sample(run: _Run, logits: Any) -> None:
             )
 
 
-def _read(run: _Run, name: str) -> bool:
+def _carries(run: _Run, name: str) -> bool:
     """Whether logits depend on a buffer that training writes: with the values it was given, and others."""
     new = run.written[name]
-    for training in (True, False):
-        first = run.call(training)
-        for value in (new, *_others(new)):
-            try:
-                if not _close(run.call(training, given={name: value}), first):
-                    return True
-            except Exception:  # of a value that the module cannot work with
-                return True
-    return False
+    return _matters(lambda training, b: run.call(training, given={name: b}), run.buffers.get(name, new), new)
 
 
-def _evaluations_change_nothing(run: _Run, written: Mapping[str, Tensor], evaluated: Tensor, trained: Tensor) -> None:
-    """Unfit where an evaluation leaves buffers `written` behind with which later passes give something else."""
-    if written and not (
-        _close(run.call(False, given=written), evaluated) and _close(run.call(True, given=written), trained)
-    ):
-        raise Unfit(
-            f"in evaluation, too, a forward pass of the model writes to its buffer {next(iter(written))!r}, on which "
-            "later passes depend, so that each evaluation would change the model; write to it under `if self.training:`"
-        )
-
-
-def _keeps_nothing_else(run: _Run, before: Mapping[Any, _Held]) -> None:
+def _keeps_nothing_else(run: _Run, before: Mapping[Any, str]) -> None:
     """Unfit where a pass wrote to a parameter, drew from a generator of the user's own, or changed what later passes
     read, be it an attribute, an object or a list in one, or a variable outside of the module."""
-    for where, now in _held(run.module, kept=False).items():
-        old = before.get(where)
-        if old and old.print == now.print:
+    for place in _places(run.module):
+        kept = place.value
+        state = _State(kept)
+        if state.now == before.get(place.at):
             continue
-        if not (now.parameter or now.draws or _is_read(run, old.value if old else GONE, now)):
-            continue
-        if now.draws and not now.parameter:
-            raise Unfit(
-                f"a forward pass of the model draws from a generator of its own, {now.name}, and so gives other logits "
-                "each time; draw from torch's global generator, which is seeded for each client and step"
-            )
-        raise Unfit(WRITES.format(now.name))
+
+        def with_value(training: bool, value: Any, place: _Place = place) -> Tensor:
+            place.put(value)
+            return run.call(training)
+
+        read = isinstance(kept, nn.Parameter) or state.draws or _matters(with_value, kept)
+        place.put(kept)
+        if read:
+            raise Unfit(WRITES.format(place.name))
 
 
 def _keeps_its_parameters(run: _Run) -> None:
     """Unfit where a pass writes to parameters of other values, as one that keeps weights within bounds."""
-    parameters = dict(run.module.named_parameters())
-    first = {name: p.detach().clone() for name, p in parameters.items()}
     for scale in SCALES:
-        given = {name: scale * p for name, p in first.items()}
+        scaled = _Run(run.module, run.x)
+        parameters = dict(scaled.module.named_parameters())
         with torch.no_grad():
-            for name, p in parameters.items():
-                p.copy_(given[name])
+            given = {name: p.mul_(scale).clone() for name, p in parameters.items()}
         for training in (True, False):
             with contextlib.suppress(Exception):  # of values that the module cannot work with
-                run.call(training)
+                scaled.call(training)
         for name, p in parameters.items():
             if not _equal(p, given[name]):
                 raise Unfit(WRITES.format(f"its parameter {name!r}"))
-    with torch.no_grad():
-        for name, p in parameters.items():
-            p.copy_(first[name])
 
 
-def _is_read(run: _Run, old: Any, place: _Held) -> bool:
-    """Whether logits change with the value at a place: the value before the pass, the one after it, and others."""
-    kept = _now(place.owner, place.key)
+def _matters(logits: Callable[[bool, Any], Tensor], *values: Any) -> bool:
+    """Whether `logits(training, value)` are others for another value of a state: one of these, or further than the
+    last one of them."""
     try:
+        values = (*values, *(_further(values[-1], step) for step in STEPS))
         for training in (True, False):
-            first = None
-            for value in (old, *_copies(kept), *_others(kept)):
-                place.put((_copies(value) or [value])[0])
-                try:
-                    out = run.call(training)
-                except Exception:  # of a value that the module cannot work with
-                    return True
-                if first is not None and not _close(out, first):
-                    return True
-                first = out
-    finally:
-        place.put(kept)
+            first, *others = (logits(training, value) for value in values)
+            if not all(_close(other, first) for other in others):
+                return True
+    except Exception:  # of a value that the module cannot work with
+        return True
     return False
 
 
-def _reads_no_statistics(run: _Run, trained: Tensor) -> None:
-    """Unfit where a kind of batch norm reads its running statistics in training."""
-    further = {name: run.buffers[name] + 1 for name in run.statistics}
-    if further and not _close(run.call(True, given=further), trained):
-        raise Unfit(
-            "a layer of the model's, of the kind of batch norm, normalises training batches by its running statistics; "
-            "here an evaluation collects these, and training has none. Use nn.BatchNorm or nn.GroupNorm"
-        )
-
-
-def _others(value: Any) -> list[Any]:
-    """Other values of the same type as a state; in a list or an object, every value that it holds is changed."""
-    return [other for other in (_further(value, step) for step in STEPS) if _print(other) != _print(value)]
-
-
 def _further(value: Any, step: int) -> Any:
-    """A value `step` further on."""
+    """A value of the same type, with every number in it a step further on, and longer lists."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float | complex | np.number):
         return value + step
-    if isinstance(value, Tensor):
-        return ~value if value.dtype == torch.bool else value + step
-    if isinstance(value, np.ndarray):
-        return ~value if value.dtype == bool else value + step if value.dtype.kind in "iufc" else value
+    if isinstance(value, Tensor | np.ndarray):
+        return ~value if "bool" in str(value.dtype) else value + step
     if type(value) is tuple:
         return tuple(_further(v, step) for v in value)
-    if not isinstance(value, dict | list | deque) and (isinstance(value, CODE) or not hasattr(value, "__dict__")):
+    if isinstance(value, list | deque):
+        longer = [_further(v, step) for v in value] * (1 + step if len(value) < 10 else 2)
+        return type(value)(longer)
+    if isinstance(value, CODE) or not (isinstance(value, dict) or hasattr(value, "__dict__")):
         return value
-    for other in _copies(value):
-        if isinstance(value, list | deque):
-            more = [_further(v, step) for v in value] * (1 + step if len(value) < 10 else 2)
-            other.clear()
-            other.extend(more)
-        else:
-            held = other if isinstance(value, dict) else vars(other)
-            held.update({k: _further(v, step) for k, v in held.items()})
-        return other
-    return value
+    other = copy.copy(value)
+    held = other if isinstance(value, dict) else vars(other)
+    held.update({k: _further(v, step) for k, v in held.items()})
+    return other
 
 
-GONE = object()  # the value of a name that is not bound
+class _State(Describer):
+    """What a value holds: a text that differs for different states, `now`, in which code and layers do not count.
+
+    draws: whether a generator of random numbers or an iterator is in it.
+    """
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(containers=True)
+        self.draws = False
+        self.now = self.text(value)
+
+    def text(self, value: Any) -> str:
+        if isinstance(value, CODE):
+            return ""
+        self.draws |= isinstance(value, GENERATORS | Iterator)
+        if isinstance(value, Tensor):
+            value = value.detach().to_dense().cpu().resolve_conj().contiguous().view(-1).view(torch.uint8)
+        return super().text(list(value) if isinstance(value, deque) else value)
 
 
-class _Held:
-    """The value at a place, `owner[key]` or `owner.key`: a text that changes with it (`print`) and, if it is kept, a
-    copy.  name: how messages call the place."""
+@dataclass(frozen=True)
+class _Place:
+    """Where a value stands, `owner[key]` or `owner.key`, and how messages call it."""
 
-    def __init__(self, owner: Any, key: str, name: str, kept: bool) -> None:
-        self.owner, self.key, self.name = owner, key, name
-        there = _now(owner, key)
-        self.value = (_copies(there) or [there])[0] if kept else None
-        self.print, self.parameter = _print(there), isinstance(there, nn.Parameter)
+    owner: Any
+    key: str
+    name: str
 
     @property
-    def draws(self) -> bool:
-        """Whether the value is a generator, or holds one."""
-        return _draws(_now(self.owner, self.key), set())
+    def at(self) -> tuple[int, str]:
+        """What tells places apart."""
+        return id(self.owner), self.key
+
+    @property
+    def value(self) -> Any:
+        """What stands there."""
+        held = vars(self.owner) if isinstance(self.owner, type) else self.owner
+        return held[self.key] if isinstance(held, Mapping) else getattr(held, self.key)
 
     def put(self, value: Any) -> None:
-        """Set the value at the place."""
-        if not isinstance(self.owner, dict):
-            setattr(self.owner, self.key, value)
-        elif value is GONE:
-            self.owner.pop(self.key, None)
-        else:
+        """Set the value."""
+        if isinstance(self.owner, dict):
             self.owner[self.key] = value
+        else:
+            setattr(self.owner, self.key, value)
 
 
-def _held(module: nn.Module, kept: bool) -> dict[Any, _Held]:
-    """Everything but buffers that a pass may write to: parameters, attributes of layers, and in the user's code the
+def _places(module: nn.Module) -> list[_Place]:
+    """Where a pass may write to, but for buffers: parameters, attributes of layers, and in the user's code the
     attributes of classes and the closure variables and globals that functions use."""
-    found: dict[Any, _Held] = {}
-    usual, code, seen = vars(nn.Module()), [], set()
-
-    def add(owner: Any, key: str, name: str) -> None:
-        found[id(owner), key] = _Held(owner, key, name, kept)
-
+    usual, found, code, seen = vars(nn.Module()).keys(), [], [], set()
     for at, layer in module.named_modules():
         dot, kind = f"{at}." if at else "", type(layer).__name__
-        for key in layer._parameters:
-            add(layer._parameters, key, f"its parameter {dot + key!r} (of {kind})")
-        for key in vars(layer).keys() - usual.keys():
-            add(vars(layer), key, f"its attribute {dot + key!r} (of {kind})")
+        for what, held in (("parameter", layer._parameters), ("attribute", vars(layer))):
+            names = [key for key in held if key not in usual]
+            found += [_Place(held, key, f"its {what} {dot + key!r} (of {kind})") for key in names]
         code += [*type(layer).__mro__, *vars(layer).values()]
         code += [hook for key in usual if key.endswith("_hooks") for hook in vars(layer)[key].values()]
     while code:
@@ -380,97 +347,32 @@ def _held(module: nn.Module, kept: bool) -> dict[Any, _Held]:
         if one in seen or not is_own(one):
             continue
         seen.add(one)
-        around: list[tuple[Any, str]] = []
         if isinstance(one, types.FunctionType):
             names = {name for inner in codes(one.__code__) for name in inner.co_names}
-            around += [(one.__globals__, name) for name in names & one.__globals__.keys()]
-            around += [(cell, "cell_contents") for cell in one.__closure__ or ()]
-            around += [(one, "__defaults__"), *((vars(one), key) for key in vars(one))]
+            around = [(one.__globals__, name, name) for name in names & one.__globals__.keys()]
+            cells = zip(one.__closure__ or (), one.__code__.co_freevars, strict=True)
+            around += [(cell, "cell_contents", name) for cell, name in cells]
+            around += [(one, "__defaults__", "defaults"), *((vars(one), key, key) for key in vars(one))]
         else:
-            around += [(one, key) for key in vars(one) if not key.startswith("__")]
-        for owner, key in around:
-            value = vars(one).get(key) if owner is one and isinstance(one, type) else _now(owner, key)
-            code.append(value)
-            if isinstance(value, STATES) or not (isinstance(value, CODE) or not is_own(type(value))):
-                add(
-                    owner, key, f"{key!r}, which is outside of it" if owner is not one else f"{key!r} of {one.__name__}"
-                )
-    return found
-
-
-def _now(owner: Any, key: str) -> Any:
-    """The value at a place now."""
-    if isinstance(owner, dict):
-        return owner.get(key, GONE)
-    try:
-        return getattr(owner, key)
-    except ValueError:  # a variable that is not bound yet
-        return GONE
-
-
-def _copies(value: Any) -> list[Any]:
-    """A list with a copy of the value; empty if it cannot be copied."""
-    try:
-        return [value if value is GONE else copy.deepcopy(value)]
-    except Exception:  # a file, a lock, whatever an object of the user's raises
-        return []
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    """What a collection or an object holds."""
-    if isinstance(value, dict):
-        return itertools.chain(*value.items())
-    if isinstance(value, list | tuple | deque | set | frozenset):
-        return value
-    return [] if isinstance(value, CODE | Tensor) else itertools.chain(*getattr(value, "__dict__", {}).items())
-
-
-def _print(value: Any, seen: set[int] | None = None) -> str:
-    """A text that differs for different states; "" for a value without state, such as a function or a layer."""
-    if isinstance(value, GENERATORS):
-        return repr(state(value))
-    if isinstance(value, Tensor):
-        value = value.detach().to_dense().cpu().resolve_conj().contiguous().view(-1).view(torch.uint8).numpy()
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return f"{value.dtype} {value.shape} {zlib.crc32(np.ascontiguousarray(value).data)}"
-    seen = set() if seen is None else seen
-    if isinstance(value, CODE) or id(value) in seen:
-        return ""
-    if isinstance(value, dict | list | tuple | deque | set | frozenset) or hasattr(value, "__dict__"):
-        seen.add(id(value))
-        return f"{type(value).__name__}({', '.join(_print(part, seen) for part in _parts(value))})"
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-
-
-def _draws(value: Any, seen: set[int]) -> bool:
-    """Whether this is a generator, or holds one."""
-    if isinstance(value, GENERATORS) or id(value) in seen:
-        return isinstance(value, GENERATORS)
-    seen.add(id(value))
-    return any(_draws(part, seen) for part in _parts(value))
-
-
-def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    at, _, leaf = name.rpartition(".")
-    return module.get_submodule(at), leaf
+            around = [(one, key, key) for key in vars(one) if not key.startswith("__")]
+        for owner, key, name in around:
+            place = _Place(owner, key, f"{name!r} of {one.__qualname__}")
+            with contextlib.suppress(ValueError):  # a variable that is not bound yet
+                code.append(place.value)
+                found.append(place)
+    return [place for place in found if not isinstance(place.value, CODE)]
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return _print(a) == _print(b)
+    return _State(a).now == _State(b).now
 
 
-def _close(a: Any, b: Any) -> bool:
-    """Whether two outputs agree but for rounding; True where they are none that can be compared."""
-    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
-        return True
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Whether two outputs agree but for rounding."""
     if a.shape != b.shape:
         return False
     size = float(torch.nan_to_num(a).abs().max()) if a.numel() else 0.0
     return bool(torch.allclose(a.double(), b.double(), rtol=0, atol=CLOSE * max(size, 1e-6), equal_nan=True))
-
-
-def _is_batch_norm(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.modules.batchnorm._BatchNorm)
 
 
 def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
@@ -484,55 +386,38 @@ def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-6)):
         if own == torch.float64 != dtype:
             continue
-        still = _without_dropout(models.copied(module).to(dtype))  # a rule draws numbers of its own
-        made, inputs = engine(still), x[: SAMPLES - 1]
-        _without_dropout(still, *(part.module for part in made.batched.rule.all()))  # as a function, too
-        by_rules = x.dim() - 1 in made.axes
+        still, inputs = models.copied(module).to(dtype), x[: SAMPLES - 1]
+        made = engine(still)
         inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
         start, draw = models.flatten(still), torch.Generator(x.device).manual_seed(0)
         Y = start + 0.01 * torch.randn(2, len(start), generator=draw, dtype=dtype, device=x.device)
         weights = torch.full((2, len(inputs)), 1 / len(inputs), dtype=dtype, device=x.device)
         labels, counts = torch.zeros(2, len(inputs), dtype=torch.int64, device=x.device), [len(inputs)] * 2
-        batch = Batch(torch.stack([inputs, inputs.flip(0)]), labels, weights, counts, [0, 0])
-        found, wanted = (
-            torch.empty_like(Y),
-            torch.stack([_plainly(still, batch, Y, k, trial, made.criterion, not by_rules) for k in range(2)]),
-        )
+        by_rules = x.dim() - 1 in made.axes  # which draw numbers of their own for dropout: here none is dropped
+        batch = Batch(torch.stack([inputs, inputs.flip(0)]), labels, weights, counts, [] if by_rules else [0, 0])
+        found = torch.empty_like(Y)
         (made.batched if by_rules else made.sequential).gradient(Y, batch, PLAIN, None, found)
         for place in made.layout.frozen:
             found[:, place] = 0
+        with _WithoutDropout() if by_rules else contextlib.nullcontext():
+            wanted = torch.stack([_plainly(still, batch, Y, k, trial, made.criterion) for k in range(2)])
         if float((found - wanted).norm()) <= tolerance * float(wanted.norm()):
             return True
     return False
 
 
-def _plainly(module: nn.Module, batch: Batch, Y: Tensor, k: int, trial: Trial, criterion: Any, drops: bool) -> Tensor:
-    """The gradient `[d]` of client k's mean loss, as torch has it of a module that holds the parameters; drops: with
-    dropout where a forward pass calls it as a function."""
-    module, layout = models.copied(module).train(), models.Layout.of(module)
-    values = models.called_with(module, layout.views(Y[k]))
-    with torch.no_grad():
-        for name, tensor in models.entries(module):
-            tensor.copy_(values[name])
-    with rng.seeded(batch.key[k], Y.device, trial.outside), contextlib.nullcontext() if drops else _WithoutDropout():
+def _plainly(module: nn.Module, batch: Batch, Y: Tensor, k: int, trial: Trial, criterion: Any) -> Tensor:
+    """The gradient `[d]` of client k's mean loss, as torch has it of a module that holds the parameters."""
+    module = models.holding(module, Y[k]).train()
+    with rng.seeded(0, Y.device, trial.outside):
         logits = module(batch.x[k].clone())
         (PLAIN.client(k, len(logits)).of_samples(logits, batch.y[k], criterion) * batch.w[k]).sum().backward()
     grads = ((t.grad if t.grad is not None else torch.zeros_like(t)) for _, t in models.entries(module))
     return torch.cat([g.reshape(-1).to(Y.dtype) for g in grads])
 
 
-def _drops(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.modules.dropout._DropoutNd)
-
-
-def _without_dropout(module: nn.Module, *more: nn.Module) -> nn.Module:
-    for layer in filter(_drops, (*module.modules(), *more)):
-        layer.p = 0.0
-    return module
-
-
 class _WithoutDropout(TorchFunctionMode):
-    """`F.dropout` returns its input."""
+    """`F.dropout`, also a layer's, returns its input."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in (F.dropout, torch.dropout):

@@ -1,7 +1,7 @@
 """Architectures by name, their building, and where each parameter lives in the flat vector."""
 
 from .building import RoundedOnce, build, started
-from .layout import NORMS, Layout, called, called_with, carried, copied, entries, flatten
+from .layout import NORMS, Layout, called, called_with, carried, copied, entries, flatten, holding
 from .networks import (
     MODELS,
     CharLSTM,
@@ -32,7 +32,7 @@ from .parts import Heads, PreAct, Projected, Residual, Scaler
 __all__ = [
     "MODELS", "NORMS", "CharLSTM", "Heads", "Layout", "PreAct", "Projected", "Residual", "RoundedOnce", "Scaler",
     "Shape", "Widths", "build", "called", "called_with", "carried", "cifar_cnn", "cnn", "copied", "digit_cnn",
-    "digit_model", "digit_model_small", "entries", "femnist_cnn", "flatten", "lenet", "logistic", "lstm", "mlp",
-    "preact_resnet", "preact_resnet18", "preact_resnet34", "projected", "resnet18_gn", "resnet18_gn_3x3", "started",
-    "thesis_cnn", "thesis_cnn_small", "thesis_mlp",
+    "digit_model", "digit_model_small", "entries", "femnist_cnn", "flatten", "holding", "lenet", "logistic", "lstm",
+    "mlp", "preact_resnet", "preact_resnet18", "preact_resnet34", "projected", "resnet18_gn", "resnet18_gn_3x3",
+    "started", "thesis_cnn", "thesis_cnn_small", "thesis_mlp",
 ]  # fmt: skip

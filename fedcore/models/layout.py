@@ -123,6 +123,16 @@ def copied(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, {id(v): v.detach().clone() for v in held if isinstance(v, Tensor) and v.grad_fn})
 
 
+def holding(module: nn.Module, flat: Tensor) -> nn.Module:
+    """A copy of the module with the parameters, and the buffers that training carries, of a flat vector `[d]`."""
+    module = copied(module)
+    values = called_with(module, Layout.of(module).views(flat))
+    with torch.no_grad():
+        for name, tensor in entries(module):
+            tensor.copy_(values[name])
+    return module
+
+
 def carried(module: nn.Module) -> tuple[str, ...]:
     """The names of the buffers that training writes and later passes read, as `engine.trial` has seen: a client's steps
     carry them on, and the server takes their weighted mean, rounded where they are whole numbers."""

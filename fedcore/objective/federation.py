@@ -231,11 +231,7 @@ class Federation(Objective):
         """The same clients and data with the model `change(module)`; what it draws comes from the federation's seed."""
         e = self.engine
         with e.turn:
-            module = models.copied(e.module).cpu()
-        views = models.called_with(module, self.layout.views(self.x0.cpu()))
-        with torch.no_grad():
-            for name, tensor in models.entries(module):
-                tensor.copy_(views[name])
+            module = models.holding(e.module, self.x0).cpu()
         module = models.build(lambda shape, classes: change(module), (), 0, self.seed)
         loss = e.criterion.function if isinstance(e.criterion, CustomLoss) else None
         from .making import on_network

@@ -24,7 +24,7 @@ from ..engine.choose import is_large
 from ..engine.core import own_copy
 from ..engine.loss import of_any
 from ..engine.mapped import maps
-from ..engine.trial import Trial, Unfit, computed, tried
+from ..engine.trial import Unfit, computed, tried
 from ..engine.undisturbed import as_usual
 from ..storage.identity import is_own
 from ..support import checks
@@ -226,7 +226,7 @@ def on_network(
     try:
         with rng.seeded(seed, data.device):
             logits = models.copied(alike).eval()(example[:2].clone())  # a pass may write to what it has
-        trial = tried(alike, example) if isinstance(logits, Tensor) else Trial()
+        trial = tried(alike, example)
     except Unfit:
         raise
     except Exception as e:  # whatever a module of the user's raises
@@ -234,10 +234,6 @@ def on_network(
             f"the model does not take inputs of shape {tuple(data.x.shape[1:])} ({first_line(e)}); "
             "use a model made for this shape, model='mlp', or another layout for data in memory"
         ) from e
-    if not isinstance(logits, Tensor):
-        raise ValueError(
-            f"the model returns a {type(logits).__name__}; use a model that returns logits [B, classes] alone"
-        )
     trained = [p.requires_grad for p in module.parameters()]
     if trained and not any(trained):
         raise ValueError(

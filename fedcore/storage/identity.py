@@ -45,7 +45,7 @@ def digest(*values: Any, containers: bool = True) -> str:
     containers=False: without the lists, mappings and objects that functions refer to, where they may be what a
     function writes to, such as a probe's record.
     """
-    return _short(_Describer(containers).text(values))
+    return _short(Describer(containers).text(values))
 
 
 def network(module: nn.Module, parameters: bool = False, without: Iterable[Tensor] = ()) -> tuple[Any, ...]:
@@ -57,7 +57,7 @@ def network(module: nn.Module, parameters: bool = False, without: Iterable[Tenso
     return layers, trained, [(name, b) for name, b in module.named_buffers() if id(b) not in skipped]
 
 
-class _Describer:
+class Describer:
     """Texts of values; each object's once, cycles by name."""
 
     def __init__(self, containers: bool) -> None:
