@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,21 +13,9 @@ from .. import pages
 from . import together
 
 NAMES = (
-    "paths",
-    "paths_2threads",
-    "peers",
-    "peers_lenet",
-    "flsimulator",
-    "scaling",
-    "memory",
-    "mixing",
-    "submodels",
-    "modules",
-    "compile",
-    "gpu",
-    "desk",
-    "desk_avx2",
-)
+    "paths", "paths_2threads", "peers", "peers_lenet", "flsimulator", "scaling", "memory", "mixing", "submodels",
+    "modules", "compile", "gpu", "desk", "desk_avx2",
+)  # fmt: skip
 # model: a sample's shape and the number of classes, as benchmarks/paths.py trains it
 SHAPES = {
     "logistic": ((1, 28, 28), 10),
@@ -142,49 +130,50 @@ def settings(data: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
     return dict(sorted({m * batch: (m, batch) for m, batch in pairs}.items()))
 
 
-def goal(group: str, what: str, limit: float, value: float | None, least: bool = True) -> dict[str, str]:
-    """A row of the table of goals."""
-    reached = OPEN if value is None else ("yes" if (value >= limit if least else value <= limit) else "no")
-    measured = "–" if value is None else f"{value:.3g}"
-    return {
-        "group": group,
-        "what": what,
-        "goal": f"{'at least' if least else 'at most'} {limit:g}",
-        "measured": measured,
-        "reached": reached,
-    }
-
-
 def goals(data: Mapping[str, Any]) -> Any:
     """Every goal with what was measured (pandas.DataFrame): group, what, goal, measured, reached."""
     import pandas as pd
 
-    rows = []
+    rows: list[tuple[str, str, float, float | None, bool]] = []  # the last: at least, else at most
     for model, limits in PLAIN.items():
         for kind, limit in zip(("float32", "bfloat16"), limits, strict=True):
             case = typical(data, "paths", model)
             found = case and best(case, kind)
             if limit is not None:
-                rows.append(goal("one thread", f"{model}, {kind}, over plain SGD", limit, found[0] if found else None))
+                rows.append(("one thread", f"{model}, {kind}, over plain SGD", limit, found and found[0], True))
     for model in PLAIN:
-        one, two = typical(data, "paths", model), typical(data, "paths_2threads", model)
-        value = best(two, of="samples_per_second")[0] / best(one, of="samples_per_second")[0] if one and two else None
-        rows.append(goal("two threads", f"{model}, best path, over one thread", 1.7, value))
-    ratios = {(g["model"], g["kind"]): g["ratio"] for g in (data["peers"] or {"goals": []})["goals"]}
+        rows.append(("two threads", f"{model}, best path, over one thread", 1.7, _second_thread(data, model), True))
+    ratios = {(g["model"], g["kind"]): g["ratio"] for g in _goals(data, "peers")}
     for (model, kind), limit in PEERS.items():
-        rows.append(goal("peers", f"{model}, {kind}, over the fastest peer", limit, ratios.get((model, kind))))
-    ratios = {g["method"]: g["ratio"] for g in (data["scaling"] or {"goals": []})["goals"]}
+        rows.append(("peers", f"{model}, {kind}, over the fastest peer", limit, ratios.get((model, kind)), True))
+    ratios = {g["method"]: g["ratio"] for g in _goals(data, "scaling")}
     for method in ("FedAvg", "FedUp"):
         what = f"{method}, a round with 100,000 registered clients over one with 1,000"
-        rows.append(goal("registered", what, 1.05, ratios.get(method), least=False))
+        rows.append(("registered", what, 1.05, ratios.get(method), False))
     peaks = [c["returned"]["ratio"] for c in (data["memory"] or {"cases": []})["cases"]]
-    rows.append(goal("memory", "largest peak over what is needed", 1.5, max(peaks, default=None), least=False))
-    for g in (data["desk"] or {"goals": []})["goals"]:
-        rows.append(goal("desk", f"{g['what']}, {g['group']}", g["goal"], g["value"], g["least"]))
-    ratios = {g["kind"]: g["ratio"] for g in (data["gpu"] or {}).get("goals", [])}
-    for what, limit in ON_GPU.items():
-        rows.append(goal("GPU", what, limit, ratios.get(what)))
-    return pd.DataFrame(rows)
+    rows.append(("memory", "largest peak over what is needed", 1.5, max(peaks, default=None), False))
+    for g in _goals(data, "desk"):
+        rows.append(("desk", f"{g['what']}, {g['group']}", g["goal"], g["value"], g["least"]))
+    ratios = {g["kind"]: g["ratio"] for g in _goals(data, "gpu")}
+    rows += [("GPU", what, limit, ratios.get(what), True) for what, limit in ON_GPU.items()]
+    frame = pd.DataFrame([row[:2] for row in rows], columns=["group", "what"])
+    frame["goal"] = [f"{'at least' if least else 'at most'} {limit:g}" for *_, limit, _, least in rows]
+    frame["measured"] = ["–" if value is None else f"{value:.3g}" for *_, value, _ in rows]
+    frame["reached"] = [
+        OPEN if value is None else "yes" if (value >= limit if least else value <= limit) else "no"
+        for *_, limit, value, least in rows
+    ]
+    return frame
+
+
+def _goals(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    return (data[name] or {}).get("goals", [])
+
+
+def _second_thread(data: Mapping[str, Any], model: str) -> float | None:
+    """How many times as fast the best path is on two threads."""
+    one, two = typical(data, "paths", model), typical(data, "paths_2threads", model)
+    return best(two, of="samples_per_second")[0] / best(one, of="samples_per_second")[0] if one and two else None
 
 
 def claims(measured: Any) -> pages.Html:
@@ -223,50 +212,98 @@ def where(file: Mapping[str, Any]) -> pages.Html:
     )
 
 
-def peers_table(file: Mapping[str, Any]) -> pages.Html:
-    """Every runner of the comparison with other simulators: seconds, ratio, accuracy; and what could not be run."""
+def _spread(case: Mapping[str, Any], of: str = "ratio", value: str = "") -> str:
+    """A ratio with the least and the largest that was measured."""
+    return f"{case[value or of]:.2f} ({case[f'{of}_min']:.2f} to {case[f'{of}_max']:.2f})"
+
+
+def _percent(case: Mapping[str, Any]) -> str:
+    return f"{100 * case['accuracy']:.1f} %"
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+# benchmark -> the columns of its table: a key of a case, or what is computed from the case
+COLUMNS: dict[str, dict[str, str | Callable[[Mapping[str, Any]], Any]]] = {
+    "peers": {
+        "model": "model", "runner": "runner", "seconds a round": "seconds_per_round",
+        "over the fastest peer": lambda c: _spread(c) if "ratio" in c else "–",
+        "accuracy": _percent, "agrees": lambda c: "yes" if c["agrees"] else "NO",
+    },
+    "flsimulator": {
+        "runner": "runner", "beside training": "beside training", "seconds a round": "seconds_per_round",
+        "over FL-Simulator as it is": lambda c: _spread(c) if c["ratio_min"] < c["ratio_max"] else f"{c['ratio']:.2f}",
+        "accuracy": _percent,
+    },
+    "desk": {
+        "network": "network", "data": "data", "cohort": "cohort", "path": "path",
+        "over plain SGD": lambda c: c["ratio_to_plain"][c["path"]],
+        "with decay and clip": lambda c: c["ratio_to_plain"][f"{c['path']}, decay and clip"],
+        "bfloat16": lambda c: c["ratio_to_plain"].get(f"{c['path']} bfloat16"),
+    },
+    "memory": {
+        "model": "model", "cohort": "cohort", "path": "path", "chunk": lambda c: c["chunk"] or "–",
+        "needed, MB": lambda c: c["needed"] / 1e6,
+        "taken over needed": lambda c: c["returned"]["ratio"],
+        "goal 1.5": lambda c: "reached" if c["returned"]["reached"] else "not reached",
+        "with kept blocks": lambda c: c["kept"]["ratio"],
+    },
+    "mixing": {
+        "clients": "clients", "d": "d", "type": "dtype",
+        "dense over lists": lambda c: _spread(c, value="dense_over_lists"), "chosen": "chosen",
+    },
+    "submodels": {
+        "r": "ratio", "training": "training", "speed-up": lambda c: _spread(c, "speedup"),
+        "goal": lambda c: c["goal"] if c["training"] == "compact" else None,
+        "what the multiply-adds allow": lambda c: 1 / c["macs_share"],
+    },
+}  # fmt: skip
+
+
+def table(file: Mapping[str, Any], name: str) -> pages.Html:
+    """All cases of a benchmark in the columns of `COLUMNS[name]`, how they were measured, and where."""
     import pandas as pd
 
-    lines = [
-        {
-            "model": c["model"],
-            "runner": c["runner"],
-            "seconds a round": c["seconds_per_round"],
-            "over the fastest peer": "–"
-            if "ratio" not in c
-            else f"{c['ratio']:.2f} ({c['ratio_min']:.2f} to {c['ratio_max']:.2f})",
-            "accuracy": f"{100 * c['accuracy']:.1f} %",
-            "agrees": "yes" if c["agrees"] else "NO",
-        }
-        for c in file["cases"]
+    cases = [
+        {head: c[of] if isinstance(of, str) else of(c) for head, of in COLUMNS[name].items()} for c in file["cases"]
     ]
-    caption = f"{file['what']}; accuracies agree within {100 * file['tolerance']:.0f} points of fedcore's"
-    versions = "; ".join(
-        f"{k} {', '.join(f'{n} {v}' for n, v in file['versions'][k].items())}" for k in file["versions"]
-    )
-    out = "; ".join(f"{k}: {v}" for k, v in file["missing"].items()) or "none"
-    notes = pages.setting(versions=versions, could_not_be_run=out)
-    return together([pages.table(pd.DataFrame(lines), caption, 3), notes, where(file)])
+    caption, notes = file["what"], {}
+    if name == "peers":
+        caption += f"; accuracies agree within {100 * file['tolerance']:.0f} points of fedcore's"
+        notes["versions"] = "; ".join(f"{of} {_versions(these)}" for of, these in file["versions"].items())
+        notes["could_not_be_run"] = "; ".join(f"{of}: {why}" for of, why in file["missing"].items()) or "none"
+    elif name == "flsimulator":
+        caption = f"FL-Simulator's documented setting on {file['source']}: {caption}"
+        notes = {**file["setting"], "versions": _versions(file["versions"])}
+    elif name == "desk":
+        reached = f"{sum(g['reached'] for g in file['goals'])} of {len(file['goals'])} goals reached"
+        caption = f"{caption.capitalize()}, {file['threads']} threads, {file['capability']}; {reached}"
+        for cell in file["cells"]:
+            shares = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in cell["shares"].items())
+            notes[f"{cell['network']}: share of a cell"] = shares
+    parts = [pages.table(pd.DataFrame(cases), caption, 3)]
+    parts += [_operators(file)] if name == "submodels" else []
+    parts += [pages.setting(**notes)] if notes else []
+    return together([*parts, where(file)])
 
 
-def memory_table(file: Mapping[str, Any]) -> pages.Html:
-    """The peak of memory of a round over what it must take."""
+def _operators(file: Mapping[str, Any]) -> pages.Html:
+    """Where the time of a round on sub-models goes, by kind of operator."""
     import pandas as pd
 
-    found = [
+    spent = {part["ratio"]: {k: 1e3 * v for k, v in part["seconds"].items()} for part in file["profile"]}
+    kinds = [
         {
-            "model": c["model"],
-            "cohort": c["cohort"],
-            "path": c["path"],
-            "chunk": c["chunk"] or "–",
-            "needed, MB": c["needed"] / 1e6,
-            "taken over needed": c["returned"]["ratio"],
-            "goal 1.5": "reached" if c["returned"]["reached"] else "not reached",
-            "with kept blocks": c["kept"]["ratio"],
+            "operators": kind,
+            **{f"r = {r:g}, ms": spent[r].get(kind, 0.0) for r in spent},
+            **{f"over r = {r:g}": whole / spent[r][kind] if spent[r].get(kind) else None for r in spent if r < 1},
         }
-        for c in file["cases"]
+        for kind, whole in spent[1.0].items()
     ]
-    return together([pages.table(pd.DataFrame(found), file["what"], 3), where(file)])
+    caption = "Where a round's time goes: what shrinks like the multiply-adds, and what does not"
+    return pages.table(pd.DataFrame(kinds), caption, 3)
 
 
 def choices(data: Mapping[str, Any]) -> pages.Html:
@@ -278,11 +315,10 @@ def choices(data: Mapping[str, Any]) -> pages.Html:
 
     rows = []
     for model in PLAIN:
-        one, two = typical(data, "paths", model), typical(data, "paths_2threads", model)
+        one = typical(data, "paths", model)
         (ratio, path), low, counts = best(one), best(one, "bfloat16"), work(model)
         parts = blocks(one["cohort"], None, counts.moved(20), counts.d, torch.device("cpu"))
         size = max(part.stop - part.start for part in parts)
-        gain = best(two, of="samples_per_second")[0] / best(one, of="samples_per_second")[0]
         rows.append(
             {
                 "model": model,
@@ -291,7 +327,7 @@ def choices(data: Mapping[str, Any]) -> pages.Html:
                 "over plain SGD": ratio,
                 "bare products' share": f"{100 * ratio / one['ratio_to_plain']['bare work']:.0f} %",
                 "bfloat16 over float32": low[0] / ratio if low else None,
-                "second thread": gain,
+                "second thread": _second_thread(data, model),
             }
         )
     return pages.table(pd.DataFrame(rows), "By model: 10 clients (5 of the last), batch 20", 3)
@@ -326,98 +362,3 @@ def at_home(data: Mapping[str, Any]) -> dict[str, str]:
         each = (many["peak_bytes"] - few["peak_bytes"]) / (many["clients"] - few["clients"])
         found[f"{method}, a client at home"] = f"{each:,.0f} bytes"
     return found
-
-
-def mixing_table(file: Mapping[str, Any]) -> pages.Html:
-    """A mixing step over lists of neighbours against a dense product."""
-    import pandas as pd
-
-    found = [
-        {
-            "clients": c["clients"],
-            "d": c["d"],
-            "type": c["dtype"],
-            "dense over lists": f"{c['dense_over_lists']:.2f} ({c['ratio_min']:.2f} to {c['ratio_max']:.2f})",
-            "chosen": c["chosen"],
-        }
-        for c in file["cases"]
-    ]
-    return together([pages.table(pd.DataFrame(found), file["what"]), where(file)])
-
-
-def desk_table(file: Mapping[str, Any]) -> pages.Html:
-    """The networks of the profile desk at its federations, against plain SGD of one model on the same samples."""
-    import pandas as pd
-
-    found = [
-        {
-            "network": case["network"],
-            "data": case["data"],
-            "cohort": case["cohort"],
-            "path": case["path"],
-            "over plain SGD": case["ratio_to_plain"][case["path"]],
-            "with decay and clip": case["ratio_to_plain"][f"{case['path']}, decay and clip"],
-            "bfloat16": case["ratio_to_plain"].get(f"{case['path']} bfloat16"),
-        }
-        for case in file["cases"]
-    ]
-    shares = {
-        f"{cell['network']}: share of a cell": ", ".join(f"{k} {100 * v:.0f} %" for k, v in cell["shares"].items())
-        for cell in file["cells"]
-    }
-    reached = sum(g["reached"] for g in file["goals"])
-    caption = (
-        f"{file['what'].capitalize()}, {file['threads']} threads, {file['capability']}; "
-        f"{reached} of {len(file['goals'])} goals reached"
-    )
-    table = pages.table(pd.DataFrame(found), caption, 3)
-    return together([table, pages.setting(**shares), where(file)])
-
-
-def submodels_table(file: Mapping[str, Any]) -> pages.Html:
-    """A round on compact sub-models against one on the whole network."""
-    import pandas as pd
-
-    found = [
-        {
-            "r": c["ratio"],
-            "training": c["training"],
-            "speed-up": f"{c['speedup']:.2f} ({c['speedup_min']:.2f} to {c['speedup_max']:.2f})",
-            "goal": c["goal"] if c["training"] == "compact" else None,
-            "what the multiply-adds allow": 1 / c["macs_share"],
-        }
-        for c in file["cases"]
-    ]
-    spent = {part["ratio"]: {k: 1e3 * v for k, v in part["seconds"].items()} for part in file["profile"]}
-    kinds = [
-        {
-            "operators": kind,
-            **{f"r = {r:g}, ms": spent[r].get(kind, 0.0) for r in spent},
-            **{f"over r = {r:g}": whole / spent[r][kind] if spent[r].get(kind) else None for r in spent if r < 1},
-        }
-        for kind, whole in spent[1.0].items()
-    ]
-    caption = "Where a round's time goes: what shrinks like the multiply-adds, and what does not"
-    tables = [pages.table(pd.DataFrame(found), file["what"], 3), pages.table(pd.DataFrame(kinds), caption, 3)]
-    return together([*tables, where(file)])
-
-
-def flsimulator_table(file: Mapping[str, Any]) -> pages.Html:
-    """FL-Simulator as its users run it, and fedcore on the same federation."""
-    import pandas as pd
-
-    found = [
-        {
-            "runner": c["runner"],
-            "beside training": c["beside training"],
-            "seconds a round": c["seconds_per_round"],
-            "over FL-Simulator as it is": f"{c['ratio']:.2f}"
-            + (f" ({c['ratio_min']:.2f} to {c['ratio_max']:.2f})" if file["repeats"] > 1 else ""),
-            "accuracy": f"{100 * c['accuracy']:.1f} %",
-        }
-        for c in file["cases"]
-    ]
-    caption = f"FL-Simulator's documented setting on {file['source']}: {file['what']}"
-    versions = ", ".join(f"{name} {version}" for name, version in file["versions"].items())
-    setting = pages.setting(**file["setting"], versions=versions)
-    return together([pages.table(pd.DataFrame(found), caption, 3), setting, where(file)])

@@ -183,14 +183,12 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     parts = [pages.table(measured, "Goals and what was measured")]
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and most are slower."
-        parts += [widgets.show(peers(file), caption=words), benchmarked.peers_table(file)]
-    if file := data["peers_lenet"]:  # after the few rounds of the comparison, the LeNet has not begun to learn
-        parts.append(benchmarked.peers_table(file))
-    if file := data["flsimulator"]:
-        parts.append(benchmarked.flsimulator_table(file))
-    tables = {name: getattr(benchmarked, f"{name}_table") for name in ("desk", "memory", "mixing", "submodels")}
-    for name, table in {"desk": tables["desk"], "desk_avx2": tables["desk"], **tables}.items():
-        parts.append(table(data[name]) if data[name] else missing(name))
+        parts.append(widgets.show(peers(file), caption=words))
+    for name in ("peers", "peers_lenet", "flsimulator", "desk", "desk_avx2", "memory", "mixing", "submodels"):
+        if file := data[name]:
+            parts.append(benchmarked.table(file, name.partition("_")[0]))
+        elif name not in ("peers", "peers_lenet", "flsimulator"):  # what others need is not at hand everywhere
+            parts.append(missing(name))
     if file := data["scaling"]:
         taken = scaling(file, "seconds_per_round", "milliseconds a round", 1e3)
         held = scaling(file, "peak_bytes", "peak of memory, MB", 1e-6)
