@@ -1,11 +1,11 @@
-"""The protocol's search, equal for every method, and rows of comparisons: methods, and what is searched of them."""
+"""What the documents' tables share: the search, equal for every method, rows of comparisons, questions, and leads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .definitions import Cell
+from .definitions import Cell, Question, printed
 
 MLP = ["mlp", {"hidden": [64]}]
 LRS = [0.02, 0.05, 0.1, 0.2, 0.5]
@@ -111,3 +111,23 @@ def searched_cells(
         }  # fmt: skip
         cells.append(Cell(f"{column} {name}", spec, name, column, seeds=seeds))
     return cells
+
+
+def asked(
+    rows: Sequence[str], rivals: Sequence[str], columns: Mapping[str, Sequence[str]]
+) -> dict[str, list[Question]]:
+    """The questions of a claim: is each row better than each rival, in the columns of each profile?"""
+    return {
+        profile: [(row, rival, column) for column in names for row in rows for rival in rivals]
+        for profile, names in columns.items()
+    }
+
+
+def leads(file: str, row: str, rivals: Sequence[str], places: Sequence[Mapping[str, str]]) -> str:
+    """The printed leads of a row over the best of its rivals, in points, at each place where a source prints them."""
+    found = []
+    for place in places:
+        ours, *theirs = (printed(file, method=method, **place) for method in (row, *rivals))
+        if ours is not None and None not in theirs:
+            found.append(f"{ours - max(theirs):+.2f}")
+    return ", ".join(found)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from .definitions import Cell, Claim, Question, Table, printed
-from .protocol import METHODS, MLP, Row, searched_cells, simulation
+from .protocol import METHODS, MLP, Row, asked, leads, searched_cells, simulation
 
 # the paper profile: arguments that the source does not print, as the authors of each method chose them
 CHOSEN: dict[str, dict[str, Any]] = {
@@ -415,10 +415,7 @@ TABLES = [
 
 def _lead(row: str, base: str, *settings: str, dataset: str = _CIFAR10, file: str = "seed000_table4.csv") -> str:
     """The printed leads of one row over another, in points."""
-    pairs = [
-        [printed(file, dataset=dataset, setting=setting, method=name) for name in (row, base)] for setting in settings
-    ]
-    return ", ".join(f"{a - b:+.2f}" for a, b in pairs if a is not None and b is not None)
+    return leads(file, row, [base], [{"dataset": dataset, "setting": setting} for setting in settings])
 
 
 def _across(setting: str) -> str:
@@ -437,7 +434,7 @@ _TEN = ("q=0.3, 10% sampling", "q=0.6, 10% sampling")
 
 
 def _asked(row: str, base: str, columns: dict[str, tuple[str, ...]]) -> dict[str, list[Question]]:
-    return {profile: [(row, base, column) for column in names] for profile, names in columns.items()}
+    return asked([row], [base], columns)
 
 
 def _corrected(quick: str, desk: str) -> dict[str, list[Question]]:

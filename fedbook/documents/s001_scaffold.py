@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .definitions import Cell, Claim, Question, Table
-from .protocol import METHODS, search
+from .definitions import Cell, Claim, Table
+from .protocol import METHODS, asked, search
 from .s000_fedup import COLUMNS4, table4
 
 ROWS = ("FedAvg", "FedAvg + server momentum", "FedProx", "SCAFFOLD")
@@ -70,23 +70,19 @@ TABLES = [
 ]  # fmt: skip
 
 
-def _asked(rival: str) -> dict[str, list[Question]]:
-    columns = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6")}
-    return {profile: [("SCAFFOLD", rival, column) for column in names] for profile, names in columns.items()}
-
-
+_SKEWED = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6")}
 CLAIMS = [
     Claim(
         "scaffold-accuracy", "S001", "Figure",
         "SCAFFOLD is more accurate than FedAvg where clients have different labels",
         "an invented curve, +24 points at round 100", "fedup-table4",
-        _asked("FedAvg"),
+        asked(["SCAFFOLD"], ["FedAvg"], _SKEWED),
     ),
     Claim(
         "scaffold-fedprox", "S001", "Figure",
         "SCAFFOLD is more accurate than FedProx where clients have different labels",
         "an invented curve, +6 points at round 100", "fedup-table4",
-        _asked("FedProx"),
+        asked(["SCAFFOLD"], ["FedProx"], _SKEWED),
     ),
     Claim(
         "scaffold-faster", "S001", "Figure",

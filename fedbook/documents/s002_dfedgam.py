@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .definitions import Cell, Claim, Question, Table, printed
-from .protocol import MLP, search
+from .protocol import MLP, leads, search
 
 GOSSIP = {
     "quick": ["RandomRegular", {"degree": 4}],
@@ -195,8 +195,7 @@ def _asked(row: str, *rivals: str) -> dict[str, list[Question]]:
 
 
 def _leads(row: str, rival: str) -> str:
-    pairs = [[printed("seed002_table1.csv", setting=c, method=m) for m in (row, rival)] for c in PARTITIONS]
-    return ", ".join(f"{a - b:+.2f}" for a, b in pairs if a is not None and b is not None)
+    return leads("seed002_table1.csv", row, [rival], [{"setting": name} for name in PARTITIONS])
 
 
 _COLUMNS = "points (Dir-0.3, Dir-0.6, IID)"

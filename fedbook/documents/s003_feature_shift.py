@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from .definitions import Cell, Claim, Question, Table
-from .protocol import search
+from .protocol import asked, search
 
 FIVE = ("MNIST", "MNIST-M", "SVHN", "SynthDigits", "USPS")
 METHODS: dict[str, tuple[list[Any], dict[str, Any]]] = {
@@ -217,7 +217,7 @@ TABLES.append(
 
 
 def _asked(row: str, rivals: tuple[str, ...], *columns: str) -> dict[str, list[Question]]:
-    return {profile: [(row, rival, column) for column in columns for rival in rivals] for profile in ("quick", "desk")}
+    return asked([row], rivals, dict.fromkeys(("quick", "desk"), columns))
 
 
 _RIVALS = ("FedAvg", "FedProx", "FedBN")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from .definitions import Cell, Claim, Question, Table, printed
-from .protocol import search
+from .protocol import asked, leads, search
 
 LOW_QUALITY, HIGH_QUALITY = (0.99, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)
 # the thesis' column -> source, model, rounds, labels in all
@@ -262,6 +263,39 @@ def profiles(profile: str) -> list[Cell]:
     return cells
 
 
+def _swept(
+    rows: Sequence[str],
+    quick: Sequence[Any],
+    paper: Sequence[Any],
+    setting: Callable[[Any], tuple[str, dict[str, Any]]],
+    *,
+    skews: Sequence[str | int] = ("HIGH", "LOW"),
+    data: str = "EMNIST",
+    source: Callable[[str], dict[str, str]] = lambda column: {},
+    **more: Any,
+) -> Callable[[str], list[Cell]]:
+    """The cells of a figure of accuracy against one setting.
+
+    quick, paper: its values in each profile.  setting: a value -> what the column is called, and arguments of the
+    cell.  source: a column -> where its value stands among the numbers in the text.
+    """
+
+    def cells(profile: str) -> list[Cell]:
+        made = []
+        for skew, value, row in product(skews, quick if profile == "quick" else paper, rows):
+            name, arguments = setting(value)
+            arguments = {"skew": skew, "column": f"{skew}, {name}", **more, **arguments}
+            if profile == "quick":
+                made.append(searched(row, _SWEPT, **arguments))
+            else:
+                where = source(arguments["column"])
+                value = printed("seed004_text_numbers.csv", **where) if where else None
+                made.append(cell(row, data, source=value, **arguments))
+        return made
+
+    return cells
+
+
 RHO = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 QUICK_RHO = (0.0, 0.2, 0.6)
 
@@ -269,81 +303,41 @@ QUICK_RHO = (0.0, 0.2, 0.6)
 def shares(rows: Sequence[str], data: str, capacities: tuple[float, float], gse: bool = False, *, inner: bool = False):
     """Accuracy against rho, the share of clients with the larger of two capacities; inner: 0 < rho < 1 only."""
 
-    def cells(profile: str) -> list[Cell]:
-        made = []
-        for skew in ("HIGH", "LOW"):
-            for rho in QUICK_RHO if profile == "quick" else RHO:
-                if inner and not 0 < rho < 1:
-                    continue
-                split, column = dict(zip(capacities, (rho, 1 - rho), strict=True)), f"{skew}, rho={rho:g}"
-                for row in rows:
-                    if profile == "quick":
-                        made.append(searched(row, _SWEPT, skew, split, column, gse=gse))
-                    else:
-                        made.append(cell(row, data, skew, split, column=column, gse=gse))
-        return made
+    def setting(rho: float) -> tuple[str, dict[str, Any]]:
+        return f"rho={rho:g}", {"capacities": dict(zip(capacities, (rho, 1 - rho), strict=True))}
 
-    return cells
-
-
-def classes3_8(profile: str) -> list[Cell]:
-    """FedDSE against the number of classes a client has."""
-    if profile == "quick":
-        return [searched("FedDSE", _SWEPT, k, LOW_QUALITY, f"{k} classes") for k in (2, 4, 10)]
-    known = {2: "2 classes per client (Fig. 3.8)", 4: "4 classes per client (Fig. 3.8)"}
-    return [
-        cell("FedDSE", "EMNIST", k, LOW_QUALITY, column=f"{k} classes",
-             source=printed("seed004_text_numbers.csv", setting=known.get(k, "")))
-        for k in (2, 4, 6, 8, 10)
-    ]  # fmt: skip
+    quick, paper = ([rho for rho in values if 0 < rho < 1 or not inner] for values in (QUICK_RHO, RHO))
+    return _swept(rows, quick, paper, setting, data=data, gse=gse)
 
 
 def participation(row: str, capacities: Sequence[float], gse: bool = False):
     """Accuracy against the share of clients in a round; HIGH and LOW."""
 
-    def cells(profile: str) -> list[Cell]:
-        if profile == "quick":
-            return [
-                searched(row, _SWEPT, skew, capacities, f"{skew}, {share:.0%}", participation=share, gse=gse)
-                for skew in ("HIGH", "LOW")
-                for share in (0.05, 0.1, 0.2)
-            ]
-        return [
-            cell(row, "EMNIST", skew, capacities, column=f"{skew}, {share:.0%}", participation=share, gse=gse,
-                 source=printed("seed004_text_numbers.csv", method=row,
-                                setting=f"participation frc={share:.0%}, {skew} heterogeneity (Fig. 3.9)"))
-            for skew in ("HIGH", "LOW")
-            for share in (0.05, 0.1, 0.15, 0.2)
-        ]  # fmt: skip
+    def source(column: str) -> dict[str, str]:
+        skew, share = column.split(", ")
+        return {"method": row, "setting": f"participation frc={share}, {skew} heterogeneity (Fig. 3.9)"}
 
-    return cells
+    return _swept(
+        [row], (0.05, 0.1, 0.2), (0.05, 0.1, 0.15, 0.2), lambda share: (f"{share:.0%}", {"participation": share}),
+        capacities=capacities, gse=gse, source=source,
+    )  # fmt: skip
 
 
-def scoring(profile: str) -> list[Cell]:
-    """Figure 3.10: FedDSE against the number of local samples that it scores with (quick clients have about 29)."""
-    cells = []
-    for skew in ("HIGH", "LOW"):
-        for b in (4, 16, None) if profile == "quick" else (64, 128, 256, None):
-            column = f"{skew}, {b or 'all'}"
-            if profile == "quick":
-                cells.append(searched("FedDSE", _SWEPT, skew, LOW_QUALITY, column, budget=b))
-            else:
-                cells.append(cell("FedDSE", "EMNIST", skew, LOW_QUALITY, column=column, budget=b))
-    return cells
-
-
-def similar(profile: str) -> list[Cell]:
-    """Figure 4.10: FedGSE against the number of similar public samples."""
-    cells = []
-    for skew in ("HIGH", "LOW"):
-        for k in (8, 50) if profile == "quick" else (64, 128, 256, 512):
-            for row in ("FedGSE-CSL", "FedGSE-SPL"):
-                if profile == "quick":
-                    made = searched(row, _SWEPT, skew, HIGH_QUALITY, f"{skew}, {k}", gse=True, similar=k)
-                else:
-                    made = cell(row, "EMNIST", skew, HIGH_QUALITY, column=f"{skew}, {k}", gse=True, similar=k)
-                cells.append(made)
-    return cells
+# FedDSE against the number of classes a client has
+classes3_8 = _swept(
+    ["FedDSE"], (2, 4, 10), (2, 4, 6, 8, 10), lambda k: (f"{k} classes", {"skew": k, "column": f"{k} classes"}),
+    skews=[""], capacities=LOW_QUALITY, source=lambda column: {"setting": f"{column} per client (Fig. 3.8)"},
+)  # fmt: skip
+# FedDSE against the number of local samples that it scores with (quick clients have about 29)
+scoring = _swept(
+    ["FedDSE"], (4, 16, None), (64, 128, 256, None), lambda b: (str(b or "all"), {"budget": b}),
+    capacities=LOW_QUALITY,
+)  # fmt: skip
+# FedGSE against the number of similar public samples
+similar = _swept(
+    ["FedGSE-CSL", "FedGSE-SPL"], (8, 50), (64, 128, 256, 512), lambda k: (str(k), {"similar": k}),
+    capacities=HIGH_QUALITY, gse=True,
+)  # fmt: skip
 
 
 def differences(columns: Sequence[str]):
@@ -545,41 +539,27 @@ TABLES = [
 
 def _leads(file: str, row: str, *rivals: str) -> str:
     """The printed leads of a row over the best of its rivals, in points, by data set."""
-    leads = []
-    for data in DATA:
-        ours, theirs = _printed(file, data, row), [_printed(file, data, rival) for rival in rivals]
-        if ours is not None and None not in theirs:
-            leads.append(f"{ours - max(theirs):+.2f}")
     over = "over the best of them " if len(rivals) > 1 else ""
-    return f"{over}{', '.join(leads)} points ({', '.join(DATA)})"
+    return f"{over}{leads(file, row, rivals, [{'dataset': data} for data in DATA])} points ({', '.join(DATA)})"
 
 
 def _temperatures(ours: int, theirs: int, setting: str) -> str:
     """The printed leads of one temperature over the other in Table 3.6, HIGH and LOW."""
-    leads = []
-    for skew in ("HIGH", "LOW"):
-        where = {"setting": f"{setting}; data heterogeneity {skew}"}
-        a, b = (printed("seed004_table3_6.csv", method=f"FedDSE (T={T})", **where) for T in (ours, theirs))
-        if None not in (a, b):
-            leads.append(f"{a - b:+.2f}")
-    return f"{', '.join(leads)} points (EMNIST, HIGH and LOW)"
+    places = [{"setting": f"{setting}; data heterogeneity {skew}"} for skew in ("HIGH", "LOW")]
+    found = leads("seed004_table3_6.csv", f"FedDSE (T={ours})", [f"FedDSE (T={theirs})"], places)
+    return f"{found} points (EMNIST, HIGH and LOW)"
 
 
 def _asked(rows: Sequence[str], *rivals: str) -> dict[str, list[Question]]:
     """Every row against every rival: both networks on digits; the letters on the desk, which have five seeds."""
-    columns = {"quick": tuple(COLUMNS["quick"]), "desk": ("EMNIST letters",)}
-    return {
-        profile: [(row, rival, name) for name in names for row in rows for rival in rivals]
-        for profile, names in columns.items()
-    }
+    return asked(rows, rivals, {"quick": tuple(COLUMNS["quick"]), "desk": ("EMNIST letters",)})
 
 
 def _asked3_6(row: str, rival: str, kind: str) -> dict[str, list[Question]]:
     names = {"quick": "digits, CNN", "desk": "EMNIST letters"}
-    return {
-        profile: [(row, rival, f"{name}, {kind}, {skew}") for skew in ("HIGH", "LOW")]
-        for profile, name in names.items()
-    }
+    return asked(
+        [row], [rival], {p: [f"{name}, {kind}, {skew}" for skew in ("HIGH", "LOW")] for p, name in names.items()}
+    )
 
 
 _BY_WIDTH = ("HeteroFL", "Federated Dropout", "FedRolex")
