@@ -37,6 +37,7 @@ from .results import batch, estimate, provenance
 from .results.batch import Place
 from .results.cells import CorruptResult, Result, confirm, is_running, load, run_cell
 from .show import curves, export, summary
+from .verdicts import claims, overview
 
 __all__ = [
     "Cell", "CorruptResult", "Result", "Table", "confirm", "curves", "get", "load", "main", "printed", "run_cell",
@@ -251,14 +252,10 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
 
 
 def _stored(t: Table, place: Place) -> list[tuple[Cell, Result]]:
-    out = []
-    for cell in t.cells(place.profile):
-        try:
-            out.append((cell, batch.standing(place, cell)))
-        except (CorruptResult, OSError) as e:
-            say(str(e))
-            out.append((cell, Result(cell.spec)))
-    return out
+    found = list(batch.stored(place, t.cells(place.profile)))
+    for said in (said for _, _, said in found if said):
+        say(said)
+    return [(cell, result or Result(cell.spec)) for cell, result, _ in found]
 
 
 def _time(seconds: float, unknown: int) -> str:
@@ -277,8 +274,6 @@ def _duration(seconds: float) -> str:
 
 
 def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
-    from .verdicts import claims, overview
-
     chosen = export.chosen(names)
     if not root.is_dir():
         raise ValueError(f"the results folder {root} does not exist; run a table first, or name another by --results")

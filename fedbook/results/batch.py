@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -81,6 +81,15 @@ def standing(place: Place, cell: Cell) -> Result:
     return load(place.file(cell), cell.spec)
 
 
+def stored(place: Place, cells: Iterable[Cell]) -> Iterator[tuple[Cell, Result | None, str]]:
+    """Each cell with what is stored of it; of a file that is damaged or cannot be read None, and what is wrong."""
+    for cell in cells:
+        try:
+            yield cell, standing(place, cell), ""
+        except (CorruptResult, OSError) as e:
+            yield cell, None, str(e)
+
+
 def missing(
     place: Place, cells: Iterable[Cell], seeds: Sequence[int] | None = None, outdated: bool = False
 ) -> tuple[list[Cell], Outcome]:
@@ -129,11 +138,9 @@ def take_over(place: Place, cells: Iterable[Cell]) -> None:
 
 def _with_runs(place: Place, cell: Cell) -> Path | None:
     """The file with another table's runs of a cell; what cannot be read is for that table to say."""
-    try:
-        result, file = standing(place, cell), place.file(cell)
-    except (CorruptResult, OSError):
-        return None
-    return next((old for old, new in result.moves if new == file), file) if result.runs else None
+    with contextlib.suppress(CorruptResult, OSError):
+        return place.file(cell) if standing(place, cell).runs else None
+    return None
 
 
 def one(

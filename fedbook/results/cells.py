@@ -55,15 +55,15 @@ class Result:
     """What is known of a cell: `runs`, seed -> {final, history, seconds, ...}, and the setting that tuning chose.
 
     trace: the `values` of `tracing.trace`, and the `code` that gave them last; runs of code that gave the same are
-    stored as of that code.  moves: `(file, its new name)`, what is
-    renamed before this is stored, because it would be replaced.
+    stored as of that code.  aside: what the file in whose place this will be stored is renamed to before, as "replaced"
+    in `cell.json.replaced`; "" where nothing of it is lost.
     """
 
     spec: Mapping[str, Any]
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     tuned: dict[str, Any] | None = None
     trace: dict[str, Any] | None = None
-    moves: list[tuple[Path, Path]] = field(default_factory=list)
+    aside: str = ""
 
     def finals(self, seeds: Sequence[int] | None = None) -> list[float]:
         """Final values in the order of the seeds; a run that diverged is NaN."""
@@ -107,11 +107,10 @@ class Result:
 
     def replaces(self, file: Path) -> list[str]:
         """What to say of a file of another specification whose place this takes when it is stored."""
-        return [
-            f"{old} holds results of another specification or data pack; before it is replaced, it is renamed to "
-            f"{new.name}, where it is found when that comes back"
-            for old, new in self.moves if old == file
-        ]  # fmt: skip
+        if self.aside != "replaced":
+            return []
+        said = f"{file} holds results of another specification or data pack; before it is replaced, it is renamed to "
+        return [said + _aside(file, self.aside).name]
 
     def untraced(self) -> bool:
         """Whether runs of today's code stand without a trace: the process ended between the last of them and it."""
@@ -161,29 +160,19 @@ def _hash(text: str, more: int | str | None) -> str:
 def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
     """The results in `file`, whatever code they are of; those of another specification or data pack are left out.
 
-    A file of others is renamed before its place is taken, and found when they come back (`_aside`).
-
     Raises CorruptResult for a file that is not what was written, OSError for one that cannot be read.
     """
-    file = Path(file)
-    content = _content(file)
+    content = _content(Path(file))
     result = Result(spec) if content is None else _standing(content, spec)
     if content and (len(result.runs) < len(content["runs"]) or (content["tuned"] and not result.tuned)):
-        of_data = (one["data"] for one in [content["tuned"] or {}, *content["runs"].values()] if "data" in one)
-        result.moves = [(file, _free(_aside(file, content["spec"], next(of_data, None))))]
-    if not result.runs and not result.tuned:
-        kept, before = _aside(file, spec, provenance.data(spec)), result.moves
-        with contextlib.suppress(CorruptResult):  # nothing replaces it
-            if content := _content(kept):
-                result = _standing(content, spec)
-                result.moves = [*before, (kept, file)]
+        result.aside = "replaced"
     return result
 
 
-def _aside(file: Path, spec: Mapping[str, Any], data: str | None) -> Path:
-    """Where a file of this specification and data pack is kept while another's is in its place; no reader of `*.json`
-    takes it for a cell's."""
-    return file.with_name(f"{file.name}.{_hash(_text(spec), data)[:8]}")
+def _aside(file: Path, why: str) -> Path:
+    """A name that no file has, for one whose place is taken; no reader of `*.json` takes it for a cell's."""
+    name = file.with_name(f"{file.name}.{why}")
+    return next(n for n in itertools.chain([name], (Path(f"{name}.{k}") for k in itertools.count(2))) if not n.exists())
 
 
 def _content(file: Path) -> dict[str, Any] | None:
@@ -230,9 +219,9 @@ def _store(file: Path, result: Result) -> None:
     }
     sealed = archives.sealed(content)
     try:
-        while result.moves:
-            old, new = result.moves.pop(0)
-            old.rename(new)
+        if result.aside:
+            file.rename(_aside(file, result.aside))
+            result.aside = ""
         with atomic(file) as f:
             f.write(sealed)
     except OSError as e:
@@ -385,23 +374,17 @@ def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated:
     try:
         result = load(file, spec)
     except CorruptResult as e:
-        aside = _free(file.with_name(f"{file.name}.damaged"))
-        warnings.warn(f"{e}; before it is replaced, it is renamed to {aside.name}", stacklevel=3)
-        return Result(spec, moves=[(file, aside)])
+        kept = _aside(file, "damaged").name
+        warnings.warn(f"{e}; before it is replaced, it is renamed to {kept}", stacklevel=3)
+        return Result(spec, aside="damaged")
     if set(seeds) - set(result.runs):
         for said in result.replaces(file):
             warnings.warn(said, stacklevel=3)
     again = result.outdated(seeds) if outdated else []
     if again and result.tuned and result.tuned.get("code") != provenance.code(spec):
-        return Result(spec, moves=result.moves)  # other seeds must not stay with a setting that is chosen anew
+        return Result(spec, aside=result.aside)  # other seeds must not stay with a setting that is chosen anew
     runs = {seed: run for seed, run in result.runs.items() if seed not in again}
     return replace(result, runs=runs)
-
-
-def _free(file: Path) -> Path:
-    """This name, or with the first number that makes it one that no file has."""
-    names = itertools.chain([file], (file.with_name(f"{file.name}.{k}") for k in itertools.count(2)))
-    return next(name for name in names if not name.exists())
 
 
 def is_running(file: str | os.PathLike) -> bool:

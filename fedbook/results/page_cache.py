@@ -18,39 +18,10 @@ from . import provenance
 from .batch import results
 
 
-def computed(
-    name: str,
-    profile: str,
-    plan: Mapping[str, Any],
-    compute: Callable[[], Any],
-    *,
-    again: bool = False,
-    root: Path | None = None,
-) -> tuple[Any, str]:
-    """What `compute()` gives for `plan`, read where it is stored, and a few words on where it comes from.
-
-    `results/PROFILE/NAME.json` is read if it was made for the same `plan`; otherwise `compute` is called, and with
-    `again` its result is stored there, with the plan and its provenance.  Plan and result consist of numbers, texts,
-    lists and mappings with texts as keys.  root: the results folder, by default the project's.
-
-    Raises `provenance.UncommittedCode` before the project would keep a result of code that no commit holds.
-    """
-    file, plan = (root or results(new=True)) / profile / f"{name}.json", _as_read(plan)
-    if not again and (saved := _saved(file, plan)):
-        return saved["result"], _origin(saved)
-    if again:
-        provenance.check_committed(file)
-    began = time.perf_counter()
-    result = _as_read(compute())
-    if again:
-        _store(file, plan, result, time.perf_counter() - began)
-    return result, HERE
-
-
 class Runs:
     """What a page's functions give, by their arguments: read where it is stored, computed where it is not.
 
-    As `computed`, for runs that depend on others, as a comparison does on the learning rates that its search chose:
+    Its runs may depend on each other, as a comparison's do on the learning rates that its search chose:
 
         runs = Runs("08_runs", profile, plan, again=again)
 
@@ -60,7 +31,11 @@ class Runs:
         origin = runs.store()  # after the last call
 
     They are read from `results/PROFILE/NAME.json` if that was made for the same `plan`: all that a result depends on
-    beside its arguments.  With `again` all are computed, and `store` writes them there.
+    beside its arguments.  With `again` all are computed, and `store` writes them there, with the plan and their
+    provenance.  Plan and results consist of numbers, texts, lists and mappings with texts as keys.  root: the results
+    folder, by default the project's.
+
+    Raises `provenance.UncommittedCode` before the project would keep results of code that no commit holds.
     """
 
     def __init__(
@@ -69,7 +44,8 @@ class Runs:
         self.file, self.plan, self.again = (root or results(new=True)) / profile / f"{name}.json", _as_read(plan), again
         if again:
             provenance.check_committed(self.file)
-        self.saved = None if again else _saved(self.file, self.plan)
+        saved = None if again else _content(self.file)
+        self.saved = saved if saved and saved["plan"] == self.plan else None
         self.results: dict[str, Any] = dict(self.saved["result"]) if self.saved else {}
         self.seconds = 0.0
 
@@ -90,9 +66,16 @@ class Runs:
     def store(self) -> str:
         """Write the results if they were made `again`; a few words on where they come from."""
         if self.again:
-            _store(self.file, self.plan, self.results, self.seconds)
+            made = {"code": sources.library(), **provenance.machine(None), "seconds": round(self.seconds, 1)}
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            content = {"plan": self.plan, "provenance": made, "result": self.results}
+            with atomic(self.file) as f:
+                f.write(archives.sealed(content, nan=True, indent=1))
         elif self.saved:
-            return _origin(self.saved) + (f"; others {HERE}" if self.seconds else "")
+            made = self.saved["provenance"]
+            return f"stored runs ({made['device']}, torch {made['torch']})" + (
+                f"; others {HERE}" if self.seconds else ""
+            )
         return HERE
 
 
@@ -101,11 +84,6 @@ HERE = "computed with this page"
 
 def _as_read(value: Any) -> Any:
     return json.loads(json.dumps(value))  # tuples become lists
-
-
-def _saved(file: Path, plan: Any) -> dict[str, Any] | None:
-    saved = _content(file)
-    return saved if saved and saved["plan"] == plan else None
 
 
 def _content(file: Path) -> dict[str, Any] | None:
@@ -123,19 +101,8 @@ def _content(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def _origin(saved: Mapping[str, Any]) -> str:
-    return f"stored runs ({saved['provenance']['device']}, torch {saved['provenance']['torch']})"
-
-
-def _store(file: Path, plan: Any, result: Any, seconds: float) -> None:
-    made = {"code": sources.library(), **provenance.machine(None), "seconds": round(seconds, 1)}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic(file) as f:
-        f.write(archives.sealed({"plan": plan, "provenance": made, "result": result}, nan=True, indent=1))
-
-
 def outdated(root: Path | None = None) -> list[Path]:
-    """The files of `computed` in a results folder that are older than the code."""
+    """The files of `Runs` in a results folder that are older than the code."""
     root = root or results(new=True)
     made = {file: _content(file) for profile in PROFILES for file in sorted((root / profile).glob("*.json"))}
     return [file for file, content in made.items() if content and content["provenance"]["code"] != sources.library()]

@@ -17,8 +17,8 @@ import numpy as np
 from ..documents.definitions import PROFILES, Cell, Table, tables
 from ..pages import half_width
 from ..results import form
-from ..results.batch import Place, standing
-from ..results.cells import CorruptResult, Result
+from ..results.batch import Place, stored
+from ..results.cells import Result
 from ..studies.tuning import lower_is_better
 from . import judge
 from .judge import Answer
@@ -36,15 +36,8 @@ def stored_cells(
 
     only: read these alone.
     """
-    out: dict[Key, tuple[Cell, Result | None]] = {}
-    for cell in table.cells(place.profile):
-        key = cell.row, cell.column
-        if only is None or key in only:
-            try:
-                out[key] = cell, standing(place, cell)
-            except (CorruptResult, OSError):
-                out[key] = cell, None
-    return out
+    cells = [cell for cell in table.cells(place.profile) if only is None or (cell.row, cell.column) in only]
+    return {(cell.row, cell.column): (cell, result) for cell, result, _ in stored(place, cells)}
 
 
 def frame(table: Table, place: Place, seeds: Sequence[int] | None = None) -> Any:
@@ -125,13 +118,7 @@ def everything(root: Path) -> tuple[Any, list[str]]:
 
 def damaged(table: Table, place: Place) -> list[str]:
     """What is wrong with a table's files that are damaged or cannot be read, which `stored_cells` leaves out."""
-    out = []
-    for cell in table.cells(place.profile):
-        try:
-            standing(place, cell)
-        except (CorruptResult, OSError) as e:
-            out.append(str(e))
-    return out
+    return [said for _, _, said in stored(place, table.cells(place.profile)) if said]
 
 
 def listing(root: Path) -> Any:

@@ -11,6 +11,11 @@ from fedbook.results import page_cache
 from fedcore.storage import archives
 
 
+def computed(plan, compute, again, root):
+    runs = page_cache.Runs("01_tuning", "quick", plan, again=again, root=root)
+    return runs.keep(compute)(), runs.store()
+
+
 def test_runs_that_are_not_repeated_are_read_for_the_same_plan_only(tmp_path):
     calls = []
 
@@ -19,7 +24,7 @@ def test_runs_that_are_not_repeated_are_read_for_the_same_plan_only(tmp_path):
         return {"FedAvg": [91.5, 0.1 + 0.2]}
 
     def asked(plan, again=False):
-        return page_cache.computed("01_tuning", "quick", plan, compute, again=again, root=tmp_path)
+        return computed(plan, compute, again, tmp_path)
 
     plan = {"rates": (0.1, 0.2), "seeds": [1000]}
     assert asked(plan) == ({"FedAvg": [91.5, 0.1 + 0.2]}, "computed with this page")
@@ -65,8 +70,11 @@ def test_runs_that_depend_on_others_are_read_by_their_arguments(tmp_path):
 
 
 def test_a_file_that_is_not_what_was_written_is_left_out_with_a_warning(tmp_path):
+    def half():
+        return [0.5]
+
     def asked(again=False):
-        return page_cache.computed("01_tuning", "quick", {}, lambda: [0.5], again=again, root=tmp_path)
+        return computed({}, half, again, tmp_path)
 
     asked(again=True)
     file = tmp_path / "quick" / "01_tuning.json"
