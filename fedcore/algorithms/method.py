@@ -269,11 +269,6 @@ class Round:
 
     # --- the network -------------------------------------------------------------------------------------------------
 
-    @property
-    def stages(self) -> int:
-        """Classifiers of the network, one behind each stage; 1 for a network without."""
-        return self.objective.stages
-
     def neurons(self, aligned: bool = True) -> Neurons:
         """The network's hidden units and what they own in the flat vector."""
         return self.objective.neurons(aligned)
@@ -289,24 +284,6 @@ class Round:
     def logits(self, Y: Tensor) -> Tensor:
         """Logits of the local step's mini-batch under each row of Y, without gradient."""
         return self.objective.logits(Y, self.plan, self.step)
-
-    # --- the server's public data ------------------------------------------------------------------------------------
-
-    @property
-    def public_labels(self) -> Tensor:
-        """The labels `[P]` of the server's public samples."""
-        return self.objective.public[1].to(self.p.device)
-
-    def public_logits(self, Y: Tensor) -> Tensor:
-        """Logits `[m, P, classes]` of the public samples under each row of `Y [m, d]`."""
-        return self.objective.public_logits(Y)
-
-    def public_sensitivities(
-        self, picked: Tensor, labels: Tensor, w: Tensor, layers: Sequence[str], loss: Loss = PLAIN
-    ) -> list[Tensor]:
-        """Derivatives `[m, S, width, positions]` of a loss of the server's model by the outputs of some layers, on
-        public samples `picked [m, S]` with `labels [m, S]` and weights `w [m, S]`."""
-        return self.objective.public_sensitivities(self.x, picked, labels, w, layers, loss)
 
     # --- the same round, seen otherwise -------------------------------------------------------------------------------
 

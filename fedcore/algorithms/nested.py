@@ -135,16 +135,16 @@ class DepthFL(Submodel):
 
     def prepare(self, r: Round) -> Round:
         r = super().prepare(r)
-        if not self.distil or r.stages == 1:
+        if not self.distil or r.objective.stages == 1:
             return r
         strength = math.exp(-5 * (1 - min(r.t, self.ramp) / self.ramp) ** 2)
         labels = r.loss.per_sample or partial(own_labels, reading="all")
         return r.extended(loss=replace(r.loss, per_sample=partial(_teach, labels=labels, strength=strength)))
 
     def split(self, r: Round, ratio: np.ndarray) -> list[Part]:
-        depth, parts = _depth(ratio, r.stages), []
+        depth, parts = _depth(ratio, r.objective.stages), []
         for D in np.unique(depth)[::-1]:
-            rows, to = np.flatnonzero(depth == D), Depth(int(D)) if r.stages > D else None
+            rows, to = np.flatnonzero(depth == D), Depth(int(D)) if r.objective.stages > D else None
             parts.append(Part(rows, to, None if to is None else to.places(r.layout).expand(len(rows), -1)))
         return parts
 

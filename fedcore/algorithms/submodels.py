@@ -77,7 +77,9 @@ class Submodel(Method):
     def ratios(self, seed: int, n: int, t: int = 0, ids: np.ndarray | None = None) -> np.ndarray:
         """Capacities in round t of the clients `ids [m]` or of all n, a function of the seed (if dynamic, of t too)."""
         ids = np.arange(n) if ids is None else ids
-        return _ratios(self.capacities, self.mode, seed, n, t, ids)
+        return (
+            _drawn(self.capacities, seed, t, ids) if self.mode == "dynamic" else _dealt(self.capacities, seed, n)[ids]
+        )
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         """Scores `[m, width]` of the units of each stream; the highest are kept."""
@@ -100,8 +102,12 @@ class Submodel(Method):
     def prepare(self, r: Round) -> Round:
         ratio = self.ratios(r.seed, r.n, r.t, r.ids)
         parts = self.split(r, ratio)
-        kept = _kept(parts, r)
-        mask, loss = (kept, r.loss) if self.labels == "all" else _of_own_labels(self, r, kept)
+        kept = mask = _kept(parts, r)
+        loss = r.loss
+        if self.labels != "all":  # a client's classifier is for its own labels
+            owned = r.owned()
+            mask = r.neurons(self.aligned).only_owned(kept, owned)
+            loss = Loss(partial(own_labels, reading=self.labels), rows={"owned": owned})
         capacity = torch.as_tensor(ratio, dtype=r.p.dtype).to(r.p.device)
         if self.training == "masked":
             parts = None
@@ -272,7 +278,7 @@ class FedGSE(Submodel):
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         last = torch.where((r.last != 0).any(1, keepdim=True), r.last, r.x)
-        logits, truth, loss = r.public_logits(last), r.public_labels, PLAIN
+        logits, truth, loss = r.objective.public_logits(last), r.objective.public[1].to(r.p.device), PLAIN
         place, cancel = SCORINGS[self.scoring]
         guess = logits.argmax(-1)
         alike = guess == truth
@@ -282,7 +288,7 @@ class FedGSE(Submodel):
             guess, alike = logits.masked_fill(~owned[:, None], -math.inf).argmax(-1), owned[:, truth]
             loss = Loss(partial(own_labels, reading="zero"), rows={"owned": owned})
         picked, labels, w = self.similar_samples(r, guess, truth, alike)
-        D = r.public_sensitivities(picked, labels, w, getattr(neurons, place), loss)
+        D = r.objective.public_sensitivities(r.x, picked, labels, w, getattr(neurons, place), loss)
         return [(cancelled(h) if cancel else h.abs().sum(1)).sum(2) for h in D]
 
     def similar_samples(self, r: Round, guess: Tensor, truth: Tensor, alike: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -386,23 +392,20 @@ def own_labels(logits: Tensor, y: Tensor, *, reading: str, owned: Tensor | None 
 def _capacities(given: Any) -> tuple[tuple[float, float], ...]:
     """Pairs (ratio, share), largest ratio first; raises ValueError or TypeError."""
     if isinstance(given, Mapping):
-        pairs = list(given.items())
-    elif isinstance(given, tuple | list):
-        pairs = [tuple(pair) if isinstance(pair, tuple | list) else (pair, math.nan) for pair in given]
-    else:
-        pairs = [(given, 1.0)]
-    if any(len(pair) != 2 for pair in pairs):
-        raise ValueError(f"capacities={checks.brief(given)}; use pairs (ratio, share), or a mapping ratio -> share")
-    for ratio, _ in pairs:
-        checks.number("capacities: ratio", ratio, 0, 1, open_low=True)
-    if any(share != share for _, share in pairs) or not pairs:
+        given = tuple(given.items())
+    pairs = given if isinstance(given, tuple | list) else [(given, 1.0)]
+    if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise ValueError(
             f"capacities={checks.brief(given)}; use one ratio, or a mapping ratio -> share such as {{1: .5, .25: .5}}"
         )
-    total = math.fsum(checks.number("capacities: share", share, 0, 1) for _, share in pairs)
-    if abs(total - 1) > 1e-6 or len({float(ratio) for ratio, _ in pairs}) < len(pairs):
+    for ratio, share in pairs:
+        checks.number("capacities: ratio", ratio, 0, 1, open_low=True)
+        checks.number("capacities: share", share, 0, 1)
+    levels = {float(ratio): float(share) for ratio, share in pairs}
+    total = math.fsum(share for _, share in pairs)
+    if abs(total - 1) > 1e-6 or len(levels) < len(pairs):
         raise ValueError(f"capacities: the shares sum to {total:g}; use different ratios whose shares sum to 1")
-    return tuple(sorted(((float(ratio), float(share)) for ratio, share in pairs), reverse=True))
+    return tuple(sorted(levels.items(), reverse=True))
 
 
 def _kept(parts: list[Part], r: Round) -> Tensor:
@@ -411,20 +414,6 @@ def _kept(parts: list[Part], r: Round) -> Tensor:
     for part in parts:
         part.put(kept, kept.new_ones(len(part.rows), len(r.x) if part.places is None else part.places.shape[1]))
     return kept
-
-
-def _of_own_labels(method: Submodel, r: Round, kept: Tensor) -> tuple[Tensor, Loss]:
-    """What of the sub-models is averaged, and the loss, where a client's classifier is for its own labels."""
-    owned = r.owned()
-    loss = Loss(partial(own_labels, reading=method.labels), rows={"owned": owned})
-    return r.neurons(method.aligned).only_owned(kept, owned), loss
-
-
-def _ratios(
-    capacities: tuple[tuple[float, float], ...], mode: str, seed: int, n: int, t: int, clients: np.ndarray
-) -> np.ndarray:
-    """The capacities of these clients in round t: `[m]`."""
-    return _drawn(capacities, seed, t, clients) if mode == "dynamic" else _dealt(capacities, seed, n)[clients]
 
 
 def _drawn(capacities: tuple[tuple[float, float], ...], seed: int, t: int, clients: np.ndarray) -> np.ndarray:
