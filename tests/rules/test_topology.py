@@ -28,39 +28,30 @@ def dense(top, n: int, **where) -> np.ndarray:
 # --- spectra ------------------------------------------------------------------------------------------------------
 
 
-def cosines(n: int, hops) -> np.ndarray:
-    """Eigenvalues of the circulant matrix with equal weights at these hops."""
-    k = np.arange(n)
-    return sum(np.cos(2 * np.pi * k * hop / n) for hop in hops) / len(hops)
+def circle(n: int, hops) -> np.ndarray:
+    """Eigenvalues of a circle whose clients hear those at these hops, each as loud: a mean of cosines."""
+    return sum(np.cos(2 * np.pi * np.arange(n) * hop / n) for hop in hops) / len(hops)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 20])
-def test_the_spectrum_of_a_ring_is_one_third_of_one_and_two_cosines(n):
-    k = np.arange(n)
-    closed = (1 + 2 * np.cos(2 * np.pi * k / n)) / 3
-    h.close(topology.mixing(fc.Ring(), n).spectrum(), np.sort(closed)[::-1], 1e-14)
+def torus(a: int, b: int) -> np.ndarray:
+    """Of a torus of a times b clients: a fifth of one and of two cosines in each direction."""
+    return ((3 * circle(a, [0, 1, -1])[:, None] + 3 * circle(b, [0, 1, -1]) - 1) / 5).ravel()
 
 
-@pytest.mark.parametrize(("n", "a"), [(4, 2), (6, 2), (9, 3), (12, 3), (20, 4), (100, 10)])
-def test_the_spectrum_of_a_torus_is_that_of_its_two_circles(n, a):
-    j, k = np.arange(a)[:, None], np.arange(n // a)
-    closed = (1 + 2 * np.cos(2 * np.pi * j / a) + 2 * np.cos(2 * np.pi * k / (n // a))) / 5
-    h.close(topology.mixing(fc.Torus(), n).spectrum(), np.sort(closed.ravel())[::-1], 1e-14)
+SPECTRA = [
+    *[(fc.Ring(), circle(n, [0, 1, -1])) for n in (1, 2, 3, 4, 7, 20)],
+    *[(fc.Torus(), torus(a, b)) for a, b in ((2, 2), (2, 3), (3, 3), (3, 4), (4, 5), (10, 10))],
+    (fc.Exponential(), circle(2, [0, 1])),
+    (fc.Exponential(), circle(5, range(5))),
+    (fc.Exponential(), circle(8, [0, 1, 2, 4, 6, 7])),
+    (fc.Exponential(), circle(12, [0, 1, 2, 4, 8, 10, 11])),
+    *[(fc.Complete(), np.eye(n)[0]) for n in (1, 2, 9)],  # it forgets all but the mean
+]
 
 
-@pytest.mark.parametrize(
-    ("n", "hops"), [(2, [0, 1]), (5, range(5)), (8, [0, 1, 2, 4, 6, 7]), (12, [0, 1, 2, 4, 8, 10, 11])]
-)
-def test_the_spectrum_of_the_exponential_graph_is_a_mean_of_cosines(n, hops):
-    h.close(topology.mixing(fc.Exponential(), n).spectrum(), np.sort(cosines(n, hops))[::-1], 1e-14)
-
-
-@pytest.mark.parametrize("n", [1, 2, 9])
-def test_the_complete_graph_forgets_all_but_the_mean(n):
-    W = topology.mixing(fc.Complete(), n)
-    h.close(W.spectrum(), [1] + [0] * (n - 1), 1e-14)
-    h.close(W.gap(), 1, 1e-14)
-    h.close(W.dense(), np.full((n, n), 1 / n), 1e-15)
+@pytest.mark.parametrize(("top", "values"), SPECTRA, ids=lambda v: repr(v) if isinstance(v, topology.Topology) else "")
+def test_the_spectrum_of_a_ring_torus_exponential_or_complete_graph_is_a_mean_of_cosines(top, values):
+    h.close(topology.mixing(top, len(values)).spectrum(), np.sort(values)[::-1], 1e-14)
 
 
 @pytest.mark.parametrize("n", [6, 16, 25])
@@ -71,32 +62,12 @@ def test_the_gap_is_one_less_the_second_largest_modulus(n):
     h.close(topology.gap(np.array([[0.1, 0.9], [0.9, 0.1]])), 0.2, 1e-14)  # the modulus, not the value -0.8
 
 
-def test_the_exponential_graph_keeps_its_gap_where_the_ring_loses_it():
-    ring, exponential = ([topology.mixing(top, n).gap() for n in (16, 256)] for top in (fc.Ring(), fc.Exponential()))
-    assert ring[1] < ring[0] / 200
-    assert exponential[1] > exponential[0] / 4
-
-
-@pytest.mark.parametrize("top", FIXED, ids=repr)
-def test_distances_to_the_mean_shrink_by_the_second_eigenvalue(top):
-    W, Y = topology.mixing(top, 12), torch.tensor(np.random.default_rng(0).normal(size=(12, 5)))
-    rate = 1 - W.gap()
-    for _ in range(6):
-        before, Y = (Y - Y.mean(0)).norm(), W @ Y
-        assert (Y - Y.mean(0)).norm() <= rate * before + 1e-13
-    slow = np.linalg.eigh(W.dense().numpy())
-    v = torch.tensor(slow.eigenvectors[:, np.argsort(np.abs(slow.eigenvalues))[-2], None])
-    h.close((W @ v).norm(), rate, 1e-13)  # and the bound is attained
-
-
 # --- what a mixing matrix is --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [24, 36])
 @pytest.mark.parametrize("top", SYMMETRIC, ids=lambda top: type(top).__name__)
-def test_a_topology_is_symmetric_and_doubly_stochastic_and_keeps_the_mean(top, n):
-    if isinstance(top, fc.Graph) and n != 24:
-        pytest.skip("a graph of 24 nodes")
+def test_a_topology_is_symmetric_and_doubly_stochastic_and_keeps_the_mean(top):
+    n = 24
     W = dense(top, n, seed=2, t=3)
     assert np.array_equal(W, W.T)
     assert (W >= 0).all()
@@ -202,21 +173,14 @@ import hashlib, sys
 import fedcore as fc
 tops = fc.RandomRegular(6), fc.DirectedRandom(6)
 draws = [fc.topology.mixing(top, 40, seed=7, t=t) for top in tops for t in (3, 0)]
-print(hashlib.sha256(b"".join(W.dense().numpy().tobytes() for W in draws)).hexdigest(), "networkx" in sys.modules)
+print(hashlib.sha256(b"".join(W.dense().numpy().tobytes() for W in draws)).hexdigest()[:16], "networkx" in sys.modules)
 """
 
 
-def test_a_draw_is_the_same_in_another_process_and_needs_no_networkx():
-    command = [sys.executable, "-c", CHILD]
+def test_a_draw_is_the_same_in_every_process_and_needs_no_networkx():
     root = Path(fc.__file__).parents[1]
-    drawn, imported = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout.split()
-    assert imported == "False"
-    import contextlib
-    import io
-
-    with contextlib.redirect_stdout(io.StringIO()) as here:
-        exec(CHILD, {})
-    assert here.getvalue().split()[0] == drawn
+    child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True, cwd=root)
+    assert child.stdout.split() == ["49fc956815ac4b78", "False"]
 
 
 # --- the product --------------------------------------------------------------------------------------------------
@@ -287,11 +251,7 @@ def spoiled(value: float) -> np.ndarray:
 
 WRONG = [
     (lambda: topology.check(np.ones((3, 4))), ValueError, "shape (3, 4) [n, n]"),
-    (lambda: topology.check(np.ones(3)), ValueError, "shape (3,) [n, n]"),
-    (lambda: topology.check(np.ones((0, 0))), ValueError, "shape (0, 0) [n, n]"),
-    (lambda: topology.check([["a"]]), ValueError, "no array of numbers [n, n]"),
     (lambda: topology.check(spoiled(np.nan)), ValueError, "NaN (2, 1) finite"),
-    (lambda: topology.check(spoiled(np.inf)), ValueError, "infinity (2, 1) finite"),
     (lambda: topology.check(spoiled(-0.1)), ValueError, "negative -0.1 [2, 1] >= 0"),
     (lambda: topology.check(spoiled(0.5)), ValueError, "row 2 sums to 1.25 Metropolis fc.Graph"),
     (lambda: topology.check(np.array([[0.5, 0.5], [0.2, 0.8]])), ValueError, "column 0 sums to 0.7 Metropolis"),
@@ -299,49 +259,28 @@ WRONG = [
     (lambda: topology.check(TWO_PAIRS), ValueError, "disconnected client 0 [2, 3] 2 of 4 RandomRegular"),
     (lambda: topology.check(EYE), ValueError, "no edges but self-loops add edges"),
     (lambda: topology.check(np.array([[0.0, 1.0], [1.0, 0.0]])), ValueError, "eigenvalue -1 (W + I) / 2"),
-    (lambda: fc.DFedAvg(fc.Graph([(k, k) for k in range(4)])), ValueError, "no edges but self-loops"),
-    (lambda: fc.DFedAvg(TWO_PAIRS), ValueError, "disconnected client 0 [2, 3]"),
-    (lambda: fc.DFedAvg(spoiled(-0.1)), ValueError, "negative -0.1"),
     (lambda: fc.DFedAvg("ring"), TypeError, "mixing='ring' fc.Ring() networkx [n, n]"),
-    (lambda: fc.DFedAvg(fc.Ring), TypeError, "mixing= Ring fc.Ring()"),
-    (lambda: fc.DFedAvg(None), TypeError, "mixing=None fc.Ring()"),
     (lambda: fc.Graph(nx.DiGraph([(0, 1)])), ValueError, "directed to_undirected() fc.DirectedRandom"),
     (lambda: fc.Graph(nx.Graph([(0, 1), (2, 3)])), ValueError, "graph is disconnected [2, 3] add edges"),
-    (lambda: fc.Graph([(0, 1), (1, 4)]), ValueError, "graph is disconnected [2, 3]"),
-    (lambda: fc.Graph(nx.Graph([(0, 0), (1, 1)])), ValueError, "graph no edges but self-loops add edges"),
-    (lambda: fc.Graph([]), ValueError, "graph no edges"),
     (lambda: fc.Graph([[0, 1, 2]]), ValueError, "[[0, 1, 2]] pairs (i, j)"),
     (lambda: fc.Graph(nx.path_graph([1, 2, 3])), ValueError, "3 nodes 0 to 2 convert_node_labels_to_integers"),
-    (lambda: fc.Graph(nx.path_graph("abc")), ValueError, "'a' client's number convert_node_labels_to_integers"),
     (lambda: topology.gap([[math.nan, 1], [1, 0]]), ValueError, "NaN (0, 0) finite"),
-    (lambda: topology.spectrum([[1, math.inf], [1, 0]]), ValueError, "infinity (0, 1) finite"),
     (lambda: fc.Matrix([["0.5", "0.5"]] * 2), ValueError, "array of numbers <U3 [n, n]"),
-    (lambda: fc.Matrix(np.full((2, 2), 0.5 + 0j)), ValueError, "complex128 [n, n]"),
     (lambda: fc.Matrix(np.ma.masked_less(np.full((2, 2), 0.5), 1)), ValueError, "masked"),
     (lambda: topology.mixing(Lists([[9], [0], [1], [2]]), 4), ValueError, "from 0 to 9 0 to 3"),
     (lambda: topology.mixing(Lists([[-1], [0], [1], [2]]), 4), ValueError, "from -1 to 2 0 to 3"),
     (lambda: topology.mixing(Lists([[0], [1], [2]]), 4), ValueError, "(3, 1) [4, k]"),
     (lambda: topology.mixing(Lists([[0]] * 4, math.nan), 4), ValueError, "weights finite sum to 1"),
-    (lambda: run(Lists([[9], [0], [1], [2]])), ValueError, "from 0 to 9 0 to 3"),
     (lambda: run(fc.Graph([(0, 1), (1, 2)])), ValueError, "graph 3 nodes 4 clients 4 nodes"),
     (lambda: run(np.full((3, 3), 1 / 3)), ValueError, "(3, 3) 4 clients [4, 4]"),
     (lambda: run(fc.RandomRegular(4)), ValueError, "degree=4 degree>=1 degree<=3 4 clients"),
-    (lambda: run(fc.DirectedRandom(4)), ValueError, "degree=4 degree>=1 degree<=3 4 clients"),
     (lambda: topology.mixing(fc.RandomRegular(3), 5), ValueError, "degree=3 5 clients odd even"),
     (lambda: topology.mixing(fc.Torus(), 7), ValueError, "torus of 7 clients fc.Ring()"),
     (lambda: topology.mixing(fc.Ring(), 0), ValueError, "n=0 n>=1"),
     (lambda: fc.RandomRegular(2.0), TypeError, "degree=2.0 integer degree>=1"),
-    (lambda: fc.RandomRegular(0), ValueError, "degree=0 degree>=1"),
-    (lambda: fc.DirectedRandom(True), TypeError, "degree=True integer degree>=1"),
     (lambda: run(fc.Ring(), cohort=2), ValueError, "DFedAvg all 4 clients cohort=2 cohort=None"),
     (lambda: run(fc.Ring(), server_lr=0.5), ValueError, "server_lr=0.5 DFedAvg no server server_lr=1.0"),
-    (lambda: fc.DFedAvgM(momentum=1.0), ValueError, "momentum=1 momentum >= 0 <= 0.999999"),
-    (lambda: fc.DFedSAM(rho=-1), ValueError, "rho=-1 rho >= 0"),
-    (lambda: fc.DFedSAM(gossip_steps=0), ValueError, "gossip_steps=0 gossip_steps>=1"),
-    (lambda: fc.DFedSAM(gossip_steps=1.5), TypeError, "gossip_steps=1.5 integer"),
     (lambda: fc.DFedGAM(form="fast"), ValueError, "form='fast' 'literal' 'gam' 'accelerated'"),
-    (lambda: fc.DFedGAM(alpha=-1), ValueError, "alpha=-1 alpha >= 0"),
-    (lambda: fc.DFedGAM(beta1=2), ValueError, "beta1=2 beta1 >= 0 <= 1"),
 ]  # fmt: skip
 
 
