@@ -22,12 +22,20 @@ import torch
 import fedcore as fc
 from fedcore.support import checks
 
+
+class Mute:
+    """What has no repr."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
 VALUES: dict[str, Any] = {
     "None": None, "True": True, "False": False, "text": "zzz", "digit": "3", "empty": "", "bytes": b"1",
     "-1": -1, "0": 0, "1": 1, "2": 2, "-0.5": -0.5, "0.5": 0.5, "1.5": 1.5, "1e300": 1e300, "nan": math.nan,
     "inf": math.inf, "-inf": -math.inf, "2**64": 2**64, "10**30": 10**30, "10**400": 10**400, "complex": 1j,
     "list": [], "tuple": (), "dict": {}, "[None]": [None], "['a']": ["a"], "[3]": [3], "object": object(),
-    "function": lambda *given, **named: 0, "array": np.array([1.0, 2.0]), "tensor": torch.ones(2, 2),
+    "mute": Mute(), "function": lambda *given, **named: 0, "array": np.array([1.0, 2.0]), "tensor": torch.ones(2, 2),
 }  # fmt: skip
 CLEAR = (ValueError, TypeError, fc.CheckpointError, fc.DataNotFound, FloatingPointError, fc.SweepFailed, KeyError)
 REMEDY = re.compile(

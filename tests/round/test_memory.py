@@ -84,15 +84,6 @@ def test_a_cohort_too_large_for_memory_is_split_by_itself(block, monkeypatch):
         close(run(fc.FedAvg(), fed, cohort=8), whole, 1e-12)
 
 
-def test_a_machine_tells_how_much_memory_is_free():
-    assert 1e7 < memory.free(torch.device("cpu")) < 1e15
-
-
-def test_a_chunk_has_at_least_one_client():
-    with pytest.raises(ValueError, match="chunk=0 is out of range"):
-        run(fc.FedAvg(), make("quadratic"), chunk=0)
-
-
 # --- what would not fit -----------------------------------------------------------------------------------------------
 
 
@@ -157,7 +148,7 @@ def test_client_states_in_host_memory_are_sent_for_a_round_ahead_and_are_the_sam
     usual = run(method, fed, rounds=6)
     monkeypatch.setattr(host, "room_for_states", lambda device: 0)
     monkeypatch.setattr(host.Carrier, "send", lambda self, rows: sent.append(set(rows)) or send(self, rows))
-    with pytest.warns(UserWarning, match="host memory"):
+    with pytest.warns(UserWarning, match=r" take .* GB \(5 clients x .* parameters\).*host memory"):
         moved = run(method, fed, rounds=6)
     assert same(usual, moved)  # cohorts of three of five clients: what a round changes is asked for by the next
     assert sent == [set(method.client_state)] * 6

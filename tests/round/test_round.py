@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import math
 
 import helpers as h
 import numpy as np
 import pytest
 import torch
-from battery import METHODS, make, same
+from battery import METHODS, make
 from torch import nn
 
 import fedcore as fc
@@ -118,40 +117,44 @@ def test_settings_of_a_round_are_checked_as_those_of_a_run():
         fc.one_round(fc.DFedAvg(), fed, fc.start(fc.DFedAvg(), fed), 0, cohort=1)
 
 
-class WrongSignature(fc.Method):
-    def direction(self, y, r):
-        return y
+def mine(kind, **hooks) -> fc.Method:
+    """A method of the user's with these hooks."""
+    return type("Mine", (kind,), hooks)()
 
 
-class NoFunction(fc.Method):
-    aggregate = 3
+def kept(name):
+    """A hook that keeps something undeclared: runs would go on elsewhere after a resume."""
+    return lambda self, *given: setattr(self, "last", 1) or getattr(fc.FedAvg, name)(self, *given)
+
+
+FORGET = "declare it as a state in start or client_state"
+WRONG = [
+    (fc.SCAFFOLD, "direction", lambda s, G, y, r: r.c_i.add_(1), r"wrote to 'c_i', which is no memory .*extended\("),
+    (fc.FedAvg, "direction", lambda s, G, y, r: r.x.mul_(2) + y, r"wrote to 'x', which is no memory .*extended\("),
+    (fc.FedAvg, "direction", lambda s, G, y, r: y.sub_(G(y)), r"wrote to 'y', which is no memory .*extended\(memory="),
+    (fc.FedAvg, "aggregate", lambda s, r, y: {"x": r.x.add_(y[0])}, "wrote to 'x', .*compute a new tensor"),
+    (fc.SCAFFOLD, "prepare", lambda s, r: (r.c.add_(1), r)[1], "wrote to 'c', .*compute a new tensor"),
+    (fc.FedAvg, "aggregate", lambda s, r, y: {"x": r.mean(y.mul_(2))}, "wrote to 'y', .*compute a new tensor"),
+    (fc.FedAvg, "direction", kept("direction"), f"set self.last.*{FORGET}"),
+    (fc.FedAvg, "aggregate", kept("aggregate"), f"set self.last.*{FORGET}"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "hook", "words"), WRONG)
+def test_a_hook_that_writes_to_the_state_or_keeps_something_undeclared_is_refused(kind, name, hook, words):
+    method, fed = mine(kind, **{name: hook}), h.network()
+    with pytest.raises(ValueError, match=f"Mine.{name} {words}"):
+        fc.one_round(method, fed, fc.start(method, fed), 0, **WORK)
 
 
 def test_a_hook_that_takes_other_arguments_is_named_before_the_first_round():
-    for call in (lambda m: fc.start(m, h.golden()), lambda m: fc.simulate(m, h.golden(), rounds=1)):
-        with pytest.raises(
-            TypeError, match=r"WrongSignature.direction does not take .* write def direction\(self, G, y, r\)"
-        ):
-            call(WrongSignature())
-        with pytest.raises(TypeError, match=r"NoFunction.aggregate does not take .*def aggregate\(self, r, y\)"):
-            call(NoFunction())
-
-
-class WritesState(fc.SCAFFOLD):
-    def direction(self, G, y, r):
-        r.c_i.add_(1)
-        return G(y)
-
-
-class WritesServer(fc.FedAvg):
-    def direction(self, G, y, r):
-        r.x.mul_(2)
-        return G(y)
-
-
-class WritesIterates(fc.FedAvg):
-    def direction(self, G, y, r):
-        return y.sub_(G(y))
+    for hook, words in (
+        ({"direction": lambda self, y, r: y}, r"Mine.direction does not take .* write def direction\(self, G, y, r\)"),
+        ({"aggregate": 3}, r"Mine.aggregate does not take .*def aggregate\(self, r, y\)"),
+    ):
+        for call in (lambda m: fc.start(m, h.golden()), lambda m: fc.simulate(m, h.golden(), rounds=1)):
+            with pytest.raises(TypeError, match=words):
+                call(mine(fc.FedAvg, **hook))
 
 
 class WritesMemory(fc.FedAvg):
@@ -165,59 +168,6 @@ class WritesMemory(fc.FedAvg):
     def direction(self, G, y, r):
         r.past.add_(G(y))
         return r.past
-
-
-@pytest.mark.parametrize(("method", "name"), [(WritesState(), "c_i"), (WritesServer(), "x"), (WritesIterates(), "y")])
-def test_a_direction_that_writes_to_what_is_no_memory_is_refused(method, name):
-    with pytest.raises(ValueError, match=rf"direction wrote to '{name}', which is no memory .*r.extended\(memory="):
-        fc.simulate(method, h.network(), rounds=2, **WORK)
-
-
-class WritesModel(fc.FedAvg):
-    def aggregate(self, r, y):
-        return {"x": r.x.add_(r.mean(y - r.x))}
-
-
-class WritesControl(fc.SCAFFOLD):
-    def prepare(self, r):
-        r.c.add_(1)
-        return super().prepare(r)
-
-
-class WritesLast(fc.FedAvg):
-    def aggregate(self, r, y):
-        return {"x": r.mean(y.mul_(2))}
-
-
-@pytest.mark.parametrize(
-    ("method", "hook", "name"),
-    [(WritesModel(), "aggregate", "x"), (WritesControl(), "prepare", "c"), (WritesLast(), "aggregate", "y")],
-)
-def test_a_hook_that_writes_to_the_state_is_refused_and_the_state_stays_as_it_was(method, hook, name):
-    with pytest.raises(ValueError, match=rf"{hook} wrote to '{name}', .*compute a new tensor"):
-        fc.one_round(method, h.network(), fc.start(method, h.network()), 0, **WORK)
-
-
-class KeepsInDirection(fc.FedAvg):
-    def direction(self, G, y, r):
-        self.last = G(y)
-        return self.last
-
-
-class KeepsInAggregate(fc.FedAvg):
-    kept = 0
-
-    def aggregate(self, r, y):
-        self.kept = self.kept + 1
-        return super().aggregate(r, y)
-
-
-@pytest.mark.parametrize(("method", "what"), [(KeepsInDirection, "direction set self.last"),
-                                              (KeepsInAggregate, "aggregate set self.kept")])  # fmt: skip
-def test_a_method_that_keeps_something_undeclared_is_refused(method, what):
-    """Runs would go on elsewhere after a resume, and differ between one process and several."""
-    with pytest.raises(ValueError, match=f"{what}.*declare it as a state in start or client_state"):
-        fc.simulate(method(), h.golden(), rounds=2)
 
 
 def test_a_method_may_cache_what_follows_from_its_fields():
@@ -250,26 +200,6 @@ def test_a_verb_that_a_mixin_brings_sees_the_rows_of_all_processes():
 def test_declared_memory_may_be_written_to_and_survives_chunks():
     run = lambda **more: fc.simulate(WritesMemory(), h.network(), rounds=3, **WORK, **more).params  # noqa: E731
     h.close(run(chunk=2), run(), 1e-12)
-
-
-def test_a_name_that_the_round_does_not_have_is_said_with_those_it_has():
-    class Asks(fc.SCAFFOLD):
-        def direction(self, G, y, r):
-            return G(y) - r.c_j
-
-    with pytest.raises(
-        AttributeError, match=r"the round has no 'c_j'; states and what prepare\(\) added are: c, c_i, x"
-    ):
-        fc.simulate(Asks(), h.golden(), rounds=1)
-
-
-def test_a_state_may_not_have_a_name_of_the_round():
-    class Takes(fc.FedAvg):
-        def start(self, x):
-            return {"x": x, "m": torch.zeros_like(x)}
-
-    with pytest.raises(ValueError, match="Takes has a state 'm', which is a name of the round; use another"):
-        fc.simulate(Takes(), h.golden(), rounds=1)
 
 
 # --- per-row arguments outside local steps, in chunks ----------------------------------------------------------------
@@ -319,80 +249,3 @@ def test_per_row_arguments_outside_local_steps_see_their_own_rows_in_chunks(kind
     assert (whole - fc.simulate(fc.FedAvg(), fed, rounds=2, **WORK).params).abs().max() > 1e-4
     for chunk in (1, 2, 3):
         h.close(fc.simulate(PerRow(kind), fed, rounds=2, chunk=chunk, **WORK).params, whole, 1e-12)
-
-
-# --- methods of a user's own ------------------------------------------------------------------------------------------
-
-
-class FedNova(fc.Method):
-    """Normalised averaging (Wang et al. 2020): the mean of d_i = (x - y_i) / (K_i lr), times the mean K_i."""
-
-    def aggregate(self, r, y):
-        d = (r.x - y) / r.K
-        return {"x": r.x - r.server_lr * r.mean(r.K) * r.mean(d)}
-
-
-class FedExP(fc.Method):
-    """Extrapolation (Jhunjhunwala et al. 2023): eta_g = max(1, sum ||delta_i||^2 / (2 m (||mean delta||^2 + eps)))."""
-
-    eps = 0.001
-
-    def aggregate(self, r, y):
-        delta = y - r.x
-        mean = r.mean(delta)
-        size = r.mean(delta.square().sum(1))
-        return {"x": r.x + torch.clamp(size / (2 * (mean.square().sum() + self.eps)), min=1.0) * mean}
-
-
-class FedAdam(fc.Method):
-    """Adam at the server (Reddi et al. 2021), without bias correction."""
-
-    beta1, beta2, tau = 0.9, 0.99, 0.001
-
-    def start(self, x):
-        return {"x": x, "first": torch.zeros_like(x), "second": torch.full_like(x, self.tau**2)}
-
-    def aggregate(self, r, y):
-        delta = r.mean(y - r.x)
-        m = self.beta1 * r.first + (1 - self.beta1) * delta
-        v = self.beta2 * r.second + (1 - self.beta2) * delta**2
-        return {"x": r.x + r.server_lr * m / (v.sqrt() + self.tau), "first": m, "second": v}
-
-
-def local(A, b, x, K, lr):
-    y = x.copy()
-    for _ in range(K):
-        y = y - lr * (A @ (y - b))
-    return y
-
-
-@pytest.mark.parametrize("kind", [FedNova, FedExP, FedAdam])
-def test_a_users_method_of_a_few_lines_is_its_equation(kind):
-    A, b = h.problem()
-    fed, x, lr, K = fc.quadratic(A, b), np.zeros(3), 0.1, 3
-    got = fc.simulate(kind(), fed, rounds=5, lr=lr, local_epochs=K).params
-    m, v = np.zeros(3), np.full(3, 0.001**2)
-    for _ in range(5):
-        delta = np.stack([local(A[i], b[i], x, K, lr) - x for i in range(4)])
-        if kind is FedNova:
-            x = x + K * (delta / K).mean(0)
-        elif kind is FedExP:
-            scale = (delta**2).sum(1).mean() / (2 * ((delta.mean(0) ** 2).sum() + 0.001))
-            x = x + max(1.0, scale) * delta.mean(0)
-        else:
-            m, v = 0.9 * m + 0.1 * delta.mean(0), 0.99 * v + 0.01 * delta.mean(0) ** 2
-            x = x + m / (np.sqrt(v) + 0.001)
-    h.close(got, x, 1e-12)
-
-
-def test_a_users_method_with_unequal_clients_sees_their_numbers_of_steps():
-    fed, seen = h.network(), []
-
-    class Looks(FedNova):
-        def aggregate(self, r, y):
-            seen.append(r.K[:, 0].tolist())
-            return super().aggregate(r, y)
-
-    history = fc.simulate(Looks(), fed, rounds=1, **WORK)
-    assert seen == [[math.ceil(n / 4) for n in (20, 13, 9, 7, 4)]]
-    assert not same(history, fc.simulate(fc.FedAvg(), fed, rounds=1, **WORK))
