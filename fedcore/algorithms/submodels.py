@@ -396,7 +396,8 @@ def _capacities(given: Any) -> tuple[tuple[float, float], ...]:
     pairs = given if isinstance(given, tuple | list) else [(given, 1.0)]
     if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise ValueError(
-            f"capacities={checks.brief(given)}; use one ratio, or a mapping ratio -> share such as {{1: .5, .25: .5}}"
+            f"capacities={checks.brief(given)}; use pairs (ratio, share), one ratio, or a mapping ratio -> share such "
+            "as {1: .5, .25: .5}"
         )
     for ratio, share in pairs:
         checks.number("capacities: ratio", ratio, 0, 1, open_low=True)

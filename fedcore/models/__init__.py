@@ -1,33 +1,15 @@
 """Architectures by name, their building, and where each parameter lives in the flat vector."""
 
+# isort: off
 from .building import RoundedOnce, build, started
 from .layout import NORMS, Layout, called, called_with, carried, copied, entries, flatten, holding
 from .networks import (
-    MODELS,
-    CharLSTM,
-    Shape,
-    Widths,
-    cifar_cnn,
-    cnn,
-    digit_cnn,
-    digit_model,
-    digit_model_small,
-    femnist_cnn,
-    lenet,
-    logistic,
-    lstm,
-    mlp,
-    preact_resnet,
-    preact_resnet18,
-    preact_resnet34,
-    projected,
-    resnet18_gn,
-    resnet18_gn_3x3,
-    thesis_cnn,
-    thesis_cnn_small,
-    thesis_mlp,
-)
+    MODELS, CharLSTM, Shape, Widths, cifar_cnn, cnn, digit_cnn, digit_model, digit_model_small, femnist_cnn, lenet,
+    logistic, lstm, mlp, preact_resnet, preact_resnet18, preact_resnet34, projected, resnet18_gn, resnet18_gn_3x3,
+    thesis_cnn, thesis_cnn_small, thesis_mlp,
+)  # fmt: skip
 from .parts import Heads, PreAct, Projected, Residual, Scaler
+# isort: on
 
 __all__ = [
     "MODELS", "NORMS", "CharLSTM", "Heads", "Layout", "PreAct", "Projected", "Residual", "RoundedOnce", "Scaler",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -70,22 +69,11 @@ def build(
         raise TypeError(
             f"model={checks.brief(model)}; use a name in {sorted(MODELS)}, a torch.nn.Module, or a function"
         )
-    try:
-        inspect.signature(model).bind(tuple(shape), classes)
-    except TypeError as e:
-        raise TypeError(
-            f"model={checks.brief(model)} does not take (shape, classes) ({e}); use a module, as in model=Net(), or "
-            "a function (shape, classes) -> torch.nn.Module"
-        ) from None
-    except ValueError:  # some callables tell no signature
-        pass
+    checks.takes("model", model, "shape, classes", "torch.nn.Module, or a module, as in model=Net()")
     with rng.seeded(rng.word(seed, rng.INIT)), _float32(), RoundedOnce():
         module = model(tuple(shape), classes)
     if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"model={checks.brief(model)} returned {checks.brief(module)}; use a function (shape, classes) "
-            "-> torch.nn.Module"
-        )
+        raise TypeError(f"model={checks.brief(model)} returned {checks.brief(module)}; return a torch.nn.Module")
     return _checked(module)
 
 
@@ -105,28 +93,26 @@ def _checked(module: nn.Module) -> nn.Module:
     """The module; ValueError for one whose parameters are not there yet or cannot be replaced by a client's."""
     for name, part in module.named_modules():
         what = f"{type(part).__name__}{f' at {name!r}' if name else ''}"
-        if nn.parameter.is_lazy(next(iter(part.parameters(recurse=False)), None)):
-            raise ValueError(
-                f"the model has no parameters yet in its {what}; call it once on an example, or give the layer its "
-                "number of inputs"
-            )
+        if isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            raise ValueError(f"the model is wrapped in {what}; give the module inside it, {name or 'model'}.module")
+        if isinstance(part, torch.jit.ScriptModule):
+            raise ValueError(f"the model is compiled by torch.jit ({what}); give the nn.Module that it was made of")
         for at, p in part.named_parameters(prefix=name, recurse=False):
-            if not nn.parameter.is_lazy(p) and not p.is_floating_point():
+            if nn.parameter.is_lazy(p) or p.is_meta or p.layout != torch.strided:
+                raise ValueError(
+                    f"the model's parameter {at!r}, in its {what}, has no dense values yet; call the model once on an "
+                    "example, or give the layer its number of inputs"
+                )
+            if not p.is_floating_point():
                 raise ValueError(
                     f"the model's parameter {at!r} is {p.dtype}; use real floating-point numbers, such as real and "
                     "imaginary part as two parameters, and a buffer for what is not trained"
                 )
-            if p.is_meta or p.layout != torch.strided:
-                raise ValueError(f"the model's parameter {at!r} is {p.layout} on {p.device}; give it dense values")
             if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
                 raise ValueError(
                     f"the model's parameter {at!r} has a hook on its gradient, which no client's copy would have; take "
                     "its part in the forward pass (p * mask, a hook of the layer's), or set requires_grad=False"
                 )
-        if isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            raise ValueError(f"the model is wrapped in {what}; give the module inside it, {name or 'model'}.module")
-        if isinstance(part, torch.jit.ScriptModule):
-            raise ValueError(f"the model is compiled by torch.jit ({what}); give the nn.Module that it was made of")
     return module
 
 

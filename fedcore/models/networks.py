@@ -21,12 +21,8 @@ from ..data.arrays import as_array
 from ..support import checks
 from .parts import PreAct, Projected, Residual, Scaler
 
-Shape = Annotated[
-    Sequence[int],
-    checks.Kind(lambda value: _whole(value) and len(value) > 0, "the shape of a sample, such as (1, 28, 28)"),
-]
-
-
+_A_SHAPE = checks.Kind(lambda value: _whole(value) and len(value) > 0, "the shape of a sample, such as (1, 28, 28)")
+Shape = Annotated[Sequence[int], _A_SHAPE]
 Widths = Annotated[Sequence[int], checks.Kind(lambda value: _whole(value), "a sequence of whole numbers from 1 on")]
 
 
@@ -168,7 +164,6 @@ def resnet18_gn(
     """
     if len(shape) != 3:
         raise ValueError(f"resnet18_gn needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
-
     if 64 % groups:
         raise ValueError(f"groups={groups} does not divide 64 channels; use 1, 2, 4, 8, 16, 32 or 64")
 
@@ -176,27 +171,18 @@ def resnet18_gn(
         return nn.GroupNorm(groups, c)
 
     def block(a: int, b: int, stride: int) -> nn.Module:
-        body = nn.Sequential(
-            nn.Conv2d(a, b, 3, stride, 1, bias=False),
-            norm(b),
-            nn.ReLU(),
-            nn.Conv2d(b, b, 3, 1, 1, bias=False),
-            norm(b),
-        )
+        first = [nn.Conv2d(a, b, 3, stride, 1, bias=False), norm(b), nn.ReLU()]
+        body = nn.Sequential(*first, nn.Conv2d(b, b, 3, 1, 1, bias=False), norm(b))
         same = a == b and stride == 1
         return Residual(body, None if same else nn.Sequential(nn.Conv2d(a, b, 1, stride, bias=False), norm(b)))
 
+    size, stride, padding = (7, 2, 3) if stem == "imagenet" else (3, 1, 1)
+    layers = [nn.Conv2d(shape[0], 64, size, stride, padding, bias=False), norm(64), nn.ReLU()]
     if stem == "imagenet":
-        head = [nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False), norm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    else:
-        head = [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), norm(64), nn.ReLU()]
-    widths = [64, 64, 128, 256, 512]
-    stages = [
-        layer
-        for s, (a, b) in enumerate(itertools.pairwise(widths))
-        for layer in (block(a, b, 1 if s == 0 else 2), block(b, b, 1))
-    ]
-    net = nn.Sequential(*head, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+        layers.append(nn.MaxPool2d(3, 2, 1))
+    for s, (a, b) in enumerate(itertools.pairwise([64, 64, 128, 256, 512])):
+        layers += [block(a, b, 1 if s == 0 else 2), block(b, b, 1)]
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
     for m in net.modules():
         if isinstance(m, nn.Conv2d):
             nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
@@ -291,8 +277,8 @@ def cnn(shape: Shape, classes: checks.Count) -> nn.Module:
     nets |= {(3, 16, 16): digit_model_small, (3, 28, 28): digit_model}
     if tuple(shape) not in nets:
         raise ValueError(
-            f"model='cnn' has no network for inputs {tuple(shape)}; known are {sorted(nets)}; "
-            "use model='resnet18_gn', 'mlp', or a torch.nn.Module of your own"
+            f"model='cnn' has no network for inputs {tuple(shape)}; known are {sorted(nets)}; use model='resnet18_gn', "
+            "'mlp', or a torch.nn.Module of your own"
         )
     return nets[tuple(shape)](shape, classes)
 
