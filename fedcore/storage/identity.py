@@ -60,7 +60,7 @@ def network(module: nn.Module, parameters: bool = False, without: Iterable[Tenso
 class Describer:
     """Texts of values; each object's once, cycles by name."""
 
-    def __init__(self, containers: bool) -> None:
+    def __init__(self, containers: bool = True) -> None:
         self.containers, self.known = containers, {}
         self.alive: list[Any] = []  # an id is one object's while it lives
 
@@ -156,11 +156,6 @@ def around(f: FunctionType) -> dict[str, Any]:
     package = f.__globals__.get("__package__")
     named = [name for one in sorted(imported) for name in ([one, f"{package}.{one}"] if package else [one])]
     return found | {f"import {name}": code for name in named if (code := _source(name))}
-
-
-def stored_globals(f: FunctionType) -> set[str]:
-    """The globals that a function sets."""
-    return {i.argval for code in codes(f.__code__) for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"}
 
 
 @functools.cache
