@@ -168,7 +168,7 @@ def simulate(
         if checkpoint_dir is not None:
             store = checkpoint.Store(checkpoint_dir, run.identity(), run.bits(), run.code(), run.memory)
             if resume:
-                run.restore(store.load(rounds, run.like(), fed.n), rounds)
+                run.restore(store.load(rounds, run.like()), rounds)
             if run.t < rounds or not resume:
                 store.open()
         return run.go(rounds, store, checkpoint_every or eval_every, False if world.rank else progress)

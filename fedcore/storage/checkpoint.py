@@ -1,17 +1,18 @@
 """Checkpoints: one `.npz` a run, written atomically and never pickled.
 
-NumPy's own format keeps a checksum of every array, so damage is noticed, and a machine with torch and numpy alone
-can resume.
+It has the tensors of the state; the history, as a list of the cohorts one after another, a row (round, number of the
+metric, client or -1) and a value for each number of it; and a head in JSON, with a hash of the history.  NumPy's own
+format keeps a checksum of every array, so damage is noticed, and a machine with torch and numpy alone can resume.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
-import reprlib
 import secrets
 import socket
 import tempfile
@@ -27,12 +28,10 @@ from torch import Tensor
 
 from ..support import checks
 from . import archives
+from .identity import digest
 
-FORMAT = 3
+FORMAT = 4
 AROUND = "lists, mappings and objects to which the method's functions refer"  # records, or numbers of its rule
-FORM = {  # of the arrays beside the state: dimensions, kind of numbers
-    "head": (1, "u"), "cohort_sizes": (1, "i"), "cohorts": (1, "i"), "rows": (2, "i"), "values": (1, "f"),
-}  # fmt: skip
 
 
 class CheckpointError(RuntimeError):
@@ -47,34 +46,6 @@ class Saved:
     state: dict[str, Tensor]
     cohorts: list[list[int]]
     rows: list[tuple[int, str, int | None, float]]
-
-
-class Arrays:
-    """A history as arrays.  Histories grow, so what an earlier checkpoint had is not converted again."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, int] = {}
-        self.arrays = {
-            "cohort_sizes": np.zeros(0, np.int32), "cohorts": np.zeros(0, np.int32),
-            "rows": np.zeros((0, 3), np.int32), "values": np.zeros(0),
-        }  # fmt: skip
-
-    def of(self, cohorts: list[list[int]], rows: list[tuple[int, str, int | None, float]]) -> dict[str, np.ndarray]:
-        """`cohorts` one after another and `cohort_sizes`; `rows` (round, number of the metric, client or -1) and
-        `values`."""
-        if len(cohorts) < len(self.arrays["cohort_sizes"]) or len(rows) < len(self.arrays["values"]):
-            self.__init__()
-        later, more = cohorts[len(self.arrays["cohort_sizes"]) :], rows[len(self.arrays["values"]) :]
-        number = self.names.setdefault
-        new = {
-            "cohort_sizes": [len(c) for c in later],
-            "cohorts": [i for c in later for i in c],
-            "rows": [(r, number(name, len(self.names)), -1 if c is None else c) for r, name, c, _ in more],
-            "values": [v for *_, v in more],
-        }
-        for k, old in self.arrays.items():
-            self.arrays[k] = np.concatenate([old, np.array(new[k], old.dtype).reshape(-1, *old.shape[1:])])
-        return self.arrays
 
 
 class Store:
@@ -96,7 +67,6 @@ class Store:
         self.path = Path(folder) / "checkpoint.npz"
         self.identity, self.bits = (json.loads(json.dumps(part)) for part in (identity, bits))
         self.code, self.memory = code, memory
-        self._saved = Arrays()
         self._found: dict[str, Any] | None = None  # the head of the file that this run may replace
 
     def open(self) -> None:
@@ -123,13 +93,19 @@ class Store:
                 f"another run writes to {self.path}, which is left as it is ({differs}); give each run a "
                 "checkpoint_dir of its own"
             )
-        arrays = {f"state/{k}": v.detach().cpu().numpy() for k, v in state.items()}
-        arrays |= self._saved.of(cohorts, rows)
-        names = list(self._saved.names)
+        names = list(dict.fromkeys(name for _, name, _, _ in rows))
+        number = {name: k for k, name in enumerate(names)}
+        history = {
+            "cohort_sizes": np.array([len(c) for c in cohorts], np.int32),
+            "cohorts": np.array(list(itertools.chain(*cohorts)), np.int32),
+            "rows": np.array([(r, number[name], -1 if c is None else c) for r, name, c, _ in rows], np.int32),
+            "values": np.array([v for *_, v in rows], np.float64),
+        }
         head = {
             "format": FORMAT, "t": t, "metrics": names, "identity": self.identity, "bits": self.bits,
-            "code": self.code, "memory": self.memory(),
+            "code": self.code, "memory": self.memory(), "history": digest(names, history),
         }  # fmt: skip
+        arrays = {f"state/{k}": v.detach().cpu().numpy() for k, v in state.items()} | history
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         try:
             with atomic(self.path) as f:
@@ -142,68 +118,67 @@ class Store:
                 "use another checkpoint_dir",
             ) from e
 
-    def load(self, rounds: int, like: Mapping[str, Tensor] | None = None, n: int | None = None) -> Saved | None:
+    def load(self, rounds: int, like: Mapping[str, Tensor] | None = None) -> Saved | None:
         """The saved run, or None where there is none.
 
-        like: tensors like those of the run, by name; n: its clients.  None: not compared.  Raises CheckpointError for
-        what is damaged, of another form or of another run.
+        like: tensors like those of the run, by name; None: not compared.  Raises CheckpointError for what is damaged,
+        of another form or of another run, OSError and MemoryError where it cannot be read now.
         """
         try:
             arrays = dict(archives.read(self.path))
-            head = json.loads(arrays["head"].tobytes())
-            if head["format"] != FORMAT:
-                raise CheckpointError(
-                    f"{self.path} has format {head['format']}, this version reads {FORMAT}; go on with the version "
-                    "that wrote it, or use resume=False"
-                )
-            _check_form(head, arrays, n)
-            flat, ends = arrays["cohorts"].tolist(), np.cumsum(arrays["cohort_sizes"]).tolist()
-            cohorts = [flat[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-            rows = [
-                (r, head["metrics"][k], None if c < 0 else c, v)
-                for (r, k, c), v in zip(arrays["rows"].tolist(), arrays["values"].tolist(), strict=True)
-            ]
-            state = {k.removeprefix("state/"): torch.from_numpy(v) for k, v in arrays.items() if k.startswith("state/")}
+            head = json.loads(arrays.pop("head").tobytes())
+            self._check(head, rounds)
+            saved = _saved(head, arrays)
+            other = [k for k, v in self.bits.items() if head["bits"].get(k) != v]
+            if wrong := "" if like is None else _unlike(saved.state, like):
+                raise ValueError(wrong)
         except CheckpointError:
             raise
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (MemoryError, PermissionError) as e:  # the file may be whole
-            raise type(e)(f"{self.path} cannot be read ({getattr(e, 'strerror', None) or e or 'no memory'})") from e
-        except OSError as e:
-            if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENAMETOOLONG):
-                raise OSError(e.errno, f"{self.path} cannot be read ({e.strerror})") from e
-            raise self._damaged(e) from e
+        except MemoryError as e:
+            raise MemoryError(f"{self.path} cannot be read (no memory)") from e
         except Exception as e:  # damage shows in many ways: zip, npy header, JSON, or what is missing
-            raise self._damaged(e) from e
-        if differs := self._differs(head):
+            if isinstance(e, OSError) and e.errno != errno.EINVAL:  # the file may be whole
+                raise OSError(e.errno, f"{self.path} cannot be read ({e.strerror})") from e
             raise CheckpointError(
-                f"{self.path} belongs to another run ({differs}); use another checkpoint_dir, or resume=False"
-            )
-        if head["code"] != self.code:
-            raise CheckpointError(
-                f"{self.path} was made by another version of fedcore (code {_brief(head['code'])}, now {self.code}), "
-                "whose rounds may be others; go on with the version that wrote it, or use resume=False"
-            )
-        if head["t"] > rounds:
-            raise CheckpointError(
-                f"{self.path} holds {head['t']} rounds, rounds={rounds} were asked for; use rounds>={head['t']}, "
-                "another checkpoint_dir, or resume=False"
-            )
-        if head["t"] < rounds and head["memory"] != self.memory():
-            raise CheckpointError(
-                f"{self.path} is of a run whose probes remember what they saw, which it does not hold; use probes "
-                "without memory, or resume=False"
-            )
-        if like is not None and (wrong := _unlike(state, like)):
-            raise self._damaged(ValueError(wrong))
-        if other := [k for k, v in self.bits.items() if head["bits"].get(k) != v]:
+                f"{self.path} is damaged or no checkpoint ({type(e).__name__}: {e}); delete it, or use resume=False"
+            ) from e
+        if other:
             listed = ", ".join(f"{k} {head['bits'].get(k)} and {self.bits[k]}" for k in other)
             ends = "equal to rounding and not to the bit"
             if AROUND in other:
                 ends = "but by another rule where the method computes with these: use resume=False then"
             checks.warn(f"{self.path} was made with other {listed}: the run goes on, {ends}")
-        return Saved(head["t"], state, cohorts, rows)
+        return saved
+
+    def _check(self, head: Mapping[str, Any], rounds: int) -> None:
+        """CheckpointError where a checkpoint with this head is none of this run up to round `rounds`."""
+        if head["format"] != FORMAT:
+            wrong = (
+                f"has format {head['format']}, this version reads {FORMAT}; go on with the version that wrote it, or "
+                "use resume=False"
+            )
+        elif differs := self._differs(head):
+            wrong = f"belongs to another run ({differs}); use another checkpoint_dir, or resume=False"
+        elif head["code"] != self.code:
+            wrong = (
+                f"was made by another version of fedcore (code {checks.brief(head['code'])}, now {self.code}), whose "
+                "rounds may be others; go on with the version that wrote it, or use resume=False"
+            )
+        elif head["t"] > rounds:
+            wrong = (
+                f"holds {head['t']} rounds, rounds={rounds} were asked for; use rounds>={head['t']}, another "
+                "checkpoint_dir, or resume=False"
+            )
+        elif head["t"] < rounds and head["memory"] != self.memory():
+            wrong = (
+                "is of a run whose probes remember what they saw, which it does not hold; use probes without memory, "
+                "or resume=False"
+            )
+        else:
+            return
+        raise CheckpointError(f"{self.path} {wrong}")
 
     def _head(self) -> dict[str, Any] | None:
         """What the file says of its run; None where there is no file, or none that can be read."""
@@ -217,39 +192,24 @@ class Store:
         """In what the run of a checkpoint is another than this one; nothing where it is the same."""
         saved, now = head["identity"], self.identity
         names = [k for k in {**now, **saved} if not _same(saved.get(k), now.get(k), head["t"])]
-        return "; ".join(f"{k}: saved {_brief(saved.get(k))}, now {_brief(now.get(k))}" for k in names)
-
-    def _damaged(self, e: Exception) -> CheckpointError:
-        return CheckpointError(
-            f"{self.path} is damaged or no checkpoint ({type(e).__name__}: {e}); delete it, or use resume=False"
-        )
+        brief = checks.brief
+        return "; ".join(f"{k}: saved {brief(saved.get(k))}, now {brief(now.get(k))}" for k in names)
 
 
-def _check_form(head: Any, arrays: Mapping[str, np.ndarray], n: int | None) -> None:
-    """ValueError where the parts of a checkpoint do not fit each other, or a run of n clients."""
-    for name, (ndim, kind) in FORM.items():
-        if arrays[name].ndim != ndim or arrays[name].dtype.kind != kind:
-            raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}")
-    kinds = {"t": int, "metrics": list, "identity": dict, "bits": dict, "code": str, "memory": str}
-    if wrong := [k for k, kind in kinds.items() if type(head[k]) is not kind]:
-        raise ValueError(f"its {wrong[0]} is {_brief(head[wrong[0]])}")
-    t, metrics, sizes, cohorts, rows = (
+def _saved(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Saved:
+    """A checkpoint's run; ValueError where its history is not the one that was written."""
+    names, state = head["metrics"], {k.removeprefix("state/"): v for k, v in arrays.items() if k.startswith("state/")}
+    history = {k: v for k, v in arrays.items() if not k.startswith("state/")}
+    sizes, clients, rows, values = history.values()
+    if head["history"] != digest(names, history) or len(sizes) != head["t"]:
+        raise ValueError(f"its history is not that of {head['t']} rounds")
+    clients = iter(clients.tolist())
+    return Saved(
         head["t"],
-        head["metrics"],
-        *(arrays[k] for k in ("cohort_sizes", "cohorts", "rows")),
+        {k: torch.from_numpy(v) for k, v in state.items()},
+        [list(itertools.islice(clients, size)) for size in sizes.tolist()],
+        [(r, names[k], None if c < 0 else c, v) for (r, k, c), v in zip(rows.tolist(), values.tolist(), strict=True)],
     )
-    most = np.iinfo(np.int32).max if n is None else n
-    whole = len(sizes) == t and (sizes > 0).all() and sizes.sum() == len(cohorts)
-    whole = whole and ((cohorts >= 0) & (cohorts < most)).all()
-    if not whole or len(np.unique(np.arange(t).repeat(sizes) * most + cohorts)) < len(cohorts):  # a client twice
-        raise ValueError(f"its cohorts are not those of {t} rounds")
-    if not (
-        rows.shape == (len(arrays["values"]), 3)
-        and all(isinstance(name, str) for name in metrics)
-        and ((rows >= [0, 0, -1]) & (rows <= [t, len(metrics) - 1, most - 1])).all()
-        and (np.diff(rows[:, 0]) >= 0).all()
-    ):
-        raise ValueError(f"its rows are not metrics of {t} rounds")
 
 
 def _unlike(saved: Mapping[str, Tensor], run: Mapping[str, Tensor]) -> str:
@@ -325,9 +285,3 @@ def is_alive(process: int) -> bool:
     except OSError:
         pass
     return True
-
-
-def _brief(value: Any) -> str:
-    brief = reprlib.Repr()
-    brief.maxstring = brief.maxother = 120
-    return brief.repr(value)
