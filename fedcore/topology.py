@@ -6,7 +6,6 @@ W as neighbour lists; `W @ Y` on `[n, d]` costs one pass over each neighbour's r
 
 from __future__ import annotations
 
-import hashlib
 import math
 import numbers
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from . import rng
 from .data.arrays import as_array
-from .storage.identity import digest, is_own
+from .storage.identity import digest, is_own, short
 from .support import checks, memory
 from .support.devices import available
 
@@ -254,7 +253,7 @@ class Matrix(Topology):
         self.W, self.connected = check(W, connected=connected), connected
         self.W.setflags(write=False)
         self.degree = float(((self.W > 0).sum(1) - (self.W.diagonal() > 0)).mean())
-        self.digest = hashlib.sha256(self.W.tobytes()).hexdigest()[:12]
+        self.digest = short(self.W.tobytes())[:12]
 
     def __repr__(self) -> str:
         return f"Matrix([{len(self.W)}, {len(self.W)}] {self.digest})"

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import itertools
 import json
 import math
@@ -36,6 +35,7 @@ import numpy as np
 from fedcore import distributed
 from fedcore.storage import archives
 from fedcore.storage.checkpoint import atomic, sweep
+from fedcore.storage.identity import short
 from fedcore.support import checks
 
 from .. import studies
@@ -154,7 +154,7 @@ def _not_json(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _hash(text: str, more: int | str | None) -> str:
-    return hashlib.sha256(f"[{FORMAT}, {text}, {json.dumps(more)}]".encode()).hexdigest()[:16]
+    return short(f"[{FORMAT}, {text}, {json.dumps(more)}]")
 
 
 def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:

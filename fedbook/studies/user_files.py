@@ -10,7 +10,6 @@ beside it by `Path(__file__)`.  Data that it reads are not part of its content.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 import re
@@ -22,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fedcore.storage.identity import short
 from fedcore.storage.sources import readable
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
@@ -70,7 +70,7 @@ def load(file: str | os.PathLike) -> ModuleType:
 @cache
 def _load(file: str) -> ModuleType:
     text, folder = readable(file), str(Path(file).parent)
-    module = ModuleType(f"{Path(file).stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}")
+    module = ModuleType(f"{Path(file).stem}_{short(file)[:8]}")
     module.__file__ = file
     if folder not in sys.path:
         sys.path.append(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -19,6 +18,7 @@ from ..data.arrays import as_array
 from ..engine import PLAIN, Loss
 from ..engine.units import Neurons
 from ..models import Layout
+from ..storage.identity import short
 from ..submodels import Part, Width, combine
 from ..support import checks
 from ..support.checks import Count, OneOf, Within
@@ -356,7 +356,7 @@ class Samples:
     def __init__(self, x: Any, y: Any) -> None:
         self.x, self.y = (np.array(as_array(a)) for a in (x, y))
         content = (a.tobytes() + repr((a.dtype.str, a.shape)).encode() for a in (self.x, self.y))
-        self.digest = hashlib.sha256(b"".join(content)).hexdigest()[:16]
+        self.digest = short(b"".join(content))
 
     def __repr__(self) -> str:
         return f"<{len(self.y)} samples {self.digest}>"

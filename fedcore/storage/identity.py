@@ -39,13 +39,18 @@ GENERATORS = random.Random | np.random.Generator | np.random.RandomState | torch
 _PLAIN = str | bytes | int | float | complex | None | torch.dtype | torch.device | range
 
 
+def short(content: str | bytes) -> str:
+    """The hash of everything here: SHA-256, 16 hexadecimal digits of it."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
+
+
 def digest(*values: Any, containers: bool = True) -> str:
-    """A hash, 16 hexadecimal digits.
+    """A hash of values.
 
     containers=False: without the lists, mappings and objects that functions refer to, where they may be what a
     function writes to, such as a probe's record.
     """
-    return _short(Describer(containers).text(values))
+    return short(Describer(containers).text(values))
 
 
 def network(module: nn.Module, parameters: bool = False, without: Iterable[Tensor] = ()) -> tuple[Any, ...]:
@@ -80,14 +85,14 @@ class Describer:
         if isinstance(value, Tensor | np.ndarray):
             a = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
             content = self.text(a.tolist()).encode() if a.dtype == object else a.reshape(-1).view(np.uint8).data
-            return f"{a.dtype.str}{a.shape}{_short(content)}"
+            return f"{a.dtype.str}{a.shape}{short(content)}"
         if isinstance(value, Mapping):
             return f"{{{', '.join(f'{self.text(k)}: {self.text(v)}' for k, v in value.items())}}}"
         if isinstance(value, list | tuple):
             return f"({', '.join(map(self.text, value))})"
         if isinstance(value, set | frozenset):
             return f"{{{', '.join(sorted(map(self.text, value)))}}}"
-        return f"{_name(value)} {_short(', '.join(map(self.text, self.parts(value))))}"
+        return f"{_name(value)} {short(', '.join(map(self.text, self.parts(value))))}"
 
     def parts(self, value: Any) -> Iterable[Any]:
         """What tells this value from others of its name."""
@@ -250,7 +255,3 @@ def _name(value: Any) -> str:
     module = getattr(named, "__module__", None) or ""
     module = ".".join(module.split(".")[:2]) if module.startswith("fedcore.") else module  # which file may change
     return named.__qualname__ if own else f"{module}.{named.__qualname__}"
-
-
-def _short(content: Any) -> str:
-    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]

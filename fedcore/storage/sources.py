@@ -12,7 +12,6 @@ The sources are read once, at the first question: an edit while a batch runs doe
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.util
 import os
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import archives
+from .identity import short
 
 CATALOGUES = {"fedcore.algorithms"}  # modules that list names: a new entry changes no older result
 WITHOUT_RESULTS = {  # modules that show code, show progress, or find code
@@ -39,61 +39,46 @@ def _tree(source: str) -> ast.Module:
 
 
 class Statement(NamedTuple):
-    """A top-level statement: the names it binds, its `normalised` text, and the names and attributes that it uses."""
+    """A top-level statement: the names it binds, its `normalised` text, and the names that it uses: (name, "") and
+    (name, attribute)."""
 
     binds: frozenset[str]
     text: str
-    names: frozenset[str]
-    attributes: frozenset[tuple[str, str]]
+    uses: frozenset[tuple[str, str]]
 
 
 @cache
 def statements(source: str, modules: frozenset[str] = frozenset()) -> tuple[Statement, ...]:
     """The top-level statements that compute: no docstring, no import, no `__all__`.  modules: as for `normalised`."""
-    return tuple(
-        Statement(
-            frozenset(_bound(node)),
-            normalised(node, modules),
-            frozenset(n.id for n in _counted(node) if isinstance(n, ast.Name)),
-            frozenset(
-                (n.value.id, n.attr)
-                for n in _counted(node)
-                if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)
-            ),
-        )
-        for node in _tree(source).body
-        if not _computes_nothing(node) and "__all__" not in _bound(node)
-    )
+    found = []
+    for node in _tree(source).body:
+        if not _computes_nothing(node) and "__all__" not in (binds := _bound(node)):
+            uses: set[tuple[str, str]] = set()
+            found.append(Statement(frozenset(binds), normalised(node, modules, uses), frozenset(uses)))
+    return tuple(found)
 
 
-def normalised(node: Any, modules: Collection[str] = (), told: bool = False) -> str:
+def normalised(node: Any, modules: Collection[str], uses: set[tuple[str, str]], told: bool = False) -> str:
     """A syntax tree in one line, the same for every layout and, so far as we know, every Python.
 
     modules: names that stand for modules here; they are left out, as is the text of an error or a warning (`told`).
+    uses: gets what the text uses, as in `Statement`.
     """
     if isinstance(node, list):
-        return "[" + ",".join(normalised(n, modules, told) for n in node if not _computes_nothing(n)) + "]"
+        return "[" + ",".join(normalised(n, modules, uses, told) for n in node if not _computes_nothing(n)) + "]"
     if not isinstance(node, ast.AST):
         return repr(node)
-    if isinstance(node, ast.Name) and node.id in modules:
-        return "module"
     told = told or _tells(node)
     if told and _is_text(node):
         return "text"
-    fields = [f"{name}={normalised(value, modules, told)}" for name, value in _fields(node)]
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        uses.add((node.value.id, node.attr))
+    if isinstance(node, ast.Name):
+        uses.add((node.id, ""))
+        if node.id in modules:
+            return "module"
+    fields = [f"{name}={normalised(value, modules, uses, told)}" for name, value in _fields(node)]
     return f"{type(node).__name__}({','.join(fields)})"
-
-
-def _counted(node: ast.AST, told: bool = False) -> Iterator[ast.AST]:
-    """The parts of a syntax tree that `normalised` writes."""
-    told = told or _tells(node)
-    if told and _is_text(node):
-        return
-    yield node
-    for _, value in _fields(node):
-        for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, ast.AST) and not _computes_nothing(part):
-                yield from _counted(part, told)
 
 
 def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -203,7 +188,7 @@ class Sources:
         roots = tuple(roots)
         if roots not in self._digests:
             items = {item for module in self.reached(roots) for item in self.items(module)}
-            self._digests[roots] = _short("\n".join(sorted(items)))
+            self._digests[roots] = short("\n".join(sorted(items)))
         return self._digests[roots]
 
     def items(self, module: str) -> Iterator[str]:
@@ -211,8 +196,8 @@ class Sources:
         ours by the text of their definitions, others by their module and name."""
         imported, modules = self._imported(module)
         for statement in self._statements(module):
-            used = {(name, *imported[name]) for name in statement.names & imported.keys() - modules.keys()}
-            used |= {(name, modules[base], name) for base, name in statement.attributes if base in modules}
+            used = {(name, *imported[name]) for name, _ in statement.uses if name in imported.keys() - modules.keys()}
+            used |= {(name, modules[base], name) for base, name in statement.uses if name and base in modules}
             yield statement.text + "".join(f" {name}={self._meant(base, there)}" for name, base, there in sorted(used))
 
     def _imported(self, module: str) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
@@ -231,7 +216,7 @@ class Sources:
             home = self._home(base, name)
             counts = home and not self.leaves_out(home[0])
             texts = [s.text for s in self._statements(home[0]) if home[1] in s.binds] if counts else []
-            self._meanings[base, name] = _short("".join(texts) if home else f"{base}.{name}")[:8]
+            self._meanings[base, name] = short("".join(texts) if home else f"{base}.{name}")[:8]
         return self._meanings[base, name]
 
     def reached(self, roots: Iterable[str]) -> list[str]:
@@ -274,10 +259,6 @@ class Sources:
             if here == "*" and (found := self._home(module, name)) and found[0] != module:
                 return found
         return base, name
-
-
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def readable(file: str | os.PathLike) -> str:
