@@ -39,7 +39,7 @@ test-isa: env
 	@$(IN) tools/book.py check --isa $(ISA)
 
 refresh: env
-	@$(IN) tools/book.py refresh && $(IN) tools/cards.py && $(IN) tools/dress.py
+	@$(IN) tools/book.py refresh && $(IN) tools/cards.py && $(IN) tools/page_cells.py
 
 lint: env
 	@$(IN) -m ruff check . && $(IN) -m ruff format --check .

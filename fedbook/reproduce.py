@@ -34,7 +34,7 @@ from . import template
 from .documents import definitions
 from .documents.definitions import PROFILES, Cell, Table, get, printed, tables
 from .results import batch, estimate, provenance
-from .results.batch import Place
+from .results.batch import ResultFolder
 from .results.cells import CorruptResult, Result, confirm, is_running, load, run_cell
 from .show import curves, export, summary
 from .verdicts import claims, overview
@@ -96,7 +96,7 @@ def _main(given: argparse.Namespace) -> int:
     failures = 0
     try:
         for one in chosen:
-            failures += _run(cells[one.name], Place(root, given.profile, one.name), seeds, given)
+            failures += _run(cells[one.name], ResultFolder(root, given.profile, one.name), seeds, given)
     except KeyboardInterrupt:
         say("\nstopped; what is finished is kept, and the same command goes on from here")
         return INTERRUPTED
@@ -178,7 +178,7 @@ def _short(text: str, lines: int = 6) -> str:
     return "\n".join(kept if len(kept) <= lines else [*kept[: lines - 1], "... (--debug shows all)"])
 
 
-def _run(cells: list[Cell], place: Place, seeds: list[int] | None, given: argparse.Namespace) -> int:
+def _run(cells: list[Cell], place: ResultFolder, seeds: list[int] | None, given: argparse.Namespace) -> int:
     if given.confirm:
         return _confirm(place, cells, given.device)
     outcome = batch.run(
@@ -201,7 +201,7 @@ def _run(cells: list[Cell], place: Place, seeds: list[int] | None, given: argpar
     return len(outcome.failed)
 
 
-def _confirm(place: Place, cells: list[Cell], device: str | None) -> int:
+def _confirm(place: ResultFolder, cells: list[Cell], device: str | None) -> int:
     """Say of each cell that is older than the code whether today's computes the same; how many differ or fail."""
     answers: dict[str, bool | None] = {}
     broken = 0
@@ -225,7 +225,7 @@ def _confirm(place: Place, cells: list[Cell], device: str | None) -> int:
 def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None) -> int:
     now, at_once = provenance.yardstick(), workers or torch.cuda.device_count() or len(batch._cores())
     shown = [t for t in tables().values() if profile in t.captions]
-    stored = {t.name: _stored(t, Place(root, profile, t.name)) for t in shown if not t.drawn_from}
+    stored = {t.name: _stored(t, ResultFolder(root, profile, t.name)) for t in shown if not t.drawn_from}
     pace = estimate.Pace((cell.spec, result) for part in stored.values() for cell, result in part)
     for t in shown:
         results = stored[t.drawn_from or t.name]
@@ -235,7 +235,7 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
         print(f"{t.name}  [{'figure' if t.figure else 'table'} of {t.document}]  {t.title}")
         time = _time(sum(known) / at_once, len(left) - len(known)) if left else "done"
         counts = " or ".join(sorted({str(len(cell.reporting(seeds))) for cell, _ in results}))
-        place = Place(root, profile, t.drawn_from or t.name)
+        place = ResultFolder(root, profile, t.drawn_from or t.name)
         running = sum(is_running(place.file(cell)) for cell, _ in results)
         now_at_work = f", {running} running now" if running else ""
         done = len(results) - len(left)
@@ -251,7 +251,7 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
     return 0
 
 
-def _stored(t: Table, place: Place) -> list[tuple[Cell, Result]]:
+def _stored(t: Table, place: ResultFolder) -> list[tuple[Cell, Result]]:
     found = list(batch.stored(place, t.cells(place.profile)))
     for said in (said for _, _, said in found if said):
         say(said)
@@ -280,7 +280,7 @@ def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
     for profile in PROFILES:
         frames = {}
         for t in chosen:
-            place = Place(root, profile, t.name)
+            place = ResultFolder(root, profile, t.name)
             if not place.folder.exists():
                 continue
             frames[t.name] = tidy = overview.frame(t, place, seeds)

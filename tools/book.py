@@ -227,10 +227,10 @@ def check(sources: Sequence[Path], isa: str, *, root: Path = ROOT, timeout: floa
 
     Raises ChapterFailed with a line for every cell and number that differs.
     """
-    from tools import expect, small
+    from tools import chapter_runs, expect
 
     done = run_all(sources, root=root, timeout=timeout, env=ISAS[isa])
-    records = small.records([small.Job(source.stem) for source in sources], ISAS[isa])
+    records = chapter_runs.records([chapter_runs.Job(source.stem) for source in sources], ISAS[isa])
     failures = unlike_stored(done)
     for source, numbers in zip(sources, records, strict=True):
         failures += [f"{source.stem}, {line}" for line in expect.deviations(source.stem, numbers)]

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import book, small  # noqa: E402
+from tools import book, chapter_runs  # noqa: E402
 
 RELATIVE, NOISE = 1e-4, 1e-9
 
@@ -40,7 +40,7 @@ def deviations(chapter: str, numbers: Mapping[str, float] | str, only: str | Non
 
 def main() -> None:
     names = [source.stem for source in book.chapters() if not sys.argv[1:] or source.stem in sys.argv[1:]]
-    for name, numbers in zip(names, small.records([small.Job(name) for name in names]), strict=True):
+    for name, numbers in zip(names, chapter_runs.records([chapter_runs.Job(name) for name in names]), strict=True):
         if isinstance(numbers, str):
             sys.exit(f"{name}: {numbers}")
         path = ROOT / "tests" / "expected" / f"{name}.json"

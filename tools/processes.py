@@ -1,4 +1,4 @@
-"""Processes for tests and for `tools/wear.py`: groups as torchrun starts them, and whether one still runs."""
+"""Processes for tests and for `tools/kill_trials.py`: groups as torchrun starts them, and whether one still runs."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Playground(Live):
 
     def still(self) -> str:
         """What stands in the page before the script runs, and where none does: drawn from the package's numbers."""
-        return still.still(
+        return still.svg_of_playground(
             self.federation, self.optimum(), self._state["clients"], self.paths(), _methods_of_the_page(), self.alt(),
             self._told(),
         )  # fmt: skip

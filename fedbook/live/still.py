@@ -21,7 +21,7 @@ WIDTH, HEIGHT = 440, 400  # the plane's units, as in assets/playground.js
 RADIUS = 0.55  # of the ellipse of curvature 1, in units of the plane
 
 
-def still(
+def svg_of_playground(
     fed: Quadratic,
     optimum: np.ndarray | None,
     clients: Sequence[Mapping[str, Any]],
@@ -122,7 +122,7 @@ CLIENTS = [
 """The colours of clients by day and by night."""
 
 
-def network(
+def svg_of_network(
     sizes: Sequence[int], kept: np.ndarray, conflict: np.ndarray, clients: Sequence[str], alt: str, words: str
 ) -> str:
     """HTML of a small network: each hidden neuron in a ring whose parts are the clients that train it, and a legend.

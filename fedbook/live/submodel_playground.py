@@ -169,7 +169,8 @@ class SubmodelPlayground(Live):
     def still(self) -> str:
         """What stands in the page before the script runs, and where none does: drawn from the package's numbers."""
         found = self.numbers()
-        return still.network(SIZES, found["kept"][0], found["conflict"][0], self.clients, self.alt(), self._words())
+        kept, conflict = found["kept"][0], found["conflict"][0]
+        return still.svg_of_network(SIZES, kept, conflict, self.clients, self.alt(), self._words())
 
 
 # ------------------------------------------------------------------------------------------------- the problem

@@ -28,7 +28,7 @@ LOOPBACK = "127.0.0.1:0"  # by default Dask's status pages are open to the netwo
 
 
 @dataclass(frozen=True)
-class Place:
+class ResultFolder:
     """Where the results of a table in a profile live: `root/profile/table/`."""
 
     root: Path
@@ -76,12 +76,12 @@ class Outcome:
     said: list[str] = field(default_factory=list)
 
 
-def standing(place: Place, cell: Cell) -> Result:
+def standing(place: ResultFolder, cell: Cell) -> Result:
     """The cell's current results; raises CorruptResult, and OSError for a file that cannot be read."""
     return load(place.file(cell), cell.spec)
 
 
-def stored(place: Place, cells: Iterable[Cell]) -> Iterator[tuple[Cell, Result | None, str]]:
+def stored(place: ResultFolder, cells: Iterable[Cell]) -> Iterator[tuple[Cell, Result | None, str]]:
     """Each cell with what is stored of it; of a file that is damaged or cannot be read None, and what is wrong."""
     for cell in cells:
         try:
@@ -91,7 +91,7 @@ def stored(place: Place, cells: Iterable[Cell]) -> Iterator[tuple[Cell, Result |
 
 
 def missing(
-    place: Place, cells: Iterable[Cell], seeds: Sequence[int] | None = None, outdated: bool = False
+    place: ResultFolder, cells: Iterable[Cell], seeds: Sequence[int] | None = None, outdated: bool = False
 ) -> tuple[list[Cell], Outcome]:
     """The cells that lack a seed or their trace (or, with `outdated`, have a seed older than the code), and what stands
     already."""
@@ -117,13 +117,13 @@ def missing(
     return todo, outcome
 
 
-def take_over(place: Place, cells: Iterable[Cell]) -> None:
+def take_over(place: ResultFolder, cells: Iterable[Cell]) -> None:
     """Copy the results of cells without a file that another table of the profile has too: equal specifications are one
     run.
     """
     waiting = {identity(cell.spec): place.file(cell) for cell in cells if not place.file(cell).exists()}
     for table in tables().values() if waiting else ():
-        other = Place(place.root, place.profile, table.name)
+        other = ResultFolder(place.root, place.profile, table.name)
         if table.drawn_from or table.name == place.table or not other.folder.exists():
             continue
         with contextlib.suppress(ValueError):  # cells that cannot be made, which running that table says
@@ -136,7 +136,7 @@ def take_over(place: Place, cells: Iterable[Cell]) -> None:
                     del waiting[key]
 
 
-def _with_runs(place: Place, cell: Cell) -> Path | None:
+def _with_runs(place: ResultFolder, cell: Cell) -> Path | None:
     """The file with another table's runs of a cell; what cannot be read is for that table to say."""
     with contextlib.suppress(CorruptResult, OSError):
         return place.file(cell) if standing(place, cell).runs else None
@@ -144,7 +144,7 @@ def _with_runs(place: Place, cell: Cell) -> Path | None:
 
 
 def one(
-    place: Place,
+    place: ResultFolder,
     cell: Cell,
     seeds: Sequence[int] | None = None,
     *,
@@ -177,7 +177,7 @@ def one(
 
 
 def run(
-    place: Place,
+    place: ResultFolder,
     cells: Sequence[Cell],
     seeds: Sequence[int] | None = None,
     *,

@@ -18,7 +18,7 @@ from .. import pages
 from ..documents.definitions import PROFILES, Claim, Table, documents, get, tables
 from ..pictures import plots
 from ..pictures.styles import looks
-from ..results.batch import Place, results
+from ..results.batch import ResultFolder, results
 from ..results.cells import Result
 from ..verdicts import judge, overview
 from ..verdicts.claims import Judgement, chapter, confidence, every, judged, ours, printed_gaps, strongest
@@ -68,7 +68,7 @@ def grid(table: Table, tidy: Any) -> Any:
     return out.fillna("\u2013").rename_axis(index=None, columns=None)
 
 
-def drawing(table: Table, place: Place, seeds: Sequence[int] | None = None, caption: str | None = None) -> Any:
+def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None, caption: str | None = None) -> Any:
     """A figure from its cells, mean and one standard deviation over the seeds; None where nothing was run.
 
     With `table.axis` "round", a panel for each column shows the recorded curves.  Else the final values stand over the
@@ -146,7 +146,7 @@ def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pag
     table, root = get(name), root or results()
     parts = []
     for profile in reversed(PROFILES):
-        place = Place(root, profile, table.drawn_from or name)
+        place = ResultFolder(root, profile, table.drawn_from or name)
         if profile not in table.captions or not place.folder.exists():
             continue
         words = f"{name}, {profile}: {table.title}. {table.captions[profile]}"
@@ -184,7 +184,7 @@ def beside(name: str, column: str, words: Mapping[str, str], caption: str, root:
 
     table, found = get(name), {}
     profile = next(p for p in PROFILES if column in {cell.column for cell in table.cells(p)})
-    for (row, at), (_, stored) in overview.stored_cells(table, Place(root or results(), profile, name)).items():
+    for (row, at), (_, stored) in overview.stored_cells(table, ResultFolder(root or results(), profile, name)).items():
         if at == column and stored and stored.runs:
             runs = [run for run in stored.runs.values() if run["final"] is not None]
             found[row] = {said: np.mean([run[k] for run in runs]) if runs else math.nan for k, said in words.items()}
@@ -198,7 +198,7 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
     from ..pictures.widgets import show
 
     table = get(name)
-    stored = overview.stored_cells(table, Place(root or results(), profile, table.drawn_from or name))
+    stored = overview.stored_cells(table, ResultFolder(root or results(), profile, table.drawn_from or name))
     figure, ax = plots.figure(height=3.4)
     numbers: dict[str, float] = {}
     tried: set[float] = set()
@@ -410,7 +410,7 @@ def paired(names: Sequence[str], asked: Sequence[tuple[str, str, str]], caption:
     None where nothing is answered.  names: the tables', whose cells have one place and one set of seeds."""
     cells: dict[overview.Key, tuple[Any, Result | None]] = {}
     for name in names:
-        cells |= overview.stored_cells(get(name), Place(results(), profile, name))
+        cells |= overview.stored_cells(get(name), ResultFolder(results(), profile, name))
     columns = list(dict.fromkeys(column for *_, column in asked))
     found = overview.answered(cells, asked)
     lines = [Line(f"{a} − {b}, {c}", answer, columns.index(c) % 2) for (a, b, c), answer in found.items()]
@@ -437,7 +437,7 @@ def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) ->
     return show(figure, {"comparisons": len(lines), "decided": decided}, alt=alt, caption=caption)
 
 
-def differences(table: Table, place: Place, seeds: Sequence[int] | None = None) -> Any:
+def differences(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None) -> Any:
     """A figure of the paired differences of a table's rows to `table.against`, as `forest` draws gaps, a colour for
     every second column; None where nothing is answered."""
     answers = overview.judged(table, overview.stored_cells(table, place), seeds)

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import show
 from ..documents.definitions import PROFILES, Table, get, tables
-from ..results.batch import Place
+from ..results.batch import ResultFolder
 from ..verdicts import overview
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -63,8 +63,8 @@ def damaged(names: Sequence[str], root: Path) -> list[str]:
     return [said for table, place in _stored(names, root) for said in overview.damaged(table, place)]
 
 
-def _stored(names: Sequence[str], root: Path) -> list[tuple[Table, Place]]:
-    places = [(table, Place(root, profile, table.name)) for profile in PROFILES for table in chosen(names)]
+def _stored(names: Sequence[str], root: Path) -> list[tuple[Table, ResultFolder]]:
+    places = [(table, ResultFolder(root, profile, table.name)) for profile in PROFILES for table in chosen(names)]
     return [(table, place) for table, place in places if place.profile in table.captions and place.folder.exists()]
 
 

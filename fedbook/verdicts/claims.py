@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..documents.definitions import PROFILES, Claim, Question, Table, documents, get
-from ..results.batch import Place
+from ..results.batch import ResultFolder
 from . import judge
 from .judge import Answer
 from .overview import answered, stored_cells
@@ -60,7 +60,7 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
     for profile in (p for p in PROFILES if p in claim.questions):
         asked = claim.questions[profile]
         cells = {(row, column) for ours, base, column in asked for row in (ours, base)}
-        results = stored_cells(get(claim.table), Place(root, profile, claim.table), cells)
+        results = stored_cells(get(claim.table), ResultFolder(root, profile, claim.table), cells)
         answers = answered(results, asked, margin=claim.margin, compared=get(claim.table).compared)
         missing = len(asked) - len(answers)
         if answers:

@@ -17,7 +17,7 @@ import numpy as np
 from ..documents.definitions import PROFILES, Cell, Table, tables
 from ..pages import half_width
 from ..results import form
-from ..results.batch import Place, stored
+from ..results.batch import ResultFolder, stored
 from ..results.cells import Result
 from ..studies.tuning import lower_is_better
 from . import judge
@@ -29,7 +29,7 @@ NOT_RUN, BASE = "not run yet", "baseline"  # in place of a verdict
 
 
 def stored_cells(
-    table: Table, place: Place, only: Collection[Key] | None = None
+    table: Table, place: ResultFolder, only: Collection[Key] | None = None
 ) -> dict[Key, tuple[Cell, Result | None]]:
     """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged or
     cannot be read.
@@ -40,7 +40,7 @@ def stored_cells(
     return {(cell.row, cell.column): (cell, result) for cell, result, _ in stored(place, cells)}
 
 
-def frame(table: Table, place: Place, seeds: Sequence[int] | None = None) -> Any:
+def frame(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None) -> Any:
     """Tidy pandas.DataFrame of a table: one line per cell and what it says beside the source.
 
     seeds: None for each cell's own.
@@ -92,7 +92,7 @@ def frame(table: Table, place: Place, seeds: Sequence[int] | None = None) -> Any
     return pd.DataFrame(lines)
 
 
-def curves(table: Table, place: Place, column: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def curves(table: Table, place: ResultFolder, column: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Rounds `[points]` and, for every row of a column with results, recorded values `[seeds, points]` (accuracy in %);
     NaN after a run diverged."""
     found = {
@@ -116,7 +116,7 @@ def everything(root: Path) -> tuple[Any, list[str]]:
     ]
 
 
-def damaged(table: Table, place: Place) -> list[str]:
+def damaged(table: Table, place: ResultFolder) -> list[str]:
     """What is wrong with a table's files that are damaged or cannot be read, which `stored_cells` leaves out."""
     return [said for _, _, said in stored(place, table.cells(place.profile)) if said]
 
@@ -212,11 +212,11 @@ def compute(root: Path) -> Any:
     return pd.DataFrame(lines, columns=list(names))
 
 
-def stored_tables(root: Path) -> Iterator[tuple[Table, Place]]:
+def stored_tables(root: Path) -> Iterator[tuple[Table, ResultFolder]]:
     """Tables with results of their own, profile by profile, the profile nearest to the document's first."""
     for profile in reversed(PROFILES):
         for table in tables().values():
-            place = Place(root, profile, table.name)
+            place = ResultFolder(root, profile, table.name)
             if not table.drawn_from and profile in table.captions and any(place.folder.glob("*.json")):
                 yield table, place
 
@@ -289,6 +289,6 @@ def age(root: Path) -> tuple[int, int]:
         result
         for profile in PROFILES
         for table in tables().values() if not table.drawn_from
-        for _, result in stored_cells(table, Place(root, profile, table.name)).values() if result
+        for _, result in stored_cells(table, ResultFolder(root, profile, table.name)).values() if result
     ]  # fmt: skip
     return sum(len(result.outdated()) for result in found), sum(len(result.runs) for result in found)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import fedcore as fc
-from tools import book, expect, planted, small, structure
+from tools import book, chapter_runs, expect, planted, structure
 
 CHAPTERS = [source.stem for source in book.chapters()]
 
@@ -103,11 +103,11 @@ ROUNDS = [
 @pytest.fixture(scope="module")
 def recorded():
     """Job -> what it records, for all jobs of this file: one process imports the libraries for all of them."""
-    jobs = [small.Job(chapter) for chapter in CHAPTERS]
-    jobs += [small.Job(chapter, (error,), only) for chapter, only, error in ERRORS]
-    jobs += [small.Job("comparison", errors_of(errors), only="fingerprint") for errors in ([], *ROUNDS)]
-    jobs += [small.Job("fedgse", (), only="exact"), small.Job("report", (), only="again")]
-    return dict(zip(jobs, small.records(jobs), strict=True))
+    jobs = [chapter_runs.Job(chapter) for chapter in CHAPTERS]
+    jobs += [chapter_runs.Job(chapter, (error,), only) for chapter, only, error in ERRORS]
+    jobs += [chapter_runs.Job("comparison", errors_of(errors), only="fingerprint") for errors in ([], *ROUNDS)]
+    jobs += [chapter_runs.Job("fedgse", (), only="exact"), chapter_runs.Job("report", (), only="again")]
+    return dict(zip(jobs, chapter_runs.records(jobs), strict=True))
 
 
 def errors_of(errors):
@@ -116,19 +116,19 @@ def errors_of(errors):
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_chapter_gives_the_stored_numbers(recorded, chapter):
-    assert not expect.deviations(chapter, recorded[small.Job(chapter)])
+    assert not expect.deviations(chapter, recorded[chapter_runs.Job(chapter)])
 
 
 @pytest.mark.parametrize(("chapter", "only", "error"), ERRORS)
 def test_chapter_turns_red_when_what_it_computes_is_wrong(recorded, chapter, only, error):
-    wrong = recorded[small.Job(chapter, (error,), only)]
+    wrong = recorded[chapter_runs.Job(chapter, (error,), only)]
     assert isinstance(wrong, dict), wrong
     assert expect.deviations(chapter, wrong, only)
 
 
 @pytest.mark.parametrize("errors", ROUNDS)
 def test_every_method_has_a_number_that_one_per_cent_changes(recorded, errors):
-    numbers = recorded[small.Job("comparison", errors_of(errors), only="fingerprint")]
+    numbers = recorded[chapter_runs.Job("comparison", errors_of(errors), only="fingerprint")]
     assert isinstance(numbers, dict), numbers
     changed = expect.deviations("comparison", numbers, only="fingerprint")
     unseen = [
@@ -141,7 +141,7 @@ def test_every_method_has_a_number_that_one_per_cent_changes(recorded, errors):
 
 @pytest.mark.parametrize(("chapter", "only"), [("comparison", "fingerprint"), ("fedgse", "exact"), ("report", "again")])
 def test_a_cell_alone_gives_what_it_gives_in_its_chapter(recorded, chapter, only):
-    assert not expect.deviations(chapter, recorded[small.Job(chapter, (), only)], only)
+    assert not expect.deviations(chapter, recorded[chapter_runs.Job(chapter, (), only)], only)
 
 
 def test_every_method_has_a_fingerprint():
@@ -166,7 +166,7 @@ def test_a_deviation_is_what_one_per_cent_makes_and_rounding_does_not(monkeypatc
 
 def test_a_planted_error_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"FedAvg with 'no such text'"):
-        small.plant(tmp_path / "package", [("FedAvg", "no such text", "")])
+        chapter_runs.plant(tmp_path / "package", [("FedAvg", "no such text", "")])
 
 
 def test_every_planted_error_fits_the_source_and_names_a_file_of_tests():
@@ -186,18 +186,18 @@ def test_a_solution_takes_the_place_of_what_is_to_be_written_and_must_be_right()
     """Every exercise in code is checked so by its chapter's small run."""
     cell = "def twice(x):\n    return x  # change this\n\n\nprint('right' if twice(3) == 6 else 'not yet')\n"
     right = "def twice(x):\n    return 2 * x\n"
-    assert small.solved(cell, right) == right + "\n\nprint('right' if twice(3) == 6 else 'not yet')\n"
-    small.check_solution(cell, right, {}, "here")
+    assert chapter_runs.solved(cell, right) == right + "\n\nprint('right' if twice(3) == 6 else 'not yet')\n"
+    chapter_runs.check_solution(cell, right, {}, "here")
     with pytest.raises(ValueError, match=r"here prints 'not yet', expected 'right'"):
-        small.check_solution(cell, right.replace("2", "3"), {}, "here")
+        chapter_runs.check_solution(cell, right.replace("2", "3"), {}, "here")
     with pytest.raises(ValueError, match=r"prints 'right', expected 'not yet'"):
-        small.check_solution(cell.replace("return x ", "return 2 * x"), right, {}, "here")
+        chapter_runs.check_solution(cell.replace("return x ", "return 2 * x"), right, {}, "here")
     with pytest.raises(ValueError, match="the solution defines thrice, the exercise twice"):
-        small.solved(cell, right.replace("twice", "thrice"))
+        chapter_runs.solved(cell, right.replace("twice", "thrice"))
     with pytest.raises(ValueError, match="cell a is an exercise, but"):
-        small.solution_of({"id": "a"}, [{"id": "a"}, {"id": "b", "cell_type": "markdown", "source": ["text"]}])
+        chapter_runs.solution_of({"id": "a"}, [{"id": "a"}, {"id": "b", "cell_type": "markdown", "source": ["text"]}])
 
 
 def test_a_chapter_runs_small_in_a_kernel_too(tmp_path):
-    run = book.run_chapter(book.ROOT / "book" / "engine.ipynb", small.PARAMETERS, output=tmp_path / "out.ipynb")
-    assert not expect.deviations("engine", small.flat(run.numbers))
+    run = book.run_chapter(book.ROOT / "book" / "engine.ipynb", chapter_runs.PARAMETERS, output=tmp_path / "out.ipynb")
+    assert not expect.deviations("engine", chapter_runs.flat(run.numbers))

@@ -14,7 +14,7 @@ from scipy import stats
 from fedbook import Cell, reproduce, show
 from fedbook.documents import definitions
 from fedbook.results import cells, provenance
-from fedbook.results.batch import Place
+from fedbook.results.batch import ResultFolder
 from fedbook.show import export
 
 SEEDS, IMAGES = 4, 400
@@ -30,7 +30,7 @@ def stored(tmp_path, monkeypatch):
         listed = [Cell(row, {**SPEC, "row": row}, row, "q=0.3", 71.25 if row == "same" else None, 4) for row in RIGHT]
         table = definitions.Table(name, "A title", "S000", lambda profile, l=listed: l, {"quick": "tiny"})
         definitions._added.append((tmp_path, table))
-        place = Place(tmp_path, "quick", name)
+        place = ResultFolder(tmp_path, "quick", name)
         for cell in listed if name != "empty" else ():
             place.folder.mkdir(parents=True, exist_ok=True)
             cells._store(place.file(cell), cells.Result(cell.spec, runs(cell, RIGHT[cell.row])))
@@ -130,7 +130,7 @@ def test_a_picture_of_each_table_has_a_line_for_each_row_but_the_reference(store
     assert (stored / "gaps.svg").read_text().startswith("<?xml")
     report(stored, capsys, "--plot", str(stored / "gaps.png"))
     assert {p.name for p in stored.glob("*.png")} == {"gaps-one-quick.png", "gaps-two-quick.png"}
-    figure = show.differences(definitions.get("one"), Place(stored, "quick", "one"))
+    figure = show.differences(definitions.get("one"), ResultFolder(stored, "quick", "one"))
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         f"{row} − FedAvg, q=0.3" for row in RIGHT if row != "FedAvg"
@@ -176,7 +176,7 @@ def hostile(stored, monkeypatch):
     cells_here = [Cell(f"c{k}", SPEC, name, "=q\nx", seeds=SEEDS) for k, name in enumerate(names)]
     table = definitions.Table("names", "A, =title\n\\input{y} <script>", "own", lambda p: cells_here, {"quick": "c"})
     monkeypatch.setattr(definitions, "_added", [(stored, table)])
-    place = Place(stored, "quick", "names")
+    place = ResultFolder(stored, "quick", "names")
     place.folder.mkdir(parents=True)
     for cell in cells_here:
         cells._store(place.file(cell), cells.Result(cell.spec, runs(cell, RIGHT["same"])))

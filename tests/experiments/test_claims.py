@@ -68,7 +68,7 @@ def stored(tmp_path, monkeypatch):
     images = np.random.default_rng(0).random((3, 500))
 
     def write(profile, row, share):
-        place = batch.Place(tmp_path, profile, "t")
+        place = batch.ResultFolder(tmp_path, profile, "t")
         place.folder.mkdir(parents=True, exist_ok=True)
         cell = next(c for c in listed(profile) if c.row == row)
         runs = {
@@ -120,7 +120,7 @@ def test_cosines_are_compared_by_seed(tmp_path, monkeypatch):
     table = definitions.Table("t", "", "S000", lambda profile: listed, {"quick": "tiny"}, unit="cosine")
     for module in (claims, show):
         monkeypatch.setattr(module, "get", lambda name: table)
-    place = batch.Place(tmp_path, "quick", "t")
+    place = batch.ResultFolder(tmp_path, "quick", "t")
     place.folder.mkdir(parents=True)
     for cell, values in zip(listed, ([0.31, 0.32, 0.30], [0.10, 0.12, 0.11]), strict=True):
         runs = {seed: {"id": identity(cell.spec, seed), "final": value} for seed, value in enumerate(values)}

@@ -10,7 +10,7 @@ import pytest
 from fedbook import reproduce
 from fedbook.documents import definitions
 from fedbook.results import batch, cells
-from fedbook.results.batch import Place
+from fedbook.results.batch import ResultFolder
 from fedbook.results.provenance import SOURCES, Sources, roots
 from fedbook.studies import user_files
 from fedbook.studies.from_spec import build_federation
@@ -93,7 +93,7 @@ def test_a_table_with_a_method_a_model_a_partition_and_data_of_the_user_runs_ali
     definitions.add(folder / "tables.py")
     cell = definitions.get("trial").cells("quick")[0]
     plain = cells.run_cell(cell.spec, [0]).runs[0]
-    place = Place(folder / "results", "quick", "trial")
+    place = ResultFolder(folder / "results", "quick", "trial")
     batch.one(place, cell, [0])
     stored = json.loads(place.file(cell).read_text())
     assert stored["runs"]["0"]["history"] == plain["history"]
@@ -105,7 +105,7 @@ def test_a_table_with_a_method_a_model_a_partition_and_data_of_the_user_runs_ali
 
 def test_a_worker_with_another_current_folder_is_handed_absolute_paths(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    place = Place(folder / "results", "quick", "trial")
+    place = ResultFolder(folder / "results", "quick", "trial")
     seen = []
     monkeypatch.setattr(batch, "one", lambda place, cell, **more: seen.append(cell.spec["method"][0]))
     batch.run(place, [definitions.Cell("half", SPEC)], [0], notebooks=False, progress=False)

@@ -272,7 +272,7 @@ def test_an_accuracy_may_differ_by_an_image_or_two_and_no_more():
 
 
 def test_where_no_cell_is_stored_confirming_leaves_nothing_and_the_report_counts_nothing(tmp_path):
-    place = batch.Place(tmp_path, "desk", "shift-figure6")
+    place = batch.ResultFolder(tmp_path, "desk", "shift-figure6")
     assert cells.confirm(place.folder / "cell.json", TUNED) is None
     assert not list(tmp_path.iterdir())
     (place.folder / "unfinished").mkdir(parents=True)
@@ -349,7 +349,7 @@ def test_what_earlier_versions_listed_as_of_one_trace_is_read_as_one(tmp_path, c
 
 
 def test_a_cell_whose_process_ended_before_its_trace_gets_it_from_the_next_batch(tmp_path, monkeypatch):
-    place, cell, take = batch.Place(tmp_path, "quick", "t"), fedbook.Cell("c", TUNED, seeds=2), cells._trace
+    place, cell, take = batch.ResultFolder(tmp_path, "quick", "t"), fedbook.Cell("c", TUNED, seeds=2), cells._trace
     file = place.file(cell)
     file.parent.mkdir(parents=True)
     monkeypatch.setattr(cells, "_trace", lambda *_: 1 / 0)

@@ -24,7 +24,7 @@ from helpers import SPEC, environment
 from fedbook import Cell, reproduce, show, studies
 from fedbook.documents import definitions
 from fedbook.results import batch, cells, estimate
-from fedbook.results.batch import Place, slug
+from fedbook.results.batch import ResultFolder, slug
 from fedbook.results.cells import identity
 from fedbook.results.notebooks import NotebookFailed
 from fedbook.studies import tuning
@@ -164,7 +164,7 @@ def test_a_changed_parameter_is_another_cell(change, tmp_path):
 
 
 def test_the_results_of_a_definition_that_is_changed_are_kept_beside_the_new_ones(tmp_path, monkeypatch, capsys):
-    ran, place, edited = [], Place(tmp_path, "quick", "t"), {"lr": 0.1}
+    ran, place, edited = [], ResultFolder(tmp_path, "quick", "t"), {"lr": 0.1}
 
     def study(spec, seed, *_):
         ran.append((spec["lr"], seed))
@@ -192,7 +192,7 @@ def test_the_results_of_a_definition_that_is_changed_are_kept_beside_the_new_one
     assert ran == [(0.1, 0), (0.1, 1), (0.1, 2), (0.2, 0), (0.2, 1)]
     del ran[:]
 
-    twin = Place(tmp_path, "quick", "twin")
+    twin = ResultFolder(tmp_path, "quick", "twin")
     batch.take_over(twin, make("quick"))
     assert reproduce.load(twin.file(*make("quick")), make("quick")[0].spec).finals() == [0.2, 1.2]
     edited["lr"] = 0.1
@@ -307,7 +307,7 @@ def test_a_result_that_cannot_be_read_is_left_as_it_is_and_nothing_is_computed_i
     wrong, tmp_path, monkeypatch, capsys
 ):
     cells_here = [Cell("bad", SPEC, seeds=1), Cell("good", merged(SPEC, {"run": {"lr": 0.2}}), seeds=1)]
-    place = Place(tmp_path, "quick", "t")
+    place = ResultFolder(tmp_path, "quick", "t")
     table = definitions.Table("t", "t", "own", lambda profile: cells_here, {"quick": "c"})
     monkeypatch.setattr(definitions, "_added", [(tmp_path, table)])
     file = place.file(cells_here[0])
@@ -428,7 +428,7 @@ def test_two_batches_on_one_folder_run_no_cell_twice(trial):
 def test_list_counts_the_cells_that_some_process_works_on_now(trial, here):
     assert "running" not in here("list", "--seeds", "2")[1]
     locked = h.SERVER.Event()
-    file = Place(trial / "results", "quick", "counted").file(Cell("c1", {}))
+    file = ResultFolder(trial / "results", "quick", "counted").file(Cell("c1", {}))
     process = h.SERVER.Process(target=working, args=(file, locked), daemon=True)
     process.start()
     assert locked.wait(60)
@@ -456,7 +456,7 @@ def test_a_failing_cell_is_reported_and_the_others_go_on(trial, here):
 
 
 def test_a_failing_notebook_is_named_with_its_error(trial):
-    place = Place(trial / "results", "quick", "broken")
+    place = ResultFolder(trial / "results", "quick", "broken")
     cell = reproduce.Cell("bad", {**SPEC, "method": ["FedAvg", {"server_momentum": 7}]})
     with pytest.raises(NotebookFailed, match=r"cell \[3\]: ValueError: server_momentum=7 is out of range"):
         batch.one(place, cell, [0])
@@ -578,7 +578,7 @@ def test_a_cell_that_another_table_has_run_is_taken_over_and_not_run_again(tmp_p
     }  # fmt: skip
     listed = [definitions.Table(n, n, "own", lambda profile, c=c: c, {"quick": "c"}) for n, c in made.items()]
     monkeypatch.setattr(definitions, "_added", [(tmp_path, table) for table in listed])
-    places = {name: Place(tmp_path, "quick", name) for name in made}
+    places = {name: ResultFolder(tmp_path, "quick", name) for name in made}
     places["broken"].folder.mkdir(parents=True)  # its cells cannot be made: that is no fault of the others
     batch.run(places["first"], made["first"], notebooks=False, progress=False)
     done = batch.run(places["second"], made["second"], notebooks=False, progress=False)
@@ -859,7 +859,7 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
 
     drawn = [reproduce.Cell(c, {**SPEC, "name": c}, "FedAvg", c) for c in ("HIGH, 5%", "HIGH, 10%")]
     table = definitions.Table("t", "a figure", "S004", lambda profile: drawn, {"quick": "tiny"}, figure=True, axis=axis)
-    place = Place(tmp_path, "quick", "t")
+    place = ResultFolder(tmp_path, "quick", "t")
     assert show.drawing(table, place, [0, 1]) is None
     place.folder.mkdir(parents=True)
     for k, cell in enumerate(drawn):
@@ -885,7 +885,7 @@ def test_the_numbers_of_a_figure_are_means_over_the_columns_that_all_its_lines_h
     columns, rows = [f"column {k}" for k in range(7)], ("FedAvg", "FedUp")
     drawn = [reproduce.Cell(c + r, {**SPEC, "name": c + r}, r, c) for c in columns for r in rows][:-1]
     table = definitions.Table("t", "f", "S004", lambda profile: drawn, {"quick": ""}, figure=True, axis="round")
-    place = Place(tmp_path, "quick", "t")
+    place = ResultFolder(tmp_path, "quick", "t")
     place.folder.mkdir(parents=True)
     for cell in drawn:
         final = 90.0 if cell.column == columns[-1] else 50.0  # the easy column has FedAvg alone
@@ -983,7 +983,7 @@ def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path, monk
     spec = {"study": "simulate", "method": ["FedAvg", {}]}
     listed = [Cell(row, {**spec, "row": row}, row, "c") for row in ("FedAvg", "much", "same", "lost")]
     table = definitions.Table("t", "", "S000", lambda profile: listed, {"quick": "tiny"})
-    place = Place(tmp_path, "quick", "t")
+    place = ResultFolder(tmp_path, "quick", "t")
     place.folder.mkdir(parents=True)
     base = draw.random((4, 400)) < 0.7
     bits = {"FedAvg": base, "much": base | (draw.random((4, 400)) < 0.6), "same": base ^ (draw.random((4, 400)) < 0.02)}

@@ -76,7 +76,7 @@ def test_rounds_are_compared_as_ratios_and_fewer_are_better(tmp_path, monkeypatc
     table = definitions.Table("t", "", "S001", lambda profile: listed, {"quick": "tiny"}, unit="rounds", against="y")
     for module in (claims, show):
         monkeypatch.setattr(module, "get", lambda name: table)
-    place = batch.Place(tmp_path, "quick", "t")
+    place = batch.ResultFolder(tmp_path, "quick", "t")
     place.folder.mkdir(parents=True)
     for cell, values in zip(listed, ([10.0, 20.0, 40.0], [20.0, 40.0, 80.0]), strict=True):
         runs = {s: {"id": identity(cell.spec, s), "final": v} for s, v in enumerate(values)}

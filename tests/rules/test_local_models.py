@@ -84,7 +84,7 @@ def test_a_run_that_was_stopped_after_its_last_round_gives_the_same(tmp_path):
 
 @pytest.mark.parametrize("profile", document.CHOSEN)
 def test_the_settings_are_those_that_table_1s_search_chose(profile):
-    place = batch.Place(batch.results(), profile, "dfedgam-table1")
+    place = batch.ResultFolder(batch.results(), profile, "dfedgam-table1")
     stored = overview.stored_cells(definitions.get("dfedgam-table1"), place)
     for row, (lr, own) in document.CHOSEN[profile].items():
         chosen = stored[row, f"{document.DATA[profile]}, Dir-0.3"][1].tuned["setting"]
@@ -100,7 +100,7 @@ def stored(tmp_path, monkeypatch):
         table = definitions.Table("t", "", "S002", lambda profile: listed, {"quick": "tiny"}, unit="points")
         for module in (claims, show):
             monkeypatch.setattr(module, "get", lambda name: table)
-        place = batch.Place(tmp_path, "quick", "t")
+        place = batch.ResultFolder(tmp_path, "quick", "t")
         place.folder.mkdir(parents=True, exist_ok=True)
         for cell, values in zip(listed, ([1.1, 1.2, 1.0], [4.0, 4.2, 4.1]), strict=True):
             finals = [*values[:2], None] if lost and cell.row == "y" else values

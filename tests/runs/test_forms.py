@@ -9,7 +9,7 @@ import pytest
 from fedbook import Cell, reproduce
 from fedbook.documents import definitions
 from fedbook.results import cells, provenance
-from fedbook.results.batch import Place
+from fedbook.results.batch import ResultFolder
 from fedbook.verdicts import overview
 from fedcore.storage import archives
 
@@ -35,7 +35,7 @@ def place(tmp_path, monkeypatch):
     listed = [Cell(name, {**SPEC, "run": {**SPEC["run"], "lr": 0.1 + k}}, name, "c") for k, name in enumerate(names)]
     table = definitions.Table("t", "T", "own", lambda profile: listed, {"quick": "tiny"})
     monkeypatch.setattr(definitions, "_added", [(tmp_path, table)])
-    place = Place(tmp_path, "quick", "t")
+    place = ResultFolder(tmp_path, "quick", "t")
     place.folder.mkdir(parents=True)
     tried = [{"setting": {"run": {"lr": 0.1}}, "rounds": None, "score": 1.0, "values": [1.0, None]}]
     for cell in listed:

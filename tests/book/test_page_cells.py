@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tools import book, dress
+from tools import book, page_cells
 
 each_chapter = pytest.mark.parametrize("chapter", book.chapters(), ids=lambda path: path.stem)
 
@@ -16,17 +16,17 @@ def tags(cell):
 @each_chapter
 def test_a_chapter_is_dressed(chapter):
     stored = nbformat.read(chapter, as_version=4)
-    dressed = book.normalise(dress.dress(nbformat.read(chapter, as_version=4), chapter.stem), chapter.stem)
+    dressed = book.normalise(page_cells.set_tags(nbformat.read(chapter, as_version=4), chapter.stem), chapter.stem)
     for number, (cell, asked) in enumerate(zip(stored.cells, dressed.cells, strict=True)):
-        assert cell.metadata == asked.metadata, f"cell {number}: python tools/dress.py {chapter.stem} sets it"
+        assert cell.metadata == asked.metadata, f"cell {number}: python tools/page_cells.py {chapter.stem} sets it"
     bars = [cell.metadata.mystnb.code_prompt_show for cell in dressed.cells if "hide-input" in tags(cell)]
-    assert len(bars) == len(set(bars)) <= dress.BARS
+    assert len(bars) == len(set(bars)) <= page_cells.BARS
 
 
 def test_a_fold_of_an_author_keeps_its_name():
     words = {"code_prompt_show": "All 16 rows", "code_prompt_hide": "Hide"}
     cell = new_code_cell("show.result('t')", metadata={"tags": ["hide-output"], "mystnb": words})
-    dress.dress(new_notebook(cells=[cell]), "a")
+    page_cells.set_tags(new_notebook(cells=[cell]), "a")
     assert tags(cell) == ["hide-output", "remove-input"]
     assert cell.metadata.mystnb == words
 
@@ -43,7 +43,7 @@ def test_machinery_leaves_the_page_drawing_folds_and_what_is_argued_stays():
             new_code_cell("pages.record(a=1)"),
         ]
     )
-    dress.dress(notebook, "a")
+    page_cells.set_tags(notebook, "a")
     once = [list(tags(cell)) for cell in notebook.cells]
     folded = [["hide-input"]] * 6 + [["remove-input"]] * 2
     assert once == [
@@ -55,7 +55,7 @@ def test_machinery_leaves_the_page_drawing_folds_and_what_is_argued_stays():
         ["remove-output"],
         ["remove-cell"],
     ]
-    assert [list(tags(cell)) for cell in dress.dress(notebook, "a").cells] == once
+    assert [list(tags(cell)) for cell in page_cells.set_tags(notebook, "a").cells] == once
     assert notebook.cells[4].metadata.mystnb.code_prompt_show == "The code of the picture: Does it x help"
     normal = book.normalise(notebook)
     assert normal.cells[4].metadata.jupyter.source_hidden

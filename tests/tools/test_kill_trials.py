@@ -1,34 +1,36 @@
-"""Killed at random moments, changed, started again: a short instance of `tools/wear.py`."""
+"""Killed at random moments, changed, started again: a short instance of `tools/kill_trials.py`."""
 
 import json
 
 import pytest
 
-from tools import wear
+from tools import kill_trials
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Runs of one process and few rounds."""
-    drawn = wear.drawn
-    monkeypatch.setenv("FEDCORE_TIMEOUT", "10")  # which `wear` sets, and this takes back
-    monkeypatch.setattr(wear, "drawn", lambda rng: drawn(rng) | {"processes": 1, "regrouped": False, "rounds": 25})
+    drawn = kill_trials.drawn
+    monkeypatch.setenv("FEDCORE_TIMEOUT", "10")  # which `trials` sets, and this takes back
+    monkeypatch.setattr(
+        kill_trials, "drawn", lambda rng: drawn(rng) | {"processes": 1, "regrouped": False, "rounds": 25}
+    )
 
 
 def test_what_is_killed_at_random_ends_as_if_nobody_had_touched_it(tmp_path):
-    total = wear.wear(tmp_path, kills=3, kinds="run")
+    total = kill_trials.trials(tmp_path, kills=3, kinds="run")
     assert total["failed"] == 0, (tmp_path / "log.jsonl").read_text()
     assert total["kills"] >= 3
     assert total["runs to the bit"] == total["cases"] > 0
     # started again it goes on after the cases that it has
-    assert wear.wear(tmp_path, kills=3, kinds="run") == total
+    assert kill_trials.trials(tmp_path, kills=3, kinds="run") == total
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == total["cases"]
 
 
 def test_a_run_that_ends_otherwise_is_a_failed_case(tmp_path, monkeypatch):
-    monkeypatch.setattr(wear, "MOST", 1)
-    monkeypatch.setattr(wear, "same", lambda *_: False)
-    total = wear.wear(tmp_path, kills=1000, kinds="run")
+    monkeypatch.setattr(kill_trials, "MOST", 1)
+    monkeypatch.setattr(kill_trials, "same", lambda *_: False)
+    total = kill_trials.trials(tmp_path, kills=1000, kinds="run")
     assert total["failed"] == 1
     line = json.loads((tmp_path / "log.jsonl").read_text())
     assert line["error"] == "Failed: the run ended otherwise than the same that nobody touched"

@@ -1,6 +1,6 @@
-"""Wear: runs and batches that are started, killed at random moments, changed and started again.
+"""Kill trials: runs and batches that are started, killed at random moments, changed and started again.
 
-    python tools/wear.py FOLDER --kills 200          until so many kills, or --minutes; started again it goes on
+    python tools/kill_trials.py FOLDER --kills 200          until so many kills, or --minutes; started again it goes on
 
 Case k is drawn from (seed, k): a run of a random method with random settings on one or two processes, or a batch in a
 random profile, plain, on two processes, or as notebooks.  Every case must end as the same that nobody touched: to the
@@ -47,16 +47,16 @@ from fedbook import Cell, Table, studies
 SIMULATE = studies.STUDIES["simulate"]
 
 
-def worn(spec, seed, folder, device):
+def killed(spec, seed, folder, device):
     if distributed.world().rank == 0:
         with open("log.txt", "a") as f:
             f.write(json.dumps([spec["method"], seed]) + "\\n")
     return SIMULATE(spec, seed, folder, device)
 
 
-studies.STUDIES["worn"] = worn
+studies.STUDIES["killed"] = killed
 CELLS = [Cell(f"{{name}} {{k}}", spec) for k, (name, spec) in enumerate({cells!r})]
-TABLES = [Table("worn", "a trial", "S000", lambda profile: CELLS, dict.fromkeys({profiles!r}, "tiny"))]
+TABLES = [Table("killed", "a trial", "S000", lambda profile: CELLS, dict.fromkeys({profiles!r}, "tiny"))]
 """
 
 
@@ -182,7 +182,7 @@ def drawn_batch(rng: random.Random) -> dict[str, Any]:
     methods = rng.sample(["FedAvg", "SCAFFOLD", "FedUp", "Mime", "FedProx", "FedDyn", "STEM", "FedAdam"], 3)
     federation = {"source": "digits", "clients": 10, "partition": ["Dirichlet", {"q": 0.3}], "model": "logistic"}
     how = rng.choices(["plain", "two processes", "notebooks"], [6, 3, 1])[0]
-    study, cells = "simulate" if how == "notebooks" else "worn", []  # a kernel knows no study of this file's
+    study, cells = "simulate" if how == "notebooks" else "killed", []  # a kernel knows no study of this file's
     for name in methods:
         run = {"rounds": rng.randrange(10, 40), "cohort": 3, "lr": 0.1, "eval_every": rng.choice([1, 2, 5])}
         cells.append((name, {"study": study, "method": [name, {}], "federation": federation, "run": run}))
@@ -213,8 +213,8 @@ def command(case: dict[str, Any], folder: Path) -> None:
 
 def arguments(case: dict[str, Any], folder: Path) -> list[str]:
     plain = [] if case["how"] == "notebooks" else ["--plain"]
-    where = ["--definitions", str(folder / "worn.py"), "--results", str(folder / "results")]
-    return ["worn", "--profile", case["profile"], "--seeds", "2", *plain, *where]
+    where = ["--definitions", str(folder / "killed.py"), "--results", str(folder / "results")]
+    return ["killed", "--profile", case["profile"], "--seeds", "2", *plain, *where]
 
 
 class Command:
@@ -241,7 +241,7 @@ class Command:
 def stored(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     """The finished runs, `{cell and seed: all that is stored}`; every result file is whole at any time."""
     found = {}
-    for file in (folder / "results" / case["profile"] / "worn").glob("[!.]*.json"):
+    for file in (folder / "results" / case["profile"] / "killed").glob("[!.]*.json"):
         result = json.loads(file.read_text())
         for seed, one in result["runs"].items():
             found[json.dumps([result["spec"]["method"], int(seed)])] = one
@@ -265,33 +265,33 @@ def batch(case: dict[str, Any], folder: Path, rng: random.Random, count: collect
 
     from fedbook.documents.definitions import PROFILES
 
-    alone, worn, members = folder / "alone", folder / "worn", 1 if case["how"] == "plain" else 2
-    for at in (alone, worn):
+    alone, killed, members = folder / "alone", folder / "killed", 1 if case["how"] == "plain" else 2
+    for at in (alone, killed):
         at.mkdir()
         text = DEFINITIONS.format(cells=case["cells"], profiles=list(PROFILES))
-        (at / "worn.py").write_text(text)
+        (at / "killed.py").write_text(text)
         (at / "log.txt").touch()
     begin = time.monotonic()
     finish(start(alone), count)
     expected, took = stored(alone, case), time.monotonic() - begin
     for _ in range(rng.randrange(2, 8)):
-        if not struck(start(worn), members, rng.uniform(0, 0.6 * took), rng, count):
+        if not struck(start(killed), members, rng.uniform(0, 0.6 * took), rng, count):
             break
-        finished, lines = stored(worn, case), len((worn / "log.txt").read_text().splitlines())
+        finished, lines = stored(killed, case), len((killed / "log.txt").read_text().splitlines())
         if not within(computed(finished), computed(expected)):
             raise Failed("a stored run is not that of a batch that nobody touched")
         count["finished when killed"] += len(finished)
-        again = start(worn)
+        again = start(killed)
         struck(again, members, rng.uniform(0, 0.6 * took), rng, count)
-        after = (worn / "log.txt").read_text().splitlines()[lines:]
+        after = (killed / "log.txt").read_text().splitlines()[lines:]
         if twice := set(after) & set(finished):
             raise Failed(f"finished and run again: {sorted(twice)}")
-        if not within(finished, stored(worn, case)):
+        if not within(finished, stored(killed, case)):
             raise Failed(f"finished and lost or stored anew, of {sorted(finished)}")
-    finish(start(worn), count)
-    if computed(stored(worn, case)) != computed(expected):
+    finish(start(killed), count)
+    if computed(stored(killed, case)) != computed(expected):
         raise Failed("the batch ended otherwise than the same that nobody touched")
-    if left := list((worn / "results").rglob("unfinished/*")):
+    if left := list((killed / "results").rglob("unfinished/*")):
         raise Failed(f"left behind: {left}")
     count[f"batches {case['how']}"] += 1
 
@@ -351,7 +351,7 @@ def struck(process: Any, how_many: int, delay: float, rng: random.Random, count:
 # --- the loop -------------------------------------------------------------------------------------------------------
 
 
-def wear(folder: Path, kills: int, minutes: float = 1e9, seed: int = 0, kinds: str = "any") -> collections.Counter:
+def trials(folder: Path, kills: int, minutes: float = 1e9, seed: int = 0, kinds: str = "any") -> collections.Counter:
     """Cases until so many kills or minutes, after those that `folder` has; the counts of all."""
     os.environ["FEDCORE_TIMEOUT"] = str(ENDS // 4)  # of a worker whose only peer died before they met
     SERVER.set_forkserver_preload(["torch", "sklearn.datasets", "fedcore.reproduce"])
@@ -396,7 +396,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", choices=("any", "run", "batch"), default="any")
     given = parser.parse_args()
-    total = wear(given.folder, given.kills, given.minutes, given.seed, given.kinds)
+    total = trials(given.folder, given.kills, given.minutes, given.seed, given.kinds)
     print("\n".join(f"{n:8,}  {name}" for name, n in sorted(total.items())))
     return 1 if total["failed"] else 0
 

@@ -1,6 +1,6 @@
 """What of a chapter's code stands on its page, by tags: at most six folded cells, each with a name, and no machinery.
 
-    python tools/dress.py [scaffold ...]      set the tags of all chapters, or of these
+    python tools/page_cells.py [scaffold ...]      set the tags of all chapters, or of these
 
 - On the page without their source: parameters and imports, cells that only show what is stored, and drawing beyond the
   six.
@@ -37,7 +37,7 @@ REPORTS = ("report",)  # chapters that tabulate and draw what other programs mea
 RECORD = "The chapter's key numbers, as compared by the regression test:"
 
 
-def dress(notebook: Any, name: str) -> Any:
+def set_tags(notebook: Any, name: str) -> Any:
     """The notebook of chapter `name` with its tags set, in place; doing it twice changes nothing."""
     heading, folded = "", []
     for cell in notebook.cells:
@@ -118,7 +118,7 @@ if __name__ == "__main__":
     from tools import book
 
     for path in book._chosen(sys.argv[1:]):
-        text = book._text(book.normalise(dress(nbformat.read(path, as_version=4), path.stem), path.stem))
+        text = book._text(book.normalise(set_tags(nbformat.read(path, as_version=4), path.stem), path.stem))
         if text != path.read_text(encoding="utf-8"):
             path.write_text(text, encoding="utf-8")
             print(path.relative_to(ROOT))
