@@ -30,7 +30,7 @@ from fedcore.storage.checkpoint import atomic
 from fedcore.support.extras import needs
 from fedcore.support.progress import say, streams
 
-from . import template
+from . import new
 from .documents import definitions
 from .documents.definitions import PROFILES, Cell, Table, get, printed, tables
 from .results import batch, estimate, provenance
@@ -78,7 +78,10 @@ def _main(given: argparse.Namespace) -> int:
     if given.names == ["list"]:
         return _list(root, given.profile, seeds, given.workers)
     if given.names[0] == "new":
-        return _new(given.names[1:], given.profile)
+        if len(given.names) != 2:
+            raise ValueError(f"`new` takes one name, not {len(given.names) - 1}; such as: new FedNew")
+        print(new.table(given.names[1], given.profile))
+        return 0
     if given.names[0] == "report":
         damaged = export.damaged(given.names[1:], root)
         if damaged:
@@ -141,19 +144,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="use RESULTS/uncommitted, which git ignores: for trials of code that no commit holds",
     )  # fmt: skip
     return parser.parse_intermixed_args(arguments)  # names may stand after options
-
-
-def _new(names: Sequence[str], profile: str) -> int:
-    if len(names) != 1:
-        raise ValueError(f"`new` takes one name, not {len(names)}; such as: new FedNew")
-    file = template.write(names[0], profile, Path())
-    more = "" if profile == "quick" else f" --profile {profile}"
-    print(
-        f"{file} has a method and its table; edit it, then run\n"
-        f"  python -m fedcore.reproduce {names[0]} --definitions {file}{more}\n"
-        f"  python -m fedcore.reproduce report {names[0]} --definitions {file} --format markdown"
-    )
-    return 0
 
 
 def _positive(text: str) -> int:

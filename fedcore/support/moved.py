@@ -54,7 +54,7 @@ MOVED = {
     "experiments.stored": "fedbook.results.page_cache",
     "experiments.studies": "fedbook.studies",
     "experiments.table": "fedbook.documents.definitions",
-    "experiments.template": "fedbook.template",
+    "experiments.template": "fedbook.new",
     "experiments.tracing": "fedbook.results.tracing",
     "experiments.training": "fedbook.studies.training",
     "experiments.tuning": "fedbook.studies.tuning",

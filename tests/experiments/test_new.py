@@ -1,14 +1,16 @@
-"""A file to begin with: a method of the user beside ten baselines, written, run and reported by three commands."""
+"""What one begins with: a method of the user beside ten baselines, and a chapter; both run as they are written."""
 
 from __future__ import annotations
 
+import nbformat
 import pytest
 
-from fedbook import reproduce
+from fedbook import new, reproduce
 from fedbook.documents import definitions, protocol
 from fedbook.documents.protocol import BASELINES
 from fedbook.results import cells
 from fedcore import algorithms
+from tools import book
 
 
 @pytest.fixture
@@ -105,3 +107,53 @@ def test_a_name_that_would_hide_a_module_is_refused(name, here, tmp_path, monkey
     assert (status, len(err.splitlines())) == (2, 1)
     assert f"{name}.py would hide the module {name}" in err
     assert not list(tmp_path.glob("*.py"))
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A folder with the book's contents and no chapters."""
+    (tmp_path / "book").mkdir()
+    (tmp_path / "_toc.yml").write_text((book.ROOT / "_toc.yml").read_text("utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_new_chapter_runs_as_it_stands_and_is_the_last_of_the_contents(checkout, capsys):
+    before = book.pages(checkout)
+    assert new.main(["chapter", "own_topic"]) == 0
+    assert "python tools/expect.py own_topic" in capsys.readouterr().out
+    file = checkout / "book" / "own_topic.ipynb"
+    chapters = len(book.chapters(book.ROOT))
+    assert book.pages(checkout) == [*before[: chapters + 1], "book/own_topic", *before[chapters + 1 :]]
+    notebook = nbformat.read(file, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.cells[0].source.startswith("# Own topic\n")
+    run = book.run_chapter(file, {"profile": "test"}, output=checkout / "out" / "own_topic.ipynb")
+    assert set(run.numbers) == {"IID", "skewed"}
+    assert any(
+        'class="fc-claims ' in str(o.get("data", "")) for cell in run.notebook.cells for o in cell.get("outputs", [])
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("own-topic", "'own-topic' cannot name a chapter; use lower-case letters and _"),
+        ("there", "there.ipynb exists and is left as it is"),
+        ("page", "page.md is a page of this name"),
+    ],
+)
+def test_a_chapter_that_cannot_be_is_refused_and_nothing_is_written(name, message, checkout, capsys):
+    (checkout / "book" / "there.ipynb").touch()
+    (checkout / "book" / "page.md").touch()
+    contents = (checkout / "_toc.yml").read_text("utf-8")
+    assert new.main(["chapter", name]) == 2
+    assert message in capsys.readouterr().err
+    assert (checkout / "_toc.yml").read_text("utf-8") == contents
+    assert len(list((checkout / "book").iterdir())) == 2
+
+
+def test_a_chapter_is_written_in_the_folder_of_the_book_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert new.main(["chapter", "own_topic"]) == 2
+    assert "_toc.yml is not there, or lists no chapters; start in the folder of the book" in capsys.readouterr().err

@@ -1,0 +1,221 @@
+"""Something to begin with, that runs as it stands and is then edited.
+
+python -m fedbook.new table NAME       NAME.py: a method of yours in a table beside ten baselines, searched alike
+python -m fedbook.new chapter NAME     book/NAME.ipynb: a chapter with its frame, named in _toc.yml
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import keyword
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from fedcore.support.progress import say
+
+from .documents.definitions import tables
+from .studies import user_files
+
+_PROFILES = {
+    "quick": {
+        "source": '"digits", "clients": 50', "model": "protocol.MLP", "short": "15", "seeds": "10",
+        "run": '{"rounds": 40, "cohort": 5, "local_epochs": 4, "batch_size": 10, "eval_every": 5}',
+        "caption": "8x8 digits, Dirichlet 0.3, 50 clients, 5 a round, 4 epochs, 40 rounds, an MLP.",
+    },
+    "desk": {
+        "source": '"cifar10", "clients": 100', "model": '"cifar_cnn"', "short": "[30, 120]", "seeds": "5",
+        "run": '{"rounds": 300, "cohort": 0.1, "local_epochs": 1, "batch_size": 32, "eval_every": 10}',
+        "caption": "CIFAR-10, Dirichlet 0.3, 100 clients, 10 a round, one epoch, 300 rounds, a small CNN.",
+    },
+}  # fmt: skip
+_TEXT = Template('''\
+"""$title beside ten baselines: every method searched alike on validation data, $seeds seeds, paired comparisons."""
+
+from dataclasses import dataclass
+
+import fedcore as fc
+from fedbook import Table
+from fedbook.documents import protocol
+
+
+@dataclass(frozen=True)
+class $title(fc.Method):
+    """Replace this rule by yours: FedAvg with every client's update cut to length `longest`."""
+
+    longest: float = 1.0
+
+    # direction(self, G, y, r) is a local step's: y <- y - lr * direction.  prepare(self, r) comes before the first one.
+    # client_state = ("h",) keeps a vector for each client, start(self, x) gives the server further ones.
+    def aggregate(self, r, y):
+        delta = y - r.x  # one row per client of the cohort
+        shorter = (self.longest / delta.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
+        return {"x": r.x + r.server_lr * r.mean(shorter * delta)}
+
+
+# the values that the search starts from; limits={"longest": [0, 5]} would keep it between these
+ROWS = {"$title": protocol.Row("$name.py:$title", searched={"longest": [0.3, 1.0, 3.0]}), **protocol.BASELINES}
+# a model, a partition or data of yours: "file.py:Name" or ["file.py:Name", {arguments}], seen from this file's folder
+FEDERATION = {"source": $source, "partition": ["Dirichlet", {"q": 0.3}], "model": $model}
+# epochs: clients take unequal numbers of local steps, as FedNova supposes
+RUN = $run
+
+
+def cells(profile):
+    return protocol.searched_cells(profile, "q=0.3", FEDERATION, RUN, $short, ROWS, seeds=$seeds)
+
+
+CAPTIONS = {"$profile": "$caption"}
+TABLES = [Table("$name", "$title beside ten baselines", "your own", cells, CAPTIONS, proposed="$title")]
+''')
+
+
+# the cells of a chapter: kind, tags, source
+_CHAPTER = (
+    ("markdown", [], """# $title
+
+Why this matters, in three sentences: a situation, what goes wrong in it, and the question of this page.
+
+- *What the paper claims.* One sentence, with its reference.
+- *What we found.* One sentence, written last.
+- *How sure we are.* One sentence: what is proved, what is measured, and on which data.
+
+After this page you can say in which of these cases clients of equal data beat clients with different labels."""),
+    ("code", ["parameters"], """profile = "quick"  # quick and paper: as it stands; test: shorter runs
+seed = 0  # of what is run on this page"""),
+    ("code", [], """import fedcore as fc
+from fedbook import pages
+
+pages.parameters(profile=profile, seed=seed)
+tiny = profile == "test\""""),
+    ("markdown", [], """## Does it hold here?
+
+What is compared, on which data, and what would show that the claim is wrong."""),
+    ("code", ["hide-input"], """def accuracy(partition, s):
+    fed = fc.federation("digits", clients=10, partition=partition, model="logistic", seed=s)
+    return 100 * fc.simulate(fc.FedAvg(), fed, rounds=2 if tiny else 20, lr=0.1, cohort=5, seed=s).final("accuracy")
+
+
+seeds = range(seed, seed + (2 if tiny else 3))
+found = {name: [accuracy(how, s) for s in seeds] for name, how in (("IID", fc.IID()), ("skewed", fc.Dirichlet(0.1)))}
+gap = sum(found["IID"]) / len(seeds) - sum(found["skewed"]) / len(seeds)
+measured = "; ".join(f"{name}: {pages.spread(values)} %" for name, values in found.items())
+verdict = "holds" if gap > 1 else "cannot be decided here"
+pages.claim("The paper", "different labels cost accuracy", measured, verdict, seeds=len(seeds), setting="digits")"""),
+    ("markdown", [], """**What we learnt.** The summary of the page, in two sentences."""),
+    ("code", ["remove-cell"], """pages.record(**{name: sum(v) / len(v) for name, v in found.items()})"""),
+)  # fmt: skip
+_TO_DO = """\
+{file} runs as it stands and is the last chapter of _toc.yml; then
+  write it, and run it by        python tools/book.py run {name}
+  say where it leaves its source in fedbook/verdicts/departures.csv, and end the page with departures("{name}")
+  ask stored results for claims in a module of fedbook/documents, CLAIMS, and show them by show.box([...])
+  store what it shows by         python tools/page_cells.py {name} && python tools/book.py refresh {name}
+  store its small run's numbers  python tools/expect.py {name}
+  declare typed numbers of prose in tests/expected/prose.csv; make test says what is missing"""
+_TO_RUN = """\
+{file} has a method and its table; edit it, then run
+  python -m fedcore.reproduce {name} --definitions {file}{more}
+  python -m fedcore.reproduce report {name} --definitions {file} --format markdown"""
+
+
+def table(name: str, profile: str = "quick", folder: Path = Path()) -> str:
+    """Write `NAME.py` with a method and its table, called NAME; returns what is to be done with it.
+
+    Raises ValueError for a name that is no Python identifier, belongs to a table or a row of the baselines, is a word
+    of the command or a module that Python would import, for a profile without a template, and where the file exists.
+    """
+    from fedcore import algorithms
+
+    from .documents.protocol import BASELINES
+
+    title = name[:1].upper() + name[1:]
+    if not name.isidentifier() or keyword.iskeyword(name) or name[0] == "_":
+        raise ValueError(f"{name!r} cannot name a module; use letters, digits and _, such as FedNew")
+    taken = {*tables(), *algorithms.__all__, *BASELINES, "Table", "all", "list", "new", "report"}
+    if {name, title} & taken:
+        raise ValueError(f"{name!r} is taken by the package; choose another name")
+    file = folder / f"{name}.py"
+    if not file.exists() and _is_importable(name):
+        raise ValueError(f"{file} would hide the module {name}, which Python imports; choose another name")
+    if profile not in _PROFILES:
+        raise ValueError(f"profile {profile!r} has no template; use one of {', '.join(_PROFILES)}")
+    _write(file, _TEXT.substitute(_PROFILES[profile], name=name, title=title, profile=profile))
+    more = "" if profile == "quick" else f" --profile {profile}"
+    return _TO_RUN.format(name=name, file=file, more=more)
+
+
+def chapter(name: str, folder: Path = Path()) -> str:
+    """Write `book/NAME.ipynb`, a chapter that runs as it stands, and name it in `_toc.yml`; returns what is to be done.
+
+    It has the frame of every chapter: a title and what can be learnt, parameters, imports, a question with its claim
+    box, a summary, and the record.  folder: that of the book, which has `_toc.yml`.
+
+    Raises ValueError for a name that is not of lower-case letters and _, for another folder, and where the page exists.
+    """
+    contents, file = folder / "_toc.yml", folder / "book" / f"{name}.ipynb"
+    if not re.fullmatch("[a-z]+(_[a-z]+)*", name):
+        raise ValueError(f"{name!r} cannot name a chapter; use lower-case letters and _, such as feature_shift")
+    listed = contents.read_text("utf-8") if contents.is_file() else ""
+    parts = re.fullmatch(r"(.*?\n      - file: book/\w+\n)(?!      - )(.*)", listed, re.DOTALL)
+    if parts is None:
+        raise ValueError(f"{contents.resolve()} is not there, or lists no chapters; start in the folder of the book")
+    if file.with_suffix(".md").exists():
+        raise ValueError(f"{file.with_suffix('.md')} is a page of this name; choose another name")
+    title = name.replace("_", " ").capitalize()
+    cells: list[dict[str, Any]] = []
+    for number, (kind, tags, source) in enumerate(_CHAPTER):
+        text = source.replace("$title", title).splitlines(keepends=True)
+        cell = {"cell_type": kind, "id": f"{name}-{number}", "metadata": {"tags": tags} if tags else {}, "source": text}
+        cells.append(cell | ({"execution_count": None, "outputs": []} if kind == "code" else {}))
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    _write(file, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    contents.write_text(f"{parts[1]}      - file: book/{name}\n{parts[2]}", encoding="utf-8")
+    return _TO_DO.format(name=name, file=file)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        with open(file, "x", encoding="utf-8") as f:
+            f.write(text)
+    except FileExistsError as e:
+        raise ValueError(f"{file} exists and is left as it is; choose another name") from e
+
+
+def _is_importable(name: str) -> bool:
+    """Whether a module has this name, in letters of either case: some systems take `Torch.py` for `torch.py`."""
+    if name.lower() in {known.lower() for known in sys.stdlib_module_names}:
+        return True
+    try:
+        found = [importlib.util.find_spec(one) for one in {name, name.lower()}]
+    except (ImportError, ValueError):  # one that is there and broken
+        return True
+    return any(spec is not None and str(Path(spec.origin or "").parent) not in user_files.ADDED for spec in found)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status: 0, or 2 for a wrong call."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fedbook.new", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", choices=("table", "chapter"))
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--profile", default="quick", help="of a table: quick or desk")
+    given = parser.parse_args(words)
+    try:
+        print(table(given.name, given.profile) if given.kind == "table" else chapter(given.name))
+    except ValueError as e:
+        say(str(e))
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
