@@ -46,7 +46,7 @@ def test_crop_and_flip_is_a_window_of_the_padded_image_mirrored_half_the_time():
     assert torch.equal(fc.CropFlip(0, flip=False)(x, words), x)
 
 
-@pytest.mark.parametrize("augment", [fc.CropFlip(2), noisy, lambda x, g: x // 2])
+@pytest.mark.parametrize("augment", [fc.CropFlip(2), fc.RandAugment(), noisy, lambda x, g: x // 2])
 @pytest.mark.parametrize("run", [MINI, {**MINI, "batch_size": None}])
 def test_what_a_client_sees_depends_on_seed_round_client_and_step_alone(augment, run, monkeypatch):
     plain, whole = fed(None), fed(augment)
