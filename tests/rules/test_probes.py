@@ -1,14 +1,26 @@
-"""Studies of one round measure what they say they measure."""
+"""Probes: what a study of one round measures, and the loss around a point.
 
+Closed forms on quadratics, autograd on networks, and the consensus distance.
+"""
+
+from __future__ import annotations
+
+import helpers as h
 import numpy as np
 import pytest
 import torch
-from helpers import network, problem
+import torch.nn.functional as F
 
 import fedcore as fc
 from fedbook.studies import probing
+from fedcore import probes
 
 COSINES = ("A, C", "A-B+C, C", "A-B, C", "A, B")
+A, B = h.problem(4, 3)
+FED = fc.quadratic(A, B)
+MEAN = A.mean(0)
+TOP = np.linalg.eigvalsh(MEAN)[-1]
+BOTH = [probes.zeroth_order_flatness, probes.first_order_flatness]
 
 
 def cosine(a, b):
@@ -17,11 +29,11 @@ def cosine(a, b):
 
 @pytest.mark.parametrize("mime", [False, True])
 def test_mime_ablation_is_what_the_equations_give_on_quadratics(mime):
-    A_, b = problem()
+    A_, b = h.problem()
     x, lr = np.array([1.0, -2.0, 0.5]), 0.1
     method = fc.Mime(0.0) if mime else fc.FedAvg()
     fed = fc.quadratic(A_, b)
-    found = fc.probes.mime_ablation(method, fed, torch.tensor(x), steps=6, lr=lr, targets=(2, 6))
+    found = probes.mime_ablation(method, fed, torch.tensor(x), steps=6, lr=lr, targets=(2, 6))
     grad = lambda i, y: A_[i] @ (y - b[i])  # noqa: E731
     mean = lambda y: np.mean([grad(i, y) for i in range(4)], axis=0)  # noqa: E731
     C = mean(x)
@@ -43,7 +55,7 @@ def test_mime_ablation_is_what_the_equations_give_on_quadratics(mime):
 
 
 def test_mime_ablation_walks_the_path_of_the_simulation_on_a_network():
-    fed, seen = network(), []
+    fed, seen = h.network(), []
 
     class Watched(fc.FedAvg):
         def direction(self, G, y, r):
@@ -52,30 +64,22 @@ def test_mime_ablation_walks_the_path_of_the_simulation_on_a_network():
             return A
 
     fc.simulate(Watched(), fed, rounds=1, lr=0.3, local_steps=5, batch_size=4, seed=7)
-    found = fc.probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=4, lr=0.3, batch_size=4, seed=7)
+    found = probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=4, lr=0.3, batch_size=4, seed=7)
     for k, (A, B, C) in enumerate(seen[1:]):
         for i in range(fed.n):
             expected = [cosine(A[i], C), cosine(A[i] - B[i] + C, C), cosine(A[i] - B[i], C), cosine(A[i], B[i])]
             np.testing.assert_allclose([found[name][k, i] for name in COSINES], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", [fc.SCAFFOLD(), fc.FedUp(0.1), fc.Mime(0.9), fc.FedDyn(0.1), fc.STEM(0.2)])
-def test_mime_ablation_takes_any_method_and_returns_a_value_a_step_and_client(method):
-    fed = network()
-    found = fc.probes.mime_ablation(method, fed, fed.x0, steps=3, lr=0.1, batch_size=None, cohort=[3, 0])
-    assert {name: value.shape for name, value in found.items()} == dict.fromkeys(COSINES, (3, 2))
-    assert all(np.isfinite(value).all() and abs(value).max() <= 1 + 1e-12 for value in found.values())
-
-
 def test_a_cosine_does_not_hang_on_the_length_of_a_gradient_and_is_missing_for_a_zero_one():
     b = torch.tensor([[1.0, 2.0], [-2.0, 1.0]])
     tiny = fc.quadratic(1e-25 * torch.eye(2).expand(2, 2, 2), b)
-    found = fc.probes.mime_ablation(fc.FedAvg(), tiny, tiny.x0, steps=2, lr=0.1)
+    found = probes.mime_ablation(fc.FedAvg(), tiny, tiny.x0, steps=2, lr=0.1)
     mean = b.mean(0).numpy()
     expected = [cosine(row, mean) for row in b.numpy()]
     np.testing.assert_allclose(found["A, C"], [expected] * 2, atol=1e-6)
     at_rest = fc.quadratic(torch.eye(2).expand(2, 2, 2), torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
-    found = fc.probes.mime_ablation(fc.FedAvg(), at_rest, at_rest.x0, steps=1, lr=0.1)
+    found = probes.mime_ablation(fc.FedAvg(), at_rest, at_rest.x0, steps=1, lr=0.1)
     np.testing.assert_allclose(found["A, C"], [[np.nan, 1]])
 
 
@@ -92,7 +96,7 @@ def test_a_local_path_that_leaves_the_finite_numbers_is_named_though_the_others_
     A = torch.stack([torch.eye(2), 3 * torch.eye(2)])  # lr = 1 jumps to client 0's optimum and overshoots client 1's
     fed = fc.quadratic(A, torch.tensor([[1.0, 2.0], [-2.0, 1.0]]))
     with pytest.raises(FloatingPointError, match="client 1 left the finite numbers within steps=2000 with lr=1"):
-        fc.probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=2000, lr=1.0)
+        probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=2000, lr=1.0)
 
 
 def test_a_step_where_every_gradient_is_zero_is_no_divergence(monkeypatch):
@@ -109,49 +113,43 @@ def test_a_step_where_every_gradient_is_zero_is_no_divergence(monkeypatch):
 
 
 def test_mime_ablation_keeps_the_order_of_the_cohort():
-    fed = network()
-    study = lambda cohort: fc.probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=2, lr=0.1, cohort=cohort)  # noqa: E731
+    fed = h.network()
+    study = lambda cohort: probes.mime_ablation(fc.FedAvg(), fed, fed.x0, steps=2, lr=0.1, cohort=cohort)  # noqa: E731
     there, back = study([0, 1, 2]), study([2, 1, 0])
     for name in COSINES:
         np.testing.assert_allclose(there[name], back[name][:, ::-1], atol=1e-12)
 
 
 def test_mime_ablation_continues_from_the_servers_momentum():
-    fed = fc.quadratic(*problem())
+    fed = fc.quadratic(*h.problem())
     state = {"s": torch.ones(3, dtype=torch.float64)}
     cold, warm = (
-        fc.probes.mime_ablation(fc.Mime(0.9), fed, fed.x0, steps=3, lr=0.1, state=s)["A, C"] for s in (None, state)
+        probes.mime_ablation(fc.Mime(0.9), fed, fed.x0, steps=3, lr=0.1, state=s)["A, C"] for s in (None, state)
     )
     assert abs(cold - warm).max() > 1e-3
 
 
 @pytest.mark.parametrize(
     ("wrong", "word"),
-    [({"steps": 0}, "steps"), ({"lr": 0.0}, "lr"), ({"cohort": [0, 9]}, "cohort"), ({"cohort": [1, 1]}, "cohort"),
+    [({"cohort": [0, 9]}, "cohort"), ({"cohort": [1, 1]}, "cohort"),
      ({"targets": [0]}, "targets"), ({"targets": [4]}, "targets"), ({"x": torch.zeros(2)}, "x has shape")],
 )  # fmt: skip
 def test_mime_ablation_refuses_what_does_not_exist(wrong, word):
-    fed = fc.quadratic(*problem())
+    fed = fc.quadratic(*h.problem())
     with pytest.raises(ValueError, match=word):
-        fc.probes.mime_ablation(fc.FedAvg(), fed, **{"x": fed.x0, "steps": 3, "lr": 0.1} | wrong)
+        probes.mime_ablation(fc.FedAvg(), fed, **{"x": fed.x0, "steps": 3, "lr": 0.1} | wrong)
 
 
 def submodel_gaps(method, momentum=0.9, **run):
     fed = fc.federation("digits", clients=6, partition=fc.Shards(2), model="thesis_mlp", dtype=torch.float64)
     run = {"lr": 0.1, "local_epochs": 1, "weight_decay": 0.01, "momentum": momentum, "rounds": 1, "seed": 3, **run}
-    probe = fc.probes.submodel_gap("zero", momentum)
+    probe = probes.submodel_gap("zero", momentum)
     h = fc.simulate(method, fed, probes=[probe], **run)
     return (
         fed,
         h,
         {name: np.array([h.final(name, i) for i in h.cohorts[-1]]) for name in ("gap", "sum_gap", "capacity")},
     )
-
-
-def test_the_gap_of_a_client_with_the_whole_network_is_zero():
-    _, _, found = submodel_gaps(fc.HeteroFL({1.0: 0.5, 0.5: 0.5}, labels="zero"), rounds=2)
-    assert (found["gap"][found["capacity"] == 1] < 1e-12).all()
-    assert (found["gap"][found["capacity"] < 1] > 0.1).all()
 
 
 def test_the_gap_is_that_of_two_runs_with_one_client():
@@ -167,17 +165,17 @@ def test_the_gap_is_that_of_two_runs_with_one_client():
 
 
 def test_submodels_that_share_no_neuron_share_the_classifiers_bias_alone_and_do_not_conflict():
-    fed = network(sizes=(13, 7))  # 16 inputs, 8 hidden neurons, 3 classes
+    fed = h.network(sizes=(13, 7))  # 16 inputs, 8 hidden neurons, 3 classes
     scores = torch.arange(8, dtype=torch.float64)
-    found = fc.probes.submodel_conflict(fed, fed.x0, [torch.stack([scores, -scores])], 0.5)
+    found = probes.submodel_conflict(fed, fed.x0, [torch.stack([scores, -scores])], 0.5)
     assert found["shared"][0, 1] == pytest.approx(3 / (16 * 4 + 4 + 4 * 3 + 3))
     assert found["cosine"][0, 1] == 0
     assert torch.diagonal(found["shared"]).tolist() == [1, 1]
 
 
 def test_submodels_of_all_neurons_are_the_model():
-    fed = network()
-    found = fc.probes.submodel_conflict(fed, fed.x0, [torch.zeros(fed.n, 8, dtype=torch.float64)], 1.0)
+    fed = h.network()
+    found = probes.submodel_conflict(fed, fed.x0, [torch.zeros(fed.n, 8, dtype=torch.float64)], 1.0)
     plan = fed.plan(0, 0, np.arange(fed.n), batch_size=None)
     G = fed.full_gradient(fed.x0.expand(fed.n, -1), plan)[:, :-3]  # without the classifier's bias
     expected = torch.stack([torch.cosine_similarity(g, G, dim=1) for g in G])
@@ -196,7 +194,7 @@ def test_masks_of_other_methods_are_compared_on_the_same_models_and_batches():
     others = {"itself": fc.FedGSE(**levels), "whole": fc.HeteroFL(1.0, labels="zero", training="masked")}
     others["HeteroFL"] = fc.HeteroFL(**levels)
     work = {"rounds": 2, "lr": 0.1, "local_steps": 3, "batch_size": 10, "seed": 0}
-    h = fc.simulate(fc.FedGSE(**levels), fed, probes=[fc.probes.submodel_gap("zero", others=others)], **work)
+    h = fc.simulate(fc.FedGSE(**levels), fed, probes=[probes.submodel_gap("zero", others=others)], **work)
     found = h.frame().groupby("metric")["value"].apply(np.array)
     np.testing.assert_allclose(found["gap itself"], found["gap"], rtol=1e-12, atol=1e-14)
     assert (found["gap whole"] == 0).all()
@@ -208,8 +206,104 @@ def test_masks_of_other_methods_are_compared_on_the_same_models_and_batches():
 
 def test_gradient_of_gives_gradients_and_hessian_products_row_by_row():
     A = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
-    G = fc.probes.gradient_of(lambda Y: 0.5 * ((Y @ A) * Y).sum(-1) + Y[:, 0] ** 3)
+    G = probes.gradient_of(lambda Y: 0.5 * ((Y @ A) * Y).sum(-1) + Y[:, 0] ** 3)
     Y, V = torch.randn(2, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     cubic = torch.tensor([1.0, 0.0], dtype=torch.float64)
     torch.testing.assert_close(G(Y), Y @ A + 3 * Y**2 * cubic)
     torch.testing.assert_close(G(Y, along=V), V @ A + 6 * Y * V * cubic)
+
+
+# --- flatness, segments and slices ----------------------------------------------------------------------------------
+
+
+def test_at_the_minimum_of_a_quadratic_both_are_the_largest_curvature():
+    rho = 0.3
+    zeroth, first = (f(FED, FED.optimum, rho, steps=300) for f in BOTH)
+    h.close(zeroth["ascent"], TOP * rho**2 / 2, 1e-10)
+    h.close(first["ascent"], TOP * rho**2, 1e-10)
+    assert zeroth["mean"] < zeroth["sampled"] < zeroth["ascent"]
+    assert first["mean"] < first["sampled"] < first["ascent"]
+
+
+def test_the_mean_over_the_sphere_is_the_trace_of_the_hessian():
+    rho, samples = 0.3, 4000
+    found = probes.zeroth_order_flatness(FED, FED.optimum, rho, samples=samples, steps=0)
+    spread = rho**2 / 2 * (TOP - np.linalg.eigvalsh(MEAN)[0]) / 2  # no larger than half the range
+    assert abs(found["mean"] - rho**2 / 2 * np.trace(MEAN) / 3) < 5 * spread / samples**0.5
+
+
+@pytest.mark.parametrize("x", [0.0, 0.5, -2.0])
+def test_in_one_dimension_the_sphere_is_two_points(x):
+    a, rho = 2.0, 0.1
+    fed = fc.quadratic([[[a]]], [[0.0]])
+    zeroth, first = (f(fed, torch.tensor([x], dtype=torch.float64), rho) for f in BOTH)
+    h.close(zeroth["ascent"], a / 2 * ((abs(x) + rho) ** 2 - x**2), 1e-12)
+    h.close(first["ascent"], rho * a * (abs(x) + rho), 1e-12)
+
+
+@pytest.mark.parametrize("flatness", BOTH)
+def test_ascent_finds_the_maximum_over_the_sphere_away_from_the_minimum(flatness):
+    x, rho = torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64), 0.5
+    directions = np.random.default_rng(0).normal(size=(200_000, 3))
+    e = rho * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    slope = MEAN @ (x.numpy() - FED.optimum.numpy())
+    rise = e @ slope + np.einsum("np,pq,nq->n", e, MEAN, e) / 2
+    steep = rho * np.linalg.norm(slope + e @ MEAN, axis=1)
+    best = (rise if flatness is BOTH[0] else steep).max()
+    found = flatness(FED, x, rho, steps=60)["ascent"]
+    assert best <= found <= best * (1 + 1e-3)
+
+
+def test_a_network_is_measured_on_the_mean_of_its_clients_training_losses():
+    fed = h.network()
+    x, rho = fed.x0, 0.2
+    named = [tuple(h.whole(fed, i)) for i in range(5)]
+
+    def objective(flat):
+        parts = fed.engine.layout.views(flat)
+        call = torch.func.functional_call
+        return sum(F.cross_entropy(call(fed.engine.module, parts, (inputs,)), y) for inputs, y in named) / 5
+
+    for flatness in BOTH:
+        a, b = (flatness(f, x, rho, samples=3, steps=3) for f in (fed, objective))
+        for k in a:
+            h.close(a[k], b[k], 1e-9)
+
+
+def test_one_seed_gives_one_measurement():
+    a, b, c = (probes.zeroth_order_flatness(FED, FED.optimum, 0.1, steps=0, seed=s) for s in (1, 1, 2))
+    assert a == b
+    assert a["mean"] != c["mean"]
+
+
+def test_the_loss_along_a_segment_of_a_quadratic_is_a_parabola():
+    a, b = torch.zeros(3, dtype=torch.float64), torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64)
+    s, values = probes.loss_along(FED, a, b, points=11)
+    assert (s[0], s[-1], len(s)) == (0, 1, 11)
+    h.close(values[[0, -1]], [FED.objective(a), FED.objective(b)], 1e-14)
+    h.close(np.diff(values, 2), (b.numpy() @ MEAN @ b.numpy()) * 0.01, 1e-12)
+    with pytest.raises(ValueError, match=r"points=1 .*points>=2"):
+        probes.loss_along(FED, a, b, points=1)
+
+
+def test_the_loss_on_a_slice_has_s_along_columns_and_t_along_rows():
+    x = torch.tensor([0.5, 0.0, 1.0], dtype=torch.float64)
+    u, v = torch.eye(3, dtype=torch.float64)[:2]
+    s, grid = probes.loss_slice(FED, x, u, v, radius=2.0, points=5)
+    assert s.tolist() == [-2, -1, 0, 1, 2]
+    for i, j in ((0, 0), (1, 4), (3, 2)):
+        h.close(grid[i, j], FED.objective(x + s[j] * u + s[i] * v), 1e-14)
+
+
+def test_consensus_is_the_mean_distance_to_the_mean_before_and_after_local_work():
+    fed, seen = fc.quadratic(*h.problem(5, 3)), []
+    options = {"lr": 0.1, "local_steps": 3, "probes": [probes.consensus, lambda r, y: seen.append((r.X, y)) or {}]}
+    history = fc.simulate(fc.DFedAvg(fc.Ring()), fed, rounds=3, **options)
+    for name, which in (("consensus", 0), ("consensus_local", 1)):
+        rows = [pair[which].numpy() for pair in seen]
+        spread = [np.linalg.norm(Z - Z.mean(0), axis=1).mean() for Z in rows]
+        h.close(history.curve(name)[1], spread, 1e-13)
+    assert history.curve("consensus")[1][0] == 0  # all start alike
+    server = fc.simulate(fc.FedAvg(), fed, rounds=3, **options | {"probes": [probes.consensus]})
+    assert (server.curve("consensus")[1] == 0).all()
+    assert (server.curve("consensus_local")[1] > 0).all()

@@ -423,19 +423,16 @@ def test_dynamic_capacities_are_drawn_anew_each_round_with_the_shares_as_probabi
 
 @pytest.mark.parametrize("method", [m for m in fc.ALL if hasattr(m, "smallest")], ids=lambda m: m.__name__)
 @pytest.mark.parametrize(
-    ("capacities", "error", "words"),
+    ("capacities", "words"),
     [
-        (0, ValueError, r"ratio=0 is out of range; use .*> 0 and <= 1"),
-        (float("nan"), ValueError, "ratio=nan"),
-        ("half", TypeError, "'half' is not a number"),
-        ({1: 0.5, 0.5: 0.4}, ValueError, r"shares sum to 0.9; .*sum to 1"),
-        ({1: 1.2, 0.5: -0.2}, ValueError, "share=-0.2|share=1.2"),
-        ({}, ValueError, "one ratio, or a mapping"),
-        (((1, 0.5), (1.0, 0.5)), ValueError, "different ratios"),
+        ({1: 0.5, 0.5: 0.4}, r"shares sum to 0.9; .*sum to 1"),
+        ({1: 1.2, 0.5: -0.2}, "share=-0.2|share=1.2"),
+        ({}, "one ratio, or a mapping"),
+        (((1, 0.5), (1.0, 0.5)), "different ratios"),
     ],
 )
-def test_capacities_that_cannot_be_are_refused(method, capacities, error, words):
-    with pytest.raises(error, match=words):
+def test_capacities_that_cannot_be_are_refused(method, capacities, words):
+    with pytest.raises(ValueError, match=words):
         method(capacities)
 
 
