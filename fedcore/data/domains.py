@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,16 +24,19 @@ from .readers import pack, read
 DIGIT_DOMAINS = ("plain", "patches", "inverted", "street", "fonts")
 DIGITS_FIVE = ("MNIST", "MNIST-M", "SVHN", "SynthDigits", "USPS")
 FACES = ("DejaVuSans*", "DejaVuSerif*", "STIXGeneral*", "cmr10", "cmb10", "cmss10", "cmtt10")
+Ten = Annotated[int, checks.Within(10)]
+Side = Annotated[int, checks.Within(8)]
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # images and labels, to train on and to test on
 
 
 @needs("data", "the source 'digit-domains'")
+@checks.arguments
 def digit_domains(
-    train: int = 400,
-    test: int = 150,
+    train: Ten = 400,
+    test: Ten = 150,
     *,
-    size: int = 16,
-    seed: int = 0,
+    size: Side = 16,
+    seed: checks.CountFromZero = 0,
     train_on: Sequence[str] = DIGIT_DOMAINS,
     test_on: Sequence[str] = DIGIT_DOMAINS,
 ) -> Source:
@@ -52,22 +55,20 @@ def digit_domains(
     Raises ValueError for sizes out of range and unknown domains.
     """
     for name, count in (("train", train), ("test", test)):
-        checks.integer(name, count, 10)
         if count % 10:
             raise ValueError(f"{name}={count} is no multiple of 10, one share for each digit; use {count // 10 * 10}")
-    checks.integer("size", size, 8)
-    seed = checks.integer("seed", seed, 0)
     make = lambda domain: _made(domain, train // 10, test // 10, size, seed)  # noqa: E731
     return _assemble("digit-domains", DIGIT_DOMAINS, make, train_on, test_on)
 
 
 @needs("data", "the source 'digits-five'")
+@checks.arguments
 def digits_five(
-    train: int = 743,
-    test: int = 1860,
+    train: Ten = 743,
+    test: Ten = 1860,
     *,
-    size: int = 28,
-    seed: int = 0,
+    size: Side = 28,
+    seed: checks.CountFromZero = 0,
     train_on: Sequence[str] = DIGITS_FIVE,
     test_on: Sequence[str] = DIGITS_FIVE,
     root: str | os.PathLike | None = None,
@@ -85,9 +86,6 @@ def digits_five(
     train, test: images per domain; FedBN's are 743 (a tenth of USPS) and its USPS test set has 1,860.
     Raises DataNotFound for domains that are neither there nor to be had, ValueError for too few images of a label.
     """
-    checks.integer("train", train, 10)
-    checks.integer("test", test, 10)
-    checks.integer("size", size, 8)
     folder = data_root(root)
 
     @cache
@@ -134,9 +132,8 @@ def _assemble(
         owner = np.repeat([known.index(domain) for domain in asked], [len(part) for part in labels])
         halves.append((np.concatenate(images), np.concatenate(labels), owner))
     (x, y, owner), (tx, ty, t_owner) = halves
-    return from_arrays(
-        name, x, y, tx, ty, classes=10, train_owner=owner, test_owner=t_owner, domains=tuple(known)
-    )  # fmt: skip
+    owners = {"train_owner": owner, "test_owner": t_owner, "domains": tuple(known)}
+    return from_arrays(name, x, y, tx, ty, classes=10, **owners)
 
 
 # --- the domains made here ----------------------------------------------------------------------------------------
@@ -284,16 +281,17 @@ def _street(label: int, size: int, g: np.random.Generator) -> np.ndarray:
 
 # --- the five data sets of the literature -------------------------------------------------------------------------
 
+HARMLESS = {  # what pickles of NumPy arrays name; NumPy 2 has a `_core` for `core`
+    "numpy.ndarray", "numpy.dtype", "_codecs.encode", "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar", "numpy.core.numeric._frombuffer",
+}  # fmt: skip
+
 
 class _Arrays(pickle.Unpickler):
     """Unpickles NumPy arrays and plain containers, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
-        for core in ("core", "_core"):
-            allowed |= {(f"numpy.{core}.multiarray", part) for part in ("_reconstruct", "scalar")}
-            allowed.add((f"numpy.{core}.numeric", "_frombuffer"))
-        if (module, name) not in allowed:
+        if f"{module}.{name}".replace("numpy._core", "numpy.core") not in HARMLESS:
             raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array")
         return super().find_class(module, name)
 

@@ -16,7 +16,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as e:
         package = (e.name or "").partition(".")[0]
-        if package in ("", "fedcore"):
+        if package in ("", "fedcore", "fedbook"):
             raise
         remedy = f"pip install 'fedcore[{extra}]'"
         raise ImportError(f"{what} needs {package}, which is not installed: {remedy}", name=package) from e
