@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -16,9 +16,11 @@ from .. import rng
 from ..engine import Loss
 from ..models import Layout
 from ..submodels import Depth, Part, Width, combine, with_heads
-from ..support.checks import Count, NonNegative
+from ..support.checks import Count, NonNegative, OneOf
 from .method import Cost, Gradient, Round, share
 from .submodels import Submodel, own_labels
+
+Compact = Annotated[str, OneOf(("compact",))]
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,8 @@ class FjORD(Submodel):
     """
 
     distil: bool = True
+    training: Compact = field(default="compact", kw_only=True)
     scaled = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _compact(self)
 
     def prepare(self, r: Round) -> Round:
         r = super().prepare(r)
@@ -110,10 +109,7 @@ class DepthFL(Submodel):
     alpha: NonNegative = 0.1
     distil: bool = True
     ramp: Count = 300
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _compact(self)
+    training: Compact = field(default="compact", kw_only=True)
 
     @property
     def client_state(self) -> tuple[str, ...]:
@@ -190,8 +186,3 @@ def _teach(logits: Tensor, y: Tensor, *, labels: Callable[..., Tensor], strength
     own = (p * log_q.detach()).sum((-1, -2))
     cross = torch.einsum("...kc,...jc->...", p, log_q)
     return each + strength * (D * own - cross) / (D - 1)
-
-
-def _compact(method: Submodel) -> None:
-    if method.training != "compact":
-        raise ValueError(f"training={method.training!r} is not offered by {type(method).__name__}; use 'compact'")

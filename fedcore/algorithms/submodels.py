@@ -220,6 +220,15 @@ class FedDSE(Submodel):
         return replace(super().cost(layout), down=Cost.of(layout).down, note=note)
 
 
+SCORINGS = {  # where the derivatives are taken, and whether samples may cancel
+    "public-code": ("outputs", False),
+    "printed": ("sites", True),
+    "printed-before": ("before", True),
+    "absolute": ("sites", False),
+    "absolute-before": ("before", False),
+}
+
+
 @dataclass(frozen=True)
 class FedGSE(Submodel):
     """The units to which the global loss is most sensitive on public data like the client's (FedGSE study 2024).
@@ -251,12 +260,11 @@ class FedGSE(Submodel):
     variant: Annotated[str, OneOf(("CSL", "SPL"))] = "CSL"
     public: Any = None
     similar: Count = 128
-    scoring: str = "public-code"
+    scoring: Annotated[str, OneOf(tuple(SCORINGS))] = "public-code"
     client_state = ("last",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.choice("scoring", self.scoring, tuple(SCORINGS))
         if isinstance(self.public, tuple | list) and len(self.public) == 2:
             object.__setattr__(self, "public", Samples(*self.public))
         elif self.public is not None and not isinstance(self.public, Samples):
@@ -309,15 +317,6 @@ class FedGSE(Submodel):
 
     def cost(self, layout: Layout | None = None) -> Cost:
         return replace(super().cost(layout), note="scores at the server, by passes over public data")
-
-
-SCORINGS = {  # where the derivatives are taken, and whether samples may cancel
-    "public-code": ("outputs", False),
-    "printed": ("sites", True),
-    "printed-before": ("before", True),
-    "absolute": ("sites", False),
-    "absolute-before": ("before", False),
-}
 
 
 def with_public_data(fed: Any, public: Samples | int | None) -> Any:

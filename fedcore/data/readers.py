@@ -13,6 +13,7 @@ import numpy as np
 from .. import rng
 from ..storage import archives
 from .arrays import CLASSES, PACK, DataNotFound, Source, data_root, from_arrays, from_mapping
+from .datasets import from_dataset
 
 # The 80 symbols of the Shakespeare task, in the order of FedProx's `language_utils`.
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -169,16 +170,12 @@ def _leaf(name: str, root: Path) -> Source:
 def _image_folder(name: str, root: Path) -> Source:
     from torchvision.datasets import ImageFolder
 
-    folder, parts, kinds = root / name, [], None
+    folder, sets = root / name, []
     for part in ("train", "val"):
         if not (folder / part).is_dir():
             raise _missing(name, folder / part, "an ImageFolder tree (one folder per class)")
-        images = ImageFolder(str(folder / part))
-        if kinds not in (None, images.classes):
-            raise ValueError(f"{folder} has other classes in train than in val; use the same folder names in both")
-        kinds, sizes = images.classes, {im.size for im, _ in images}
-        if len(sizes) > 1:
-            raise ValueError(f"{folder / part} has images of sizes {sorted(sizes)[:4]}; resize them to one size")
-        parts.append((np.stack([np.asarray(im.convert("RGB")) for im, _ in images]), np.array(images.targets)))
-    (x, y), (tx, ty) = parts
-    return from_arrays(name, x, y, tx, ty)
+        sets.append(ImageFolder(str(folder / part)))
+    if sets[0].classes != sets[1].classes:
+        raise ValueError(f"{folder} has other classes in train than in val; use the same folder names in both")
+    (x, y, _), (tx, ty, _) = map(from_dataset, sets)
+    return from_arrays(name, x, y, tx, ty, "channels_first")
