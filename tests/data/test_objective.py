@@ -137,14 +137,6 @@ def test_losses_are_the_means_over_the_mini_batch():
 # --- frozen parameters --------------------------------------------------------------------------------------------
 
 
-def test_which_parameters_are_trained_is_known_by_their_place():
-    fed = h.network(model=frozen)
-    assert h.network().trained is None
-    assert fed.trained.dtype == torch.bool
-    assert [bool(fed.trained[s].any()) for s in fed.layout.slices] == [False, True, True, True]
-    assert fed.to(dtype=torch.float32).trained.equal(fed.trained)
-
-
 @pytest.mark.parametrize(
     "method", [fc.FedAvg(), fc.FedProx(0.3), fc.SCAFFOLD(), fc.FedDyn(0.1), fc.MimeLite()], ids=repr
 )
@@ -166,12 +158,6 @@ def test_the_others_decay_as_in_torchs_sgd():
         F.cross_entropy(net(inputs), labels).backward()
         optimiser.step()
     h.close(params, fc.models.flatten(net), 1e-12)
-
-
-def test_frozen_parameters_of_sub_models_stay_too():
-    fed = h.network(model=frozen)
-    params = fc.simulate(fc.HeteroFL({1: 0.5, 0.5: 0.5}), fed, rounds=2, lr=0.1, weight_decay=0.5).params
-    assert torch.equal(params[~fed.trained], fed.x0[~fed.trained])
 
 
 # --- normalisation ------------------------------------------------------------------------------------------------

@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import batch, by_autograd, by_cross_entropy, normed, relative, rows
+from networks import batch, by_autograd, relative, rows
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 import fedcore as fc
 from fedcore import models
-from fedcore.data.normalisation import with_channels_last
 from fedcore.engine import PATHS, PLAIN, Batch, Engine, Loss, counting
 from fedcore.engine.layers import pointwise, table
 from fedcore.engine.units import Neurons
-from fedcore.submodels import Width
 from fedcore.support import devices
 
 GENERAL = ("batched", "sequential")
@@ -60,28 +57,6 @@ def test_a_loss_of_ones_own_sees_its_rows_and_samples_on_every_path(path, block)
         each = slope[i] * F.cross_entropy(logits, b.y[i, :k], reduction="none") + logits[:, 0] * tilt[i, :k]
         h.close(losses[i], each.mean(), 1e-13)
         assert relative(G[i], torch.autograd.grad(each.mean(), flat)[0]) < 1e-12
-
-
-def test_a_loss_is_cut_with_its_clients():
-    loss = Loss(
-        tilted, references=(torch.arange(6.0).view(3, 2),), rows={"a": torch.arange(3)},
-        samples={"b": torch.arange(12).view(3, 4)}, rate=[1.0, 0.5, 0.25],
-    )  # fmt: skip
-    for part in (slice(1, 3), torch.tensor([1, 2])):
-        cut = loss.cut(part)
-        assert torch.equal(cut.references[0], loss.references[0][1:])
-        assert cut.rows["a"].tolist() == [1, 2]
-        assert cut.samples["b"].tolist() == loss.samples["b"][1:].tolist()
-        assert [float(r) for r in cut.rate] == [0.5, 0.25]
-    assert loss.cut(slice(0, 1), slice(1, 3)).samples["b"].tolist() == [[1, 2]]
-    assert PLAIN.cut(slice(0, 1)) is PLAIN
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_losses_come_with_the_gradients(path):
-    module = models.digit_cnn((1, 8, 8), 5)
-    module, Y, b = setting(module)
-    assert relative(Engine(module, path).gradient(Y, b)[1], by_cross_entropy(module, Y, b)) < 1e-13
 
 
 # --- passes -------------------------------------------------------------------------------------------------------
@@ -258,20 +233,6 @@ def test_the_engine_says_which_entries_are_trained(path):
 # --- batches ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["pictures", "vectors"])
-@pytest.mark.parametrize("counts", [(257, 257), (300, 257)], ids=str)
-def test_batch_norm_takes_a_clients_whole_data_in_one_go(kind, counts):
-    vectors = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    net = (normed((1, 4, 4), 3) if kind == "pictures" else vectors).double()
-    full = batch(2, max(counts), (1, 4, 4), 3)
-    w = torch.stack([(torch.arange(max(counts)) < k).double() / k for k in counts])
-    b, Y = Batch(full.x, full.y, w, list(counts), full.key), rows(net, 2)
-    for path in ("auto", *GENERAL):
-        if path == "batched" and kind == "pictures":  # dropout
-            continue
-        assert relative(Engine(net, path).gradient(Y, b)[0], by_autograd(net.train(), Y, b)) < 1e-11
-
-
 def test_a_clients_result_does_not_depend_on_its_place_in_the_cohort_to_the_bit():
     """One client after another; operands that begin elsewhere in memory would round otherwise."""
     module = models.mlp((1, 8, 8), 5, hidden=(7,))
@@ -282,64 +243,6 @@ def test_a_clients_result_does_not_depend_on_its_place_in_the_cohort_to_the_bit(
         g, loss = engine.gradient(Y[i:], b.rows(slice(i, None)))
         assert torch.equal(g, G[i:])
         assert torch.equal(loss, losses[i:])
-
-
-# --- devices ------------------------------------------------------------------------------------------------------
-
-
-def on_cuda(module: nn.Module) -> None:
-    """A module's parameters and buffers on a GPU that is pretended; `Module.to` wants a driver."""
-    for part in module.modules():
-        for name, p in part._parameters.items():
-            if p is not None:
-                part._parameters[name] = nn.Parameter(p.detach().to("cuda"))
-        for name, b in part._buffers.items():
-            if b is not None:
-                part._buffers[name] = b.to("cuda")
-
-
-@pytest.mark.parametrize("compute", [None, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("kind", ["mlp", "batch norm", "group norm", "sub-model"])
-def test_no_path_mixes_devices_or_reads_a_number_from_one(kind, path, compute, monkeypatch):
-    """Tensors without numbers stand in for a GPU's: mixing devices raises an error, and so does reading a number."""
-    nets = {
-        "mlp": models.projected("mlp", 8), "batch norm": models.digit_model_small,
-        "group norm": lambda s, c: nn.Sequential(conv(3, 4), nn.GroupNorm(2, 4), nn.ReLU(), *head(4)),
-        "sub-model": lambda s, c: Width(0.5)(models.thesis_cnn(s, c, (8, 8, 8))),
-    }  # fmt: skip
-    module = nets[kind]((3, 16, 16), 5)
-    try:
-        engine = Engine(module, path, compute=compute)
-    except ValueError:
-        assert path == "written"
-        assert kind in ("mlp", "batch norm")
-        return
-    # autograd wants a true device, and so do states of generators
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.zeros(16, dtype=torch.uint8))
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: None)
-    monkeypatch.setattr(torch.autograd, "grad", lambda _, inputs, **more: [torch.zeros_like(v) for v in inputs])
-    counts = [4, 3, 2]
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        on_cuda(engine.module)
-        Y, x, w = (torch.zeros(3, *size, device="cuda") for size in ((engine.layout.d,), (4, 3, 16, 16), (4,)))
-        b = Batch(x, torch.zeros(3, 4, dtype=torch.int64, device="cuda"), w, counts, [0] * 3)
-        rate = torch.ones(3, device="cuda")
-        for loss in (
-            PLAIN,
-            Loss(tilted, rows={"slope": rate}, samples={"tilt": w}),
-            Loss(rate=rate),
-            Loss(rate=[1, 1, 0.5]),
-        ):
-            G, losses = engine.gradient(Y, b, loss)
-            assert {G.device.type, losses.device.type} == {"cuda"}
-        if kind == "mlp":
-            engine.gradient(Y, b, Loss(penalty=pull, references=(Y,)))
-        engine.descend(Y, np.array([counts, counts]), lambda k, part: b.rows(part), 0.1)
-        assert engine.logits(Y, b).is_cuda
-        engine.observe(Y, b, ["0"] if kind != "mlp" else ["encoder.1"])
-        chunks = [(x[0], b.y[0])]
-        assert engine.evaluate(Y[0], chunks, lambda: chunks)["loss"].is_cuda
 
 
 # --- the table of rules -------------------------------------------------------------------------------------------
@@ -368,13 +271,6 @@ def test_parameters_outside_the_layers_are_left_to_the_module():
     module, Y, b = setting(net)
     assert Engine(module).unsupported == ["parameters that are shared or outside its layers"]
     assert (Engine(module).gradient(Y, b)[0][:, :6] == 0).all()
-
-
-def test_grey_images_too_lie_with_their_channels_last():
-    laid = with_channels_last(torch.arange(32.0).view(2, 1, 4, 4))
-    assert torch.equal(laid, torch.arange(32.0).view(2, 1, 4, 4))
-    assert laid.is_contiguous(memory_format=torch.channels_last)
-    assert nn.Conv2d(1, 3, 3)(laid).is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(

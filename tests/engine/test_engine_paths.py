@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from functools import partial
 
 import helpers as h
@@ -93,27 +92,14 @@ def test_layers_of_one_channel_keep_their_clients_apart(path):
 
 
 @every_written
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("block", [None, 2])
-def test_local_sgd_in_place_is_gradients_then_steps(name, shape, classes, dtype, block):
+@pytest.mark.parametrize(("decay", "clip", "dtype", "tolerance"), [
+    (0.0, None, torch.float32, 2e-4), (0.0, None, torch.float64, 1e-12), (0.3, None, torch.float64, 1e-12),
+    (0.0, 0.5, torch.float64, 1e-12), (0.3, 0.5, torch.float64, 1e-12),
+])  # fmt: skip
+def test_decay_and_clip_in_place_are_those_of_gradients_then_steps(name, shape, classes, decay, clip, dtype, tolerance):
+    """The clip is one that cuts some clients and not others."""
     module = thin(name, shape, classes).to(dtype)
     Y, batches = rows(module, 4, dtype), [batch(4, 4, shape, classes, dtype, seed=k) for k in range(3)]
-    counts = np.array([batches[0].count] * 3) * (np.array([3, 2, 2, 1]) > np.arange(3)[:, None])
-    want, exact = Y.clone(), Engine(module, "sequential")
-    for k, a in enumerate((4, 3, 1)):
-        want[:a] -= 0.1 * exact.gradient(want[:a], batches[k].rows(slice(a)))[0]
-    for path in ("written", "batched", "sequential"):
-        Z = Y.clone()
-        Engine(module, path, block=block).descend(Z, counts, lambda k, part: batches[k].rows(part), 0.1)
-        assert relative(Z - Y, want - Y) < (2e-4 if dtype == torch.float32 else 1e-12)
-
-
-@every_written
-@pytest.mark.parametrize(("decay", "clip"), [(0.3, None), (0.0, 0.5), (0.3, 0.5)])
-def test_decay_and_clip_in_place_are_those_of_gradients_then_steps(name, shape, classes, decay, clip):
-    """The clip is one that cuts some clients and not others."""
-    module = thin(name, shape, classes).double()
-    Y, batches = rows(module, 4), [batch(4, 4, shape, classes, seed=k) for k in range(3)]
     counts = np.array([batches[0].count] * 3) * (np.array([3, 2, 2, 1]) > np.arange(3)[:, None])
     want, exact = Y.clone(), Engine(module, "sequential")
     for k, a in enumerate((4, 3, 1)):
@@ -127,7 +113,7 @@ def test_decay_and_clip_in_place_are_those_of_gradients_then_steps(name, shape, 
             Z = Y.clone()
             step = (lambda k, part: batches[k].rows(part), 0.1, decay, clip)
             Engine(module, path, block=block).descend(Z, counts, *step)
-            assert relative(Z - Y, want - Y) < 1e-12
+            assert relative(Z - Y, want - Y) < tolerance
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -179,27 +165,6 @@ def test_another_number_of_threads_gives_the_same_to_rounding(method, path):
     assert runs[0].cohorts == runs[1].cohorts
 
 
-@pytest.mark.parametrize("model", ["mlp", "digit_cnn", "resnet18_gn"])
-def test_fedprox_without_its_term_is_fedavg_where_the_engine_takes_the_steps(model):
-    options = {"clients": 4, "partition": fc.Dirichlet(0.5), "dtype": torch.float64, "path": "written"}
-    fed = fc.federation(h.images(80), model=partial(thin, model), **options)
-    options = {"rounds": 2, "cohort": 3, "lr": 0.05, "batch_size": 8}
-    a, b = (fc.simulate(method, fed, **options) for method in (fc.FedAvg(), fc.FedProx(mu=0)))
-    h.close(a.params, b.params, 1e-10)
-
-
-def test_a_direction_of_your_own_is_never_taken_for_the_gradient():
-    class Doubled(fc.FedProx):
-        def direction(self, G, y, r):
-            return 2 * G(y)
-
-    fed = fc.federation(h.images(80), clients=4, model="mlp", dtype=torch.float64)
-    a = fc.simulate(Doubled(mu=0), fed, rounds=2, lr=0.1, batch_size=8)
-    b = fc.simulate(fc.FedAvg(), fed, rounds=2, lr=0.2, batch_size=8)
-    h.close(a.params, b.params, 1e-13)
-    assert relative(a.params - fed.x0, b.params - fed.x0) < 1e-12
-
-
 @pytest.mark.parametrize("method", [m for m in METHODS if not isinstance(m, fc.MOON)], ids=repr)
 def test_every_method_is_the_same_on_every_path(method):
     fed = fc.federation(h.images(60), clients=5, partition=fc.Dirichlet(0.5), model="digit_cnn", dtype=torch.float64)
@@ -233,12 +198,6 @@ def test_representations_in_blocks_are_those_of_the_whole_cohort():
     blocks = fc.federation(h.images(90), clients=7, model=fc.models.projected("cnn", 8), dtype=torch.float64, block=3)
     a, b = (fc.simulate(fc.MOON(1.0), f, rounds=2, lr=0.1, batch_size=8) for f in (fed, blocks))
     h.close(a.params, b.params, 1e-12)
-
-
-def test_one_path_gives_one_result_to_the_bit():
-    fed = fc.federation(h.images(90), clients=7, partition=fc.Dirichlet(0.5), model="digit_cnn", path="written")
-    a, b = (fc.simulate(fc.FedAvg(), f, rounds=3, lr=0.1, batch_size=8) for f in (fed, fed.forced("written")))
-    assert torch.equal(a.params, b.params)
 
 
 # --- bfloat16 -----------------------------------------------------------------------------------------------------
@@ -276,17 +235,6 @@ def test_learning_in_bfloat16_ends_where_float32_does():
     assert fed.fingerprint() != low.fingerprint()
 
 
-def test_other_types_to_compute_in_are_refused():
-    with pytest.raises(ValueError, match=r"compute=torch\.float16; use torch\.bfloat16, or None"):
-        fc.federation(h.images(60), clients=5, model="mlp", compute=torch.float16)
-    with pytest.raises(ValueError, match="block=0"):
-        fc.federation(h.images(60), clients=5, model="mlp", block=0)
-    with pytest.raises(ValueError, match="path='written' has no rule for this Sequential"):
-        fc.federation(
-            h.images(60), clients=5, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Softplus()), path="written"
-        )
-
-
 # --- what it costs ------------------------------------------------------------------------------------------------
 
 
@@ -304,16 +252,3 @@ def test_sorted_rows_waste_less_than_lock_step():
     # steps 4, 3, 1, 1 of 10 places each: 73 real samples in 9 * 10 places, or in 4 * 4 * 10
     assert plan.useful() == {"prefix": 73 / 90, "padded": 73 / 160}
     assert fed.plan(0, 0, np.arange(4), batch_size=None).useful() == {"prefix": 1.0, "padded": 1.0}
-
-
-@pytest.mark.parametrize("method", [fc.FedAvg(), fc.SCAFFOLD()], ids=repr)
-def test_memory_does_not_grow_over_200_rounds(method):
-    fed = fc.federation(h.images(200, (1, 28, 28)), clients=20, model="femnist_cnn", path="written")
-    peak = []
-
-    def watch(r, y):
-        peak.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-        return {}
-
-    fc.simulate(method, fed, rounds=200, cohort=4, batch_size=5, local_steps=1, eval_every=20, probes=[watch])
-    assert peak[-1] - peak[1] < 8_000  # kB: 20 of these rounds' Y and G alone would be 16 MB

@@ -26,7 +26,6 @@ from tools.pretend_gpu import on_gpu, pretended_gpu
 ROOT = Path(__file__).resolve().parents[2]
 RUN = {"rounds": 2, "lr": 0.1, "batch_size": 4}
 SIZES = (7, 4, 3, 2)  # of one or two local steps; of three in a round, two come again in the next
-SUBMODELS = [m for m in METHODS if isinstance(m, fc.algorithms.Submodel)]
 READS = (fc.FedALA,)  # the methods that `on_host` names
 LATER = (fc.FedALA, fc.STEM)  # what they ask of the engine after a client's first round is not what they ask in it
 # One method for everything that rules ask of the engine: its own local steps, gradients elsewhere, of all data, along a
@@ -76,57 +75,47 @@ def on_device(history, method, home="cuda") -> None:
         assert value.device.type == (home if name in method.client_state else "cuda"), name
 
 
-@pytest.mark.parametrize("method", METHODS, ids=repr)
-def test_no_round_mixes_devices_or_waits_for_one(method):
-    on_device(pretend(method, small(normed, path="batched"), host_reads=isinstance(method, READS)), method)
-
-
-@pytest.mark.parametrize("method", KINDS, ids=repr)
-@pytest.mark.parametrize("path", ["sequential", "written"])
-def test_neither_does_one_on_another_path(method, path):
-    """The verbs of a method do not know the path: of those that ask the same of the engine, one is enough here."""
-    if path == "written" and isinstance(method, fc.MOON):
-        pytest.skip("the written path has no representations")
-    fed = small("mlp" if path == "written" else normed, path=path)
-    rounds = 2 if isinstance(method, LATER) else 1
-    on_device(pretend(method, fed, rounds=rounds, host_reads=isinstance(method, READS)), method)
-
-
-@pytest.mark.parametrize("method", METHODS, ids=repr)
-@pytest.mark.parametrize("where", ["states in host memory", "cohort in chunks from host memory"])
-def test_neither_does_one_whose_rows_are_in_host_memory(method, where):
-    if where == "states in host memory" and not method.client_state:
-        pytest.skip("has no client states")
-    chunk, free = (100, 0.0) if where == "states in host memory" else (2, 1e12)
-    warns = pytest.warns(UserWarning, match="host memory") if free == 0 else nullcontext()
-    with warns:
-        history = pretend(method, small(), free, chunk, host_reads=isinstance(method, READS))
-    on_device(history, method, "cpu")
-
-
-@pytest.mark.parametrize("method", METHODS, ids=repr)
-def test_neither_does_one_on_the_written_path_with_batch_norm(method):
-    if isinstance(method, fc.MOON):
-        pytest.skip("the written path has no representations")
-    fed, rounds = small(written_out, path="written"), 2 if isinstance(method, LATER) else 1
-    on_device(pretend(method, fed, rounds=rounds, host_reads=isinstance(method, READS)), method)
-
-
-@pytest.mark.parametrize("path", ["batched", "sequential", "written"])
-@pytest.mark.parametrize("method", KINDS, ids=repr)
-@pytest.mark.filterwarnings("error:.*[Aa]utocast")
-def test_neither_does_one_in_bfloat16(method, path):
-    if path == "written" and isinstance(method, fc.MOON):
-        pytest.skip("the written path has no representations")
-    model, rounds = written_out if path == "written" else normed, 2 if isinstance(method, LATER) else 1
-    fed = small(model, path=path, compute=torch.bfloat16)
-    on_device(pretend(method, fed, rounds=rounds, host_reads=isinstance(method, READS)), method)
-
-
 def written_out(shape, classes) -> nn.Module:
     """As `normed`, of layers that the written path knows."""
     body = (nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 6), nn.ReLU())
     return nn.Sequential(*body, nn.Linear(6, classes))
+
+
+FEW, MORE = [fc.FedAvg(), fc.Mime(0.6), fc.SCAFFOLD("I")], {"clip": 1.0, "momentum": 0.5, "weight_decay": 0.01}
+ONE, BF16 = {"rounds": 1}, {"compute": torch.bfloat16}
+# methods, options of the federation, and of the run
+ROUNDS = {
+    "batched": (METHODS, {"model": normed, "path": "batched"}, {}),
+    "written": (METHODS, {"model": written_out, "path": "written"}, ONE),
+    "states in host memory": ([m for m in METHODS if m.client_state], {}, {"chunk": 100, "free": 0.0}),
+    "in chunks from host memory": (METHODS, {}, {"chunk": 2}),
+    "sequential": (KINDS, {"model": normed, "path": "sequential"}, ONE),
+    "linear": (KINDS, {"model": "mlp", "path": "written"}, ONE),
+    **{f"{path} in bfloat16": (KINDS, {"model": model, "path": path} | BF16, {})
+       for path, model in (("batched", normed), ("sequential", normed), ("written", written_out))},
+    "full batches": (FEW, {}, {"batch_size": None}),
+    "decay, clip and momentum": (FEW, {}, MORE),
+    **{f"a loss of the user's, {path}, {loss}": ([fc.SCAFFOLD()], {"path": path, "loss": loss}, {})
+       for path in ("batched", "sequential") for loss in (nn.CrossEntropyLoss(label_smoothing=0.1), waits_for_nothing)},
+}  # fmt: skip
+CASES = [
+    pytest.param(method, made, options, id=f"{kind}-{method!r}")
+    for kind, (methods, made, options) in ROUNDS.items()
+    for method in methods
+    if made.get("path") != "written" or not isinstance(method, fc.MOON)  # which has no representations
+]
+
+
+@pytest.mark.parametrize(("method", "made", "options"), CASES)
+@pytest.mark.filterwarnings("error:.*[Aa]utocast")
+def test_no_round_mixes_devices_or_waits_for_one(method, made, options):
+    """The verbs of a method do not know the path: of those that ask the same of the engine, one is often enough."""
+    if isinstance(method, LATER):
+        options = options | {"rounds": 2}
+    warns = pytest.warns(UserWarning, match="host memory") if "free" in options else nullcontext()
+    with warns:
+        history = pretend(method, small(**made), host_reads=isinstance(method, READS), **options)
+    on_device(history, method, "cpu" if "chunk" in options else "cuda")
 
 
 def test_the_script_for_a_gpus_first_minutes_runs_on_a_pretended_one():
@@ -134,20 +123,6 @@ def test_the_script_for_a_gpus_first_minutes_runs_on_a_pretended_one():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not (ROOT / "out.json").exists()
-
-
-@pytest.mark.parametrize(
-    "options", [{"batch_size": None}, {"clip": 1.0, "momentum": 0.5, "weight_decay": 0.01}], ids=str
-)
-@pytest.mark.parametrize("method", [fc.FedAvg(), fc.Mime(0.6), fc.SCAFFOLD("I")], ids=repr)
-def test_neither_do_full_batches_decay_clip_and_momentum(method, options):
-    on_device(pretend(method, small(), **options), method)
-
-
-@pytest.mark.parametrize("path", ["batched", "sequential"])
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(label_smoothing=0.1), waits_for_nothing], ids=["mean", "samples"])
-def test_neither_does_a_loss_of_the_users(loss, path):
-    on_device(pretend(fc.SCAFFOLD(), small(path=path, loss=loss)), fc.SCAFFOLD())
 
 
 # --- the pretence would see it --------------------------------------------------------------------------------------

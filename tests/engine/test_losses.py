@@ -101,19 +101,6 @@ def test_hessian_vector_products_are_derivatives_of_these_gradients(kind):
         h.close(one.gradient(Y, plan, 0, along=along), (ahead - behind) / (2 * step), 1e-6)
 
 
-@pytest.mark.parametrize("kind", ["regression", "regression, mean", "labels"])
-def test_a_run_is_local_sgd_on_this_loss(kind):
-    one = fed(kind)
-    params = fc.simulate(fc.FedAvg(), one, **RUN | {"rounds": 1}).params
-    plan, ends = one.plan(0, 0, np.arange(3), steps=3, batch_size=5), []
-    for row in range(3):
-        y = one.x0.clone()
-        for k in range(3):
-            y -= 0.05 * gradient(one, kind, y, plan.samples[k, row, : plan.counts[k, row]])[0]
-        ends.append(y)
-    h.close(params, torch.stack(ends).mean(0), 1e-10)
-
-
 def test_every_head_has_the_loss_and_the_prediction_is_their_mean():
     one = fed(model=lambda shape, outputs: fc.submodels.with_heads(fc.models.mlp(shape, outputs, (8, 5)), outputs))
     plan = one.plan(0, 0, np.arange(3), batch_size=None)
@@ -220,20 +207,6 @@ def test_a_metric_that_is_undefined_is_recorded_and_ends_no_run():
     assert math.isnan(history.final("ratio"))
 
 
-def test_images_normalised_by_client_are_evaluated_without_accuracy():
-    x, y = h.images(30, (1, 4, 4), 3)
-    one = fc.federation((x, y / 3), clients=3, model="mlp", normalise="client", loss=lambda z, y: (z[:, 0] - y) ** 2)
-    history = fc.simulate(fc.FedAvg(), one, personal=True, **RUN)
-    assert {name.partition("_")[0] for name in history.frame().metric} == {"loss"}
-
-
-def test_the_objective_is_the_mean_over_clients_of_their_mean_losses():
-    one = fed("labels")
-    z = [one.module(one.x0)(one.x[torch.as_tensor(index)]) for index in one.index]
-    each = [F.binary_cross_entropy_with_logits(p, one.y[torch.as_tensor(i)]) for p, i in zip(z, one.index, strict=True)]
-    h.close(one.objective(one.x0), sum(each) / 3, 1e-12)
-
-
 # --- identity -----------------------------------------------------------------------------------------------------
 
 
@@ -271,16 +244,6 @@ def test_a_changed_federation_keeps_loss_and_metrics():
         assert found.keys() == {"loss", "n"}
         z = other.module(other.x0)(other.test[0])
         h.close(found["loss"], F.mse_loss(z, other.test[1].to(z.dtype)), 1e-6)
-
-
-def test_a_run_with_a_loss_resumes_to_the_bit(tmp_path):
-    one = fed("labels, module", metrics={"n": lambda z, y: len(y)})
-    fc.simulate(fc.FedAvg(), one, checkpoint_dir=tmp_path, **RUN)
-    again = fed("labels, module", metrics={"n": lambda z, y: len(y)})
-    resumed = fc.simulate(fc.FedAvg(), again, checkpoint_dir=tmp_path, **RUN | {"rounds": 4})
-    whole = fc.simulate(fc.FedAvg(), one, **RUN | {"rounds": 4})
-    assert torch.equal(resumed.params, whole.params)
-    assert resumed.rows == whole.rows
 
 
 # --- what cannot be ------------------------------------------------------------------------------------------------
@@ -325,14 +288,8 @@ def test_what_needs_class_labels_says_so():
             fed(partition=partition, clients=3)
 
 
-@pytest.mark.parametrize(("metric", "exception", "words"), [
-    (lambda z, y: None, TypeError, "'m' NoneType no number"),
-    (lambda z, y: "good", TypeError, "'m' str no number"),
-    (lambda z, y: z, ValueError, "'m' (15, 1) 15 samples [T]"),
-    (lambda z, y: {"a": 1.0}, TypeError, "'m' dict no number"),
-])  # fmt: skip
-def test_a_metric_that_is_no_number_is_named_before_the_first_round(metric, exception, words):
-    with pytest.raises(exception) as e:
-        fc.simulate(fc.FedAvg(), fed(metrics={"m": metric}), **RUN)
-    missing = [word for word in words.split() if word not in str(e.value)]
-    assert not missing, f"{missing} not in: {e.value}"
+def test_a_metric_that_is_no_number_is_named_before_the_first_round():
+    with pytest.raises(TypeError, match=r"'m'.* str.* no number"):
+        fc.simulate(fc.FedAvg(), fed(metrics={"m": lambda z, y: "good"}), **RUN)
+    with pytest.raises(ValueError, match=r"'m'.*\(15, 1\).*15 samples.*\[T\]"):
+        fc.simulate(fc.FedAvg(), fed(metrics={"m": lambda z, y: z}), **RUN)

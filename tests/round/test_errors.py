@@ -188,6 +188,7 @@ FEDERATION = [
     (lambda: fed(model=nan_weights()), ValueError, "initial parameters NaN finite"),
     (lambda: fed(model=typed(torch.complex64)), ValueError, "parameter 'w' is torch.complex64 real floating-point"),
     (lambda: fed(model=typed(torch.int32)), ValueError, "parameter 'w' is torch.int32 real floating-point"),
+    (lambda: fed(compute=torch.float16), ValueError, "compute=torch.float16; use torch.bfloat16, or None"),
     (lambda: fed(model=Centred(), path="batched"), ValueError, "'batched' Centred 'auto' 'sequential'"),
     (lambda: Engine(flat(nn.RReLU(), nn.Linear(16, 3)), "batched"), ValueError, "'batched' RReLU 'auto' 'sequential'"),
     (lambda: fed(model=flat(nn.RReLU(), nn.Linear(16, 3))).forced("batched"), ValueError, "path='batched' RReLU"),

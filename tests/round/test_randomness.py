@@ -195,7 +195,7 @@ def test_the_order_in_which_clients_are_computed_does_not_change_the_result(meth
     h.close(fc.simulate(method, FED, **options).params, plain.params, 1e-13)
 
 
-@pytest.mark.parametrize("path", ["batched", "sequential"])
+@pytest.mark.parametrize("path", ["written", "batched", "sequential"])
 def test_one_path_gives_one_result_to_the_bit_and_the_other_the_same_to_rounding(path):
     options = {"rounds": 4, "cohort": 3, "lr": 0.1, "batch_size": 4}
     a, b = (fc.simulate(fc.SCAFFOLD(), FED.forced(path), **options) for _ in range(2))
