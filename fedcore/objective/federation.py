@@ -37,6 +37,16 @@ SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a fu
 CLIENT_CHUNK = 256  # samples of one client per pass, where its result must not depend on who else is in the cohort
 
 
+def taking(data: Clients, engine: Engine) -> Engine:
+    """The engine, if its path is one for these data."""
+    axes = {"batched": engine.axes, "written": engine.written.axes if engine.written else ()}
+    if data.x.dim() - 1 not in axes.get(engine.path, [data.x.dim() - 1]):
+        raise ValueError(
+            f"path={engine.path!r} has no rule for samples {tuple(data.x.shape[1:])}; use path='auto' or 'sequential'"
+        )
+    return engine
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation(Objective):
     """n clients, each with a share of the data, whose objectives are the mean losses of one network on it.
@@ -185,8 +195,6 @@ class Federation(Objective):
 
         Raises ValueError where the path has no rule for the model or the samples.
         """
-        from .making import taking
-
         return replace(self, engine=taking(self.data, self.engine.forced(path)))
 
     @checks.arguments
@@ -323,15 +331,21 @@ class Federation(Objective):
         self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """`gradient`, and the clients' losses `[a]` on the same batches."""
-        if plan.indices is None:
-            return self._full(Y, plan, k, loss, along)
-        return self.engine.gradient(Y, self.batch(plan, k, slice(len(Y))), loss, along)
+        if plan.indices is not None:
+            return self.engine.gradient(Y, self.batch(plan, k, slice(len(Y))), loss, along)
+        G, losses = torch.zeros_like(Y), Y.new_zeros(len(Y))
+        for rows, columns, batch in self._full_batches(plan, k, len(Y)):
+            direction = None if along is None else along[rows]
+            g, each = self.engine.gradient(Y[rows], batch, loss.cut(rows, columns), direction)
+            G[rows] += g
+            losses[rows] += each
+        return G, losses
 
     def full_gradient(
         self, Y: Tensor, plan: Plan, k: int = -1, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> Tensor:
         """Gradients `[a, d]` of the clients' whole local objectives at the rows of Y, as local step k sees them."""
-        return self._full(Y, plan, k, loss, along)[0]
+        return self.gradient(Y, replace(plan, indices=None), k, loss, along)
 
     def descend(self, Y: Tensor, plan: Plan, lr: float, decay: float = 0.0, clip: float | None = None) -> None:
         """All local steps of a plan with mini-batches in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding.
@@ -374,16 +388,6 @@ class Federation(Objective):
         Batch norm does, and so may a module of the user's, which then raises an error or gives NaN.
         """
         return self.engine.trial.takes_one
-
-    def _full(self, Y: Tensor, plan: Plan, k: int, loss: Loss, along: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Gradients and losses of the whole local objectives, sums over parts of the clients' samples."""
-        G, losses = torch.zeros_like(Y), Y.new_zeros(len(Y))
-        for rows, columns, batch in self._full_batches(plan, k, len(Y)):
-            direction = None if along is None else along[rows]
-            g, each = self.engine.gradient(Y[rows], batch, loss.cut(rows, columns), direction)
-            G[rows] += g
-            losses[rows] += each
-        return G, losses
 
     def _full_batches(self, plan: Plan, k: int, a: int) -> Iterator[tuple[slice | Tensor, slice, Batch]]:
         """All samples of the plan's first a clients in parts: which clients, which of their samples, and these.
@@ -513,12 +517,14 @@ class Federation(Objective):
         "pooled".  Raises ValueError for an x of another length and for an unknown reading.
         """
         x = self._flat("x", x)
-        if reading is None:
-            reading = "pooled" if self.source.test_owner is None else "target"
-        checks.choice("reading", reading, READINGS[1:])
+        reading = self._reading if reading is None else checks.choice("reading", reading, READINGS[1:])
         seen = [] if self.metrics else None
         found = self.engine.evaluate(x, self.data.test_chunks(reading), self.data.train_chunks, seen)
         return found | self._measured(seen)
+
+    @property
+    def _reading(self) -> str:
+        return "pooled" if self.source.test_owner is None else "target"
 
     def _measured(self, seen: list[tuple[Tensor, Tensor]] | None) -> dict[str, Tensor]:
         """The user's metrics of all logits and targets at once, which those that are no means need."""
@@ -533,8 +539,7 @@ class Federation(Objective):
         x = self._flat("x", x)
         if not self.classifies:
             raise ValueError("targets that are no classes have no correct answers; use fed.evaluate, or metrics=")
-        reading = "pooled" if self.source.test_owner is None else "target"
-        return self.engine.scores(x, self.data.test_chunks(reading), self.data.train_chunks)[1].bool()
+        return self.engine.scores(x, self.data.test_chunks(self._reading), self.data.train_chunks)[1].bool()
 
     def evaluate_clients(self, X: Tensor, clients: np.ndarray | None = None) -> dict[str, Tensor]:
         """Metrics `[a]` of the models `X [a, d]` of these clients (default: all), each on the whole test set.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import models, rng
@@ -29,7 +29,7 @@ from ..engine.undisturbed import as_usual
 from ..storage.identity import is_own
 from ..support import checks
 from ..support.devices import available, first_line, warn_of_bfloat16
-from .federation import Federation
+from .federation import Federation, taking
 from .targets import Metric, checked_loss, checked_metrics, telling, warn_of_outputs
 
 FIRST = 20  # training samples that a loss of the user's is tried on
@@ -161,17 +161,9 @@ def federation(
     augment = augmentation(augment)
     if augment is not None:
         _augmentable(augment, source)
-    try:
-        inspect.signature(partition.split).bind(*range(4))
-        if isinstance(partition, Dealt):
-            inspect.signature(partition.function).bind(*range(3))
-    except TypeError as e:
-        raise TypeError(
-            f"partition={checks.brief(partition)} does not take what it is called with ({e}); use a function (labels, "
-            "clients, rng), or a method split(labels, clients, rng, owner)"
-        ) from None
-    except ValueError:  # some callables tell no signature
-        pass
+    if isinstance(partition, Dealt):
+        checks.takes("partition", partition.function, "labels, clients, rng", "a list of index arrays, one per client")
+    checks.takes("partition", partition.split, "labels, clients, rng, owner", "a list of index arrays, one per client")
 
     def dealt() -> Any:
         labels, owner = (None if part is None else part.copy() for part in (source.train_y, source.train_owner))
@@ -276,25 +268,15 @@ def on_network(
             "those of a module that holds these; do without what computes parts of it anew in the backward pass, as "
             "torch.utils.checkpoint does, and without parameters that are no part of the module"
         )
-    engine = Engine(module, path, compute=compute, block=block, mapped=mapped, trial=trial).to(data.device, data.dtype)
+    criterion = F.cross_entropy
     if loss is not None:
         with torch.no_grad():
             some = telling(data.y, FIRST)
             logits = alike.eval()(data.inputs(data.x[some]))
         accuracy = data.source.has_classes and logits.ndim == 2 and logits.shape[1] >= classes
         criterion = checked_loss(loss, logits, data.y[some], accuracy)
-        engine = Engine(engine.module, path, criterion, compute, block, mapped, trial)
+    engine = Engine(module, path, criterion, compute, block, mapped, trial).to(data.device, data.dtype)
     return Federation(data, taking(data, engine), x0, partition, seed, checked_metrics(metrics))
-
-
-def taking(data: Clients, engine: Engine) -> Engine:
-    """The engine, if its path is one for these data."""
-    axes = {"batched": engine.axes, "written": engine.written.axes if engine.written else ()}
-    if data.x.dim() - 1 not in axes.get(engine.path, [data.x.dim() - 1]):
-        raise ValueError(
-            f"path={engine.path!r} has no rule for samples {tuple(data.x.shape[1:])}; use path='auto' or 'sequential'"
-        )
-    return engine
 
 
 def _augmentable(augment: RandAugment | CropFlip | Own, source: Source) -> None:

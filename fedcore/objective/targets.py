@@ -82,12 +82,10 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
             what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
             more = ", such as .flatten(1).mean(1) of these" if getattr(value, "ndim", 0) > 1 else ""
             raise ValueError(f"loss={name(function)} gives a value of {what} for {len(z)} samples; {LOSS}{more}")
-        if value.is_complex():
-            raise ValueError(f"loss={name(function)} is complex; return real numbers, such as its abs()")
-        if not value.requires_grad:
+        if value.is_complex() or not value.requires_grad:
+            which = "is complex" if value.is_complex() else "has no gradient by the logits"
             raise ValueError(
-                f"loss={name(function)} has no gradient by the logits; compute it from them in torch, without item(), "
-                "detach() or NumPy"
+                f"loss={name(function)} {which}; compute real numbers in torch, without item(), detach() or NumPy"
             )
         if not torch.isfinite(value).all():
             raise ValueError(
