@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import rng
-from .data.arrays import as_array
+from .data.arrays import as_array, real_numbers
 from .storage.identity import digest, is_own, short
 from .support import checks, memory
 from .support.devices import available
@@ -397,13 +397,7 @@ def check(W: Any, *, connected: bool = True) -> np.ndarray:
 
 
 def _array(W: Any) -> np.ndarray:
-    try:
-        W = as_array(W)
-        if W.dtype.kind not in "fiub":
-            raise TypeError(f"it holds {W.dtype}")
-        W = np.array(W, np.float64)
-    except (TypeError, ValueError, OverflowError) as e:
-        raise ValueError(f"the mixing matrix is no array of numbers ({e}); use [n, n]") from e
+    W = np.array(real_numbers("the mixing matrix", W, "[n, n]"), np.float64)
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not len(W):
         raise ValueError(f"the mixing matrix has shape {W.shape}; use [n, n], one row and one column a client")
     return W

@@ -270,6 +270,17 @@ def as_array(part: Any, label: bool = False) -> np.ndarray:
     return np.asarray(array.tolist()) if array.ndim else array
 
 
+def real_numbers(name: str, value: Any, hint: str) -> np.ndarray:
+    """`as_array` of real numbers; ValueError for anything else.  hint: what to use."""
+    try:
+        array = as_array(value)
+        if array.dtype.kind in "fiub":
+            return array
+        raise TypeError(f"it holds {array.dtype}")
+    except (TypeError, ValueError, RuntimeError, OverflowError) as e:
+        raise ValueError(f"{name} is no array of numbers ({e}); use {hint}") from e
+
+
 def _is_array(part: Any) -> bool:
     """Whether it has values of its own, and is no number; or a list that begins with one."""
     for _ in range(DEEPEST):

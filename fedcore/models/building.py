@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import rng
+from ..data.arrays import real_numbers
 from ..support import checks
 from .layout import Layout, copied
-from .networks import MODELS, _real
+from .networks import MODELS
 
 
 class RoundedOnce(TorchFunctionMode):
@@ -130,9 +131,10 @@ def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module,
     if isinstance(start, nn.Module):
         start = start.state_dict()
     known, layout = module.state_dict(), Layout.of(module)
+    hint = "values of the same architecture"
     if isinstance(start, Tensor | np.ndarray):
         checks.shape("start", start, (layout.d,), f"a flat vector of this model's {layout.d:,} parameters")
-        start = layout.views(_real("start", start))
+        start = layout.views(torch.tensor(real_numbers("start", start, hint)))
     if not isinstance(start, Mapping):
         raise TypeError(
             f"start={type(start).__name__}; use a flat vector [d] such as history.params, a state_dict, or a "
@@ -148,8 +150,8 @@ def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module,
             f"named {', '.join(layout.names[:5])}{', ...' if len(layout.names) > 5 else ''}"
         )
     for name, value in start.items():
-        value, place = _real(f"start[{name!r}]", value), known[name]
-        checks.shape(f"start[{name!r}]", value, tuple(place.shape), "values of the same architecture")
+        value, place = torch.tensor(real_numbers(f"start[{name!r}]", value, hint)), known[name]
+        checks.shape(f"start[{name!r}]", value, tuple(place.shape), hint)
         if not torch.isfinite(value).all():
             raise ValueError(f"start holds NaN or infinity in {name!r}; give finite numbers")
         with torch.no_grad():

@@ -14,10 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from ..data.arrays import as_array
 from ..support import checks
 from .parts import PreAct, Projected, Residual, Scaler
 
@@ -289,13 +287,6 @@ MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
         resnet18_gn_3x3, thesis_mlp, thesis_cnn, thesis_cnn_small, preact_resnet18, preact_resnet34,
     )
 }  # fmt: skip
-
-
-def _real(name: str, value: Any) -> Tensor:
-    array = as_array(value)
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} holds {array.dtype}; give real numbers")
-    return torch.tensor(array)
 
 
 def _many(name: str, values: Sequence[int], wanted: int) -> None:

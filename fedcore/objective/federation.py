@@ -552,11 +552,11 @@ class Federation(Objective):
         Raises ValueError for an X of another shape and for clients that do not exist.
         """
         clients = np.arange(self.n) if clients is None else as_array(clients)
-        if clients.ndim != 1 or clients.dtype.kind not in "iu" or not len(clients):
-            raise TypeError(f"clients={checks.brief(clients)}; use a list of clients' numbers, or None for all")
-        wrong = clients[(clients < 0) | (clients >= self.n)]
-        if len(wrong):
-            raise ValueError(f"clients={wrong[:10].tolist()} do not exist; use clients from 0 to {self.n - 1}")
+        known = clients.ndim == 1 and clients.dtype.kind in "iu" and len(clients) > 0
+        if not known or (clients < 0).any() or (clients >= self.n).any():
+            raise ValueError(
+                f"clients={checks.brief(clients.tolist())} do not exist; use clients from 0 to {self.n - 1}"
+            )
         hint = f"one row of the model's {self.d:,} parameters for each client"
         X = self._vector("X", X, (len(clients), self.d), hint)
         lone = [i for i in clients.tolist() if self.sizes[i] == 1]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data import batches
-from ..data.arrays import as_array
+from ..data.arrays import real_numbers
 from ..data.batches import Plan
 from ..engine import PLAIN, Loss
 from ..engine.descent import descend
@@ -185,43 +185,25 @@ def _times(A: Tensor, v: Tensor) -> Tensor:
     return torch.bmm(A, v.unsqueeze(2)).squeeze(2)
 
 
-def _numbers(name: str, given: Any, device: torch.device | None, hint: str) -> Tensor:
-    """A copy of what was given, on the device of a tensor where none is asked for; ValueError for no real numbers."""
-    try:
-        array = as_array(given)
-        if array.dtype.kind not in "fiub":
-            raise TypeError(f"it holds {array.dtype}")
-        device = given.device if device is None and isinstance(given, Tensor) else device
-        return torch.tensor(
-            array if isinstance(given, Tensor) or hasattr(given, "dtype") else array.astype(np.float64), device=device
-        )
-    except (TypeError, ValueError, RuntimeError, OverflowError) as e:
-        raise ValueError(f"{name} is no array of numbers ({e}); use {hint}") from e
-
-
 @checks.arguments
 def quadratic(A: Any, b: Any, x0: Any = None, *, device: checks.Device | None = None) -> Quadratic:
     """The quadratic federation: `A [n, p, p]`, `b [n, p]`, `x0 [p]` (default zeros); float64 unless given in float32.
 
-    Raises ValueError for shapes that do not fit, NaN, and A_i that are not symmetric.
+    Without a device it is on that of a tensor b, else on the CPU.  Raises ValueError for shapes that do not fit, NaN,
+    and A_i that are not symmetric.
     """
-    device = None if device is None else available(device)
-    A, b = (
-        _numbers(name, part, device, "A [n, p, p] and b [n, p] with n, p >= 1")
-        for name, part in {"A": A, "b": b}.items()
-    )
-    dtype = torch.float32 if A.dtype == b.dtype == torch.float32 else torch.float64
-    A, b = A.to(dtype), b.to(dtype)
-    if b.ndim != 2 or A.shape != (*b.shape, b.shape[1]) or not len(b):
-        raise ValueError(
-            f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; use A [n, p, p] and b [n, p] with n, p >= 1"
-        )
-    x0 = 0 * b[0] if x0 is None else _numbers("x0", x0, b.device, f"[{b.shape[1]}], the p of b [n, p]").to(dtype)
-    if x0.shape != b[0].shape:
-        raise ValueError(f"x0 has shape {tuple(x0.shape)}; use [{b.shape[1]}], the p of b [n, p]")
-    for name, part in (("A", A), ("b", b), ("x0", x0)):
-        if not torch.isfinite(part).all():
+    hint = "A [n, p, p], b [n, p] and x0 [p] with n, p >= 1"
+    given = {"A": A, "b": b} | ({} if x0 is None else {"x0": x0})
+    arrays = {name: real_numbers(name, part, hint) for name, part in given.items()}
+    device = available((b.device if isinstance(b, Tensor) else "cpu") if device is None else device)
+    dtype = np.float32 if arrays["A"].dtype == arrays["b"].dtype == np.float32 else np.float64
+    A, b, *start = (torch.tensor(array.astype(dtype), device=device) for array in arrays.values())
+    if b.ndim != 2 or not len(b) or A.shape != (*b.shape, b.shape[1]) or any(x.shape != b.shape[1:] for x in start):
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"the shapes are {shapes}; use {hint}")
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
             raise ValueError(f"{name} holds NaN or infinity; give finite numbers")
     if not torch.allclose(A, A.transpose(1, 2)):
         raise ValueError("A_i must be symmetric; use (A + A') / 2")
-    return Quadratic(A, b, x0)
+    return Quadratic(A, b, *start or [torch.zeros_like(b[0])])

@@ -329,7 +329,7 @@ def test_models_of_clients_are_one_row_for_each_client_there_is():
     for wrong in (X[:, 1:], X[1:], fed.x0):
         with pytest.raises(ValueError, match=r"X has shape .*\(5, \d+\); use one row"):
             fed.evaluate_clients(wrong)
-    with pytest.raises(ValueError, match=r"clients=\[5\] do not exist; use clients from 0 to 4"):
+    with pytest.raises(ValueError, match=r"clients=\[1, 5\] do not exist; use clients from 0 to 4"):
         fed.evaluate_clients(X[:2], np.array([1, 5]))
 
 

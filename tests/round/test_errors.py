@@ -227,7 +227,7 @@ DATA = [
     (lambda: fc.quadratic(A * math.nan, B), ValueError, "A holds NaN finite"),
     (lambda: fc.quadratic(A, B / 0.0), ValueError, "b holds NaN or infinity finite"),
     (lambda: fc.quadratic(np.triu(A), B), ValueError, "symmetric (A + A') / 2"),
-    (lambda: fc.quadratic(A, B, x0=[1.0]), ValueError, "x0 (1,) [3]"),
+    (lambda: fc.quadratic(A, B, x0=[1.0]), ValueError, "x0 (1,) [p]"),
     (lambda: fc.quadratic([[[1.0]], [[1.0, 2.0]]], [[1.0], [2.0]]), ValueError, "no array of numbers [n, p, p]"),
 ]
 INPUTS = [
