@@ -5,7 +5,7 @@ Names are those of the package, or "file.py:Name" (`files`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,6 @@ from fedcore.data import domains, partitions
 from fedcore.support import checks
 
 from . import user_files
-from .specification import called
 
 
 def method_class(name: str) -> type[algorithms.Method]:
@@ -36,6 +35,14 @@ def method_class(name: str) -> type[algorithms.Method]:
     return known[name]
 
 
+def _made(name: str, make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """`make(**arguments)`; ValueError for arguments that it does not take."""
+    try:
+        return make(**arguments)
+    except TypeError as e:
+        raise ValueError(f"{name}: {e}") from e
+
+
 def build_method(entry: Any, fed: Federation, run: Mapping[str, Any]) -> algorithms.Method:
     """`["FedUp", {"alpha": 0.1}]` -> `fc.FedUp(alpha=0.1)`; `alpha_K` is alpha times the mean number of local steps."""
     name, arguments = entry[0], dict(entry[1])
@@ -44,7 +51,7 @@ def build_method(entry: Any, fed: Federation, run: Mapping[str, Any]) -> algorit
         per_epoch = 1 if batch is None else float(np.ceil(fed.sizes / batch).mean())
         steps = np.mean(run.get("local_steps") or np.multiply(run.get("local_epochs", 1), per_epoch))
         arguments["alpha"] = arguments.pop("alpha_K") / float(steps)
-    return called(name, method_class(name), {key: _argument(key, value) for key, value in arguments.items()})
+    return _made(name, method_class(name), {key: _argument(key, value) for key, value in arguments.items()})
 
 
 def _argument(key: str, value: Any) -> Any:
@@ -54,7 +61,7 @@ def _argument(key: str, value: Any) -> Any:
         known = {kind.__name__: kind for kind in topology.Topology.__subclasses__()}
         if name not in known:
             raise ValueError(f"topology {name!r} is not known; {checks.nearest(name, known)}")
-        return called(name, known[name], arguments)
+        return _made(name, known[name], arguments)
     return {float(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
@@ -115,7 +122,7 @@ def build_partition(entry: Any) -> Any:
     del known["Partition"]  # what they are
     if name not in known:
         raise ValueError(f'partition {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
-    return called(name, known[name], arguments)
+    return _made(name, known[name], arguments)
 
 
 def build_source(entry: Any) -> Any:
@@ -131,7 +138,7 @@ def build_source(entry: Any) -> Any:
         return entry
     if not hasattr(domains, name):
         raise ValueError(f'source {name!r} is not known; use a function of fedcore.data.domains, or "file.py:Name"')
-    return called(name, getattr(domains, name), arguments)
+    return _made(name, getattr(domains, name), arguments)
 
 
 def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) -> Federation:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from fedcore import federation, simulate
 from fedcore.support import checks
+from fedcore.support.checks import Kind
 
 TRAINED = ("method", "federation", "run")
 NEEDED = {  # keys by study, beside those that every study may have; those of a study of the user's are its own
@@ -17,7 +18,6 @@ NEEDED = {  # keys by study, beside those that every study may have; those of a 
     "size": ("by", "capacities", "classes", "model", "shape", "what"), "cost": ("cost", "method"),
 }  # fmt: skip
 OF_ALL = ("study", "tune", "better", "metric", "on")
-TUNE = ("grid", "axes", "seeds", "rounds", "finalists", "growth", "limits")
 BETTER = ("higher", "lower")
 OURS = {"method", "fed", "seed", "device", "checkpoint_dir", "resume", "progress", "probes", "on_evaluate", "personal"}
 
@@ -39,7 +39,13 @@ def check(spec: Mapping[str, Any]) -> None:
     if "better" in spec:
         checks.choice("better", spec["better"], BETTER)
     if "tune" in spec:
-        _check_search(spec)
+        try:
+            _search(**spec["tune"])
+        except (TypeError, ValueError) as e:
+            raise ValueError(f"tune: {e}") from e
+        metric = spec.get("metric", "accuracy")
+        if "better" not in spec and "accuracy" not in metric and "loss" not in metric:
+            raise ValueError(f"a search by metric={metric!r} needs better='higher' or 'lower'; say which")
 
 
 def form(spec: Mapping[str, Any]) -> None:
@@ -57,32 +63,40 @@ def form(spec: Mapping[str, Any]) -> None:
             _named(what, given[what], '"digits", or ["rotated", {"clients": 5}]' if what == "source" else '"mlp"')
 
 
-def _check_search(spec: Mapping[str, Any]) -> None:
-    tune, metric = spec["tune"], spec.get("metric", "accuracy")
-    _known("tune", tune, TUNE, ())
-    if "grid" in tune:
-        if not isinstance(tune["grid"], Sequence) or not all(isinstance(part, Mapping) for part in tune["grid"]):
-            raise ValueError(
-                f"tune: grid={checks.brief(tune['grid'])}; use a list of settings, {{part: {{name: value}}}}"
-            )
-    else:
-        axes = tune.get("axes")
-        if not isinstance(axes, Mapping) or not all(isinstance(v, Sequence) and len(v) for v in axes.values()):
-            raise ValueError(
-                f"tune: axes={checks.brief(axes)}; use {{'run.lr': [0.1, 0.2]}}, each with one value at least"
-            )
-    seeds = tune.get("seeds", [1000])
-    if not isinstance(seeds, Sequence) or not len(seeds):
-        raise ValueError(f"tune: seeds={seeds!r}; use a list of one seed at least, or leave it out for [1000]")
-    for seed in seeds:
-        checks.integer("tune: seed", seed, 0)
-    for name, low in (("rounds", 1), ("finalists", 1), ("growth", 0)):
-        given = tune.get(name)
-        both = name == "rounds" and isinstance(given, list) and len(given) == 2  # those of the finalists too
-        for value in given if both else [] if given is None else [given]:
-            checks.integer(f"tune: {name}", value, low)
-    if "better" not in spec and "accuracy" not in metric and "loss" not in metric:
-        raise ValueError(f"a search by metric={metric!r} needs better='higher' or 'lower'; say which")
+def _are(value: Any, test: Callable[[Any], bool]) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0 and all(map(test, value))
+
+
+def _counts(low: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value <= checks.MOST
+
+
+Grid = Kind(lambda v: _are(v, lambda part: isinstance(part, Mapping)), "a list of settings, {part: {name: value}}")
+Axes = Kind(
+    lambda v: isinstance(v, Mapping) and all(_are(values, lambda value: True) for values in v.values()),
+    "{'run.lr': [0.1, 0.2]}, each with one value at least",
+)
+Seeds = Kind(lambda v: _are(v, _counts(0)), "a list of one seed at least, or leave it out for [1000]")
+Rounds = Kind(
+    lambda v: _counts(1)(v) or (_are(v, _counts(1)) and len(v) == 2),
+    "rounds>=1, or two such numbers, [first, finalists']",
+)
+
+
+@checks.arguments
+def _search(
+    *,
+    grid: Annotated[Any, Grid] | None = None,
+    axes: Annotated[Any, Axes] | None = None,
+    seeds: Annotated[Any, Seeds] = (1000,),
+    rounds: Annotated[Any, Rounds] | None = None,
+    finalists: checks.Count | None = None,
+    growth: checks.CountFromZero | None = None,
+    limits: checks.Mapped | None = None,
+) -> None:
+    """What a search may have (`tuning`), checked by the annotations."""
+    if grid is None and axes is None:
+        raise ValueError("a search needs axes or grid; give axes={'run.lr': [0.1, 0.2]}")
 
 
 def _known(what: str, given: Any, known: Collection[str], needed: Collection[str]) -> None:
@@ -106,20 +120,3 @@ def _dealt(entry: Any) -> None:
     lists = isinstance(entry, list | tuple) and entry and not any(isinstance(part, str | Mapping) for part in entry)
     if not isinstance(entry, str) and not lists:
         _named("partition", entry, '["IID", {}], or lists of indices')
-
-
-def called(what: str, make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """`make(**arguments)`; ValueError naming the nearest argument where it takes others."""
-    try:
-        parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):  # written in C
-        return make(**arguments)
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        for key in arguments:
-            if key not in parameters:
-                raise ValueError(f"{what} takes no {key!r}; {checks.nearest(key, list(parameters))}")
-    for key, parameter in parameters.items():
-        variable = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if parameter.default is parameter.empty and not variable and key not in arguments:
-            raise ValueError(f"{what} needs {key!r}; give it")
-    return make(**arguments)
