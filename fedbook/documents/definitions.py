@@ -21,6 +21,7 @@ from fedcore.support.checks import brief
 from ..studies import specification, user_files
 
 PRINTED = Path(__file__).with_name("printed")  # every number that the documents print
+CLAIMS = PRINTED.with_name("claims.csv")  # what the documents claim, in our words
 PROFILES = ("quick", "desk", "paper")
 Question = tuple[str, str, str]  # row, the row that it is compared with, column
 
@@ -147,6 +148,33 @@ class Claim:
     margin: float | None = None
     settled: tuple[str, str, str] | None = None
     own: bool = False
+
+
+def claims(
+    document: str, questions: Mapping[str, Mapping[str, Sequence[Question]]], evidence: Mapping[str, str] = {}
+) -> list[Claim]:
+    """The claims of a document, as `claims.csv` has them.
+
+    questions: by claim, those that decide it.  evidence: by claim, the printed evidence that `printed` gives.
+    """
+    with open(CLAIMS, encoding="utf-8", newline="") as f:
+        rows = [row for row in csv.DictReader(f) if row["document"] == document]
+    return [
+        Claim(
+            row["name"],
+            document,
+            row["place"],
+            row["text"],
+            evidence.get(row["name"], row["printed"]),
+            row["table"],
+            questions.get(row["name"], {}),
+            row["expected"] or "better",
+            float(row["margin"]) if row["margin"] else None,
+            (row["verdict"], row["reason"], row["test"]) if row["verdict"] else None,
+            row["own"] == "yes",
+        )
+        for row in rows
+    ]
 
 
 def slug(name: str) -> str:

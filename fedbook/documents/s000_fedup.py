@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .definitions import Cell, Claim, Question, Table, printed
+from .definitions import Cell, Question, Table, claims, printed
 from .protocol import METHODS, MLP, Row, asked, leads, searched_cells, simulation
 
 # the paper profile: arguments that the source does not print, as the authors of each method chose them
@@ -448,123 +448,47 @@ def _cosine_lead(dataset: str) -> str:
     return "" if before is None or after is None else f"{before} becomes {after}"
 
 
-CLAIMS = [
-    Claim(
-        "fedavg-skew", "S000", "§1", "FedAvg is less accurate where clients have different labels",
-        f"{_across('q=0.3')} points from IID to q = 0.3, {_across('q=0.6')} to q = 0.6 (Table 4, CIFAR-10)",
-        "fedavg-skew", {"quick": [(f"{q}, K=10", "IID, K=10", "digits") for q in ("q=0.3", "q=0.1")]}, "worse",
+QUESTIONS = {
+    "fedavg-skew": {"quick": [(f"{q}, K=10", "IID, K=10", "digits") for q in ("q=0.3", "q=0.1")]},
+    "fedavg-one-step": {"quick": [(f"{q}, K=1", "IID, K=1", "digits") for q in ("q=0.3", "q=0.1")]},
+    "fedup-skew": _asked("FedUp", "FedAvg", _SKEWED),
+    "fedup-owners": _asked(
+        "FedUp", "FedAvg", {"quick": ("five domains of digits",), "desk": ("FEMNIST, 105 writers",)}
     ),
-    Claim(
-        "fedavg-one-step", "S000", "§3", "With one local step a round, different labels cost FedAvg nothing",
-        "argued in words", "fedavg-skew",
-        {"quick": [(f"{q}, K=1", "IID, K=1", "digits") for q in ("q=0.3", "q=0.1")]}, "not worse", 1.0,
-    ),
-    Claim(
-        "fedavg-mean", "S000", "§3", "The simple mean of the clients' models is what leads FedAvg to a wrong point",
-        "argued in words",
-        settled=(
-            "does not hold",
-            "with one local step, or with equal curvatures, the same mean leads to the optimum; with more steps it "
-            "ends elsewhere, because a client's share of the way depends on its curvature",
-            "tests/rules/test_theorems_01.py::test_thm_no_bias",
-        ),
-    ),
-    Claim(
-        "fedup-skew", "S000", "Table 4", "FedUp is more accurate than FedAvg where clients have different labels",
-        f"{_lead('FedUp', 'FedAvg', *_TEN)} points (CIFAR-10, q = 0.3 and 0.6)", "fedup-table4",
-        _asked("FedUp", "FedAvg", _SKEWED),
-    ),
-    Claim(
-        "fedup-owners", "S000", "Table 4",
-        "FedUp is more accurate than FedAvg where each client is a writer (quick: holds one domain of digits)",
-        f"{_lead('FedUp', 'FedAvg', 'non-IID, 10% sampling', dataset=_FEMNIST)} points (FEMNIST)", "fedup-table4",
-        _asked("FedUp", "FedAvg", {"quick": ("five domains of digits",), "desk": ("FEMNIST, 105 writers",)}),
-        margin=1.0,
-    ),
-    Claim(
-        "fedup-iid", "S000", "Table 4", "FedUp is more accurate than FedAvg where clients do not differ",
-        f"{_lead('FedUp', 'FedAvg', 'IID, 10% sampling')} points (CIFAR-10)", "fedup-table4",
-        _asked("FedUp", "FedAvg", {"quick": ("digits, IID",), "desk": ("CIFAR-10, IID",)}),
-    ),
-    Claim(
-        "fedup-best", "S000", "Table 4", "FedUp is more accurate than each of its eight rivals at q = 0.3",
-        f"{_lead('FedUp', 'FedSMOO', _TEN[0])} (FedSMOO) to {_lead('FedUp', 'STEM', _TEN[0])} (STEM) points",
-        "fedup-table4",
+    "fedup-iid": _asked("FedUp", "FedAvg", {"quick": ("digits, IID",), "desk": ("CIFAR-10, IID",)}),
+    "fedup-best": {
+        "quick": [("FedUp", rival, "digits, q=0.3") for rival in _RIVALS],
+        "desk": [("FedUp", rival, "CIFAR-10, q=0.3") for rival in _RIVALS],
+    },
+    "fedup-momentum": _asked("FedUp", "FedAvg + server momentum", _SKEWED),
+    "fedup-participation": _asked(
+        "FedUp",
+        "FedAvg",
         {
-            "quick": [("FedUp", rival, "digits, q=0.3") for rival in _RIVALS],
-            "desk": [("FedUp", rival, "CIFAR-10, q=0.3") for rival in _RIVALS],
+            "quick": tuple(f"digits, {m} of 100 clients" for m in (1, 2, 4)),
+            "desk": tuple(f"MNIST by writer, {m} of 539 clients" for m in (1, 2, 3)),
         },
     ),
-    Claim(
-        "fedup-momentum", "S000", "§6.2.3",
-        "Momentum alone does not explain the gain: FedUp is more accurate than FedAvg with momentum at the server",
-        "not compared", "fedup-table4", _asked("FedUp", "FedAvg + server momentum", _SKEWED), own=True,
+    "fedup-many": _asked(
+        "FedUp", "FedAvg", {"quick": tuple(f"five domains of digits, {m} of 50 clients" for m in (8, 15))}
     ),
-    Claim(
-        "fedup-participation", "S000", "Table 5", "FedUp is more accurate than FedAvg where few clients take part",
+    "fedup-text": _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
+    "mime-owners": _corrected("five domains of digits", "MNIST by writer"),
+    "mime-skew": _corrected("digits, q=0.3", "CIFAR-10, q=0.3"),
+    "fedprox-error": _asked("FedProx", "FedAvg", _SKEWED),
+}
+EVIDENCE = {
+    "fedavg-skew": f"{_across('q=0.3')} points from IID to q = 0.3, {_across('q=0.6')} to q = 0.6 (Table 4, CIFAR-10)",
+    "fedup-skew": f"{_lead('FedUp', 'FedAvg', *_TEN)} points (CIFAR-10, q = 0.3 and 0.6)",
+    "fedup-owners": f"{_lead('FedUp', 'FedAvg', 'non-IID, 10% sampling', dataset=_FEMNIST)} points (FEMNIST)",
+    "fedup-iid": f"{_lead('FedUp', 'FedAvg', 'IID, 10% sampling')} points (CIFAR-10)",
+    "fedup-best": f"{_lead('FedUp', 'FedSMOO', _TEN[0])} (FedSMOO) to {_lead('FedUp', 'STEM', _TEN[0])} (STEM) points",
+    "fedup-participation": (
         f"{_lead('FedUp', 'FedAvg', *_RATES, dataset=_FEMNIST, file=_TABLE5)} (FEMNIST) and "
-        f"{_lead('FedUp', 'FedAvg', *_RATES, dataset=_CIFAR1000, file=_TABLE5)} (CIFAR-10) points at 0.2, 0.5 and 1 %",
-        "fedup-table5",
-        _asked(
-            "FedUp", "FedAvg",
-            {
-                "quick": tuple(f"digits, {m} of 100 clients" for m in (1, 2, 4)),
-                "desk": tuple(f"MNIST by writer, {m} of 539 clients" for m in (1, 2, 3)),
-            },
-        ),
+        f"{_lead('FedUp', 'FedAvg', *_RATES, dataset=_CIFAR1000, file=_TABLE5)} (CIFAR-10) points at 0.2, 0.5 and 1 %"
     ),
-    Claim(
-        "fedup-many", "S000", "Figure 2", "FedUp is more accurate than FedAvg where many clients take part",
-        "curves without numbers", "fedup-figure2",
-        _asked("FedUp", "FedAvg", {"quick": tuple(f"five domains of digits, {m} of 50 clients" for m in (8, 15))}),
-    ),
-    Claim(
-        "fedup-text", "S000", "Figure 3", "FedUp predicts the next character more accurately than FedAvg",
-        "curves without numbers", "fedup-figure3",
-        _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
-    ),
-    Claim(
-        "mime-owners", "S000", "Table 2",
-        "Where each client is a writer, Mime's correction turns a client's gradient towards the global one",
-        f"cosine {_cosine_lead('FEMNIST')}", "fedup-table2",
-        _corrected("five domains of digits", "MNIST by writer"),
-    ),
-    Claim(
-        "mime-skew", "S000", "Table 2",
-        "Where clients have different labels, Mime's correction turns a client's gradient away from the global one",
-        f"cosine {_cosine_lead('CIFAR-10')}", "fedup-table2",
-        _corrected("digits, q=0.3", "CIFAR-10, q=0.3"), "worse",
-    ),
-    Claim(
-        "fedprox-error", "S000", "§5.2", "FedProx does not lower FedAvg's error",
-        f"argued in words; Table 4 prints {_lead('FedProx', 'FedAvg', *_TEN)} points", "fedup-table4",
-        _asked("FedProx", "FedAvg", _SKEWED), "not better", 1.0,
-    ),
-    Claim(
-        "fedup-bound", "S000", "§5.1", "FedUp's clients minimise an upper bound of the global loss", "eq. 5 and 6",
-        settled=(
-            "does not hold",
-            "eq. 5 is a bound only where μ is at least the largest curvature and the gradient exact; FedUp has α < 1/K "
-            "for μ, and another slope",
-            "tests/rules/test_theorems_03.py::test_a_parabola_flatter_than_the_loss_is_no_upper_bound",
-        ),
-    ),
-    Claim(
-        "fedup-communication", "S000", "Table 1", "FedUp needs no additional communication", "a tick",
-        settled=(
-            "holds in part",
-            "uploads are FedAvg's; a client that was not in the last cohort downloads the previous model as well",
-            "tests/rules/test_costs.py::test_a_method_costs_what_its_rule_says",
-        ),
-    ),
-    Claim(
-        "fedup-estimate", "S000", "Theorem 1", "FedUp's estimate of the global gradient becomes exact as α tends to 0",
-        "a bound that tends to 0",
-        settled=(
-            "does not hold",
-            "the estimate itself tends to 0 with α, so that its relative error tends to 100 %; it is unbiased at "
-            "α = 1/K",
-            "tests/rules/test_theorems_03.py::test_thm_linear_estimator_unbiased_points_and_the_limit_of_small_alpha",
-        ),
-    ),
-]  # fmt: skip
+    "mime-owners": f"cosine {_cosine_lead('FEMNIST')}",
+    "mime-skew": f"cosine {_cosine_lead('CIFAR-10')}",
+    "fedprox-error": f"argued in words; Table 4 prints {_lead('FedProx', 'FedAvg', *_TEN)} points",
+}
+CLAIMS = claims("S000", QUESTIONS, EVIDENCE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .definitions import Cell, Claim, Table
+from .definitions import Cell, Table, claims
 from .protocol import METHODS, asked, search
 from .s000_fedup import COLUMNS4, table4
 
@@ -71,51 +71,12 @@ TABLES = [
 
 
 _SKEWED = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6")}
-CLAIMS = [
-    Claim(
-        "scaffold-accuracy", "S001", "Figure",
-        "SCAFFOLD is more accurate than FedAvg where clients have different labels",
-        "an invented curve, +24 points at round 100", "fedup-table4",
-        asked(["SCAFFOLD"], ["FedAvg"], _SKEWED),
-    ),
-    Claim(
-        "scaffold-fedprox", "S001", "Figure",
-        "SCAFFOLD is more accurate than FedProx where clients have different labels",
-        "an invented curve, +6 points at round 100", "fedup-table4",
-        asked(["SCAFFOLD"], ["FedProx"], _SKEWED),
-    ),
-    Claim(
-        "scaffold-faster", "S001", "Figure",
-        "SCAFFOLD needs fewer rounds than FedAvg to the same accuracy where clients have different labels",
-        "an invented curve: 60 % after 17 rounds instead of 50", "scaffold-rounds",
-        {"quick": [("SCAFFOLD", "FedAvg", f"digits, q={q}") for q in (0.1, 0.3)],
-         "desk": [("SCAFFOLD", "FedAvg", "CIFAR-10, q=0.3")]},
-    ),
-    Claim(
-        "scaffold-limit", "S001", "Why it works",
-        "SCAFFOLD removes the drift that local steps cause", "an argument in words",
-        settled=(
-            "holds",
-            "on quadratics its limit is the optimum for every number of local steps; FedAvg's is another point",
-            "tests/rules/test_theorems_02.py::test_scaffold_reaches_its_fixed_point_and_fedavg_another_one",
-        ),
-    ),
-    Claim(
-        "scaffold-control", "S001", "Server update",
-        "c is the mean of all clients' control variates", "the printed update",
-        settled=(
-            "does not hold",
-            "with m of n clients a round the printed update makes c n/m times that mean; the factor |S|/n is missing",
-            "tests/rules/test_theorems_02.py::test_thm_literal_scale",
-        ),
-    ),
-    Claim(
-        "scaffold-upload", "S001", "Communication",
-        "SCAFFOLD doubles the communication of a round", "a count",
-        settled=(
-            "holds in part",
-            "downloads double; the server can compute the second upload from the first, so d + 1 numbers suffice",
-            "tests/rules/test_theorems_02.py::test_the_server_can_compute_the_second_upload_itself",
-        ),
-    ),
-]  # fmt: skip
+QUESTIONS = {
+    "scaffold-accuracy": asked(["SCAFFOLD"], ["FedAvg"], _SKEWED),
+    "scaffold-fedprox": asked(["SCAFFOLD"], ["FedProx"], _SKEWED),
+    "scaffold-faster": {
+        "quick": [("SCAFFOLD", "FedAvg", f"digits, q={q}") for q in (0.1, 0.3)],
+        "desk": [("SCAFFOLD", "FedAvg", "CIFAR-10, q=0.3")],
+    },
+}
+CLAIMS = claims("S001", QUESTIONS)

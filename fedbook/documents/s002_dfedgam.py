@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .definitions import Cell, Claim, Question, Table, printed
+from .definitions import Cell, Question, Table, claims, printed
 from .protocol import MLP, leads, search
 
 GOSSIP = {
@@ -199,79 +199,20 @@ def _leads(row: str, rival: str) -> str:
 
 
 _COLUMNS = "points (Dir-0.3, Dir-0.6, IID)"
-CLAIMS = [
-    Claim(
-        "dfedgam-sam", "S002", "§4.2", "DFedGAM is more accurate than DFedSAM",
-        f"{_leads('DFedGAM', 'DFedSAM')} {_COLUMNS}", "dfedgam-table1", _asked("DFedGAM", "DFedSAM"),
-    ),
-    Claim(
-        "dfedgam-gossip", "S002", "Table 1", "DFedGAM is more accurate than D-PSGD, DFedAvg and DFedAvgM",
-        f"over DFedAvgM, the best of the three: {_leads('DFedGAM', 'DFedAvgM')} {_COLUMNS}", "dfedgam-table1",
-        _asked("DFedGAM", "D-PSGD", "DFedAvg", "DFedAvgM"),
-    ),
-    Claim(
-        "dfedgam-server", "S002", "§4.2",
-        "For the same number of rounds, DFedGAM is more accurate than FedAvg and SCAFFOLD",
-        f"over FedAvg: {_leads('DFedGAM', 'FedAvg')} {_COLUMNS}", "dfedgam-table1",
-        _asked("DFedGAM", "FedAvg", "SCAFFOLD"),
-    ),
-    Claim(
-        "dfedgam-equal", "S002", "§4.2",
-        "For the same number of local steps, DFedGAM is more accurate than FedAvg and SCAFFOLD",
-        "not compared; a gossip round makes every client work, a server's its cohort alone", "dfedgam-table1",
-        _asked("DFedGAM", f"FedAvg{EQUAL}", f"SCAFFOLD{EQUAL}"), own=True,
-    ),
-    Claim(
-        "dfedgam-traffic", "S002", "§4.2",
-        "For the same number of models sent, DFedGAM is more accurate than FedAvg and SCAFFOLD",
-        "not compared; in a gossip round every client sends a model to each neighbour", "dfedgam-table1",
-        {"quick": _asked("DFedGAM", f"FedAvg{TRAFFIC}", f"SCAFFOLD{TRAFFIC}")["quick"]}, own=True,
-    ),
-    Claim(
-        "dfedsam-flat", "S002", "§4.2",
-        "Sharpness-aware steps help without a server: DFedSAM is more accurate than DFedAvg",
-        f"{_leads('DFedSAM', 'DFedAvg')} {_COLUMNS}", "dfedgam-table1", _asked("DFedSAM", "DFedAvg"),
-    ),
-    Claim(
-        "dfedgam-overfitting", "S002", "§5", "DFedGAM's clients overfit their own data less than DFedAvg's",
-        "stated; no measure of overfitting is reported", "dfedgam-local",
-        {"quick": [("DFedGAM", "DFedAvg", "digits, Dir-0.3")]},
-    ),
-    Claim(
-        "dfedgam-all", "S002", "Table 1", "DFedGAM is the most accurate method on every partition",
-        "bold figures",
-        settled=(
-            "does not hold",
-            "in the study's own table FedSAM is above it on two of three partitions",
-            "tests/rules/test_theorems_06.py::test_the_source_table_has_a_baseline_above_dfedgam",
-        ),
-    ),
-    Claim(
-        "dfedgam-points", "S002", "§4.2", "DFedGAM is 1.19, 1.46 and 1.30 % more accurate than DFedSAM",
-        f"{_leads('DFedGAM', 'DFedSAM')} points in its Table 1",
-        settled=(
-            "holds in part",
-            "the figures are relative; in points of accuracy the leads are smaller",
-            "tests/rules/test_theorems_06.py::test_the_source_percentages_are_relative",
-        ),
-    ),
-    Claim(
-        "dfedgam-flatness", "S002", "§3.1",
-        "First-order flatness tells minima apart where zeroth-order flatness cannot",
-        "an argument in words",
-        settled=(
-            "holds",
-            "where the loss turns within the radius; on a quadratic the two say the same",
-            "tests/rules/test_theorems_06.py::test_thm_blind",
-        ),
-    ),
-    Claim(
-        "dfedgam-rule", "S002", "§3.2", "With equations 7 and 8 the method judges flatness where SAM cannot",
-        "an argument in words",
-        settled=(
-            "does not hold",
-            "where the gradient is an eigenvector of the Hessian with a positive eigenvalue, its step is SAM's",
-            "tests/rules/test_theorems_06.py::test_thm_same_as_sam",
-        ),
-    ),
-]  # fmt: skip
+QUESTIONS = {
+    "dfedgam-sam": _asked("DFedGAM", "DFedSAM"),
+    "dfedgam-gossip": _asked("DFedGAM", "D-PSGD", "DFedAvg", "DFedAvgM"),
+    "dfedgam-server": _asked("DFedGAM", "FedAvg", "SCAFFOLD"),
+    "dfedgam-equal": _asked("DFedGAM", f"FedAvg{EQUAL}", f"SCAFFOLD{EQUAL}"),
+    "dfedgam-traffic": {"quick": _asked("DFedGAM", f"FedAvg{TRAFFIC}", f"SCAFFOLD{TRAFFIC}")["quick"]},
+    "dfedsam-flat": _asked("DFedSAM", "DFedAvg"),
+    "dfedgam-overfitting": {"quick": [("DFedGAM", "DFedAvg", "digits, Dir-0.3")]},
+}
+EVIDENCE = {
+    "dfedgam-sam": f"{_leads('DFedGAM', 'DFedSAM')} {_COLUMNS}",
+    "dfedgam-gossip": f"over DFedAvgM, the best of the three: {_leads('DFedGAM', 'DFedAvgM')} {_COLUMNS}",
+    "dfedgam-server": f"over FedAvg: {_leads('DFedGAM', 'FedAvg')} {_COLUMNS}",
+    "dfedsam-flat": f"{_leads('DFedSAM', 'DFedAvg')} {_COLUMNS}",
+    "dfedgam-points": f"{_leads('DFedGAM', 'DFedSAM')} points in its Table 1",
+}
+CLAIMS = claims("S002", QUESTIONS, EVIDENCE)

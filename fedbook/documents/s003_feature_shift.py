@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from .definitions import Cell, Claim, Question, Table
+from .definitions import Cell, Question, Table, claims
 from .protocol import asked, search
 
 FIVE = ("MNIST", "MNIST-M", "SVHN", "SynthDigits", "USPS")
@@ -223,51 +223,11 @@ def _asked(row: str, rivals: tuple[str, ...], *columns: str) -> dict[str, list[Q
 _RIVALS = ("FedAvg", "FedProx", "FedBN")
 _ALONE = ("none (FedAvg)",)
 _BOTH = ("five domains", "unseen domains")
-_SEVEN = "tests/rules/test_theorems_07.py"
-CLAIMS = [
-    Claim(
-        "shift-accuracy", "S003", "Figure 5",
-        "With the three measures, clients' models are more accurate on all domains than with FedAvg, FedProx or FedBN, "
-        "all methods on the same augmented images",
-        "curves above 90 %; 3 % to 19 % in the abstract, no table", "shift-figure5",
-        _asked(OURS, _RIVALS, "five domains"),
-    ),
-    Claim(
-        "shift-unseen", "S003", "Figure 6",
-        "With the three measures, clients' models are more accurate on domains that nobody trained on than with "
-        "FedAvg, FedProx or FedBN, all methods on the same augmented images",
-        "curves, no table", "shift-figure6", _asked(OURS, _RIVALS, "unseen domains"),
-    ),
-    Claim(
-        "shift-normalisation", "S003", "§3.2",
-        "Mean and standard deviation of each client's own images serve better than 0.5 for all",
-        "argued in words; not measured alone", "shift-ablation", _asked("normalisation", _ALONE, *_BOTH),
-    ),
-    Claim(
-        "shift-augmentation", "S003", "§4", "RandAugment makes models more accurate on domains that nobody trained on",
-        "argued in words; not measured alone", "shift-ablation", _asked("augmentation", _ALONE, "unseen domains"),
-    ),
-    Claim(
-        "shift-start", "S003", "§3.2",
-        "A start between the local and the global model (ALA) makes clients' models generalise better",
-        "argued in words; not measured alone", "shift-ablation", _asked("ALA", _ALONE, *_BOTH),
-    ),
-    Claim(
-        "shift-normal", "S003", "§3.2", "Standardised channels follow the standard normal distribution",
-        "stated after eqs. 3 to 5",
-        settled=(
-            "does not hold", "they get mean 0 and standard deviation 1; skewness and kurtosis stay what they were",
-            f"{_SEVEN}::test_thm_standardised",
-        ),
-    ),
-    Claim(
-        "shift-converges", "S003", "Algorithm 1", "In round 2 the weights W of eq. 8 are trained until they converge",
-        "stated",
-        settled=(
-            "holds in part",
-            "as printed W diverges where learning rate × curvature × squared difference of the models exceeds 2; "
-            "clipped to [0, 1], as in FedALA's code, it cannot",
-            f"{_SEVEN}::test_thm_ala_diverges",
-        ),
-    ),
-]  # fmt: skip
+QUESTIONS = {
+    "shift-accuracy": _asked(OURS, _RIVALS, "five domains"),
+    "shift-unseen": _asked(OURS, _RIVALS, "unseen domains"),
+    "shift-normalisation": _asked("normalisation", _ALONE, *_BOTH),
+    "shift-augmentation": _asked("augmentation", _ALONE, "unseen domains"),
+    "shift-start": _asked("ALA", _ALONE, *_BOTH),
+}
+CLAIMS = claims("S003", QUESTIONS)

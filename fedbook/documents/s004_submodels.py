@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from .definitions import Cell, Claim, Question, Table, printed
+from .definitions import Cell, Question, Table, claims, printed
 from .protocol import asked, leads, search
 
 LOW_QUALITY, HIGH_QUALITY = (0.99, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -564,123 +564,26 @@ def _asked3_6(row: str, rival: str, kind: str) -> dict[str, list[Question]]:
 
 _BY_WIDTH = ("HeteroFL", "Federated Dropout", "FedRolex")
 _BOTH = ("FedGSE-CSL", "FedGSE-SPL")
-_FINDINGS, _EIGHT, _NINE = (
-    "tests/experiments/test_findings.py",
-    "tests/rules/test_theorems_08.py",
-    "tests/rules/test_theorems_09.py",
-)
-CLAIMS = [
-    Claim(
-        "feddse-high", "S004", "Table 3.4",
-        "FedDSE is more accurate than HeteroFL, Federated Dropout, FedRolex and DepthFL under strong label skew",
-        _leads("seed004_table3_4.csv", "FedDSE", *DSE[:-1]), "feddse-table3.4", _asked(["FedDSE"], *DSE[:-1]),
-    ),
-    Claim(
-        "feddse-low", "S004", "Table 3.5",
-        "FedDSE is more accurate than HeteroFL, Federated Dropout, FedRolex and DepthFL under weaker label skew",
-        _leads("seed004_table3_5.csv", "FedDSE", *DSE[:-1]), "feddse-table3.5", _asked(["FedDSE"], *DSE[:-1]),
-    ),
-    Claim(
-        "feddse-warm", "S004", "§3.4.5", "Where all clients have one capacity, T = 1 is more accurate than T = 0",
-        _temperatures(1, 0, "homogeneous capacity 1/4"), "feddse-table3.6",
-        _asked3_6("FedDSE (T=1)", "FedDSE (T=0)", "capacity 1/4"),
-    ),
-    Claim(
-        "feddse-cold", "S004", "§3.4.5", "Where capacities differ, T = 0 is more accurate than T = 1",
-        _temperatures(0, 1, "heterogeneous capacity r={0.99,0.5,0.25,0.125,0.0625}"), "feddse-table3.6",
-        _asked3_6("FedDSE (T=0)", "FedDSE (T=1)", "five capacities"),
-    ),
-    Claim(
-        "feddse-rolex", "S004", "§3.4.5", "FedDSE is always above FedRolex", "Table 3.6",
-        settled=(
-            "holds in part",
-            "in the thesis' own table with the better temperature of each row; T = 0 is 12 points below FedRolex where "
-            "all have a quarter, T = 1 is below it in two rows of five capacities",
-            f"{_FINDINGS}::test_neither_temperature_is_always_ahead_of_fedrolex",
-        ),
-    ),
-    Claim(
-        "dropout-worst", "S004", "§3.3.4", "On the whole Federated Dropout is the worst method", "Tables 3.4 and 3.5",
-        settled=(
-            "does not hold", "it is last in one of the eight cells, HeteroFL in seven",
-            f"{_FINDINGS}::test_federated_dropout_is_last_in_one_of_eight_cells",
-        ),
-    ),
-    Claim(
-        "feddse-conflict", "S004", "Figure 3.1",
-        "Two clients with opposite data pull the parameters of a shared neuron in opposite directions",
-        "a network with six parameters",
-        settled=(
-            "does not hold",
-            "for linear units both gradients have the same direction; clients conflict where a neuron is awake for "
-            "both and their labels differ",
-            f"{_EIGHT}::test_thm_sign_symmetry",
-        ),
-    ),
-    Claim(
-        "heterofl-untrained", "S004", "§3.3.4",
-        "HeteroFL falls when the largest capacity is 0.99, since some of its neurons are never trained",
-        "Table 3.4 beside Table 4.3",
-        settled=(
-            "holds in part",
-            "what lies beyond the largest capacity indeed never moves; but methods that train every neuron fall as "
-            "well, DepthFL by more on CIFAR-100",
-            f"{_FINDINGS}::test_other_methods_fall_with_the_largest_capacity_as_well",
-        ),
-    ),
-    Claim(
-        "fedgse-high", "S004", "Table 4.3",
-        "FedGSE (CSL and SPL) is more accurate than HeteroFL, Federated Dropout and FedRolex under strong label skew",
-        "CSL " + _leads("seed004_table4_3.csv", "FedGSE-CSL", *_BY_WIDTH), "fedgse-table4.3", _asked(_BOTH, *_BY_WIDTH),
-    ),
-    Claim(
-        "fedgse-low", "S004", "Table 4.4",
-        "FedGSE (CSL and SPL) is more accurate than HeteroFL, Federated Dropout and FedRolex under weaker label skew",
-        "SPL " + _leads("seed004_table4_4.csv", "FedGSE-SPL", *_BY_WIDTH), "fedgse-table4.4", _asked(_BOTH, *_BY_WIDTH),
-    ),
-    Claim(
-        "fedgse-depthfl", "S004", "§4.4.1",
-        "Under strong label skew DepthFL, although its sub-models are larger, is less accurate than FedGSE",
-        "CSL " + _leads("seed004_table4_3.csv", "FedGSE-CSL", "DepthFL"), "fedgse-table4.3", _asked(_BOTH, "DepthFL"),
-    ),
-    Claim(
-        "fedgse-csl", "S004", "§4.4.2", "Under strong label skew CSL is more accurate than SPL",
-        _leads("seed004_table4_3.csv", "FedGSE-CSL", "FedGSE-SPL"), "fedgse-table4.3",
-        _asked(["FedGSE-CSL"], "FedGSE-SPL"),
-    ),
-    Claim(
-        "fedgse-spl", "S004", "§4.4.2", "Under weaker label skew SPL is more accurate than CSL",
-        _leads("seed004_table4_4.csv", "FedGSE-SPL", "FedGSE-CSL"), "fedgse-table4.4",
-        _asked(["FedGSE-SPL"], "FedGSE-CSL"),
-    ),
-    Claim(
-        "fedgse-lemma", "S004", "Lemma 1",
-        "The gradient of a neuron's parameters is proportional to that of its activation", "a proof",
-        settled=(
-            "holds in part",
-            "for one sample, all awake neurons of a layer and the derivative before the ReLU; not for a batch, and not "
-            "behind the ReLU as eq. 4-3 has it",
-            f"{_NINE}::test_thm_one_factor_fails_for_a_sum_over_samples",
-        ),
-    ),
-    Claim(
-        "fedgse-theorem", "S004", "Theorem 1",
-        "Of all sub-models of a size, the one that eq. 4-3 chooses has the gradient nearest to the whole network's",
-        "a proof",
-        settled=(
-            "does not hold",
-            "in 2,000 random networks with six hidden units it chooses the best of 20 sub-models in 14 %",
-            f"{_NINE}::test_eq_4_3_violates_theorem_1_of_the_source_on_a_stored_seed",
-        ),
-    ),
-    Claim(
-        "fedgse-score", "S004", "eq. 4-3",
-        "The derivative by its activation tells how much a neuron matters", "a definition",
-        settled=(
-            "holds in part",
-            "through a linear layer and batch norm on batch statistics the score is zero for every neuron; so is its "
-            "form in the text, the absolute mean over the map, through a convolution without padding",
-            f"{_NINE}::test_thm_batch_norm_cancels",
-        ),
-    ),
-]  # fmt: skip
+QUESTIONS = {
+    "feddse-high": _asked(["FedDSE"], *DSE[:-1]),
+    "feddse-low": _asked(["FedDSE"], *DSE[:-1]),
+    "feddse-warm": _asked3_6("FedDSE (T=1)", "FedDSE (T=0)", "capacity 1/4"),
+    "feddse-cold": _asked3_6("FedDSE (T=0)", "FedDSE (T=1)", "five capacities"),
+    "fedgse-high": _asked(_BOTH, *_BY_WIDTH),
+    "fedgse-low": _asked(_BOTH, *_BY_WIDTH),
+    "fedgse-depthfl": _asked(_BOTH, "DepthFL"),
+    "fedgse-csl": _asked(["FedGSE-CSL"], "FedGSE-SPL"),
+    "fedgse-spl": _asked(["FedGSE-SPL"], "FedGSE-CSL"),
+}
+EVIDENCE = {
+    "feddse-high": _leads("seed004_table3_4.csv", "FedDSE", *DSE[:-1]),
+    "feddse-low": _leads("seed004_table3_5.csv", "FedDSE", *DSE[:-1]),
+    "feddse-warm": _temperatures(1, 0, "homogeneous capacity 1/4"),
+    "feddse-cold": _temperatures(0, 1, "heterogeneous capacity r={0.99,0.5,0.25,0.125,0.0625}"),
+    "fedgse-high": "CSL " + _leads("seed004_table4_3.csv", "FedGSE-CSL", *_BY_WIDTH),
+    "fedgse-low": "SPL " + _leads("seed004_table4_4.csv", "FedGSE-SPL", *_BY_WIDTH),
+    "fedgse-depthfl": "CSL " + _leads("seed004_table4_3.csv", "FedGSE-CSL", "DepthFL"),
+    "fedgse-csl": _leads("seed004_table4_3.csv", "FedGSE-CSL", "FedGSE-SPL"),
+    "fedgse-spl": _leads("seed004_table4_4.csv", "FedGSE-SPL", "FedGSE-CSL"),
+}
+CLAIMS = claims("S004", QUESTIONS, EVIDENCE)
