@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcore.storage.checkpoint import atomic
+from fedcore.support import checks
 
 from .pictures.widgets import asset, explained
 
@@ -65,8 +66,7 @@ class Claim:
         return f"{self.source} leaves open whether" if self.own else f"{self.source} claims"
 
     def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"verdict={self.verdict!r} is not a verdict; use one of: {', '.join(VERDICTS)}")
+        checks.choice("verdict", self.verdict, VERDICTS)
         for field in ("source", "claim", "measured"):
             if not str(getattr(self, field)).strip():
                 raise ValueError(f"{field} of a claim is empty; say what is claimed and what was measured")
@@ -79,25 +79,19 @@ def parameters(**values: Any) -> None:
     cell that it injected (its first line is `# Parameters`) is read back here, and a name that is not among
     `values` is refused. In a live session there is no such cell, and running this twice does no harm.
 
-    Raises ValueError for an unknown name, a profile other than "quick", "paper", "test", a bad seed, an `again` that is
-    neither True nor False, `results` that are no folder and a number of `networks` that is none.
+    Raises ValueError or TypeError for an unknown name, a profile other than "quick", "paper", "test", a bad seed, an
+    `again` that is neither True nor False, `results` that are no folder and a number of `networks` that is none.
     """
     for name in _injected_names():
         if name not in values:
             raise ValueError(f"unknown parameter {name!r}; this chapter takes: {', '.join(values)}")
-    if (profile := values.get("profile", "quick")) not in PROFILES:
-        raise ValueError(f"profile={profile!r} is not a profile; use one of: {', '.join(PROFILES)}")
-    seed = values.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed={seed!r} is not a seed; use an integer >= 0")
-    if not isinstance(again := values.get("again", False), bool):  # it may take hours, and replace what is stored
-        raise ValueError(f"again={again!r} is neither True nor False; use one of them")
+    checks.choice("profile", values.get("profile", "quick"), PROFILES)
+    checks.integer("seed", values.get("seed", 0), 0)
+    checks.boolean("again", values.get("again", False))  # it may take hours, and replace what is stored
+    checks.integer("networks", values.get("networks", 0), 0)
     results = values.get("results", "")
     if not isinstance(results, str) or (results and not Path(results).is_dir()):
         raise ValueError(f"results={results!r} is no folder of results; name one, or leave it empty for the project's")
-    networks = values.get("networks", 0)
-    if isinstance(networks, bool) or not isinstance(networks, int) or networks < 0:
-        raise ValueError(f"networks={networks!r} is no number of networks; use an integer >= 0")
 
 
 def _injected_names() -> list[str]:
@@ -234,10 +228,12 @@ def table(frame: Any, caption: str, digits: int = 4) -> Html:
     text column even so is turned round, and one that is still too wide scrolls beside its first column. Floats are
     shown with `digits` significant digits. A plain 0, 1, 2, ... index is left out.
     """
+    import pandas as pd
+
     frame = _verdict_first(frame)
     heads = [_joined(name) for name in frame.columns]
     rows = [[_entry(value, digits) for value in row] for row in frame.itertuples(index=False)]
-    names = None if _plain_index(frame) else [_joined(name) for name in frame.index]
+    names = None if isinstance(frame.index, pd.RangeIndex) else [_joined(name) for name in frame.index]
     corner = "" if names is None else _joined(frame.index.name or frame.columns.name or "")
     if len(rows) <= 3 < len(heads) and _width(heads, rows, names) > COLUMN:
         turned = [list(row) for row in zip(*rows, strict=True)]
@@ -264,12 +260,6 @@ def table(frame: Any, caption: str, digits: int = 4) -> Html:
 def _verdict_first(frame: Any) -> Any:
     names = list(frame.columns)
     return frame[["verdict", *(name for name in names if name != "verdict")]] if "verdict" in names else frame
-
-
-def _plain_index(frame: Any) -> bool:
-    import pandas as pd
-
-    return isinstance(frame.index, pd.RangeIndex)
 
 
 def _joined(name: Any) -> str:

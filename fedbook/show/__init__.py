@@ -351,14 +351,18 @@ def whole(document: str, root: Path | None = None, *, pictures: bool = True) -> 
     return pages.folded(f"The {DOCUMENTS[document]}: {count}, cell by cell", *parts)
 
 
+def _named(names: Sequence[str]) -> list[Claim]:
+    by_name = {claim.name: claim for claim in every()}
+    return [by_name[name] for name in names]
+
+
 def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pages.Html:
     """The claim box of a chapter: central claims by their names, judged from the stored results.
 
     Raises KeyError for a name that no claim has.
     """
-    by_name = {claim.name: claim for claim in every()}
     lines = []
-    for claim in (by_name[name] for name in names):
+    for claim in _named(names):
         best = strongest(found := judged(claim, root or results()))
         runs = "; ".join(f"{j.profile}: {ours(j)}" for j in found) or MISSING
         measured = claim.settled[1] if claim.settled else runs
@@ -375,10 +379,9 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "") 
 
     names, root, setting: as `box`'s.  Raises KeyError for a name that no claim has.
     """
-    by_name = {claim.name: claim for claim in every()}
-    lines = claim_lines([by_name[name] for name in names], root or results())
+    lines = claim_lines(_named(names), root or results())
     lines["verdict"] = lines["verdict"].replace("", pages.VERDICTS[-1])
-    document = DOCUMENTS[by_name[names[0]].document]
+    document = DOCUMENTS[_named(names)[0].document]
     short = pages.table(lines[["verdict", "claim"]], f"What the {document} claims, and our verdict")
     return together([short, pages.folded("What was measured, and what checks it", box(names, root, setting))])
 
@@ -386,8 +389,7 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "") 
 def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
     """The comparisons behind central claims, by the claims' names, as `forest` draws them.  Raises KeyError for a name
     that no claim has."""
-    by_name = {claim.name: claim for claim in every()}
-    return forest([j for name in names for j in judged(by_name[name], root or results())], caption)
+    return forest([j for claim in _named(names) for j in judged(claim, root or results())], caption)
 
 
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:

@@ -62,12 +62,12 @@ def test_parameters_can_be_checked_outside_a_notebook():
 
 @pytest.mark.parametrize("seed", [-1, 1.0, "1", True, None])
 def test_a_bad_seed_is_refused(seed):
-    with pytest.raises(ValueError, match="use an integer >= 0"):
+    with pytest.raises((TypeError, ValueError), match="use seed>=0"):
         pages.parameters(profile="quick", seed=seed)
 
 
 def test_a_bad_profile_is_refused_with_the_good_ones():
-    with pytest.raises(ValueError, match="profile='fast' is not a profile; use one of: quick, paper, test"):
+    with pytest.raises(ValueError, match="profile='fast' is not known; use one of 'quick', 'paper', 'test'"):
         pages.parameters(profile="fast", seed=0)
 
 
@@ -78,12 +78,12 @@ def test_a_bad_profile_is_refused_with_the_good_ones():
         ({"again": "no"}, "again='no' is neither True nor False"),
         ({"results": "/no/such"}, "results='/no/such' is no folder of results"),
         ({"results": 3}, "results=3 is no folder"),
-        ({"networks": -1}, "networks=-1 is no number of networks"),
-        ({"networks": 1.5}, "networks=1.5 is no number of networks"),
+        ({"networks": -1}, "networks=-1 is out of range"),
+        ({"networks": 1.5}, "networks=1.5 is not an integer"),
     ],
 )
 def test_a_parameter_of_another_kind_is_refused_before_anything_runs(given, words, tmp_path):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((TypeError, ValueError), match=words):
         pages.parameters(profile="quick", seed=0, **given)
     pages.parameters(profile="quick", seed=0, again=True, results=str(tmp_path), networks=3)
 
