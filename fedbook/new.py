@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import keyword
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from fedcore.support.progress import say
 
 from .documents.definitions import tables
 from .studies import user_files
 
+TEMPLATES = Path(__file__).with_name("templates")
 _PROFILES = {
     "quick": {
         "source": '"digits", "clients": 50', "model": "protocol.MLP", "short": "15", "seeds": "10",
@@ -34,82 +33,6 @@ _PROFILES = {
         "caption": "CIFAR-10, Dirichlet 0.3, 100 clients, 10 a round, one epoch, 300 rounds, a small CNN.",
     },
 }  # fmt: skip
-_TEXT = Template('''\
-"""$title beside ten baselines: every method searched alike on validation data, $seeds seeds, paired comparisons."""
-
-from dataclasses import dataclass
-
-import fedcore as fc
-from fedbook import Table
-from fedbook.documents import protocol
-
-
-@dataclass(frozen=True)
-class $title(fc.Method):
-    """Replace this rule by yours: FedAvg with every client's update cut to length `longest`."""
-
-    longest: float = 1.0
-
-    # direction(self, G, y, r) is a local step's: y <- y - lr * direction.  prepare(self, r) comes before the first one.
-    # client_state = ("h",) keeps a vector for each client, start(self, x) gives the server further ones.
-    def aggregate(self, r, y):
-        delta = y - r.x  # one row per client of the cohort
-        shorter = (self.longest / delta.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
-        return {"x": r.x + r.server_lr * r.mean(shorter * delta)}
-
-
-# the values that the search starts from; limits={"longest": [0, 5]} would keep it between these
-ROWS = {"$title": protocol.Row("$name.py:$title", searched={"longest": [0.3, 1.0, 3.0]}), **protocol.BASELINES}
-# a model, a partition or data of yours: "file.py:Name" or ["file.py:Name", {arguments}], seen from this file's folder
-FEDERATION = {"source": $source, "partition": ["Dirichlet", {"q": 0.3}], "model": $model}
-# epochs: clients take unequal numbers of local steps, as FedNova supposes
-RUN = $run
-
-
-def cells(profile):
-    return protocol.searched_cells(profile, "q=0.3", FEDERATION, RUN, $short, ROWS, seeds=$seeds)
-
-
-CAPTIONS = {"$profile": "$caption"}
-TABLES = [Table("$name", "$title beside ten baselines", "your own", cells, CAPTIONS, proposed="$title")]
-''')
-
-
-# the cells of a chapter: kind, tags, source
-_CHAPTER = (
-    ("markdown", [], """# $title
-
-Why this matters, in three sentences: a situation, what goes wrong in it, and the question of this page.
-
-- *What the paper claims.* One sentence, with its reference.
-- *What we found.* One sentence, written last.
-- *How sure we are.* One sentence: what is proved, what is measured, and on which data.
-
-After this page you can say in which of these cases clients of equal data beat clients with different labels."""),
-    ("code", ["parameters"], """profile = "quick"  # quick and paper: as it stands; test: shorter runs
-seed = 0  # of what is run on this page"""),
-    ("code", [], """import fedcore as fc
-from fedbook import pages
-
-pages.parameters(profile=profile, seed=seed)
-tiny = profile == "test\""""),
-    ("markdown", [], """## Does it hold here?
-
-What is compared, on which data, and what would show that the claim is wrong."""),
-    ("code", ["hide-input"], """def accuracy(partition, s):
-    fed = fc.federation("digits", clients=10, partition=partition, model="logistic", seed=s)
-    return 100 * fc.simulate(fc.FedAvg(), fed, rounds=2 if tiny else 20, lr=0.1, cohort=5, seed=s).final("accuracy")
-
-
-seeds = range(seed, seed + (2 if tiny else 3))
-found = {name: [accuracy(how, s) for s in seeds] for name, how in (("IID", fc.IID()), ("skewed", fc.Dirichlet(0.1)))}
-gap = sum(found["IID"]) / len(seeds) - sum(found["skewed"]) / len(seeds)
-measured = "; ".join(f"{name}: {pages.spread(values)} %" for name, values in found.items())
-verdict = "holds" if gap > 1 else "cannot be decided here"
-pages.claim("The paper", "different labels cost accuracy", measured, verdict, seeds=len(seeds), setting="digits")"""),
-    ("markdown", [], """**What we learnt.** The summary of the page, in two sentences."""),
-    ("code", ["remove-cell"], """pages.record(**{name: sum(v) / len(v) for name, v in found.items()})"""),
-)  # fmt: skip
 _TO_DO = """\
 {file} runs as it stands and is the last chapter of _toc.yml; then
   write it, and run it by        python tools/book.py run {name}
@@ -145,7 +68,7 @@ def table(name: str, profile: str = "quick", folder: Path = Path()) -> str:
         raise ValueError(f"{file} would hide the module {name}, which Python imports; choose another name")
     if profile not in _PROFILES:
         raise ValueError(f"profile {profile!r} has no template; use one of {', '.join(_PROFILES)}")
-    _write(file, _TEXT.substitute(_PROFILES[profile], name=name, title=title, profile=profile))
+    _write(file, "table.py.txt", _PROFILES[profile] | {"name": name, "title": title, "profile": profile})
     more = "" if profile == "quick" else f" --profile {profile}"
     return _TO_RUN.format(name=name, file=file, more=more)
 
@@ -167,21 +90,13 @@ def chapter(name: str, folder: Path = Path()) -> str:
         raise ValueError(f"{contents.resolve()} is not there, or lists no chapters; start in the folder of the book")
     if file.with_suffix(".md").exists():
         raise ValueError(f"{file.with_suffix('.md')} is a page of this name; choose another name")
-    title = name.replace("_", " ").capitalize()
-    cells: list[dict[str, Any]] = []
-    for number, (kind, tags, source) in enumerate(_CHAPTER):
-        text = source.replace("$title", title).splitlines(keepends=True)
-        cell = {"cell_type": kind, "id": f"{name}-{number}", "metadata": {"tags": tags} if tags else {}, "source": text}
-        cells.append(cell | ({"execution_count": None, "outputs": []} if kind == "code" else {}))
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-    _write(file, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    _write(file, "chapter.ipynb", {"title": name.replace("_", " ").capitalize()})
     contents.write_text(f"{parts[1]}      - file: book/{name}\n{parts[2]}", encoding="utf-8")
     return _TO_DO.format(name=name, file=file)
 
 
-def _write(file: Path, text: str) -> None:
+def _write(file: Path, template: str, values: Mapping[str, str]) -> None:
+    text = Template((TEMPLATES / template).read_text("utf-8")).substitute(values)
     try:
         with open(file, "x", encoding="utf-8") as f:
             f.write(text)
