@@ -16,7 +16,6 @@ they are made of is in `fedbook`.
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import sys
@@ -27,6 +26,7 @@ import torch
 
 from fedcore import distributed
 from fedcore.storage.checkpoint import atomic
+from fedcore.support import checks
 from fedcore.support.extras import needs
 from fedcore.support.progress import say, streams
 
@@ -91,11 +91,11 @@ def _main(given: argparse.Namespace) -> int:
         return _report(root, seeds, given.names[1:])
     if distributed.world().size > 1 and not given.plain:
         raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
-    chosen = list(tables().values()) if given.names == ["all"] else [get(name) for name in given.names]
-    chosen = list({t.name: t for t in (get(t.drawn_from) if t.drawn_from else t for t in chosen)}.values())
+    chosen = export.chosen([] if given.names == ["all"] else given.names)
     cells = {t.name: _asked(t.cells(given.profile), given.only) for t in chosen}
     if given.only and not any(cells.values()):
-        raise ValueError(_nothing(given.only, [c.name for t in chosen for c in t.cells(given.profile)]))
+        names = [cell.name for t in chosen for cell in t.cells(given.profile)]
+        raise ValueError(f"no cell's name contains {given.only!r}; {checks.nearest(given.only, names)}")
     failures = 0
     try:
         for one in chosen:
@@ -155,11 +155,6 @@ def _positive(text: str) -> int:
 def _asked(cells: Sequence[Cell], only: str | None) -> list[Cell]:
     """A name in full means that cell alone: another's may begin with it."""
     return [c for c in cells if c.name == only] or [c for c in cells if not only or only in c.name]
-
-
-def _nothing(only: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(only, names, 3, 0.3) or names[:3]
-    return f"no cell's name contains {only!r}; did you mean one of {', '.join(map(repr, near)) or 'no cells'}?"
 
 
 def _short(text: str, lines: int = 6) -> str:

@@ -5,7 +5,7 @@ Names are those of the package, or "file.py:Name" (`files`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -139,6 +139,18 @@ def build_source(entry: Any) -> Any:
     if not hasattr(domains, name):
         raise ValueError(f'source {name!r} is not known; use a function of fedcore.data.domains, or "file.py:Name"')
     return _made(name, getattr(domains, name), arguments)
+
+
+def federation_of(spec: Mapping[str, Any], seed: int, device: str | None) -> Federation:
+    """The federation of a specification; in a search the one that is tested on validation data."""
+    fed = build_federation(spec["federation"], seed, device)
+    return fed.on_validation() if spec.get("on") == "validation" else fed
+
+
+def curve(rounds: Iterable[Any], values: Iterable[Any]) -> list[list[float]]:
+    """`[[round, value], ...]` as a result has it, without values that are not finite."""
+    pairs = zip(rounds, values, strict=True)
+    return [[int(t), round(float(value), 4)] for t, value in pairs if np.isfinite(value)]
 
 
 def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) -> Federation:

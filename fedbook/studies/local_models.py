@@ -14,7 +14,7 @@ from fedcore import Diverged, Federation
 from fedcore import simulate as run
 from fedcore.round import Round
 
-from .from_spec import build_federation, build_method
+from .from_spec import build_method, federation_of
 from .personal import right
 
 
@@ -29,7 +29,7 @@ def overfitting(spec: Mapping[str, Any], seed: int, folder: Path | None, device:
 
     Raises ValueError for a method with a server.
     """
-    fed, T = build_federation(spec["federation"], seed, device), spec["run"]["rounds"]
+    fed, T = federation_of(spec, seed, device), spec["run"]["rounds"]
     method, last = build_method(spec["method"], fed, spec["run"]), {}
 
     def look(r: Round, y: Tensor) -> dict[str, Tensor]:

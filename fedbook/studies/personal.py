@@ -15,7 +15,7 @@ from fedcore import Diverged, Federation
 from fedcore import simulate as run
 from fedcore.round import Round
 
-from .from_spec import build_federation, build_method
+from .from_spec import build_method, federation_of
 from .training import packed
 
 
@@ -27,9 +27,7 @@ def clients(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str
     classifies correctly, as base64; `clients`: each one's accuracy under its name in `spec["clients"]`; `server`: the
     server's model's.  A run takes minutes at most, so it keeps no checkpoints in `folder`.
     """
-    fed = build_federation(spec["federation"], seed, device)
-    if spec.get("on") == "validation":
-        fed = fed.on_validation()
+    fed = federation_of(spec, seed, device)
     curve: list[list[float]] = []
     last: dict[int, np.ndarray] = {}
 
@@ -67,9 +65,7 @@ def domains(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str
     seen by the model of the client whose domain it has, `test_owner`.  `correct`: one bit an image, as base64;
     `clients`: each one's accuracy under its name in `spec["clients"]`; `server`: the server's model's on all images.
     """
-    fed = build_federation(spec["federation"], seed, device)
-    if spec.get("on") == "validation":
-        fed = fed.on_validation()
+    fed = federation_of(spec, seed, device)
     method = build_method(spec["method"], fed, spec["run"])
     found: dict[str, Any] = {"history": [], "images": len(fed.test[1]), "classes": fed.classes}
     try:

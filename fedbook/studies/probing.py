@@ -11,7 +11,7 @@ import numpy as np
 from fedcore import Diverged, probes, simulate
 from fedcore.support import checks
 
-from .from_spec import build_federation, build_method
+from .from_spec import build_method, curve, federation_of
 
 
 def mime(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def mime(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
     A client whose gradient is zero at a step has no cosine there and is left out of its mean.  Raises ValueError where
     that is so for all of them.
     """
-    fed = build_federation(spec["federation"], seed, device)
+    fed = federation_of(spec, seed, device)
     method = build_method(spec["method"], fed, spec["run"])
     try:
         history = simulate(method, fed, seed=seed, checkpoint_dir=folder, **spec["run"])
@@ -41,7 +41,7 @@ def mime(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
     return {
         "final": mean,
         "mean": mean,
-        "history": [[int(k) + 1, round(float(v), 4)] for k, v in zip(defined, by_step, strict=True)],
+        "history": curve(defined + 1, by_step),
     }
 
 
@@ -53,7 +53,7 @@ def gap(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | N
     `sums` stands beside: the accumulated difference of the sums of entries.
     """
     checks.choice("what", spec["what"], ("accumulated", "median", "accuracy"))
-    fed, run = build_federation(spec["federation"], seed, device), {**spec["run"], "eval_every": 1}
+    fed, run = federation_of(spec, seed, device), {**spec["run"], "eval_every": 1}
     method = build_method(spec["method"], fed, run)
     probe = probes.submodel_gap(method.labels, run.get("momentum", 0.0))
     history = simulate(method, fed, seed=seed, checkpoint_dir=folder, probes=[probe], **run)
@@ -76,5 +76,4 @@ def gap(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | N
     else:
         t, values = np.unique(rounds), by_round(gaps, everyone).cumsum()
         final = float(values[-1])
-    curve = [[int(a), round(float(v), 4)] for a, v in zip(t, values, strict=True)]
-    return {"final": final, "mean": float(values.mean()), "history": curve, "sums": sums}
+    return {"final": final, "mean": float(values.mean()), "history": curve(t, values), "sums": sums}

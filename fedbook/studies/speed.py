@@ -9,7 +9,7 @@ from typing import Any
 from fedcore import Diverged
 from fedcore import simulate as run
 
-from .from_spec import build_federation, build_method
+from .from_spec import build_method, curve, federation_of
 
 
 def rounds(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
@@ -18,9 +18,7 @@ def rounds(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str 
     A run ends there.  One that does not get there counts as many rounds as it had, which is kind to it, and `reached`
     says so; one that diverges before has no number.
     """
-    fed, target = build_federation(spec["federation"], seed, device), spec["target"] / 100
-    if spec.get("on") == "validation":
-        fed = fed.on_validation()
+    fed, target = federation_of(spec, seed, device), spec["target"] / 100
 
     def there(t: int, metrics: Mapping[str, float]) -> bool:
         return metrics["accuracy"] >= target - 1e-9  # a tie in images is no matter of rounding
@@ -40,7 +38,7 @@ def rounds(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str 
     return {
         "final": final,
         "mean": final,
-        "history": [[int(t), round(100 * float(v), 4)] for t, v in zip(at, values, strict=True)],
+        "history": curve(at, 100 * values),
         "reached": reached,
         **({} if diverged is None else {"diverged": diverged}),
     }

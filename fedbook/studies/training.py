@@ -13,7 +13,7 @@ from torch import Tensor
 from fedcore import Diverged
 from fedcore import simulate as run
 
-from .from_spec import build_federation, build_method
+from .from_spec import build_method, curve, federation_of
 
 
 def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
@@ -21,9 +21,7 @@ def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
 
     `correct`: which of the `images` test images the last model classifies correctly, as base64 of packed bits.
     """
-    fed = build_federation(spec["federation"], seed, device)
-    if spec.get("on") == "validation":
-        fed = fed.on_validation()
+    fed = federation_of(spec, seed, device)
     metric = spec.get("metric", "accuracy")
     scale = 100.0 if "accuracy" in metric else 1.0
     diverged = None
@@ -37,7 +35,7 @@ def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
     return {
         "final": None if diverged is not None else float(values[-1]),
         "mean": float(values[1:].mean()) if len(values) > 1 else float(values.mean()),
-        "history": [[int(t), round(float(v), 4)] for t, v in zip(rounds, values, strict=True) if np.isfinite(v)],
+        "history": curve(rounds, values),
         # the model that the method trained: DepthFL's has heads that the federation's lacks
         **({"correct": packed(method.on(fed).correct(history.params))} if diverged is None else {"diverged": diverged}),
         "images": len(fed.test[1]),
@@ -52,17 +50,17 @@ def packed(bits: Tensor) -> str:
 
 def personal(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """Accuracy in % on the union test set of client `spec["client"]`'s own model, or of the server's for "global"."""
-    fed = build_federation(spec["federation"], seed, device)
+    fed = federation_of(spec, seed, device)
     method = build_method(spec["method"], fed, spec["run"])
     history = run(method, fed, seed=seed, checkpoint_dir=folder, personal="local", **spec["run"])
     rounds, values = history.curve(client=None if spec["client"] == "global" else spec["client"])
-    curve = [[int(t), round(100 * float(v), 4)] for t, v in zip(rounds, values, strict=True)]
-    return {"final": 100 * float(values[-1]), "mean": 100 * float(values[1:].mean()), "history": curve}
+    values = 100 * values
+    return {"final": float(values[-1]), "mean": float(values[1:].mean()), "history": curve(rounds, values)}
 
 
 def profiles(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """How alike two clients' mean activations are at layer `spec["layer"]` after training: the mean cosine of pairs."""
-    fed = build_federation(spec["federation"], seed, device)
+    fed = federation_of(spec, seed, device)
     history = run(build_method(spec["method"], fed, spec["run"]), fed, seed=seed, checkpoint_dir=folder, **spec["run"])
     h = fed.activations(history.params, np.arange(fed.n))[spec["layer"]]
     h = h / h.norm(dim=1, keepdim=True).clamp_min(1e-12)

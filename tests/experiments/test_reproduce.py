@@ -353,9 +353,9 @@ def test_a_result_that_cannot_be_read_is_left_as_it_is_and_nothing_is_computed_i
         (merged(SPEC, {"run": {"eval_every": 0}}), "run: eval_every=0 is out of range"),
         (
             merged(SPEC, {"run": {"lr": float("nan")}}),
-            r"has run\.lr=nan, which JSON does not have; use a finite number",
+            r"what JSON does not have \(.*nan.*; use finite numbers",
         ),
-        ({**SPEC, "method": ["FedAvg", {"a": [1, {2}]}]}, r"has method\.1\.a\.1=\{2\}, which JSON does not have"),
+        ({**SPEC, "method": ["FedAvg", {"a": [1, {2}]}]}, r"what JSON does not have \(.*set is not JSON"),
         (
             merged(SPEC, {"federation": {"partition": ["IID"]}}),
             r"partition=\['IID'\]; use .*\[\"IID\", \{\}\], or lists",
@@ -533,7 +533,7 @@ MISTAKES = {
     "two cells with one file": ("[Cell('lr 0.1', {}), Cell('lr-0.1', {})]", ["mine"], "'lr 0.1' and 'lr-0.1'"),
     "a name outside of the results": ("../../x", ["mine"], "a table is called '../../x'"),
     "a cell without a name": ("[Cell('?', {})]", ["mine"], "'?', which names no file"),
-    "no cell of that name": ("[Cell('abc', {})]", ["mine", "--only", "abd"], "did you mean one of 'abc'?"),
+    "no cell of that name": ("[Cell('abc', {})]", ["mine", "--only", "abd"], "did you mean 'abc'?"),
     "a scheduler that is none": ("[Cell('abc', {})]", ["mine", "--scheduler", "nonsense"], "no scheduler answers"),
     "results that are a file": ("[Cell('abc', {})]", ["mine", "--results", __file__], "is no folder"),
     "a report on nothing": ("[]", ["report", "--results", "nowhere"], "the results folder nowhere does not exist"),
