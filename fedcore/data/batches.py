@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import rng
 
+Samples = Sequence[np.ndarray]  # each client's rows of the training set, `[N_i]`
 MOST = 2**30  # samples of a round: their indices take 16 bytes each
 
 
@@ -79,7 +80,7 @@ def mini_batches(
     seed: int,
     t: int,
     clients: np.ndarray,
-    samples: Sequence[np.ndarray],
+    samples: Samples,
     *,
     batch_size: int,
     epochs: int | np.ndarray = 1,
@@ -97,20 +98,20 @@ def mini_batches(
     over rounds instead (FedSMB).  The plan's rows are sorted by K_i, largest first, so that the clients still at work
     are always a prefix.
     """
-    per_epoch = _per_epoch(np.array([len(s) for s in samples]), batch_size, least)
-    K = epochs * per_epoch if steps is None else np.broadcast_to(steps, len(per_epoch))
-    order = np.argsort(-K, kind="stable")
-    clients, samples, K = clients[order], [samples[i] for i in order], K[order]
-    keys = rng.words(seed, rng.BATCH, t, clients)
-    streams = np.repeat(rng.words(seed, rng.BATCH, -1), len(clients)) if walk else keys
-    return _dealt(clients, samples, K, keys, streams, batch_size, least, t if walk else 0, device, dtype)
+    if steps is None:
+        steps = epochs * _per_epoch(np.array([len(s) for s in samples]), batch_size, least)
+    plan = full_batches(seed, t, clients, steps, device)
+    held = dict(zip(clients.tolist(), samples, strict=True))
+    samples = [held[i] for i in plan.clients.tolist()]
+    streams = np.repeat(rng.words(seed, rng.BATCH, -1), len(clients)) if walk else plan.keys
+    return _dealt(plan, samples, streams, batch_size, least, t if walk else 0, dtype)
 
 
 def share_batches(
     seed: int,
     t: int,
     clients: np.ndarray,
-    samples: Sequence[np.ndarray],
+    samples: Samples,
     *,
     share: float,
     epoch: int,
@@ -132,8 +133,8 @@ def share_batches(
     ]
     batch_size = max(sizes) if batch_size is None else batch_size
     keys = rng.words(seed, rng.RESAMPLE, t, clients, epoch)
-    K = _per_epoch(np.array(sizes), batch_size, least)
-    return _dealt(clients, subset, K, keys, keys, batch_size, least, 0, device, dtype)
+    plan = Plan(clients, torch.as_tensor(clients, device=device), _per_epoch(np.array(sizes), batch_size, least), keys)
+    return _dealt(plan, subset, keys, batch_size, least, 0, dtype)
 
 
 def _per_epoch(sizes: np.ndarray, batch_size: int, least: int) -> np.ndarray:
@@ -143,18 +144,11 @@ def _per_epoch(sizes: np.ndarray, batch_size: int, least: int) -> np.ndarray:
 
 
 def _dealt(
-    clients: np.ndarray,
-    samples: Sequence[np.ndarray],
-    K: np.ndarray,
-    keys: np.ndarray,
-    streams: np.ndarray,
-    batch_size: int,
-    least: int,
-    first: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    plan: Plan, samples: Samples, streams: np.ndarray, batch_size: int, least: int, first: int, dtype: torch.dtype
 ) -> Plan:
-    """K_i batches of each client from its step number `first` on; epoch e's order is a hash of (stream, client, e)."""
+    """The plan with K_i batches of each client from its step number `first` on; epoch e's order is a hash of (stream,
+    client, e)."""
+    clients, K, device = plan.clients, plan.steps, plan.rows.device
     sizes = np.array([len(s) for s in samples])
     per_epoch = _per_epoch(sizes, batch_size, least)
     if (entries := int(K.max()) * len(clients) * int(min(batch_size, sizes.max()))) > MOST:
@@ -183,5 +177,5 @@ def _dealt(
     indices[at], valid[at] = drawn[inside], 1.0
     counts = valid.sum(2).astype(int)
     weights = torch.as_tensor(valid / np.maximum(counts, 1)[..., None], dtype=dtype)
-    rows, on_device = torch.as_tensor(clients, device=device), torch.as_tensor(indices).to(device)
-    return Plan(clients, rows, K, keys, on_device, weights.to(device), counts, indices)
+    on_device = {"indices": torch.as_tensor(indices).to(device), "weights": weights.to(device)}
+    return replace(plan, counts=counts, samples=indices, **on_device)

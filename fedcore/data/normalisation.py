@@ -76,11 +76,11 @@ def told_of_scale(source: Source, kind: str) -> None:
     most = 20 if images or x.dtype == np.uint8 else 100
     if max(-low, high) <= most and (most == 100 or not (low >= 0 and high > 10 and (x == np.rint(x)).all())):
         return
-    what = {"sequence": "sequences"}.get(source.layout, "images" if images else "features")
-    cure = "bytes (x.astype(np.uint8)), which are normalised as the argument normalise says, " if images else ""
+    what = {"sequence": "sequences", "image": "images"}.get(source.layout, "features")
     checks.warn(
         f"the {what} are {x.dtype} from {low:g} to {high:g} and are used as they are, which few models train on; give "
-        f"{cure}{'or ' if images else ''}numbers of size 1, such as x / {255 if -low <= high <= 255 else high:g}"
+        f"numbers of size 1, such as x / {255 if -low <= high <= 255 else high:g}, or of images bytes "
+        "(x.astype(np.uint8)), which are normalised"
     )
 
 
