@@ -7,19 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .algorithms import contract
-from .algorithms.method import AGGREGATE, BROADCAST, DIRECTION, Method, Round
-from .engine import OneSample
+from .algorithms.method import DIRECTION, Method, Round
 from .engine.descent import clipped
 from .engine.undisturbed import as_usual
 from .objective.base import Objective
-from .rows.place import Place
-from .rows.state import Drawn, State
-from .settings import Settings, alone, check_batches, check_method
+from .rows.pieces import pieces
+from .rows.rows import Rows
+from .rows.state import Drawn, State, check, first
+from .settings import Settings, check_batches, check_method, naming_the_client
 from .support import checks
 
 Watch = Callable[[Round, Tensor], None]
@@ -51,7 +50,8 @@ def start(method: Method, fed: Objective) -> State:
     Raises TypeError if `method` is not a method or one of its hooks takes other arguments, ValueError if the
     federation does not suit the method.
     """
-    return Place(method, on(method, fed)).start()
+    fed = on(method, fed)
+    return first(method, fed, fed.n, fed.device)
 
 
 SETTINGS = frozenset(f.name for f in fields(Settings))
@@ -102,59 +102,22 @@ def one_round(
     fed = on(method, fed)
     s = Settings.checked(method, fed, cohort=cohort, rounds=t + 1, **settings)
     check_batches(method, fed, s, [t])
-    place = Place(method, fed, s)
-    place.check(state)
-    return play(method, fed, state.copy(), t, s, place, watch)
+    check(state, method, fed)
+    return play(method, fed, state.copy(), t, s, Rows(method, fed, s), watch)
 
 
 def play(
-    method: Method, fed: Objective, state: State, t: int, s: Settings, place: Place, watch: Watch | None = None
+    method: Method, fed: Objective, state: State, t: int, s: Settings, rows: Rows, watch: Watch | None = None
 ) -> tuple[State, Seen]:
-    """The round itself; `place` says on which devices and processes it runs.  It overwrites the rows of `state`."""
-    drawn = place.draw(state, t)
-    plan, work = drawn.plan, s.work(method, t, drawn.cohort)
-    weight = fed.sizes if s.weighting == "samples" else np.ones(1)  # p_i = N_i / sum N, or 1 / m
-    p = weight[plan.clients % len(weight)] / weight[np.array(drawn.cohort) % len(weight)].sum()
-    r = Round(
-        objective=place.objective, plan=plan, seed=s.seed, t=t, n=fed.n, lr=work.lr, server_lr=s.server_lr,
-        p=place.column(p), K=place.column(plan.steps), visits=state.visits[plan.clients],
-        weight_decay=s.weight_decay, clip=s.clip, momentum=work.momentum, batch_size=work.batch_size,
-        server={k: v.to(place.base) for k, v in state.server.items()}, rows=drawn.rows(), total=place.total(drawn),
-    )  # fmt: skip
-
-    try:
-        with contract.unchanged(method, "prepare", r):
-            r = place.prepare(method, r, drawn)
-        with contract.unchanged(method, "broadcast", r):
-            Y = place.iterates(contract.broadcast(method, r.in_hook(BROADCAST)), r.m)
-        for small, y in place.pieces(r, Y):
-            local_steps(method, small, y, watch)
-    except OneSample as e:  # the engine does not know which client a row belongs to
-        counts = fed.sizes[plan.clients][None] if plan.counts is None else plan.counts
-        lone = plan.clients[(counts == 1).any(0)][:1]
-        if not len(lone):
-            raise
-        raise OneSample(alone(lone[0], fed, work, t)) from e
-    with contract.unchanged(method, "aggregate", r, Y):
-        new = place.aggregate(method, r.in_hook(AGGREGATE), Y, drawn, state)
-    new = _kept(fed, r, Y, new)
-    return place.put(state, new, drawn, t), Seen(r, Y, drawn)
-
-
-def _kept(fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The new state with frozen parameters as they were, bit for bit, whatever the method's `aggregate` computed, and
-    with buffers that training updates (running statistics) as the mean of the clients' buffers."""
-    if fed.trained is None:
-        return new
-    moved, carried = fed.trained.clone(), fed.layout.carried
-    if carried:
-        moved[carried] = True
-    if not moved.all():
-        new = {k: torch.where(moved.to(v.device), v, getattr(r, k).to(v.device)) for k, v in new.items()}
-    if carried:
-        new["x"] = new["x"].clone()
-        new["x"][carried] = r.mean(Y)[carried]
-    return new
+    """The round itself; `rows` says on which devices and processes it runs.  It overwrites the rows of `state`."""
+    drawn = rows.draw(state, t)  # the cohort, its batches, and its clients' states
+    with naming_the_client(fed, drawn.plan, drawn.work, t):
+        r = rows.prepare(rows.round(state, drawn, t), drawn)
+        Y = rows.iterates(contract.broadcast(method, r), r.m)
+        for some, y in pieces(rows, r, Y):  # all clients at once, a chunk of them, or those of one smaller network
+            local_steps(method, some, y, watch)
+    new = _kept(fed, r, Y, rows.aggregate(r, Y, drawn, state))
+    return rows.put(state, new, drawn, t), Seen(r, Y, drawn)
 
 
 def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None) -> None:
@@ -176,8 +139,7 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         if watch is not None:
             watch(seen, y)
         seen.draws = itertools.count()
-        with contract.unchanged(method, "direction", seen, y):
-            v = contract.direction(method, method.direction(G, y, seen), y)
+        v = contract.direction(method, G, y, seen)
         kept = r.objective.carry(y, r.plan, k) if places else None
         if kept is not None:
             v = v.clone()
@@ -190,3 +152,19 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         if kept is not None:
             Y[:a, places] = kept
         del v  # frees its memory before the next gradient is computed
+
+
+def _kept(fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The new state with frozen parameters as they were, bit for bit, whatever the method's `aggregate` computed, and
+    with buffers that training updates (running statistics) as the mean of the clients' buffers."""
+    if fed.trained is None:
+        return new
+    moved, carried = fed.trained.clone(), fed.layout.carried
+    if carried:
+        moved[carried] = True
+    if not moved.all():
+        new = {k: torch.where(moved.to(v.device), v, getattr(r, k).to(v.device)) for k, v in new.items()}
+    if carried:
+        new["x"] = new["x"].clone()
+        new["x"][carried] = r.mean(Y)[carried]
+    return new

@@ -22,8 +22,8 @@ from .history import BY_CLIENT, Diverged, History, Row, over_clients
 from .objective.base import Objective
 from .objective.federation import Federation
 from .round import Seen, check_both, on, play
-from .rows.chunks import chunk_size
-from .rows.place import Place
+from .rows.host import chunk_size
+from .rows.rows import Rows
 from .settings import Amounts, BatchSize, Cohort, Settings, Weighting, check_batches
 from .storage import callbacks, checkpoint
 from .storage.identity import digest
@@ -160,10 +160,10 @@ def simulate(
         chunk = chunk_size(method, fed, s)
     world = distributed.world()
     with world.together():
-        place = Place(method, fed, s, world, chunk, rounds)
+        rows = Rows(method, fed, s, world, chunk, rounds)
         settings = {**s.named(), "eval_every": eval_every} | ({"eval_on": eval_on} if eval_on != "test" else {})
         settings |= {"keep": keep} if keep != "last" else {}
-        run = Run(method, fed, s, place, list(probes), personal, settings, on_evaluate)
+        run = Run(method, fed, s, rows, list(probes), personal, settings, on_evaluate)
         store = None
         if checkpoint_dir is not None:
             store = checkpoint.Store(checkpoint_dir, run.identity(), run.bits(), run.code(), run.memory)
@@ -181,7 +181,7 @@ class Run:
     method: Method
     fed: Objective
     s: Settings
-    place: Place
+    rows: Rows
     probes: list[Probe]
     personal: bool | str
     settings: dict[str, Any]
@@ -193,7 +193,7 @@ class Run:
     best: dict[str, Tensor] = field(default_factory=dict)  # with keep="best": the state of the best round so far
 
     def __post_init__(self) -> None:
-        self.state = self.place.start()
+        self.state = self.rows.start()
         self.history = History(self.state["x"], dict(self.state), self.method, self.settings)
 
     def identity(self) -> dict[str, Any]:
@@ -228,8 +228,8 @@ class Run:
         cuda = self.fed.device.type == "cuda"
         return {
             "threads": torch.get_num_threads(),
-            "processes": self.place.world.size,
-            "chunk": self.place.chunk,
+            "processes": self.rows.world.size,
+            "chunk": self.rows.chunk,
             "device": torch.cuda.get_device_name(self.fed.device) if cuda else torch.backends.cpu.get_cpu_capability(),
             "torch": torch.__version__,
             "numpy": np.__version__,
@@ -241,7 +241,7 @@ class Run:
 
         Raises CheckpointError if the processes read different checkpoints.
         """
-        world = self.place.world
+        world = self.rows.world
         rounds = world.objects(saved and saved.t)
         if len(set(rounds)) > 1:
             raise checkpoint.CheckpointError(
@@ -275,7 +275,7 @@ class Run:
             if not self.stopped():
                 self.play(rounds, store, save_every, bar)
             if not self.keeps_best:
-                h.params, h.state = self.state["x"], self.place.everyone(self.state)
+                h.params, h.state = self.state["x"], self.rows.everyone(self.state)
         except BaseException as e:
             self.leave(e, store)
             raise
@@ -288,10 +288,10 @@ class Run:
         """Run rounds with their evaluations and checkpoints until the last, or until `on_evaluate` ends the run."""
         for t in range(self.t, rounds):
             before = self.state.server
-            self.state, seen = play(self.method, self.fed, self.state, t, self.s, self.place)
+            self.state, seen = play(self.method, self.fed, self.state, t, self.s, self.rows)
             self.t = t + 1
             self.history.cohorts.append(seen.cohort)
-            if len(self.place.dealt(seen.drawn)):
+            if len(self.rows.dealt(seen.drawn)):
                 found = *_size(seen.y), _finite(before.values())
                 self.unchecked.append((t, seen.round.ids, seen.round.plan.steps, *found))
             last = self.t == rounds
@@ -326,7 +326,7 @@ class Run:
 
         Only a run of one process saves: of several processes, the others wait elsewhere.
         """
-        h, alone = self.history, self.place.world.size == 1
+        h, alone = self.history, self.rows.world.size == 1
         if getattr(e, "history", None) is h:  # an error that has this history already
             return
         if alone and not self.keeps_best:
@@ -342,8 +342,8 @@ class Run:
 
     def save(self, store: checkpoint.Store) -> None:
         """Write a checkpoint of the rounds done."""
-        state = self.place.everyone(self.state, to=0) | {f"best/{k}": v for k, v in self.best.items()}
-        if self.place.world.rank == 0:
+        state = self.rows.everyone(self.state, to=0) | {f"best/{k}": v for k, v in self.best.items()}
+        if self.rows.world.rank == 0:
             store.save(self.t, state, self.history.cohorts, self.history.rows)
 
     def metrics(self, t: int) -> dict[str, float]:
@@ -380,10 +380,10 @@ class Run:
                 raised.append(e)
                 return True, f"{type(e).__name__}: {e}"
 
-        ends, failure = self.place.world.first(ask)
+        ends, failure = self.rows.world.first(ask)
         if failure:  # all processes know of it and raise together
             if not self.keeps_best:
-                self.history.state = self.place.everyone(self.state)
+                self.history.state = self.rows.everyone(self.state)
             raise raised[0] if raised else RuntimeError(f"on_evaluate failed on process 0: {failure}")
         return ends
 
@@ -398,7 +398,7 @@ class Run:
             row = int(size.argmax())
             self.largest = (t, float(size[row]), int(steps[row]), -int(clients[row]))
         self.unchecked = []
-        reports = self.place.world.objects((lost, self.largest))
+        reports = self.rows.world.objects((lost, self.largest))
         losses = [lost for lost, _ in reports if lost is not None]
         self.largest = max((largest for _, largest in reports if largest is not None), default=None)
         if losses:
@@ -414,14 +414,14 @@ class Run:
 
     def _diverged(self, t: int, client: int | None) -> Diverged:
         self.history.cohorts = self.history.cohorts[: t + 1]
-        everyone = self.place.everyone(self.state)
+        everyone = self.rows.everyone(self.state)
         if not self.keeps_best:
             self.history.state |= {k: v for k, v in everyone.items() if k in self.state.clients}
         return Diverged(t, client, self.history)
 
     def evaluate(self, seen: Seen | None) -> None:
         """Evaluate the server's model, the clients' models if wanted, and the probes; add rows to the history."""
-        world, h = self.place.world, self.history
+        world, h = self.rows.world, self.history
         metrics = world.first(lambda: {k: float(v) for k, v in self.fed.evaluate(self.state["x"]).items()})
         if seen is not None and not math.isfinite(metrics.get("loss", 0.0)):
             if self.moderate() and not _finite([self.state["x"]]):
@@ -434,7 +434,7 @@ class Run:
         if self.probes and seen is not None:
             r, y = seen.round, seen.y
             if world.size > 1:
-                r, y = self.place.whole(r, seen.drawn), self.place.gather(y, seen.drawn)
+                r, y = self.rows.whole(r, seen.drawn), self.rows.gather(y, seen.drawn)
                 r = replace(r, rows=dict(r.rows), memory=dict(r.memory))  # gathered by all: process 0 calls probes
             h.rows += world.first(lambda: self.probe(r, y))
 
@@ -457,8 +457,8 @@ class Run:
         scores = {t: sign * value for t, name, client, value in h.rows if name == metric and client is None}
         h.kept = max(scores, key=scores.get)
         if self.t == max((t for t in scores if t % every == 0), key=scores.get) or self.t == h.kept:
-            alone = self.place.world.size == 1
-            now = dict(self.state.copy()) if alone else self.place.everyone(self.state)
+            alone = self.rows.world.size == 1
+            now = dict(self.state.copy()) if alone else self.rows.everyone(self.state)
             self.best = self.best if self.t % every else now
         h.state = now if self.t == h.kept else self.best
         h.params = h.state["x"]
@@ -503,9 +503,9 @@ class Run:
 
     def evaluate_clients(self, seen: Seen | None) -> None:
         """Evaluate the clients' models: one row of the history for each client and metric."""
-        fed, x, world, clients = self.fed, self.state["x"], self.place.world, self.place.clients
+        fed, x, world, clients = self.fed, self.state["x"], self.rows.world, self.rows.clients
         if self.personal == "local" and seen is not None:
-            m = len(self.place.dealt(seen.drawn))
+            m = len(self.rows.dealt(seen.drawn))
             X, clients = seen.y[:m], seen.round.ids[:m]
         else:
             own = (

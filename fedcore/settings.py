@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import math
 import numbers
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from . import rng
 from .algorithms import contract
 from .algorithms.method import Method, Work
 from .data.arrays import as_array
+from .data.batches import Plan
 from .engine import OneSample
 from .objective.base import Objective
 from .support import checks
@@ -155,13 +157,27 @@ def check_batches(method: Method, fed: Objective, s: Settings, rounds: Sequence[
         work = s.work(method, t, cohort)
         lone = cohort if work.batch_size == 1 else cohort[fed.sizes[cohort] == 1]
         if len(lone):
-            raise OneSample(alone(lone[0], fed, work, t))
+            raise _alone(lone[0], fed, work, t)
 
 
-def alone(client: int, fed: Objective, work: Work, t: int) -> str:
-    """The beginning of the error for a batch of one sample: client, round, samples and batch size."""
+@contextlib.contextmanager
+def naming_the_client(fed: Objective, plan: Plan, work: Work, t: int) -> Iterator[None]:
+    """An error of the engine over a batch of one sample names the client, because the engine only knows rows."""
+    try:
+        yield
+    except OneSample as e:
+        counts = fed.sizes[plan.clients][None] if plan.counts is None else plan.counts
+        lone = plan.clients[(counts == 1).any(0)]
+        if not len(lone):
+            raise
+        raise _alone(lone[0], fed, work, t) from e
+
+
+def _alone(client: int, fed: Objective, work: Work, t: int) -> OneSample:
     size = int(fed.sizes[client])
-    return f"client {client} of round {t} has {size} sample{'s'[: size > 1]} and batch_size={work.batch_size}: "
+    return OneSample(
+        f"client {client} of round {t} has {size} sample{'s'[: size > 1]} and batch_size={work.batch_size}: "
+    )
 
 
 def _by_round(

@@ -19,6 +19,8 @@ class PlatformSCAFFOLD(SCAFFOLD):
     the last client.  `scaffold/client.py`: the new c_i is bound to a name and never stored, so c_i = 0 for ever.
     """
 
+    across = "rows"  # the last client's row may be another process's
+
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         last = r.clients.argmax()[None]  # cohorts are in ascending order, rows are sorted by their steps
         delta = (y[last] - r.x)[0]

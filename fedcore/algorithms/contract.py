@@ -1,4 +1,4 @@
-"""What a method's hooks give, looked at where it is used: names, shapes and types that the round can go on with."""
+"""The calls of a method's hooks: what they return is checked, and that they write to nothing but what they may."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import rng
 from ..storage.identity import is_own
 from ..support import checks
-from .method import Method, Round, Work
+from .method import AGGREGATE, BROADCAST, Method, Round, Work
 
 
 def client_state(method: Method) -> tuple[str, ...]:
@@ -28,8 +28,7 @@ def client_state(method: Method) -> tuple[str, ...]:
 
 def start(method: Method, x: Tensor) -> dict[str, Tensor]:
     """The server's vectors before round 0, `x` among them."""
-    state, clients = _mapping(method, "start", method.start(x)), client_state(method)
-    _with_x(method, "start", state)
+    state, clients = _named(method, "start", method.start(x), model=True), client_state(method)
     for name, value in state.items():
         _tensor(method, f"start: {name!r}", value, (tuple(x.shape),), x)
     for name in (*state, *clients):
@@ -42,8 +41,7 @@ def start(method: Method, x: Tensor) -> dict[str, Tensor]:
 
 def client_start(method: Method, x: Tensor) -> dict[str, Tensor]:
     """The rows that the clients' states start from."""
-    rows = _mapping(method, "client_start", method.client_start(x))
-    _known(method, "client_start", rows, method.client_state)
+    rows = _named(method, "client_start", method.client_start(x), method.client_state)
     for name, value in rows.items():
         _tensor(method, f"client_start: {name!r}", value, (tuple(x.shape),), x)
     return rows
@@ -68,31 +66,35 @@ def local_work(method: Method, given: Work, m: int) -> Work:
     return work
 
 
-def prepared(method: Method, r: Any) -> Round:
-    """What `prepare` gave."""
-    if not isinstance(r, Round):
-        raise _gave(method, "prepare", r, "the round, r or r.extended(...)")
-    return r
+def prepare(method: Method, r: Round) -> Round:
+    """The round after `prepare`."""
+    with _unchanged(method, "prepare", r):
+        found = method.prepare(r)
+    if not isinstance(found, Round):
+        raise _gave(method, "prepare", found, "the round, r or r.extended(...)")
+    return found
 
 
 def broadcast(method: Method, r: Round) -> Tensor:
     """Where the clients start from, `[d]` or `[m, d]`."""
+    with _unchanged(method, "broadcast", r):
+        y = method.broadcast(r.in_hook(BROADCAST))
     d = len(r.x)
-    return _tensor(method, "broadcast", method.broadcast(r), ((d,), (r.m, d)), r.x)
+    return _tensor(method, "broadcast", y, ((d,), (r.m, d)), r.x)
 
 
-def direction(method: Method, v: Any, y: Tensor) -> Tensor:
-    """What `direction` gave for the rows y `[m, d]`."""
-    if not isinstance(v, Tensor) or v.shape != y.shape or v.dtype != y.dtype or v.device != y.device:
-        return _tensor(method, "direction", v, (tuple(y.shape),), y)
-    return v
+def direction(method: Method, G: Any, y: Tensor, r: Round) -> Tensor:
+    """v for the rows y `[m, d]`; r: the round as this hook sees it."""
+    with _unchanged(method, "direction", r, y):
+        v = method.direction(G, y, r)
+    return _tensor(method, "direction", v, (tuple(y.shape),), y)
 
 
 def aggregate(method: Method, r: Round, y: Tensor, known: Collection[str]) -> dict[str, Tensor]:
     """The new state: vectors `[d]`, and matrices `[m, d]` of the clients.  known: the names of all states."""
-    new = _mapping(method, "aggregate", method.aggregate(r, y))
-    _with_x(method, "aggregate", new)
-    _known(method, "aggregate", new, known)
+    with _unchanged(method, "aggregate", r, y):
+        new = method.aggregate(r.in_hook(AGGREGATE), y)
+    new = _named(method, "aggregate", new, known, model=True)
     for name, value in new.items():
         shape = tuple(y.shape) if name in method.client_state else (y.shape[1],)
         _tensor(method, f"aggregate: {name!r}", value, (shape,), r.x, at=None)
@@ -114,7 +116,7 @@ def on(method: Method, fed: Any, kind: type) -> Any:
 
 
 @contextlib.contextmanager
-def unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> Iterator[None]:
+def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> Iterator[None]:
     """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself; a warning, in a run's
     first round, where one of the user's draws from a global generator.
 
@@ -147,23 +149,21 @@ def unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> I
             )
 
 
-def _mapping(method: Method, hook: str, given: Any) -> dict[str, Any]:
+def _named(
+    method: Method, hook: str, given: Any, known: Collection[str] | None = None, model: bool = False
+) -> dict[str, Any]:
+    """The mapping; TypeError or ValueError where it is none, has other names than `known`, or lacks the model."""
+    what = f"{type(method).__name__}.{hook} gave"
     if not isinstance(given, Mapping):
         raise _gave(method, hook, given, 'a mapping of names to tensors, such as {"x": x}')
-    return dict(given)
-
-
-def _with_x(method: Method, hook: str, given: Mapping[str, Any]) -> None:
-    if "x" not in given:
-        raise ValueError(f"{type(method).__name__}.{hook} gave {sorted(given)} without the model; return 'x' too")
-
-
-def _known(method: Method, hook: str, given: Mapping[str, Any], known: Collection[str]) -> None:
-    if unknown := [name for name in given if name not in known]:
+    if model and "x" not in given:
+        raise ValueError(f"{what} {sorted(given)} without the model; return 'x' too")
+    if known is not None and (unknown := [name for name in given if name not in known]):
         raise ValueError(
-            f"{type(method).__name__}.{hook} gave {unknown[0]!r}, which is none of its states "
-            f"({', '.join(known) or 'it has none'}); declare it in start or client_state, or correct the name"
+            f"{what} {unknown[0]!r}, which is none of its states ({', '.join(known) or 'it has none'}); declare it in "
+            "start or client_state, or correct the name"
         )
+    return dict(given)
 
 
 def _tensor(

@@ -1,10 +1,10 @@
-"""Client states that are too large for the device: kept in host memory, copied to it when their client is drawn."""
+"""What does not fit into the device's memory: states kept in host memory, and cohorts computed in chunks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,8 +13,11 @@ from ..algorithms.method import Method
 from ..objective.base import Objective
 from ..support import checks, memory
 
+if TYPE_CHECKING:
+    from ..settings import Settings
 
-def _too_large(method: Method, fed: Objective, n: int) -> bool:
+
+def too_large(method: Method, fed: Objective, n: int) -> bool:
     """Whether n clients' states must be kept in host memory, because they would fill the federation's device."""
     size = len(method.client_state) * n * fed.d * fed.x0.element_size()
     room = room_for_states(fed.device)
@@ -31,6 +34,35 @@ def _too_large(method: Method, fed: Objective, n: int) -> bool:
 def room_for_states(device: torch.device) -> float:
     """Free bytes of an accelerator; infinite for a CPU, whose states are in host memory anyway."""
     return memory.free(device) if memory.has_own_memory(device) else math.inf
+
+
+def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
+    """How many clients may take their local steps together: None for all, a number if memory is short.
+
+    Memory of a client: throughout the round, vectors for its parameters, their update, and its old and new states; in
+    the local steps, vectors for a gradient, a direction, its intermediate values, and a velocity, and activations.
+    """
+    m, vector, states = s.size, fed.d * fed.x0.element_size(), len(method.client_state)
+    work = s.work(method, 0, s.cohort_of(0, fed.n))
+    kept, steps = (2 + 2 * states) * vector, (3 + bool(work.momentum)) * vector
+    steps += fed.activation_bytes(work.batch_size)
+    room = 0.8 * memory.free(fed.device)
+    if m * (kept + steps) <= room:
+        return None
+    if memory.has_own_memory(fed.device):  # two chunks at a time: one is computed while the next is copied
+        most = room // (steps + 2 * (1 + states) * vector)
+    else:
+        most = (room - m * kept) // steps
+    chunk = max(1, min(m, int(most)))
+    block = fed.block or 1
+    chunk = max(chunk // block * block, min(chunk, block))  # whole blocks, so that the result is the same bit for bit
+    if chunk == m:
+        return None
+    checks.warn(
+        f"a round of {m:,} clients with {fed.d:,} parameters takes about {m * (kept + steps) / 1e9:.2f} GB and "
+        f"{fed.device} has {room / 0.8e9:.2f} GB free: local steps are taken by {chunk:,} clients at a time",
+    )
+    return chunk
 
 
 class Carrier:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from ..algorithms.method import Method
+from ..algorithms import contract
+from ..algorithms.method import Method, Work
 from ..data.batches import Plan
+from ..objective.base import Objective
 from ..support import checks, memory
 
 
@@ -54,14 +58,72 @@ class State(Mapping[str, Tensor]):
         return replace(self, server=dict(self.server), clients=clients, visits=self.visits.copy())
 
 
+def first(method: Method, fed: Objective, n: int, home: torch.device) -> State:
+    """The state before round 0, with the rows of n clients on the device `home`."""
+    x, names = fed.x0, method.client_state
+    server, given = contract.start(method, x), contract.client_start(method, x)
+    memory.check(
+        len(names) * n * fed.d * x.element_size(),
+        home,
+        f"the states {', '.join(names)} of {type(method).__name__} ({n:,} clients x {fed.d:,} parameters x "
+        f"{x.element_size()} bytes each)",
+        "fewer clients, a smaller model, or a method without states of its clients, such as fc.FedAvg()",
+    )
+    clients = {name: torch.zeros(n, fed.d, dtype=x.dtype, device=home) for name in names}
+    for name, row in given.items():
+        clients[name] += row.to(home)
+    return State(server, clients, np.zeros(fed.n, int), _origin(method, fed))
+
+
+def check(state: State, method: Method, fed: Objective) -> None:
+    """Raise ValueError unless `state` is a state of this method on this federation."""
+    want = dict.fromkeys(method.start(fed.x0), (fed.d,)) | dict.fromkeys(method.client_state, (fed.n, fed.d))
+    given = {k: tuple(v.shape) for k, v in state.items()} if isinstance(state, State) else type(state).__name__
+    if given != want:
+        raise ValueError(
+            f"the state has {given}, but {method!r} on this federation has {want}; "
+            "use the state that fc.start(method, fed) or fc.one_round(method, fed, ...) returned"
+        )
+    ours, here = _origin(method, fed)
+    kind, data = state.origin or (ours, here)
+    if data != here or not (issubclass(kind, ours) or issubclass(ours, kind)):
+        raise ValueError(
+            f"the state is one of {kind.__name__} on {data}, not of {ours.__name__} on {here}; to go on from its "
+            'model on purpose, use fc.start(method, fed).updated(x=state["x"])'
+        )
+    x = state["x"]
+    if (x.device, x.dtype) != (fed.device, fed.x0.dtype):
+        raise ValueError(
+            f"the state is {x.dtype} on {x.device}, the federation {fed.x0.dtype} on {fed.device}; "
+            "use fed.to(device, dtype), or a state of this federation"
+        )
+
+
+def _origin(method: Method, fed: Objective) -> tuple[type[Method], str]:
+    source = getattr(fed, "source", None)
+    data = f"{source.name!r}, {fed.partition}, seed {fed.seed}" if source else f"{fed.n} quadratics"
+    return type(method), data
+
+
 @dataclass(frozen=True)
 class Drawn:
-    """The draw of a round: the `cohort`, the clients `dealt` to each process, the `plan` of this process's batches,
-    the function `planned` that plans batches for any clients, and the function `rows` that returns the states of this
-    process's clients."""
+    """The draw of a round: the `cohort` in ascending order, the clients `dealt` to each process, the local `work`, the
+    `plan` of this process's batches, the function `planned` that plans batches for any clients, and the function `rows`
+    that returns the states of this process's clients."""
 
     cohort: list[int]
     dealt: list[np.ndarray]
+    work: Work
     plan: Plan
     planned: Callable[[np.ndarray], Plan]
     rows: Callable[[], dict[str, Tensor]]
+
+    @cached_property
+    def whole(self) -> Plan:
+        """The plan of the rows of all processes."""
+        return self.planned(np.array(self.cohort))
+
+    @cached_property
+    def places(self) -> list[np.ndarray]:
+        """The positions of each process's clients in the plan of all."""
+        return [np.flatnonzero(np.isin(self.whole.clients, clients)) for clients in self.dealt]

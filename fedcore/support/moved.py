@@ -11,7 +11,7 @@ from typing import Any
 
 MOVED = {
     "engine.rules": "fedcore.engine.layers.table",
-    "memory": "fedcore.rows.place",
+    "memory": "fedcore.rows.rows",
     "objective.network": "fedcore.objective.making",
     "algorithms.platform": "fedbook.measures.platform",
     "alt": "fedbook.pictures.alt_text",

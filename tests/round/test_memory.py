@@ -34,7 +34,7 @@ def close(a: fc.History, b: fc.History, tolerance: float) -> None:
 @every_method
 def test_a_cohort_in_chunks_gives_what_the_whole_cohort_gives(method, kind, monkeypatch):
     """Client by client in place, and by two, which leaves a chunk of one, from host memory: where rows are and how
-    many go together are two independent parts of `rows.place.Place`."""
+    many go together are two independent parts of `rows.rows.Rows`."""
     fed = make(kind)
     options = {"rounds": 3, **LOCAL}
     whole = run(method, fed, **options)

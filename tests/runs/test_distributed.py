@@ -27,7 +27,7 @@ import fedcore as fc
 from fedbook import reproduce as command
 from fedbook.measures.platform import PlatformSCAFFOLD
 from fedcore import distributed
-from fedcore.rows.place import Place
+from fedcore.rows.rows import Rows
 from tools.processes import fork, runs, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,10 +211,10 @@ def counted(method: fc.Method) -> list[int]:
 
 def kept() -> list[int]:
     """How many clients' rows this process holds in a run with 5 clients."""
-    start, states = Place.start, []
-    Place.start = lambda self: states.append(start(self)) or states[-1]
+    start, states = Rows.start, []
+    Rows.start = lambda self: states.append(start(self)) or states[-1]
     fc.simulate(fc.SCAFFOLD(), federation(), **RUN)
-    Place.start = start
+    Rows.start = start
     return [len(state["c_i"]) for state in states]
 
 

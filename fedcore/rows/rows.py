@@ -1,0 +1,129 @@
+"""Where the rows of a run are stored, and how they get to the round and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import distributed
+from ..algorithms.method import Method, Round
+from ..data.batches import Plan
+from ..objective.base import Objective
+from ..support import memory
+from .host import Carrier, too_large
+from .pieces import Chunked
+from .processes import Processes
+from .state import Drawn, State, first
+
+if TYPE_CHECKING:
+    from ..settings import Settings
+
+
+class Rows(Processes):
+    """Where a run stores its rows.
+
+    Clients' states are on `home`: the federation's device, or host memory if they would fill it.  The rows of a round
+    are on `base`: the device, or host memory if an accelerator computes them in chunks of `chunk` clients.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        fed: Objective,
+        s: Settings,
+        world: distributed.World = distributed.ALONE,
+        chunk: int | None = None,
+        rounds: int = 0,
+    ) -> None:
+        super().__init__(method, fed, world)
+        self.s, self.rounds = s, rounds
+        self.chunk = chunk if chunk is not None and chunk < s.size else None
+        self.hosted = self.chunk is not None and memory.has_own_memory(fed.device)
+        kept = self.hosted or (rounds > 0 and too_large(method, fed, len(self.clients)))
+        self.carrier = Carrier(fed.device) if kept else None
+        self.home, self.base = (torch.device("cpu") if host else fed.device for host in (kept, self.hosted))
+        self.objective = fed if self.chunk is None else Chunked(fed, self.chunk)
+        m, vectors = -(-s.size // world.size), 1 + len(method.client_state)
+        what = f"the models and states of {m:,} clients in a round ({vectors} x {fed.d:,} numbers each)"
+        size = m * vectors * fed.d * fed.x0.element_size()
+        memory.check(size, self.base, what, "a smaller cohort, or a smaller model")
+        self.next: Drawn | None = None  # the next round, whose states are being copied
+
+    def start(self) -> State:
+        """The state before round 0."""
+        return first(self.method, self.fed, len(self.clients), self.home)
+
+    def draw(self, state: State, t: int) -> Drawn:
+        """Draw round t: its cohort, the clients of each process, and this process's plan; start to copy the clients'
+        states to where the round needs them."""
+        if self.next is not None:
+            drawn, self.next = self.next, None
+            return drawn
+        s, fed = self.s, self.fed
+        cohort = s.cohort_of(t, fed.n)
+        dealt = self.deal(np.array(cohort))
+        work = s.work(self.method, t, cohort)
+
+        def planned(clients: np.ndarray) -> Plan:
+            rows = np.searchsorted(cohort, clients).clip(max=len(cohort) - 1)  # clipped for a client outside the cohort
+            epochs, steps = (v[rows] if isinstance(v, np.ndarray) else v for v in (work.epochs, work.steps))
+            more = {"batch_size": work.batch_size, "walk": work.walk}
+            return fed.plan(s.seed, t, clients, epochs=epochs, steps=steps, **more)
+
+        here = dealt[self.world.rank]
+        # a process without clients in this round computes one of its own clients, and its result is not used
+        plan = planned(here if len(here) else self.clients[[fed.sizes[self.clients].argmin()]])
+        at, rows = self._at_home(plan), state.clients
+        if self.carrier is None:
+            return Drawn(cohort, dealt, work, plan, planned, lambda: {k: v[at] for k, v in rows.items()})
+        rows = {k: self.carrier.gather(v, at) for k, v in rows.items()}
+        return Drawn(cohort, dealt, work, plan, planned, (lambda: rows) if self.hosted else self.carrier.send(rows))
+
+    def round(self, state: State, drawn: Drawn, t: int) -> Round:
+        """Round t as the method sees it: the server's vectors, and a row per client that this process computes."""
+        s, plan, work = self.s, drawn.plan, drawn.work
+        p = np.full(len(plan.clients), 1 / len(drawn.cohort))
+        if s.weighting == "samples":
+            p = self.fed.sizes[plan.clients] / self.fed.sizes[drawn.cohort].sum()
+        return Round(
+            objective=self.objective, plan=plan, seed=s.seed, t=t, n=self.fed.n, lr=work.lr, server_lr=s.server_lr,
+            p=self._column(p), K=self._column(plan.steps), visits=state.visits[plan.clients],
+            weight_decay=s.weight_decay, clip=s.clip, momentum=work.momentum, batch_size=work.batch_size,
+            server={k: v.to(self.base) for k, v in state.server.items()}, rows=drawn.rows(), total=self.total(drawn),
+        )  # fmt: skip
+
+    def iterates(self, y: Tensor, m: int) -> Tensor:
+        """The broadcast `[d]` or `[m, d]` as a matrix `[m, d]` that the local steps may write to."""
+        Y = y.expand(m, self.fed.d)
+        return self.carrier.empty(*Y.shape, dtype=Y.dtype).copy_(Y) if self.hosted else Y.clone()
+
+    def put(self, state: State, new: Mapping[str, Tensor], drawn: Drawn, t: int) -> State:
+        """The state after round t: `state` with the new tensors; rows of clients and visits are written in place."""
+        if self.carrier is not None and not self.hosted and t + 1 < self.rounds:
+            self.next = self.draw(state, t + 1)  # copied while the device still computes this round
+        server = dict(state.server)
+        for name, value in new.items():
+            if name not in state.clients:
+                server[name] = value.to(self.fed.device)
+            elif len(self.dealt(drawn)):
+                state.clients[name][self._at_home(drawn.plan)] = value.to(self.home)
+                if self.next is not None:  # rows already copied for the next round that this round changes
+                    rows = np.intersect1d(drawn.plan.clients, self.next.plan.clients, return_indices=True)[1:]
+                    now, then = (torch.as_tensor(at).to(self.fed.device) for at in rows)
+                    self.next.rows()[name][then] = value[now]
+        state.visits[drawn.cohort] += 1
+        return replace(state, server=server)
+
+    def _at_home(self, plan: Plan) -> Tensor:
+        """The row numbers of the plan's clients in this process's states, computed on the host."""
+        rows = plan.rows if self.carrier is None else torch.as_tensor(plan.clients)
+        return rows if self.world.size == 1 else rows // self.world.size
+
+    def _column(self, values: np.ndarray) -> Tensor:
+        """One number per client as a tensor `[m, 1]`."""
+        return torch.as_tensor(values, dtype=self.fed.dtype).to(self.base)[:, None]
