@@ -86,13 +86,6 @@ def test_a_run_with_a_function_of_ones_own_is_the_plain_loop_with_it():
     h.close(history.params, w, 1e-12)
 
 
-def test_a_stopped_run_ends_as_one_that_was_not(tmp_path):
-    made = fed(noisy)
-    wanted = fc.simulate(fc.FedAvg(), made, **MINI)
-    fc.simulate(fc.FedAvg(), made, **{**MINI, "rounds": 1}, checkpoint_dir=tmp_path)
-    assert torch.equal(fc.simulate(fc.FedAvg(), made, **MINI, checkpoint_dir=tmp_path).params, wanted.params)
-
-
 def test_the_function_is_part_of_a_federations_identity():
     prints = [fed(a).fingerprint() for a in (None, noisy, lambda x, g: x // 2, lambda x, g: x // 3, fc.CropFlip(2),
                                              fc.CropFlip(3), fc.RandAugment())]  # fmt: skip
@@ -116,13 +109,6 @@ def test_a_function_that_gives_no_images_or_draws_elsewhere_is_refused(augment, 
     with pytest.raises(exception, match=words):
         fed(augment)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_transforms_of_torchvision_that_draw_from_the_global_generator_are_refused():
-    v2 = pytest.importorskip("torchvision.transforms.v2")
-    with pytest.raises(ValueError, match="another generator"):
-        fed(lambda x, g: v2.RandomHorizontalFlip()(x))
-    assert fed(lambda x, g: v2.functional.horizontal_flip(x)).n == 4
 
 
 def test_a_result_of_another_size_is_refused_in_later_steps_too():

@@ -36,7 +36,7 @@ def _no_network(monkeypatch):
 def pack(folder: Path, name: str, n: int = 20, shape=(1, 4, 4), classes: int = 3, **extra) -> dict[str, np.ndarray]:
     x, y = h.images(n, shape, classes)
     arrays = {"train_images": x, "train_labels": y, "test_images": x[:5], "test_labels": y[:5]} | extra
-    np.savez(folder / f"{name}.npz", **arrays)
+    np.savez_compressed(folder / f"{name}.npz", **arrays)
     return arrays
 
 
@@ -55,11 +55,6 @@ def test_digits_are_the_1797_real_ones_with_every_fifth_held_out():
     held_out = np.arange(1797) % 5 == 4
     assert np.array_equal(source.train_x[:, 0], real.images[~held_out])
     assert np.array_equal(source.train_y, real.target[~held_out])
-
-
-def test_digits_need_no_network_and_no_data_root(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDCORE_DATA", str(tmp_path / "nowhere"))
-    assert fc.federation("digits", clients=3, model="logistic").sizes.sum() == 1438
 
 
 # --- roles --------------------------------------------------------------------------------------------------------
@@ -96,13 +91,6 @@ def test_roles_speak_differently_and_no_test_window_was_trained_on():
         joined = {w.tobytes() for w in a.train_x[a.train_owner == i]}
         repeated = [w.tobytes() in joined for w in a.test_x[a.test_owner == i]]
         assert np.mean(repeated) < 0.1  # a sentence may be said twice
-
-
-def test_roles_make_a_federation_by_owner():
-    fed = fc.federation("roles", partition=fc.ByOwner(), model=lambda s, c: fc.models.CharLSTM(c, 4, 8))
-    assert fed.n == 40
-    h_ = fc.simulate(fc.FedAvg(), fed, rounds=1, cohort=2, local_steps=1, lr=1.0)
-    assert h_.final("loss") < h_.curve("loss")[1][0]
 
 
 # --- the data root ------------------------------------------------------------------------------------------------
@@ -144,11 +132,6 @@ def test_names_are_read_without_case_and_with_their_common_spellings(tmp_path):
         assert fc.data.load(asked, tmp_path).name == name
 
 
-def test_a_pack_of_some_labels_keeps_the_number_of_classes_of_the_data_set(tmp_path):
-    pack(tmp_path, "cifar100", shape=(3, 8, 8))
-    assert fc.data.load("cifar100", tmp_path).classes == 100
-
-
 @pytest.mark.parametrize("name", [n for n in sources.NAMES if n not in ("digits", "digit-domains", "roles")])
 def test_missing_data_says_where_it_looked_and_what_to_put_there(name, tmp_path):
     with pytest.raises(fc.DataNotFound) as e:
@@ -165,47 +148,6 @@ def test_a_download_without_network_ends_in_the_same_error(tmp_path):
 
 
 # --- arrays from memory -------------------------------------------------------------------------------------------
-
-
-def test_a_pair_of_arrays_holds_out_every_fifth_sample():
-    x, y = h.images(50, (1, 4, 4), 5)
-    source = fc.data.load((x, y))
-    assert np.array_equal(source.test_x, x[4::5])
-    assert np.array_equal(source.train_y, np.delete(y, np.s_[4::5]))
-    assert source.classes == 5
-
-
-@pytest.mark.parametrize("kind", ["numpy", "torch", "list"])
-def test_arrays_tensors_and_lists_are_the_same_source(kind):
-    x, y = h.images(20, (1, 4, 4), 3)
-    convert = {"numpy": np.asarray, "torch": torch.tensor, "list": lambda a: a.tolist()}[kind]
-    source = fc.data.load(((convert(x), convert(y)), (convert(x[:5]), convert(y[:5]))))
-    assert np.array_equal(source.train_x, x)
-    assert np.array_equal(source.test_y, y[:5])
-    assert source.train_x.dtype == (np.uint8 if kind != "list" else np.float32)
-
-
-@pytest.mark.parametrize("shape", [(20, 6, 5), (20, 1, 6, 5), (20, 6, 5, 1)])
-def test_grey_pictures_are_n_1_h_w_however_they_come(shape):
-    x = RNG.integers(0, 256, shape).astype(np.uint8)
-    source = fc.data.load((x, np.arange(20) % 2))
-    assert source.train_x.shape == (16, 1, 6, 5)
-    assert np.array_equal(source.train_x[0, 0], x.reshape(20, 6, 5)[0])
-
-
-def test_colour_pictures_are_channels_first_however_they_come():
-    x = RNG.integers(0, 256, (20, 3, 6, 5)).astype(np.uint8)
-    first, last = (fc.data.load((part, np.arange(20) % 2)).train_x for part in (x, x.transpose(0, 2, 3, 1)))
-    assert first.shape == (16, 3, 6, 5)
-    assert np.array_equal(first, last)
-
-
-def test_features_stay_vectors_and_float64_stays_float64():
-    x = RNG.normal(size=(20, 7))
-    fed = fc.federation((x, np.arange(20) % 2), clients=2, model="logistic", dtype=torch.float64)
-    assert fed.x.shape == (16, 7)
-    assert fed.x.dtype == torch.float64
-    assert np.array_equal(fed.inputs(fed.x[:1]).numpy(), x[:1])
 
 
 def test_bytes_stay_bytes_until_a_batch_is_used_and_then_have_mean_0_and_deviation_1():
@@ -229,22 +171,6 @@ def test_test_pictures_are_normalised_by_the_statistics_of_the_training_pictures
     x = RNG.integers(0, 100, (40, 1, 4, 4)).astype(np.uint8)
     fed = fc.federation(((x, np.arange(40) % 2), (x + 100, np.arange(40) % 2)), clients=2, model="logistic")
     assert float(fed.inputs(fed.test[0]).mean()) > 2
-
-
-def test_a_federation_is_two_tensors_and_an_index():
-    x, y = h.images(60, (1, 4, 4), 3)
-    fed = fc.federation((x, y), clients=5, model="mlp")
-    assert fed.x.shape[0] == len(fed.y) == sum(len(i) for i in fed.index) == 48
-    assert np.array_equal(np.sort(np.concatenate(fed.index)), np.arange(48))
-    assert fed.label_counts().sum() == 48
-
-
-def test_a_federation_moves_and_leaves_the_old_one_as_it_was():
-    fed = h.network(dtype=torch.float32)
-    other = fed.to("cpu", torch.float64)
-    assert (fed.dtype, fed.x0.dtype, fed.data.statistics.dtype) == (torch.float32,) * 3
-    assert (other.dtype, other.x0.dtype, other.data.statistics.dtype) == (torch.float64,) * 3
-    assert fed.to("cpu") is fed
 
 
 # --- torchvision --------------------------------------------------------------------------------------------------
@@ -421,20 +347,6 @@ def test_shakespeare_of_leaf_becomes_numbers_of_the_alphabet(tmp_path):
     assert source.text
 
 
-def test_text_reaches_a_model_as_whole_numbers(tmp_path):
-    line = "abc".ljust(80)
-    leaf(
-        tmp_path / "shakespeare",
-        "train",
-        [{"A": {"x": [line] * 6, "y": list("abcdef")}, "B": {"x": [line] * 3, "y": list("abc")}}],
-    )
-    leaf(tmp_path / "shakespeare", "test", [{"A": {"x": [line], "y": ["a"]}}])
-    model = torch.nn.Sequential(torch.nn.Embedding(80, 2), torch.nn.Flatten(), torch.nn.Linear(160, 80))
-    fed = fc.federation("shakespeare", partition=fc.ByOwner(), model=model, root=tmp_path)
-    assert fed.inputs(fed.x).dtype == torch.int64
-    assert fc.simulate(fc.FedAvg(), fed, rounds=2, batch_size=2).final("loss") > 0
-
-
 @pytest.mark.parametrize(
     "content", ["{", "[]", '{"users": ["a"]}', '{"users": ["a"], "user_data": {"a": {"x": [[1]]}}}']
 )
@@ -490,32 +402,6 @@ def test_images_of_unequal_size_are_refused_with_the_sizes(tmp_path):
 
 # --- real packs, where there are some -----------------------------------------------------------------------------
 
-PACKS = os.environ.get("FEDCORE_TEST_PACKS")
-
-
-@pytest.mark.skipif(not PACKS, reason="set FEDCORE_TEST_PACKS to a folder of NAME.npz files")
-def test_real_packs_train():
-    names = [n for n in sources.NAMES if (Path(PACKS) / f"{n}.npz").is_file()]
-    assert names, f"no NAME.npz in {PACKS}"
-    for name in names:
-        s = fc.data.load(name, PACKS)
-        if s.text:
-            few = fc.data.Source(name, s.train_x[:600], s.train_y[:600], s.test_x[:200], s.test_y[:200], 80, text=True)
-            model = torch.nn.Sequential(torch.nn.Embedding(80, 4), torch.nn.Flatten(), torch.nn.Linear(320, 80))
-        else:
-            assert s.train_x.dtype == np.uint8, name
-            few = fc.data.Source(name, s.train_x[:600], s.train_y[:600], s.test_x[:200], s.test_y[:200], s.classes)
-            model = "mlp"
-        fed = fc.federation(few, clients=4, model=model)
-        _, loss = fc.simulate(fc.FedAvg(), fed, rounds=5, lr=0.05, local_epochs=2).curve("loss")
-        assert loss[-1] < loss[0], name
-
-
-def test_a_packed_file_may_be_compressed(tmp_path):
-    x, y = h.images(20, (1, 4, 4), 3)
-    np.savez_compressed(tmp_path / "mine.npz", train_images=x, train_labels=y, test_images=x, test_labels=y)
-    assert np.array_equal(fc.data.load("mine", tmp_path).train_x, x)
-
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "pickled", "gzip", "empty"])
 def test_a_damaged_pack_is_named_with_what_it_should_be(damage, tmp_path):
@@ -548,13 +434,6 @@ def clients_data(*counts):
     x, y = h.images(sum(counts), (1, 4, 4), 3)
     ends = np.cumsum(counts)[:-1]
     return list(zip(np.split(x, ends), np.split(y, ends), strict=True))
-
-
-@pytest.mark.parametrize("empty", [(np.zeros((0, 1, 4, 4), np.uint8), np.zeros(0, int)), ([], np.zeros(0, int))])
-def test_a_client_without_samples_is_named_and_not_left_out(empty):
-    first, last = clients_data(9, 9)
-    with pytest.raises(ValueError, match="client 1 has no samples; leave it out"):
-        fc.federation([first, empty, last], model="mlp")
 
 
 def test_data_by_name_and_pairs_of_training_and_test_data_say_what_is_accepted():

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import importlib
 import inspect
-import pkgutil
 from fractions import Fraction
-from graphlib import TopologicalSorter
-from pathlib import Path
 
 import helpers as h
 import numpy as np
@@ -38,12 +33,6 @@ def pictures(shape, classes) -> nn.Module:
     )  # fmt: skip
 
 
-def frozen(shape, classes) -> nn.Module:
-    net = h.small_mlp(shape, classes)
-    net[1].weight.requires_grad_(False)
-    return net
-
-
 def rows(fed, m: int = 3, scale: float = 0.1) -> torch.Tensor:
     noise = torch.randn(m, fed.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return fed.x0 + scale * noise
@@ -65,13 +54,6 @@ def test_a_full_batch_goes_through_batch_norm_in_one_piece(model, path):
         h.close(G[i], h.gradient(module, Y[i], inputs, labels), 1e-12)
         logits = torch.func.functional_call(module, fed.layout.views(Y[i]), (inputs,))
         h.close(losses[i], F.cross_entropy(logits, labels), 1e-12)
-
-
-@pytest.mark.parametrize("method", [fc.FedSGD(), fc.MimeLite(0.5), fc.SCAFFOLD("I")], ids=repr)
-def test_methods_with_full_gradients_run_on_257_samples_under_batch_norm(method):
-    assert torch.isfinite(
-        fc.simulate(method, h.network(sizes=(257, 300), model=vectors), rounds=1, lr=0.1).params
-    ).all()
 
 
 @pytest.mark.parametrize("together", [1, 2, 10_000])
@@ -120,44 +102,6 @@ def test_logits_are_those_of_the_step_as_in_training(model, batch_size, monkeypa
         inputs = fed.inputs(fed.x[torch.as_tensor(picked)])
         want = torch.func.functional_call(module, fed.layout.views(Y[row]), (inputs,))
         h.close(got[row, : len(want)], want, 1e-12)
-
-
-def test_losses_are_the_means_over_the_mini_batch():
-    fed = h.network(sizes=(13, 7, 20))
-    Y, plan = rows(fed), fed.plan(0, 0, CLIENTS, batch_size=5)
-    G, losses = fed.gradient_and_losses(Y, plan, 0, Loss(lambda logits, y: F.cross_entropy(
-        logits.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)))  # fmt: skip
-    for row, i in enumerate(plan.clients):
-        inputs, labels = h.batches(fed, 0, 0, i, batch_size=5)[0]
-        logits = torch.func.functional_call(fed.engine.module, fed.layout.views(Y[row]), (inputs,))
-        h.close(losses[row], F.cross_entropy(logits, labels), 1e-12)
-    h.close(G, fed.gradient(Y, plan, 0), 1e-12)
-
-
-# --- frozen parameters --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "method", [fc.FedAvg(), fc.FedProx(0.3), fc.SCAFFOLD(), fc.FedDyn(0.1), fc.MimeLite()], ids=repr
-)
-def test_weight_decay_leaves_frozen_parameters_as_they_are(method):
-    fed = h.network(model=frozen)
-    history = fc.simulate(method, fed, rounds=3, lr=0.1, batch_size=4, weight_decay=0.5, momentum=0.5)
-    assert torch.equal(history.params[~fed.trained], fed.x0[~fed.trained])
-    assert (history.params[fed.trained] != fed.x0[fed.trained]).all()
-
-
-def test_the_others_decay_as_in_torchs_sgd():
-    fed = h.network(sizes=(12,), model=frozen)
-    params = fc.simulate(fc.FedAvg(), fed, rounds=1, lr=0.1, batch_size=4, weight_decay=0.5).params
-    net = frozen((1, 4, 4), 3).double()
-    nn.utils.vector_to_parameters(fed.x0.clone(), net.parameters())
-    optimiser = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1, weight_decay=0.5)
-    for inputs, labels in h.batches(fed, 0, 0, 0, batch_size=4):
-        optimiser.zero_grad()
-        F.cross_entropy(net(inputs), labels).backward()
-        optimiser.step()
-    h.close(params, fc.models.flatten(net), 1e-12)
 
 
 # --- normalisation ------------------------------------------------------------------------------------------------
@@ -300,24 +244,6 @@ def test_a_smaller_federation_is_made_once():
 
 
 # --- modules ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("package", ["fedcore.data", "fedcore.objective"])
-def test_no_module_is_hidden_by_a_function_of_its_name(package):
-    room = importlib.import_module(package)
-    for found in pkgutil.iter_modules(room.__path__):
-        importlib.import_module(f"{package}.{found.name}")
-        assert inspect.ismodule(getattr(room, found.name)), found.name
-
-
-def test_the_modules_of_the_data_import_each_other_in_no_circle():
-    folder = Path(fc.data.__file__).parent
-    imports = {}
-    for file in folder.glob("*.py"):
-        tree = ast.walk(ast.parse(file.read_text()))  # imports inside of functions too
-        imports[file.stem] = {n.module for n in tree if isinstance(n, ast.ImportFrom) and n.level == 1 and n.module}
-    assert imports["sources"] >= {"domains", "readers"}
-    list(TopologicalSorter(imports).static_order())  # raises CycleError
 
 
 class Pushed(fc.Quadratic):

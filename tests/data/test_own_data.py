@@ -193,15 +193,7 @@ def test_targets_that_are_no_classes_have_an_own_loss():
         x, y = f.own_test(i)
         value = nn.functional.mse_loss(f.module(rows[i])(x), y.float())
         assert history.final("own_loss", i) == pytest.approx(value.item(), rel=1e-5)
-
-
-def test_personal_models_are_better_on_their_own_labels_than_on_all():
-    """Digits of two labels a client: what the clients' own test data are for."""
-    f = fc.federation("digits", 10, fc.Shards(2), "mlp", own_test=0.2)
-    history = fc.simulate(fc.LocalOnly(), f, rounds=5, lr=0.1, personal=True, progress=False)
-    own, all_of_it = (np.mean([history.final(name, i) for i in range(10)]) for name in ("own_accuracy", "accuracy"))
-    assert own > 0.95
-    assert all_of_it < 0.25
+    assert history.final("own_loss_worst_tenth") == max(history.final("own_loss", i) for i in range(4))
 
 
 # --- how the clients fare -------------------------------------------------------------------------------------------
@@ -222,12 +214,8 @@ def test_a_history_has_mean_spread_and_worst_tenth_of_the_clients(n, personal):
         assert len(own) == (n if personal is True or not t else cohort)
         v, N_i = np.array(list(own.values())), f.sizes[list(own)]
         worst = sorted(v)[: max(1, len(v) // 10)]
-        wanted = {
-            "mean": v.mean(),
-            "weighted": (N_i * v).sum() / N_i.sum(),
-            "spread": v.std(),
-            "worst_tenth": np.mean(worst),
-        }
+        wanted = {"mean": v.mean(), "weighted": (N_i * v).sum() / N_i.sum(), "spread": v.std()}
+        wanted["worst_tenth"] = np.mean(worst)
         assert {k: rows[f"own_accuracy_{k}", None] for k in wanted} == pytest.approx(wanted, abs=1e-12)
     assert f"own_accuracy_mean {history.final('own_accuracy_mean'):.4g}" in repr(history)
     assert "own_accuracy_worst_tenth" in history._repr_html_()
@@ -246,29 +234,6 @@ def test_without_own_data_the_clients_accuracy_on_the_test_set_is_summed_up():
     assert set(history.clients()["metric"]) == {
         "accuracy", "accuracy_mean", "accuracy_weighted", "accuracy_spread", "accuracy_worst_tenth",
     }  # fmt: skip
-
-
-def test_the_worst_tenth_of_a_loss_is_its_largest():
-    x = np.random.default_rng(0).normal(size=(60, 4))
-    f = fc.federation((x, x[:, :1] * 2), 4, model="mlp", loss=nn.MSELoss(), own_test=0.25)
-    history = fc.simulate(fc.LocalOnly(), f, rounds=1, lr=0.01, personal=True, progress=False)
-    assert history.final("own_loss_worst_tenth") == max(history.final("own_loss", i) for i in range(4))
-
-
-def test_a_stopping_rule_sees_the_mean_over_the_clients():
-    seen = []
-    fc.simulate(
-        fc.FedAvg(), fed(own_test=0.3), rounds=1, personal=True, progress=False,
-        on_evaluate=lambda t, metrics: seen.append(metrics["own_accuracy_mean"]),
-    )  # fmt: skip
-    assert len(seen) == 2
-
-
-def test_a_resumed_run_sums_up_as_one_that_was_never_stopped(tmp_path):
-    run = {"lr": 0.1, "local_steps": 2, "personal": True, "progress": False}
-    whole = fc.simulate(fc.Ditto(), fed(own_test=0.3), rounds=4, **run)
-    fc.simulate(fc.Ditto(), fed(own_test=0.3), rounds=2, checkpoint_dir=tmp_path, **run)
-    assert fc.simulate(fc.Ditto(), fed(own_test=0.3), rounds=4, checkpoint_dir=tmp_path, **run).rows == whole.rows
 
 
 def test_a_run_without_clients_models_says_what_it_needs():

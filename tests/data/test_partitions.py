@@ -116,30 +116,6 @@ def test_every_pair_of_labels_is_dealt_equally_often():
     assert abs(pairs - 6000 / 45).max() < 5 * np.sqrt(6000 / 45)
 
 
-def test_no_client_number_is_special_in_the_deal_of_shards():
-    """The chance that clients a and b hold the same two labels does not depend on who they are."""
-    same = np.zeros((6, 6))
-    for seed in range(400):
-        sets = label_sets(split(fc.Shards(2), np.repeat(np.arange(4), 30), 6, seed), np.repeat(np.arange(4), 30))
-        same += [[a == b for b in sets] for a in sets]
-    off = same[np.triu_indices(6, 1)] / 400
-    assert abs(off - off.mean()).max() < 5 * np.sqrt(off.mean() * (1 - off.mean()) / 400)
-
-
-@pytest.mark.parametrize(("classes", "clients"), [(10, 1), (10, 4), (5, 2), (9, 3), (1, 10), (3, 4)])
-def test_shards_at_the_edges_give_each_client_different_labels(classes, clients):
-    for seed in range(20):
-        parts = split(fc.Shards(classes), TEN, clients, seed)
-        assert_complete(parts, len(TEN), clients)
-        assert {len(held) for held in label_sets(parts, TEN)} == {classes}
-
-
-def test_shards_follow_the_seed_alone():
-    first, again, other = (split(fc.Shards(2), TEN, 20, seed) for seed in (1, 1, 2))
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert label_sets(first, TEN) != label_sets(other, TEN)
-
-
 @claim
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=80).map(np.array), seeds)
 def test_by_owner_gives_each_owner_its_own_samples(owner, seed):
@@ -248,15 +224,6 @@ def test_an_impossible_partition_says_why_in_numbers(partition, N, clients, owne
     with pytest.raises(ValueError) as e:
         split(partition, np.arange(N) % 10, clients, 0, owner)
     assert all(word in str(e.value) for word in words), str(e.value)
-
-
-def test_a_federation_shows_its_partition_as_label_counts():
-    fed = fc.federation("digits", clients=10, partition=fc.Shards(2), model="logistic")
-    counts = fed.label_counts()
-    assert counts.shape == (10, 10)
-    assert counts.sum() == 1438
-    assert ((counts > 0).sum(1) == 2).all()
-    assert np.array_equal(counts.sum(1), fed.sizes)
 
 
 def test_an_owner_in_parts_is_several_clients_that_share_nothing_with_other_owners():

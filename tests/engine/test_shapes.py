@@ -1,31 +1,19 @@
-"""Annotated shapes of the engine and of the methods are those of every call: jaxtyping checks them in runs."""
+"""What `Method` says of the shapes of its verbs holds for those of every class: jaxtyping checks them in runs."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 import types
 import typing
 
 import beartype
 import jaxtyping
 import pytest
-import torch
 from battery import METHODS, both_federations, make, run
-from networks import NARROWED, batch, rows, thin
-from torch import Tensor, nn
+from torch import Tensor
 
 import fedcore as fc
 import fedcore.engine
-from fedcore import models
 from fedcore.algorithms import Gradient, Method, Round
-from fedcore.engine import Engine, Loss
-from fedcore.engine.units import Neurons
-
-MODULES = [
-    importlib.import_module(f"fedcore.engine.{found.name}") for found in pkgutil.iter_modules(fedcore.engine.__path__)
-]
 
 
 def shaped(hint):
@@ -46,31 +34,9 @@ def shaped(hint):
 
 
 def hints(function) -> dict[str, typing.Any]:
-    alone = (
-        "Streams",
-        "Sink",
-        "Federation",
-        "Plan",
-        "Neurons",
-        "Layout",
-        "Objective",
-    )  # imported for annotations alone
+    alone = ("Federation", "Plan", "Neurons", "Layout", "Objective")  # imported for annotations alone
     local = dict.fromkeys(alone, typing.Any)
     return typing.get_type_hints(function, localns=local, include_extras=True)
-
-
-def functions() -> list[tuple[object, str, types.FunctionType]]:
-    """All functions and methods of the engine: whose, name, function."""
-    owners = [(m, vars(m)) for m in MODULES]
-    classes = (c for m in MODULES for c in vars(m).values() if inspect.isclass(c) and c.__module__ == m.__name__)
-    owners += [(c, vars(c)) for c in classes]
-    return [
-        (owner, name, f)
-        for owner, members in owners
-        for name, f in members.items()
-        if inspect.isfunction(f) and f.__module__.startswith("fedcore.engine") and not name.startswith("__")
-        and not hasattr(f, "__wrapped__")
-    ]  # fmt: skip
 
 
 def checking(f: types.FunctionType, annotated: types.FunctionType) -> types.FunctionType:
@@ -81,56 +47,6 @@ def checking(f: types.FunctionType, annotated: types.FunctionType) -> types.Func
     copy.__qualname__ = f.__qualname__
     return jaxtyping.jaxtyped(copy, typechecker=beartype.beartype)
 
-
-@pytest.fixture
-def checked(monkeypatch):
-    """The engine with a check of every annotation at every call."""
-    for owner, name, f in functions():
-        monkeypatch.setattr(owner, name, checking(f, f))
-
-
-def test_all_functions_of_the_engine_are_annotated():
-    for owner, name, f in functions():
-        missing = set(inspect.signature(f).parameters) - {"self"} - set(hints(f))
-        assert not missing, f"{owner}.{name}: {missing}"
-        assert "return" in hints(f), f"{owner}.{name}"
-
-
-KINDS = {
-    **NARROWED, "resnet18_gn": lambda s, c: thin("resnet18_gn", s, c), "mlp": models.mlp,
-    "group norm on vectors": lambda s, c: nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 8), nn.GroupNorm(2, 8), nn.Linear(8, c)
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("path", ["auto", "batched", "sequential"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_shapes_are_what_the_annotations_say(kind, path, checked):
-    shape = (3, 16, 16) if kind == "resnet18_gn" else (1, 8, 8)
-    module = KINDS[kind](shape, 5).double()
-    engine, Y, b = Engine(module, path), rows(module, 2), batch(2, 5, shape, 5)
-    for loss in (Loss(), Loss(rate=[1.0, 0.5])):
-        G, losses = engine.gradient(Y, b, loss)
-        assert (G.shape, losses.shape) == (Y.shape, (2,))
-    engine.gradient(Y, b, along=torch.ones_like(Y))
-    engine.logits(Y, b)
-    if isinstance(module, models.Projected):
-        engine.gradient(Y, b, Loss(penalty=lambda z, other: (z - other).square().sum(-1), references=(Y,)))
-    if "norm" not in kind and kind != "resnet18_gn":
-        neurons = Neurons.of(module)
-        neurons.places(neurons.prefix(0.5))
-        engine.observe(Y, b, neurons.sites)
-
-
-def test_a_wrong_shape_is_seen(checked):
-    module = models.mlp((1, 8, 8), 5)
-    Y, b = rows(module, 2, torch.float32), batch(2, 3, (1, 8, 8), 5, torch.float32)
-    with pytest.raises(jaxtyping.TypeCheckError):
-        Engine(module, "batched").gradient(Y, b, along=Y[:1])
-
-
-# --- methods: what `Method` says of its verbs holds for those of every class ------------------------------------------
 
 VERBS = ("start", "client_start", "broadcast", "direction", "aggregate")
 

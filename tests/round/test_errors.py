@@ -336,13 +336,6 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_an_error_before_the_first
     assert not seen
 
 
-def test_missing_data_offline_names_the_path_looked_in(tmp_path):
-    with pytest.raises(fc.DataNotFound, match="FEDCORE_DATA") as e:
-        fed("cifar10", root=tmp_path, download=False)
-    assert str(tmp_path) in str(e.value)
-    assert "cifar10.npz" in str(e.value)
-
-
 def normed(*sizes, path="auto", **options):
     return h.network(sizes, flat(nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), path=path, **options)
 
