@@ -65,7 +65,7 @@ def on_gpu(fed: Any) -> Any:
     """The federation on the pretended GPU, with the smaller networks that it has made so far."""
     moved = fed.to(GPU)
     if isinstance(fed, fc.Federation):  # made here, a smaller network would cut parameters that have no numbers
-        moved.engine._shrunk.update({to: small.to(GPU) for to, small in fed.engine._shrunk.items()})
+        moved._smaller.update({to: small.to(GPU) for to, small in fed._smaller.items()})
     return moved
 
 

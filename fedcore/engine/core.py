@@ -6,7 +6,7 @@ import contextlib
 import copy
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, wraps
 from typing import Annotated, Any, TypeVar
 
@@ -30,6 +30,7 @@ from .layers.sequences import Recurrent
 from .layers.table import rule_of
 from .loss import PLAIN, CustomLoss, Loss
 from .mapped import Mapped
+from .passes import watching
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
 from .trial import Trial
@@ -54,12 +55,6 @@ class Turn:
     def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
         return Turn, ()
 
-    def __enter__(self) -> None:
-        self.lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.lock.release()
-
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
@@ -69,7 +64,7 @@ def in_turn(method: Called) -> Called:
 
     @wraps(method)
     def alone(self: Engine, *given: Any, **named: Any) -> Any:
-        with self.turn, as_usual():
+        with self.turn.lock, as_usual():
             return method(self, *given, **named)
 
     return alone  # type: ignore[return-value]
@@ -116,6 +111,8 @@ class Engine:
             raise ValueError(f"compute={compute!r}; use torch.bfloat16, or None for the type of the parameters")
         self.block = block if block is None else checks.integer("block", block, 1)
         self.criterion, self.path, self.compute, self.trial = criterion, path, compute, trial
+        self.settings: dict[str, Any] = {"path": path, "criterion": criterion, "compute": compute, "block": block}
+        self.settings |= {"mapped": mapped, "trial": trial}  # what an engine of another module is made with
         self.classifies = not isinstance(criterion, CustomLoss) or criterion.accuracy
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self.norms:
@@ -123,7 +120,6 @@ class Engine:
             norm.momentum = None
         self._calls: list[int] | None = None  # of batch norms in a forward pass, known from the first evaluation on
         self._noticed = False
-        self._shrunk: dict[Any, Engine] = {}
         self._neurons: dict[bool, Neurons] = {}
         self._widths: dict[torch.Size, int] = {}
         rule = Rule(self.module, "") if trial.alone else rule_of(self.module)
@@ -138,7 +134,7 @@ class Engine:
             rule, self.axes = Mapped(self.module, ""), AXES
         # a module outside the rules may draw random numbers or mix samples, in its layers or in its own forward
         self.random = self.one_by_one or any(isinstance(part, Dropout) for part in rule.all())
-        self._own_forward = any(isinstance(part, Chain | Branches) for part in rule.all())
+        self._own_forward = any(type(part) in (Chain, Branches) for part in rule.all())
         self.batched = Batched(rule, self.layout, criterion, compute)
         self.sequential = Sequential(self.module, self.layout, criterion, compute, self.random, trial.outside)
         self.written = None
@@ -167,30 +163,23 @@ class Engine:
 
     # --- other engines ---
 
-    def settings(self) -> dict[str, Any]:
-        """What the engine was made with, beside its module."""
-        same = {"path": self.path, "criterion": self.criterion, "compute": self.compute, "block": self.block}
-        return same | {"mapped": self.mapped, "trial": self.trial}
-
     @in_turn
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Engine:
         """The same engine on a device, with parameters of a type; self is left as it is."""
-        engine = type(self)(self.module, **self.settings())
+        engine = type(self)(self.module, **self.settings)
         engine.module.to(device, dtype)
         return engine
 
     @in_turn
     def forced(self, path: str) -> Engine:
         """The engine of the same module with this path."""
-        return Engine(self.module, **self.settings() | {"path": path})
+        return Engine(self.module, **self.settings | {"path": path})
 
     @in_turn
     def shrink(self, to: Callable[[nn.Module], nn.Module]) -> Engine:
-        """The engine of the smaller module `to(module)`, made once; `to` is hashable (`submodels.Width`, `Depth`)."""
+        """The engine of the smaller module `to(module)`."""
         self._known_kinds()
-        if to not in self._shrunk:
-            self._shrunk[to] = Engine(to(self.module), **self.settings())
-        return self._shrunk[to]
+        return Engine(to(self.module), **self.settings)
 
     def _known_kinds(self) -> None:
         if self.trial.alone or self.mapped:
@@ -295,7 +284,7 @@ class Engine:
         if loss.plain and along is None and self._writes(Y, batch):
             self._write(Y, batch, G, losses)
             return G, losses
-        with self.turn:
+        with self.turn.lock:
             if self._by_autograd(batch) == "sequential":
                 self._notice(batch.x.dim() - 2)
                 losses = self.sequential.gradient(Y, batch, loss, along, G)
@@ -419,17 +408,13 @@ class Engine:
         train: gives the chunks of the training inputs; only called when the module has batch norm.  seen: gets the
         logits and labels of each chunk.  There is no accuracy where labels are no classes (`CustomLoss`).
         """
-        params = self._for_evaluation(x, train)
         loss = torch.zeros((), device=x.device, dtype=torch.float64)
         hits, count = torch.zeros((), device=x.device, dtype=torch.int64), 0
-        for k, (inputs, labels) in enumerate(test):
-            logits = self._answers(params, self._laid(inputs), k)
+        for logits, labels in self._answered(x, test, train, seen):
             loss += self.criterion(logits, labels, reduction="sum")
             if self.classifies:
                 hits += (logits.argmax(-1) == labels).sum()
             count += len(labels)
-            if seen is not None:
-                seen.append((logits, labels))
         accuracy = {"accuracy": hits.double() / count} if self.classifies else {}
         return accuracy | {"loss": loss / count}
 
@@ -442,15 +427,11 @@ class Engine:
 
         None instead of hits where labels are no classes.
         """
-        params = self._for_evaluation(x, train)
         loss, hits = [], []
-        for k, (inputs, labels) in enumerate(test):
-            logits = self._answers(params, self._laid(inputs), k)
+        for logits, labels in self._answered(x, test, train, seen):
             loss.append(self.criterion(logits, labels, reduction="none").double())
             if self.classifies:
                 hits.append((logits.argmax(-1) == labels).double())
-            if seen is not None:
-                seen.append((logits, labels))
         return torch.cat(loss), torch.cat(hits) if self.classifies else None
 
     @in_turn
@@ -463,6 +444,17 @@ class Engine:
             if isinstance(norm, nn.modules.batchnorm._BatchNorm):
                 norm.momentum = norm.__dict__.pop("usual_momentum")
         return module
+
+    def _answered(
+        self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits and labels of each chunk, which `seen` gets, too."""
+        params = self._for_evaluation(x, train)
+        for k, (inputs, labels) in enumerate(test):
+            logits = self._answers(params, with_channels_last(inputs) if self.lays(inputs) else inputs, k)
+            if seen is not None:
+                seen.append((logits, labels))
+            yield logits, labels
 
     def _answers(self, params: dict[str, Tensor], inputs: Tensor, chunk: int) -> Tensor:
         """The module's logits; a module that draws in evaluation, too, draws the same numbers in each of them."""
@@ -482,9 +474,6 @@ class Engine:
         usual strides, as `view` does.
         """
         return inputs.dim() == 4 and not (self.unsupported or self._own_forward)
-
-    def _laid(self, inputs: Tensor) -> Tensor:
-        return with_channels_last(inputs) if self.lays(inputs) else inputs
 
     def _for_evaluation(self, x: Flat, train: Callable[[], Chunks]) -> dict[str, Tensor]:
         """The parameters by name; batch norm has collected its statistics over the training data, without dropout."""
@@ -523,13 +512,11 @@ class Engine:
         for k, at in enumerate(order):
             norms = [norm for norm in self.norms if _one(norm) == at]
             pooled = Pooled(calls=order[: k + 1].count(at))
-            hooks = [norm.register_forward_pre_hook(pooled) for norm in norms]
-            for chunk, (inputs, _) in enumerate(train()):
-                pooled.left = pooled.calls
-                with contextlib.suppress(Enough):
-                    self._answers(params, inputs, chunk)
-            for hook in hooks:
-                hook.remove()
+            with watching(norms, pooled):
+                for chunk, (inputs, _) in enumerate(train()):
+                    pooled.left = pooled.calls
+                    with contextlib.suppress(Enough):
+                        self._answers(params, inputs, chunk)
             for norm in norms:
                 norm.running_mean.copy_(pooled.mean)
                 norm.running_var.copy_(pooled.squares / pooled.count)  # in a training pass a batch is normalised so
@@ -540,10 +527,8 @@ class Engine:
     def _called(self, params: dict[str, Tensor], example: Tensor) -> list[int]:
         """The batch norms in the order of the forward pass, `_one` of each call."""
         order: list[int] = []
-        hooks = [norm.register_forward_pre_hook(lambda layer, _given: order.append(_one(layer))) for norm in self.norms]
-        self._answers(params, example[:1], 0)
-        for hook in hooks:
-            hook.remove()
+        with watching(self.norms, lambda layer, _given: order.append(_one(layer))):
+            self._answers(params, example[:1], 0)
         return order
 
 
@@ -601,20 +586,15 @@ def own_copy(module: nn.Module) -> nn.Module:
 
 
 def _numbers(module: nn.Module, x: Tensor) -> int:
-    """Numbers in the outputs of all layers for one sample of `x [B, ...]`."""
+    """Numbers in the outputs of all layers for one sample of `x [B, ...]`; a recurrent one stacks layers."""
     sizes = [x.numel()]
-    hooks = [
-        layer.register_forward_hook(lambda layer, _in, out: sizes.append(_outputs(layer, out)))
-        for layer in module.modules()
-        if not list(layer.children())
-    ]
-    with torch.no_grad():
+
+    def count(layer: nn.Module, _given: Any, out: Any) -> None:
+        sizes.append(out.numel() if isinstance(out, Tensor) else out[0].numel() * getattr(layer, "num_layers", 1))
+
+    with (
+        torch.no_grad(),
+        watching([layer for layer in module.modules() if not list(layer.children())], count, behind=True),
+    ):
         module(x)
-    for hook in hooks:
-        hook.remove()
     return sum(sizes) // len(x)
-
-
-def _outputs(layer: nn.Module, out: Any) -> int:
-    """Numbers in a layer's output; of a recurrent one, in those of all layers that it stacks."""
-    return out.numel() if isinstance(out, Tensor) else out[0].numel() * getattr(layer, "num_layers", 1)

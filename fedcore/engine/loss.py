@@ -67,6 +67,10 @@ class Loss:
     samples: Mapping[str, Tensor] = field(default_factory=dict)
     rate: PerClient | Sequence[float] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.rate, Tensor | None):
+            object.__setattr__(self, "rate", torch.as_tensor(self.rate, dtype=torch.float64))
+
     @property
     def plain(self) -> bool:
         """Whether it is the cross-entropy alone."""
@@ -76,36 +80,28 @@ class Loss:
         """The same for some clients, a slice or a tensor of row numbers, and for some samples of their batches."""
         if self.plain:
             return self
-        rate = self.rate
-        if rate is not None and not isinstance(rate, Tensor) and isinstance(part, Tensor):
-            rate = torch.as_tensor(rate, dtype=torch.float64)
         cut = self._changed(lambda v: v[part])
-        samples = cut.samples if among is None else {name: v[:, among] for name, v in cut.samples.items()}
-        return replace(cut, samples=samples, rate=None if rate is None else rate[part])
+        return cut if among is None else replace(cut, samples={k: v[:, among] for k, v in cut.samples.items()})
 
     def client(self, i: int, count: int) -> Loss:
         """That of client i alone, without the leading m, for the `count` real samples of its batch."""
         if self.plain:
             return self
-        samples = {name: v[i, :count] for name, v in self.samples.items()}
-        rate = None if self.rate is None else self.rate[i]
-        return replace(self._changed(lambda v: v[i]), samples=samples, rate=rate)
+        one = self._changed(lambda v: v[i])
+        return replace(one, samples={k: v[:count] for k, v in one.samples.items()})
 
     def to(self, device: str | torch.device) -> Loss:
         """The same with all tensors on a device."""
-        rate = self.rate.to(device) if isinstance(self.rate, Tensor) else self.rate
-        return replace(self._changed(lambda v: v.to(device)), rate=rate)
+        return self._changed(lambda v: v.to(device))
 
     def gathered(self, gather: Callable[[Tensor], Tensor]) -> Loss:
         """The same for the clients of all processes; gather: of `[m, ...]` all processes' rows."""
-        if self.plain:
-            return self
-        rate = self.rate if isinstance(self.rate, Tensor | None) else torch.as_tensor(self.rate, dtype=torch.float64)
-        return replace(self._changed(gather), rate=None if rate is None else gather(rate))
+        return self if self.plain else self._changed(gather)
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Loss:
         named: dict[str, Any] = {k: {n: change(v) for n, v in getattr(self, k).items()} for k in ("rows", "samples")}
-        return replace(self, references=tuple(change(v) for v in self.references), **named)
+        rate = None if self.rate is None else change(self.rate)
+        return replace(self, references=tuple(change(v) for v in self.references), rate=rate, **named)
 
     def of_samples(self, logits: Tensor, y: Tensor, criterion: Callable[..., Tensor]) -> Tensor:
         """Losses `[..., B]` of logits `[..., B, C]`, or of `[..., B, heads, C]`, then summed over the heads.

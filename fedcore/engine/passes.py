@@ -1,9 +1,12 @@
-"""Counting backward passes: what a method's cost table says can be compared with what its rounds did."""
+"""Counting backward passes, so that a cost table can be compared with what rounds did, and watching forward passes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import nn
 
 _listeners: list[Callable[[int], None]] = []
 
@@ -26,3 +29,15 @@ def counting() -> Iterator[list[int]]:
         yield seen
     finally:
         _listeners.remove(seen.append)
+
+
+@contextlib.contextmanager
+def watching(layers: Iterable[nn.Module], hook: Callable[..., Any], behind: bool = False) -> Iterator[None]:
+    """A block in which these layers call `hook(layer, inputs)` before, or `hook(layer, inputs, output)` behind."""
+    add = nn.Module.register_forward_hook if behind else nn.Module.register_forward_pre_hook
+    handles = [add(layer, hook) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -31,7 +31,7 @@ Gradients = tuple[Parameters, PerClient]
 
 def graphed(fed: Federation) -> Federation:
     """The same federation with gradients that are captured once per shape and then replayed."""
-    return replace(fed, engine=Graphed(fed.engine.module, **fed.engine.settings()))
+    return replace(fed, engine=Graphed(fed.engine.module, **fed.engine.settings))
 
 
 def capture(work: Callable[[], Gradients], device: torch.device) -> tuple[Callable[[], None], Gradients]:
@@ -55,7 +55,7 @@ def compiled(fed: Federation) -> Federation:
     minutes, and after some of them PyTorch goes on uncompiled.  Smaller networks, Hessian-vector products and
     representations are never compiled.
     """
-    return replace(fed, engine=Compiled(fed.engine.module, **fed.engine.settings()))
+    return replace(fed, engine=Compiled(fed.engine.module, **fed.engine.settings))
 
 
 class Compiled(Engine):
@@ -107,7 +107,7 @@ class Graphed(Engine):
         (self._descend_by_gradients if _on_cuda(Y) else super().descend)(Y, counts, batch, lr, *more)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
-        return Graphed(self.module, **self.settings())  # graphs cannot be copied
+        return Graphed(self.module, **self.settings)  # graphs cannot be copied
 
     def _captured(self, Y: Parameters, batch: Batch, size: int) -> tuple[Tensor, Batch, Callable[[], None], Gradients]:
         def like(t: Tensor) -> Tensor:

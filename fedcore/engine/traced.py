@@ -21,14 +21,31 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .. import rng
 
 
-def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
-    return nn.Flatten(start_dim, end_dim)  # whose own default leaves the samples
+class Select(nn.Module):
+    """`x[:, index]` of `x [B, L, ...]`."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
 
 
-def _log_softmax(dim: int | None, dtype: torch.dtype | None = None) -> nn.Module:
-    if dtype is not None:
-        raise TypeError(f"dtype={dtype}: the layer has none")
-    return nn.LogSoftmax(dim)
+class Mean(nn.Module):
+    """The mean of `x [B, L, F]` over one axis."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+
+class Swap(nn.Module):
+    """`x [B, L, F]` as `[B, F, L]`."""
+
+
+class Symbols(nn.Module):
+    """The symbols of texts as whole numbers, whatever type they come in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.long()
 
 
 def _max_pool(pool: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
@@ -43,78 +60,47 @@ def _max_pool(pool: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     return make
 
 
-class Select(nn.Module):
-    """`x[:, index]` of `x [B, L, ...]`."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__()
-        self.index = index
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, self.index]
+def _log_softmax(dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> nn.Module:
+    if dtype is not None:
+        raise TypeError(f"dtype={dtype}: the layer has none")
+    return nn.LogSoftmax(dim)
 
 
-class Mean(nn.Module):
-    """The mean of `x [B, L, F]` over one axis."""
-
-    def __init__(self, axis: int) -> None:
-        super().__init__()
-        self.axis = axis
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean(self.axis)
-
-
-class Swap(nn.Module):
-    """`x [B, L, F]` as `[B, F, L]`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.transpose(1, 2)
+def _mean(dim: Any, keepdim: bool = False) -> nn.Module:
+    axes = tuple(sorted(dim)) if isinstance(dim, tuple | list) else (dim,)
+    if axes in ((2, 3), (-2, -1)):
+        pool = nn.AdaptiveAvgPool2d(1)
+        return pool if keepdim else nn.Sequential(pool, nn.Flatten())
+    if axes in SEQUENCE_MEANS and not keepdim:
+        return Mean(SEQUENCE_MEANS[axes])
+    raise TypeError(f"no layer is a mean over {axes}")
 
 
-class Symbols(nn.Module):
-    """The symbols of texts as whole numbers, whatever type they come in."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.long()
-
-
-# What a call of a function or of a tensor's method is as a layer: its arguments behind the tensor -> the layer.
-Layer = Callable[..., nn.Module]
-FUNCTIONS: Mapping[Any, Layer] = {
-    F.relu: nn.ReLU,
-    torch.relu: nn.ReLU,
-    F.relu6: nn.ReLU6,
-    F.gelu: nn.GELU,
-    F.silu: nn.SiLU,
-    F.elu: nn.ELU,
-    F.leaky_relu: nn.LeakyReLU,
-    F.softplus: nn.Softplus,
-    F.tanh: nn.Tanh,
-    torch.tanh: nn.Tanh,
-    F.sigmoid: nn.Sigmoid,
-    torch.sigmoid: nn.Sigmoid,
-    F.dropout: lambda p=0.5, training=True, inplace=False: nn.Dropout(p if training else 0.0),
-    torch.max_pool2d: _max_pool(nn.MaxPool2d),
-    F.max_pool2d: _max_pool(nn.MaxPool2d),
-    F.avg_pool2d: nn.AvgPool2d,
-    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    torch.max_pool1d: _max_pool(nn.MaxPool1d),
-    F.max_pool1d: _max_pool(nn.MaxPool1d),
-    F.avg_pool1d: nn.AvgPool1d,
-    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d,
-    F.adaptive_max_pool1d: nn.AdaptiveMaxPool1d,
-    torch.flatten: _flatten,
-    F.log_softmax: lambda dim=None, _stacklevel=3, dtype=None: _log_softmax(dim, dtype),
-    torch.log_softmax: _log_softmax,
-}
-METHODS: Mapping[str, Layer] = {
+SEQUENCE_MEANS = {(1,): 1, (-2,): 1, (2,): 2, (-1,): 2}
+# What a call of a tensor's method, or of torch's function of this name, is as a layer, from the arguments behind the
+# tensor; TypeError where there is no such layer.
+LAYERS: Mapping[str, Callable[..., nn.Module]] = {
     "relu": nn.ReLU,
     "relu_": lambda: nn.ReLU(inplace=True),
+    "relu6": nn.ReLU6,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "elu": nn.ELU,
+    "leaky_relu": nn.LeakyReLU,
+    "softplus": nn.Softplus,
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
-    "flatten": _flatten,
+    "dropout": lambda p=0.5, training=True, inplace=False: nn.Dropout(p if training else 0.0),
+    "max_pool1d": _max_pool(nn.MaxPool1d),
+    "max_pool2d": _max_pool(nn.MaxPool2d),
+    "avg_pool1d": nn.AvgPool1d,
+    "avg_pool2d": nn.AvgPool2d,
+    "adaptive_avg_pool1d": nn.AdaptiveAvgPool1d,
+    "adaptive_avg_pool2d": nn.AdaptiveAvgPool2d,
+    "adaptive_max_pool1d": nn.AdaptiveMaxPool1d,
+    "flatten": lambda start_dim=0, end_dim=-1: nn.Flatten(start_dim, end_dim),  # whose own default leaves the samples
     "log_softmax": _log_softmax,
+    "mean": _mean,
     "contiguous": nn.Identity,
     "long": Symbols,
 }
@@ -251,15 +237,18 @@ class _Reading:
             return False
         if len({a in self.turned for a in node.args}) > 1:
             return False
-        if node.target is operator.iadd and not _is_new(
-            node.args[0], {step: layer for step, layer, _ in self.found}, names
-        ):
+        if node.target is operator.iadd and not self._is_new(node.args[0]):
             return False
         if node.args[0] in self.turned:
             self.turned.add(node)
         names[node] = node.name
         self.found.append((node.name, None, tuple(names[a] for a in node.args)))
         return True
+
+    def _is_new(self, node: fx.Node) -> bool:
+        """Whether `+=` may write over a tensor: a layer has made it for this alone."""
+        made = [layer for name, layer, _ in self.found if name == self.names[node]]
+        return len(node.users) == 1 and bool(made) and not isinstance(made[0], VIEWS)
 
     def _turns(self, node: fx.Node) -> bool:
         """`x.transpose(0, 1)`, `x.permute(1, 0, 2)`, `x.t()`: samples and steps change places."""
@@ -306,12 +295,6 @@ def _known(a: Any, names: Mapping[fx.Node, str]) -> bool:
     return isinstance(a, fx.Node) and a in names
 
 
-def _is_new(node: fx.Node, layers: Mapping[str, nn.Module | None], names: Mapping[fx.Node, str]) -> bool:
-    """Whether `+=` may write over a tensor: a layer has made it for this alone."""
-    layer = layers.get(names[node])
-    return len(node.users) == 1 and bool(names[node]) and not isinstance(layer, VIEWS)
-
-
 def _reads(node: fx.Node, names: Mapping[fx.Node, str]) -> bool:
     """Whether a call reads one tensor of the chain, and layers nothing besides."""
     return bool(node.args) and _known(node.args[0], names) and (node.op != "call_module" or len(node.args) == 1)
@@ -326,28 +309,29 @@ def _is_size(node: fx.Node, sizes: set[fx.Node]) -> bool:
     return node.op == "call_function" and node.target is operator.getitem and node.args[0] in sizes
 
 
+def _name(node: fx.Node) -> str:
+    """The name of a tensor's method, or of a function of torch's; "" for other calls."""
+    if node.op == "call_method":
+        return node.target
+    name = getattr(node.target, "__name__", "")
+    return name if node.target in (getattr(F, name, None), getattr(torch, name, None)) else ""
+
+
 def _layer(node: fx.Node, module: nn.Module, sizes: set[fx.Node]) -> nn.Module | None:
     """The layer that a call is; None where it is none that is known."""
     if node.op == "call_module":
         return None if node.kwargs else module.get_submodule(node.target)
-    arguments, options = node.args[1:], dict(node.kwargs)
+    name, arguments = _name(node), node.args[1:]
     if node.target is operator.getitem:
         return _selected(*arguments)
     if _axes(node) in ((1, 2), (2, 1), (-1, -2), (-2, -1), (0, 2, 1)):
         return Swap()
-    if node.op == "call_method" and node.target in ("view", "reshape"):
+    if name in ("view", "reshape"):
         return nn.Flatten() if _keeps_samples(arguments, sizes) else None
-    if (node.op == "call_method" and node.target == "mean") or node.target is torch.mean:
-        axes, keep = _mean(*arguments, **options)
-        if axes in SEQUENCE_MEANS and not keep:
-            return Mean(SEQUENCE_MEANS[axes])
-        pool = nn.AdaptiveAvgPool2d(1)
-        return (pool if keep else nn.Sequential(pool, nn.Flatten())) if axes in ((2, 3), (-2, -1)) else None
-    make = METHODS.get(node.target) if node.op == "call_method" else FUNCTIONS.get(node.target)
-    if make is None or any(isinstance(a, fx.Node) for a in (*arguments, *options.values())):
+    if name not in LAYERS or any(isinstance(a, fx.Node) for a in (*arguments, *node.kwargs.values())):
         return None
     try:
-        return make(*arguments, **options)
+        return LAYERS[name](*arguments, **node.kwargs)
     except TypeError:  # an argument that the layer does not have
         return None
 
@@ -361,25 +345,16 @@ def _keeps_samples(arguments: tuple, sizes: set[fx.Node]) -> bool:
     if len(shape) != 2:
         return False
     rows, columns = shape
-    if rows == -1 and not isinstance(rows, fx.Node):
-        return isinstance(columns, int) and columns > 0
-    return rows in sizes and (isinstance(columns, int) or columns in sizes)
-
-
-SEQUENCE_MEANS = {(1,): 1, (-2,): 1, (2,): 2, (-1,): 2}
-
-
-def _mean(dim: Any = None, keepdim: bool = False, dtype: Any = None) -> tuple[tuple, bool]:
-    dim = (dim,) if isinstance(dim, int) else dim
-    return (tuple(sorted(dim)) if isinstance(dim, tuple | list) and dtype is None else ()), keepdim
+    if rows in sizes:
+        return isinstance(columns, int) or columns in sizes
+    return rows == -1 and isinstance(columns, int) and columns > 0
 
 
 def _axes(node: fx.Node) -> tuple | None:
     """The arguments of a transposition or permutation."""
-    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", None)
+    name, axes = _name(node), node.args[1:]
     if node.kwargs or name not in ("transpose", "swapaxes", "permute", "t"):
         return None
-    axes = node.args[1:]
     axes = tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], tuple | list) else axes
     return (0, 1) if name == "t" else axes
 

@@ -26,6 +26,7 @@ from .. import models, rng
 from ..storage.identity import GENERATORS, Describer, codes, is_own
 from .batch import Batch
 from .loss import PLAIN
+from .passes import watching
 
 SAMPLES = 3  # that a module is tried on
 STEPS = (1, 10, 1000)  # added to a state, to see whether later passes read it
@@ -168,15 +169,11 @@ class _Run:
         whether a training pass calls a layer that is in evaluation."""
         calls: list[tuple[str, bool]] = []
         names = {layer: name for name, layer in self.module.named_modules()}
-        hooks = [m.register_forward_pre_hook(lambda m, _: calls.append((names[m], m.training))) for m in names]
-        try:
+        with watching(names, lambda layer, _given: calls.append((names[layer], layer.training))):
             self.call(False)
             order = list(dict.fromkeys(name for name, _ in calls))
             calls.clear()
             self.call(True)
-        finally:
-            for hook in hooks:
-                hook.remove()
         usual = [name for layer, name in names.items() if layer._parameters and name in order]
         held = [name for name in order if name in usual]
         return () if held == usual else tuple(held), not all(training for _, training in calls)

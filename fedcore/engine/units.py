@@ -59,14 +59,12 @@ class Neurons:
 
         Raises ValueError for layers that mix channels or that no rule is known for.
         """
-        layout = Layout.of(module)
-        if len(list(module.named_parameters(remove_duplicate=False))) > len(layout.names):
-            raise ValueError("the model shares parameters between layers; sub-models need a tensor per layer")
-        rule, streams = rule_of(module), Streams(aligned)
-        if not list(rule.problems()) and sorted(rule.parameters()) != sorted(layout.names):
+        layout, rule, streams = Layout.of(module), rule_of(module), Streams(aligned)
+        shared = len(list(module.named_parameters(remove_duplicate=False))) > len(layout.names)
+        if shared or (not list(rule.problems()) and sorted(rule.parameters()) != sorted(layout.names)):
             raise ValueError(
-                "the model calls a layer at two places, or has parameters outside of its layers; sub-models need a "
-                "layer for each place"
+                "the model shares parameters between layers, calls a layer at two places, or has parameters outside of "
+                "its layers; sub-models need a layer with tensors of its own for each place"
             )
         streams.output(streams.through(rule, 0, False)[0])
         return streams.neurons(layout)

@@ -238,7 +238,7 @@ class Federation(Objective):
     def with_model(self, change: checks.Function) -> Federation:
         """The same clients and data with the model `change(module)`; what it draws comes from the federation's seed."""
         e = self.engine
-        with e.turn:
+        with e.turn.lock:
             module = models.holding(e.module, self.x0).cpu()
         module = models.build(lambda shape, classes: change(module), (), 0, self.seed)
         loss = e.criterion.function if isinstance(e.criterion, CustomLoss) else None
@@ -654,7 +654,7 @@ class Federation(Objective):
         s, e, d = self.source, self.engine, self.data
         collected = [b for norm in e.norms for b in norm.buffers()]  # by evaluations
         once = d.augment is not None and d.augment.once
-        with e.turn, rng.seeded(0, self.device), torch.no_grad():
+        with e.turn.lock, rng.seeded(0, self.device), torch.no_grad():
             module = models.copied(e.module).eval()
             for layer in module.modules():
                 if isinstance(layer, nn.modules.batchnorm._NormBase):

@@ -78,71 +78,12 @@ def overwrites(parts: Sequence[Rule]) -> bool:
     return False
 
 
-class Residual(Rule):
-    """`models.Residual`: relu(body(x) + shortcut(x))."""
-
-    def __init__(self, module: nn.Module, name: str) -> None:
-        super().__init__(module, name)
-        self.body, self.shortcut = self.rereads = self.rules_of(module._modules.items())
-        self.overwrites = self.body.overwrites or self.shortcut.overwrites
-
-    def batched(self, x: Activations, p: Pass) -> Activations:
-        return torch.relu(self.body(x, p) + self.shortcut(x, p))
-
-    def leaves(self, axes: int, written: bool = False) -> int:
-        ends = {self.body.leaves(axes, written), self.shortcut.leaves(axes, written)}
-        return ends.pop() if len(ends) == 1 else 0
-
-    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
-        (a, back_a), (b, back_b) = self.body.written(x, s, need), self.shortcut.written(x, s, need)
-        out = torch.add(a, b).relu_()
-
-        def back(e: Tensor) -> Tensor | None:
-            e = aten.threshold_backward(e, out, 0)
-            over, under = back_b(e.sum_to_size(b.shape)), back_a(e.sum_to_size(a.shape))
-            return under + over if need else None
-
-        return out, back
-
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        short, _ = streams.through(self.shortcut, s, picture)
-        body, picture = streams.through(self.body, s, picture)
-        s = streams.join(short, body)
-        streams.activation(s, self.name, self.name)
-        return s, picture
-
-
-class PreAct(Rule):
-    """`models.PreAct`: h = enter(x); body(h) + (shortcut(h), or x)."""
-
-    def __init__(self, module: nn.Module, name: str) -> None:
-        super().__init__(module, name)
-        self.enter, self.body, *shortcut = self.rereads = self.rules_of(module.named_children())
-        self.shortcut = next(iter(shortcut), None)
-
-    def leaves(self, axes: int, written: bool = False) -> int:
-        h = self.enter.leaves(axes, written)
-        short = axes if self.shortcut is None else self.shortcut.leaves(h, written)
-        return short if self.body.leaves(h, written) == short else 0
-
-    def batched(self, x: Activations, p: Pass) -> Activations:
-        h = self.enter(x, p)
-        short = x if self.shortcut is None else self.shortcut(h, p)
-        return self.body(h, p) + short
-
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        h, _ = streams.through(self.enter, s, True)
-        short = s if self.shortcut is None else streams.through(self.shortcut, h, True)[0]
-        h, _ = streams.through(self.body, h, True)
-        return streams.join(short, h), picture
-
-
 class Chain(Sequential):
     """A module of the user's own whose forward is one layer after another."""
 
 
 class Branches(Rule):
-    """A module of the user's own whose forward is layers, and additions of what they give."""
+    """A module whose forward is layers, and additions of what they give."""
 
     def __init__(self, module: nn.Module, name: str, steps: Sequence[Step]) -> None:
         super().__init__(module, name)
@@ -180,6 +121,46 @@ class Branches(Rule):
         return values[self.steps[-1][0]]
 
 
+class Residual(Branches):
+    """`models.Residual`: relu(body(x) + shortcut(x))."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        short, body = ("shortcut", module.shortcut, ("",)), ("body", module.body, ("",))
+        super().__init__(module, name, [short, body, ("sum", None, ("shortcut", "body"))])
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        return torch.relu(super().batched(x, p))
+
+    def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
+        (b, back_b), (a, back_a) = (child.written(x, s, need) for child in self.children)
+        out = torch.add(a, b).relu_()
+
+        def back(e: Tensor) -> Tensor | None:
+            e = aten.threshold_backward(e, out, 0)
+            over, under = back_b(e.sum_to_size(b.shape)), back_a(e.sum_to_size(a.shape))
+            return under + over if need else None
+
+        return out, back
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        s, picture = super().units(streams, s, picture)
+        streams.activation(s, self.name, self.name)
+        return s, picture
+
+
+class PreAct(Branches):
+    """`models.PreAct`: h = enter(x); body(h) + (shortcut(h), or x)."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        enter, body = ("enter", module.enter, ("",)), ("body", module.body, ("enter",))
+        if module.shortcut is None:
+            steps = [enter, body, ("sum", None, ("", "body"))]
+        else:
+            short = ("shortcut", module.shortcut, ("enter",))
+            steps = [enter, short, body, ("sum", None, ("shortcut", "body"))]
+        super().__init__(module, name, steps)
+
+
 class Heads(Rule):
     """`models.Heads`: a classifier after every stage."""
 
@@ -211,20 +192,17 @@ class Heads(Rule):
         return out, False
 
 
-class Projected(Rule):
+class Projected(Sequential):
     """`models.Projected`: classifier(encoder(x)), where the encoder's output is the representation."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__(module, name)
-        self.encoder, self.classifier = self.rules_of(module._modules.items())
-        self.rereads = [self.classifier]
+        self.rereads = self.children[1:]
 
-    def leaves(self, axes: int, written: bool = False) -> int:
-        return self.classifier.leaves(self.encoder.leaves(axes, written), written)
+    def is_written(self) -> bool:
+        return False
 
     def batched(self, x: Activations, p: Pass) -> Activations:
-        p.z = self.encoder(x, p)
-        return self.classifier(p.z, p)
-
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        return streams.through(self.classifier, *streams.through(self.encoder, s, picture))
+        encoder, classifier = self.children
+        p.z = encoder(x, p)
+        return classifier(p.z, p)

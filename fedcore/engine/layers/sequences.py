@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +10,6 @@ from torch import Tensor
 
 from .. import recurrent
 from ..shapes import Pictures, Sequences, Vectors
-
-if TYPE_CHECKING:
-    pass
 from .pointwise import Each
 from .rule import Pass, Rule
 
@@ -95,21 +92,6 @@ class Symbols(Each):
     """`x.long()`: the symbols of texts, whatever the type of their numbers."""
 
     takes, passes_on = (1,), True
-
-
-class Conv1d(Rule):
-    """`nn.Conv1d`: one convolution whose groups are the clients, each with the groups of the layer."""
-
-    takes, fresh = (2,), True
-
-    def batched(self, x: Sequences, p: Pass) -> Sequences:
-        c, padding, rows = self.module, self.module.padding, x.flatten(1, 2)
-        if c.padding_mode != "zeros":
-            rows, padding = F.pad(rows, c._reversed_padding_repeated_twice, c.padding_mode), 0
-        bias = None if c.bias is None else p.params[self.bias].reshape(-1)
-        weight = p.params[self.weight].flatten(0, 1)
-        out = F.conv1d(rows, weight, bias, c.stride, padding, c.dilation, groups=p.clients * c.groups)
-        return out.unflatten(1, (p.clients, -1))
 
 
 class Pool1d(Each):

@@ -2,76 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import nn
 
 from ... import models
 from .. import traced
-from ..traced import steps
-
-if TYPE_CHECKING:
-    pass
-from .composite import Branches, Chain, Heads, PreAct, Projected, Residual, Sequential
-from .pointwise import (
-    AdaptiveAvgPool2d,
-    Dropout,
-    Each,
-    Flatten,
-    Identity,
-    LogSoftmax,
-    MaxPool2d,
-    Pointwise,
-    ReLU,
-    Scaler,
-)
+from . import composite, pointwise, sequences, weights
 from .rule import Rule
-from .sequences import Conv1d, Embedding, Mean, Pool1d, Recurrent, Select, Swap, Symbols
-from .weights import BatchNorm, Conv2d, GroupNorm, LayerNorm, Linear
 
 RULES: dict[type[nn.Module], type[Rule]] = {
-    nn.Sequential: Sequential,
-    models.Residual: Residual,
-    models.PreAct: PreAct,
-    models.Heads: Heads,
-    models.Projected: Projected,
-    nn.Linear: Linear,
-    nn.Conv2d: Conv2d,
-    nn.GroupNorm: GroupNorm,
-    nn.LayerNorm: LayerNorm,
-    nn.BatchNorm1d: BatchNorm,
-    nn.BatchNorm2d: BatchNorm,
-    nn.ReLU: ReLU,
-    nn.Tanh: Pointwise,
-    nn.Sigmoid: Pointwise,
-    nn.GELU: Pointwise,
-    nn.SiLU: Pointwise,
-    nn.ELU: Pointwise,
-    nn.LeakyReLU: Pointwise,
-    nn.ReLU6: Pointwise,
-    nn.Hardswish: Pointwise,
-    nn.Softplus: Pointwise,
-    nn.Dropout: Dropout,
-    nn.LogSoftmax: LogSoftmax,
-    nn.Identity: Identity,
-    nn.MaxPool2d: MaxPool2d,
-    nn.AvgPool2d: Each,
-    nn.AdaptiveAvgPool2d: AdaptiveAvgPool2d,
-    nn.Flatten: Flatten,
-    models.Scaler: Scaler,
-    nn.Embedding: Embedding,
-    nn.LSTM: Recurrent,
-    nn.GRU: Recurrent,
-    nn.Conv1d: Conv1d,
-    nn.MaxPool1d: Pool1d,
-    nn.AvgPool1d: Pool1d,
-    nn.AdaptiveAvgPool1d: Pool1d,
-    nn.AdaptiveMaxPool1d: Pool1d,
-    traced.Select: Select,
-    traced.Mean: Mean,
-    traced.Swap: Swap,
-    traced.Symbols: Symbols,
+    nn.Sequential: composite.Sequential,
+    models.Residual: composite.Residual,
+    models.PreAct: composite.PreAct,
+    models.Heads: composite.Heads,
+    models.Projected: composite.Projected,
+    nn.Linear: weights.Linear,
+    nn.Conv1d: weights.Conv1d,
+    nn.Conv2d: weights.Conv2d,
+    nn.GroupNorm: weights.GroupNorm,
+    nn.LayerNorm: weights.LayerNorm,
+    nn.BatchNorm1d: weights.BatchNorm,
+    nn.BatchNorm2d: weights.BatchNorm,
+    nn.ReLU: pointwise.ReLU,
+    nn.Dropout: pointwise.Dropout,
+    nn.LogSoftmax: pointwise.LogSoftmax,
+    nn.Identity: pointwise.Identity,
+    nn.MaxPool2d: pointwise.MaxPool2d,
+    nn.AvgPool2d: pointwise.Each,
+    nn.AdaptiveAvgPool2d: pointwise.AdaptiveAvgPool2d,
+    nn.Flatten: pointwise.Flatten,
+    models.Scaler: pointwise.Scaler,
+    nn.Embedding: sequences.Embedding,
+    traced.Select: sequences.Select,
+    traced.Mean: sequences.Mean,
+    traced.Swap: sequences.Swap,
+    traced.Symbols: sequences.Symbols,
 }
+ACTIVATIONS = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.ReLU6, nn.Hardswish, nn.Softplus)
+RULES |= dict.fromkeys(ACTIVATIONS, pointwise.Pointwise)
+RULES |= dict.fromkeys((nn.LSTM, nn.GRU), sequences.Recurrent)
+POOLS = (nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d)
+RULES |= dict.fromkeys(POOLS, sequences.Pool1d)
 
 
 def rule_of(module: nn.Module, name: str = "") -> Rule:
@@ -81,10 +51,10 @@ def rule_of(module: nn.Module, name: str = "") -> Rule:
     """
     if type(module) in RULES:
         return RULES[type(module)](module, name)
-    called = steps(module, lambda part: type(part) in RULES)
+    called = traced.steps(module, lambda part: type(part) in RULES)
     if called is None:
         return Rule(module, name)
     names = [step for step, _, _ in called]
     if [reads for _, _, reads in called] == [(before,) for before in ["", *names[:-1]]]:
-        return Chain(module, name, [(step, layer) for step, layer, _ in called])
-    return Branches(module, name, called)
+        return composite.Chain(module, name, [(step, layer) for step, layer, _ in called])
+    return composite.Branches(module, name, called)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..batch import OneSample
-from ..shapes import Activations, Pictures, Vectors
+from ..shapes import Activations, Pictures, Sequences, Vectors
 
 if TYPE_CHECKING:
     from ..units import Streams
@@ -57,18 +58,34 @@ class Linear(Rule):
         return new, picture
 
 
-class Conv2d(Rule):
-    """`nn.Conv2d`: one convolution whose groups are the clients, each with the groups of the layer."""
+class Convolution(Rule):
+    """A convolution whose groups are the clients, each with the groups of the layer."""
 
-    takes, fresh = (3,), True
+    fresh = True
+    function: Callable[..., Tensor]
 
-    def batched(self, x: Pictures, p: Pass) -> Pictures:
+    def batched(self, x: Tensor, p: Pass) -> Tensor:
         c, padding = self.module, self.module.padding
         if c.padding_mode != "zeros":
             x, padding = F.pad(x, c._reversed_padding_repeated_twice, c.padding_mode), 0
         bias = None if c.bias is None else p.params[self.bias].reshape(-1)
         weight = p.params[self.weight].flatten(0, 1)
-        return F.conv2d(x, weight, bias, c.stride, padding, c.dilation, groups=p.clients * c.groups)
+        return self.function(x, weight, bias, c.stride, padding, c.dilation, groups=p.clients * c.groups)
+
+
+class Conv1d(Convolution):
+    """`nn.Conv1d`, of sequences `[B, m, C, L]`."""
+
+    takes, function = (2,), staticmethod(F.conv1d)
+
+    def batched(self, x: Sequences, p: Pass) -> Sequences:
+        return super().batched(x.flatten(1, 2), p).unflatten(1, (p.clients, -1))
+
+
+class Conv2d(Convolution):
+    """`nn.Conv2d`."""
+
+    takes, function = (3,), staticmethod(F.conv2d)
 
     def is_written(self) -> bool:
         c = self.module
