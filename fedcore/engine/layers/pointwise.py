@@ -114,7 +114,7 @@ class AdaptiveAvgPool2d(Each):
         return x.mean((2, 3), keepdim=True), lambda e: (e / size).expand_as(x) if need else None
 
 
-class LogSoftmax(Each):
+class LogSoftmax(Rule):
     """`nn.LogSoftmax` of the logits, which the cross-entropy takes for them."""
 
     takes, writes = (1, 3), (1,)
@@ -131,9 +131,6 @@ class LogSoftmax(Each):
     def written(self, x: Vectors, s: Sink, need: bool) -> tuple[Vectors, Back]:
         out = torch.log_softmax(x, -1)
         return out, lambda e: e - out.exp() * e.sum(-1, keepdim=True)
-
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        return Rule.units(self, streams, s, picture)
 
 
 class Dropout(Rule):

@@ -147,7 +147,12 @@ class Rule:
 
     def entering(self, x: Tensor) -> Activations:
         """A batch `x [m, B, ...]` as the batched rules take it."""
-        return entering(x)
+        if x.dim() < 5:
+            return x.transpose(0, 1) if x.dim() == 4 else x
+        if x.device.type == "cpu" and x.dtype != torch.float64:  # oneDNN is faster so, and has no kernels for float64
+            return side_by_side(x, x.dtype)
+        m, B, C, H, W = x.shape
+        return x.transpose(0, 1).reshape(B, m * C, H, W)
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         """The output, computed for all clients at once.  Never in place: others may read x."""
@@ -190,13 +195,3 @@ def channels_last(W: Weights, dtype: torch.dtype) -> Annotated[Tensor, "m O kh k
     if W.dtype == dtype and W.is_contiguous():
         return W
     return torch.empty(W.shape, dtype=dtype, device=W.device).copy_(W)
-
-
-def entering(x: Tensor) -> Activations:
-    """A batch `x [m, B, ...]` as the batched rules take it."""
-    if x.dim() < 5:
-        return x.transpose(0, 1) if x.dim() == 4 else x
-    if x.device.type == "cpu" and x.dtype != torch.float64:  # oneDNN is faster so, and has no kernels for float64
-        return side_by_side(x, x.dtype)
-    m, B, C, H, W = x.shape
-    return x.transpose(0, 1).reshape(B, m * C, H, W)

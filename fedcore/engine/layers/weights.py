@@ -29,17 +29,17 @@ class Linear(Rule):
             rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1)
             out = self.batched(rows.flatten(1, 3), p)
             return out.view(*rows.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
-        weight = p.params[self.weight].transpose(1, 2)
+        return self.product(x, p.params)
+
+    def product(self, x: Vectors, params: dict[str, Tensor]) -> Vectors:
+        """W x + b."""
+        weight = params[self.weight].transpose(1, 2)
         if self.module.bias is None:
             return torch.bmm(x, weight)
-        return torch.baddbmm(p.params[self.bias].unsqueeze(1), x, weight)
+        return torch.baddbmm(params[self.bias].unsqueeze(1), x, weight)
 
     def written(self, x: Vectors, s: Sink, need: bool) -> tuple[Vectors, Back]:
-        W = s.params[self.weight]
-        if self.module.bias is None:
-            out = torch.bmm(x, W.transpose(1, 2))
-        else:
-            out = torch.baddbmm(s.params[self.bias].unsqueeze(1), x, W.transpose(1, 2))
+        W, out = s.params[self.weight], self.product(x, s.params)
 
         def back(e: Tensor) -> Tensor | None:
             down = torch.bmm(e, W) if need else None  # before W may move
