@@ -92,16 +92,13 @@ def femnist_cnn(shape: Shape, classes: checks.Count) -> nn.Module:
 
 
 @checks.arguments
-def lenet(shape: Shape, classes: checks.Count, channels: Widths = (64, 64), hidden: Widths = (384, 192)) -> nn.Module:
+def lenet(shape: Shape, classes: checks.Count) -> nn.Module:
     """The CIFAR LeNet of the FedDyn study: two 5x5 convolutions, two hidden layers (797,962 for 10 classes)."""
     _expect("lenet", shape, (3, 32, 32))
-    _many("channels", channels, 2)
-    _many("hidden", hidden, 2)
-    (a, b), (c, e) = channels, hidden
     return nn.Sequential(
-        nn.Conv2d(3, a, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(a, b, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(25 * b, c), nn.ReLU(), nn.Linear(c, e), nn.ReLU(), nn.Linear(e, classes),
+        nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(1600, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, classes),
     )  # fmt: skip
 
 
@@ -148,13 +145,11 @@ def _normed(shape: Sequence[int], classes: int, channels: Sequence[int], feature
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
+Stem = Annotated[str, checks.OneOf(("imagenet", "3x3"))]
+
+
 @checks.arguments
-def resnet18_gn(
-    shape: Shape,
-    classes: checks.Count,
-    stem: Annotated[str, checks.OneOf(("imagenet", "3x3"))] = "imagenet",
-    groups: checks.Count = 2,
-) -> nn.Module:
+def resnet18_gn(shape: Shape, classes: checks.Count, stem: Stem = "imagenet") -> nn.Module:
     """ResNet18 with GroupNorm(2 groups) for BatchNorm (11,181,642 parameters for 10 classes).
 
     `stem="imagenet"`: 7x7 stride 2 and max-pool, as the FedDyn study (and, following it, FedUp) uses even on 32x32
@@ -162,11 +157,9 @@ def resnet18_gn(
     """
     if len(shape) != 3:
         raise ValueError(f"resnet18_gn needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
-    if 64 % groups:
-        raise ValueError(f"groups={groups} does not divide 64 channels; use 1, 2, 4, 8, 16, 32 or 64")
 
     def norm(c: int) -> nn.Module:
-        return nn.GroupNorm(groups, c)
+        return nn.GroupNorm(2, c)
 
     def block(a: int, b: int, stride: int) -> nn.Module:
         first = [nn.Conv2d(a, b, 3, stride, 1, bias=False), norm(b), nn.ReLU()]
@@ -227,7 +220,8 @@ def preact_resnet(shape: Shape, classes: checks.Count, blocks: Widths) -> nn.Mod
     """The pre-activation ResNet of HeteroFL: 3x3 stem without pool, stages of 64, 128, 256, 512, `blocks` each."""
     if len(shape) != 3:
         raise ValueError(f"a ResNet needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
-    _many("blocks", blocks, 4)
+    if len(blocks) != 4:
+        raise ValueError(f"blocks={tuple(blocks)} has {len(blocks)} numbers; use 4, one for each stage")
     widths, layers = [64, 64, 128, 256, 512], [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False)]
     for s, (a, b) in enumerate(itertools.pairwise(widths)):
         layers += [PreAct(a, b, 1 if s == 0 else 2), *(PreAct(b, b, 1) for _ in range(blocks[s] - 1))]
@@ -287,11 +281,6 @@ MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
         resnet18_gn_3x3, thesis_mlp, thesis_cnn, thesis_cnn_small, preact_resnet18, preact_resnet34,
     )
 }  # fmt: skip
-
-
-def _many(name: str, values: Sequence[int], wanted: int) -> None:
-    if len(values) != wanted:
-        raise ValueError(f"{name}={tuple(values)} has {len(values)} numbers; use {wanted}")
 
 
 def _expect(name: str, shape: Sequence[int], wanted: tuple[int, ...]) -> None:

@@ -522,9 +522,7 @@ M = fc.models
 @pytest.mark.parametrize("call", [
     lambda: M.mlp((4,), 3, hidden=(0,)), lambda: M.mlp((4,), 3, hidden=("a",)), lambda: M.mlp((4,), 3, hidden=5),
     lambda: M.mlp((), 3), lambda: M.mlp((4,), 0), lambda: M.thesis_cnn((1, 8, 8), 3, widths=()),
-    lambda: M.resnet18_gn((3, 8, 8), 3, groups=0), lambda: M.resnet18_gn((3, 8, 8), 3, groups=3),
     lambda: M.resnet18_gn((3, 8, 8), 3, stem="7x7"), lambda: M.preact_resnet((3, 8, 8), 3, (1, 1)),
-    lambda: M.lenet((3, 32, 32), 3, channels=(4,)), lambda: M.lenet((3, 32, 32), 3, hidden=(4, 4, 4)),
     lambda: M.lstm((8,), 3, hidden=0), lambda: M.build("mlp", (4,), 3, seed=-1),
 ])  # fmt: skip
 def test_models_of_no_size_are_refused(call):
