@@ -100,7 +100,7 @@ def one_round(
     if unknown := [name for name in settings if name not in SETTINGS]:
         raise TypeError(f"one_round() takes no {unknown[0]!r}; {checks.nearest(unknown[0], SETTINGS)}")
     fed = on(method, fed)
-    s = Settings.checked(method, fed, cohort=cohort, rounds=t + 1, **settings)
+    s = Settings.checked(method, fed, t + 1, {"cohort": cohort, **settings})
     check_batches(method, fed, s, [t])
     check(state, method, fed)
     return play(method, fed, state.copy(), t, s, Rows(method, fed, s), watch)

@@ -24,7 +24,7 @@ from .objective.federation import Federation
 from .round import Seen, check_both, on, play
 from .rows.host import chunk_size
 from .rows.rows import Rows
-from .settings import Amounts, BatchSize, Cohort, Settings, Weighting, check_batches
+from .settings import Settings, check_batches, with_settings
 from .storage import callbacks, checkpoint
 from .storage.identity import digest
 from .support import checks
@@ -36,23 +36,12 @@ OnEvaluate = Callable[[int, dict[str, float]], bool | None]
 
 @checks.arguments
 @as_usual()
+@with_settings
 def simulate(
     method: Method,
     fed: Objective,
     *,
     rounds: checks.CountFromZero,
-    cohort: Cohort | Callable[[int], Cohort] = None,
-    lr: float | Callable[[int], float] = 0.1,
-    lr_decay: checks.Positive = 1.0,
-    local_epochs: Amounts = 1,
-    local_steps: Amounts | None = None,
-    batch_size: BatchSize | None = 20,
-    server_lr: checks.Positive = 1.0,
-    weight_decay: checks.NonNegative = 0.0,
-    clip: checks.Positive | None = None,
-    momentum: checks.BelowOne = 0.0,
-    weighting: Weighting = "uniform",
-    seed: checks.Seed = 0,
     eval_every: checks.Count = 1,
     eval_on: Annotated[str, checks.OneOf(("test", "validation"))] = "test",
     keep: Annotated[str, checks.OneOf(("last", "best"))] = "last",
@@ -66,6 +55,7 @@ def simulate(
     probes: Sequence[Probe] = (),
     personal: bool | str = False,
     chunk: Annotated[int, checks.Within(1, hint="or None for as many as there is memory for")] | None = None,
+    **settings: Any,
 ) -> History:
     """Run a method on a federation for `rounds` rounds and return its `History`.
 
@@ -147,11 +137,7 @@ def simulate(
             f"on_evaluate={checks.brief(on_evaluate)}; use a function of the rounds done and the metrics, or None"
         )
     fed = on(method, fed.to(device, dtype))
-    s = Settings.checked(
-        method, fed, rounds=rounds, cohort=cohort, lr=lr, lr_decay=lr_decay, local_epochs=local_epochs,
-        local_steps=local_steps, batch_size=batch_size, server_lr=server_lr, weight_decay=weight_decay, clip=clip,
-        momentum=momentum, weighting=weighting, seed=seed,
-    )  # fmt: skip
+    s = Settings.checked(method, fed, rounds, settings)
     # `on_evaluate` may end the run, so only the rounds up to its first call are certain to take place
     check_batches(method, fed, s, range(rounds if on_evaluate is None else min(rounds, eval_every)))
     on_evaluate = on_evaluate and callbacks.made("on_evaluate", on_evaluate, "t, metrics", "True to end the run")
@@ -161,9 +147,9 @@ def simulate(
     world = distributed.world()
     with world.together():
         rows = Rows(method, fed, s, world, chunk, rounds)
-        settings = {**s.named(), "eval_every": eval_every} | ({"eval_on": eval_on} if eval_on != "test" else {})
-        settings |= {"keep": keep} if keep != "last" else {}
-        run = Run(method, fed, s, rows, list(probes), personal, settings, on_evaluate)
+        named = s.named() | {"eval_every": eval_every}
+        named |= {k: v for k, v in {"eval_on": eval_on, "keep": keep}.items() if v not in ("test", "last")}
+        run = Run(method, fed, s, rows, probes, personal, named, on_evaluate)
         store = None
         if checkpoint_dir is not None:
             store = checkpoint.Store(checkpoint_dir, run.identity(), run.bits(), run.code(), run.memory)

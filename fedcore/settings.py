@@ -8,9 +8,9 @@ import inspect
 import math
 import numbers
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import torch
@@ -45,44 +45,34 @@ class ByRound(tuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """How rounds are run; `fedcore.simulate` says what each setting means."""
+    """How rounds are run; `fedcore.simulate` says what each setting means.
 
-    cohort: int | tuple[int, ...] | ByRound
-    lr: float | ByRound = 0.1
-    lr_decay: float = 1.0
-    local_epochs: int | tuple[int, ...] | ByRound = 1
-    local_steps: int | tuple[int, ...] | ByRound | None = None
-    batch_size: int | None = 20
-    server_lr: float = 1.0
-    weight_decay: float = 0.0
-    clip: float | None = None
-    momentum: float = 0.0
-    weighting: str = "uniform"
-    seed: int = 0
+    The one place that lists them.  After `checked`, `cohort` is a size or the clients' numbers, and what is a function
+    of the round is `ByRound`.
+    """
+
+    cohort: Cohort | Callable[[int], Cohort] = None
+    lr: float | Callable[[int], float] = 0.1
+    lr_decay: checks.Positive = 1.0
+    local_epochs: Amounts = 1
+    local_steps: Amounts | None = None
+    batch_size: BatchSize | None = 20
+    server_lr: checks.Positive = 1.0
+    weight_decay: checks.NonNegative = 0.0
+    clip: checks.Positive | None = None
+    momentum: checks.BelowOne = 0.0
+    weighting: Weighting = "uniform"
+    seed: checks.Seed = 0
 
     @staticmethod
-    @checks.arguments
-    def checked(
-        method: Method,
-        fed: Objective,
-        rounds: int,
-        cohort: Cohort | Callable[[int], Cohort] = None,
-        lr: float | Callable[[int], float] = 0.1,
-        lr_decay: checks.Positive = 1.0,
-        local_epochs: Amounts = 1,
-        local_steps: Amounts | None = None,
-        batch_size: BatchSize | None = 20,
-        server_lr: checks.Positive = 1.0,
-        weight_decay: checks.NonNegative = 0.0,
-        clip: checks.Positive | None = None,
-        momentum: checks.BelowOne = 0.0,
-        weighting: Weighting = "uniform",
-        seed: checks.Seed = 0,
-    ) -> Settings:
+    def checked(method: Method, fed: Objective, rounds: int, given: Mapping[str, Any]) -> Settings:
         """The settings of `rounds` rounds of a method.
 
         Raises ValueError and TypeError for values out of range and for settings that do not suit the method.
         """
+        ranges = checks.ranges(Settings)
+        s = Settings(**{k: ranges[k].check(k, v) if k in ranges else v for k, v in given.items()})
+        lr, cohort, seed = s.lr, s.cohort, s.seed
         if callable(lr):
             lr = _by_round("lr", lr, seed, rounds, lambda v: checks.number("lr", v, 0, open_low=True))
         else:
@@ -94,18 +84,14 @@ class Settings:
         else:
             cohort = _cohort(cohort, fed.n)
         largest = torch.finfo(fed.dtype).max
-        for name, value in (("server_lr", server_lr), ("weight_decay", weight_decay), ("clip", clip or 1.0)):
+        for name, value in (("server_lr", s.server_lr), ("weight_decay", s.weight_decay), ("clip", s.clip or 1.0)):
             checks.number(name, value, 0, largest)
-        s = Settings(
-            cohort, lr, lr_decay, batch_size=batch_size, server_lr=server_lr, weight_decay=weight_decay, clip=clip,
-            momentum=momentum, weighting=weighting, seed=seed,
-        )  # fmt: skip
-        local_epochs = _amounts("local_epochs", local_epochs, s, rounds, fed.n)
-        if local_steps is not None:
-            if local_epochs != 1:
+        s = replace(s, cohort=cohort, lr=lr)
+        s = replace(s, local_epochs=_amounts("local_epochs", s.local_epochs, s, rounds, fed.n))
+        if s.local_steps is not None:
+            if s.local_epochs != 1:
                 checks.warn("local_steps is given, so that local_epochs has no effect; leave one of the two out")
-            local_steps = _amounts("local_steps", local_steps, s, rounds, fed.n)
-        s = replace(s, local_epochs=local_epochs, local_steps=local_steps)
+            s = replace(s, local_steps=_amounts("local_steps", s.local_steps, s, rounds, fed.n))
         for rate in {min(s.lr, default=1), max(s.lr, default=1)} if isinstance(s.lr, ByRound) else {s.lr}:
             end = math.log(rate) + rounds * math.log(s.lr_decay)
             if end < -700 or end > math.log(largest):
@@ -146,6 +132,20 @@ class Settings:
         named = asdict(self)
         changing = {k: v for k, v in vars(self).items() if isinstance(v, ByRound)}
         return named | {k: {"by round": list(v)} for k, v in changing.items()}
+
+
+def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with the fields of `Settings` after `rounds` in its signature, in place of its **settings."""
+    signature = inspect.signature(function)
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    ours = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+        for f in fields(Settings)
+    ]
+    at = 1 + [p.name for p in parameters].index("rounds")
+    function.__signature__ = signature.replace(parameters=[*parameters[:at], *ours, *parameters[at:]])
+    function.__annotations__ |= get_type_hints(Settings, include_extras=True)
+    return function
 
 
 def check_batches(method: Method, fed: Objective, s: Settings, rounds: Sequence[int]) -> None:
