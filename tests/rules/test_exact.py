@@ -240,11 +240,6 @@ def test_fedup_is_a_pull_back_plus_a_push_along_the_last_displacement(cohort):
 # --- places of rest on quadratics -----------------------------------------------------------------------------------
 
 
-def fixed_point(M: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The x with sum_i M_i (x - b_i) = 0."""
-    return np.linalg.solve(M.sum(0), np.einsum("npq,nq->p", M, b))
-
-
 @pytest.mark.parametrize(
     "method",
     [
@@ -267,8 +262,8 @@ def test_fednovas_fixed_point_weighs_clients_equally_whatever_their_steps_and_fe
     M = np.eye(3) - np.array([np.linalg.matrix_power(np.eye(3) - LR * a, k) for a, k in zip(A, steps, strict=True)])
     work = {"rounds": 400, "lr": LR, "local_steps": steps, "eval_every": 400}
     nova, avg = (fc.simulate(m, fc.quadratic(A, b), **work).params for m in (fc.FedNova(), fc.FedAvg()))
-    h.close(nova, fixed_point(M / np.array(steps)[:, None, None], b), 1e-12)
-    h.close(avg, fixed_point(M, b), 1e-12)
+    h.close(nova, h.optimum(M / np.array(steps)[:, None, None], b), 1e-12)
+    h.close(avg, h.optimum(M, b), 1e-12)
 
 
 @pytest.mark.parametrize(("rho", "alpha"), [(0.0, 1.0), (0.2, 0.5)])
@@ -277,7 +272,7 @@ def test_fedspeeds_fixed_point_is_the_optimum_of_the_merged_gradients(rho, alpha
     A, b = h.problem(4, 3)
     M = A + alpha * rho * A @ A
     run = fc.simulate(fc.FedSpeed(rho, alpha, 1.0), fc.quadratic(A, b), rounds=500, eval_every=500, **FULL)
-    x = fixed_point(M, b)
+    x = h.optimum(M, b)
     h.close(run.params, x, 1e-10)
     h.close(run.state["g_i"], np.einsum("npq,nq->np", M, x - b), 1e-9)
 

@@ -9,16 +9,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers import turned
+from helpers import optimum, turned
 
 import fedcore as fc
 
 I = np.eye(3)
-
-
-def mean_weighted(H, b):
-    """(sum_i H_i)^-1 sum_i H_i b_i."""
-    return np.linalg.solve(H.sum(0), np.einsum("npq,nq->p", H, b))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +22,7 @@ def mean_weighted(H, b):
 def test_thm_ditto_rest(lam, K, lr):
     A, b, fed = turned(0)
     run = fc.simulate(fc.Ditto(lam), fed, rounds=400, lr=lr, local_steps=K, eval_every=400)
-    x = mean_weighted(I - np.linalg.matrix_power(I - lr * A, K), b)
+    x = optimum(I - np.linalg.matrix_power(I - lr * A, K), b)
     v = np.linalg.solve(A + lam * I, (np.einsum("npq,nq->np", A, b) + lam * x)[..., None])[..., 0]
     np.testing.assert_allclose(run.params.numpy(), x, atol=1e-9)
     np.testing.assert_allclose(run.state["v_i"].numpy(), v, atol=1e-9)
@@ -81,7 +76,7 @@ def test_thm_pfedme_rest(inner, K):
     lam, rate, lr = 2.0, 0.15, 0.4
     M = A + lam * I
     B = lam * (I - np.linalg.matrix_power(I - rate * M, inner)) @ np.linalg.solve(M, A)
-    x = mean_weighted(I - np.linalg.matrix_power(I - lr * B, K), b)
+    x = optimum(I - np.linalg.matrix_power(I - lr * B, K), b)
     run = fc.simulate(fc.pFedMe(lam, inner, rate), fed, rounds=200, lr=lr, local_steps=K, eval_every=200)
     np.testing.assert_allclose(run.params.numpy(), x, atol=1e-9)
     if inner < 60:

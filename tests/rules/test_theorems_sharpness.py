@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers import optimum
 
 import fedcore as fc
 from fedcore.probes import gradient_of
@@ -40,10 +41,6 @@ def minimiser_of_phi(A, b, rho):
         x = x - 0.5 * np.linalg.solve(A.mean(0), slope_of_phi(A, b, rho, x))
     np.testing.assert_allclose(slope_of_phi(A, b, rho, x), 0, atol=1e-12)
     return x
-
-
-def optimum(A, b):
-    return np.linalg.solve(A.sum(0), np.einsum("npq,nq->p", A, b))
 
 
 def end(method, A, b, rounds=1500, lr=0.1, local_steps=1, **more):
