@@ -8,7 +8,6 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from networks import LEVELS, NARROWED, batch, relative, rows
 from torch import nn
 
@@ -290,19 +289,6 @@ def test_the_first_stages_are_a_network_whose_entries_are_those_of_the_whole():
         assert torch.equal(models.flatten(small), flat[Depth(D).places(layout)])
 
 
-def test_the_engines_loss_of_a_network_with_heads_is_the_sum_over_its_heads():
-    whole, b = module("heads"), batch(2, 4, (1, 8, 8), 5)
-    Y = rows(whole, 2)
-    for path in ("batched", "sequential"):
-        G = Engine(whole, path).gradient(Y, b)[0]
-        for i, count in enumerate(b.count):
-            flat = Y[i].clone().requires_grad_()
-            named = models.Layout.of(whole).views(flat)
-            logits = torch.func.functional_call(whole.train(), named, (b.x[i, :count],))
-            loss = sum(F.cross_entropy(logits[:, j], b.y[i, :count]) for j in range(3))
-            assert relative(G[i], torch.autograd.grad(loss, flat)[0]) < 1e-12
-
-
 def test_costs_are_counted_and_are_those_of_the_catalogue():
     """Averages over the five levels; the study's Table 4.2 prints 441.19k / 16.12M, 3.08M / 155.12M, 5.9M / 331.57M."""
 
@@ -412,13 +398,6 @@ def test_capacities_are_dealt_out_in_exact_proportion_by_the_seed(n):
     assert np.abs(counts - n / 5).max() < 1
     assert np.array_equal(ratio, method.ratios(0, n, t=9))
     assert not np.array_equal(ratio, method.ratios(1, n))
-
-
-def test_dynamic_capacities_are_drawn_anew_each_round_with_the_shares_as_probabilities():
-    method = fc.HeteroFL({1: 0.1, 0.5: 0.9}, mode="dynamic")
-    draws = np.stack([method.ratios(0, 100, t) for t in range(50)])
-    assert not (draws == draws[0]).all()
-    assert abs((draws == 1).mean() - 0.1) < 4 * np.sqrt(0.1 * 0.9 / 5000)
 
 
 @pytest.mark.parametrize("method", [m for m in fc.ALL if hasattr(m, "smallest")], ids=lambda m: m.__name__)
