@@ -206,6 +206,10 @@ START = [
     (lambda: fed().module(fed().x0, client=4), ValueError, "client=4 client>=0 client<=3"),
     (lambda: QUADRATIC.module(torch.zeros(3)), ValueError, "quadratic no module fc.federation"),
     (lambda: fed().evaluate(torch.zeros(3)), ValueError, "x (3,) (44203,) history.params method.on(fed)"),
+    (lambda: fed().evaluate_clients(fed().x0), ValueError, "X has shape (44203,) (4, 44203) use one row"),
+    (lambda: fed().objective(fed().x0[:-1]), ValueError, "has shape (44202,) (44203,) use a flat vector"),
+    (lambda: fed().correct(fed().x0[None]), ValueError, "has shape (1, 44203) (44203,) use a flat vector"),
+    (lambda: QUADRATIC.objective(torch.ones(1)), ValueError, "x has shape (1,), needed is (3,)"),
     (lambda: fed().evaluate_clients(fed().x0[None], np.ma.masked_equal([0], 0)), ValueError, "masked"),
 ]
 DATA = [
