@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 from battery import METHODS, contrastive
-from networks import deep, heads, scaled
+from networks import scaled
 from torch import nn
 
 import fedcore as fc
 from fedcore.engine import counting
 from fedcore.engine.batched import Batched
 from fedcore.engine.sequential import Sequential
-from fedcore.submodels import Depth, Width
 
 SHAPE = (1, 4, 4)
 LAYOUT = fc.models.Layout.of(scaled(SHAPE, 3))
@@ -226,18 +225,3 @@ def test_a_round_takes_the_gradients_that_its_method_states(method, path):
 def test_every_method_whose_traffic_does_not_depend_on_capacities_is_in_the_table():
     submodels = {m for m in fc.ALL if "capacities" in m.__dataclass_fields__}
     assert not {type(row[0]) for row in COSTS} & submodels
-
-
-@pytest.mark.parametrize(("ratio", "entries"), [(1.0, 136 + 54 + 21), (0.5, 68 + 15 + 12), (0.2, 34 + 6 + 9)])
-def test_a_sub_model_is_as_many_numbers_as_its_layers_have(ratio, entries):
-    """16-8-6-3: 8, 4, 2 and 6, 3, 2 hidden units, weights and biases."""
-    assert fc.submodels.cost(Width(ratio)(deep(SHAPE, 3)), SHAPE)["parameters"] == entries
-
-
-@pytest.mark.parametrize(
-    ("depth", "entries"), [(1, 136 + 27), (2, 136 + 54 + 27 + 21), (3, 136 + 54 + 35 + 27 + 21 + 18)]
-)
-def test_a_client_of_some_depth_has_the_first_stages_and_their_heads(depth, entries):
-    """16-8-6-5-3 with a head of 3 behind each hidden layer."""
-    net = heads(SHAPE, 3)
-    assert sum(p.numel() for p in Depth(depth)(net).parameters()) == entries

@@ -197,22 +197,6 @@ def test_fedsmb_walks_through_all_data_before_it_repeats_a_sample():
 # --- SCAFFOLD, FedUp ------------------------------------------------------------------------------------------------
 
 
-class Literal(fc.SCAFFOLD):
-    """The rule as the page among the sources prints it: the mean over the cohort, without |S| / n."""
-
-    def aggregate(self, r, y):
-        state = super().aggregate(r, y)
-        return {**state, "c": r.c + (state["c_i"] - r.c_i).sum(0) / r.m}
-
-
-def test_scaffold_without_the_cohort_share_loses_the_invariant():
-    fed = h.network()
-    options = {"rounds": 6, "lr": 0.2, "batch_size": 4}
-    some = fc.simulate(Literal(), fed, cohort=2, **options).state
-    assert (some["c"] - some["c_i"].mean(0)).norm() > 0.1 * some["c"].norm()
-    assert torch.equal(fc.simulate(Literal(), fed, **options).params, fc.simulate(fc.SCAFFOLD(), fed, **options).params)
-
-
 def test_scaffold_with_one_step_follows_the_published_path():
     h.close(last(fc.SCAFFOLD("II"), h.golden(), 7, local_steps=1), -0.3951424, 5e-8)  # printed to 7 digits
 

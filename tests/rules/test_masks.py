@@ -139,11 +139,6 @@ def test_networks_come_from_the_seed():
         (lambda: masks.random_networks(0, (3, 6, 3), 16), "count=0"),
         (lambda: masks.random_networks(5, (3, 3), 16), "no hidden layer"),
         (lambda: masks.all_masks([6], [7]), "k=7"),
-        (lambda: masks.top([torch.ones(2, 6)], [0]), "k=0"),
-        (
-            lambda: masks.find([torch.ones(2, 6, dtype=torch.bool)], masks.all_masks([6], [3])),
-            "same number of units",
-        ),
     ],
 )
 def test_bad_input_names_the_value_and_the_remedy(call, says):

@@ -315,24 +315,6 @@ def test_costs_are_counted_and_are_those_of_the_catalogue():
 # --- activations and public data ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["batched", "sequential"])
-@pytest.mark.parametrize("net", ["thesis_mlp", "thesis_cnn_small", "residual"])
-def test_activations_are_means_over_local_samples_and_positions(net, path):
-    fed = h.network(sizes=(13, 7, 20), shape=(1, 8, 8), classes=5, model=NARROWED[net]).forced(path)
-    got = fed.activations(fed.x0, np.array([2, 0]))
-    whole = fed.engine.module.train()
-    for scaler in (m for m in whole.modules() if isinstance(m, models.Scaler)):
-        scaler.rate = 1.0
-    for row, i in enumerate((2, 0)):
-        for stream, site in enumerate(fed.neurons().sites):
-            seen: list[torch.Tensor] = []
-            hook = whole.get_submodule(site).register_forward_hook(lambda m, a, out, to=seen: to.append(out))
-            whole(h.whole(fed, i)[0])
-            hook.remove()
-            z = seen[0].flatten(2).mean(2) if seen[0].dim() == 4 else seen[0]
-            h.close(got[stream][row], z.mean(0), 1e-10)
-
-
 def test_a_budget_scores_with_that_many_samples_drawn_per_client():
     fed = h.network(sizes=(13, 7, 20), shape=(1, 8, 8), classes=5, model="thesis_mlp")
     clients = np.arange(3)

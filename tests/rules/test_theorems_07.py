@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -77,47 +75,6 @@ def test_thm_bn_absorbs_so_clients_that_differ_by_brightness_and_contrast_alone_
     model.eval()  # what has run so far has averaged the statistics of both: momentum=None is the plain mean
     averaged = [float(nn.functional.cross_entropy(model(seen), y).detach()) for seen in clients]
     assert abs(averaged[0] - averaged[1]) > 1e-2
-
-
-@dataclass(frozen=True)
-class Shares(fc.Method):
-    """The chapter's one round: y_i <- theta_i + W (x - theta_i), with a fixed mask W made from the layout."""
-
-    kept: object = None
-    client_state = ("theta_i",)
-
-    def client_start(self, x):
-        return {"theta_i": x}
-
-    def broadcast(self, r):
-        W = 1 - self.kept(r.layout).to(r.x)
-        return r.theta_i + W * (r.x - r.theta_i)
-
-    def aggregate(self, r, y):
-        return {"x": r.x + r.mean(y - r.x), "theta_i": y}
-
-
-def nothing(layout):
-    return torch.zeros(layout.d, dtype=torch.bool)
-
-
-@pytest.mark.parametrize(
-    ("method", "kept"),
-    [
-        (fc.FedAvg(), nothing),
-        (fc.FedBN(), lambda layout: layout.mask(layout.batch_norm())),
-        (fc.FedPer(), lambda layout: torch.arange(layout.d) >= layout.layers()[-1].start),
-        (fc.LocalOnly(), lambda layout: ~nothing(layout)),
-    ],
-)
-def test_four_methods_are_one_round_with_fixed_shares(method, kept):
-    fed, run = digits(model="digit_model_small"), {"rounds": 3, "lr": 0.1, "batch_size": 10, "local_steps": 3}
-    found, one = fc.simulate(method, fed, **run), fc.simulate(Shares(kept=kept), fed, **run)
-    own = method.personal(found.state, fed.layout)
-    kept = kept(fed.layout)
-    torch.testing.assert_close(one.params[~kept], found.params[~kept], rtol=0, atol=1e-10)
-    if own is not None:
-        torch.testing.assert_close(one.state["theta_i"][:, kept], own[:, kept], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("a", [0.5, 3.0])

@@ -55,9 +55,3 @@ def test_thm_feddyn_stationary(method, K):
     if isinstance(method, fc.FedDyn):
         np.testing.assert_allclose(0.7 * h.numpy(), -gradients, atol=1e-8)
     assert torch.linalg.vector_norm(h.mean(0)) < 1e-8
-
-
-def test_a_leash_without_memory_does_not_end_there():
-    _, _, fed = turned(1)
-    run = fc.simulate(fc.FedProx(0.7), fed, rounds=900, lr=0.1, local_steps=15, eval_every=900)
-    assert (run.params - fed.optimum).norm() > 1e-2
