@@ -33,7 +33,10 @@ def gradient(net: nn.Module, flat: Tensor, loss: Callable[[nn.Module], Tensor]) 
     """d loss / d flat; 0 for parameters that the loss does not use."""
     nn.utils.vector_to_parameters(flat, net.parameters())
     params = list(net.parameters())
-    grads = torch.autograd.grad(loss(net), params, allow_unused=True)
+    return flattened(params, torch.autograd.grad(loss(net), params, allow_unused=True))
+
+
+def flattened(params: list[Tensor], grads: Sequence[Tensor | None]) -> Tensor:
     return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(params, grads, strict=True)])
 
 
@@ -43,8 +46,7 @@ def curvature(net: nn.Module, flat: Tensor, loss: Callable[[nn.Module], Tensor],
     params = list(net.parameters())
     grads = torch.autograd.grad(loss(net), params, create_graph=True)
     along = sum((g.flatten() * part).sum() for g, part in zip(grads, v.split([p.numel() for p in params]), strict=True))
-    grads = torch.autograd.grad(along, params, allow_unused=True)
-    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(params, grads, strict=True)])
+    return flattened(params, torch.autograd.grad(along, params, allow_unused=True))
 
 
 def unit(v: Tensor) -> Tensor:
@@ -109,6 +111,10 @@ class Loop:
         """The derivative of G at y along v."""
         Hv = curvature(self.net, y, lambda net: F.cross_entropy(net(batch[0]), batch[1]), v)
         return Hv + self.run.weight_decay * v
+
+    def sam(self, y: Tensor, batch: tuple) -> Tensor:
+        """The gradient at the top of a ball around y, to first order."""
+        return self.G(y + self.hp.rho * unit(self.G(y, batch)), batch)
 
     def full(self, i: int, y: Tensor) -> Tensor:
         """The gradient of the client's whole objective, one batch of all its samples."""
@@ -193,7 +199,7 @@ class SCAFFOLD(Loop):
         return self.G(y, batch) - self.c_i[i] + self.c
 
     def variate(self, i, y):
-        if self.hp.option == "I":
+        if getattr(self.hp, "option", "II") == "I":
             return self.full(i, self.x)
         return self.c_i[i] - self.c + (self.x - y) / (self.K(i) * self.rate(self.t))
 
@@ -224,7 +230,7 @@ class FedPVR(SCAFFOLD):
         return self.G(y, batch) + self.corrected * (self.c - self.c_i[i])
 
     def variate(self, i, y):
-        return self.corrected * (self.c_i[i] - self.c + (self.x - y) / (self.K(i) * self.rate(self.t)))
+        return self.corrected * super().variate(i, y)
 
 
 class FedDyn(Loop):
@@ -391,7 +397,7 @@ class FedUp(Loop):
 
 class FedSAM(Loop):
     def direction(self, i, y, batch, k):
-        return self.G(y + self.hp.rho * unit(self.G(y, batch)), batch)
+        return self.sam(y, batch)
 
 
 # --- what reviewers ask for beside the methods of the sources -------------------------------------------------------
@@ -456,16 +462,12 @@ class FedCM(Loop):
 
 class MoFedSAM(FedCM):
     def direction(self, i, y, batch, k):
-        g = self.G(y + self.hp.rho * unit(self.G(y, batch)), batch)
-        return self.hp.beta * g + (1 - self.hp.beta) * self.Delta
+        return self.hp.beta * self.sam(y, batch) + (1 - self.hp.beta) * self.Delta
 
 
 class FedGamma(SCAFFOLD):
     def direction(self, i, y, batch, k):
-        return self.G(y + self.hp.rho * unit(self.G(y, batch)), batch) - self.c_i[i] + self.c
-
-    def variate(self, i, y):
-        return self.c_i[i] - self.c + (self.x - y) / (self.K(i) * self.rate(self.t))
+        return self.sam(y, batch) - self.c_i[i] + self.c
 
 
 class FedSpeed(Loop):
@@ -577,26 +579,38 @@ def entries_of_layers(net: nn.Module) -> list[int]:
 
 
 class FedBN(Loop):
+    """Entries of a client's own; in x they are the mean of the cohort's, for evaluation."""
+
     def start(self):
-        norm = [
-            torch.full((p.numel(),), isinstance(module, NORMS))
-            for module in self.net.modules()
-            for p in module.parameters(recurse=False)
-        ]
-        self.norm, self.local_norm = torch.cat(norm), [self.x.clone() for _ in range(self.n)]
+        self.own, self.local_own = self.owned(), [self.x.clone() for _ in range(self.n)]
+
+    def owned(self) -> Tensor:
+        modules = [(m, p) for m in self.net.modules() for p in m.parameters(recurse=False)]
+        return torch.cat([torch.full((p.numel(),), isinstance(m, NORMS)) for m, p in modules])
 
     def receive(self, i):
-        return torch.where(self.norm, self.local_norm[i], self.x)
+        return torch.where(self.own, self.local_own[i], self.x)
 
     def server(self, cohort, Y):
         new = self.mean({i: Y[i] for i in cohort})
-        averaged = self.x + self.run.server_lr * (new - self.x)
-        self.x = torch.where(self.norm, new, averaged)  # no global batch norm: the mean, for evaluation alone
+        self.x = torch.where(self.own, new, self.x + self.run.server_lr * (new - self.x))
         for i in cohort:
-            self.local_norm[i] = Y[i]
+            self.local_own[i] = Y[i]
 
     def models(self):
         return [self.receive(i) for i in range(self.n)]
+
+
+class FedPer(FedBN):
+    def owned(self):
+        layers = entries_of_layers(self.net)
+        return torch.arange(len(self.x)) >= sum(layers[: len(layers) - self.hp.layers])
+
+
+class FedRep(FedPer):
+    def direction(self, i, y, batch, k):
+        head_first = k < math.ceil(round(self.hp.share * self.K(i), 9))
+        return torch.where(self.own == head_first, self.G(y, batch), 0.0)
 
 
 class FedALA(Loop):
@@ -648,38 +662,6 @@ class FedALA(Loop):
 
     def models(self):
         return [self.theta.get(i, self.fed.x0) for i in range(self.n)]
-
-
-class FedPer(Loop):
-    """The head as a list of its own per client; in x it is the mean of the cohort's, for evaluation."""
-
-    def start(self):
-        layers = entries_of_layers(self.net)
-        self.body = sum(layers[: len(layers) - self.hp.layers])
-        self.heads = [self.x[self.body :] for _ in range(self.n)]
-
-    def receive(self, i):
-        return torch.cat([self.x[: self.body], self.heads[i]])
-
-    def server(self, cohort, Y):
-        head = self.mean({i: Y[i][self.body :] for i in cohort})
-        super().server(cohort, Y)
-        self.x = torch.cat([self.x[: self.body], head])
-        for i in cohort:
-            self.heads[i] = Y[i][self.body :]
-
-    def models(self):
-        return [self.receive(i) for i in range(self.n)]
-
-
-class FedRep(FedPer):
-    def direction(self, i, y, batch, k):
-        g = self.G(y, batch)
-        if k < math.ceil(round(self.hp.share * self.K(i), 9)):
-            g[: self.body] = 0
-        else:
-            g[self.body :] = 0
-        return g
 
 
 class LocalOnly(Loop):
