@@ -18,7 +18,10 @@ NAMES = {"max", "min", "star", "ast"}  # below or above a letter, a part of its 
 INDICES = set("ijklsnmceyK1234567890")  # below a letter, which of them is meant; a round t below it is part of its name
 CODE = {"code-block", "code", "csv-table", "toctree", "bibliography", "image", "figure", "raw", "literalinclude"}
 TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|[A-Za-z0-9]|[{}_^']|\S")
-FENCE = re.compile(r"^\s*(`{3,}|~{3,})(.*)$")
+FENCED = re.compile(
+    r"^ *(?P<fence>`{3,}|~{3,})(?:\{(?P<name>[\w:-]+)\}(?P<title>.*)|.*)\n(?P<body>(?:.*\n)*?) *(?P=fence) *$",
+    re.MULTILINE,
+)
 
 
 class Use(NamedTuple):
@@ -45,25 +48,16 @@ class Use(NamedTuple):
 
 def formulas(text: str) -> list[str]:
     """Every formula of a MyST text: $...$, $$...$$, math directives and roles; nothing from code."""
-    open_, prose, math, found = [], [], [], []
-    for line in text.splitlines():
-        fence = FENCE.match(line)
-        kind = open_[-1][1] if open_ else ""
-        if (fence and kind != "code") or (fence and not fence[2].strip() and fence[1].startswith(open_[-1][0])):
-            if open_ and not fence[2].strip() and fence[1].startswith(open_[-1][0]):
-                if open_.pop()[1] == "math":
-                    found.append("\n".join(math))
-                    math = []
-                continue
-            directive = re.match(r"\{([\w:-]+)\}(.*)", fence[2].strip())
-            name = directive[1] if directive else "code"
-            open_.append((fence[1], "code" if name in CODE else name))
-            prose.append(directive[2] if directive else "")
-        elif kind == "math" and not re.match(r"^\s*:[\w-]+:", line):
-            math.append(line)
-        elif kind not in ("code", "math"):
-            prose.append(line)
-    text = "\n".join(prose)
+    found = []
+
+    def opened(fence: re.Match) -> str:
+        """What a directive leaves of itself in the prose: its title and its text."""
+        name, title, body = fence["name"] or "code", fence["title"] or "", fence["body"]
+        if name == "math":
+            found.append(re.sub(r"^\s*:[\w-]+:.*$", "", body, flags=re.MULTILINE))
+        return "" if name in CODE or name == "math" else title + "\n" + FENCED.sub(opened, body)
+
+    text = FENCED.sub(opened, text)
     found += re.findall(r"\{math\}`([^`]*)`", text)
     text = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", " ", text, flags=re.DOTALL)
     for paragraph in re.split(r"\n\s*\n", text):
