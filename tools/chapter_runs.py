@@ -4,8 +4,8 @@
 runs the code cells of a chapter with `profile="test"` and one seed, and hands back the numbers that its last cell
 records.  A second or two a job, where a kernel that draws takes half a minute.
 
-A planted error is (name, right, wrong): in the source of the class or function `name`, at the top level of any module
-of the package, the text `right` becomes `wrong`.
+A planted error is (place, right, wrong), as `tools/planted.py` has them: in the class or function `place` the text
+`right`, which stands there once, becomes `wrong`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import planted  # noqa: E402
+
 PARAMETERS = {"profile": "test", "seed": 0}
 SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "FEDCORE_LIVE": "0", "FEDCORE_BATCH": "1"}
 SETTINGS |= {"MPLBACKEND": "Agg", "TQDM_DISABLE": "1"}
@@ -56,7 +60,7 @@ def flat(value: Any, name: str = "") -> dict[str, float]:
 def records(jobs: Sequence[Job], env: Mapping[str, str] | None = None) -> list[dict[str, float] | str]:
     """The numbers that each job records, by name; for a job that failed, its traceback.
 
-    Raises ValueError for a planted error whose text is not in the package.
+    Raises LookupError for a planted error that does not fit the package.
     """
     with tempfile.TemporaryDirectory() as folder:
         orders = []
@@ -83,29 +87,15 @@ def _result(record: Path) -> dict[str, float] | str:
 
 
 def plant(folder: Path, errors: Sequence[tuple[str, str, str]]) -> Path:
-    """A copy of the packages under `folder`, with these errors in it, beside the project's book; ValueError for an
-    error whose text is not there."""
-    for package in ("fedcore", "fedbook"):
+    """A copy of the packages under `folder`, with these errors in it, beside the project's book; LookupError for an
+    error that does not fit (`planted`)."""
+    for package in planted.PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "book").symlink_to(ROOT / "book")  # where the package finds the printed values
     for error in errors:
-        if not any(_planted(path, *error) for path in sorted(folder.rglob("*.py"))):
-            name, right, _ = error
-            raise ValueError(f"{name} with {right!r} is nowhere in the package: the error no longer fits its source")
+        file, text = planted.planted(planted.Planted(*error), folder)
+        file.write_text(text, encoding="utf-8")
     return folder
-
-
-def _planted(path: Path, name: str, right: str, wrong: str) -> bool:
-    text = path.read_text(encoding="utf-8")
-    lines = text.splitlines(keepends=True)
-    for node in ast.parse(text).body if name in text else ():
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-            before, after = "".join(lines[: node.lineno - 1]), "".join(lines[node.end_lineno :])
-            within = "".join(lines[node.lineno - 1 : node.end_lineno])
-            if right in within:
-                path.write_text(before + within.replace(right, wrong, 1) + after, encoding="utf-8")
-                return True
-    return False
 
 
 # ---- the process that runs them

@@ -21,22 +21,24 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("fedcore", "fedbook", "tests", "tools", "pyproject.toml", "requirements.txt", "README.md")
+PACKAGES = ("fedcore", "fedbook")
+COPIED = (*PACKAGES, "tests", "tools", "pyproject.toml", "requirements.txt", "README.md")
 NO_TEST = "these tests are empty or fail without the error"
 
 
 class Planted(NamedTuple):
     """An error: in the class, function or module `place`, `text` becomes `error`; `-k words` of the file `tests`."""
 
-    tests: str
-    words: str
     place: str
     text: str
     error: str
+    tests: str = ""
+    words: str = ""
 
 
 def table() -> list[Planted]:
@@ -48,9 +50,13 @@ def table() -> list[Planted]:
 # --- finding and planting ----------------------------------------------------------------------------------------
 
 
-def definitions(package: Path) -> list[tuple[str, Path, int, int]]:
-    """Every module, class and function: dotted name from the package on, file, first and last line."""
-    found: list[tuple[str, Path, int, int]] = []
+Definition = tuple[str, Path, int, int]
+
+
+@cache
+def definitions() -> list[Definition]:
+    """Every module, class and function of the packages: dotted name, file from the root on, first and last line."""
+    found: list[Definition] = []
 
     def walk(node: ast.AST, name: str, file: Path) -> None:
         for child in ast.iter_child_nodes(node):
@@ -58,25 +64,25 @@ def definitions(package: Path) -> list[tuple[str, Path, int, int]]:
                 found.append((f"{name}.{child.name}", file, child.lineno, child.end_lineno))
                 walk(child, f"{name}.{child.name}", file)
 
-    for file in sorted(package.rglob("*.py")):
-        text = file.read_text()
-        name = ".".join(file.relative_to(package.parent).with_suffix("").parts)
+    for path in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
+        text, file = path.read_text(), path.relative_to(ROOT)
+        name = ".".join(file.with_suffix("").parts)
         found.append((name, file, 1, len(text.splitlines())))
         walk(ast.parse(text), name, file)
     return found
 
 
-def planted(error: Planted, known: list[tuple[str, Path, int, int]]) -> tuple[Path, str]:
-    """The file that the error is in, and its text with the error; LookupError where it does not fit."""
-    places = [d for d in known if f".{d[0]}".endswith(f".{error.place}")]
+def planted(error: Planted, root: Path = ROOT) -> tuple[Path, str]:
+    """The file below `root` that the error is in, and its text with the error; LookupError where it does not fit."""
+    places = [d for d in definitions() if f".{d[0]}".endswith(f".{error.place}")]
     if len(places) != 1:
         raise LookupError(f"{error.place}: {len(places)} definitions of that name")
     _, file, first, last = places[0]
-    lines = file.read_text().splitlines(keepends=True)
+    lines = (root / file).read_text().splitlines(keepends=True)
     body = "".join(lines[first - 1 : last])
     if body.count(error.text) != 1:
         raise LookupError(f"{error.place}: {error.text!r} stands there {body.count(error.text)} times")
-    return file, "".join([*lines[: first - 1], body.replace(error.text, error.error), *lines[last:]])
+    return root / file, "".join([*lines[: first - 1], body.replace(error.text, error.error), *lines[last:]])
 
 
 def run(folder: Path, tests: str, words: str) -> int:
@@ -114,11 +120,10 @@ def main(words: list[str]) -> int:
                 shutil.copytree(source, folder / name, ignore=skip)
             else:
                 shutil.copy(source, folder / name)
-        known = [*definitions(folder / "fedcore"), *definitions(folder / "fedbook")]
         misfits, texts = [], []
         for error in errors:
             try:
-                texts.append(planted(error, known))
+                texts.append(planted(error, folder))
             except LookupError as e:
                 misfits.append(str(e))
         if misfits:
