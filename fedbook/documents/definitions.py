@@ -20,8 +20,8 @@ from fedcore.support.checks import brief
 
 from ..studies import specification, user_files
 
-PRINTED = Path(__file__).with_name("printed")  # every number that the documents print
-CLAIMS = PRINTED.with_name("claims.csv")  # what the documents claim, in our words
+FOLDER = Path(__file__).parent  # of the texts: what the documents claim in our words, and the captions of our tables
+PRINTED = FOLDER / "printed"  # every number that the documents print
 PROFILES = ("quick", "desk", "paper")
 Question = tuple[str, str, str]  # row, the row that it is compared with, column
 
@@ -157,8 +157,7 @@ def claims(
 
     questions: by claim, those that decide it.  evidence: by claim, the printed evidence that `printed` gives.
     """
-    with open(CLAIMS, encoding="utf-8", newline="") as f:
-        rows = [row for row in csv.DictReader(f) if row["document"] == document]
+    rows = [row for row in _rows(FOLDER / "claims.csv") if row["document"] == document]
     return [
         Claim(
             row["name"],
@@ -175,6 +174,20 @@ def claims(
         )
         for row in rows
     ]
+
+
+def captions(name: str) -> dict[str, str]:
+    """Profile -> caption, as `captions.csv` has them under this name.
+
+    `search` says how settings were chosen: which sentence stands for `{search}`, and the values that it is given.
+    """
+    rows = _rows(FOLDER / "captions.csv")
+    sentences, found = {row["name"]: row["text"] for row in rows if row["profile"] == "search"}, {}
+    for row in (row for row in rows if row["name"] == name):
+        which, _, values = row["search"].partition(": ")
+        search = sentences[which].format(*values.split("; ")) if which else ""
+        found[row["profile"]] = row["text"].replace("{search}", search)
+    return found
 
 
 def slug(name: str) -> str:
@@ -237,7 +250,7 @@ def printed(file: str, **where: str) -> float | None:
 
     "441.19k" is 441190.  None where there is no such row, or no number in it.
     """
-    rows = [row for row in _rows(file) if all(row[key] == value for key, value in where.items())]
+    rows = [row for row in _rows(PRINTED / file) if all(row[key] == value for key, value in where.items())]
     if len(rows) > 1:
         raise ValueError(f"{len(rows)} rows of {file} have {where}; name more columns")
     if not rows:
@@ -260,6 +273,6 @@ def printed_table(file: str) -> Any:
 
 
 @cache
-def _rows(file: str) -> list[dict[str, Any]]:
-    with open(PRINTED / file, encoding="utf-8", newline="") as f:
+def _rows(file: Path) -> list[dict[str, Any]]:
+    with open(file, encoding="utf-8", newline="") as f:
         return list(csv.DictReader(f))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .definitions import Cell, Question, Table, claims, printed
+from .definitions import Cell, Question, Table, captions, claims, printed
 from .protocol import METHODS, MLP, Row, asked, leads, searched_cells, simulation
 
 # the paper profile: arguments that the source does not print, as the authors of each method chose them
@@ -320,26 +320,15 @@ def table2(profile: str) -> list[Cell]:
     return cells
 
 
-_SEARCHED = (
-    "Settings are chosen on validation data with {2} seeds of their own: five learning rates, times three values of "
-    "the method's own parameter where it has one, for {0} on two seeds; a grid grows where its best value stands at an "
-    "end; then the best {1}, and the best at each of the best {1} rates, again {3}."
-)
-_PAPER = "The source's data and models; what it leaves open is chosen as listed."
 TABLES = [
     Table(
         "fedavg-skew", "FedAvg by skew and by the number of local steps", "S000", skew,
-        {"quick": "8x8 digits, 50 clients, 5 a round, an MLP; 400 local steps in all, in rounds of 1, 10 and 30. "
-         + _SEARCHED.format("160 local steps", "three", "five", "in full"),
-         "paper": "FedAvg in the columns of Table 4 with CIFAR-10."},
+        captions("fedavg-skew"),
         (("sections 1 and 3 give no runs", "FedAvg, searched like every method of Table 4"),), against="IID, K=10",
     ),
     Table(
         "fedup-table1", "What each method can handle, as far as it can be counted or measured", "S000", table1,
-        {"quick": "State and traffic are counted. Accuracy in %: 8x8 digits, 50 clients, an MLP, 40 rounds of 10 local "
-         "steps; q=0.02 with equal sizes and 5 clients a round, or q=0.6 and one client a round. "
-         + _SEARCHED.format("15 rounds", "three", "five", "in full"),
-         "paper": "State and traffic, counted; the source gives no setting in which a tick was measured."},
+        captions("fedup-table1"),
         (
             ("what a tick means", "state and traffic are counted; skew and participation measured as accuracy"),
             ("FedSplit", "not trained: it needs every client in every round"),
@@ -348,65 +337,38 @@ TABLES = [
     ),
     Table(
         "fedup-table2", "Cosines of the Mime ablation", "S000", table2,
-        {"quick": "8x8 digits and five domains of digits, 10 clients, all in every round, an MLP; after 10 rounds at "
-         "rate 0.1, steps 1 to 40. Ten seeds.",
-         "desk": "CIFAR-10 with 100 clients, a CNN with 16 and 32 channels (the source: ResNet18), and MNIST of 100 of "
-         "its 539 writers; 10 % a round, after 30 rounds at the source's rates and batches, steps 1 to 40 of all "
-         "clients. Three seeds.",
-         "paper": "Round 10, all clients."},
+        captions("fedup-table2"),
         (("local path, round, C", "both paths; round 10, desk: 30; full gradients of all clients"),), unit="cosine",
     ),
     Table(
         "fedup-table4", "Accuracy of ten methods by heterogeneity", "S000", table4,
-        {"quick": "8x8 digits and five domains of digits; 50 clients, 5 a round, 10 local steps, 40 rounds, an MLP. "
-         + _SEARCHED.format("15 rounds", "three", "five", "in full"),
-         "desk": "CIFAR-10 with 100 clients, 10 % a round, one epoch of batches of 32, 300 rounds, a CNN with 16 and "
-         "32 channels (the source: ResNet18, 1,500 rounds); MNIST by its 539 writers, and 105 writers of FEMNIST (the "
-         "source: 3,400), with the source's CNN and batches of 20; 10,000 test images, of FEMNIST 1,685. "
-         + _SEARCHED.format("30 rounds", "two (IID: three)", "two", "in full"),
-         "paper": _PAPER},
+        captions("fedup-table4"),
         LEFT_OPEN, proposed="FedUp",
     ),
     Table(
         "fedup-figure1", "Curves of Table 4", "S000", table4,
-        dict.fromkeys(("quick", "desk", "paper"), "The recorded curves of Table 4's cells."),
+        captions("fedup-figure1"),
         figure=True, axis="round", drawn_from="fedup-table4", proposed="FedUp",
     ),
     Table(
         "fedup-further", "Methods that the study does not compare, in columns of its Table 4", "S000", further,
-        {"quick": "8x8 digits, 50 clients, 5 a round, 10 local steps, 40 rounds, an MLP. "
-         + _SEARCHED.format("15 rounds", "three", "five", "in full"),
-         "desk": "105 writers of FEMNIST (1,685 test images), the FedUp study's CNN and batches of 20; CIFAR-10 "
-         "(10,000) with 100 clients, a CNN with 16 and 32 channels and batches of 32; 10 % a round, one epoch, 300 "
-         "rounds. "
-         + _SEARCHED.format("30 rounds", "two", "two", "in full")},
+        captions("fedup-further"),
         (("these methods", "the study has none of them; rho of MoFedSAM and FedSpeed is 0.05, not searched"),),
         proposed="FedUp",
     ),
     Table(
         "fedup-table5", "Accuracy under small participation", "S000", table5,
-        {"quick": "8x8 digits, Dirichlet 0.8, 100 clients, 60 rounds of 10 local steps, an MLP. "
-         + _SEARCHED.format("20 rounds", "three", "five", "in full"),
-         "desk": "MNIST by its 539 writers, the source's CNN, 1,000 rounds of one epoch of batches of 20 (the source's "
-         "FEMNIST has 3,400 writers; one and three clients of 539 are its 0.2 and 0.5 %). "
-         + _SEARCHED.format("100 rounds", "two", "two", "for 400"),
-         "paper": _PAPER},
+        captions("fedup-table5"),
         (*LEFT_OPEN, ("rounds", "paper: those of Table 4")), proposed="FedUp",
     ),
     Table(
         "fedup-figure2", "Many clients a round", "S000", figure2,
-        {"quick": "Five domains of digits, 50 clients, 20 rounds of 10 local steps, an MLP; 8 and 15 clients a round "
-         "are the source's 15 and 30 %. " + _SEARCHED.format("8 rounds", "three", "five", "in full"),
-         "paper": _PAPER},
+        captions("fedup-figure2"),
         LEFT_OPEN, figure=True, axis="round", proposed="FedUp",
     ),
     Table(
         "fedup-figure3", "A text task, one client per role", "S000", figure3,
-        {"quick": "Sentences of 40 made-up roles, 4 a round, 60 rounds of 5 local steps, an LSTM of width 32. "
-         + _SEARCHED.format("15 rounds", "three", "five", "in full"),
-         "desk": "Shakespeare, 638 roles, 10 a round, 200 rounds of 10 local steps with batches of 10, an LSTM of "
-         "width 32 (the source: 100). " + _SEARCHED.format("20 rounds", "two", "two", "in full"),
-         "paper": _PAPER},
+        captions("fedup-figure3"),
         (("rate, batch, rounds, participation", "paper: 1.0, 10, 300, 10 %"),),
         figure=True, axis="round", proposed="FedUp",
     ),

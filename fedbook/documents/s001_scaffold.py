@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .definitions import Cell, Table, claims
+from .definitions import Cell, Table, captions, claims
 from .protocol import METHODS, asked, search
 from .s000_fedup import COLUMNS4, table4
 
@@ -49,21 +49,13 @@ def speed(profile: str) -> list[Cell]:
 TABLES = [
     Table(
         "scaffold-figure", "SCAFFOLD against FedAvg and FedProx by round", "S001", figure,
-        dict.fromkeys(
-            COLUMNS, "Curves of the FedUp study's Table 4. The page's own curves are invented ('simulated'): they are "
-            "an illustration, not results.",
-        ),
+        captions("scaffold-figure"),
         (("data, model, everything", "those of the FedUp study's Table 4"),),
         figure=True, axis="round", drawn_from="fedup-table4", proposed="SCAFFOLD",
     ),
     Table(
         "scaffold-rounds", "Rounds to a given accuracy", "S001", speed,
-        {"quick": "8x8 digits, 50 clients, 5 a round, 10 local steps, an MLP, as in the FedUp study's Table 4: rounds "
-         "until 80 % of the test images are classified correctly. Chosen for this on validation data: five learning "
-         "rates times three values of the method's own parameter, five seeds, growing at their ends. A run that is not "
-         "there after 40 rounds counts 40.",
-         "desk": "As in Table 4: CIFAR-10 with 100 clients, rounds to 45 %, at most 100; MNIST by its 539 writers, "
-         "rounds to 95 %, at most 60; 10 % of the clients a round. Chosen as in quick, with two seeds."},
+        captions("scaffold-rounds"),
         (("data, model, target, everything", "those of the FedUp study's Table 4; round targets"),),
         proposed="SCAFFOLD", unit="rounds",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .definitions import Cell, Question, Table, claims, printed
+from .definitions import Cell, Question, Table, captions, claims, printed
 from .protocol import MLP, leads, search
 
 GOSSIP = {
@@ -149,34 +149,18 @@ LEFT_OPEN = (
 TABLES = [
     Table(
         "dfedgam-table1", "Centralised and decentralised methods", "S002", table1,
-        {"quick": "8x8 digits, 20 clients, 20 rounds of 4 local steps, an MLP; a server asks 4 clients, a client hears "
-         "4. Chosen on validation data: five learning rates times three values of the method's own parameter, on two "
-         "seeds and for 8 rounds; the best three, and the best at each of the best three rates, again in full on five. "
-         "Equal gradients: as many local steps "
-         "in all as gossiping clients take, by five times the rounds, in the search too; a step of DFedSAM or DFedGAM "
-         "still costs more (table of costs). Equal traffic: ten times the rounds, SCAFFOLD 6.7 times, so that as many "
-         "models are sent.",
-         "desk": "CIFAR-10, 100 clients, 40 rounds of one epoch, a CNN with 16 and 32 channels (the source: LeNet; it "
-         "does not say how many rounds and epochs); a server asks 10 clients, a client hears 10. Chosen as in quick, "
-         "at Dir-0.3: 4 rounds, two seeds; the best two, and the best at each of the best two rates, again for 12 "
-         "rounds. On the other partitions every method keeps these settings. "
-         "Equal gradients: as many local steps, by ten times the rounds, and a rate that falls as far in all.",
-         "paper": "CIFAR-10, LeNet, 100 clients."},
+        captions("dfedgam-table1"),
         LEFT_OPEN, proposed="DFedGAM",
     ),
     Table(
         "dfedgam-local", "How much the clients' own models overfit", "S002", local_models,
-        {"quick": "8x8 digits, Dirichlet 0.3, as in Table 1 and with the settings that its search chose; two rows more "
-         "with a wider radius. Accuracy of a client's model on its own training samples, minus that on test samples "
-         "with the same labels, before models are mixed; the mean over clients, after 20 rounds.",
-         "desk": "CIFAR-10, Dirichlet 0.3, as in Table 1 and with the settings that its search chose; two rows more "
-         "with a wider radius. As in quick, after 40 rounds."},
+        captions("dfedgam-local"),
         (("a measure of overfitting, or of how far models are apart", "none is reported; ours as the captions say"),),
         against="DFedAvg", proposed="DFedGAM", unit="points",
     ),
     Table(
         "dfedgam-figure2", "Curves of Table 1", "S002", figure2,
-        dict.fromkeys(("quick", "desk", "paper"), "The recorded curves of Table 1's cells."),
+        captions("dfedgam-figure2"),
         figure=True, axis="round", drawn_from="dfedgam-table1", proposed="DFedGAM",
     ),
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from .definitions import Cell, Question, Table, claims
+from .definitions import Cell, Question, Table, captions, claims
 from .protocol import asked, search
 
 FIVE = ("MNIST", "MNIST-M", "SVHN", "SynthDigits", "USPS")
@@ -169,18 +169,7 @@ LEFT_OPEN = (
     ("whose statistics foreign images get", "a client's own; the server's model: each domain's"),
     ("which model of a client is tested", "the one after local training, before averaging"),
 )
-_SEARCHED = (
-    " Mean over the clients' models after local training, each on the whole test set. Chosen on validation data of the "
-    "training domains: five learning rates times three values of FedProx's mu and of ALA's learning rate, two seeds "
-    "and {} rounds each, growing at their ends; the best two, and the best at each of the best two rates, again {}."
-)
-_CAPTIONS = {
-    "quick": "Five domains of digits made on the spot, 12x12 pixels, 160 training images each, a small CNN, 24 rounds."
-    + _SEARCHED.format(8, "in full"),
-    "desk": "MNIST, MNIST-M, SVHN, USPS, and digits rendered in fonts in place of SynthDigits; 368 training images and "
-    "180 test images each, FedBN's network with an eighth of its channels, 40 rounds." + _SEARCHED.format(8, "for 20"),
-    "paper": "MNIST, MNIST-M, SVHN, SynthDigits and USPS; 20 rounds.",
-}
+_CAPTIONS = captions("shift")
 TABLES = [
     Table(
         f"shift-figure{k}", title, "S003", cells, _CAPTIONS, LEFT_OPEN, figure=True, axis="round", proposed=OURS,
@@ -192,20 +181,14 @@ TABLES = [
 TABLES.append(
     Table(
         "shift-ablation", "Each of the three measures on and off", "S003", ablation,
-        {**_CAPTIONS, "paper": _CAPTIONS["paper"] + " Mean over the clients' models. The study has no such table."},
+        captions("shift-ablation"),
         LEFT_OPEN, against="none (FedAvg)", proposed=" + ".join(MEASURES),
     )
 )  # fmt: skip
-_OWN_DOMAIN = (
-    " Every client's model on the test images of its own domain. Chosen on validation data: five learning rates times "
-    "three values of the method's own parameter, two seeds and {} rounds each, growing at their ends; the best two, "
-    "and the best at each of the best two rates, again {}."
-)
 TABLES.append(
     Table(
         "shift-personal", "Personal models, each client on its own domain", "S003", personal,
-        {profile: _CAPTIONS[profile].partition(" Mean over")[0] + _OWN_DOMAIN.format(*more)
-         for profile, more in (("quick", (8, "in full")), ("desk", (8, "for 20")))},
+        captions("shift-personal"),
         (
             ("this question", "the study tests on all domains; its figures have four methods, none but FedBN personal"),
             ("local steps", "as many for all; in one place those of all clients"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from .definitions import Cell, Question, Table, claims, printed
+from .definitions import Cell, Question, Table, captions, claims, printed
 from .protocol import asked, leads, search
 
 LOW_QUALITY, HIGH_QUALITY = (0.99, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -400,36 +400,11 @@ LEFT_OPEN = (
 )
 DSE = ("HeteroFL", "Federated Dropout", "FedRolex", "DepthFL", "FedDSE")
 GSE = ("HeteroFL", "Federated Dropout", "FedRolex", "DepthFL", "FedGSE-CSL", "FedGSE-SPL")
-_SEARCHED = (
-    " Chosen on validation data: five learning rates times FedDSE's temperature in three values, two seeds and {}, "
-    "growing at their ends; the best two, and the best at each of the best two rates, again {}."
-)
-_TABLES = {
-    "quick": "8x8 digits; 40 clients, 8 a round; a small CNN (25 rounds) and the thesis' MLP (30)."
-    + _SEARCHED.format("10 rounds", "in full"),
-    "desk": "EMNIST letters (15,600 training and 2,600 test images, 4 or 8 of 26 labels a client, 50 rounds), MNIST "
-    "and CIFAR-10 (10,000 test images each, 40 rounds); 100 clients, 10 a round, the thesis' CNN with an eighth of its "
-    "channels (the thesis: CNN and ResNets, 800 and 2,500 rounds)." + _SEARCHED.format("4 or 6 rounds", "in full"),
-    "paper": "The thesis' data, networks and rounds.",
-}
-_FIRST = {**_TABLES, "quick": "8x8 digits; 40 clients, 8 a round, a small CNN, 25 rounds." + _SEARCHED.format(
-    "10 rounds", "in full"), "desk": "The columns of EMNIST letters, as Tables 3.4 and 3.5, but that the finalists of "
-    "the search ran for 20 rounds."}  # fmt: skip
-_WEAKER = {**_TABLES, "desk": f"{_TABLES['desk']} (The finalists of letters ran for 20 rounds.)"}
-_CNN = {profile: _FIRST[profile] for profile in ("quick", "paper")}
-_MLP = {**_CNN, "quick": "8x8 digits; 40 clients, 8 a round, the thesis' MLP, 20 rounds." + _SEARCHED.format(
-    "8 rounds", "in full")}  # fmt: skip
-_PAPER = {"paper": _TABLES["paper"]}
-_CONTROL = " A control of ours: the server first trains on its public images, 40 passes at rate 0.1."
-_FROM_PUBLIC = {
-    "quick": "8x8 digits; 40 clients with two classes, 8 a round; the thesis' MLP, 30 rounds."
-    + _SEARCHED.format("10 rounds", "in full") + _CONTROL,
-    "paper": "The thesis' EMNIST, its network and rounds." + _CONTROL,
-}  # fmt: skip
-_UNTUNED = {**_PAPER, "quick": "Digits, five clients with two classes each, the thesis' MLP; one learning rate."}
-_COUNTED = {**_PAPER, "quick": "As paper: counted, not measured."}
-
-
+_TABLES, _FIRST, _WEAKER, _CNN, _MLP, _PAPER, _FROM_PUBLIC, _UNTUNED, _COUNTED = (
+    captions(f"S004 {name}")
+    for name in ("tables", "tables, first", "tables, weaker skew", "figures, CNN", "figures, MLP", "figures, paper",
+                 "from public images", "untuned", "counted")
+)  # fmt: skip
 _AXES = {
     "3.2": "layer", "3.5": "data", "3.5-low": "data", "3.6": "rho", "3.7": "rho", "3.8": "classes a client",
     "3.9": "clients in a round", "3.10": "scoring samples", "4.5a": "rho", "4.5b": "rho", "4.6": "rho", "4.7": "rho",
@@ -438,10 +413,10 @@ _AXES = {
 
 
 def _table(
-    name: str, title: str, cells: Any, proposed: str, captions: dict[str, str], against: str = "HeteroFL", **more: Any
+    name: str, title: str, cells: Any, proposed: str, said: dict[str, str], against: str = "HeteroFL", **more: Any
 ) -> Table:
     more["axis"] = _AXES.get(name.partition("figure")[2], "")
-    return Table(name, title, "S004", cells, captions, LEFT_OPEN, against=against, proposed=proposed, **more)
+    return Table(name, title, "S004", cells, said, LEFT_OPEN, against=against, proposed=proposed, **more)
 
 
 _dse_high, _dse_low = (main_table(DSE, s, LOW_QUALITY, f"seed004_table3_{k}.csv") for s, k in (("HIGH", 4), ("LOW", 5)))
@@ -450,17 +425,12 @@ _gse_high, _gse_low = (
     for s, k in (("HIGH", 3), ("LOW", 4))
 )
 _drawn = {"figure": True}
-_difference = {
-    "quick": "Small scale: digits, a small CNN, 40 clients with two classes, 40 rounds, one learning rate, 0.1. ",
-    "paper": "The thesis' data and network, 100 rounds. ",
-}
 
 
-def _gap(name: str, title: str, columns: Sequence[str], axis: str, more: str) -> Table:
-    captions = {profile: words + more for profile, words in _difference.items()}
+def _gap(name: str, title: str, columns: Sequence[str], axis: str) -> Table:
     open_ = (("the difference", "the norm; the source subtracts sums of entries, in which signs cancel"), *LEFT_OPEN)
     return Table(
-        name, title, "S004", differences(columns), captions, open_,
+        name, title, "S004", differences(columns), captions(name), open_,
         figure=True, against="HeteroFL", proposed="FedGSE-CSL", axis=axis, unit="as the column says",
     )  # fmt: skip
 
@@ -499,22 +469,18 @@ TABLES = [
         "fedgse-public", "All methods start from the server's public images, strong label skew", from_public,
         "FedGSE-CSL", _FROM_PUBLIC,
     ),
-    _gap(
-        "fedgse-figure4.3", "Updates of sub-models against the whole network's, by round", ["median"], "round",
-        "The source draws densities, nearest to 0 for FedGSE-CSL.",
-    ),
+    _gap("fedgse-figure4.3", "Updates of sub-models against the whole network's, by round", ["median"], "round"),
     _gap(
         "fedgse-figure4.4", "Accumulated difference (AD) and accuracy",
         ["0.2", "0.4", "0.6", "0.8", "1", "accuracy"], "rounds",
-        "The source prints an order, Federated Dropout > FedRolex > HeteroFL > FedGSE-CSL, reversed in accuracy.",
     ),
     *(
         _table(
             f"fedgse-figure4.5{part}", f"FedGSE by the share rho of large clients (in the thesis: {data})",
-            shares(("FedGSE-CSL", "FedGSE-SPL"), data, (1.0, 0.0625), True), "FedGSE-CSL", captions,
+            shares(("FedGSE-CSL", "FedGSE-SPL"), data, (1.0, 0.0625), True), "FedGSE-CSL", said,
             drawn_from=f"fedgse-figure4.{of}", **_drawn,
         )
-        for part, data, of, captions in (("a", "EMNIST", 6, _MLP), ("b", "CIFAR-10", 7, _PAPER))
+        for part, data, of, said in (("a", "EMNIST", 6, _MLP), ("b", "CIFAR-10", 7, _PAPER))
     ),
     _table(
         "fedgse-figure4.6", "All methods by the share rho of large clients (in the thesis: EMNIST)", _of_gse,
