@@ -20,7 +20,7 @@ from fedcore.support.checks import brief
 
 from ..studies import specification, user_files
 
-FOLDER = Path(__file__).parent  # of the texts: what the documents claim in our words, and the captions of our tables
+FOLDER = Path(__file__).parent  # of the texts: what the documents claim, captions, and what they leave open
 PRINTED = FOLDER / "printed"  # every number that the documents print
 PROFILES = ("quick", "desk", "paper")
 Question = tuple[str, str, str]  # row, the row that it is compared with, column
@@ -188,6 +188,11 @@ def captions(name: str) -> dict[str, str]:
         search = sentences[which].format(*values.split("; ")) if which else ""
         found[row["profile"]] = row["text"].replace("{search}", search)
     return found
+
+
+def left_open(name: str) -> tuple[tuple[str, str], ...]:
+    """`(setting the source leaves open, our choice)`, as `left_open.csv` has them under this name."""
+    return tuple((row["setting"], row["ours"]) for row in _rows(FOLDER / "left_open.csv") if row["name"] == name)
 
 
 def slug(name: str) -> str:

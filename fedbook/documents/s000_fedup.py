@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .definitions import Cell, Question, Table, captions, claims, printed
+from .definitions import Cell, Question, Table, captions, claims, left_open, printed
 from .protocol import METHODS, MLP, Row, asked, leads, searched_cells, simulation
 
 # the paper profile: arguments that the source does not print, as the authors of each method chose them
@@ -13,17 +13,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "FedProx": {"mu": 0.0001}, "FedDyn": {"alpha": 0.01}, "FedSMOO": {"alpha": 0.1, "rho": 0.1}, "MOON": {"mu": 1.0},
     "MimeLite": {"beta": 0.9}, "STEM": {"a": 0.1}, "FedAvg + server momentum": {"server_momentum": 0.9},
 }  # fmt: skip
-LEFT_OPEN = (
-    (
-        "every method's own parameter, and alpha",
-        "quick, desk: one searched for on validation data; not FedSMOO's rho (0.05), MOON's temperature (0.5) and "
-        "FedPVR's layers (the last); paper: as their authors, alpha K in four values",
-    ),
-    ("weight decay, momentum, decay of the learning rate", "none"),
-    ("seeds", "quick: ten; desk: three, five where a claim rests on one column; paper: three"),
-    ("smallest client of the partition", "FedML's routine, at least 10 samples or a tenth of the mean"),
-    ("best or last round", "last round"),
-)
+LEFT_OPEN = left_open("S000")
 
 # the rows of Table 4, and those of methods that stand in Table 1 alone
 ROWS = {
@@ -324,21 +314,18 @@ TABLES = [
     Table(
         "fedavg-skew", "FedAvg by skew and by the number of local steps", "S000", skew,
         captions("fedavg-skew"),
-        (("sections 1 and 3 give no runs", "FedAvg, searched like every method of Table 4"),), against="IID, K=10",
+        left_open("fedavg-skew"), against="IID, K=10",
     ),
     Table(
         "fedup-table1", "What each method can handle, as far as it can be counted or measured", "S000", table1,
         captions("fedup-table1"),
-        (
-            ("what a tick means", "state and traffic are counted; skew and participation measured as accuracy"),
-            ("FedSplit", "not trained: it needs every client in every round"),
-        ),
+        left_open("fedup-table1"),
         proposed="FedUp", unit="as the column says",
     ),
     Table(
         "fedup-table2", "Cosines of the Mime ablation", "S000", table2,
         captions("fedup-table2"),
-        (("local path, round, C", "both paths; round 10, desk: 30; full gradients of all clients"),), unit="cosine",
+        left_open("fedup-table2"), unit="cosine",
     ),
     Table(
         "fedup-table4", "Accuracy of ten methods by heterogeneity", "S000", table4,
@@ -353,13 +340,13 @@ TABLES = [
     Table(
         "fedup-further", "Methods that the study does not compare, in columns of its Table 4", "S000", further,
         captions("fedup-further"),
-        (("these methods", "the study has none of them; rho of MoFedSAM and FedSpeed is 0.05, not searched"),),
+        left_open("fedup-further"),
         proposed="FedUp",
     ),
     Table(
         "fedup-table5", "Accuracy under small participation", "S000", table5,
         captions("fedup-table5"),
-        (*LEFT_OPEN, ("rounds", "paper: those of Table 4")), proposed="FedUp",
+        (*LEFT_OPEN, *left_open("fedup-table5")), proposed="FedUp",
     ),
     Table(
         "fedup-figure2", "Many clients a round", "S000", figure2,
@@ -369,7 +356,7 @@ TABLES = [
     Table(
         "fedup-figure3", "A text task, one client per role", "S000", figure3,
         captions("fedup-figure3"),
-        (("rate, batch, rounds, participation", "paper: 1.0, 10, 300, 10 %"),),
+        left_open("fedup-figure3"),
         figure=True, axis="round", proposed="FedUp",
     ),
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from .definitions import Cell, Question, Table, captions, claims
+from .definitions import Cell, Question, Table, captions, claims, left_open
 from .protocol import asked, search
 
 FIVE = ("MNIST", "MNIST-M", "SVHN", "SynthDigits", "USPS")
@@ -162,13 +162,7 @@ def ablation(profile: str) -> list[Cell]:
     return cells
 
 
-LEFT_OPEN = (
-    ("network, local epochs, FedProx's mu, seeds", "FedBN's digit model, 1, 0.01, three"),
-    ("whether the baselines' data are augmented", "the same RandAugment for every method"),
-    ("augmented once or in every round", "paper: every round; else once, and as many local steps without"),
-    ("whose statistics foreign images get", "a client's own; the server's model: each domain's"),
-    ("which model of a client is tested", "the one after local training, before averaging"),
-)
+LEFT_OPEN = left_open("S003")
 _CAPTIONS = captions("shift")
 TABLES = [
     Table(
@@ -189,12 +183,7 @@ TABLES.append(
     Table(
         "shift-personal", "Personal models, each client on its own domain", "S003", personal,
         captions("shift-personal"),
-        (
-            ("this question", "the study tests on all domains; its figures have four methods, none but FedBN personal"),
-            ("local steps", "as many for all; in one place those of all clients"),
-        ("gradients", "a step of Ditto takes two, one of pFedMe five"),
-            ("augmentation", "none: a client's own images look like themselves"),
-        ),
+        left_open("shift-personal"),
     )
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from .definitions import Cell, Question, Table, captions, claims, printed
+from .definitions import Cell, Question, Table, captions, claims, left_open, printed
 from .protocol import asked, leads, search
 
 LOW_QUALITY, HIGH_QUALITY = (0.99, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -390,14 +390,7 @@ def from_public(profile: str) -> list[Cell]:
     return cells
 
 
-LEFT_OPEN = (
-    ("batch size", "10, as in both public code bases"),
-    ("masked cross-entropy", "logits of foreign labels are 0, as in HeteroFL's code"),
-    ("decay of the learning rate, seeds", "paper: none; three. quick, desk: 0.95 to 0.97 a round; as said"),
-    ("FedDSE's score", "mean activation behind the ReLU over local samples and positions"),
-    ("the public data", "taken out of the training pool, the same images kept from every method's clients"),
-    ("capacities of DepthFL", "the first ceil(4 r) of four stages"),
-)
+LEFT_OPEN = left_open("S004")
 DSE = ("HeteroFL", "Federated Dropout", "FedRolex", "DepthFL", "FedDSE")
 GSE = ("HeteroFL", "Federated Dropout", "FedRolex", "DepthFL", "FedGSE-CSL", "FedGSE-SPL")
 _TABLES, _FIRST, _WEAKER, _CNN, _MLP, _PAPER, _FROM_PUBLIC, _UNTUNED, _COUNTED = (
@@ -428,7 +421,7 @@ _drawn = {"figure": True}
 
 
 def _gap(name: str, title: str, columns: Sequence[str], axis: str) -> Table:
-    open_ = (("the difference", "the norm; the source subtracts sums of entries, in which signs cancel"), *LEFT_OPEN)
+    open_ = (*left_open("S004 differences"), *LEFT_OPEN)
     return Table(
         name, title, "S004", differences(columns), captions(name), open_,
         figure=True, against="HeteroFL", proposed="FedGSE-CSL", axis=axis, unit="as the column says",
