@@ -195,6 +195,17 @@ def left_open(name: str) -> tuple[tuple[str, str], ...]:
     return tuple((row["setting"], row["ours"]) for row in _rows(FOLDER / "left_open.csv") if row["name"] == name)
 
 
+def frame(document: str, **defaults: Any) -> Callable[..., Table]:
+    """What the tables of a document share: a function `(name, title, cells, **more) -> Table`, with the texts that
+    stand under the table's name unless it is given others."""
+
+    def table(name: str, title: str, cells: Callable[[str], Sequence[Cell]], **more: Any) -> Table:
+        texts = {"captions": captions(name), "left_open": left_open(name)}
+        return Table(name, title, document, cells, **{**texts, **defaults, **more})
+
+    return table
+
+
 def slug(name: str) -> str:
     """A file name from a cell's name: letters and digits of any script stay, all else becomes a hyphen."""
     return "-".join(filter(None, "".join(c if c.isalnum() or c in "._=" else "-" for c in name).split("-")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .definitions import Cell, Question, Table, captions, claims, left_open, printed
+from .definitions import Cell, Question, claims, frame, left_open, printed
 from .protocol import METHODS, MLP, Row, asked, leads, searched_cells, simulation
 
 # the paper profile: arguments that the source does not print, as the authors of each method chose them
@@ -310,55 +310,25 @@ def table2(profile: str) -> list[Cell]:
     return cells
 
 
+_table = frame("S000", proposed="FedUp")
 TABLES = [
-    Table(
-        "fedavg-skew", "FedAvg by skew and by the number of local steps", "S000", skew,
-        captions("fedavg-skew"),
-        left_open("fedavg-skew"), against="IID, K=10",
+    _table(
+        "fedavg-skew", "FedAvg by skew and by the number of local steps", skew, against="IID, K=10", proposed=None,
     ),
-    Table(
-        "fedup-table1", "What each method can handle, as far as it can be counted or measured", "S000", table1,
-        captions("fedup-table1"),
-        left_open("fedup-table1"),
-        proposed="FedUp", unit="as the column says",
+    _table(
+        "fedup-table1", "What each method can handle, as far as it can be counted or measured", table1,
+        unit="as the column says",
     ),
-    Table(
-        "fedup-table2", "Cosines of the Mime ablation", "S000", table2,
-        captions("fedup-table2"),
-        left_open("fedup-table2"), unit="cosine",
+    _table("fedup-table2", "Cosines of the Mime ablation", table2, unit="cosine", proposed=None),
+    _table("fedup-table4", "Accuracy of ten methods by heterogeneity", table4, left_open=LEFT_OPEN),
+    _table("fedup-figure1", "Curves of Table 4", table4, figure=True, axis="round", drawn_from="fedup-table4"),
+    _table("fedup-further", "Methods that the study does not compare, in columns of its Table 4", further),
+    _table(
+        "fedup-table5", "Accuracy under small participation", table5,
+        left_open=(*LEFT_OPEN, *left_open("fedup-table5")),
     ),
-    Table(
-        "fedup-table4", "Accuracy of ten methods by heterogeneity", "S000", table4,
-        captions("fedup-table4"),
-        LEFT_OPEN, proposed="FedUp",
-    ),
-    Table(
-        "fedup-figure1", "Curves of Table 4", "S000", table4,
-        captions("fedup-figure1"),
-        figure=True, axis="round", drawn_from="fedup-table4", proposed="FedUp",
-    ),
-    Table(
-        "fedup-further", "Methods that the study does not compare, in columns of its Table 4", "S000", further,
-        captions("fedup-further"),
-        left_open("fedup-further"),
-        proposed="FedUp",
-    ),
-    Table(
-        "fedup-table5", "Accuracy under small participation", "S000", table5,
-        captions("fedup-table5"),
-        (*LEFT_OPEN, *left_open("fedup-table5")), proposed="FedUp",
-    ),
-    Table(
-        "fedup-figure2", "Many clients a round", "S000", figure2,
-        captions("fedup-figure2"),
-        LEFT_OPEN, figure=True, axis="round", proposed="FedUp",
-    ),
-    Table(
-        "fedup-figure3", "A text task, one client per role", "S000", figure3,
-        captions("fedup-figure3"),
-        left_open("fedup-figure3"),
-        figure=True, axis="round", proposed="FedUp",
-    ),
+    _table("fedup-figure2", "Many clients a round", figure2, left_open=LEFT_OPEN, figure=True, axis="round"),
+    _table("fedup-figure3", "A text task, one client per role", figure3, figure=True, axis="round"),
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .definitions import Cell, Table, captions, claims, left_open
+from .definitions import Cell, claims, frame
 from .protocol import METHODS, asked, search
 from .s000_fedup import COLUMNS4, table4
 
@@ -46,19 +46,13 @@ def speed(profile: str) -> list[Cell]:
     return cells
 
 
+_table = frame("S001", proposed="SCAFFOLD")
 TABLES = [
-    Table(
-        "scaffold-figure", "SCAFFOLD against FedAvg and FedProx by round", "S001", figure,
-        captions("scaffold-figure"),
-        left_open("scaffold-figure"),
-        figure=True, axis="round", drawn_from="fedup-table4", proposed="SCAFFOLD",
+    _table(
+        "scaffold-figure", "SCAFFOLD against FedAvg and FedProx by round", figure,
+        figure=True, axis="round", drawn_from="fedup-table4",
     ),
-    Table(
-        "scaffold-rounds", "Rounds to a given accuracy", "S001", speed,
-        captions("scaffold-rounds"),
-        left_open("scaffold-rounds"),
-        proposed="SCAFFOLD", unit="rounds",
-    ),
+    _table("scaffold-rounds", "Rounds to a given accuracy", speed, unit="rounds"),
 ]  # fmt: skip
 
 

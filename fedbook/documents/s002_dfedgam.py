@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .definitions import Cell, Question, Table, captions, claims, left_open, printed
+from .definitions import Cell, Question, claims, frame, left_open, printed
 from .protocol import MLP, leads, search
 
 GOSSIP = {
@@ -138,23 +138,13 @@ def local_models(profile: str) -> list[Cell]:
 
 
 LEFT_OPEN = left_open("S002")
+_table = frame("S002", proposed="DFedGAM")
 TABLES = [
-    Table(
-        "dfedgam-table1", "Centralised and decentralised methods", "S002", table1,
-        captions("dfedgam-table1"),
-        LEFT_OPEN, proposed="DFedGAM",
+    _table("dfedgam-table1", "Centralised and decentralised methods", table1, left_open=LEFT_OPEN),
+    _table(
+        "dfedgam-local", "How much the clients' own models overfit", local_models, against="DFedAvg", unit="points",
     ),
-    Table(
-        "dfedgam-local", "How much the clients' own models overfit", "S002", local_models,
-        captions("dfedgam-local"),
-        left_open("dfedgam-local"),
-        against="DFedAvg", proposed="DFedGAM", unit="points",
-    ),
-    Table(
-        "dfedgam-figure2", "Curves of Table 1", "S002", figure2,
-        captions("dfedgam-figure2"),
-        figure=True, axis="round", drawn_from="dfedgam-table1", proposed="DFedGAM",
-    ),
+    _table("dfedgam-figure2", "Curves of Table 1", figure2, figure=True, axis="round", drawn_from="dfedgam-table1"),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from .definitions import Cell, Question, Table, captions, claims, left_open
+from .definitions import Cell, Question, captions, claims, frame, left_open
 from .protocol import asked, search
 
 FIVE = ("MNIST", "MNIST-M", "SVHN", "SynthDigits", "USPS")
@@ -163,29 +163,17 @@ def ablation(profile: str) -> list[Cell]:
 
 
 LEFT_OPEN = left_open("S003")
-_CAPTIONS = captions("shift")
+_table = frame("S003")
+_drawn = {"captions": captions("shift"), "left_open": LEFT_OPEN, "figure": True, "axis": "round", "proposed": OURS}
 TABLES = [
-    Table(
-        f"shift-figure{k}", title, "S003", cells, _CAPTIONS, LEFT_OPEN, figure=True, axis="round", proposed=OURS,
-    )
-    for k, title, cells in (
-        (5, "Five clients and the global model", figure5), (6, "Tested on two other domains", figure6),
-    )
+    _table("shift-figure5", "Five clients and the global model", figure5, **_drawn),
+    _table("shift-figure6", "Tested on two other domains", figure6, **_drawn),
+    _table(
+        "shift-ablation", "Each of the three measures on and off", ablation,
+        left_open=LEFT_OPEN, against="none (FedAvg)", proposed=" + ".join(MEASURES),
+    ),
+    _table("shift-personal", "Personal models, each client on its own domain", personal),
 ]  # fmt: skip
-TABLES.append(
-    Table(
-        "shift-ablation", "Each of the three measures on and off", "S003", ablation,
-        captions("shift-ablation"),
-        LEFT_OPEN, against="none (FedAvg)", proposed=" + ".join(MEASURES),
-    )
-)  # fmt: skip
-TABLES.append(
-    Table(
-        "shift-personal", "Personal models, each client on its own domain", "S003", personal,
-        captions("shift-personal"),
-        left_open("shift-personal"),
-    )
-)  # fmt: skip
 
 
 def _asked(row: str, rivals: tuple[str, ...], *columns: str) -> dict[str, list[Question]]:

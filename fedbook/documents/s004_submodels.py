@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from .definitions import Cell, Question, Table, captions, claims, left_open, printed
+from .definitions import Cell, Question, Table, captions, claims, frame, left_open, printed
 from .protocol import asked, leads, search
 
 LOW_QUALITY, HIGH_QUALITY = (0.99, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -405,11 +405,14 @@ _AXES = {
 }  # fmt: skip
 
 
+_framed = frame("S004", left_open=LEFT_OPEN)
+
+
 def _table(
     name: str, title: str, cells: Any, proposed: str, said: dict[str, str], against: str = "HeteroFL", **more: Any
 ) -> Table:
-    more["axis"] = _AXES.get(name.partition("figure")[2], "")
-    return Table(name, title, "S004", cells, said, LEFT_OPEN, against=against, proposed=proposed, **more)
+    axis = _AXES.get(name.partition("figure")[2], "")
+    return _framed(name, title, cells, captions=said, against=against, proposed=proposed, axis=axis, **more)
 
 
 _dse_high, _dse_low = (main_table(DSE, s, LOW_QUALITY, f"seed004_table3_{k}.csv") for s, k in (("HIGH", 4), ("LOW", 5)))
@@ -421,9 +424,8 @@ _drawn = {"figure": True}
 
 
 def _gap(name: str, title: str, columns: Sequence[str], axis: str) -> Table:
-    open_ = (*left_open("S004 differences"), *LEFT_OPEN)
-    return Table(
-        name, title, "S004", differences(columns), captions(name), open_,
+    return _framed(
+        name, title, differences(columns), left_open=(*left_open("S004 differences"), *LEFT_OPEN),
         figure=True, against="HeteroFL", proposed="FedGSE-CSL", axis=axis, unit="as the column says",
     )  # fmt: skip
 
