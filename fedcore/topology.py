@@ -7,11 +7,10 @@ W as neighbour lists; `W @ Y` on `[n, d]` costs one pass over each neighbour's r
 from __future__ import annotations
 
 import math
-import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -23,6 +22,9 @@ from .data.arrays import as_array, real_numbers
 from .storage.identity import digest, is_own, short
 from .support import checks, memory
 from .support.devices import available
+
+if TYPE_CHECKING:
+    import networkx
 
 Lists = tuple[np.ndarray, np.ndarray]
 """Neighbours `[n, k]` and their weights `[n, k]`; a client stands in its own list, an index may stand there twice."""
@@ -209,27 +211,23 @@ class Graph(Topology):
     graph: Any
 
     def __post_init__(self) -> None:
-        if getattr(self.graph, "is_directed", bool)():
+        import networkx
+
+        given = self.graph
+        if getattr(given, "is_directed", bool)():
             raise ValueError("the graph is directed; use graph.to_undirected(), or fc.DirectedRandom(degree)")
-        known = getattr(self.graph, "nodes", None)
         try:
-            pairs = [
-                (a, b) for a, b, *rest in getattr(self.graph, "edges", self.graph) if known is not None or not rest
-            ]
+            graph = networkx.Graph(given if hasattr(given, "nodes") else [(i, j) for i, j in given])
         except (TypeError, ValueError) as e:
-            raise TypeError(f"graph={checks.brief(self.graph)}; use a networkx graph, or pairs of numbers") from e
-        if known is None and len(pairs) < len(self.graph):
-            raise ValueError(f"graph={checks.brief(self.graph)}; use pairs (i, j) of two numbers alone")
-        pairs = [tuple(_node(i) for i in pair) for pair in pairs]
-        nodes = range(1 + max(map(max, pairs), default=-1)) if known is None else sorted(map(_node, known))
-        if list(nodes) != list(range(len(nodes))):
+            raise ValueError(f"graph={checks.brief(given)}; use a networkx graph, or pairs (i, j) of numbers") from e
+        if set(graph) != set(range(len(graph))):
             raise ValueError(
-                f"the graph has {len(nodes)} nodes that are not 0 to {len(nodes) - 1}; number them as the clients, "
+                f"the graph has {len(graph)} nodes that are not 0 to {len(graph) - 1}; number them as the clients, "
                 "with networkx.convert_node_labels_to_integers(graph)"
             )
-        edges = sorted({tuple(sorted(pair)) for pair in pairs if pair[0] != pair[1]})
-        _connected(len(nodes), edges, "the graph")
-        object.__setattr__(self, "graph", tuple(edges))
+        _check_connected(graph, "the graph")
+        edges = sorted((int(min(pair)), int(max(pair))) for pair in graph.edges)
+        object.__setattr__(self, "graph", tuple((i, j) for i, j in edges if i != j))
 
     @property
     def degree(self) -> float:
@@ -387,7 +385,9 @@ def check(W: Any, *, connected: bool = True) -> np.ndarray:
             "(W + W.T) / 2, or Metropolis weights, fc.Graph(graph)"
         )
     if connected and len(W) > 1:
-        _connected(len(W), np.argwhere(np.triu(W, 1) > 0).tolist(), "the mixing matrix")
+        import networkx
+
+        _check_connected(networkx.Graph(W), "the mixing matrix")
         if np.linalg.eigvalsh(W)[0] < 1e-9 - 1:
             raise ValueError(
                 "the mixing matrix has the eigenvalue -1: the clients swap models between two camps for ever; give "
@@ -407,15 +407,6 @@ def _finite(W: np.ndarray) -> np.ndarray:
     if not np.isfinite(W).all():
         raise ValueError(f"the mixing matrix holds NaN or infinity at {_first(~np.isfinite(W))}; give finite weights")
     return W
-
-
-def _node(i: Any) -> int:
-    if isinstance(i, bool) or not isinstance(i, numbers.Integral) or not 0 <= i <= 10**6:
-        raise ValueError(
-            f"the graph has a node {checks.brief(i)}, which is no client's number; use 0, 1, 2, ..., as "
-            "networkx.convert_node_labels_to_integers(graph) makes them"
-        )
-    return int(i)
 
 
 def _first(mask: np.ndarray) -> tuple[int, int]:
@@ -468,16 +459,13 @@ def _regular(n: int, degree: int, seed: int, t: int) -> np.ndarray:
     raise RuntimeError(f"no graph of {n} nodes with {degree} neighbours was found")  # not seen
 
 
-def _connected(n: int, edges: Iterable[Iterable[int]], what: str) -> None:
+def _check_connected(graph: networkx.Graph, what: str) -> None:
     import networkx
 
-    graph = networkx.Graph(edges)
-    graph.add_nodes_from(range(n))
-    if not graph.edges:
+    if graph.number_of_edges() == networkx.number_of_selfloops(graph):
         raise ValueError(f"{what} has no edges but self-loops: no client hears of another; add edges, such as a ring's")
-    if not networkx.is_connected(graph):
-        missing = sorted(set(graph) - networkx.node_connected_component(graph, 0))
+    if missing := sorted(set(graph) - networkx.node_connected_component(graph, 0)):
         raise ValueError(
-            f"{what} is disconnected: no path leads from client 0 to {missing[:5]} ({len(missing)} of {n}); add edges, "
-            "or use a graph that is drawn anew each round, fc.RandomRegular(degree)"
+            f"{what} is disconnected: no path leads from client 0 to {missing[:5]} ({len(missing)} of {len(graph)}); "
+            "add edges, or use a graph that is drawn anew each round, fc.RandomRegular(degree)"
         )
