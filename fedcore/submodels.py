@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -195,30 +195,29 @@ class Part:
         """The part's share of some rows (ascending), numbered as in these."""
         some = rows.cpu().numpy()
         chosen = np.flatnonzero(np.isin(self.rows, some))
-        places = None if self.places is None else self.places[torch.as_tensor(chosen).to(self.places.device)]
-        return Part(np.searchsorted(some, self.rows[chosen]), self.to, places)
+        return self._some(chosen, np.searchsorted(some, self.rows[chosen]))
 
     @staticmethod
     def joined(parts: Sequence[Part]) -> Part:
         """Parts of one network as one."""
-        rows, places = np.concatenate([part.rows for part in parts]), None
+        first, rows = parts[0], np.concatenate([part.rows for part in parts])
+        places = None if first.places is None else torch.cat([part.places for part in parts])
         order = np.argsort(rows)
-        if parts[0].places is not None:
-            places = torch.cat([part.places for part in parts])[torch.as_tensor(order)]
-        return Part(rows[order], parts[0].to, places)
+        return Part(rows, first.to, places)._some(order, rows[order])
 
-    def renumbered(self, rows: np.ndarray) -> Part:
-        """The same part in a matrix whose rows `rows [m]` are those of this one."""
-        return replace(self, rows=rows[self.rows])
-
-    def to_device(self, device: str | torch.device) -> Part:
-        """The same with its places on a device."""
-        return self if self.places is None else replace(self, places=self.places.to(device))
+    def moved(self, device: str | torch.device, rows: np.ndarray | None = None) -> Part:
+        """The same with its places on a device, in a matrix whose rows `rows [m]` are those of this one."""
+        places = None if self.places is None else self.places.to(device)
+        return Part(self.rows if rows is None else rows[self.rows], self.to, places)
 
     def split(self, size: int) -> list[Part]:
         """Parts of at most `size` rows each."""
         cuts = [slice(a, a + size) for a in range(0, len(self.rows), size)]
-        return [Part(self.rows[cut], self.to, None if self.places is None else self.places[cut]) for cut in cuts]
+        return [self._some(cut, self.rows[cut]) for cut in cuts]
+
+    def _some(self, chosen: slice | np.ndarray, rows: np.ndarray) -> Part:
+        """These of its rows, with other numbers."""
+        return Part(rows, self.to, None if self.places is None else self.places[chosen])
 
 
 def combine(
@@ -232,20 +231,10 @@ def combine(
 ) -> Tensor:
     """Each entry: the weighted mean over the clients that trained it; unchanged where nobody did.  `[d]`.
 
-    x `[d]`, Y `[m, d]`, mask `[m, d]` bool, p `[m, 1]` weights, total: `Round.total`, parts: as `sums`.  where(count >
-    0, sum / count, old); the FedDSE study's eq. (3-4) as printed sets entries that nobody trained to zero.  With full
-    masks it is FedAvg's step, bit for bit.
-    """
-    delta, share, missing = total(sums(x, Y, mask, p, parts))
-    delta = torch.where(missing == 0, delta, delta / share)
-    return torch.where(share > 0, x + server_lr * delta, x)
-
-
-def sums(x: Tensor, Y: Tensor, mask: Tensor, p: Tensor, parts: Sequence[Part] | None = None) -> Tensor:
-    """sum_i p_i (y_i - x) and sum_i p_i over the clients that trained an entry, and 1 where some client did not.
-
-    `[3, d]`; x, Y, mask and p as `combine`'s.  parts: the sub-models that the masks lie in (`Round.parts`), so that
-    the sums run over their own entries; None: over all.
+    x `[d]`, Y `[m, d]`, mask `[m, d]` bool, p `[m, 1]` weights, total: `Round.total`.  parts: the sub-models that the
+    masks lie in (`Round.parts`), so that the sums run over their own entries; None: over all.  where(count > 0, sum /
+    count, old); the FedDSE study's eq. (3-4) as printed sets entries that nobody trained to zero.  With full masks it
+    is FedAvg's step, bit for bit.
     """
     delta, share, count = found = x.new_zeros(3, len(x))
     for part in parts or [Part(np.arange(len(Y)))]:
@@ -255,4 +244,6 @@ def sums(x: Tensor, Y: Tensor, mask: Tensor, p: Tensor, parts: Sequence[Part] | 
         part.add(share, trained, weights)
         part.add(count, trained, torch.ones_like(weights))
     torch.lt(count, len(Y), out=count)
-    return found
+    delta, share, missing = total(found)  # missing: more than 0 where some client did not train the entry
+    delta = torch.where(missing == 0, delta, delta / share)
+    return torch.where(share > 0, x + server_lr * delta, x)

@@ -4,7 +4,7 @@ point is measured in `flatness`; its functions are probes too, and can be had fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -16,12 +16,12 @@ from torch import Tensor
 from ..algorithms.method import Method, Round
 from ..algorithms.submodels import HeteroFL
 from ..engine import PLAIN
+from ..objective import Objective
 from ..objective.federation import Federation
-from ..objective.quadratic import Quadratic
 from ..round import check_both, local_steps, one_round, start
 from ..rows.state import State
 from ..support import checks
-from .flatness import first_order_flatness, loss_along, loss_slice, zeroth_order_flatness
+from .flatness import first_order_flatness, gradient_of, loss_along, loss_slice, zeroth_order_flatness
 
 __all__ = [
     "consensus", "control_error", "drift", "first_order_flatness", "gradient_estimate", "gradient_of", "loss_along",
@@ -66,21 +66,6 @@ def gradient_estimate(alpha: checks.NonNegative):
         }
 
     return probe
-
-
-def gradient_of(f: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    """G with `G(Y)` the gradients and `G(Y, along=V)` the Hessian-vector products of f at the rows of `Y [m, d]`.
-
-    f maps `[m, d]` to `[m]`, each row by itself; G is what `Method.direction` takes, so that a method's rule can be
-    followed on a function that is written down.
-    """
-
-    def G(Y: Tensor, along: Tensor | None = None) -> Tensor:
-        Y = Y.detach().requires_grad_()
-        (g,) = torch.autograd.grad(f(Y).sum(), Y, create_graph=along is not None)
-        return g if along is None else torch.autograd.grad((g * along).sum(), Y)[0]
-
-    return G
 
 
 def consensus(r: Round, y: Tensor) -> dict[str, Tensor]:
@@ -182,7 +167,7 @@ def submodel_conflict(fed: Federation, x: Tensor, scores: Sequence[Tensor], rati
 @checks.arguments
 def mime_ablation(
     method: Method,
-    fed: Federation | Quadratic,
+    fed: Objective,
     x: checks.Vector,
     *,
     steps: checks.Count = 40,

@@ -10,20 +10,32 @@ import torch
 from torch import Tensor
 
 from .. import rng
-from ..objective.federation import Federation
-from ..objective.quadratic import Quadratic
+from ..objective import Objective
 from ..support import checks
 
-_F = checks.Kind(
-    lambda value: isinstance(value, Federation | Quadratic) or callable(value), "a federation or a function"
-)
-Objective = Annotated[Federation | Quadratic | Callable[[Tensor], Tensor], _F]
+_F = checks.Kind(lambda value: isinstance(value, Objective) or callable(value), "a federation or a function")
+Function = Annotated[Objective | Callable[[Tensor], Tensor], _F]
 """A federation, whose F is the mean of its clients' training losses, or any differentiable function `x [d] -> F(x)`."""
+
+
+def gradient_of(f: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """G with `G(Y)` the gradients and `G(Y, along=V)` the Hessian-vector products of f at the rows of `Y [m, d]`.
+
+    f maps `[m, d]` to `[m]`, each row by itself, or `[d]` to a number; G is what `Method.direction` takes, so that a
+    method's rule can be followed on a function that is written down.
+    """
+
+    def G(Y: Tensor, along: Tensor | None = None) -> Tensor:
+        Y = Y.detach().requires_grad_()
+        (g,) = torch.autograd.grad(f(Y).sum(), Y, create_graph=along is not None)
+        return g if along is None else torch.autograd.grad((g * along).sum(), Y)[0]
+
+    return G
 
 
 @checks.arguments
 def zeroth_order_flatness(
-    fed: Objective,
+    fed: Function,
     x: checks.Vector,
     rho: checks.Positive,
     *,
@@ -46,7 +58,7 @@ def zeroth_order_flatness(
 
 @checks.arguments
 def first_order_flatness(
-    fed: Objective,
+    fed: Function,
     x: checks.Vector,
     rho: checks.Positive,
     *,
@@ -70,7 +82,7 @@ def first_order_flatness(
 
 @checks.arguments
 def loss_along(
-    fed: Objective, a: checks.Vector, b: checks.Vector, points: checks.Points = 21
+    fed: Function, a: checks.Vector, b: checks.Vector, points: checks.Points = 21
 ) -> tuple[np.ndarray, np.ndarray]:
     """F on the segment a + s (b - a): s in [0, 1] and F, `[points]` each.  `a`, `b`: `[d]`."""
     F_, s = _objective(fed)[0], np.linspace(0, 1, points)
@@ -80,7 +92,7 @@ def loss_along(
 
 @checks.arguments
 def loss_slice(
-    fed: Objective,
+    fed: Function,
     x: checks.Vector,
     u: checks.Vector,
     v: checks.Vector,
@@ -96,10 +108,10 @@ def loss_slice(
     return s, np.array([[float(F_(x + a * u + b * v)) for a in s.tolist()] for b in s.tolist()])
 
 
-def _objective(fed: Objective) -> tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]:
+def _objective(fed: Function) -> tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]:
     """F and its gradient; `slope(x, along=v)` is a Hessian-vector product."""
-    if not isinstance(fed, Federation | Quadratic):
-        return _number(fed), lambda x, along=None: _slope(_number(fed), x, along)
+    if not isinstance(fed, Objective):
+        return _number(fed), gradient_of(_number(fed))
     plan = fed.plan(0, 0, np.arange(fed.n), steps=1, batch_size=None)
 
     def slope(x: Tensor, along: Tensor | None = None) -> Tensor:
@@ -109,10 +121,10 @@ def _objective(fed: Objective) -> tuple[Callable[[Tensor], Tensor], Callable[...
     return fed.objective, slope
 
 
-def _alike(fed: Objective, **vectors: Tensor) -> list[Tensor]:
+def _alike(fed: Function, **vectors: Tensor) -> list[Tensor]:
     """The vectors in one type on one device; TypeError for complex ones, ValueError for those of another length."""
     first = next(iter(vectors.values()))
-    d = fed.d if isinstance(fed, Federation | Quadratic) else len(first)
+    d = fed.d if isinstance(fed, Objective) else len(first)
     for name, v in vectors.items():
         checks.shape(name, v, (d,), f"a vector [d] of {d} numbers")
         if v.is_complex() or v.is_meta:
@@ -128,12 +140,6 @@ def _number(F_: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return found
 
     return value
-
-
-def _slope(F_: Callable[[Tensor], Tensor], x: Tensor, along: Tensor | None) -> Tensor:
-    x = x.detach().clone().requires_grad_()
-    (g,) = torch.autograd.grad(F_(x), x, create_graph=along is not None)
-    return g if along is None else torch.autograd.grad((g * along).sum(), x)[0]
 
 
 def _on_sphere(

@@ -107,12 +107,12 @@ class Processes:
         if r.parts is None:
             return None
         rows = drawn.places[self.world.rank]
-        here = [part.to_device("cpu").renumbered(rows) for part in r.parts] if len(rows) else []
+        here = [part.moved("cpu", rows) for part in r.parts] if len(rows) else []
         networks: list[list[Part]] = []
         for part in chain(*self.world.objects(here)):
             same = next((parts for parts in networks if parts[0].to == part.to), None)
             networks.append([part]) if same is None else same.append(part)
-        joined = [Part.joined(parts).to_device(r.p.device) for parts in networks]
+        joined = [Part.joined(parts).moved(r.p.device) for parts in networks]
         return sorted(joined, key=lambda part: -math.inf if part.places is None else -part.places.shape[1])
 
     def _here(self, drawn: Drawn, r: Round) -> Tensor:
