@@ -29,12 +29,10 @@ import datetime
 import functools
 import os
 import re
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +56,6 @@ class World:
     """The processes of a run: `rank` of `size`.  With one process, every operation is the identity."""
 
     rank, size = 0, 1
-    peers: Sequence[tuple[str, int]] = ()  # the machine and the number of each process
     lost = ""  # what is known of a process that died or hangs: nothing more can be done together
 
     def __init__(self, root: Any = None) -> None:
@@ -68,7 +65,6 @@ class World:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         with self._exchange():
             self.host = self.gpu = dist.new_group(backend="gloo", timeout=patience())
-        self.peers = self.objects((socket.gethostname(), os.getpid()))
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
         if all(self.objects(dist.is_nccl_available() and here <= torch.cuda.device_count())):
             self.gpu = dist.new_group(backend="nccl", timeout=patience())
@@ -81,9 +77,7 @@ class World:
         with self._exchange():
             dist.all_reduce(failures, group=self.host)
         if int(failures):
-            gathered: list[Any] = [None] * self.size
-            with self._exchange():
-                dist.all_gather_object(gathered, failure, group=self.host)
+            gathered = self._gathered(failure)
             if failure is None:
                 rank = next(r for r, message in enumerate(gathered) if message is not None)
                 raise Stopped(f"process {rank} of {self.size} stopped: {gathered[rank]}")
@@ -141,11 +135,15 @@ class World:
 
     def objects(self, value: Any) -> list[Any]:
         """The values of all processes."""
-        gathered = [value] * self.size
-        if self.size > 1:
-            self.agree()
-            with self._exchange():
-                dist.all_gather_object(gathered, value, group=self.host)
+        if self.size == 1:
+            return [value]
+        self.agree()
+        return self._gathered(value)
+
+    def _gathered(self, value: Any) -> list[Any]:
+        gathered: list[Any] = [None] * self.size
+        with self._exchange():
+            dist.all_gather_object(gathered, value, group=self.host)
         return gathered
 
     @contextlib.contextmanager
@@ -156,15 +154,10 @@ class World:
         try:
             yield
         except RuntimeError as e:
-            found = []
-            for _ in range(10):  # a process closes its connections a moment before it has ended
-                conditions = [_condition(*peer) for peer in self.peers]
-                found = [f"process {r} of {self.size} {what}" for r, what in enumerate(conditions) if what]
-                if found:
-                    break
-                time.sleep(0.1)
-            who = "; ".join(found) or f"one of the {self.size} processes has ended, or did not answer in {_stated()}"
-            self.lost = f"{who}: started again, a run goes on from its last checkpoint ({_first_line(e)})"
+            self.lost = (
+                f"another of the {self.size} processes has ended or hangs, or did not answer in {_stated()}: started "
+                f"again, a run goes on from its last checkpoint ({_first_line(e)})"
+            )
             raise Lost(self.lost) from None
 
     def _group(self, v: Tensor) -> Any:
@@ -234,17 +227,6 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _condition(host: str, process: int) -> str | None:
-    """What is known against a process: that it has ended, or that it is stopped; of this machine and on Linux alone."""
-    if host != socket.gethostname() or not Path("/proc/self/stat").exists():
-        return None
-    try:
-        letter = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "has ended"
-    return {"Z": "has ended", "X": "has ended", "T": "is stopped"}.get(letter)
 
 
 def _part() -> None:

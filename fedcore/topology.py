@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +30,8 @@ Lists = tuple[np.ndarray, np.ndarray]
 """Neighbours `[n, k]` and their weights `[n, k]`; a client stands in its own list, an index may stand there twice."""
 
 BLOCK = 512  # columns per product on a CPU, so that a block of all rows stays in the cache
+KEPT = 16  # matrices that `mixing` has built
+_BUILT: dict[tuple[Any, ...], Mixing] = {}
 SPARSE = 10  # a dense product is as fast as the lists from n / SPARSE neighbours on (measured, one thread)
 
 
@@ -307,27 +309,18 @@ def mixing(
     that are not the same when they are asked for again, or that depend on the round without `varies = True`.
     """
     when = (seed, t) if topology.varies else (0, 0)
-    known = _Known(digest(topology) if is_own(type(topology)) else topology, topology)
+    known = digest(topology) if is_own(type(topology)) else topology  # one of the user's may change
     at = (known, n, *when, available(device), dtype)
-    found = _mixing(*at)
-    if found.indices._version or found.weights._version:  # somebody has written to it
-        _mixing.cache_clear()
-        found = _mixing(*at)
+    found = _BUILT.get(at)
+    if found is None or found.indices._version or found.weights._version:  # or somebody has written to it
+        if len(_BUILT) == KEPT:
+            _BUILT.clear()
+        found = _BUILT[at] = _mixing(topology, *at[1:])
     return found
 
 
-@dataclass(frozen=True)
-class _Known:
-    """A topology, known by what it is now: one of the user's may change."""
-
-    content: Any
-    topology: Topology = field(compare=False)
-
-
-@lru_cache(maxsize=16)
 @torch.inference_mode(False)
-def _mixing(known: _Known, n: int, seed: int, t: int, device: Any, dtype: torch.dtype) -> Mixing:
-    topology = known.topology
+def _mixing(topology: Topology, n: int, seed: int, t: int, device: torch.device, dtype: torch.dtype) -> Mixing:
     indices, weights = (as_array(part) for part in topology.lists(n, seed, t))
     if indices.shape[:1] != (n,) or indices.ndim != 2 or weights.shape != indices.shape or not indices.size:
         raise ValueError(f"{topology!r} gives lists {indices.shape} and weights {weights.shape}; use [{n}, k] for both")

@@ -301,14 +301,10 @@ class Federation(Objective):
             return batches.full_batches(seed, t, clients, epochs if steps is None else steps, self.device)
         samples = [self.index[i] for i in clients]
         least = batch_size if self.drop_last else 1 if batch_size == 1 or self.takes_one_sample else 2
-        where: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "least": least or 2}
+        how = {"batch_size": batch_size, "device": self.device, "dtype": self.dtype, "least": least or 2}
         if share is not None:
-            return batches.share_batches(
-                seed, t, clients, samples, share=share, epoch=epoch, batch_size=batch_size, **where
-            )
-        return batches.mini_batches(
-            seed, t, clients, samples, batch_size=batch_size, epochs=epochs, steps=steps, walk=walk, **where
-        )
+            return batches.share_batches(seed, t, clients, samples, share=share, epoch=epoch, **how)
+        return batches.mini_batches(seed, t, clients, samples, epochs=epochs, steps=steps, walk=walk, **how)
 
     def batch(self, plan: Plan, k: int, rows: slice = slice(None)) -> Batch:
         """The mini-batches of local step k for some neighbouring clients of a plan with mini-batches."""

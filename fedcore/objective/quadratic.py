@@ -81,10 +81,7 @@ class Quadratic(Objective):
         *,
         epochs: int | np.ndarray = 1,
         steps: int | np.ndarray | None = None,
-        batch_size: int | None = 20,
-        walk: bool = False,
-        share: float | None = None,
-        epoch: int = 0,
+        **_: Any,
     ) -> Plan:
         """Exact gradients need no batches: an epoch is one step, and only `epochs` and `steps` are used."""
         return batches.full_batches(seed, t, clients, epochs if steps is None else steps, self.device)
