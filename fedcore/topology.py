@@ -322,15 +322,13 @@ def mixing(
 @torch.inference_mode(False)
 def _mixing(topology: Topology, n: int, seed: int, t: int, device: torch.device, dtype: torch.dtype) -> Mixing:
     indices, weights = (as_array(part) for part in topology.lists(n, seed, t))
-    if indices.shape[:1] != (n,) or indices.ndim != 2 or weights.shape != indices.shape or not indices.size:
-        raise ValueError(f"{topology!r} gives lists {indices.shape} and weights {weights.shape}; use [{n}, k] for both")
-    if indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= n:
+    fit = indices.ndim == 2 and len(indices) == n and indices.size > 0 and weights.shape == indices.shape
+    known = fit and indices.dtype.kind in "iu" and indices.min() >= 0 and indices.max() < n
+    if not known or weights.dtype.kind not in "fiu" or not np.isfinite(weights).all():
         raise ValueError(
-            f"{topology!r} names clients from {indices.min()} to {indices.max()} ({indices.dtype}); use whole numbers "
-            f"from 0 to {n - 1}"
+            f"{topology!r} gives clients {indices.dtype} {indices.shape} and weights {weights.dtype} {weights.shape}; "
+            f"use [{n}, k] for both: whole numbers from 0 to {n - 1}, and finite weights whose rows sum to 1"
         )
-    if weights.dtype.kind not in "fiu" or not np.isfinite(weights).all():
-        raise ValueError(f"{topology!r} gives weights that are no finite numbers; use floats, whose rows sum to 1")
     if t == 0 and is_own(type(topology)):
         again = topology.lists(n, seed, t) if topology.varies else topology.lists(n, seed + 1, t + 1)
         if not all(np.array_equal(a, as_array(b)) for a, b in zip((indices, weights), again, strict=True)):

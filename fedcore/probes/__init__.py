@@ -195,8 +195,7 @@ def mime_ablation(
     where a client's path leaves the finite numbers.
     """
     check_both(method, fed)
-    if x.shape != (fed.d,):
-        raise ValueError(f"x has shape {tuple(x.shape)}; use the {fed.d} parameters of this federation, [{fed.d}]")
+    checks.shape("x", x, (fed.d,), f"the {fed.d} parameters of this federation")
     for name, given in (("cohort", () if cohort is None else cohort), ("targets", targets)):
         if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray) or not np.shape(given):
             raise TypeError(f"{name}={checks.brief(given)}; use a list of whole numbers")

@@ -111,12 +111,9 @@ class Store:
             with atomic(self.path) as f:
                 np.savez(f, **arrays)
         except OSError as e:
-            raise OSError(
-                e.errno,
-                f"{self.path} cannot be written after {t} rounds ({e.strerror or e}); "
-                f"{'the one before is as it was' if self.path.exists() else 'there is none before it'}: make room, or "
-                "use another checkpoint_dir",
-            ) from e
+            kept = "the one before is as it was" if self.path.exists() else "there is none before it"
+            why = f"{self.path} cannot be written after {t} rounds ({e.strerror or e}); {kept}"
+            raise OSError(e.errno, f"{why}: make room, or use another checkpoint_dir") from e
 
     def load(self, rounds: int, like: Mapping[str, Tensor] | None = None) -> Saved | None:
         """The saved run, or None where there is none.
