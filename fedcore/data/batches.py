@@ -55,14 +55,6 @@ class Plan:
         """How many clients take each local step; rows are sorted by their numbers of steps, so they come first."""
         return (self.steps > np.arange(self.steps[0])[:, None]).sum(1).tolist()
 
-    def useful(self) -> dict[str, float]:
-        """The share of real samples among those computed: `prefix` as the rows are sorted, `padded` in lock-step."""
-        if self.counts is None:
-            return {"prefix": 1.0, "padded": 1.0}
-        width, active = self.weights.shape[2], sum(self.working)
-        return {k: float(self.counts.sum() / (width * n)) for k, n in
-                (("prefix", active), ("padded", self.steps.max() * len(self.steps)))}  # fmt: skip
-
 
 def full_batches(seed: int, t: int, clients: np.ndarray, steps: int | np.ndarray, device: torch.device) -> Plan:
     """The plan of round t for clients `[m]` that use all their data in each of `steps` local steps, of all or `[m]`.

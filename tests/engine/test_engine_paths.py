@@ -249,6 +249,5 @@ def test_the_fastest_path_is_measured_on_request_and_told():
 def test_sorted_rows_waste_less_than_lock_step():
     fed = h.network(sizes=(40, 3, 9, 21))
     plan = fed.plan(0, 0, np.arange(4), batch_size=10)
-    # steps 4, 3, 1, 1 of 10 places each: 73 real samples in 9 * 10 places, or in 4 * 4 * 10
-    assert plan.useful() == {"prefix": 73 / 90, "padded": 73 / 160}
-    assert fed.plan(0, 0, np.arange(4), batch_size=None).useful() == {"prefix": 1.0, "padded": 1.0}
+    # steps 4, 3, 1, 1 of 10 places each: 73 real samples in 9 * 10 places, and not in 4 * 4 * 10
+    assert (plan.counts.sum(), plan.working, plan.indices.shape) == (73, [4, 2, 2, 1], (4, 4, 10))
