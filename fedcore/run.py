@@ -150,19 +150,18 @@ def simulate(
         named = s.named() | {"eval_every": eval_every}
         named |= {k: v for k, v in {"eval_on": eval_on, "keep": keep}.items() if v not in ("test", "last")}
         run = Run(method, fed, s, rows, probes, personal, named, on_evaluate)
-        store = None
         if checkpoint_dir is not None:
-            store = checkpoint.Store(checkpoint_dir, run.identity(), run.bits(), run.code(), run.memory)
+            run.store = checkpoint.Store(checkpoint_dir, run.identity(), run.bits(), run.code(), run.memory)
             if resume:
-                run.restore(store.load(rounds, run.like()), rounds)
+                run.restore(run.store.load(rounds, run.like()), rounds)
             if run.t < rounds or not resume:
-                store.open()
-        return run.go(rounds, store, checkpoint_every or eval_every, False if world.rank else progress)
+                run.store.open()
+        return run.go(rounds, checkpoint_every or eval_every, False if world.rank else progress)
 
 
 @dataclass
 class Run:
-    """A loop over rounds with its state, its history, and the largest entries of each round's iterates."""
+    """A loop over rounds, each followed by what is due: `evaluate`, `save`, and `stops`, which may end the run."""
 
     method: Method
     fed: Objective
@@ -172,6 +171,7 @@ class Run:
     personal: bool | str
     settings: dict[str, Any]
     on_evaluate: OnEvaluate | None = None
+    store: checkpoint.Store | None = None
     t: int = 0
     unchecked: list[tuple[int, np.ndarray, np.ndarray, Tensor, Tensor, Tensor]] = field(default_factory=list)
     largest: tuple[int, float, int, int] | None = None
@@ -251,63 +251,63 @@ class Run:
         self.history.rows = [row for row in saved.rows if row[0] % every == 0 or row[0] == to]
         self.choose()
 
-    def go(self, rounds: int, store: checkpoint.Store | None, save_every: int, progress: bool | None) -> History:
+    def go(self, rounds: int, save_every: int, progress: bool | None) -> History:
         """Run the remaining rounds and return the history."""
         begin, h = time.perf_counter(), self.history
         bar = Bar(type(self.method).__name__, rounds, self.t, "round", shows(progress), delay=1, leave=False)
         try:
             if self.t == 0:
                 self.evaluate(None)
-            if not self.stopped():
-                self.play(rounds, store, save_every, bar)
+            ended = self.stopped()
+            while self.t < rounds and not ended:
+                ended = self.advance(rounds, save_every, bar)
             if not self.keeps_best:
                 h.params, h.state = self.state["x"], self.rows.everyone(self.state)
         except BaseException as e:
-            self.leave(e, store)
+            self.leave(e)
             raise
         finally:
             bar.close()
             h.seconds = time.perf_counter() - begin
         return h
 
-    def play(self, rounds: int, store: checkpoint.Store | None, save_every: int, bar: Bar) -> None:
-        """Run rounds with their evaluations and checkpoints until the last, or until `on_evaluate` ends the run."""
-        for t in range(self.t, rounds):
-            before = self.state.server
-            self.state, seen = play(self.method, self.fed, self.state, t, self.s, self.rows)
-            self.t = t + 1
-            self.history.cohorts.append(seen.cohort)
-            if len(self.rows.dealt(seen.drawn)):
-                found = *_size(seen.y), _finite(before.values())
-                self.unchecked.append((t, seen.round.ids, seen.round.plan.steps, *found))
-            last = self.t == rounds
-            saving = store is not None and (self.t % save_every == 0 or last)
-            evaluating = self.t % self.settings["eval_every"] == 0 or last
-            if saving or evaluating:
-                self.check_finite()
-            if evaluating:
-                self.evaluate(seen)
-            self.whole = self.marks()
-            if saving:
-                self.save(store)
-            bar.update()
-            if evaluating:
-                bar.set_postfix_str(", ".join(f"{k} {v:.4g}" for k, v in self.metrics(self.t).items()))
-                ends = True
-                try:
-                    ends = self.stops(self.t)
-                finally:  # so that an error in `on_evaluate` loses no round
-                    if ends and store is not None and not saving:
-                        self.save(store)
-                if ends:
-                    break
+    def advance(self, rounds: int, save_every: int, bar: Bar) -> bool:
+        """Run one round, then evaluate, save and stop where that is due; whether the run ends here."""
+        before = self.state.server
+        self.state, seen = play(self.method, self.fed, self.state, self.t, self.s, self.rows)
+        self.history.cohorts.append(seen.cohort)
+        if len(self.rows.dealt(seen.drawn)):
+            found = *_size(seen.y), _finite(before.values())
+            self.unchecked.append((self.t, seen.round.ids, seen.round.plan.steps, *found))
+        self.t += 1
+        last = self.t == rounds
+        saving = self.store is not None and (self.t % save_every == 0 or last)
+        evaluating = self.t % self.settings["eval_every"] == 0 or last
+        if saving or evaluating:
+            self.check_finite()
+        if evaluating:
+            self.evaluate(seen)
+        self.whole = self.marks()
+        if saving:
+            self.save()
+        bar.update()
+        ends = False
+        if evaluating:
+            bar.set_postfix_str(", ".join(f"{k} {v:.4g}" for k, v in self.metrics(self.t).items()))
+            ends = True
+            try:
+                ends = self.stops(self.t)
+            finally:  # so that an error in `on_evaluate` loses no round
+                if ends and not saving:
+                    self.save()
+        return ends
 
     def marks(self) -> tuple[int, ...]:
         """Numbers that change with every write of a round: if they are equal, no round has begun since."""
         versions = (v._version for v in self.state.values())  # torch counts the writes to a tensor
         return self.t, len(self.history.rows), int(self.state.visits.sum()), *versions
 
-    def leave(self, e: BaseException, store: checkpoint.Store | None) -> None:
+    def leave(self, e: BaseException) -> None:
         """Attach the history to an error that ends the rounds; save a checkpoint at an interrupt between two rounds.
 
         Only a run of one process saves: of several processes, the others wait elsewhere.
@@ -319,18 +319,20 @@ class Run:
             h.params, h.state = self.state["x"], dict(self.state)
         e.history = h
         e.add_note(f"raised after {len(h.cohorts)} rounds; the history up to there is this error's .history")
-        if isinstance(e, KeyboardInterrupt) and store is not None and alone and self.whole == self.marks():
+        if isinstance(e, KeyboardInterrupt) and alone and self.whole == self.marks():
             try:
                 self.check_finite()
-                self.save(store)
+                self.save()
             except Exception as failure:
                 e.add_note(f"there is no checkpoint of them: {failure}")
 
-    def save(self, store: checkpoint.Store) -> None:
-        """Write a checkpoint of the rounds done."""
+    def save(self) -> None:
+        """Write a checkpoint of the rounds done, where the run has a folder for it."""
+        if self.store is None:
+            return
         state = self.rows.everyone(self.state, to=0) | {f"best/{k}": v for k, v in self.best.items()}
         if self.rows.world.rank == 0:
-            store.save(self.t, state, self.history.cohorts, self.history.rows)
+            self.store.save(self.t, state, self.history.cohorts, self.history.rows)
 
     def metrics(self, t: int) -> dict[str, float]:
         """The server's metrics after t rounds."""
@@ -452,54 +454,36 @@ class Run:
     def probe(self, r: Round, y: Tensor) -> list[Row]:
         """The values of the probes as rows of the history."""
         rows: list[Row] = []
-        known: dict[str, Probe] = {}
-        for probe in self.probes:
-            found = probe(r, y)
-            if not isinstance(found, Mapping):
-                raise TypeError(f"{_called(probe)} gave {checks.brief(found)}; return a mapping {{name: value}}")
-            for name, value in found.items():
-                if not isinstance(name, str) or not name:
-                    raise TypeError(
-                        f"{_called(probe)} gave the name {checks.brief(name)}; use a text for a value's name"
-                    )
-                if name in known:
-                    raise ValueError(f"{_called(known[name])} and {_called(probe)} both gave {name!r}; use two names")
-                known[name] = probe
-                value = self.probed(probe, name, value, r.m)
-                if value.ndim == 0:
-                    rows.append((self.t, name, None, float(value)))
-                else:
-                    pairs = sorted(zip(r.ids.tolist(), value.tolist(), strict=True))
-                    rows += [(self.t, name, client, v) for client, v in pairs]
-        return rows
-
-    def probed(self, probe: Probe, name: str, value: Any, m: int) -> Tensor:
-        """The value of a probe on the host; raises TypeError or ValueError for a bad value or the name of a metric."""
-        said = f"{_called(probe)} gave {name!r}"
-        try:
-            value = torch.as_tensor(value).detach().cpu().double()
-        except (TypeError, ValueError, RuntimeError) as e:
-            raise TypeError(f"{said}: {checks.brief(value)}; return a number or one for each client [{m}]") from e
-        if value.ndim and value.shape != (m,):
-            raise ValueError(f"{said} of shape {tuple(value.shape)}; return a number or one for each client [{m}]")
+        known: dict[str, str] = {}
         first = itertools.takewhile(lambda row: row[0] == 0, self.history.rows)  # round 0 has no values of probes
-        if (name, value.ndim == 0) in ((metric, client is None) for _, metric, client, _ in first):
-            raise ValueError(f"{said}, the name of a metric, which it would replace; use another name")
-        return value
+        metrics = {(name, client is None) for _, name, client, _ in first}
+        for probe in self.probes:
+            found, who = probe(r, y), f"the probe {getattr(probe, '__name__', None) or checks.brief(probe)}"
+            if not isinstance(found, Mapping):
+                raise TypeError(f"{who} gave {checks.brief(found)}; return a mapping {{name: value}}")
+            for name, value in found.items():
+                value = _probed(f"{who} gave", name, value, r.m)
+                if name in known:
+                    raise ValueError(f"{known[name]} and {who} both gave {name!r}; use two names")
+                if (name, value.ndim == 0) in metrics:
+                    raise ValueError(
+                        f"{who} gave {name!r}, the name of a metric, which it would replace; use another name"
+                    )
+                known[name] = who
+                each = zip(r.ids.tolist(), value.tolist(), strict=True) if value.ndim else [(None, float(value))]
+                rows += [(self.t, name, client, v) for client, v in sorted(each)]
+        return rows
 
     def evaluate_clients(self, seen: Seen | None) -> None:
         """Evaluate the clients' models: one row of the history for each client and metric."""
         fed, x, world, clients = self.fed, self.state["x"], self.rows.world, self.rows.clients
-        if self.personal == "local" and seen is not None:
+        X = x.expand(len(clients), -1)
+        if self.personal != "local":
+            own = contract.personal(self.method, self.state, fed.layout, (len(clients), fed.d))
+            X = X if own is None else own
+        elif seen is not None:
             m = len(self.rows.dealt(seen.drawn))
             X, clients = seen.y[:m], seen.round.ids[:m]
-        else:
-            own = (
-                None
-                if self.personal == "local"
-                else contract.personal(self.method, self.state, fed.layout, (len(clients), fed.d))
-            )
-            X = x.expand(len(clients), -1) if own is None else own
         metrics = fed.evaluate_clients(X, clients) if len(clients) else {}  # empty in a process without clients
         columns = {k: list(zip(clients.tolist(), v.tolist(), strict=True)) for k, v in metrics.items()}
         everyone, found = world.objects(columns), {}
@@ -519,8 +503,17 @@ class Run:
             self.history.rows.append((self.t, "accuracy_pooled", None, pooled))
 
 
-def _called(probe: Probe) -> str:
-    return f"the probe {getattr(probe, '__name__', None) or checks.brief(probe)}"
+def _probed(who: str, name: Any, value: Any, m: int) -> Tensor:
+    """The value of a probe on the host; raises TypeError or ValueError for what is no named number or row of them."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{who} the name {checks.brief(name)}; use a text for a value's name")
+    try:
+        value = torch.as_tensor(value).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise TypeError(f"{who} {name!r}: {checks.brief(value)}; return a number or one for each client [{m}]") from e
+    if value.ndim and value.shape != (m,):
+        raise ValueError(f"{who} {name!r} of shape {tuple(value.shape)}; return a number or one for each client [{m}]")
+    return value
 
 
 def _finite(vectors: Iterable[Tensor]) -> Tensor:

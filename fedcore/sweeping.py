@@ -316,7 +316,7 @@ def _stored(file: Path, belongs: Mapping[str, Any], move: bool = False) -> dict[
         content = archives.unsealed(file)
         if content.get("identity") != belongs:
             raise ValueError("it is of another run")
-        return _checked_result(content.get("result"))
+        return content["result"]
     except FileNotFoundError:
         return None
     except (ValueError, OSError) as e:
@@ -325,31 +325,6 @@ def _stored(file: Path, belongs: Mapping[str, Any], move: bool = False) -> dict[
         if move:
             _aside(file, e, "its run is made again")
     return None
-
-
-def _checked_result(result: Any) -> dict[str, Any]:
-    """The result of a run; ValueError where its form is another."""
-    if not isinstance(result, dict) or result.keys() != {"rows", "diverged"}:
-        raise ValueError("it holds no result of a run")
-    rows, diverged = result["rows"], result["diverged"]
-    if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)) or not _counts(diverged, none=True):
-        raise ValueError("its rows are not those of a run")
-    return result
-
-
-def _is_row(row: Any) -> bool:
-    if not isinstance(row, list) or len(row) != 4:
-        return False
-    t, name, client, value = row
-    return _counts(t) and isinstance(name, str) and _counts(client, none=True) and _is_number(value)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < 2**63)
-
-
-def _counts(value: Any, none: bool = False) -> bool:
-    return (none and value is None) or (type(value) is int and 0 <= value <= checks.MOST)
 
 
 def _resumed(fed: Objective, called: Mapping[str, Any], seed: int, begun: Path) -> dict[str, Any]:

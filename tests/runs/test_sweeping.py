@@ -567,14 +567,6 @@ DAMAGE = {
     "bytes": lambda file: file.write_bytes(b"\xff\xfe"),
     "a folder": lambda file: (file.unlink(), file.mkdir()),
     "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
-    "no rows": resealed(lambda c: c["result"].update(rows=[])),
-    "rows of another form": resealed(lambda c: c["result"].update(rows=[[0, "loss", None, "1"]])),
-    "truth for a round": resealed(lambda c: c["result"]["rows"][0].__setitem__(0, True)),
-    "a huge round": resealed(lambda c: c["result"]["rows"][0].__setitem__(0, 10**30)),
-    "no result": resealed(lambda c: c.pop("result")),
-    "a result that is none": resealed(lambda c: c.update(result=None)),
-    "a text": resealed(lambda c: c.update(result="abc")),
-    "diverged in no round": resealed(lambda c: c["result"].update(diverged="2")),
     "another identity": resealed(lambda c: c["identity"].update(seed=7)),
 }
 
