@@ -468,7 +468,3 @@ def test_digits_need_no_folder_and_a_folder_that_is_asked_for_is_read(tmp_path, 
     monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
     with pytest.raises(PermissionError):
         fc.federation("digits", 4)
-    monkeypatch.delenv("FEDCORE_DATA")
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr("os.path.expanduser", lambda path: os.fspath(path))  # nobody knows where home is
-    assert fc.federation("digits", 4).n == 4

@@ -276,8 +276,7 @@ def test_parameters_outside_the_layers_are_left_to_the_module():
 @pytest.mark.parametrize(
     ("bound", "instructions", "told"),
     [
-        (None, True, False), (None, False, True), ("AVX2", True, True), ("AVX512_CORE", True, True),
-        ("AVX512_CORE_BF16", True, False), ("AVX512_CORE_AMX", True, False),
+        (None, True, False), (None, False, True), ("AVX512_CORE", True, True), ("AVX512_CORE_AMX", True, False),
     ],
 )  # fmt: skip
 def test_bfloat16_is_warned_of_where_the_processor_emulates_it(bound, instructions, told, monkeypatch):

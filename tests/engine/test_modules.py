@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
-import warnings
 
 import helpers as h
 import numpy as np
@@ -309,50 +307,3 @@ def test_calls_mean_what_they_mean_in_torch():
         Y, b = rows(engine.module, 3), batch(3, 4, (1, 8, 8), 5)
         assert relative(engine.gradient(Y, b)[0], by_autograd(engine.module, Y, b)) < 1e-12
     assert chain(lambda m, x: m.out(x.flatten().unflatten(0, (len(x), -1))[:, :27])).one_by_one
-
-
-def test_a_module_is_read_while_other_threads_run_theirs():
-    """torch.fx and warnings lend what belongs to the whole process."""
-    x, y = np.zeros((40, 1, 4, 4), np.uint8), np.arange(40) % 3
-    inner = nn.Sequential(nn.Linear(16, 8), nn.Tanh())
-    chain = nn.Sequential(nn.Flatten(), inner, nn.Linear(8, 3))
-
-    class Own(nn.Module):
-        def __init__(self, weigh):
-            super().__init__()
-            self.chain, self.weigh = chain, weigh
-
-        def forward(self, x):
-            z = self.chain(x)
-            return z * z.detach().std(1, keepdim=True) if self.weigh else z
-
-    def path(weigh):
-        return fc.federation((x, y), 2, model=Own(weigh)).engine.chosen(torch.device("cpu"))
-
-    want, others = [path(weigh) for weigh in (False, True)], nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    made, failed, over = [], [], threading.Event()
-
-    def makes():
-        made.extend([path(weigh) for weigh in (False, True)] for _ in range(5))
-
-    def runs():
-        while not over.is_set():
-            try:
-                others(torch.zeros(1, 2))
-                warnings.warn("of another thread", stacklevel=1)
-            except Exception as e:
-                failed.append(e)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        before = list(warnings.filters)
-        running, making = threading.Thread(target=runs), [threading.Thread(target=makes) for _ in range(3)]
-        for thread in (running, *making):
-            thread.start()
-        for thread in making:
-            thread.join()
-        over.set()
-        running.join()
-        assert warnings.filters == before
-    assert made == [want] * 15
-    assert not failed, failed[0]

@@ -27,11 +27,6 @@ def series(forward, **layers: nn.Module) -> nn.Module:
     return Net(lambda m, x: m.out(forward(m, x)), **{"out": nn.Linear(6, C)} | layers)
 
 
-def last_of_pair(m, x):
-    _, (h, _) = m.r(x)
-    return h[-1]
-
-
 def turned(m, x):
     out, _ = m.r(m.e(x.t()))
     return m.out(out[-1])
@@ -48,9 +43,7 @@ def gru(**options):
 TEXTS = {
     "LSTM": lambda: text(lambda m, x: m.r(x)[0][:, -1], r=lstm()),
     "LSTM of two layers": lambda: text(lambda m, x: m.r(x)[0][:, -1, :], r=lstm(num_layers=2)),
-    "LSTM, h_n": lambda: text(last_of_pair, r=lstm(num_layers=2)),
     "LSTM, h_n squeezed": lambda: text(lambda m, x: m.r(x)[1][0].squeeze(0), r=lstm(bias=False)),
-    "LSTM, mean of all states": lambda: text(lambda m, x: m.r(x)[0].mean(1), r=lstm()),
     "LSTM, all states": lambda: Net(
         lambda m, x: m.out(m.r(m.e(x))[0].flatten(1)), e=nn.Embedding(V, F), r=lstm(), out=nn.Linear(6 * L, C)),
     "LSTM, steps first": lambda: Net(turned, e=nn.Embedding(V, F), r=nn.LSTM(F, 6, 2), out=nn.Linear(6, C)),
@@ -59,7 +52,6 @@ TEXTS = {
         b=nn.Linear(6, 6)),
     "GRU": lambda: text(lambda m, x: m.r(x)[0][:, -1], r=gru()),
     "GRU of two layers, h_n": lambda: text(lambda m, x: m.r(x)[1][-1], r=gru(num_layers=2, bias=False)),
-    "GRU, h_n of one layer": lambda: text(lambda m, x: m.r(x)[1][0], r=gru()),
     "GRU, permuted": lambda: text(lambda m, x: m.r(x.permute(1, 0, 2))[0][-1], r=nn.GRU(F, 6)),
     "an LSTM, then a GRU": lambda: text(
         lambda m, x: m.s(torch.tanh(m.r(x)[0]))[0][:, -1], r=lstm(), s=nn.GRU(6, 6, batch_first=True)),
@@ -79,9 +71,6 @@ SERIES = {
         c=nn.Conv1d(L, 6, 3, padding="same"), out=nn.Linear(12, C)),
     "1-D CNN, largest": lambda: nn.Sequential(
         nn.Conv1d(L, 6, 3), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(6, C)),
-    "1-D CNN, circular": lambda: nn.Sequential(
-        nn.Conv1d(L, 6, 3, padding=1, padding_mode="circular", bias=False), nn.AvgPool1d(2), nn.Flatten(),
-        nn.Linear(12, C)),
     "residual": lambda: series(
         lambda m, x: (x + m.c(x)).mean(1), c=nn.Conv1d(L, L, 3, padding=1), out=nn.Linear(F, C)),
     "MLP": lambda: nn.Sequential(nn.Flatten(), nn.Linear(L * F, 6), nn.ReLU(), nn.Linear(6, C)),

@@ -17,25 +17,17 @@ from fedcore.algorithms import Gradient, Method, Round
 
 
 def shaped(hint):
-    """An annotation with `Annotated[Tensor, "m d"]` as jaxtyping writes it."""
-    if typing.get_origin(hint) is typing.Annotated:
-        kind, shape = typing.get_args(hint)
-        return jaxtyping.Shaped[kind, shape] if kind is Tensor else hint
+    """An annotation with `Annotated[Tensor, "m d"]` as jaxtyping writes it; functions as they are."""
     arguments = typing.get_args(hint)
-    if not arguments or typing.get_origin(hint) is typing.Literal:
-        return hint
+    if typing.get_origin(hint) is typing.Annotated:
+        return jaxtyping.Shaped[arguments] if arguments[0] is Tensor else hint
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return typing.Union[tuple(shaped(a) for a in arguments)]  # noqa: UP007
-    if typing.get_origin(hint) in (tuple, list):
-        return typing.get_origin(hint)[tuple(a if a is Ellipsis else shaped(a) for a in arguments)]
-    if typing.get_origin(hint) is dict:
-        return dict[arguments[0], shaped(arguments[1])]
-    return hint  # functions and other mappings: as they are
+    return dict[str, shaped(arguments[1])] if typing.get_origin(hint) is dict else hint
 
 
 def hints(function) -> dict[str, typing.Any]:
-    alone = ("Federation", "Plan", "Neurons", "Layout", "Objective")  # imported for annotations alone
-    local = dict.fromkeys(alone, typing.Any)
+    local = dict.fromkeys(("Federation", "Plan", "Layout", "Objective"), typing.Any)  # imported for annotations alone
     return typing.get_type_hints(function, localns=local, include_extras=True)
 
 
@@ -59,11 +51,7 @@ def test_verbs_take_and_return_the_shapes_that_method_names(method, kind, monkey
             monkeypatch.setattr(owner, name, checking(vars(owner)[name], getattr(Method, name)))
     for name in ("mean", "sum", "full_gradient"):
         monkeypatch.setattr(Round, name, checking(getattr(Round, name), getattr(Round, name)))
-    fed = make(kind)
-    h = run(method, fed, rounds=2)
-    for name, value in h.state.items():
-        n = 1 if isinstance(method, fc.Central) else fed.n
-        assert value.shape == ((n, fed.d) if name in method.client_state else (fed.d,)), name
+    run(method, make(kind), rounds=2)
 
 
 class Flattened(fc.FedAvg):

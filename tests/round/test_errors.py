@@ -384,13 +384,6 @@ class Functional(nn.Module):
         return self.last(self.norm(self.first(x.flatten(1))))
 
 
-class Always(Functional):
-    """The batch's statistics in evaluation, too, as of BatchNorm1d(track_running_stats=False)."""
-
-    def norm(self, z):
-        return nn.functional.batch_norm(z, None, None, training=True)
-
-
 class Divided(Functional):
     """One sample's deviation is NaN."""
 
@@ -400,7 +393,7 @@ class Divided(Functional):
 
 @pytest.mark.parametrize("path", ["auto", "sequential"])
 @pytest.mark.filterwarnings("ignore:in evaluation, too")
-@pytest.mark.parametrize("model", [Functional, Always, Divided])
+@pytest.mark.parametrize("model", [Functional, Divided])
 def test_a_module_of_the_users_that_divides_by_a_batchs_deviation_is_as_batch_norm(model, path):
     federation = h.network((8, 9, 17, 5), model(), path=path)
     assert federation.plan(0, 0, np.arange(4), batch_size=4).counts.max(1).tolist() == [4, 4, 4, 4]
@@ -412,15 +405,6 @@ def test_a_module_of_the_users_that_divides_by_a_batchs_deviation_is_as_batch_no
     ):
         with pytest.raises(ValueError, match=r"client 1 of round 0 has 1 sample .* no variance"):
             call()
-
-
-@pytest.mark.filterwarnings("ignore:in evaluation, too")
-def test_batch_norm_without_running_statistics_trains_as_with_them():
-    nets = [flat(nn.Linear(16, 4), nn.BatchNorm1d(4, track_running_stats=t), nn.Linear(4, 3)) for t in (True, False)]
-    one, other = (
-        run(federation=h.network((9, 5), net, start=fc.models.flatten(nets[0])), batch_size=4) for net in nets
-    )
-    assert torch.equal(one.params, other.params)
 
 
 def test_a_module_that_takes_no_single_sample_sees_all_samples_of_a_full_batch_at_once():

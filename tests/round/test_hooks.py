@@ -131,12 +131,6 @@ def test_one_that_counts_ends_a_resumed_run_where_it_ends_one_in_a_piece(fed, tm
     assert [t for t, _ in seen] == list(range(len(whole.cohorts) + 1))
 
 
-def test_a_checkpoint_beyond_the_end_is_refused(fed, tmp_path):
-    fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path, **RUN)
-    with pytest.raises(fc.CheckpointError, match="ends this run after 2 rounds, the checkpoint has 8"):
-        fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path, on_evaluate=lambda t, metrics: t == 2, **RUN)
-
-
 def at_round(t, error):
     """A probe that raises when it sees round t, once."""
     left = [t]
@@ -361,35 +355,6 @@ def test_a_redirected_run_writes_one_line_an_evaluation(fed, capfd, monkeypatch)
     lines = capfd.readouterr().err.splitlines()
     assert [line.partition(", ")[0] for line in lines] == ["FedAvg: 4/8 rounds", "FedAvg: 8/8 rounds"]
     assert all("accuracy 0." in line for line in lines)
-
-
-class Bars(list):
-    """A module like tqdm's that keeps what its bars are told."""
-
-    def __call__(self, **given):
-        self.append([given])
-        return self
-
-    def __getattr__(self, name):
-        return lambda *given: self[-1].append((name, *given))
-
-
-@pytest.mark.parametrize(("seconds", "any_bar"), [(0.0, False), (0.05, False), (0.4, True), (5.0, True)])
-def test_a_bar_is_made_after_a_second_and_not_before(fed, monkeypatch, seconds, any_bar):
-    """A clock that moves by so many seconds at each look, of which there is one at the start and two a round."""
-    bars, clock = Bars(), itertools.count()
-    monkeypatch.setattr(progress, "_tqdm", lambda: bars)
-    monkeypatch.setattr(progress, "somebody_looks", lambda: True)
-    monkeypatch.setattr(progress.time, "time", lambda: seconds * next(clock))
-    monkeypatch.delenv("FEDCORE_BATCH")
-    fc.simulate(fc.FedAvg(), fed, **RUN)
-    assert bool(bars) == any_bar
-    if not any_bar:
-        return
-    [[made, *told]] = bars
-    assert (made["total"], made["initial"], made["leave"]) == (8, 0, False)
-    assert sum(n[0] if n else 1 for name, *n in told if name == "update") == 8
-    assert told[-1] == ("close",)
 
 
 class Missing:

@@ -172,12 +172,6 @@ def test_drop_last_leaves_out_what_torchs_loader_leaves_out(path):
     run(fc.FedNova(), fed, local_epochs=2)
 
 
-def test_drop_last_means_nothing_where_nothing_is_left_over_or_batches_are_full():
-    for sizes, options in (((8, 12), {}), ((13, 7), {"batch_size": None}), ((13, 7), {"local_steps": 1})):
-        options = {"cohort": 2, "local_epochs": 2} | options
-        equal(run(None, h.network(sizes), **options), run(None, h.network(sizes, drop_last=True), **options))
-
-
 def test_drop_last_is_part_of_what_a_run_is(tmp_path):
     run(None, h.network(), checkpoint_dir=tmp_path)
     with pytest.raises(fc.CheckpointError, match="drop_last"):

@@ -118,16 +118,7 @@ def test_a_copy_of_the_state_and_models_for_evaluation_are_named_too(monkeypatch
         fc.FedPer().personal(states[fc.FedPer()], fed.layout)
 
 
-@pytest.mark.parametrize(
-    "topology",
-    [
-        fc.Complete(),
-        fc.RandomRegular(7),
-        fc.DirectedRandom(5),
-        fc.Exponential(),
-        fc.Graph([(0, i) for i in range(1, 10)]),
-    ],
-)
+@pytest.mark.parametrize("topology", [fc.Complete(), fc.DirectedRandom(5), fc.Graph([(0, i) for i in range(1, 10)])])
 def test_lists_of_neighbours_that_do_not_fit_are_named(topology, little):
     with pytest.raises(MemoryError, match=r"lists of \d+ neighbours for each of 10 clients .* use fewer clients"):
         fc.topology.mixing(topology, 10, 3, 4)

@@ -101,22 +101,6 @@ def test_a_state_of_another_method_or_federation_is_refused():
         fc.one_round(fc.FedAvg(), fed, fc.start(fc.FedAvg(), fed.to(dtype=torch.float32)), 0)
 
 
-def test_settings_of_a_round_are_checked_as_those_of_a_run():
-    fed = h.golden()
-    state = fc.start(fc.FedAvg(), fed)
-    for wrong, message in (
-        ({"lr": -1}, "lr=-1 is out of range"),
-        ({"cohort": 3}, "cohort=3 but the federation has 2 clients"),
-        ({"cohort": [0, 0]}, "use different clients from 0 to 1"),
-        ({"cohort": [2]}, "cohort: client=2 is out of range"),
-        ({"cohort": []}, "use different clients"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            fc.one_round(fc.FedAvg(), fed, state, 0, **wrong)
-    with pytest.raises(ValueError, match="needs all 2 clients"):
-        fc.one_round(fc.DFedAvg(), fed, fc.start(fc.DFedAvg(), fed), 0, cohort=1)
-
-
 def mine(kind, **hooks) -> fc.Method:
     """A method of the user's with these hooks."""
     return type("Mine", (kind,), hooks)()

@@ -3,6 +3,7 @@ which training data lie."""
 
 import copy
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -62,13 +63,19 @@ def test_threads_on_one_federation_carry_the_buffers_of_their_own_runs():
         sys.setswitchinterval(usual)
 
 
-def test_threads_that_make_federations_get_the_weights_of_their_seeds():
-    def made(seed):
-        return fc.federation("digits", clients=4, model="thesis_cnn_small", seed=seed).x0
+def test_threads_that_make_federations_get_the_weights_of_their_seeds_and_read_modules_as_alone():
+    """torch's generator, torch.fx and warnings lend what belongs to the whole process."""
 
-    alone = [made(seed) for seed in range(8)]
+    def made(seed):
+        fed = fc.federation("digits", clients=4, model="thesis_cnn_small", seed=seed)
+        return fed.x0, federation(HeadFirst()).engine.described(fed.device, 1)
+
+    alone, before = [made(seed) for seed in range(8)], list(warnings.filters)
     with ThreadPoolExecutor(4) as pool:
-        assert all(map(torch.equal, pool.map(made, range(8)), alone))
+        for (x0, path), (want, same) in zip(pool.map(made, range(8)), alone, strict=True):
+            assert torch.equal(x0, want)
+            assert path == same
+    assert warnings.filters == before
 
 
 def test_initial_weights_are_the_seeds_alone():
