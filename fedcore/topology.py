@@ -378,7 +378,9 @@ def check(W: Any, *, connected: bool = True) -> np.ndarray:
     if connected and len(W) > 1:
         import networkx
 
-        _check_connected(networkx.Graph(W), "the mixing matrix")
+        graph = networkx.empty_graph(len(W))
+        graph.add_edges_from(np.argwhere(np.triu(W, 1) > 0).tolist())
+        _check_connected(graph, "the mixing matrix")
         if np.linalg.eigvalsh(W)[0] < 1e-9 - 1:
             raise ValueError(
                 "the mixing matrix has the eigenvalue -1: the clients swap models between two camps for ever; give "

@@ -560,8 +560,7 @@ class Federation(Objective):
             raise OneSample(f"client {lone[0]} has 1 sample, whose statistics its model would be evaluated with: ")
         data, own, T, columns = self.data, self.data.own, len(self.data.test_y), {}
         for x, i in zip(X, clients.tolist(), strict=True):
-            x, train = x.to(self.device), partial(data.train_chunks, i)
-            seen = [] if self.metrics else None
+            train, seen = partial(data.train_chunks, i), [] if self.metrics else None
             tests = itertools.chain(data.test_chunks("own", i), data.kept_chunks(i))
             loss, hits = self.engine.scores(x, tests, train, seen)
             row = {"loss": loss[:T].mean()} | self._measured(seen)
