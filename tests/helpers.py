@@ -33,24 +33,23 @@ LR, K = 0.1, 5
 FULL = {"lr": LR, "local_steps": K}
 
 
-def problem(n: int = 4, p: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """n quadratics in p dimensions: eigenvalues of A_i in [0.3, 3], own eigenvectors, minimisers b_i apart."""
+def problem(
+    n: int = 4, p: int = 3, seed: int = 0, low: float = 0.3, high: float = 3.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """n quadratics in p dimensions: eigenvalues of A_i in [low, high], own eigenvectors, minimisers b_i apart."""
     rng = np.random.default_rng(seed)
     A = np.empty((n, p, p))
     for i in range(n):
         Q, _ = np.linalg.qr(rng.normal(size=(p, p)))
-        A[i] = Q @ np.diag(rng.uniform(0.3, 3.0, p)) @ Q.T
+        A[i] = Q @ np.diag(rng.uniform(low, high, p)) @ Q.T
     A = (A + A.transpose(0, 2, 1)) / 2
     return A, 2 * rng.normal(size=(n, p))
 
 
-def turned(seed: int, n: int = 4, p: int = 3) -> tuple[np.ndarray, np.ndarray, fc.Quadratic]:
+def turned(seed: int) -> tuple[np.ndarray, np.ndarray, fc.Quadratic]:
     """Quadratics with curvatures between 0.2 and 4: `A [n, p, p]`, `b [n, p]`, and the federation."""
-    rng = np.random.default_rng(seed)
-    turns = [np.linalg.qr(rng.normal(size=(p, p)))[0] for _ in range(n)]
-    A = np.stack([q @ np.diag(rng.uniform(0.2, 4, p)) @ q.T for q in turns])
-    b = rng.normal(size=(n, p))
-    return A, b, fc.quadratic(A, b, x0=3 * np.ones(p))
+    A, b = problem(seed=seed, low=0.2, high=4)
+    return A, b, fc.quadratic(A, b, x0=3 * np.ones(3))
 
 
 def optimum(A: np.ndarray, b: np.ndarray) -> np.ndarray:

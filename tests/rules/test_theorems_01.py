@@ -11,20 +11,12 @@ import torch
 import fedcore as fc
 
 
-def random_problem(n=4, p=3, seed=0, top=1.0):
-    """Positive definite `A [n, p, p]` with eigenvalues in (0.1, top), and `b [n, p]`."""
-    rng = np.random.default_rng(seed)
-    Q = np.linalg.qr(rng.normal(size=(n, p, p)))[0]
-    A = Q * rng.uniform(0.1, top, size=(n, 1, p)) @ Q.transpose(0, 2, 1)
-    return (A + A.transpose(0, 2, 1)) / 2, rng.normal(size=(n, p))
-
-
 def fixed_point(A, b, lr, K):
     """Equation eq-fixed-point, with nothing taken from the package."""
     return h.optimum(np.eye(A.shape[-1]) - np.linalg.matrix_power(np.eye(A.shape[-1]) - lr * A, K), b)
 
 
-def limit(A, b, lr, K, rounds=400, **settings):
+def limit(A, b, lr, K, rounds=900, **settings):
     fed = fc.quadratic(A, b, x0=np.full(b.shape[1], 2.0))
     run = fc.simulate(fc.FedAvg(), fed, rounds=rounds, lr=lr, local_steps=K, eval_every=rounds, **settings)
     return run.params.numpy(), fed.optimum.numpy()
@@ -83,7 +75,7 @@ def test_weights_that_do_not_sum_to_one_shrink_the_model():
 @pytest.mark.parametrize("K", [1, 2, 5, 30])
 @pytest.mark.parametrize("lr", [0.1, 0.7, 1.7])  # 1.7: local steps overshoot, eta * lambda_max is still below 2
 def test_thm_fedavg_fixed_point(K, lr):
-    A, b = random_problem()
+    A, b = h.problem(low=0.1, high=1)
     P = np.eye(3) - lr * A
     fed = fc.quadratic(A, b, x0=[2.0, -1.0, 0.5])
     one = fc.simulate(fc.FedAvg(), fed, rounds=1, lr=lr, local_steps=K).params.numpy()
@@ -99,12 +91,12 @@ def test_thm_fedavg_fixed_point(K, lr):
 
 
 def test_the_limit_for_many_local_steps_is_the_mean_of_the_optima():
-    A, b = random_problem(seed=1)
+    A, b = h.problem(seed=1, low=0.1, high=1)
     np.testing.assert_allclose(limit(A, b, 1.0, 400, rounds=3)[0], b.mean(0), rtol=0, atol=1e-12)
 
 
 def test_the_server_learning_rate_does_not_move_the_limit():
-    A, b = random_problem(seed=3)
+    A, b = h.problem(seed=3, low=0.1, high=1)
     end, _ = limit(A, b, 0.5, 8, server_lr=0.4)
     np.testing.assert_allclose(end, fixed_point(A, b, 0.5, 8), rtol=0, atol=1e-9)
 
@@ -120,7 +112,7 @@ def bias_operator(A, lr, K):
 
 
 def test_thm_no_bias():
-    A, b = random_problem(seed=4)
+    A, b = h.problem(seed=4, low=0.1, high=1)
     # 1. sufficient: one step, or equal curvatures, or equal optima
     no_bias = {"K = 1": (A, b, 1), "equal A": (A[:1].repeat(4, 0), b, 9), "equal b": (A, b[:1].repeat(4, 0), 9)}
     for case, (A_, b_, K) in no_bias.items():
@@ -151,14 +143,6 @@ def test_the_condition_on_the_step_cannot_be_dropped():
     assert np.linalg.norm(bias_operator(A / 2, 1.0, 3)) > 0.05
     end, optimum = limit(A, np.array([[1.0], [-1.0]]), 1.0, 3)
     assert end.item() == pytest.approx(optimum.item(), abs=1e-12)
-
-
-def test_even_numbers_of_steps_need_no_condition_on_the_step():
-    """1 + z + ... + z^(K-1) grows on all of (-1, 1) when K is even, so that weights tell curvatures apart."""
-    z = np.linspace(-0.999, 0.999, 2001)
-    for K in (2, 4, 10):
-        assert (np.diff(sum(z**k for k in range(K))) > 0).all()
-    assert (np.diff(sum(z**k for k in range(3))) < 0).any()
 
 
 @pytest.mark.parametrize(("q", "n"), [(0.1, 20), (1.0, 20), (0.3, 100)])

@@ -2,6 +2,7 @@
 
 import itertools
 
+import helpers as h
 import numpy as np
 import pytest
 import torch
@@ -19,26 +20,12 @@ class AsPrinted(fc.SCAFFOLD):
         return {**new, "c": r.c + (new["c_i"] - r.c_i).mean(0)}
 
 
-def recorded(method, rounds):
-    """The same method; `rounds` fills with (c, all c_i) after each round and the gradients and rows of its steps."""
-    C = {}
-
-    class Recorded(type(method)):
-        def direction(self, G, y, r):
-            g = G(y)
-            rounds.setdefault(r.t, {"steps": []})["steps"].append((r.clients.clone(), g))
-            return super().direction(lambda z: g, y, r)
-
-        def aggregate(self, r, y):
-            new = super().aggregate(r, y)
-            C.update(zip(r.clients.tolist(), new["c_i"].clone(), strict=True))
-            mean = sum(C.values()) / r.n  # those who never took part hold zero
-            rounds.setdefault(r.t, {"steps": []}).update(
-                c=new["c"].clone(), mean=mean, clients=r.clients, c_i=new["c_i"]
-            )
-            return new
-
-    return Recorded(method.option)
+def states(method, fed, rounds, **settings):
+    """The state after each round."""
+    state = fc.start(method, fed)
+    for t in range(rounds):
+        state, _ = fc.one_round(method, fed, state, t, **settings)
+        yield state
 
 
 def digits(seed=0, clients=12):
@@ -46,13 +33,10 @@ def digits(seed=0, clients=12):
     return fc.federation("digits", clients=clients, partition=part, model="logistic", seed=seed, dtype=torch.float64)
 
 
-def quadratics(n=4, p=3, seed=0, equal=False):
-    """Eigenvalues of A_i in (0.3, 2), own eigenvectors (or one A for all), minimisers apart."""
-    rng = np.random.default_rng(seed)
-    Q = np.linalg.qr(rng.normal(size=(n, p, p)))[0]
-    A = Q * rng.uniform(0.3, 2, (n, 1, p)) @ Q.transpose(0, 2, 1)
-    A = np.repeat(A[:1], n, 0) if equal else A
-    return fc.quadratic((A + A.transpose(0, 2, 1)) / 2, rng.normal(size=(n, p)), x0=rng.normal(size=p))
+def quadratics(n=4, seed=0, equal=False):
+    """Curvatures in (0.3, 2), own eigenvectors (or one A for all), minimisers apart."""
+    A, b = h.problem(n, seed=seed, high=2)
+    return fc.quadratic(np.repeat(A[:1], n, 0) if equal else A, b, x0=np.ones(3))
 
 
 def play(method, fed, state, cohort, lr=0.1, K=4, server_lr=1.0):
@@ -72,26 +56,37 @@ def close(a, b, atol=1e-12):
 # --- thm-path-gradient ----------------------------------------------------------------------------------------------
 
 
+class Recorded(fc.SCAFFOLD):
+    """Option II, with the gradients of its local steps and the clients that take them."""
+
+    steps = ()
+
+    def direction(self, G, y, r):
+        g = G(y)
+        Recorded.steps += ((r.clients.clone(), g),)
+        return super().direction(lambda z: g, y, r)
+
+
+def variates_and_paths(**settings):
+    """After each of some rounds: the variate of each client of the cohort, and the gradients along its path."""
+    for state in states(Recorded("II"), digits(), cohort=5, lr=0.3, seed=2, **settings):
+        taken, Recorded.steps = Recorded.steps, ()
+        for client in taken[0][0].tolist():
+            own = [g[clients == client][0] for clients, g in taken if client in clients]
+            yield state["c_i"][client], torch.stack(own)
+
+
 @pytest.mark.parametrize("local_steps", [7, None])  # None: one epoch, so that K_i differs between the clients
 def test_thm_path_gradient(local_steps):
-    rounds = {}
-    method = recorded(fc.SCAFFOLD("II"), rounds)
-    fc.simulate(method, digits(), rounds=6, cohort=5, lr=0.3, local_steps=local_steps, batch_size=20, seed=2)
     lengths = set()
-    for seen in rounds.values():
-        for row, client in enumerate(seen["clients"]):
-            own = [g[clients == client][0] for clients, g in seen["steps"] if client in clients]
-            lengths.add(len(own))
-            close(seen["c_i"][row], torch.stack(own).mean(0))
+    for c_i, path in variates_and_paths(rounds=6, local_steps=local_steps):
+        close(c_i, path.mean(0))
+        lengths.add(len(path))
     assert (len(lengths) > 1) == (local_steps is None)
 
 
 def test_path_gradient_is_lost_when_the_corrected_step_is_clipped():
-    rounds = {}
-    method = recorded(fc.SCAFFOLD("II"), rounds)
-    fc.simulate(method, digits(), rounds=1, cohort=5, lr=0.3, local_steps=4, clip=0.1)
-    path = torch.stack([g for _, g in rounds[0]["steps"]]).mean(0)
-    assert (rounds[0]["c_i"] - path).norm(dim=1).min() > 0.1
+    assert all((c_i - g.mean(0)).norm() > 0.1 for c_i, g in variates_and_paths(rounds=1, local_steps=4, clip=0.1))
 
 
 # --- thm-control-invariant ------------------------------------------------------------------------------------------
@@ -100,15 +95,10 @@ def test_path_gradient_is_lost_when_the_corrected_step_is_clipped():
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("cohort", [1, 4, None])
 def test_thm_control_invariant(option, cohort):
-    rounds = {}
-    method = recorded(fc.SCAFFOLD(option), rounds)
-    run = fc.simulate(
-        method, digits(), rounds=8, cohort=cohort, lr=0.3, lr_decay=0.9, batch_size=20, weighting="samples"
-    )
-    for seen in rounds.values():
-        assert seen["c"].norm() > 1e-3
-        close(seen["c"], seen["mean"], 1e-14)
-    close(run.state["c"], run.state["c_i"].mean(0), 1e-14)
+    settings = {"cohort": cohort, "lr": 0.3, "lr_decay": 0.9, "weighting": "samples"}
+    for state in states(fc.SCAFFOLD(option), digits(), 8, **settings):
+        assert state["c"].norm() > 1e-3
+        close(state["c"], state["c_i"].mean(0), 1e-14)
 
 
 def test_control_invariant_leaves_the_mean_over_the_cohort_free():
@@ -239,12 +229,10 @@ def test_fedavg_breaks_the_bound_that_scaffold_keeps():
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("m", [2, 3, 12])
 def test_thm_literal_scale(option, m):
-    rounds = {}
-    method, fed = recorded(AsPrinted(option), rounds), digits()
-    fc.simulate(method, fed, rounds=6, cohort=m, lr=0.05, batch_size=20)
-    for seen in rounds.values():
-        assert seen["c"].norm() > 1e-3
-        close(seen["c"], fed.n / m * seen["mean"], 1e-13)
+    fed = digits()
+    for state in states(AsPrinted(option), fed, 6, cohort=m, lr=0.05):
+        assert state["c"].norm() > 1e-3
+        close(state["c"], fed.n / m * state["c_i"].mean(0), 1e-13)
 
 
 # --- thm-literal-momentum -------------------------------------------------------------------------------------------

@@ -83,14 +83,6 @@ def test_thm_linear_estimator_bounds_beta_up_to_eta_alpha_2_and_not_beyond(eta_a
     assert (beta <= alpha * K * (1 + 1e-9)) == holds
 
 
-@pytest.mark.parametrize(("lr", "K"), [(0.2, 10), (1.0, 3), (1.9, 11)])
-def test_ex_unbiased_the_strength_is_above_1_over_2K(lr, K):
-    half = (1 - (1 - lr / 2) ** (1 / K)) / lr
-    assert lr * half <= 1
-    assert momentum(half, lr, K) == pytest.approx(0.5)
-    assert half > 1 / (2 * K)
-
-
 def test_thm_linear_estimator_unbiased_points_and_the_limit_of_small_alpha():
     c, lr, K = gradients(8, 5), 0.2, 10
 

@@ -25,18 +25,6 @@ def test_thm_fedprox_fixed_point(mu, K):
     np.testing.assert_allclose(one, x - np.einsum("npq,nq->p", G, x - b) / 4, atol=1e-12)
 
 
-def test_exact_proximal_steps_go_from_the_mean_of_the_optima_to_the_optimum():
-    a, b = np.array([1.0, 3.0]), np.array([1.0, -1.0])
-
-    def limit(mu):
-        g = a / (a + mu)
-        return (g * b).sum() / g.sum()
-
-    assert limit(0) == 0
-    assert abs(limit(1e7) + 0.5) < 1e-6
-    assert limit(1) > limit(10) > limit(100) > -0.5  # no finite strength is unbiased
-
-
 @pytest.mark.parametrize("method", [fc.FedDyn(0.7), fc.FedDC(0.7)], ids=str)
 @pytest.mark.parametrize("K", [1, 4, 15])
 def test_thm_feddyn_stationary(method, K):
