@@ -241,7 +241,7 @@ BESIDE = {
     "Federation.batch", "Federation.plot", "Quadratic.module",  # tested beside it
     "Round",  # which the package makes
     *(f"models.{name}" for name in ("build", "started", "flatten", "carried", "called", "copied", "entries")),
-    *(f"models.{name}" for name in ("called_with", "digit_model", "preact_resnet", *fc.models.MODELS)),
+    *(f"models.{name}" for name in ("called_with", "holding", "digit_model", "preact_resnet", *fc.models.MODELS)),
     *(f"submodels.{name}" for name in ("kept", "stages", "with_heads", "cost", "combine", "sums")),
     *(f"probes.{name}" for name in
       ("local_steps", "drift", "control_error", "gradient_of", "consensus", "quadratic_bound", "neuron_gradients",
