@@ -252,9 +252,8 @@ class Engine:
 
     def _parts(self, Y: Tensor, batch: Batch) -> list[slice]:
         """The clients that the batched path computes together: all, but of recurrent layers no more than fit."""
-        if self.block is None and not self.recurs:
-            return [slice(0, len(Y))]
-        return self._blocks(Y, batch)
+        whole = self.block is None and not self.recurs
+        return [slice(0, len(Y))] if whole else self._blocks(Y, batch)
 
     def _writes(self, Y: Tensor, batch: Batch) -> bool:
         """Whether the written path takes a plain gradient of this batch."""
@@ -281,8 +280,16 @@ class Engine:
                 "a fc.models.Projected of your own"
             )
         G, losses = torch.empty_like(Y), Y.new_zeros(len(Y))
+
+        def work(part: slice) -> None:
+            b = batch.rows(part).trimmed()
+            if b.y.shape[1]:
+                losses[part] = self.written.gradient(Y[part], b, G[part])
+            else:
+                G[part] = 0
+
         if loss.plain and along is None and self._writes(Y, batch):
-            self._write(Y, batch, G, losses)
+            share(work, self._blocks(Y, batch), Y.device)
             return G, losses
         with self.turn.lock:
             if self._by_autograd(batch) == "sequential":
@@ -295,18 +302,6 @@ class Engine:
         for place in self.layout.frozen:
             G[:, place] = 0
         return G, losses
-
-    def _write(self, Y: Parameters, batch: Batch, G: Parameters, losses: PerClient) -> None:
-        """The written gradients into G, and the losses."""
-
-        def work(part: slice) -> None:
-            b = batch.rows(part).trimmed()
-            if b.y.shape[1]:
-                losses[part] = self.written.gradient(Y[part], b, G[part])
-            else:
-                G[part] = 0
-
-        share(work, self._blocks(Y, batch), Y.device)
 
     def descend(
         self,
@@ -384,13 +379,11 @@ class Engine:
         loss: the derivatives of this loss by these activations instead.  ValueError for a module with layers that the
         engine has no rule for.
         """
-        if self.unsupported or self.mapped:
+        if self.unsupported or self.mapped or batch.x.dim() == 4:
             raise ValueError(
-                f"activations cannot be read in a model with {', '.join(self.unsupported)}; use layers of "
-                "fedcore.engine.layers.table.RULES"
+                f"activations cannot be read in a model with {', '.join(self.unsupported) or 'sequences [L, F]'}; use "
+                "layers of fedcore.engine.layers.table.RULES, and layout='features' or 'image'"
             )
-        if batch.x.dim() == 4:
-            raise ValueError("activations cannot be read on sequences [L, F]; use layout='features' or 'image'")
         step = len(Y) if self.general(Y.device) != "sequential" else 1
         parts = [slice(a, a + step) for a in range(0, len(Y), step)]
         seen = [self.batched.observe(Y[part], batch.rows(part), sites, loss and loss.cut(part)) for part in parts]

@@ -11,6 +11,7 @@ import copy
 import operator
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -176,137 +177,118 @@ def steps(module: nn.Module, known: Callable[[nn.Module], bool]) -> list[Step] |
     for node in graph.nodes:
         if node.op == "output":
             return reading.found if reading.ends(*node.args) else None
-        if not reading.takes(node):
+        if (value := reading.value(node)) is None:
             return None
+        reading.values[node] = value
     return None
 
 
-class _Reading:
-    """What has been read of a graph: the steps, and which of them each of its values is.
+@dataclass(frozen=True)
+class _Value:
+    """The output of a step, "" the input.  turned: its first two axes are the other way round, steps before samples."""
 
-    names: the step whose output a value is.  sizes: numbers that are read off shapes.  parts: what a recurrent layer
-    returns and what that is made of, with the layer and its name.  turned: values whose first two axes are the other
-    way round, steps before samples.
-    """
+    step: str
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The last states of each of a recurrent step's layers."""
+
+    step: str
+    layers: int
+
+
+SIZE = "a number that is read off a shape"
+UNREAD = ()  # what no layer can read
+
+
+class _Reading:
+    """What has been read of a graph: the steps, and what each of its values is; a tuple where it is one."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.found: list[Step] = []
-        self.names: dict[fx.Node, str] = {}
-        self.sizes: set[fx.Node] = set()
-        self.parts: dict[fx.Node, tuple[nn.Module, str, str]] = {}
-        self.turned: set[fx.Node] = set()
+        self.values: dict[fx.Node, _Value | _Last | str | tuple] = {}
 
     def ends(self, last: Any) -> bool:
         """Whether this is the output of the last step, with the samples first."""
-        return bool(self.found) and self.names.get(last) == self.found[-1][0] and last not in self.turned
+        return bool(self.found) and self.values.get(last) == _Value(self.found[-1][0])
 
-    def takes(self, node: fx.Node) -> bool:
-        """Whether the node is a step, or something that steps need."""
+    def value(self, node: fx.Node) -> _Value | _Last | str | tuple | None:
+        """What a node computes; None where that is neither a step nor something that steps need."""
         if node.op == "placeholder":
-            if self.names and node.users:
-                return False  # a second input
-            self.names[node] = "" if not self.names else self.names.get(node, "")
-            return True
-        if _is_size(node, self.sizes):
-            self.sizes.add(node)
-            return node.args[0] not in self.turned  # whose first size is no number of samples
-        return self._recurs(node) or self._turns(node) or self._is_layer(node) or self._adds(node)
+            if not self.values:
+                return _Value("")
+            return None if node.users else UNREAD  # a second input
+        source = self.values.get(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
+        item = node.args[1] if node.target is operator.getitem else None
+        shape = node.target == "size" or (node.target is getattr and node.args[1] == "shape")
+        if shape or (source == SIZE and item is not None):
+            return None if isinstance(source, _Value) and source.turned else SIZE  # its first is no number of samples
+        if isinstance(source, tuple):
+            return source[item] if item in range(len(source)) else None
+        if isinstance(source, _Last):
+            only = source.layers == 1 and (item == 0 or (node.target == "squeeze" and node.args[1:] == (0,)))
+            return self._step(node.name, Select(-1), source) if only or item in (-1, source.layers - 1) else None
+        if not isinstance(source, _Value):
+            return None
+        if _axes(node) in ((0, 1), (1, 0), (1, 0, 2)):  # samples and steps change places
+            return _Value(source.step, not source.turned)
+        if node.op == "call_module":
+            return self._module(node, source) if len(node.args) == 1 and not node.kwargs else None
+        if source.turned and item is not None:
+            return self._step(node.name, Select(item), source) if isinstance(item, int) else None
+        layer = None if source.turned else self._layer(node)
+        return self._sum(node) if layer is None else self._step(node.name, layer, source)
 
-    def _is_layer(self, node: fx.Node) -> bool:
-        if not _reads(node, self.names):
-            return False
-        source = node.args[0]
-        if source in self.turned and node.target is operator.getitem:
-            layer = Select(node.args[1]) if isinstance(node.args[1], int) else None
-        else:
-            layer = _layer(node, self.module, self.sizes)
-            if source in self.turned and isinstance(layer, EITHER_WAY):
-                self.turned.add(node)
-            elif source in self.turned or isinstance(layer, RECURRENT):
-                return False
-        if layer is None:
-            return False
-        self.names[node] = node.target if node.op == "call_module" else node.name
-        self.found.append((self.names[node], layer, (self.names[source],)))
-        return True
+    def _step(self, name: str, layer: nn.Module | None, *reads: _Value | _Last, turned: bool = False) -> _Value:
+        self.found.append((name, layer, tuple(one.step for one in reads)))
+        return _Value(name, turned)
 
-    def _adds(self, node: fx.Node) -> bool:
-        names = self.names
-        if node.target not in ADDITIONS or node.kwargs or not all(_known(a, names) for a in node.args):
-            return False
-        if len({a in self.turned for a in node.args}) > 1:
-            return False
-        if node.target is operator.iadd and not self._is_new(node.args[0]):
-            return False
-        if node.args[0] in self.turned:
-            self.turned.add(node)
-        names[node] = node.name
-        self.found.append((node.name, None, tuple(names[a] for a in node.args)))
-        return True
+    def _module(self, node: fx.Node, source: _Value) -> _Value | tuple | None:
+        """A layer of the module's; a recurrent one returns `out, (h, c)`, a GRU `out, h`."""
+        layer = self.module.get_submodule(node.target)
+        if not isinstance(layer, RECURRENT):
+            known = not source.turned or isinstance(layer, EITHER_WAY)
+            return self._step(node.target, layer, source, turned=source.turned) if known else None
+        if source.turned == layer.batch_first:
+            return None  # it would go along the samples
+        out = self._step(node.target, layer, source, turned=source.turned)
+        last = _Last(out.step, layer.num_layers)
+        return out, (last if isinstance(layer, nn.GRU) else (last, UNREAD))
 
-    def _is_new(self, node: fx.Node) -> bool:
+    def _sum(self, node: fx.Node) -> _Value | None:
+        parts = [self.values.get(a) if isinstance(a, fx.Node) else None for a in node.args]
+        if node.target not in ADDITIONS or node.kwargs or not all(isinstance(part, _Value) for part in parts):
+            return None
+        if len({part.turned for part in parts}) > 1:
+            return None
+        if node.target is operator.iadd and not self._is_new(node.args[0], parts[0]):
+            return None
+        return self._step(node.name, None, *parts, turned=parts[0].turned)
+
+    def _is_new(self, node: fx.Node, value: _Value) -> bool:
         """Whether `+=` may write over a tensor: a layer has made it for this alone."""
-        made = [layer for name, layer, _ in self.found if name == self.names[node]]
+        made = [layer for name, layer, _ in self.found if name == value.step]
         return len(node.users) == 1 and bool(made) and not isinstance(made[0], VIEWS)
 
-    def _turns(self, node: fx.Node) -> bool:
-        """`x.transpose(0, 1)`, `x.permute(1, 0, 2)`, `x.t()`: samples and steps change places."""
-        if not (node.args and _known(node.args[0], self.names) and _axes(node) in ((0, 1), (1, 0), (1, 0, 2))):
-            return False
-        self.names[node] = self.names[node.args[0]]
-        if node.args[0] not in self.turned:
-            self.turned.add(node)
-        return True
-
-    def _recurs(self, node: fx.Node) -> bool:
-        """A recurrent layer, or a part of what it returns: `out, (h, c)`, of a GRU `out, h`."""
-        if node.op == "call_module":
-            layer = self.module.get_submodule(node.target)
-            if not isinstance(layer, RECURRENT) or node.kwargs or not _reads(node, self.names):
-                return False
-            if (node.args[0] in self.turned) == layer.batch_first:
-                return False  # it would go along the samples
-            self.found.append((node.target, layer, (self.names[node.args[0]],)))
-            self.parts[node] = (layer, node.target, "all")
-            return True
-        if not node.args or not isinstance(node.args[0], fx.Node) or node.args[0] not in self.parts:
-            return False
-        layer, name, what = self.parts[node.args[0]]
-        index = node.args[1] if node.target is operator.getitem else None
-        if (what, index) == ("all", 0):
-            self.names[node] = name
-            if not layer.batch_first:
-                self.turned.add(node)
-            return True
-        if what in ("all", "pair") and index in (0, 1):
-            after = "last" if what == "pair" or isinstance(layer, nn.GRU) else "pair"
-            self.parts[node] = (layer, name, "cells" if (what, index) == ("pair", 1) else after)
-            return True
-        only = layer.num_layers == 1 and (index == 0 or (node.target == "squeeze" and node.args[1:] == (0,)))
-        if what == "last" and (only or index in (-1, layer.num_layers - 1)):
-            self.found.append((node.name, Select(-1), (name,)))
-            self.names[node] = node.name
-            return True
-        return False
-
-
-def _known(a: Any, names: Mapping[fx.Node, str]) -> bool:
-    return isinstance(a, fx.Node) and a in names
-
-
-def _reads(node: fx.Node, names: Mapping[fx.Node, str]) -> bool:
-    """Whether a call reads one tensor of the chain, and layers nothing besides."""
-    return bool(node.args) and _known(node.args[0], names) and (node.op != "call_module" or len(node.args) == 1)
-
-
-def _is_size(node: fx.Node, sizes: set[fx.Node]) -> bool:
-    """`x.size(0)`, `x.shape[0]`, `len(x)`: how many samples, or one of their sizes."""
-    if node.op == "call_method" and node.target == "size":
-        return True
-    if node.op == "call_function" and node.target is getattr:
-        return node.args[1] == "shape"
-    return node.op == "call_function" and node.target is operator.getitem and node.args[0] in sizes
+    def _layer(self, node: fx.Node) -> nn.Module | None:
+        """The layer that a call of a function or method is; None where it is none that is known."""
+        name, arguments = _name(node), node.args[1:]
+        if node.target is operator.getitem:
+            return _selected(*arguments)
+        if _axes(node) in ((1, 2), (2, 1), (-1, -2), (-2, -1), (0, 2, 1)):
+            return Swap()
+        if name in ("view", "reshape"):
+            sizes = {one for one, value in self.values.items() if value == SIZE}
+            return nn.Flatten() if _keeps_samples(arguments, sizes) else None
+        if name not in LAYERS or any(isinstance(a, fx.Node) for a in (*arguments, *node.kwargs.values())):
+            return None
+        try:
+            return LAYERS[name](*arguments, **node.kwargs)
+        except TypeError:  # an argument that the layer does not have
+            return None
 
 
 def _name(node: fx.Node) -> str:
@@ -315,25 +297,6 @@ def _name(node: fx.Node) -> str:
         return node.target
     name = getattr(node.target, "__name__", "")
     return name if node.target in (getattr(F, name, None), getattr(torch, name, None)) else ""
-
-
-def _layer(node: fx.Node, module: nn.Module, sizes: set[fx.Node]) -> nn.Module | None:
-    """The layer that a call is; None where it is none that is known."""
-    if node.op == "call_module":
-        return None if node.kwargs else module.get_submodule(node.target)
-    name, arguments = _name(node), node.args[1:]
-    if node.target is operator.getitem:
-        return _selected(*arguments)
-    if _axes(node) in ((1, 2), (2, 1), (-1, -2), (-2, -1), (0, 2, 1)):
-        return Swap()
-    if name in ("view", "reshape"):
-        return nn.Flatten() if _keeps_samples(arguments, sizes) else None
-    if name not in LAYERS or any(isinstance(a, fx.Node) for a in (*arguments, *node.kwargs.values())):
-        return None
-    try:
-        return LAYERS[name](*arguments, **node.kwargs)
-    except TypeError:  # an argument that the layer does not have
-        return None
 
 
 def _keeps_samples(arguments: tuple, sizes: set[fx.Node]) -> bool:

@@ -33,6 +33,7 @@ STEPS = (1, 10, 1000)  # added to a state, to see whether later passes read it
 SEED = 20_000  # of the generators during a trial
 CLOSE = 1e-4  # of the largest logit: float32 rounds to 1e-6
 CODE = type | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.ModuleType | nn.Module
+GONE = object()  # the value of a name that is not bound
 SCALES = (-100.0, 0.01)  # factors of the parameters, to see whether a pass keeps them within bounds
 WRITES = (
     "a forward pass of the model writes to {}, on which later passes depend, and which a client's steps would lose; "
@@ -77,7 +78,7 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
     x = x[:SAMPLES] if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))  # batch norm has no variance of one
     with torch.enable_grad(), torch.inference_mode(False):
         run = _Run(module, x)
-        before = {place.at: _State(place.value).now for place in _places(run.module)}
+        before = {place.at: (_State(place.value).now, place.value) for place in _places(run.module)}
         evaluated, written = run.call(False), dict(run.written)
         in_evaluation = any(run.draws(False))
         _one_row_a_sample(run, evaluated)
@@ -209,20 +210,20 @@ def _carries(run: _Run, name: str) -> bool:
     return _matters(lambda training, b: run.call(training, given={name: b}), run.buffers.get(name, new), new)
 
 
-def _keeps_nothing_else(run: _Run, before: Mapping[Any, str]) -> None:
+def _keeps_nothing_else(run: _Run, before: Mapping[Any, tuple[str, Any]]) -> None:
     """Unfit where a pass wrote to a parameter, drew from a generator of the user's own, or changed what later passes
     read, be it an attribute, an object or a list in one, or a variable outside of the module."""
     for place in _places(run.module):
         kept = place.value
-        state = _State(kept)
-        if state.now == before.get(place.at):
+        state, (was, old) = _State(kept), before.get(place.at, (None, GONE))
+        if state.now == was:
             continue
 
         def with_value(training: bool, value: Any, place: _Place = place) -> Tensor:
             place.put(value)
             return run.call(training)
 
-        read = isinstance(kept, nn.Parameter) or state.draws or _matters(with_value, kept)
+        read = isinstance(kept, nn.Parameter) or state.draws or _matters(with_value, old, kept)
         place.put(kept)
         if read:
             raise Unfit(WRITES.format(place.name))
@@ -319,10 +320,12 @@ class _Place:
 
     def put(self, value: Any) -> None:
         """Set the value."""
-        if isinstance(self.owner, dict):
-            self.owner[self.key] = value
-        else:
+        if not isinstance(self.owner, dict):
             setattr(self.owner, self.key, value)
+        elif value is GONE:
+            self.owner.pop(self.key, None)
+        else:
+            self.owner[self.key] = value
 
 
 def _places(module: nn.Module) -> list[_Place]:

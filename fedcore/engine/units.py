@@ -81,11 +81,8 @@ class Neurons:
         for shape, place, axes in zip(self.layout.shapes, self.layout.slices, self.axes, strict=True):
             index = torch.zeros(1, 1, dtype=torch.int64, device=device)
             for size, (stream, entries) in zip(shape, axes, strict=False):
-                if stream == WHOLE:
-                    along = torch.arange(size, device=device)[None]
-                else:
-                    inside = torch.arange(entries, device=device)
-                    along = (keep[stream][:, :, None] * entries + inside).flatten(1)
+                units = torch.arange(size // entries, device=device)[None] if stream == WHOLE else keep[stream]
+                along = (units[:, :, None] * entries + torch.arange(entries, device=device)).flatten(1)
                 index = (index[:, :, None] * size + along[:, None, :]).flatten(1)
             rest = math.prod(shape[len(axes) :])
             index = (index[:, :, None] * rest + torch.arange(rest, device=device)).flatten(1)

@@ -4,8 +4,10 @@ Each is computed rightly on every path that it is offered, or refused by name be
 """
 
 import copy
+import itertools
 import random
 import warnings
+from collections import deque
 
 import numpy as np
 import pytest
@@ -207,6 +209,12 @@ def evaluated(net, z):  # adapts to what is evaluated
     return torch.relu(z - net.mean)
 
 
+def moded(net, z):
+    if not net.training:
+        net.mode = "evaluated"
+    return torch.tanh(z) if hasattr(net, "mode") else torch.relu(z)
+
+
 def hooked(where):
     def make():
         net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -329,6 +337,11 @@ REFUSED = {
     ),
     "numbers from outside, seldom": (lambda: Net(rarely(lambda net: OUTSIDE.random())), "'OUTSIDE' of "),
     "a count in an object": (lambda: Net(counted(_in_an_object), c=Counter()), "attribute 'c'"),
+    "a count of a queue": (
+        lambda: Net(counted(lambda net: (net.c.append(0), len(net.c))[1]), c=deque(maxlen=99)), "attribute 'c'",
+    ),
+    "a count of an iterator": (lambda: Net(counted(lambda net: next(net.c)), c=itertools.count()), "attribute 'c'"),
+    "a mode that an evaluation sets": (lambda: Net(moded), "attribute 'mode'"),
     "a count in a global": (lambda: Net(counted(_in_a_global)), "'CALLS' of _in_a_global"),
     "a count in a class": (lambda: Net(counted(_in_a_class)), "'n' of Counter"),
     "a count in a closure": (lambda: Net(counted(_in_a_closure())), "'n' of .*count"),

@@ -107,10 +107,9 @@ class Rule:
 
     def parameters(self) -> Iterator[str]:
         """Names of all parameters that the rules see, one by one."""
-        if not self.children:
-            yield from (self.below(name) for name, _ in self.module.named_parameters(recurse=False))
-        for child in self.children:
-            yield from child.parameters()
+        for part in self.all():
+            if not part.children:
+                yield from (part.below(name) for name, _ in part.module.named_parameters(recurse=False))
 
     def leaves(self, axes: int, written: bool = False) -> int:
         """How many axes the samples that leave have for those that enter; 0: these cannot enter."""
@@ -132,12 +131,11 @@ class Rule:
 
     def problems(self) -> Iterator[str]:
         """Why `batched` cannot stand for this layer and those in it."""
-        if self.module._forward_hooks or self.module._forward_pre_hooks:
-            yield type(self.module).__name__
-        elif (problem := self.problem()) is not None:
-            yield problem
-        for child in self.children:
-            yield from child.problems()
+        for part in self.all():
+            hooked = part.module._forward_hooks or part.module._forward_pre_hooks
+            problem = type(part.module).__name__ if hooked else part.problem()
+            if problem is not None:
+                yield problem
 
     def __call__(self, x: Activations, p: Pass) -> Activations:
         out = self.batched(x, p)
