@@ -7,6 +7,7 @@ lives through all local steps.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -23,6 +24,7 @@ from .shapes import Parameters, PerClient
 ALONE = 1 << 15  # from this size on, a weight's gradient is computed for one client at a time: it stays in the cache
 
 
+@dataclass
 class Sink:
     """Where the gradients of a block go: into `grads`, views of G, or, where there are none, as a step into `params`.
 
@@ -30,18 +32,15 @@ class Sink:
     the weight decay.  compute: the type of convolutions.
     """
 
-    def __init__(
-        self,
-        params: dict[str, Tensor],
-        grads: dict[str, Tensor] | None,
-        lr: float,
-        compute: torch.dtype,
-        clients: int,
-        keep: float = 1.0,
-    ) -> None:
-        self.params, self.grads, self.lr, self.compute, self.clients = params, grads, lr, compute, clients
-        self.keep = keep
-        self.steps, self.dtype = grads is None, next(iter(params.values())).dtype
+    params: dict[str, Tensor]
+    grads: dict[str, Tensor] | None
+    lr: float
+    compute: torch.dtype
+    clients: int
+    keep: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.steps, self.dtype = self.grads is None, next(iter(self.params.values())).dtype
 
     def put(self, name: str, g: Tensor, tap: tuple[slice, slice] | None = None) -> None:
         """A gradient `[m, *shape]`; tap: where in the last two axes it stands, with zeros around it."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,27 @@ from .rule import Back, Pass, Rule, Stream, aten
 from .sequences import Recurrent
 
 
-class Sequential(Rule):
+class Walk(Rule):
+    """A layer whose forward is layers, and additions of what they give."""
+
+    def walked(self, x: Any, through: Callable[[Rule, Any], Any], added: Callable[[Any, Any], Any]) -> Any:
+        """What comes out when x goes through the layers, each a `through(rule, x)`, and sums are `added(a, b)`."""
+        raise NotImplementedError
+
+    def leaves(self, axes: int, written: bool = False) -> int:
+        return self.walked(axes, lambda rule, a: rule.leaves(a, written), lambda a, b: a if a == b else 0)
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        return self.walked(x, lambda rule, h: rule(h, p), torch.add)
+
+    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+        def added(a: Stream, b: Stream) -> Stream:
+            return streams.join(a[0], b[0]), a[1]
+
+        return self.walked((s, picture), lambda rule, entering: streams.through(rule, *entering), added)
+
+
+class Sequential(Walk):
     """`nn.Sequential`: one after another."""
 
     def __init__(self, module: nn.Module, name: str, parts: Iterable[tuple[str, nn.Module]] | None = None) -> None:
@@ -32,20 +52,15 @@ class Sequential(Rule):
             if isinstance(part, ReLU):
                 part.spares = not before.fresh
 
-    def batched(self, x: Activations, p: Pass) -> Activations:
+    def walked(self, x: Any, through: Callable[[Rule, Any], Any], added: Callable[[Any, Any], Any]) -> Any:
         for child in self.children:
-            x = child(x, p)
+            x = through(child, x)
         return x
 
     def problem(self) -> str | None:
         if type(self) is Sequential and any(isinstance(child, Recurrent) for child in self.children):
             return "a recurrent layer in nn.Sequential, which hands on its states as well"
         return super().problem()
-
-    def leaves(self, axes: int, written: bool = False) -> int:
-        for child in self.children:
-            axes = child.leaves(axes, written)
-        return axes
 
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
         backs = []
@@ -62,11 +77,6 @@ class Sequential(Rule):
 
         return x, back
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        for child in self.children:
-            s, picture = streams.through(child, s, picture)
-        return s, picture
-
 
 def overwrites(parts: Sequence[Rule]) -> bool:
     """Whether layers, one after another, write over what enters the first: not what a layer before has made anew."""
@@ -82,8 +92,8 @@ class Chain(Sequential):
     """A module of the user's own whose forward is one layer after another."""
 
 
-class Branches(Rule):
-    """A module whose forward is layers, and additions of what they give."""
+class Branches(Walk):
+    """A module of the user's own whose forward is layers, and additions of what they give."""
 
     def __init__(self, module: nn.Module, name: str, steps: Sequence[Step]) -> None:
         super().__init__(module, name)
@@ -97,27 +107,11 @@ class Branches(Rule):
                 shared.add(step)
         self.rereads = [rule for _, rule, reads in self.steps if rule is not None and reads[0] in shared]
 
-    def leaves(self, axes: int, written: bool = False) -> int:
-        values = {"": axes}
-        for step, rule, reads in self.steps:
-            inputs = [values[one] for one in reads]
-            joined = inputs[0] if len(set(inputs)) == 1 else 0
-            values[step] = joined if rule is None else rule.leaves(joined, written)
-        return values[self.steps[-1][0]]
-
-    def batched(self, x: Activations, p: Pass) -> Activations:
+    def walked(self, x: Any, through: Callable[[Rule, Any], Any], added: Callable[[Any, Any], Any]) -> Any:
         values = {"": x}
         for step, rule, reads in self.steps:
             inputs = [values[one] for one in reads]
-            values[step] = inputs[0] + inputs[1] if rule is None else rule(inputs[0], p)
-        return values[self.steps[-1][0]]
-
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        values = {"": (s, picture)}
-        for step, rule, reads in self.steps:
-            inputs = [values[one] for one in reads]
-            joined = rule is None and (streams.join(inputs[0][0], inputs[1][0]), inputs[0][1])
-            values[step] = joined or streams.through(rule, *inputs[0])
+            values[step] = added(*inputs) if rule is None else through(rule, *inputs)
         return values[self.steps[-1][0]]
 
 
