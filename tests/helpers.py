@@ -155,11 +155,6 @@ def close(a, b, tolerance: float) -> None:
     assert gap.max() <= tolerance, f"largest deviation {gap.max():.3g} > {tolerance:g}"
 
 
-def powers(A: np.ndarray, lr: float, steps: int) -> np.ndarray:
-    """P_i^K with P_i = I - lr A_i."""
-    return np.array([np.linalg.matrix_power(np.eye(len(a)) - lr * a, steps) for a in A])
-
-
 def last(method: fc.Method, fed, rounds: int, **options) -> np.ndarray:
     return fc.simulate(method, fed, rounds=rounds, **FULL | options).params.numpy()
 

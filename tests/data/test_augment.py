@@ -60,16 +60,6 @@ def test_what_a_client_sees_depends_on_seed_round_client_and_step_alone(augment,
     h.close(chunked.params, wanted.params, 1e-9)
 
 
-def test_a_cohort_sees_of_a_client_what_the_client_sees_alone():
-    made = fed(noisy, model=lambda shape, classes: h.small_mlp(shape, classes))
-    for batch_size in (7, None):
-        plan = made.plan(0, 3, np.arange(4), steps=2, batch_size=batch_size)
-        together = made.gradient(made.x0.repeat(4, 1), plan, 1)
-        for row, client in enumerate(plan.clients):
-            alone = made.plan(0, 3, np.array([client]), steps=2, batch_size=batch_size)
-            h.close(made.gradient(made.x0[None], alone, 1)[0], together[row], 1e-9)
-
-
 def test_a_run_with_a_function_of_ones_own_is_the_plain_loop_with_it():
     made = fed(noisy, clients=1, partition=None)
     history = fc.simulate(fc.FedAvg(), made, rounds=2, lr=0.1, batch_size=20, local_steps=2, seed=5)

@@ -41,30 +41,21 @@ def rows(fed, m: int = 3, scale: float = 0.1) -> torch.Tensor:
 # --- full batches -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("together", [1, 2, 10_000])
 @pytest.mark.parametrize("path", ["batched", "sequential", "auto"])
 @pytest.mark.parametrize("model", [vectors, pictures])
-def test_a_full_batch_goes_through_batch_norm_in_one_piece(model, path):
+def test_a_full_batch_goes_through_batch_norm_in_one_piece(model, path, together, monkeypatch):
     """257 samples are not 256 and one; 600 are not three batches with statistics of their own."""
-    fed = h.network(sizes=(257, 300, 600), model=model, path=path)
-    Y, plan = rows(fed), fed.plan(0, 0, CLIENTS, batch_size=None)
+    monkeypatch.setattr(federation, "SAMPLE_CHUNK", 257 * together)  # so many clients of equal size go together
+    fed = h.network(sizes=(257, 300, 600, 257), model=model, path=path)
+    Y, plan = rows(fed, 4), fed.plan(0, 0, np.arange(4), batch_size=None)
     G, losses = fed.gradient_and_losses(Y, plan, 0)
     module = fed.engine.module.train()
-    for i in CLIENTS:
+    for i in range(4):
         inputs, labels = h.whole(fed, i)
         h.close(G[i], h.gradient(module, Y[i], inputs, labels), 1e-12)
         logits = torch.func.functional_call(module, fed.layout.views(Y[i]), (inputs,))
         h.close(losses[i], F.cross_entropy(logits, labels), 1e-12)
-
-
-@pytest.mark.parametrize("together", [1, 2, 10_000])
-def test_a_full_batch_under_batch_norm_depends_on_nobody_else_in_the_cohort(monkeypatch, together):
-    fed = h.network(sizes=(20, 13, 20), model=pictures)
-    monkeypatch.setattr(federation, "SAMPLE_CHUNK", 20 * together)  # so many clients of equal size go together
-    Y = rows(fed)
-    G = fed.full_gradient(Y, fed.plan(0, 0, CLIENTS, batch_size=None))
-    for i in CLIENTS:
-        alone = fed.full_gradient(Y[i : i + 1], fed.plan(0, 0, np.array([i]), batch_size=None))[0]
-        h.close(G[i], alone, 1e-14)
 
 
 @pytest.mark.parametrize("chunk", [7, 4096])
@@ -235,12 +226,6 @@ def test_a_changed_federation_is_another_one(change):
     assert fed.fingerprint() == before
     assert fed.public is None
     assert other.evaluate(other.x0)["loss"] > 0
-
-
-def test_a_smaller_federation_is_made_once():
-    fed = h.network()
-    assert fed.shrink(Width(0.5)) is fed.shrink(Width(0.5))
-    assert fed.shrink(Width(0.5)).data is fed.data
 
 
 # --- modules ------------------------------------------------------------------------------------------------------

@@ -128,33 +128,9 @@ def test_a_run_on_outputs_of_any_shape_is_the_plain_loop(kind, path, batch_size)
     h.close(fed.module(x)(test_x), module(fed.inputs(test_x)), 1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_metrics_get_what_the_module_gives(kind):
-    seen = []
-    fed = made(kind, metrics={"shape": lambda z, y: seen.append((z.shape, y.shape)) or 0.0})
-    z = fed.module(fed.x0)(fed.test[0])
-    fed.evaluate(fed.x0)
-    assert seen == [(z.shape, fed.test[1].shape)]
-
-
 W = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64)
 X, Y = h.images(60, (1, 4, 4), 3)
 ORDERED = (X, np.sort(Y))  # the first samples are of one class
-
-
-@pytest.mark.parametrize(("loss", "source", "model"), [
-    (nn.CrossEntropyLoss(weight=W), ORDERED, "logistic"), (nn.CrossEntropyLoss(ignore_index=2), ORDERED, "logistic"),
-    (lambda z, y: F.cross_entropy(z, y, weight=W), ORDERED, "logistic"),
-    (nn.CrossEntropyLoss(), (TOKENS, NEXT), Channels),
-    (nn.CrossEntropyLoss(), (TOKENS, np.r_[np.abs(NEXT[:40] % 7), NEXT[40:]]), Channels),
-])  # fmt: skip
-def test_a_weighted_mean_is_refused_with_its_cause_and_cure(loss, source, model):
-    options = {"layout": "text"} if source[0] is TOKENS else {}
-    told = pytest.raises(ValueError, match=r"weight= or ignore_index= .* use reduction='none'")
-    with warnings.catch_warnings(action="error"), told:
-        fc.federation(
-            source, 4, model=model if isinstance(model, str) else model(), loss=loss, dtype=torch.float64, **options
-        )
 
 
 def test_a_weighted_loss_for_each_sample_is_taken():

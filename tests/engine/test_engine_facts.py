@@ -103,28 +103,13 @@ def test_a_step_of_moon_goes_back_once():
     assert sum(passes) == 2 * 5 * 3
 
 
-@pytest.mark.parametrize("path", GENERAL)
-def test_logits_and_representations_are_those_of_training(path):
-    net = lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())  # noqa: E731
-    module, Y, b = setting(models.Projected(net(), nn.Linear(144, 5)))
-    engine, z = Engine(module, path), []
-    logits = engine.logits(Y, b)
-    engine.gradient(Y, b, Loss(penalty=lambda seen: z.extend(seen if seen.dim() == 3 else [seen]) or seen.sum(-1)))
-    for i, k in enumerate(b.count):
-        want = functional_call(module.train(), models.Layout.of(module).views(Y[i]), (b.x[i, :k],))
-        h.close(logits[i, :k], want, 1e-12)
-        h.close(z[i][:k].detach(), module.z, 1e-12)
-    assert logits.shape == (3, 4, 5)
-    assert not logits.requires_grad
-    with pytest.raises(ValueError, match="Sequential has no representation layer"):
-        Engine(net()).gradient(Y, b, Loss(penalty=pull))
-
-
 # --- layers in place ----------------------------------------------------------------------------------------------
 
 
-def relu() -> nn.Module:
-    return nn.ReLU(inplace=True)
+def test_an_in_place_layer_whose_input_is_read_twice_is_left_to_the_module():
+    body = models.Residual(nn.Sequential(nn.ReLU(inplace=True), conv(4, 4)))
+    with pytest.raises(ValueError, match="path='batched' has no rule for an in-place activation whose input is read"):
+        Engine(nn.Sequential(conv(1, 4), body, *head(4)), "batched")
 
 
 def conv(a: int, b: int) -> nn.Module:
@@ -133,64 +118,6 @@ def conv(a: int, b: int) -> nn.Module:
 
 def head(c: int) -> list[nn.Module]:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, 5)]
-
-
-def pooled(*layers: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *layers)
-
-
-IN_PLACE = {
-    "after a layer": lambda: nn.Sequential(conv(1, 4), relu(), conv(4, 4), nn.BatchNorm2d(4), relu(), *head(4)),
-    "as the first layer": lambda: nn.Sequential(relu(), nn.Flatten(), nn.Linear(64, 5)),
-    "at the start of a residual body": lambda: nn.Sequential(
-        conv(1, 4), models.Residual(nn.Sequential(relu(), conv(4, 4))), *head(4)
-    ),
-    "behind layers that pass on": lambda: nn.Sequential(
-        conv(1, 4), models.Residual(nn.Sequential(nn.Identity(), nn.Sequential(models.Scaler(), relu()), conv(4, 4))),
-        *head(4),
-    ),
-    "inside a residual body": lambda: nn.Sequential(
-        conv(1, 4), models.Residual(nn.Sequential(conv(4, 4), relu(), conv(4, 4))), *head(4)
-    ),
-    "before a second stage": lambda: models.Heads(
-        [conv(1, 4), nn.Sequential(relu(), conv(4, 6))], [pooled(nn.Linear(4, 5)), pooled(nn.Linear(6, 5))]
-    ),
-    "before a classifier": lambda: models.Projected(
-        nn.Sequential(nn.Flatten(), nn.Linear(64, 6)), nn.Sequential(relu(), nn.Linear(6, 5))
-    ),
-}  # fmt: skip
-
-
-def module_gradient(module: nn.Module, flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    flat = flat.detach().clone().requires_grad_()
-    logits = functional_call(module.train(), models.Layout.of(module).views(flat), (x.clone(),))
-    heads = [logits] if logits.dim() == 2 else logits.unbind(1)
-    return torch.autograd.grad(sum(F.cross_entropy(z, y) for z in heads), flat)[0]
-
-
-@pytest.mark.parametrize("kind", IN_PLACE)
-@pytest.mark.parametrize("path", ["auto", *PATHS])
-def test_activations_in_place_have_the_modules_own_gradient(path, kind):
-    """Where others read what is overwritten, the module's own forward decides what they see."""
-    torch.manual_seed(0)
-    module, Y, b = setting(IN_PLACE[kind]())
-    try:
-        engine = Engine(module, path)
-    except ValueError as e:
-        assert "path=" in str(e)  # noqa: PT017
-        return
-    x = b.x.clone()
-    G = engine.gradient(Y, b)[0]
-    for i, k in enumerate(b.count):
-        assert relative(G[i], module_gradient(module, Y[i], b.x[i, :k], b.y[i, :k])) < 1e-12
-    assert torch.equal(b.x, x)
-
-
-def test_only_in_place_layers_whose_input_is_read_twice_are_left_to_the_module():
-    refused = {kind for kind, make in IN_PLACE.items() if Engine(make()).unsupported}
-    assert refused == set(IN_PLACE) - {"after a layer", "as the first layer", "inside a residual body"}
-    with pytest.raises(ValueError, match="path='batched' has no rule for an in-place activation whose input is read"):
-        Engine(IN_PLACE["at the start of a residual body"](), "batched")
 
 
 @pytest.mark.parametrize("loss", [None, PLAIN], ids=["output", "derivative"])

@@ -186,18 +186,6 @@ def test_torch_exports_a_module_for_batches_of_any_size(model, shape):
         h.close(program.module()(part), module(part), 1e-12)
 
 
-def test_safetensors_keeps_a_module_to_the_bit(tmp_path):
-    safetensors = pytest.importorskip("safetensors.torch")
-    fed, history = trained(model="digit_cnn", shape=(1, 8, 8))
-    module, file = fed.module(history.params), str(tmp_path / "model.safetensors")
-    safetensors.save_model(module, file)
-    again = fed.module(fed.x0)
-    safetensors.load_model(again, file)
-    assert all(torch.equal(v, again.state_dict()[k]) for k, v in module.state_dict().items())
-    warm = h.network(model="digit_cnn", shape=(1, 8, 8), start=safetensors.load_file(file))
-    assert torch.equal(warm.x0, history.params)
-
-
 def test_onnx_runs_a_module(tmp_path):
     for name in ("onnx", "onnxscript"):
         pytest.importorskip(name)

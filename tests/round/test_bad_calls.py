@@ -44,8 +44,8 @@ REMEDY = re.compile(
 )
 SLOW = {("sweep", "workers", "None"), ("sweep", "workers", "2")}  # they start processes
 
+NOTHING: frozenset[str] = frozenset()
 NUMBERS = [k for k, v in VALUES.items() if isinstance(v, int | float) and not isinstance(v, bool)]
-ANYTHING, NOTHING = frozenset(VALUES), frozenset()
 TRUE_FALSE, NONE = frozenset({"True", "False"}), frozenset({"None"})
 
 

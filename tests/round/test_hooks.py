@@ -206,12 +206,9 @@ def test_a_function_that_is_nearly_a_hook_is_told_of(fed):
         def agregate(self, r, y):
             return {"x": r.x}
 
-    class Helps(fc.FedAvg):
-        def aggregated(self, r, y):
-            return r.x + r.mean(y - r.x)
-
+    class Helps(Mine):
         def aggregate(self, r, y):
-            return {"x": self.aggregated(r, y)}
+            return self.agregate(r, y)
 
     with pytest.warns(UserWarning, match=r"Mine.agregate is no hook .* rename it to aggregate") as told:
         fc.simulate(Mine(), fed, **RUN | {"rounds": 1})

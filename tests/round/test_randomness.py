@@ -249,15 +249,6 @@ def test_dropout_differs_between_clients_that_hold_the_same_data():
     assert (a - b).norm() > 1e-3
 
 
-def test_evaluation_drops_nothing():
-    fed = h.network(model=dropping)
-    assert fed.evaluate(fed.x0) == fed.evaluate(fed.x0)
-    net = fed.engine.module.eval()
-    nn.utils.vector_to_parameters(fed.x0, net.parameters())
-    loss = nn.functional.cross_entropy(net(fed.inputs(fed.test[0])), fed.test[1])
-    h.close(fed.evaluate(fed.x0)["loss"], loss, 1e-12)
-
-
 # --- initial weights ----------------------------------------------------------------------------------------------
 
 INITIAL = """
