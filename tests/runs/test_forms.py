@@ -123,11 +123,6 @@ CELLS = {
     "no seeds": ({"seeds": 0}, "seeds=0 is out of range; use seeds>=1"),
     "study": ({"spec": {"study": []}}, r"study=\[\]; use the name of a study"),
     "no source": ({"spec": {**SPEC, "federation": {"source": None}}}, "source=None; use"),
-    "a list": ({"spec": {**SPEC, "federation": {"source": []}}}, r"source=\[\]; use"),
-    "model": ({"spec": {**SPEC, "federation": {"source": "digits", "model": 3}}}, "model=3; use"),
-    "federation": ({"spec": {**SPEC, "federation": None}}, "federation is None; use a mapping"),
-    "run": ({"spec": {**SPEC, "run": [1]}}, r"run is \[1\]; use a mapping"),
-    "method": ({"spec": {**SPEC, "method": "FedAvg"}}, "method='FedAvg'; use"),
 }
 
 
