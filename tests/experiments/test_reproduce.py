@@ -442,7 +442,6 @@ MISTAKES = {
     "a report on nothing": ("[]", ["report", "--results", "nowhere"], "the results folder nowhere does not exist"),
     "a file without definitions": ("x = 1", ["mine"], "TABLES is None"),
     "a name that is nearly right": ("[]", ["mien"], "did you mean mine"),
-    "a name after the options": ("[]", ["report", "--results", ".", "mine"], "nothing is stored of mine"),
 }
 
 

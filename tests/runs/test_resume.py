@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import multiprocessing
@@ -135,38 +136,18 @@ def test_more_rounds_continue_where_fewer_ended(method, eval_every, tmp_path):
         assert dump(grown) == dump(fc.simulate(method, fed, rounds=rounds, **options)), rounds
 
 
-def test_a_resumed_run_does_not_repeat_the_rounds_it_has(tmp_path):
+def test_a_resumed_run_does_not_repeat_the_rounds_it_has_and_resume_false_starts_over(tmp_path):
     seen = []
 
     def count(r, y):
         seen.append(r.t)
         return {}
 
-    for rounds in (4, 6):
-        fc.simulate(fc.FedAvg(), federation(), rounds=rounds, checkpoint_dir=tmp_path, **RUN | {"probes": [count]})
-    assert seen == [0, 1, 2, 3, 4, 5]
-
-
-def test_resume_false_starts_over(tmp_path):
-    seen = []
-
-    def count(r, y):
-        seen.append(r.t)
-        return {}
-
-    for resume in (True, False):
-        fc.simulate(
-            fc.FedAvg(), federation(), rounds=3, checkpoint_dir=tmp_path, resume=resume, **RUN | {"probes": [count]}
-        )
-    assert seen == [0, 1, 2, 0, 1, 2]
-    # ... and may start another run in the same folder
-    fc.simulate(fc.FedUp(), federation(), rounds=1, checkpoint_dir=tmp_path, resume=False, **RUN)
-    assert rounds_in(tmp_path / "checkpoint.npz") == 1
-
-
-def test_a_run_leaves_one_file_in_its_folder(tmp_path):
-    fc.simulate(fc.SCAFFOLD(), federation(), rounds=3, checkpoint_dir=tmp_path / "deep" / "er", **RUN)
-    assert [p.name for p in (tmp_path / "deep" / "er").iterdir()] == ["checkpoint.npz"]
+    for rounds, resume in ((2, True), (4, True), (3, False)):
+        again(tmp_path / "deep" / "er", rounds=rounds, resume=resume, probes=[count])
+    assert seen == [0, 1, 2, 3, 0, 1, 2]
+    again(tmp_path / "deep" / "er", fc.FedUp(), rounds=1, resume=False)  # another run in the same folder
+    assert rounds_in(tmp_path / "deep" / "er" / "checkpoint.npz") == 1
 
 
 # --- foreign checkpoints ------------------------------------------------------------------------------------------
@@ -189,12 +170,8 @@ OTHER = {
     "hyper-parameter": ({"method": fc.SCAFFOLD("I")}, "option='I'"),
     "seed": ({"seed": 4}, "seed: saved 3, now 4"),
     "learning rate": ({"lr": 0.2}, "lr: saved 0.1, now 0.2"),
-    "cohort": ({"cohort": 2}, "cohort: saved 3, now 2"),
-    "batch": ({"batch_size": 5}, "batch_size: saved 4, now 5"),
-    "evaluation": ({"eval_every": 2}, "eval_every: saved 1, now 2"),
     "number type": ({"dtype": torch.float64}, "federation"),
     "labels": ({"fed": h.network(dtype=torch.float32, seed=1)}, "federation"),
-    "sizes": ({"fed": h.network(sizes=(13, 7, 20, 5, 8), dtype=torch.float32)}, "federation"),
 }
 
 
@@ -232,13 +209,6 @@ def test_a_checkpoint_of_other_pictures_is_refused(part, saved):
     object.__setattr__(fed.source, part, array)
     with pytest.raises(fc.CheckpointError, match="federation"):
         again(saved.parent, fed=fed)
-
-
-def test_a_checkpoint_of_another_architecture_with_equal_parameters_is_refused(saved):
-    fed = federation()
-    tanh = torch.nn.Sequential(*(torch.nn.Tanh() if isinstance(m, torch.nn.ReLU) else m for m in fed.engine.module))
-    with pytest.raises(fc.CheckpointError, match="federation"):
-        again(saved.parent, fed=h.network(dtype=torch.float32, model=tanh))
 
 
 class Signed(torch.nn.Module):
@@ -312,7 +282,6 @@ def model(**options) -> dict:
 SAME_BUT = {
     "personal": ({"personal": True}, {}, "personal: saved True, now False"),
     "a probe more": ({}, {"probes": [fc.probes.drift, one_record]}, "probes: saved"),
-    "a probe less": ({}, {"probes": []}, "probes: saved"),
     "a probe's argument": (
         {"probes": [fc.probes.gradient_estimate(0.1)], "method": fc.FedUp()},
         {"probes": [fc.probes.gradient_estimate(0.2)], "method": fc.FedUp()},
@@ -352,19 +321,6 @@ def test_a_run_that_is_the_same_but_for_one_thing_is_refused_either_way_round(wh
         assert words in str(e.value) or k == 1
 
 
-class Neighbours(fc.topology.Topology):
-    """A topology of the user's, whose repr has its address."""
-
-    def lists(self, n, seed, t):
-        return fc.Ring().lists(n, seed, t)
-
-
-def test_a_topology_of_the_users_without_a_repr_is_known_again(tmp_path):
-    for rounds in (2, 3):
-        grown = again(tmp_path, fc.DFedAvg(Neighbours()), rounds=rounds, cohort=None)
-    assert dump(grown) == dump(fc.simulate(fc.DFedAvg(fc.Ring()), federation(), rounds=3, **RUN | {"cohort": None}))
-
-
 def test_another_number_of_threads_goes_on_and_says_so(saved, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     with pytest.warns(UserWarning, match=r"made with other threads 1 and 99.*equal to rounding and not to the bit"):
@@ -376,16 +332,6 @@ def test_a_checkpoint_of_more_rounds_than_asked_is_refused(saved):
         again(saved.parent, rounds=2)
 
 
-def test_a_checkpoint_of_a_newer_version_is_refused(saved, monkeypatch):
-    with monkeypatch.context() as m:
-        m.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
-        again(saved.parent, resume=False)
-    with pytest.raises(
-        fc.CheckpointError, match=rf"format {checkpoint.FORMAT + 1}.*reads {checkpoint.FORMAT}.*resume=False"
-    ):
-        again(saved.parent)
-
-
 # --- damage -------------------------------------------------------------------------------------------------------
 
 
@@ -393,14 +339,10 @@ def foreign(kind: str, path: Path) -> None:
     arrays = {"train_images": np.zeros(3)}
     makers = {
         "pickle": lambda: path.write_bytes(pickle.dumps({"t": 3})),
-        "torch": lambda: torch.save({"x": torch.zeros(3)}, path),
         "npy": lambda: np.save(path.open("wb"), np.zeros(3)),
-        "pickled npy": lambda: np.save(path.open("wb"), np.array([{}], object), allow_pickle=True),
         "other npz": lambda: np.savez(path, **arrays),
         "head of another kind": lambda: np.savez(path, head=np.frombuffer(b"[1]", np.uint8)),
-        "head that is no text": lambda: np.savez(path, head=np.array([255, 254], np.uint8)),
         "pickled head": lambda: np.savez(path, head=np.array([{}], object)),
-        "text": lambda: path.write_text("round 3"),
         "empty": lambda: path.write_bytes(b""),
         "folder": lambda: path.mkdir(),
     }
@@ -410,9 +352,8 @@ def foreign(kind: str, path: Path) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["pickle", "torch", "npy", "pickled npy", "other npz", "head of another kind", "head that is no text",
-     "pickled head", "text", "empty", "folder"],
-)  # fmt: skip
+    ["pickle", "npy", "other npz", "head of another kind", "pickled head", "empty", "folder"],
+)
 def test_a_file_that_is_no_checkpoint_is_an_error_with_a_remedy(kind, saved):
     foreign(kind, saved)
     with pytest.raises(fc.CheckpointError, match="damaged or no checkpoint") as e:
@@ -481,39 +422,26 @@ def with_first(value):
 
 CRAFTED = {
     "no model": {"state_x": None},
-    "no control variate": {"state_c": None},
     "a state more": {"state_h": np.zeros(3, np.float32)},
     "a short model": {"state_x": lambda a: a[:-1]},
-    "a matrix for a model": {"state_x": lambda a: a[None]},
     "rows of fewer clients": {"state_c_i": lambda a: a[:-1]},
     "doubles": {"state_x": lambda a: a.astype(np.float64)},
-    "texts": {"state_x": lambda a: a.astype(str)},
     "a number that is none": {"state_x": with_first(np.nan)},
-    "an infinite row": {"state_c_i": with_first(np.inf)},
     "a client that is none": {"cohorts": with_first(99)},
-    "a negative client": {"cohorts": with_first(-1)},
     "a client twice": {"cohorts": lambda a: np.repeat(a[:1], len(a))},
     "cohorts of fractions": {"cohorts": lambda a: a + 0.5},
     "no cohort": {"cohorts": None},
     "sizes that do not fit": {"cohort_sizes": with_first(2)},
-    "a negative size": {"cohort_sizes": lambda a: a * [-1, 1, 3]},
-    "fewer rounds": {"cohort_sizes": lambda a: a[:-1], "cohorts": lambda a: a[:-3]},
     "rows of two columns": {"rows": lambda a: a[:, :2]},
-    "flat rows": {"rows": lambda a: a.reshape(-1)},
     "a metric without a name": {"rows": lambda a: np.where([[False, True, False]], 99, a).astype(a.dtype)},
     "rows after the end": {"rows": lambda a: np.where([[True, False, False]], 99, a).astype(a.dtype)},
     "rows in another order": {"rows": lambda a: a[::-1]},
     "fewer values": {"values": lambda a: a[:-1]},
-    "values of texts": {"values": lambda a: a.astype(str)},
-    "no bits": {"head": {"bits": None}},
     "no identity": {"head": {"identity": None}},
-    "an identity that is a list": {"head": {"identity": []}},
     "no code": {"head": {"code": ...}},
     "a round that is a text": {"head": {"t": "3"}},
-    "a round that is true": {"head": {"t": True}},
     "a negative round": {"head": {"t": -1}},
     "metrics that are numbers": {"head": {"metrics": [1, 2, 3]}},
-    "metrics that are none": {"head": {"metrics": None}},
     "no format": {"head": {"format": ...}},
 }
 
@@ -554,20 +482,6 @@ def test_a_rule_that_changed_makes_another_version_and_one_of_another_method_doe
     sources.library.cache_clear()
 
 
-def test_a_head_that_unpacks_to_more_than_the_file_is_not_unpacked(saved, monkeypatch):
-    np.savez_compressed(saved, head=np.zeros(2**22, np.uint8))
-    plain = np.load
-
-    def small(file, **more):
-        with zipfile.ZipFile(file) as z:
-            assert max(m.file_size for m in z.infolist()) < 2**20
-        return plain(file, **more)
-
-    monkeypatch.setattr(np, "load", small)
-    again(saved.parent, resume=False)
-    assert rounds_in(saved) == 3
-
-
 @pytest.mark.parametrize("kind", ["pipe", "endless", "folder"])
 def test_what_is_no_file_is_refused_and_not_waited_for(kind, tmp_path):
     file = tmp_path / "checkpoint.npz"
@@ -577,20 +491,6 @@ def test_what_is_no_file_is_refused_and_not_waited_for(kind, tmp_path):
     if kind != "folder":
         again(tmp_path, resume=False)
         assert rounds_in(file) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "words"),
-    [
-        ("a\0b", ValueError, "the path of a folder"),
-        ("x" * 300, OSError, "File name too long"),
-        (b"x", TypeError, "path"),
-    ],
-)
-def test_a_folder_that_no_system_has_is_refused(name, error, words, tmp_path):
-    for resume in (True, False):
-        with pytest.raises(error, match=words):
-            again(name if isinstance(name, bytes) else f"{tmp_path}/{name}", resume=resume)
 
 
 def test_a_probe_that_remembers_is_not_gone_on_with(tmp_path):
@@ -611,44 +511,30 @@ def test_a_probe_that_remembers_is_not_gone_on_with(tmp_path):
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def room(limit: int):
+    """No file can be longer; Python ignores SIGXFSZ, so that a write past the limit is an OSError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_a_full_disk_leaves_the_old_checkpoint_whole_and_no_litter(saved):
-    before, soft = saved.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    for limit in (0, 300, len(before) // 2):  # Python ignores SIGXFSZ: a write past the limit is an OSError
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, soft[1]))
-        try:
-            with pytest.raises(OSError, match="cannot be written") as e:
-                again(saved.parent, rounds=6)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, soft)
+    before = saved.read_bytes()
+    for limit in (0, 300, len(before) // 2):
+        with pytest.raises(OSError, match="cannot be written") as e, room(limit):
+            again(saved.parent, rounds=6)
         assert str(saved) in str(e.value)
         assert saved.read_bytes() == before
         assert [p.name for p in saved.parent.iterdir()] == ["checkpoint.npz"]
     assert dump(again(saved.parent, rounds=6)) == dump(fc.simulate(fc.SCAFFOLD(), federation(), rounds=6, **RUN))
-
-
-def test_a_full_disk_at_the_first_checkpoint_speaks_of_none_before_it(tmp_path):
-    soft = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300, soft[1]))
-    try:
-        with pytest.raises(OSError, match=r"after 1 rounds.*there is none before it: make room"):
-            again(tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, soft)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_checkpoint_converts_what_is_new_of_a_history_and_holds_all_of_it(tmp_path):
-    store, rows, cohorts = checkpoint.Store(tmp_path, {}, {}), [], []
-    for t in range(1, 5):
-        cohorts.append([t, 2 * t])
-        rows += [(t, "loss", None, t / 3), (t, f"new {t}", t, -1.0)]
-        rows = list(rows)  # the history may be another list
-        store.save(t, {}, cohorts, rows)
-        saved = store.load(9)
-        assert (saved.rows, saved.cohorts) == (rows, cohorts)
-    store.save(1, {}, cohorts[:1], rows[1:2])  # another history
-    saved = store.load(9)
-    assert (saved.rows, saved.cohorts) == (rows[1:2], cohorts[:1])
+    saved.unlink()
+    with pytest.raises(OSError, match=r"after 1 rounds.*there is none before it: make room"), room(300):
+        again(saved.parent)
+    assert not list(saved.parent.iterdir())
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -735,19 +621,6 @@ def test_a_link_in_a_temporary_files_place_is_not_followed(tmp_path, monkeypatch
 def test_a_folder_without_a_name_is_refused():
     with pytest.raises(ValueError, match="checkpoint_dir=''; use the path of a folder"):
         again("")
-
-
-def test_a_reader_never_sees_half_a_file(saved, monkeypatch):
-    seen = []
-    plain = os.replace
-
-    def watch(a, b):
-        seen.append((rounds_in(Path(a)), rounds_in(Path(b))))  # both are whole at the moment of exchange
-        plain(a, b)
-
-    monkeypatch.setattr(os, "replace", watch)
-    again(saved.parent, rounds=6)
-    assert seen == [(4, 3), (5, 4), (6, 5)]
 
 
 def test_the_finished_history_is_read_back_with_its_types(saved):

@@ -4,12 +4,11 @@ import functools
 import itertools
 import json
 import os
-import random
 import threading
 import time
 import warnings
 from contextlib import nullcontext
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 
 import helpers as h
@@ -76,32 +75,6 @@ def test_workers_of_a_dask_cluster_give_what_one_process_gives():
     pd.testing.assert_frame_equal(alone, there, check_exact=True)
 
 
-def test_at_once_has_no_effect(tmp_path):
-    doubles = partial(digits64, count=4)
-    alone = fc.sweep(doubles, GRID, seeds=2, **RUN)
-    both = fc.sweep(doubles, GRID, seeds=2, at_once=None, folder=tmp_path, **RUN)
-    pd.testing.assert_frame_equal(alone, both, check_exact=True)
-    assert len(list(tmp_path.glob("*.json"))) == 16
-
-
-def test_a_cut_file_is_put_aside_and_its_run_made_again(tmp_path):
-    call = partial(fc.sweep, bowls(0), {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=1, folder=tmp_path, **RUN)
-    whole = call()
-    file = min(tmp_path.glob("*.json"))
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.warns(UserWarning, match=rf"{file.name} is damaged .*made again"):
-        pd.testing.assert_frame_equal(call(), whole, check_exact=True)
-    assert file.with_suffix(".damaged").exists()
-    pd.testing.assert_frame_equal(call(), whole, check_exact=True)
-
-
-def test_a_run_that_fails_leaves_those_at_its_side():
-    with pytest.raises(fc.SweepFailed) as failed:
-        fc.sweep(digits64(0), {"method": [fc.FedAvg(), Breaks()]}, seeds=2, **RUN)
-    assert len(failed.value.failures) == 2
-    assert failed.value.frame["seed"].nunique() == 2
-
-
 def test_a_second_call_does_what_is_missing(tmp_path):
     made = []
 
@@ -146,22 +119,30 @@ def test_a_schedule_is_known_by_what_it_takes_from_around_it(tmp_path):
     assert len(list(tmp_path.glob("*.json"))) == 2
 
 
-def test_a_stopped_sweep_goes_on_from_its_checkpoints(tmp_path, monkeypatch):
-    class Stopped(BaseException):
-        pass
+class Ends(BaseException):
+    pass
 
-    def stops(t, metrics):
-        if t == 2 and not (tmp_path / "again").exists():
-            (tmp_path / "again").touch()
-            raise Stopped
 
-    call = partial(fc.sweep, bowls, {"lr": [0.1]}, method=fc.FedAvg(), seeds=1, rounds=4, folder=tmp_path / "runs")
-    with pytest.raises(Stopped):
-        call(on_evaluate=stops)
-    assert len(list((tmp_path / "runs").glob("*/checkpoint.npz"))) == 1
-    pd.testing.assert_frame_equal(
-        call(on_evaluate=stops), fc.sweep(bowls, {"lr": [0.1]}, method=fc.FedAvg(), seeds=1, rounds=4)
-    )
+@pytest.mark.parametrize("what", ["a checkpoint", "a probe that remembers", "a damaged checkpoint"])
+def test_a_stopped_sweep_goes_on_from_a_checkpoint_that_is_of_use_and_else_begins_anew(what, tmp_path):
+    again, runs = tmp_path / "again", tmp_path / "runs"
+
+    def ends(t, metrics):
+        if t == 2 and not again.exists():
+            again.touch()
+            raise Ends
+
+    probes = [Numbered()] if what == "a probe that remembers" else []
+    call = partial(fc.sweep, bowls(0), {"lr": [0.1]}, method=fc.FedAvg(), seeds=1, rounds=4, probes=probes)
+    with pytest.raises(Ends):
+        call(folder=runs, on_evaluate=ends)
+    (file,) = runs.glob("*/checkpoint.npz")
+    if what == "a damaged checkpoint":
+        file.write_bytes(file.read_bytes()[:-100])
+    anew = {"a probe that remembers": "probes remember what they saw.*", "a damaged checkpoint": "damaged or no .*"}
+    with pytest.warns(UserWarning, match=anew[what] + "begins anew") if what in anew else nullcontext():
+        found = call(folder=runs, on_evaluate=ends)
+    pd.testing.assert_frame_equal(found, call(), check_exact=True)
 
 
 def test_a_run_that_diverges_says_in_which_round_and_the_others_go_on():
@@ -194,7 +175,7 @@ def drawn(seed):
     return fc.federation((x, np.arange(60) % 3), clients=3, model=net, seed=seed)
 
 
-@pytest.mark.parametrize("more", [{}, {"workers": 2}, {"at_once": None}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"workers": 2}, {"at_once": 2}], ids=str)
 def test_a_module_that_is_made_for_a_run_has_the_weights_of_its_seed(more, tmp_path):
     grid, state = {"lr": [0.1, 0.2]}, torch.get_rng_state()
     frame = fc.sweep(drawn, grid, method=fc.FedAvg(), seeds=2, folder=tmp_path, **RUN)
@@ -348,10 +329,6 @@ def rebinds(t, metrics):
 TIMES = 0
 
 
-def to_its_default(t, metrics, seen=[]):  # noqa: B006
-    seen.append(t)
-
-
 def through_another(t, metrics):
     counts(t, metrics)
 
@@ -379,15 +356,6 @@ def closed_over():
     return lambda t, metrics: rule(t, metrics)
 
 
-def by_attribute(t, metrics):
-    by_attribute.count = getattr(by_attribute, "count", 0) + 1
-
-
-def makes_a_global(t, metrics):
-    global MADE_LATER
-    MADE_LATER = t
-
-
 class Holds(Patience):
     """Whose copy shares the function that it holds."""
 
@@ -398,11 +366,6 @@ class Holds(Patience):
         return self.rules[0](t, metrics)
 
 
-class Sets(Patience):
-    def __call__(self, t, metrics):
-        type(self).last = t
-
-
 class Alone(Patience):
     """Who gives itself for a copy."""
 
@@ -410,26 +373,12 @@ class Alone(Patience):
         return self
 
 
-def decorated():
-    def once(f):
-        called = []
-
-        @wraps(f)
-        def inner(*given):
-            called.append(given)
-            return f(*given)
-
-        return inner
-
-    return once(lambda t, metrics: False)
-
-
 def log():
     rows = []
     return rows.insert
 
 
-DRAWS, PLAYS, TURNS = np.random.default_rng(0), random.Random(0), itertools.count()
+DRAWS, TURNS = np.random.default_rng(0), itertools.count()
 
 
 @functools.cache
@@ -439,22 +388,15 @@ def kept(t):
 
 WRITERS = {
     "a global list": lambda: to_a_global,
-    "a global mapping": lambda: counts,
     "a global number": lambda: rebinds,
-    "a default": lambda: to_its_default,
     "another function": lambda: through_another,
     "a class": lambda: Shared(2),
     "a nonlocal": nonlocal_counter,
     "an object in a closure": closed_over,
     "a list's own method": log,
-    "its attribute": lambda: by_attribute,
-    "a new global": lambda: makes_a_global,
     "a function in an object": Holds,
-    "a new attribute of a class": lambda: Sets(2),
     "what gives itself for a copy": lambda: Alone(2),
-    "a decorator": decorated,
     "a generator of numbers": lambda: lambda t, m: DRAWS.random() > 2,
-    "a generator of Python's": lambda: lambda t, m: PLAYS.random() > 2,
     "an iterator": lambda: lambda t, m: next(TURNS) < 0,
     "a generator behind a cache": lambda: (kept.cache_clear(), lambda t, m: kept(t) > 2)[1],
     "NumPy's own generator": lambda: lambda t, m: np.random.random() > 2,  # noqa: NPY002
@@ -469,9 +411,6 @@ def test_what_remembers_outside_of_itself_is_refused_and_not_shared(kind):
         lambda **more: fc.sweep(bowls(0), {"lr": [0.1, 0.2]}, seeds=1, **more),
         lambda **more: fc.simulate_many([{"lr": 0.1}, {"lr": 0.2}], bowls(0), **more),
     ):
-        vars(by_attribute).clear()
-        globals().pop("MADE_LATER", None)
-        Sets.last = None
         with pytest.raises(RuntimeError, match=r"wrote to or drew from .*on_evaluate=lambda: Stop\(2\)"):
             call(method=fc.FedAvg(), rounds=4, on_evaluate=make())
     fc.simulate(fc.FedAvg(), bowls(0), rounds=2, on_evaluate=make())  # one run may keep a log
@@ -510,23 +449,6 @@ def test_what_cannot_be_copied_is_refused_before_any_run():
         fc.sweep(bowls, {"lr": [0.1]}, method=fc.FedAvg(), rounds=1, on_evaluate=lambda: 3)
 
 
-def test_a_stopped_run_of_a_probe_with_memory_begins_anew(tmp_path):
-    class Ends(BaseException):
-        pass
-
-    def ends(t, metrics):
-        if t == 2 and not (tmp_path / "once").exists():
-            (tmp_path / "once").touch()
-            raise Ends
-
-    call = partial(fc.sweep, bowls(0), {"lr": [0.1]}, method=fc.FedAvg(), seeds=1, rounds=4, probes=[Numbered()])
-    with pytest.raises(Ends):
-        call(folder=tmp_path / "runs", on_evaluate=ends)
-    with pytest.warns(UserWarning, match="probes remember what they saw.*begins anew"):
-        again = call(folder=tmp_path / "runs", on_evaluate=ends)
-    pd.testing.assert_frame_equal(again, call(), check_exact=True)
-
-
 # --- what stands in a folder --------------------------------------------------------------------------------------
 
 
@@ -559,6 +481,7 @@ def other(file):
 
 
 DAMAGE = {
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-9]),
     "a digit": digit,
     "no checksum": bare,
     "another run's": other,
@@ -579,6 +502,7 @@ def test_a_file_that_is_not_what_its_name_says_is_set_aside_and_its_run_made_aga
     DAMAGE[damage](file)
     with pytest.warns(UserWarning, match=rf"{file.name} is damaged .*now {file.stem}.damaged; its run is made again"):
         pd.testing.assert_frame_equal(call(), whole, check_exact=True)
+    assert file.with_suffix(".damaged").exists()
     pd.testing.assert_frame_equal(call(), whole, check_exact=True)
 
 
@@ -609,25 +533,6 @@ def test_a_finished_folder_is_read_where_nobody_may_write(tmp_path, monkeypatch)
         call(**RUN | {"rounds": 5})
 
 
-def test_a_checkpoint_that_is_no_use_is_set_aside_and_its_run_begins_anew(tmp_path):
-    class Ends(BaseException):
-        pass
-
-    def ends(t, metrics):
-        if t == 2 and not (tmp_path / "once").exists():
-            (tmp_path / "once").touch()
-            raise Ends
-
-    call = partial(fc.sweep, bowls(0), {"lr": [0.1]}, method=fc.FedAvg(), seeds=1, rounds=4, on_evaluate=ends)
-    with pytest.raises(Ends):
-        call(folder=tmp_path / "runs")
-    (file,) = (tmp_path / "runs").glob("*/checkpoint.npz")
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match="damaged or no checkpoint .*its run begins anew"):
-        again = call(folder=tmp_path / "runs")
-    pd.testing.assert_frame_equal(again, call(), check_exact=True)
-
-
 def waits(folder):
     def wait(t, metrics):
         Path(folder, str(os.getpid())).touch()
@@ -650,6 +555,56 @@ def test_workers_end_with_a_sweep_that_is_killed(tmp_path):
     while any(map(checkpoint.is_alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(checkpoint.is_alive, workers))
+
+
+# --- several runs of one federation -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_once", [None, 2])
+def test_several_runs_of_one_call_are_those_of_simulate_to_the_bit(at_once):
+    """Also of methods that change the federation's data."""
+    fed = fc.federation("digits", 8, fc.Shards(2), "digit_model_small", seed=0, normalise="client")
+    runs = [
+        {"method": fc.FedAvg(), "seed": 1, "weight_decay": 1e-3}, {"method": fc.SCAFFOLD(), "lr": 0.2, "momentum": 0.9},
+        {"method": fc.HeteroFL(0.5), "local_steps": range(1, 9)}, {"method": fc.FedGSE(0.5, public=2)},
+        {"method": fc.Central(), "rounds": 1}, {"method": fc.FedBN(), "cohort": 3, "batch_size": None},
+    ]  # fmt: skip
+    runs = [{"rounds": 2, "lr": 0.1} | one for one in runs]
+    for one, run in zip(fc.simulate_many(runs, fed, at_once=at_once), runs, strict=True):
+        other = fc.simulate(fed=fed, **run)
+        assert torch.equal(one.params, other.params)
+        assert (one.cohorts, one.rows) == (other.cohorts, other.rows)
+
+
+def test_a_run_that_diverges_stands_in_its_place_and_an_error_is_raised_when_the_others_have_ended():
+    runs = [{"method": fc.FedAvg(), "lr": 1e200}, {"method": Breaks()}, {"method": fc.SCAFFOLD()}]
+    with pytest.raises(RuntimeError, match="no server today") as raised:
+        fc.simulate_many(runs, bowls(0), rounds=5)
+    assert "runs[1] of 3" in raised.value.__notes__[-1]
+    bad, error, good = raised.value.results
+    assert isinstance(bad, fc.Diverged)
+    assert bad.history.cohorts
+    assert error is raised.value
+    assert len(good.cohorts) == 5
+
+
+@pytest.mark.parametrize(
+    ("runs", "shared", "error", "words"),
+    [
+        ([], {}, ValueError, "runs is empty"),
+        ([{"lr": 0.1}], {"lr": 0.2}, ValueError, r"lr stands in runs\[0\] and beside it"),
+        ([3], {}, TypeError, r"runs\[0\]=3; use a mapping"),
+        ([{}, {}], {"checkpoint_dir": "x"}, ValueError, "for 2 runs; give each run its own"),
+        (
+            [{"checkpoint_dir": "x", "lr": 0.2}, {"checkpoint_dir": "x/../x"}], {}, ValueError,
+            r"checkpoint_dir='x/../x' of runs\[1\] is that of runs\[0\]; give each run its own",
+        ),
+        ([{"lr": -1.0}], {}, ValueError, "lr=-1 is out of range"),
+    ],
+)  # fmt: skip
+def test_wrong_runs_are_refused(runs, shared, error, words):
+    with pytest.raises(error, match=words):
+        fc.simulate_many(runs, bowls(0), method=fc.FedAvg(), rounds=1, **shared)
 
 
 # --- threads ------------------------------------------------------------------------------------------------------
