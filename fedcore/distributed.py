@@ -173,7 +173,7 @@ def world() -> World:
     if not dist.is_available():
         return ALONE
     if dist.is_torchelastic_launched():
-        _end_with(os.getppid())
+        end_with(os.getppid(), "torchrun")
     if devices.launched() and not dist.is_initialized():
         if torch.cuda.is_available():
             torch.cuda.set_device(devices.default())
@@ -217,13 +217,13 @@ def _in_one_line(shown: Callable[..., None], kind: type, e: BaseException, trace
 
 
 @functools.cache
-def _end_with(parent: int) -> None:
-    """End this process when its launcher does: torchrun ends its workers itself, but not where it was killed."""
+def end_with(parent: int, launcher: str) -> None:
+    """End this process when its launcher does, which ends its workers itself, but not where it was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        say("torchrun has ended, so this worker ends too")
+        say(f"{launcher} has ended, so this worker ends too")
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

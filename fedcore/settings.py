@@ -25,10 +25,7 @@ from .objective.base import Objective
 from .support import checks
 from .support.checks import Within
 
-HOOKS = (
-    "on", "start", "client_start", "local_work", "prepare", "broadcast", "direction", "aggregate", "personal", "cost",
-)  # fmt: skip
-
+HOOKS = tuple(name for name, f in vars(Method).items() if inspect.isfunction(f) and not name.startswith("_"))
 
 BatchSize = Annotated[int, Within(1, checks.MOST, hint="or None for the full local batch")]
 Weighting = Annotated[str, checks.OneOf(("uniform", "samples"))]

@@ -10,8 +10,6 @@ import math
 import os
 import re
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +18,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from . import rng, run
+from . import distributed, rng, run
 from .data.arrays import as_array
 from .history import Diverged, History
 from .objective.base import Objective
@@ -253,18 +251,9 @@ Call = tuple[int, Mapping[str, Any], int]  # number, settings, seed
 
 def _beside(parent: int, *given: Any) -> tuple[int, Any]:
     """`_tried` in a worker: a process that the sweep's own process started ends with it, however that ends."""
-    if os.getppid() == parent and not any(thread.name == _GUARD for thread in threading.enumerate()):
-        threading.Thread(target=_end_with, args=(parent,), name=_GUARD, daemon=True).start()
+    if os.getppid() == parent:
+        distributed.end_with(parent, "the sweep")
     return _tried(*given)
-
-
-_GUARD = "ends with the sweep"
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 def _tried(federation: Any, call: Call, folder: Any) -> tuple[int, Any]:
@@ -354,9 +343,7 @@ def _run(fed: Objective, called: Mapping[str, Any], seed: int, **more: Any) -> d
 
 def _key(name: str, value: Any) -> str:
     """What tells a setting's value from others."""
-    if name == "probes" and isinstance(value, list | tuple):
-        return digest([callbacks.key(probe) for probe in value])
-    return callbacks.key(value) if name in LISTENERS else digest(value)
+    return digest(callbacks.key(value) if name in LISTENERS else value)
 
 
 def _named(value: Any) -> str:
