@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import helpers as h
@@ -58,6 +59,19 @@ def test_what_a_client_sees_depends_on_seed_round_client_and_step_alone(augment,
     with pytest.warns(UserWarning, match="at a time"):
         chunked = fc.simulate(fc.SCAFFOLD(), whole, **run)
     h.close(chunked.params, wanted.params, 1e-9)
+
+
+@pytest.mark.parametrize("augment", [fc.CropFlip(2), fc.RandAugment(), noisy])
+def test_another_seed_round_client_or_step_sees_the_same_images_augmented_anew(augment):
+    source = {"train_images": np.concatenate([X, X]), "train_labels": np.tile(Y, 2), "test_images": X, "test_labels": Y}
+    made = fc.federation(
+        source | {"train_owner": np.repeat([0, 1], 90)}, partition=fc.ByOwner(), model="logistic", augment=augment
+    )
+    seen = [
+        made.batch(made.plan(seed, t, np.array([client]), steps=2, batch_size=90), k).x.sort(1).values  # in any order
+        for seed, t, client, k in ((0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))
+    ]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(seen, 2))
 
 
 def test_a_run_with_a_function_of_ones_own_is_the_plain_loop_with_it():
