@@ -135,16 +135,16 @@ def public(fed: fc.Federation) -> tuple[torch.Tensor, torch.Tensor]:
     return fed.inputs(fed.public[0]), fed.public[1]
 
 
+def watched(method: fc.Method, fed, **options) -> tuple[fc.History, list]:
+    """A run, and what a probe sees of its rounds: `(r, y)`, the round and the local models."""
+    seen: list = []
+    return fc.simulate(method, fed, probes=[lambda r, y: seen.append((r, y)) or {}], **options), seen
+
+
 def trajectory(method: fc.Method, fed, rounds: int, **options) -> np.ndarray:
     """x after 0, 1, ..., rounds rounds, `[rounds + 1, d]`, from one run."""
-    seen = []
-
-    def record(r, y):
-        seen.append(r.x.numpy().copy())
-        return {}
-
-    history = fc.simulate(method, fed, rounds=rounds, probes=[record], **options)
-    return np.array([*seen, history.params.numpy()])
+    history, seen = watched(method, fed, rounds=rounds, **options)
+    return np.array([*(r.x.numpy() for r, _ in seen), history.params.numpy()])
 
 
 def close(a, b, tolerance: float) -> None:

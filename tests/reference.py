@@ -1066,14 +1066,8 @@ LOOPS: dict[type[fc.Method], type[Loop]] = {m: globals()[m.__name__] for m in fc
 def deviation(method: fc.Method, fed: fc.Federation, model: Callable, rounds: int, **options) -> list[float]:
     """The largest |fedcore - reference| / max(1, |reference|) of the server's model after each round, then of each
     client's model at the end, where the clients use models of their own."""
-    path: list[Tensor] = []
-
-    def record(r, y):
-        path.append(r.x.clone())
-        return {}
-
-    history = fc.simulate(method, fed, rounds=rounds, probes=[record], **options)
-    path.append(history.params)
+    history, seen = h.watched(method, fed, rounds=rounds, **options)
+    path = [*(r.x for r, _ in seen), history.params]
     options.pop("cohort", None)
     loop, gaps = LOOPS[type(method)](method, fed, model, **options), []
     for t, cohort in enumerate(history.cohorts):

@@ -314,11 +314,8 @@ def test_parts_are_allowed_when_asked_for_and_a_matrix_is_a_value():
 def test_the_identity_is_the_limit_without_mixing_and_says_so():
     with pytest.warns(UserWarning, match="no client hears of another"):
         method = fc.DFedAvg(EYE)
-    history = fc.simulate(method, FED, rounds=3, lr=0.1, local_steps=2)
-    for i in range(4):
-        alone = fc.quadratic(FED.A[i : i + 1], FED.b[i : i + 1], FED.x0)
-        x = fc.simulate(fc.FedAvg(), alone, rounds=3, lr=0.1, local_steps=2).params
-        h.close(history.state["X"][i], x, 1e-12)
+    apart, alone = (fc.simulate(m, FED, rounds=3, **FULL).state for m in (method, fc.LocalOnly()))
+    h.close(apart["X"], alone["x_i"], 1e-12)
 
 
 class Circle(topology.Topology):

@@ -292,10 +292,8 @@ def test_without_layers_fedala_is_fedavg_bit_for_bit_and_with_w_1_to_rounding():
 
 
 def test_a_clients_first_round_starts_from_the_servers_model_exactly():
-    rounds, known = [], set()
-    options = RUN | {"cohort": 2, "rounds": 5, "probes": [lambda r, y: rounds.append(r) or {}]}
-    fc.simulate(fc.FedALA(2), h.network(), **options)
-    for r in rounds:
+    known = set()
+    for r, _ in h.watched(fc.FedALA(2), h.network(), **RUN | {"cohort": 2, "rounds": 5})[1]:
         for row, i in enumerate(r.clients.tolist()):
             assert (r.visits[row] > 0) == (i in known)
             if i not in known:

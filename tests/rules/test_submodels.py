@@ -463,13 +463,6 @@ def federation(model="thesis_mlp", sizes=SIZES, classes=5, **options):
     return h.network(sizes=sizes, shape=(1, 8, 8), classes=classes, model=NARROWED.get(model, model), **options)
 
 
-def seen(method, fed, **options) -> list:
-    """The rounds that a probe is shown."""
-    rounds = []
-    fc.simulate(method, fed, probes=[lambda r, y: rounds.append(r) or {}], **options)
-    return rounds
-
-
 # --- limits -------------------------------------------------------------------------------------------------------
 
 
@@ -538,7 +531,7 @@ def test_runs_are_equal_on_both_paths(method):
 def test_entries_that_nobody_trained_stay_exactly_what_they_were(method):
     fed, options = federation("thesis_cnn_small"), {"cohort": 2, "lr": 0.1, "batch_size": 5, "momentum": 0.5}
     after = torch.as_tensor(h.trajectory(method, fed, 3, **options))
-    for t, r in enumerate(seen(method, fed, rounds=3, **options)):
+    for t, (r, _) in enumerate(h.watched(method, fed, rounds=3, **options)[1]):
         untouched = ~r.mask.any(0)
         assert untouched.sum() > 1000
         assert torch.equal(after[t + 1][untouched], after[t][untouched])
@@ -548,7 +541,7 @@ def test_entries_that_nobody_trained_stay_exactly_what_they_were(method):
 @methods([fc.FederatedDropout(0.5), fc.FedDSE(0.5, 1.0), fc.FedGSE(0.5, public=1), fc.HeteroFL(LEVELS, mode="dynamic")])
 def test_what_a_client_keeps_does_not_depend_on_who_else_takes_part(method):
     fed = federation()
-    whole, some = (seen(method, fed, rounds=1, cohort=m, batch_size=4)[0] for m in (None, 3))
+    whole, some = (h.watched(method, fed, rounds=1, cohort=m, batch_size=4)[1][0][0] for m in (None, 3))
     for i, mask in zip(some.ids, some.mask, strict=True):
         assert torch.equal(mask, whole.mask[whole.ids == i][0])
 
@@ -573,7 +566,7 @@ def test_feddse_takes_the_highest_scores_and_no_notice_of_a_constant(T):
 def test_misaligned_dropout_adds_channels_of_different_identity():
     fed, apart = federation("preact"), []
     for aligned in (True, False):
-        r = seen(fc.FederatedDropout(0.5, aligned=aligned), fed, rounds=1, batch_size=5)[0]
+        _, ((r, _),) = h.watched(fc.FederatedDropout(0.5, aligned=aligned), fed, rounds=1, batch_size=5)
         views = fed.engine.layout.views(r.mask)
         stem, block = (views[name].flatten(2).any(2) for name in ("0.weight", "1.body.4.weight"))
         apart.append((stem != block).any().item())
@@ -662,7 +655,7 @@ def test_a_nonlinearity_that_works_in_place_changes_no_score(scoring):
 def test_the_printed_score_warns_by_name_where_it_vanishes_and_the_first_units_are_kept_there():
     fed, method = federation(normed(), public=3), fc.FedGSE(0.5, scoring="printed")
     with pytest.warns(UserWarning, match="eq. 4-3 is zero up to rounding in 7, whose .*public-code"):
-        (r,) = seen(method, fed, rounds=1, batch_size=4)
+        _, ((r, _),) = h.watched(method, fed, rounds=1, batch_size=4)
     for name, first in (("0.bias", False), ("4.bias", True), ("9.bias", False)):
         kept = fed.engine.layout.views(r.mask)[name]
         assert kept[:, : kept[0].sum()].all() == first, name

@@ -102,14 +102,8 @@ def test_thm_control_invariant(option, cohort):
 
 
 def test_control_invariant_leaves_the_mean_over_the_cohort_free():
-    gaps = []
-
-    def probe(r, y):
-        gaps.append((r.c - r.c_i.mean(0)).norm())
-        return {}
-
-    fc.simulate(fc.SCAFFOLD(), digits(), rounds=8, cohort=4, lr=0.3, local_steps=3, probes=[probe])
-    assert min(gaps[1:]) > 1e-2
+    _, seen = h.watched(fc.SCAFFOLD(), digits(), rounds=8, cohort=4, lr=0.3, local_steps=3)
+    assert min((r.c - r.c_i.mean(0)).norm() for r, _ in seen[1:]) > 1e-2
 
 
 # --- thm-scaffold-fixed-point ---------------------------------------------------------------------------------------
@@ -282,14 +276,9 @@ def test_literal_momentum_needs_equal_curvatures():
 
 
 def test_the_server_can_compute_the_second_upload_itself():
-    fed, uploads = digits(), []
-
-    def probe(r, y):
-        uploads.append((y - r.x, r.K * r.lr))
-        return {}
-
-    run = fc.simulate(fc.SCAFFOLD(), fed, rounds=6, cohort=4, lr=0.3, lr_decay=0.9, batch_size=20, probes=[probe])
+    fed = digits()
+    run, seen = h.watched(fc.SCAFFOLD(), fed, rounds=6, cohort=4, lr=0.3, lr_decay=0.9, batch_size=20)
     c = torch.zeros(fed.d, dtype=fed.dtype)
-    for delta, K_lr in uploads:
-        c = c + (-c - delta / K_lr).sum(0) / fed.n
+    for r, y in seen:
+        c = c + (-c - (y - r.x) / (r.K * r.lr)).sum(0) / fed.n
     close(c, run.state["c"], 1e-13)

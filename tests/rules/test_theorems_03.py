@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers import trajectory, watched
 
 import fedcore as fc
 from fedcore.engine import PLAIN
@@ -40,14 +41,8 @@ def gradients(n=40, p=20):
 
 def estimates(method, fed, alpha, rounds, **settings):
     """FedUp's estimate (alpha / lr)(x_prev - x) at the start of rounds 1, 2, ..., rounds: `[rounds, p]`."""
-    seen = []
-
-    def probe(r, y):
-        seen.append((alpha / r.lr * (r.x_prev - r.x)).numpy())
-        return {}
-
-    fc.simulate(method, fed, rounds=rounds + 1, probes=[probe], **settings)
-    return np.array(seen[1:])
+    _, seen = watched(method, fed, rounds=rounds + 1, **settings)
+    return np.array([(alpha / r.lr * (r.x_prev - r.x)).numpy() for r, _ in seen[1:]])
 
 
 def squared_errors(fed, alpha, target, m, rounds, K=10, lr=0.1):
@@ -162,8 +157,7 @@ def test_thm_fedup_fixed_point():
 
 def path(method, a, K, lr, rounds, x=2.0):
     fed = fc.quadratic(np.full((2, 1, 1), a), np.array([[1.0], [-1.0]]), x0=[x])  # mean b = 0
-    h = fc.simulate(method, fed, rounds=rounds, lr=lr, local_steps=K, probes=[lambda r, y: {"x": r.x[0]}])
-    return np.append(h.curve("x")[1], float(h.params))
+    return trajectory(method, fed, rounds, lr=lr, local_steps=K)[:, 0]
 
 
 @pytest.mark.parametrize(("a", "alpha", "K"), [(0.8, 0.08, 16), (0.02, 0.05, 16), (2.0, 0.3, 3), (0.0, 0.09, 10)])
