@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedcore as fc
-from fedcore.data import batches
 from fedcore.data.normalisation import channel_statistics
 from fedcore.engine import PLAIN, Loss
 from fedcore.objective import Objective, federation
@@ -59,10 +58,12 @@ def test_a_full_batch_goes_through_batch_norm_in_one_piece(model, path, together
 
 
 @pytest.mark.parametrize("chunk", [7, 4096])
-@pytest.mark.parametrize("model", ["mlp", vectors])
-def test_a_loss_with_rows_and_samples_of_its_own_is_cut_like_the_full_batch(monkeypatch, model, chunk):
+@pytest.mark.parametrize(
+    ("model", "path"), [("mlp", "auto"), (vectors, "auto"), ("mlp", "batched"), ("mlp", "sequential")]
+)
+def test_a_loss_with_rows_and_samples_of_its_own_is_cut_like_the_full_batch(monkeypatch, model, path, chunk):
     monkeypatch.setattr(federation, "SAMPLE_CHUNK", chunk)
-    fed = h.network(sizes=(13, 7, 20), model=model)
+    fed = h.network(sizes=(13, 7, 20), model=model, path=path, block=2)
     Y, plan = rows(fed), fed.plan(0, 0, CLIENTS, batch_size=None)
     scale, weight = torch.tensor([1.0, 2.0, 3.0]).double(), torch.rand(3, 20, dtype=torch.float64)
 
@@ -114,19 +115,6 @@ def test_statistics_of_bytes_are_exact(n):
         exact = sum(values) / len(values)
         assert mean[c] == float(exact)
         assert std[c] == np.sqrt(float(sum(v * v for v in values) / len(values) - exact**2))
-
-
-# --- plans --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("work", [{"epochs": 2}, {"steps": 7}, {"steps": 3, "walk": True}], ids=str)
-def test_a_plan_is_a_function_of_seed_round_clients_and_their_samples(work):
-    fed, clients = h.network(sizes=(13, 7, 20, 4)), np.array([3, 0, 2])
-    a = fed.plan(5, 2, clients, batch_size=4, **work)
-    samples = [fed.index[i] for i in clients]
-    b = batches.mini_batches(5, 2, clients, samples, batch_size=4, device=fed.device, dtype=fed.dtype, **work)
-    for name, value in vars(a).items():
-        assert np.array_equal(np.asarray(value), np.asarray(getattr(b, name))), name
 
 
 # --- one protocol -------------------------------------------------------------------------------------------------

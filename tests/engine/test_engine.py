@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import helpers as h
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,10 @@ from torch import nn
 
 import fedcore as fc
 from fedcore import models
-from fedcore.engine import Batch, Engine
+from fedcore.engine import PLAIN, Batch, Engine
+from fedcore.engine.layers import pointwise, table
+from fedcore.engine.units import Neurons
+from fedcore.support import devices
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -164,6 +167,121 @@ def test_a_module_that_views_its_images_is_evaluated_as_it_is():
     assert torch.equal(fed.correct(fed.x0), net(x).argmax(1) == y)
 
 
+# --- layers in place, observed and added, and what is trained -----------------------------------------------------
+
+
+def conv(a: int, b: int) -> nn.Module:
+    return nn.Conv2d(a, b, 3, padding=1)
+
+
+def head(c: int) -> list[nn.Module]:
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, 5)]
+
+
+def setting(module: nn.Module) -> tuple[nn.Module, torch.Tensor, Batch]:
+    torch.manual_seed(0)
+    return module.double(), rows(module, 3), batch(3, 4, (1, 8, 8), 5)
+
+
+def test_an_in_place_layer_whose_input_is_read_twice_is_left_to_the_module():
+    body = models.Residual(nn.Sequential(nn.ReLU(inplace=True), conv(4, 4)))
+    with pytest.raises(ValueError, match="path='batched' has no rule for an in-place activation whose input is read"):
+        Engine(nn.Sequential(conv(1, 4), body, *head(4)), "batched")
+
+
+@pytest.mark.parametrize("loss", [None, PLAIN], ids=["output", "derivative"])
+def test_a_layers_output_is_observed_before_another_writes_over_it(loss):
+    def net(inplace: bool) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(conv(1, 4), nn.ReLU(inplace), conv(4, 4), nn.ReLU(inplace), *head(4)).double()
+
+    seen = [
+        Engine(net(inplace), "batched").observe(rows(net(inplace), 3), batch(3, 4, (1, 8, 8), 5), ["0", "1"], loss)
+        for inplace in (False, True)
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+    assert not torch.equal(seen[0][0], seen[0][1])
+
+
+def test_a_model_without_rules_cannot_be_observed():
+    module, Y, b = setting(nn.Sequential(nn.Flatten(), nn.RMSNorm(64), nn.Linear(64, 5)))
+    with pytest.raises(ValueError, match="activations cannot be read in a model with RMSNorm"):
+        Engine(module).observe(Y, b, ["1"])
+
+
+@pytest.mark.parametrize("path", ["auto", "batched", "sequential"])
+def test_the_engine_says_which_entries_are_trained(path):
+    net = h.small_mlp((1, 8, 8), 5)
+    assert Engine(net, path).trained is None
+    net[1].weight.requires_grad_(False)
+    engine = Engine(net, path).to(torch.device("cpu"), torch.float64)
+    views = engine.layout.views(engine.trained)
+    assert {name: bool(v.any()) for name, v in views.items()} == {name: name != "1.weight" for name in views}
+    _, Y, b = setting(net)
+    G = engine.gradient(Y, b)[0]
+    assert (G[:, ~engine.trained] == 0).all()
+    assert (G[:, engine.trained] != 0).any(0).sum() > 0.9 * engine.trained.sum()
+
+
+def test_a_clients_result_does_not_depend_on_its_place_in_the_cohort_to_the_bit():
+    """One client after another; operands that begin elsewhere in memory would round otherwise."""
+    module = models.mlp((1, 8, 8), 5, hidden=(7,))
+    Y, b = rows(module, 5, torch.float32), batch(5, 9, (1, 8, 8), 5, torch.float32)
+    engine = Engine(module, "sequential")
+    G, losses = engine.gradient(Y, b)
+    for i in range(5):
+        g, loss = engine.gradient(Y[i:], b.rows(slice(i, None)))
+        assert torch.equal(g, G[i:])
+        assert torch.equal(loss, losses[i:])
+
+
+def test_a_layer_is_added_in_one_place(monkeypatch):
+    class Hardshrink(pointwise.Each):
+        def units(self, streams, s, picture):
+            streams.activation(s, self.name, streams.before)
+            return s, picture
+
+    module, Y, b = setting(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Hardshrink(), nn.Linear(6, 5)))
+    assert Engine(module).unsupported == ["Hardshrink"]
+    with pytest.raises(ValueError, match="Hardshrink"):
+        Neurons.of(module)
+    monkeypatch.setitem(table.RULES, nn.Hardshrink, Hardshrink)
+    assert Neurons.of(module).sites == ("2",)
+    assert relative(Engine(module, "batched").gradient(Y, b)[0], by_autograd(module, Y, b)) < 1e-12
+    with pytest.raises(ValueError, match="path='written' has no rule"):
+        Engine(module, "written")
+
+
+def test_parameters_outside_the_layers_are_left_to_the_module():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+    net[0].idle = nn.Linear(2, 2)
+    module, Y, b = setting(net)
+    assert Engine(module).unsupported == ["parameters that are shared or outside its layers"]
+    assert (Engine(module).gradient(Y, b)[0][:, :6] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("bound", "instructions", "told"),
+    [
+        (None, True, False), (None, False, True), ("AVX512_CORE", True, True), ("AVX512_CORE_AMX", True, False),
+    ],
+)  # fmt: skip
+def test_bfloat16_is_warned_of_where_the_processor_emulates_it(bound, instructions, told, monkeypatch):
+    monkeypatch.setattr(devices.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    for name in devices.ISA:
+        monkeypatch.delenv(name, raising=False)
+    if bound:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", bound)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        h.network(compute=torch.bfloat16)
+        h.network()
+    assert [w for w in seen if "no instructions" in str(w.message)] == seen
+    assert len(seen) == told
+
+
 # --- import -------------------------------------------------------------------------------------------------------
 
 
@@ -181,17 +299,3 @@ def test_importing_is_light_and_quick():
         if float(seconds) < 2:
             return
     pytest.fail(f"importing took {seconds} s, three times more than 2 s")
-
-
-def test_the_character_lstm_has_the_studys_size_and_trains_on_text():
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 80, (24, 12)).astype(np.uint8), rng.integers(0, 80, 24)
-    text = fc.data.Source("text", x, y, x[:6], y[:6], 80, train_owner=np.repeat([0, 1, 2], 8), text=True)
-    fed = fc.federation(text, partition=fc.ByOwner(), model="lstm", dtype=torch.float64)
-    assert fed.d == 133_520
-    plan = fed.plan(0, 0, np.array([1]), batch_size=None)
-    module = models.build("lstm", (12,), 80, 0).double()
-    want = h.gradient(module, fed.x0, fed.x[8:16].long(), fed.y[8:16])
-    h.close(fed.full_gradient(fed.x0[None], plan)[0], want, 1e-10)
-    before, after = fc.simulate(fc.FedAvg(), fed, rounds=3, lr=1.0, batch_size=4).curve("loss")[1][[0, -1]]
-    assert after < before

@@ -71,6 +71,7 @@ def test_a_module_of_a_text_model_takes_symbols_of_any_whole_type():
     fed = fc.federation(texts(), clients=2, model="lstm", dtype=torch.float64)
     history = fc.simulate(fc.FedAvg(), fed, **RUN)
     module = assert_as_evaluated(fed, history.params, history.final())
+    assert fed.d == 133_520
     raw = torch.as_tensor(fed.source.test_x)
     assert torch.equal(module(raw), module(raw.int()))
 
