@@ -264,10 +264,7 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _mean(values: np.ndarray) -> np.ndarray:
     """Over axis 1, of what is a number; NaN where nothing is."""
-    there = np.isfinite(values)
-    count = there.sum(1)
-    total = np.where(there, values, 0).sum(1)
-    return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+    return np.ma.masked_invalid(values).mean(1).filled(np.nan)
 
 
 # ------------------------------------------------------------------------------------------------- checks

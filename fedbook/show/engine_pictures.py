@@ -51,18 +51,14 @@ def one_round() -> Any:
 
 def _matrix(ax: Any, y: float, clients: int, parts: int) -> None:
     """Rows of clients beside the letter, cut into the parts of a model."""
+    from matplotlib.patches import Rectangle
+
     height, left, width = 0.17, 1.55, 0.95
     for row in range(clients):
         for part in range(parts):
             at = left + part * width / parts, y + height * (clients / 2 - row - 1)
             size = width / parts - 0.05 * (parts > 1), height - 0.04
-            ax.add_patch(_box(at, size, plots.COLOURS[row]))
-
-
-def _box(at: tuple[float, float], size: tuple[float, float], colour: str) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(at, *size, facecolor=colour, edgecolor="none")
+            ax.add_patch(Rectangle(at, *size, facecolor=plots.COLOURS[row], edgecolor="none"))
 
 
 def by_setting(data: Mapping[str, Any], samples: int) -> tuple[Any, dict[str, str]]:
