@@ -133,14 +133,24 @@ def _text(spec: Mapping[str, Any]) -> str:
 
 
 def _json(spec: Any, **options: Any) -> str:
-    """A specification as JSON; ValueError for a value that JSON does not have."""
+    """A specification as JSON; ValueError naming the first key whose value JSON does not have."""
     try:
         return json.dumps(spec, allow_nan=False, **options)
     except (ValueError, TypeError) as e:
+        where, value = next(_not_json(spec), ("a key", spec))
         raise ValueError(
-            f"the specification has what JSON does not have ({e}); use finite numbers, texts, true or false, lists and "
-            "mappings, or leave it out"
+            f"the specification has {where}={checks.brief(value)}, which JSON does not have; use a finite number, a "
+            "text, true or false, a list or a mapping, or leave it out"
         ) from e
+
+
+def _not_json(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """(place, value) of what is not JSON."""
+    if isinstance(value, Mapping | list | tuple):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _not_json(inner, f"{where}.{key}" if where else str(key))
+    elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
+        yield where, value
 
 
 def _hash(text: str, more: int | str | None) -> str:
