@@ -85,19 +85,19 @@ def searched_cells(
     column: str,
     federation: Mapping[str, Any],
     run: Mapping[str, Any],
-    short: int | list[int],
+    short: int | list[int] | None,
     rows: Mapping[str, Row],
     seeds: int = 10,
     lrs: Sequence[float] = LRS,
-    finalists: int = 2,
+    finalists: int | None = 2,
 ) -> list[Cell]:
     """A column of `quick` or `desk`: every method with the protocol's search, settings chosen on validation data.
 
-    short: rounds of the search's first runs; a second number: those of its finalists.  seeds: those that report.
-    finalists: of the searches of `desk`; those of `quick` have three.
+    short: rounds of the search's first runs; a second number: those of its finalists; None: all runs are in full.
+    seeds: those that report.  finalists: of the searches of `desk`; those of `quick` have three.
     """
-    stages: dict[str, Any] = {"rounds": short}
-    stages |= {"seeds": list(range(1000, 1005))} if profile == "quick" else {"finalists": finalists}
+    stages: dict[str, Any] = {"seeds": list(range(1000, 1005))} if profile == "quick" else {"finalists": finalists}
+    stages = {name: value for name, value in {"rounds": short, **stages}.items() if value is not None}
     cells = []
     for name, row in rows.items():
         model = federation["model"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .definitions import Cell, claims, frame
-from .protocol import METHODS, asked, search
+from .protocol import METHODS, asked, searched_cells
 from .s000_fedup import COLUMNS4, table4
 
 ROWS = ("FedAvg", "FedAvg + server momentum", "FedProx", "SCAFFOLD")
@@ -29,20 +31,14 @@ TARGETS = {
 def speed(profile: str) -> list[Cell]:
     """Rounds to a given accuracy, for which settings are searched anew: the fastest is not the best at the end."""
     cells = []
+    rows = {name: METHODS[name] for name in (*ROWS, "FedUp")}
     for column, (target, rounds) in TARGETS[profile].items():
         federation, run, _ = COLUMNS4[profile][column]
-        for name in (*ROWS, "FedUp"):
-            row = METHODS[name]
-            limits = {f"method.{key}": list(ends) for key, ends in row.limits.items()}
-            spec = {
-                "study": "rounds", "better": "lower", "target": target, "method": [row.method, dict(row.fixed)],
-                "federation": {**federation, "validation": True}, "run": {**run, "rounds": rounds},
-                "tune": search(row.searched, limits=limits),
-            }  # fmt: skip
-            if profile == "quick":
-                spec["tune"]["seeds"] = list(range(1000, 1005))
-            seeds = 10 if profile == "quick" else 5 if column.startswith("CIFAR") else 3
-            cells.append(Cell(f"{column} {name}", spec, name, column, seeds=seeds))
+        seeds = 10 if profile == "quick" else 5 if column.startswith("CIFAR") else 3
+        run = {**run, "rounds": rounds}
+        for cell in searched_cells(profile, column, federation, run, None, rows, seeds, finalists=None):
+            study = {"study": "rounds", "better": "lower", "target": target}
+            cells.append(replace(cell, spec={**cell.spec, **study}))
     return cells
 
 
