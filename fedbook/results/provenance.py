@@ -35,9 +35,9 @@ from ..studies import user_files
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUES = sources.CATALOGUES | {"fedbook.studies"}  # the specification says which entry is used
-WITHOUT_RESULTS = sources.WITHOUT_RESULTS | {  # they draw, print or keep what was computed, or write specifications
+WITHOUT_RESULTS = sources.WITHOUT_RESULTS | {  # they draw, print or keep, or write or check specifications
     "fedbook.pages", "fedbook.reproduce", "fedbook.show", "fedbook.documents.*",
-    "fedbook.pictures.*", "fedbook.results.*", "fedbook.show.*",
+    "fedbook.pictures.*", "fedbook.results.*", "fedbook.show.*", "fedbook.studies.specification",
 }  # fmt: skip
 FILES = sources.read("fedcore", "fedbook")
 SOURCES = Sources.of(FILES, CATALOGUES | WITHOUT_RESULTS)
