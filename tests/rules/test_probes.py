@@ -204,15 +204,6 @@ def test_masks_of_other_methods_are_compared_on_the_same_models_and_batches():
     assert torch.equal(h.params, fc.simulate(fc.FedGSE(**levels), fed, **work).params)
 
 
-def test_gradient_of_gives_gradients_and_hessian_products_row_by_row():
-    A = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
-    G = probes.gradient_of(lambda Y: 0.5 * ((Y @ A) * Y).sum(-1) + Y[:, 0] ** 3)
-    Y, V = torch.randn(2, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    cubic = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    torch.testing.assert_close(G(Y), Y @ A + 3 * Y**2 * cubic)
-    torch.testing.assert_close(G(Y, along=V), V @ A + 6 * Y * V * cubic)
-
-
 # --- flatness, segments and slices ----------------------------------------------------------------------------------
 
 

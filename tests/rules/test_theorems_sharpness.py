@@ -90,17 +90,6 @@ def test_thm_fedsam_rest(seed):
     assert np.linalg.norm(slopes(A, b, x_rho).mean(0)) <= rho * steepest
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_thm_fedsam_rest_to_first_order(seed):
-    A, b = problem(seed)
-    best, errors = optimum(A, b), []
-    for rho in (0.02, 0.01):
-        e = rho * unit(slopes(A, b, best))
-        first = best - np.linalg.solve(A.sum(0), np.einsum("npq,nq->p", A, e))
-        errors.append(np.linalg.norm(minimiser_of_phi(A, b, rho) - first))
-    assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)  # O(rho^2)
-
-
 def test_thm_fedsam_rest_is_the_optimum_for_one_client_and_for_two_of_one_curvature():
     A, b = problem(3, n=2)
     best = np.array([0.5, -0.3])
