@@ -4,7 +4,6 @@ import ast
 import csv
 import gzip
 import json
-import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -253,33 +252,20 @@ def test_a_chapter_is_stored_as_refresh_writes_it_with_every_cell_run(chapter):
 
 
 @each_chapter
-def test_a_chapter_checks_all_its_parameters(chapter):
+def test_a_chapter_checks_all_its_parameters_and_ends_with_its_record(chapter):
     values = book.defaults(chapter)
     (call,) = calls(chapter, "parameters")
     assert {"profile", "seed"} <= set(values)
     assert sorted(keyword.arg for keyword in call.keywords) == sorted(values)
     assert values["profile"] == "quick"
-
-
-@each_chapter
-def test_a_chapter_ends_with_its_record(chapter):
     assert len(calls(chapter, "record")) == 1
     assert "record(" in code_cells(chapter)[-1].source
 
 
-of_a_source = pytest.mark.parametrize(
-    "chapter", [path for path in CHAPTERS if path.stem not in OF_NO_SOURCE], ids=lambda path: path.stem
-)
-
-
-@of_a_source
-def test_a_chapter_has_a_claim_box_filled_by_code(chapter):
+@pytest.mark.parametrize("chapter", [path for path in CHAPTERS if path.stem not in OF_NO_SOURCE], ids=lambda p: p.stem)
+def test_a_chapter_has_a_claim_box_filled_by_code_and_lists_its_departures_from_the_source(chapter):
     pages = [str(o.get("data", {}).get("text/html", "")) for cell in code_cells(chapter) for o in cell.outputs]
     assert any('class="fc-claims ' in page for page in pages)
-
-
-@of_a_source
-def test_a_chapter_lists_its_departures_from_the_source(chapter):
     assert calls(chapter, "departures")
 
 
@@ -356,20 +342,6 @@ def test_a_misspelt_parameter_is_refused_before_anything_runs(tmp_path):
     with pytest.raises(book.ChapterFailed, match="no parameter sede; it takes: profile, seed"):
         book.run_chapter(a_chapter(tmp_path), {"sede": 1}, output=tmp_path / "out.ipynb")
     assert not (tmp_path / "out.ipynb").exists()
-
-
-def test_a_misspelt_parameter_fails_in_a_plain_papermill_call_too(tmp_path, monkeypatch):
-    import papermill
-
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with pytest.raises(papermill.PapermillExecutionError, match="unknown parameter 'sede'"):
-        papermill.execute_notebook(
-            str(a_chapter(tmp_path, setup=SETUP)),
-            str(tmp_path / "out.ipynb"),
-            {"sede": 1},
-            kernel_name="python3",
-            progress_bar=False,
-        )
 
 
 def test_a_chapter_runs_with_its_parameters_here_without_live_widgets_and_hands_back_its_record(tmp_path):
@@ -572,13 +544,6 @@ def test_a_build_whose_chapters_show_what_is_not_stored_turns_red_with_the_book_
 # ---- the repository as a newcomer finds it
 
 
-def test_the_readme_shows_the_four_lines():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = ("make book", "make test", ".venv/bin/jupyter lab book/", ".venv/bin/papermill book/")
-    block = text.split("```console\n")[1].split("```")[0].splitlines()
-    assert [line.startswith(start) for line, start in zip(block, lines, strict=True)] == [True] * 4
-
-
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
@@ -590,17 +555,3 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     names: dict = {}
     exec(compile(small, "README.md", "exec"), names)
     assert len(names["frame"].groupby(["method", "partition", "lr"])) == 3 * 2 * 2
-
-
-def test_continuous_integration_runs_the_two_commands_and_another_instruction_set():
-    script = ROOT / ".ci" / "run"
-    assert os.access(script, os.X_OK)
-    lines = script.read_text(encoding="utf-8").splitlines()
-    assert lines[0] == "#!/usr/bin/env bash"
-    assert "set -euo pipefail" in lines
-    assert [line for line in lines if line.startswith("make ")] == [
-        "make env",
-        "make test",
-        "make book",
-        "make test-isa",
-    ]

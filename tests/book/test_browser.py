@@ -82,25 +82,6 @@ def test_keys_move_picture_numbers_and_alt_text_together(browser, explorers, pag
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_every_frame_is_reached_and_shows_what_python_computed(browser, explorers, page):
-    expect = expected(explorers[0])
-    with opened(browser, page) as tab:
-        figure = tab.locator("figure.fc-explorer").first
-        alpha, K = figure.get_by_role("slider").all()
-        seen = set()
-        for a in range(3):
-            for k in range(3):
-                for slider, place in ((alpha, a), (K, k)):
-                    slider.press("Home")
-                    for _ in range(place):
-                        slider.press("ArrowRight")
-                assert check_shown(figure, expect) == 3 * a + k
-                numbers, fresh = parabola([0.5, 1.0, 2.0][a], [1, 5, 9][k])[1], dict(shown(figure)["numbers"])
-                assert fresh == {"height": f"{numbers['height']:g}", "note": numbers["note"]}
-                seen.add(shown(figure)["picture"])
-        assert len(seen) == 9
-
-
 MUTATIONS = {
     "numbers": ("fill(numbers, frame.numbers);", "numbers are not those of frame"),
     "picture": (
@@ -198,24 +179,6 @@ def test_tab_reaches_every_control_in_order_of_the_page(browser, page):
         assert reached == ["alpha", "Play", "K", "n", "Play", "alpha", "Play", "K"]
 
 
-def test_sliders_have_names_and_a_single_value_has_no_slider(browser, page):
-    with opened(browser, page) as tab:
-        first, second, *_ = tab.locator("figure.fc-explorer").all()
-        assert first.get_by_role("slider", name="α").count() == 1
-        assert second.get_by_role("slider").count() == 1
-        assert "fixed7" in second.locator(".fc-controls").evaluate("e => e.textContent")
-
-
-def test_two_values_are_a_toggle_and_words_a_menu_and_neither_can_be_played(browser, page):
-    with opened(browser, page) as tab:
-        figure = tab.locator("figure.fc-explorer").last
-        assert figure.get_by_role("slider").count() == 0
-        assert figure.get_by_role("button", pressed=True).all_inner_texts() == ["2"]
-        assert figure.get_by_role("group", name="data").get_by_role("button").all_inner_texts() == ["1", "2"]
-        assert figure.get_by_role("combobox", name="setting").locator("option").all_inner_texts() == WORDS
-        assert figure.get_by_role("button", name="Play").count() == 0
-
-
 @pytest.mark.parametrize("width", [390, 320])
 def test_on_a_phone_sliders_have_the_whole_width_however_long_the_words(browser, page, width):
     with opened(browser, page, (width, 800)) as tab:
@@ -245,11 +208,6 @@ def test_without_script_picture_numbers_and_alt_text_stand(browser, explorers, p
             for name, value in [*frame["numbers"], *settings.items()]:
                 assert f"{value}" in text, f"{name} is missing from {text}"
             assert figure.locator("input, button").count() == 0
-
-
-def test_equal_frames_are_stored_once(explorers):
-    assert len({frame["picture"] for frame in stored(explorers[1].html())[0].frames}) == 2
-    assert len(explorers[1].pictures) == 2
 
 
 def test_text_in_the_data_is_printed_and_never_becomes_markup(browser, explorers, page):
@@ -389,18 +347,6 @@ def test_a_search_for_a_method_leads_to_its_card_first(browser, built_book):
         tab.close()
         server.shutdown()
     assert first == {name: f"book/methods/{name.lower()}.html" for name in SEARCHED}
-
-
-def test_pages_of_the_book_hold_their_pictures_without_script(browser, built_book):
-    path = next((p for p in pages_of(built_book) if stored(p.read_text("utf-8"))), None)
-    assert path, f"no page under {built_book} has an explorer"
-    explorers = stored(path.read_text("utf-8"))
-    with opened(browser, path, java_script_enabled=False) as tab:
-        for figure, expect in zip(tab.locator("figure.fc-explorer").all(), explorers, strict=True):
-            frame = expect.frames[expect.start]
-            assert figure.locator("img").get_attribute("alt") == frame["alt"]
-            text = figure.locator("figcaption").inner_text()
-            assert all(value in text for _, value in frame["numbers"])
 
 
 def test_a_slider_is_out_of_reach_of_scripts_that_fill_inputs_by_name(browser, tmp_path):

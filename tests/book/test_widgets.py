@@ -43,11 +43,6 @@ def test_alt_text_tells_what_a_line_does():
     assert "loss: from -1 at 0 to 5 at 3, lowest -1, highest 5." in text
 
 
-def test_alt_text_follows_the_data():
-    assert describe(line(2.0)) != describe(line(2.5))
-    assert describe(line(2.0)) == describe(line(2.0))
-
-
 def test_alt_text_says_the_message_first_then_the_numbers_then_what_is_drawn():
     figure, ax = plots.figure()
     ax.plot([0, 1], [5.0, 1.0], label="SCAFFOLD")
@@ -246,11 +241,6 @@ def test_html_is_the_same_each_time_and_the_script_is_small():
     assert len(widgets.asset("explore.js")) < 4500
 
 
-def test_frames_of_an_explorer_are_light():
-    explorer = explore(numbered_line, slope=[1.0, 2.0, 3.0], K=[1, 2, 3])
-    assert len(explorer.html()) < 60_000
-
-
 def test_values_too_close_for_a_short_label_are_written_out():
     explorer = explore(lambda a: line(a), a=[0.1234567, 0.1234568])
     assert [row["a"] for row in explorer.settings()] == ["0.1234567", "0.1234568"]
@@ -306,31 +296,24 @@ def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, ki
         (lambda: explore(line), r"no parameter; give at least one list"),
         (lambda: explore(line, slope=[]), r"slope=\[\] is empty; give at least one value"),
         (lambda: explore(line, slope=3.0), r"slope=3.0 is not a sequence.*give a list"),
-        (lambda: explore(line, slope="abc"), r"slope='abc' is not a sequence"),
-        (lambda: explore(line, slope={1.0, 2.0}), r"is not a sequence"),
         (lambda: explore(line, slope=np.zeros((2, 2))), r"is not a sequence"),
         (lambda: explore(line, slope=[1.0, 1.0]), r"slope has the value 1.0 2 times; give each value once"),
         (lambda: explore(line, slop=[1.0]), r"fn does not take slop; it takes slope, K"),
         (lambda: explore(numbered_line, slope=[1.0]), r"fn needs K; give K=\[\.\.\.\] as well"),
         (lambda: explore(line, slope=range(8), K=range(8)), r"8 slope x 8 K = 64 combinations.*max_frames=60"),
-        (lambda: explore(line, slope=[1.0], start={"mu": 1}), r"start names 'mu', which has no slider; use some of sl"),
         (lambda: explore(line, slope=[1.0, 2.0], start={"slope": 3.0}), r"start has slope=3.0; use one of 1, 2"),
         (lambda: explore(line, slope=[1.0, 2.0], play="K"), r"play='K' is not a parameter.*use one of \['slope'\]"),
         (lambda: explore(3, slope=[1.0]), r"fn is a int; give a function"),
         (lambda: explore(lambda n: None, n=[1]), r"what fn\(n=1\) returned is a NoneType, not a matplotlib Figure"),
-        (lambda: explore(lambda n: line().axes[0], n=[1]), r"is a Axes, not a matplotlib Figure; give its .figure"),
         (lambda: explore(lambda n: (line(), {"x": [1, 2]}), n=[1]), r"numbers\['x'\] is \[1, 2\]; give one number"),
+        (lambda: show(Figure(), {"a": 1, "a ": 2}), "twice"),
         (lambda: show(None), r"figure is a NoneType, not a matplotlib Figure"),
         (lambda: show(line(), [1.0]), r"numbers is a list; give a dictionary"),
-        (lambda: show(line(), {"x": np.zeros(3)}), r"numbers\['x'\] is ndarray of shape \(3,\); give one number"),
-        (lambda: describe(3), r"figure is a int, not a matplotlib Figure"),
         (lambda: plots.figure(width=0), r"width=0.*use numbers > 0"),
         (lambda: plots.curves(line().axes[0], {"a": np.zeros((2, 3, 4))}), r"shape \(2, 3, 4\); give \[seeds"),
         (lambda: plots.curves(line().axes[0], {"a": np.zeros(3)}, x=[1, 2]), r"x has shape \(2,\).*shape \(3,\)"),
         (lambda: plots.cumulative(line().axes[0], {"a": []}), r"group 'a' is empty or not finite"),
-        (lambda: plots.cumulative(line().axes[0], {"a": [1, np.inf]}), r"give at least one finite number a group"),
         (lambda: plots.partition([1, 2]), r"counts has shape \(2,\); give finite numbers >= 0 as \[clients, labels\]"),
-        (lambda: plots.partition([[1, -2]]), r"give finite numbers >= 0"),
         (lambda: plots.arrows(line().axes[0], {"p": [1, 2, 3]}), r"path 'p' has shape \(3,\); give points as \[k, 2\]"),
         (lambda: plots.contours(line().axes[0], lambda p: p, (0, 1), (0, 1)), r"return one value a point"),
     ],
@@ -366,15 +349,6 @@ def test_a_cumulative_plot_steps_by_the_share_of_each_value():
     assert ax.lines[0]._unscaled_dash_pattern != ax.lines[1]._unscaled_dash_pattern
 
 
-def test_curves_differ_without_colour():
-    ax = plots.figure()[1]
-    plots.curves(ax, {f"{k}": np.arange(9.0) for k in range(8)})
-    shapes = {(str(l.get_marker()), str(l._unscaled_dash_pattern)) for l in ax.lines}
-    assert len(shapes) == 8
-    assert len(set(plots.COLOURS)) == len(plots.COLOURS) == 10
-    assert len(plots.MARKERS) == len(plots.LINES) == 8
-
-
 def test_a_partition_picture_shows_the_counts_of_a_hundred_clients_and_sixty_two_labels():
     counts = np.random.default_rng(0).integers(0, 9, (100, 62))
     ax = plots.partition(counts)
@@ -382,13 +356,6 @@ def test_a_partition_picture_shows_the_counts_of_a_hundred_clients_and_sixty_two
     assert len(show(ax.figure).drawn.wide) < 60_000
     assert len(ax.get_xticks()) <= 12
     assert ax.get_xlim() == (-0.5, 99.5)
-
-
-def test_an_empty_partition_row_stays_white():
-    ax = plots.partition([[0, 0], [5, 1]])
-    mesh = ax.collections[0]
-    assert mesh.cmap(mesh.norm(0))[:3] == (1.0, 1.0, 1.0)
-    assert mesh.cmap(mesh.norm(1))[:3] != (1.0, 1.0, 1.0)
 
 
 def test_arrows_are_as_long_as_the_steps():
@@ -409,17 +376,6 @@ def test_contours_of_a_quadratic_are_evenly_spaced():
     assert len(ax.collections) == 1
 
 
-def test_figures_come_in_the_style_of_the_book_without_touching_global_settings():
-    figure, (left, right) = plots.figure(ncols=2)
-    left.set(title="Left")
-    assert left.get_title(loc="left") == "Left"
-    assert not left.spines["top"].get_visible()
-    right.plot([0, 1], label="a")
-    right.plot([1, 0], label="b")
-    assert [line.get_color() for line in right.lines] == list(plots.COLOURS[:2])
-    assert describe(figure).startswith("Panel 1: Left: y against x.")
-
-
 def test_a_figure_of_pyplot_is_closed_and_keeps_its_layout():
     import matplotlib
 
@@ -431,11 +387,6 @@ def test_a_figure_of_pyplot_is_closed_and_keeps_its_layout():
     widgets.show(figure)
     assert not plt.fignum_exists(figure.number)
     assert figure.get_layout_engine() is None
-
-
-def test_two_names_that_print_alike_are_refused():
-    with pytest.raises(ValueError, match="twice"):
-        widgets.show(Figure(), {"a": 1, "a ": 2})
 
 
 def test_rounding_does_not_decide_which_of_two_curves_ends_highest():
