@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import re
 from xml.etree import ElementTree
@@ -10,10 +9,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from scipy import stats
+from tables import images, store, table_of
 
 from fedbook import Cell, reproduce, show
 from fedbook.documents import definitions
-from fedbook.results import cells, provenance
+from fedbook.results import provenance
 from fedbook.results.batch import ResultFolder
 from fedbook.show import export
 
@@ -28,12 +28,10 @@ def stored(tmp_path, monkeypatch):
     monkeypatch.setattr(definitions, "_added", [])
     for name in ("one", "two", "empty"):
         listed = [Cell(row, {**SPEC, "row": row}, row, "q=0.3", 71.25 if row == "same" else None, 4) for row in RIGHT]
-        table = definitions.Table(name, "A title", "S000", lambda profile, l=listed: l, {"quick": "tiny"})
-        definitions._added.append((tmp_path, table))
+        definitions._added.append((tmp_path, table_of(listed, name)))
         place = ResultFolder(tmp_path, "quick", name)
         for cell in listed if name != "empty" else ():
-            place.folder.mkdir(parents=True, exist_ok=True)
-            cells._store(place.file(cell), cells.Result(cell.spec, runs(cell, RIGHT[cell.row])))
+            store(place, cell, runs(cell, RIGHT[cell.row]))
     return tmp_path
 
 
@@ -41,9 +39,7 @@ def runs(cell, share):
     out = {}
     for seed in range(SEEDS):
         row = np.random.default_rng(0 if cell.row in ("FedAvg", "same") else 1).random(IMAGES) < share + 0.02 * seed
-        bits = base64.b64encode(np.packbits(row)).decode()
-        out[seed] = {"id": cells.identity(cell.spec, seed), "images": IMAGES, "classes": 10, "final": 100 * row.mean(),
-                     "correct": bits, "seconds": 1, "history": [], "code": provenance.code(cell.spec)}  # fmt: skip
+        out[seed] = images(row) | {"seconds": 1, "history": [], "code": provenance.code(cell.spec)}
     return out
 
 
@@ -68,7 +64,7 @@ def test_a_pivot_has_mean_students_interval_the_sources_value_and_the_mark_of_th
     status, out, _ = report(stored, capsys, "one", "--format", "csv")
     assert status == 0
     title, *lines = out.splitlines()
-    assert title == "# one, quick: A title"
+    assert title == "# one, quick: a title"
     assert list(csv.reader(lines)) == [["row", "q=0.3"]] + [[row, entry(row, mark)] for row, mark in EXPECTED.items()]
 
 
@@ -121,8 +117,8 @@ def test_a_report_names_the_files_that_are_damaged_and_leaves_them_out(words, st
 
 def test_named_tables_are_shown_all_without_names_and_a_file_is_written(stored, capsys):
     report(stored, capsys, "two", "--format", "csv", "--output", str(stored / "out.csv"))
-    assert (stored / "out.csv").read_text().splitlines()[0] == "# two, quick: A title"
-    assert report(stored, capsys, "--format", "csv")[1].count("A title") == 2
+    assert (stored / "out.csv").read_text().splitlines()[0] == "# two, quick: a title"
+    assert report(stored, capsys, "--format", "csv")[1].count("a title") == 2
 
 
 def test_a_picture_of_each_table_has_a_line_for_each_row_but_the_reference(stored, capsys):
@@ -176,10 +172,8 @@ def hostile(stored, monkeypatch):
     cells_here = [Cell(f"c{k}", SPEC, name, "=q\nx", seeds=SEEDS) for k, name in enumerate(names)]
     table = definitions.Table("names", "A, =title\n\\input{y} <script>", "own", lambda p: cells_here, {"quick": "c"})
     monkeypatch.setattr(definitions, "_added", [(stored, table)])
-    place = ResultFolder(stored, "quick", "names")
-    place.folder.mkdir(parents=True)
     for cell in cells_here:
-        cells._store(place.file(cell), cells.Result(cell.spec, runs(cell, RIGHT["same"])))
+        store(ResultFolder(stored, "quick", "names"), cell, runs(cell, RIGHT["same"]))
     return stored
 
 

@@ -1,19 +1,18 @@
 """Claims: each is settled by a test that exists, or asks questions of cells that exist; verdicts follow one rule."""
 
 import ast
-import base64
 import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tables import images, store, table_of
 
 from fedbook import Cell, show
 from fedbook.documents import definitions
 from fedbook.documents.definitions import Claim
 from fedbook.pictures import svg
-from fedbook.results import batch, cells
-from fedbook.results.cells import identity
+from fedbook.results import batch
 from fedbook.verdicts import claims, judge
 from tools import book
 
@@ -40,11 +39,6 @@ def test_a_claim_is_settled_by_a_test_or_asks_of_cells_that_exist(claim):
         assert {(row, column) for row, _, column in asked} | {(base, column) for _, base, column in asked} <= keys
 
 
-def test_claims_have_names_of_their_own():
-    names = [claim.name for claim in claims.every()]
-    assert len(set(names)) == len(names)
-
-
 @pytest.mark.parametrize("claim", claims.every(), ids=lambda c: c.name)
 def test_the_chapter_of_a_claim_has_it_in_its_box(claim):
     cells = book._read(book.ROOT / "book" / f"{claims.chapter(claim)}.ipynb").cells
@@ -65,20 +59,12 @@ def stored(tmp_path, monkeypatch):
     table = definitions.Table("t", "", "S000", listed, {"quick": "tiny", "desk": "tiny"})
     for module in (claims, show):
         monkeypatch.setattr(module, "get", lambda name: table)
-    images = np.random.default_rng(0).random((3, 500))
+    drawn = np.random.default_rng(0).random((3, 500))
 
     def write(profile, row, share):
-        place = batch.ResultFolder(tmp_path, profile, "t")
-        place.folder.mkdir(parents=True, exist_ok=True)
         cell = next(c for c in listed(profile) if c.row == row)
-        runs = {
-            seed: {
-                "id": identity(cell.spec, seed), "images": 500, "classes": 10, "final": 100 * float((v < share).mean()),
-                "correct": base64.b64encode(np.packbits(v < share)).decode(),
-            }
-            for seed, v in enumerate(images)
-        }  # fmt: skip
-        cells._store(place.file(cell), cells.Result(cell.spec, runs))
+        runs = {seed: images(v < share) for seed, v in enumerate(drawn)}
+        store(batch.ResultFolder(tmp_path, profile, "t"), cell, runs)
 
     return tmp_path, write
 
@@ -117,14 +103,11 @@ def test_the_data_nearest_to_the_documents_decide(stored):
 
 def test_cosines_are_compared_by_seed(tmp_path, monkeypatch):
     listed = [Cell(row, {"study": "mime", "row": row}, row, "c") for row in "xy"]
-    table = definitions.Table("t", "", "S000", lambda profile: listed, {"quick": "tiny"}, unit="cosine")
     for module in (claims, show):
-        monkeypatch.setattr(module, "get", lambda name: table)
-    place = batch.ResultFolder(tmp_path, "quick", "t")
-    place.folder.mkdir(parents=True)
+        monkeypatch.setattr(module, "get", lambda name: table_of(listed, unit="cosine"))
     for cell, values in zip(listed, ([0.31, 0.32, 0.30], [0.10, 0.12, 0.11]), strict=True):
-        runs = {seed: {"id": identity(cell.spec, seed), "final": value} for seed, value in enumerate(values)}
-        cells._store(place.file(cell), cells.Result(cell.spec, runs))
+        runs = {seed: {"final": value} for seed, value in enumerate(values)}
+        store(batch.ResultFolder(tmp_path, "quick", "t"), cell, runs)
     asked = {"quick": [("x", "y", "c")]}
     (found,) = claims.judged(Claim("a", "S000", "§1", "x beats y", "", "t", asked), tmp_path)
     assert found.verdict == "holds"
@@ -187,6 +170,12 @@ def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(
     monkeypatch.setattr(show, "every", lambda: [CLAIM])
     assert "cannot be decided here" in show.box(["a"], root).text
     assert "not computed yet" in show.box(["a"], root).text
+    write("quick", "x", 0.9)
+    write("quick", "y", 0.6)
+    text = show.box(["a"], root).text
+    assert "1 of 2 comparisons not run yet" in text
+    assert "runs that are incomplete do not decide" in text
+    assert "cannot be decided here" in text
     for profile, rows in (("quick", "xyz"), ("desk", "xy")):
         for row in rows:
             write(profile, row, 0.9 if row == "x" else 0.6)
@@ -201,14 +190,8 @@ def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(
 
 def test_the_matrix_of_all_claims_leads_to_the_line_of_each(stored, monkeypatch):
     root, write = stored
-    settled = Claim(
-        "b-x",
-        "S001",
-        "§2",
-        "z < y",
-        "-",
-        settled=("holds", "by arithmetic", "tests/test_claims.py::test_x"),
-    )
+    reason = ("holds", "by arithmetic", "tests/test_claims.py::test_x")
+    settled = Claim("b-x", "S001", "§2", "z < y", "-", settled=reason)
     monkeypatch.setattr(show, "every", lambda: [CLAIM, settled])
     monkeypatch.setattr(
         show, "documents", lambda: [type("module", (), {"__name__": "d.s000", "CLAIMS": [CLAIM, settled]})]
@@ -275,19 +258,8 @@ def test_a_question_of_the_books_own_has_a_verdict_and_is_no_claim_of_the_docume
     assert "§1, leaves open whether: x beats y" in text
 
 
-def test_runs_that_leave_a_question_open_do_not_decide_and_the_box_says_so(stored, monkeypatch):
-    root, write = stored
-    monkeypatch.setattr(show, "every", lambda: [CLAIM])
-    for row, share in (("x", 0.9), ("y", 0.6)):
-        write("quick", row, share)
-    text = show.box(["a"], root).text
-    assert "1 of 2 comparisons not run yet" in text
-    assert "runs that are incomplete do not decide" in text
-    assert "cannot be decided here" in text
-
-
 def test_an_interval_beside_zero_that_holm_keeps_open_is_told_from_one_that_holds_it():
-    table = definitions.Table("t", "", "S000", lambda profile: [], {"quick": "tiny"})
+    table = table_of([])
     beside, around = (judge.Comparison(gap, 1.0, 0.0, 10, 0) for gap in (2.4, 0.5))
     one, other = judge.decide([beside, around])
     assert (one.word, other.word) == (judge.OPEN, judge.OPEN)
@@ -298,7 +270,7 @@ def test_an_interval_beside_zero_that_holm_keeps_open_is_told_from_one_that_hold
 def test_a_table_names_the_runs_that_its_mean_leaves_out_and_what_its_marks_say():
     import pandas as pd
 
-    table = definitions.Table("t", "", "S000", lambda profile: [], {"quick": "tiny"}, against="y")
+    table = table_of([], against="y")
     line = {"row": "x", "column": "c", "mean": 80.0, "sd": 1.0, "n": 5, "diverged": 2, "source": float("nan")}
     tidy = pd.DataFrame([{**line, "verdict": judge.OPEN}, {**line, "row": "y", "diverged": 0, "verdict": "baseline"}])
     grid = show.grid(table, tidy)

@@ -77,16 +77,6 @@ def test_equal_seeds_leave_the_error_of_the_test_set():
     assert c.interval == pytest.approx((low, high))
 
 
-def test_two_images_in_each_of_three_seeds_decide_nothing():
-    theirs = np.zeros((3, 359), bool)
-    theirs[:, :300] = True
-    ours = theirs.copy()
-    ours[:, 300:302] = True
-    c = judge.compare(ours, theirs)
-    assert c.gap == pytest.approx(2 / 3.59)
-    assert judge.decide([c])[0].word == "not distinguished"
-
-
 def test_no_interval_is_narrower_than_one_test_image():
     same = np.ones((10, 359), bool)
     c = judge.compare(same, same)
@@ -126,11 +116,8 @@ def test_equal_needs_a_margin_and_an_interval_within_it():
     assert judge.decide([near], margin=1.0)[0].word == "equal"
     assert judge.decide([near], margin=0.3)[0].word == "not distinguished"
     assert str(judge.decide([near], margin=1.0)[0]) == "+0.1 ± 0.4, equal within 1"
-
-
-def test_lower_can_be_better():
-    c = Comparison(-5.0, 0.5, 0.0, 10)
-    assert [judge.decide([c])[0].word, judge.decide([c], lower_is_better=True)[0].word] == ["worse", "better"]
+    far = Comparison(-5.0, 0.5, 0.0, 10)
+    assert [judge.decide([far])[0].word, judge.decide([far], lower_is_better=True)[0].word] == ["worse", "better"]
 
 
 @pytest.mark.parametrize(

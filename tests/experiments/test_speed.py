@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tables import store, table_of
 
 import fedcore as fc
 from fedbook import Cell, show
-from fedbook.documents import definitions
 from fedbook.documents.definitions import Claim
 from fedbook.results import batch, cells
-from fedbook.results.cells import identity
 from fedbook.studies import speed
 from fedbook.verdicts import claims, overview
 
@@ -44,15 +43,10 @@ def test_a_tie_with_the_target_is_there_whatever_the_rounding():
     assert run(target=100 * images / 359)["final"] == run()["final"]
 
 
-def test_a_run_that_does_not_get_there_counts_all_its_rounds_and_says_so():
-    found = run(target=99.9)
-    assert (found["final"], found["reached"]) == (12, False)
-
-
-def test_a_run_that_diverges_has_no_number():
-    found = run(target=99.9, run={**SPEC["run"], "lr": 1e38})
-    assert found["final"] is None
-    assert not found["reached"]
+@pytest.mark.parametrize(("lr", "final"), [(0.1, 12), (1e38, None)])
+def test_a_run_that_does_not_get_there_counts_all_its_rounds_and_one_that_diverges_has_no_number(lr, final):
+    found = run(target=99.9, run={**SPEC["run"], "lr": lr})
+    assert (found["final"], found["reached"]) == (final, False)
 
 
 def test_a_run_that_was_stopped_goes_on_and_ends_in_the_same_round(tmp_path):
@@ -73,14 +67,11 @@ def test_the_search_takes_the_fastest_and_looks_at_validation_images(monkeypatch
 
 def test_rounds_are_compared_as_ratios_and_fewer_are_better(tmp_path, monkeypatch):
     listed = [Cell(row, {"study": "rounds", "better": "lower", "row": row}, row, "c") for row in "xy"]
-    table = definitions.Table("t", "", "S001", lambda profile: listed, {"quick": "tiny"}, unit="rounds", against="y")
+    table, place = table_of(listed, unit="rounds", against="y"), batch.ResultFolder(tmp_path, "quick", "t")
     for module in (claims, show):
         monkeypatch.setattr(module, "get", lambda name: table)
-    place = batch.ResultFolder(tmp_path, "quick", "t")
-    place.folder.mkdir(parents=True)
     for cell, values in zip(listed, ([10.0, 20.0, 40.0], [20.0, 40.0, 80.0]), strict=True):
-        runs = {s: {"id": identity(cell.spec, s), "final": v} for s, v in enumerate(values)}
-        cells._store(place.file(cell), cells.Result(cell.spec, runs))
+        store(place, cell, {s: {"final": v} for s, v in enumerate(values)})
     (found,) = claims.judged(Claim("a", "S001", "§1", "x", "", "t", {"quick": [("x", "y", "c")]}), tmp_path)
     assert found.verdict == "holds"
     assert claims.ours(found) == "better: c 0.50 times the rounds (0.49 to 0.51)"
