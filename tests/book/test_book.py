@@ -426,14 +426,6 @@ def test_normalising_keeps_tags_alt_texts_and_outputs_and_drops_the_rest():
     assert re.fullmatch("[0-9a-f]{8}", notebook.cells[2].id)
 
 
-def test_normalising_twice_changes_nothing_and_leaves_its_argument_alone():
-    original = messy()
-    before = json.dumps(original, sort_keys=True)
-    once = book.normalise(original)
-    assert book._text(book.normalise(once)) == book._text(once)
-    assert json.dumps(original, sort_keys=True) == before
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -193,7 +193,6 @@ def test_a_problem_without_a_minimum_says_so_in_words():
     ("settings", "message"),
     [
         ({"clients": 0}, "clients=0 is out of range; use clients>=2 and clients<=8"),
-        ({"clients": 9}, "clients=9 is out of range"),
         ({"clients": 2.5}, "clients=2.5 is not an integer"),
         ({"clients": [{"optimum": (0, 0)}]}, r"len\(clients\)=1 is out of range"),
         ({"clients": [{"optimum": (0, float("nan"))}] * 2}, r"clients\[0\]\['optimum'\]=nan is out of range"),
@@ -202,15 +201,11 @@ def test_a_problem_without_a_minimum_says_so_in_words():
         ({"methods": ["FedAvg", "FedBest"]}, "methods has 'FedBest'; use some of FedAvg"),
         ({"methods": "FedAvg"}, r"use a list, methods=\['FedAvg'\]"),
         ({"methods": [fc.FedAvg(server_momentum=0.5)]}, "the playground's FedAvg takes no parameter"),
-        ({"methods": [fc.SCAFFOLD("I")]}, "the playground's SCAFFOLD takes no parameter"),
-        ({"methods": [fc.DFedAvg(fc.Complete())]}, "the playground's DFedAvg takes no parameter"),
         ({"methods": [fc.FedProx(2000.0)]}, "FedProx's mu=2000 is out of range; use FedProx's mu >= 0 and <= 1000"),
         ({"lr": 0}, "lr=0 is out of range; use lr > 0 and <= 10"),
-        ({"lr": float("nan")}, "lr=nan is out of range"),
         ({"cohort": 3}, "cohort=3 is out of range; use cohort>=1 and cohort<=2"),
         ({"start": (1, 2, 3)}, r"start=\(1, 2, 3\); use two numbers"),
         ({"problem": "cubic"}, "use one of 'quadratic', 'logistic'"),
-        ({"rounds": 0}, "rounds=0 is out of range"),
         ({"name": "two words"}, "name='two words' cannot stand in an address"),
     ],
 )

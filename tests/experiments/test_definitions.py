@@ -188,15 +188,11 @@ def test_results_stand_when_the_project_moves(folder):
         ("method", ["parts/none.py:X", {}], r"none\.py cannot be read \(No such file.*relative to the definitions"),
         ("method", ["parts/user.py:FedHelf", {}], r"user\.py defines no 'FedHelf'; use one of FedHalf, Even"),
         ("method", ["parts/user.py:Even", {}], "Even is a type and no method; use a subclass of fedcore.Method"),
-        ("method", ["parts/user.py:net", {}], "net is a function and no method; use a subclass"),
         ("method", ["FedHalf", {}], 'FedHalf.*is not known; use one of FedAvg.*, or "file.py:Name"'),
         ("partition", ["parts/user.py:Uneven", {}], r"and no partition; give it split\(labels, clients, rng, owner\)"),
-        ("partition", ["parts/user.py:net", {"shape": (1, 2, 2), "classes": 2}], "no partition"),
         ("partition", ["Dirichlett", {}], "Dirichlett.*is not known; use one of IID, Dirichlet"),
         ("model", "parts/user.py:number", "number returned a int for shape .* return a torch.nn.Module"),
         ("model", "parts/user.py:FedHalf", r"no model; use a function \(shape, classes, ...\) -> torch.nn.Module"),
-        ("model", ["parts/user.py:net", {"wide": 3}], r"no model; use a function \(shape, classes, ...\)"),
-        ("model", ["mlpp", {}], "mlpp.*is not known"),
         ("source", ["digit_domain", {}], "digit_domain.*is not known"),
     ],
 )
@@ -205,23 +201,6 @@ def test_a_name_that_leads_nowhere_says_what_to_write(part, value, message, fold
     with pytest.raises(ValueError, match=message) as raised:
         cells.run_cell(change(SPEC, part, value), [0])
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("x = 1\ndef broken(:\n", r"bad\.py, line 2: invalid syntax; correct the file"),
-        ("x = 1\n\ny = 1 / 0\n", r"bad\.py, line 3: ZeroDivisionError: division by zero; correct the file"),
-        ("x = 1\n", r"bad\.py gives no definitions \(TABLES is None\); let it define TABLES = \[Table"),
-        ("TABLES = 3\n", r"TABLES is 3"),
-    ],
-)
-def test_a_definitions_file_that_does_not_load_is_explained_and_nothing_is_run(text, message, folder, capsys):
-    (folder / "bad.py").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        definitions.add(folder / "bad.py")
-    assert reproduce.main(["list", "--definitions", str(folder / "bad.py")]) == 2
-    assert "bad.py" in capsys.readouterr().err
 
 
 def test_a_cell_whose_file_is_broken_fails_alone_and_keeps_what_is_stored(folder, capsys):

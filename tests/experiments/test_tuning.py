@@ -241,12 +241,6 @@ def test_domains_keep_their_readings_on_validation_data():
     assert {"own_accuracy", "accuracy_target"} <= set(own)
 
 
-@pytest.mark.parametrize("bad", [1, "yes", None])
-def test_validation_is_a_flag(bad):
-    with pytest.raises(TypeError, match="neither True nor False"):
-        fc.federation("digits", clients=4, validation=bad)
-
-
 def test_without_validation_data_there_is_nothing_to_evaluate_on():
     with pytest.raises(ValueError, match="validation=True"):
         fc.federation("digits", clients=4).on_validation()

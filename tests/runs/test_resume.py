@@ -241,19 +241,6 @@ class Scaled(fc.Method):
         return {"x": r.x + r.mean(self.by[: len(r.x)] * (y - r.x))}
 
 
-class Doubled(fc.Method):
-    def direction(self, G, y, r):
-        return 2 * G(y)
-
-
-class Tripled(fc.Method):
-    def direction(self, G, y, r):
-        return 3 * G(y)
-
-
-Tripled.__qualname__ = Tripled.__name__ = "Doubled"
-
-
 def owned(test_owner) -> fc.Federation:
     x, y = h.images(60, (1, 4, 4), 3)
     arrays = {"train_images": x, "train_labels": y, "test_images": x[:8], "test_labels": y[:8]}
@@ -303,7 +290,6 @@ SAME_BUT = {
         {"method": Scaled(torch.ones(2000).index_fill(0, torch.tensor(1000), 2.0))},
         "method's fields and code",
     ),
-    "the code of a method": ({"method": Doubled()}, {"method": Tripled()}, "method's fields and code"),
     "the path": ({}, {"fed": h.network(dtype=torch.float32, path="sequential")}, "federation's path"),
     "the block": ({}, {"fed": h.network(dtype=torch.float32, block=2)}, "federation's block"),
 }  # fmt: skip
