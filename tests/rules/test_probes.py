@@ -83,13 +83,16 @@ def test_a_cosine_does_not_hang_on_the_length_of_a_gradient_and_is_missing_for_a
     np.testing.assert_allclose(found["A, C"], [[np.nan, 1]])
 
 
-@pytest.mark.parametrize(("rounds", "lr"), [(3, 1e6), (1, 1e10)], ids=["in the run", "on the local paths"])
-def test_a_cosine_of_what_leaves_the_finite_numbers_is_counted_as_diverged(rounds, lr):
+def study(rounds, lr, steps, local_steps=1):
     federation = {"source": "digits", "clients": 4, "model": "thesis_mlp"}
-    run = {"rounds": rounds, "lr": lr, "batch_size": 10, "local_steps": 20 if rounds > 1 else 1}
-    spec = {"method": ["FedAvg", {}], "federation": federation, "run": run, "steps": 60, "pair": "A, C"}
-    found = probing.mime(spec, 0, None, None)
-    assert (found["final"], found["diverged"]) == (None, 0 if rounds > 1 else 1)
+    run = {"rounds": rounds, "lr": lr, "batch_size": 10, "local_steps": local_steps}
+    spec = {"method": ["FedAvg", {}], "federation": federation, "run": run, "steps": steps, "pair": "A, C"}
+    return probing.mime(spec, 0, None, None)
+
+
+def test_a_cosine_of_what_leaves_the_finite_numbers_in_the_run_or_on_local_paths_is_counted_as_diverged():
+    for found, after in ((study(3, 1e6, 60, 20), 0), (study(1, 1e10, 60), 1)):
+        assert (found["final"], found["diverged"]) == (None, after)
 
 
 def test_a_local_path_that_leaves_the_finite_numbers_is_named_though_the_others_stay():
@@ -100,16 +103,12 @@ def test_a_local_path_that_leaves_the_finite_numbers_is_named_though_the_others_
 
 
 def test_a_step_where_every_gradient_is_zero_is_no_divergence(monkeypatch):
-    federation = {"source": "digits", "clients": 4, "model": "thesis_mlp"}
-    run = {"rounds": 1, "lr": 0.1, "batch_size": 10, "local_steps": 1}
-    spec = {"method": ["FedAvg", {}], "federation": federation, "run": run, "steps": 3, "pair": "A, C"}
-    monkeypatch.setattr(fc.probes, "_cosine", lambda a, b: (a * b).sum(-1).sign().where(next(rest), torch.nan))
     rest = iter(torch.tensor([1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1], dtype=torch.bool))
-    found = probing.mime(spec, 0, None, None)
-    assert [k for k, _ in found["history"]] == [1, 3]
-    monkeypatch.setattr(fc.probes, "_cosine", lambda a, b: torch.full(a.shape[:1], torch.nan))
+    monkeypatch.setattr(probes, "_cosine", lambda a, b: (a * b).sum(-1).sign().where(next(rest), torch.nan))
+    assert [k for k, _ in study(1, 0.1, 3)["history"]] == [1, 3]
+    monkeypatch.setattr(probes, "_cosine", lambda a, b: torch.full(a.shape[:1], torch.nan))
     with pytest.raises(ValueError, match="every gradient is zero after 1 rounds"):
-        probing.mime(spec, 0, None, None)
+        study(1, 0.1, 3)
 
 
 def test_mime_ablation_keeps_the_order_of_the_cohort():
@@ -140,28 +139,16 @@ def test_mime_ablation_refuses_what_does_not_exist(wrong, word):
         probes.mime_ablation(fc.FedAvg(), fed, **{"x": fed.x0, "steps": 3, "lr": 0.1} | wrong)
 
 
-def submodel_gaps(method, momentum=0.9, **run):
-    fed = fc.federation("digits", clients=6, partition=fc.Shards(2), model="thesis_mlp", dtype=torch.float64)
-    run = {"lr": 0.1, "local_epochs": 1, "weight_decay": 0.01, "momentum": momentum, "rounds": 1, "seed": 3, **run}
-    probe = probes.submodel_gap("zero", momentum)
-    h = fc.simulate(method, fed, probes=[probe], **run)
-    return (
-        fed,
-        h,
-        {name: np.array([h.final(name, i) for i in h.cohorts[-1]]) for name in ("gap", "sum_gap", "capacity")},
-    )
-
-
 def test_the_gap_is_that_of_two_runs_with_one_client():
-    updates = {}
-    for r in (1.0, 0.5):
-        fed, h, found = submodel_gaps(
-            fc.HeteroFL(r, labels="zero"), cohort=1
-        )  # the server takes over the client's update
-        updates[r] = h.params - fed.x0
-    apart = updates[1.0] - updates[0.5]
-    assert found["gap"] == pytest.approx(float(apart.norm()), rel=1e-9)
-    assert found["sum_gap"] == pytest.approx(abs(float(apart.sum())), rel=1e-9)
+    fed = fc.federation("digits", clients=6, partition=fc.Shards(2), model="thesis_mlp", dtype=torch.float64)
+    work = {"rounds": 1, "cohort": 1, "lr": 0.1, "weight_decay": 0.01, "momentum": 0.9, "seed": 3}
+    whole, half = (
+        fc.simulate(fc.HeteroFL(r, labels="zero"), fed, probes=[probes.submodel_gap("zero", 0.9)], **work)
+        for r in (1.0, 0.5)
+    )
+    apart, client = whole.params - half.params, half.cohorts[0][0]  # the server takes over the client's update
+    assert half.final("gap", client) == pytest.approx(float(apart.norm()), rel=1e-9)
+    assert half.final("sum_gap", client) == pytest.approx(abs(float(apart.sum())), rel=1e-9)
 
 
 def test_submodels_that_share_no_neuron_share_the_classifiers_bias_alone_and_do_not_conflict():

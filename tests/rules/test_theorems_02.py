@@ -56,24 +56,23 @@ def close(a, b, atol=1e-12):
 # --- thm-path-gradient ----------------------------------------------------------------------------------------------
 
 
-class Recorded(fc.SCAFFOLD):
-    """Option II, with the gradients of its local steps and the clients that take them."""
-
-    steps = ()
-
-    def direction(self, G, y, r):
-        g = G(y)
-        Recorded.steps += ((r.clients.clone(), g),)
-        return super().direction(lambda z: g, y, r)
-
-
 def variates_and_paths(**settings):
     """After each of some rounds: the variate of each client of the cohort, and the gradients along its path."""
+    steps = []
+
+    class Recorded(fc.SCAFFOLD):
+        def direction(self, G, y, r):
+            g = G(y)
+            steps.append((r.clients.clone(), g))
+            return super().direction(lambda z: g, y, r)
+
     for state in states(Recorded("II"), digits(), cohort=5, lr=0.3, seed=2, **settings):
-        taken, Recorded.steps = Recorded.steps, ()
-        for client in taken[0][0].tolist():
-            own = [g[clients == client][0] for clients, g in taken if client in clients]
-            yield state["c_i"][client], torch.stack(own)
+        for client in steps[0][0].tolist():
+            yield (
+                state["c_i"][client],
+                torch.stack([g[clients == client][0] for clients, g in steps if client in clients]),
+            )
+        steps.clear()
 
 
 @pytest.mark.parametrize("local_steps", [7, None])  # None: one epoch, so that K_i differs between the clients
