@@ -11,10 +11,9 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,15 +31,8 @@ DESKTOP, PHONE = (1280, 900), (390, 844)
 def find_chromium() -> str | None:
     """Path of a Chromium, or None; the environment variable FEDCORE_CHROMIUM comes first."""
     named = os.environ.get("FEDCORE_CHROMIUM")
-    if named:
-        return shutil.which(named)
-    places = [f"/usr/bin/{name}" for name in ("chromium", "chromium-browser", "google-chrome")]
-    places += [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-    if sys.platform == "darwin":
-        apps = (("Chromium", "Chromium"), ("Google Chrome", "Google Chrome"))
-        roots = (Path("/Applications"), Path.home() / "Applications")
-        places += [str(root / f"{app}.app/Contents/MacOS/{name}") for app, name in apps for root in roots]
-    return next((p for p in places if p and os.access(p, os.X_OK)), None)
+    names = [named] if named else ["chromium", "chromium-browser", "google-chrome"]
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 @contextmanager
@@ -61,18 +53,6 @@ def leaves_machine(url: str) -> bool:
     return parts.scheme not in ("file", "data", "blob", "about") and parts.hostname not in ("127.0.0.1", "localhost")
 
 
-@dataclass
-class Seen:
-    """What a page did that it should not."""
-
-    errors: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def check(self) -> None:
-        assert not self.requests, f"requests that leave the machine: {self.requests}"
-        assert not self.errors, f"errors in the console: {self.errors}"
-
-
 @contextmanager
 def opened(
     browser: Any, page: Path | str, size: tuple[int, int] = DESKTOP, whole: bool = True, **options: Any
@@ -83,22 +63,24 @@ def opened(
     `options` go to playwright's context, e.g. `java_script_enabled=False`, `reduced_motion="reduce"`.
     `page.clock.run_for(ms)` moves time in the page, which else passes as outside.
     """
-    seen, context = Seen(), browser.new_context(viewport=dict(zip(("width", "height"), size, strict=True)), **options)
+    errors, requests = [], []
+    context = browser.new_context(viewport=dict(zip(("width", "height"), size, strict=True)), **options)
     try:
-        context.on("request", lambda r: seen.requests.append(r.url) if leaves_machine(r.url) else None)
+        context.on("request", lambda r: requests.append(r.url) if leaves_machine(r.url) else None)
         if not whole:
             nothing = {"content_type": "text/javascript", "body": ""}
             context.route(re.compile(r"mathjax|fontawesome\.js"), lambda route: route.fulfill(**nothing))
         tab = context.new_page()
-        tab.on("websocket", lambda s: seen.requests.append(s.url) if leaves_machine(s.url) else None)
-        tab.on("pageerror", lambda e: seen.errors.append(e.message))
-        tab.on("console", lambda m: seen.errors.append(m.text) if m.type == "error" else None)
+        tab.on("websocket", lambda s: requests.append(s.url) if leaves_machine(s.url) else None)
+        tab.on("pageerror", lambda e: errors.append(e.message))
+        tab.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
         tab.clock.install()
         tab.goto(page.as_uri() if isinstance(page, Path) else page)
         tab.evaluate("Promise.all([...document.querySelectorAll('figure.fc-explorer')].map(f => f.unpacked))")
         yield tab
         tab.evaluate("0")  # what the page did last has been reported once this answers
-        seen.check()
+        assert not requests, f"requests that leave the machine: {requests}"
+        assert not errors, f"errors in the console: {errors}"
     finally:
         context.close()
 

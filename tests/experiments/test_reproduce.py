@@ -305,28 +305,6 @@ def test_a_partition_without_arguments_may_be_its_name_alone():
 # --- batches ------------------------------------------------------------------------------------------------------
 
 
-def test_killed_in_the_middle_and_started_again_gives_the_same_bits(trial, here):
-    process = h.SERVER.Process(target=begun, args=(trial, "long", "--plain", "--seeds", "1"))
-    process.start()
-    try:
-        until = time.monotonic() + 60
-        while not list(trial.glob("results/quick/long/unfinished/*/seed0/checkpoint.npz")):
-            assert time.monotonic() < until
-            assert process.is_alive()
-            time.sleep(0.02)
-    finally:
-        process.kill()
-        process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert not (trial / "results" / "quick" / "long" / "long.json").exists()
-    assert here("long", "--plain", "--seeds", "1")[0] == 0
-    spec = {**SPEC, "run": {**SPEC["run"], "rounds": 200, "eval_every": 10}}
-    whole = reproduce.run_cell(spec, [0]).runs[0]
-    stopped = result(trial, "long", "long")["runs"]["0"]
-    assert (stopped["final"], stopped["history"]) == (whole["final"], whole["history"])
-    assert not list(trial.glob("results/quick/long/unfinished/*"))
-
-
 def test_two_batches_on_one_folder_run_no_cell_twice(trial):
     both = [h.SERVER.Process(target=begun, args=(trial, "counted", "--plain", "--seeds", "2")) for _ in range(2)]
     for process in both:

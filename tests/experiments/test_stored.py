@@ -16,29 +16,6 @@ def computed(plan, compute, again, root):
     return runs.keep(compute)(), runs.store()
 
 
-def test_runs_that_are_not_repeated_are_read_for_the_same_plan_only(tmp_path):
-    calls = []
-
-    def compute():
-        calls.append(1)
-        return {"FedAvg": [91.5, 0.1 + 0.2]}
-
-    def asked(plan, again=False):
-        return computed(plan, compute, again, tmp_path)
-
-    plan = {"rates": (0.1, 0.2), "seeds": [1000]}
-    assert asked(plan) == ({"FedAvg": [91.5, 0.1 + 0.2]}, "computed with this page")
-    assert not (tmp_path / "quick").exists(), "a page that is built stores nothing"
-    asked(plan, again=True)
-    assert len(calls) == 2
-    result, origin = asked(plan)
-    assert (result["FedAvg"][1], len(calls)) == (0.1 + 0.2, 2)
-    assert origin.startswith("stored runs (")
-    assert asked(plan | {"seeds": [1001]})[1] == "computed with this page"
-    written = json.loads((tmp_path / "quick" / "01_tuning.json").read_text())
-    assert {"code", "device", "torch", "commit", "seconds"} <= set(written["provenance"])
-
-
 def test_runs_that_depend_on_others_are_read_by_their_arguments(tmp_path):
     calls = []
 

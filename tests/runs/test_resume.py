@@ -8,10 +8,7 @@ import json
 import multiprocessing
 import os
 import pickle
-import random
 import resource
-import signal
-import time
 import warnings
 import zipfile
 from pathlib import Path
@@ -45,51 +42,9 @@ def federation() -> fc.Federation:
     return h.network(dtype=torch.float32)
 
 
-# --- a real SIGKILL -----------------------------------------------------------------------------------------------
-
-
-def slowly(method: fc.Method, folder: Path, out: Path, pause: float) -> None:
-    """A run of 60 rounds of `pause` seconds and more, which leaves its dump in `out`."""
-    torch.set_num_threads(1)
-    options = RUN | {"on_evaluate": lambda t, metrics: time.sleep(pause)}
-    out.write_text(json.dumps(dump(fc.simulate(method, federation(), rounds=60, checkpoint_dir=folder, **options))))
-
-
-def start(*given) -> multiprocessing.Process:
-    process = h.SERVER.Process(target=slowly, args=given)
-    process.start()
-    return process
-
-
 def rounds_in(file: Path) -> int:
     with np.load(file, allow_pickle=False) as z:
         return json.loads(z["head"].tobytes())["t"]
-
-
-@every_method
-def test_a_killed_run_that_is_started_again_ends_as_if_nothing_had_happened(method, tmp_path):
-    file, out = tmp_path / "run" / "checkpoint.npz", tmp_path / "out.json"
-    first = start(method, file.parent, out, 0.1)  # 60 rounds take over 6 s
-    try:
-        deadline = time.monotonic() + 60
-        while not file.exists() and first.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(random.uniform(0, 0.5))
-        assert first.is_alive(), "the run ended before it could be killed"
-    finally:
-        first.kill()
-        first.join()
-    assert first.exitcode == -signal.SIGKILL
-    assert not out.exists()
-    done = rounds_in(file)
-    assert 0 < done < 60
-    second = start(method, file.parent, out, 0)
-    second.join()
-    assert second.exitcode == 0
-    torch.set_num_threads(1)
-    assert json.loads(out.read_text()) == dump(fc.simulate(method, federation(), rounds=60, **RUN)), (
-        f"killed after {done}"
-    )
 
 
 # --- stopping and extending, in one process -----------------------------------------------------------------------
