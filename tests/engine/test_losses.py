@@ -288,14 +288,6 @@ def test_outputs_that_the_loss_does_not_take_say_how(options, words):
         fc.federation(options.pop("source"), 4, dtype=torch.float64, **options)
 
 
-def test_methods_that_need_classes_say_so_of_dense_outputs():
-    fed = made("segmentation")
-    with pytest.raises(ValueError, match="no classes have no correct answers"):
-        fed.correct(fed.x0)
-    for method in (fc.SCAFFOLD(), fc.FedDyn(), fc.Ditto(), fc.DFedAvg()):
-        assert np.isfinite(fc.simulate(method, fed, rounds=1, lr=0.1).final("loss"))
-
-
 TILT = torch.tensor([1.0, 3.0, 1.0])
 
 
