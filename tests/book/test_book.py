@@ -118,17 +118,10 @@ def test_no_page_asks_another_machine_for_anything(built_book):
         assert not outside(found), sheet.name
 
 
-@pytest.mark.parametrize(
-    "tag",
-    [
-        '<script src="https://x.y/a.js">',
-        '<img src="//x.y/a.png">',
-        '<link rel="stylesheet" href="http://x.y">',
-        "<style>a{b:url(https://x.y)}</style>",
-    ],
-)
-def test_the_request_check_sees_a_foreign_address(tag):
-    assert outside(requests_of(f"<html>{tag}</html>"))
+def test_the_request_check_sees_a_foreign_address():
+    loads = '<script src="https://x.y/a.js">', '<img src="//x.y/a.png">', '<link rel="stylesheet" href="http://x.y">'
+    for tag in (*loads, "<style>a{b:url(https://x.y)}</style>"):
+        assert outside(requests_of(f"<html>{tag}</html>"))
 
 
 def test_mathjax_is_in_the_build(built_book):

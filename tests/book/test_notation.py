@@ -115,29 +115,16 @@ def test_a_letter_without_a_row_and_a_second_meaning_would_be_noticed():
 
 
 def test_formulas_are_found_wherever_they_stand_and_code_is_left_out():
-    text = """Text $a$ and `$b$`.
-
-```{math}
-:label: eq-x
-c
-```
-
-````{prf:theorem} About $f$
-```python
-$g$
-```
-$$h$$
-````
-
-```{exercise} A
-$k$ costs \\$5
-```
-
-~~~python
-$l$
-~~~
-
-{math}`n`"""
+    text = "\n\n".join(
+        [
+            "Text $a$ and `$b$`.",
+            "```{math}\n:label: eq-x\nc\n```",
+            "````{prf:theorem} About $f$\n```python\n$g$\n```\n$$h$$\n````",
+            "```{exercise} A\n$k$ costs \\\\$5\n```",
+            "~~~python\n$l$\n~~~",
+            "{math}`n`",
+        ]
+    )
     assert [formula.strip() for formula in formulas(text)] == ["c", "n", "a", "f", "h", "k"]
 
 
