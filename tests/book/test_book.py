@@ -14,7 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from fedbook import pages
-from tools import book, expect, small, sphinx_fedcore
+from tools import book, chapter_runs, expect, sphinx_fedcore
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = book.chapters(ROOT)
@@ -501,7 +501,7 @@ def test_a_check_runs_on_another_instruction_set_and_names_the_cell_that_differs
         a_chapter(tmp_path, other, same, wrong, name="tested_other"),
     ]
     book.refresh(chapters)
-    monkeypatch.setattr(small, "records", lambda jobs, env: [env for _ in jobs])
+    monkeypatch.setattr(chapter_runs, "records", lambda jobs, env: [env for _ in jobs])
     monkeypatch.setattr(expect, "deviations", lambda name, env: [] if env == book.ISAS["default"] else ["no"])
     book.check(chapters[:1], "default")
     with pytest.raises(book.ChapterFailed) as failure:
