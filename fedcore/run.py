@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from .objective.federation import Federation
 from .round import Seen, check_both, on, play
 from .rows.host import chunk_size
 from .rows.rows import Rows
-from .settings import Settings, check_batches, with_settings
+from .settings import Given, Settings, check_batches, with_settings
 from .storage import callbacks, checkpoint
 from .storage.identity import digest
 from .support import checks
@@ -55,7 +55,7 @@ def simulate(
     probes: Sequence[Probe] = (),
     personal: bool | str = False,
     chunk: Annotated[int, checks.Within(1, hint="or None for as many as there is memory for")] | None = None,
-    **settings: Any,
+    **settings: Unpack[Given],
 ) -> History:
     """Run a method on a federation for `rounds` rounds and return its `History`.
 

@@ -10,7 +10,7 @@ import numbers
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 import numpy as np
 import torch
@@ -32,6 +32,24 @@ Weighting = Annotated[str, checks.OneOf(("uniform", "samples"))]
 Cohort = int | float | Sequence[int] | np.ndarray | torch.Tensor | None
 Amount = int | Sequence[int] | np.ndarray | torch.Tensor  # local work: one number for all clients, or one per client
 Amounts = Amount | Callable[[int, np.ndarray], Amount]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Given(TypedDict, total=False):
+    """The settings as keywords of `simulate`, for tools that read code; `Settings` has the defaults."""
+
+    cohort: Cohort | Callable[[int], Cohort]
+    lr: float | Callable[[int], float]
+    lr_decay: float
+    local_epochs: Amounts
+    local_steps: Amounts | None
+    batch_size: int | None
+    server_lr: float
+    weight_decay: float
+    clip: float | None
+    momentum: float
+    weighting: str
+    seed: int
 
 
 class ByRound(tuple):
@@ -131,7 +149,7 @@ class Settings:
         return named | {k: {"by round": list(v)} for k, v in changing.items()}
 
 
-def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_settings(function: F) -> F:
     """The function, with the fields of `Settings` after `rounds` in its signature, in place of its **settings."""
     signature = inspect.signature(function)
     parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
+from typing import get_type_hints
 
 import helpers as h
 import numpy as np
@@ -12,6 +15,7 @@ from battery import METHODS, make
 from torch import nn
 
 import fedcore as fc
+from fedcore import settings
 from fedcore.engine import Loss
 
 WORK = {"lr": 0.1, "batch_size": 4, "seed": 3}
@@ -233,3 +237,8 @@ def test_per_row_arguments_outside_local_steps_see_their_own_rows_in_chunks(kind
     assert (whole - fc.simulate(fc.FedAvg(), fed, rounds=2, **WORK).params).abs().max() > 1e-4
     for chunk in (1, 2, 3):
         h.close(fc.simulate(PerRow(kind), fed, rounds=2, chunk=chunk, **WORK).params, whole, 1e-12)
+
+
+def test_tools_that_read_code_see_every_setting():
+    assert list(get_type_hints(settings.Given)) == [f.name for f in dataclasses.fields(settings.Settings)]
+    assert set(get_type_hints(settings.Given)) <= set(inspect.signature(fc.simulate).parameters)
