@@ -128,6 +128,8 @@ MODULES = {
     "in place, before a classifier": (
         lambda: models.Projected(nn.Sequential(nn.Flatten(), nn.Linear(64, 6)), nn.Sequential(
             relu(), nn.Linear(6, 5))), "any"),
+    "a representation": (
+        lambda: models.Projected(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh()), nn.Linear(6, 5)), BATCHED),
     "a parameter of its own": (
         lambda: Net(lambda m, x: m.out(x.flatten(1) * m.scale), scale=nn.Parameter(torch.rand(64)),
                     out=nn.Linear(64, 5)), "mapped"),
