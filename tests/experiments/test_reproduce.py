@@ -92,12 +92,6 @@ def command(folder: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "fedcore.reproduce", *arguments, *given]
 
 
-def call(folder: Path, *arguments: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        command(folder, *arguments), capture_output=True, text=True, cwd=ROOT, timeout=300, env=environment(), **options
-    )
-
-
 @pytest.fixture
 def here(trial, monkeypatch, capsys):
     """The command in this process: `here("list", ...)` gives its exit status, its output and its errors."""
@@ -106,9 +100,7 @@ def here(trial, monkeypatch, capsys):
 
     def run(*arguments):
         definitions._added.clear()
-        status = reproduce.main(command(trial, *arguments)[3:])
-        out, err = capsys.readouterr()
-        return status, out, err
+        return reproduce.main(command(trial, *arguments)[3:]), *capsys.readouterr()
 
     return run
 

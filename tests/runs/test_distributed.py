@@ -107,12 +107,8 @@ def federation(model=every.contrastive) -> fc.Federation:
 
 
 def left(history: fc.History) -> dict:
-    tensors = {"params": history.params, **history.state}
-    return {
-        "tensors": {k: v.cpu().numpy() for k, v in tensors.items()},
-        "cohorts": history.cohorts,
-        "rows": history.rows,
-    }
+    tensors = {k: v.cpu().numpy() for k, v in {"params": history.params, **history.state}.items()}
+    return {"tensors": tensors, "cohorts": history.cohorts, "rows": history.rows}
 
 
 def run(name: str) -> dict:
@@ -257,14 +253,8 @@ def found(tmp_path_factory) -> dict:
     out = {"folder": folder, "said": {}}
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", __file__]
     for N, call in ((2, [*torchrun, str(folder)]), (4, [__file__, str(folder), "4"])):
-        done = subprocess.run(
-            [sys.executable, *call],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            timeout=300,
-            env=h.environment(),
-        )
+        told = {"capture_output": True, "text": True, "env": h.environment()}
+        done = subprocess.run([sys.executable, *call], cwd=ROOT, timeout=300, **told)
         assert done.returncode == 0, done.stderr
         out[N] = [pickle.loads((folder / f"{N}-{rank}.pkl").read_bytes()) for rank in range(N)]
         out["said"][N] = done.stdout + done.stderr
