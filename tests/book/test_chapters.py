@@ -176,6 +176,7 @@ def test_every_planted_error_fits_the_source_and_names_a_file_of_tests():
     for error in errors:
         file, text = planted.planted(error)
         assert text != file.read_text(), error
+        assert error.tests, error
         assert any((structure.ROOT / "tests").rglob(error.tests)), error
 
 
