@@ -1,4 +1,4 @@
-"""One federated round as a function: broadcast, local steps, aggregate; state in, state out."""
+"""One federated round as a function from the old state to the new one: broadcast, local steps, aggregate."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Watch = Callable[[Round, Tensor], None]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a round computed with: `round` (the server's vectors and the cohort's states before the round), the last
-    local iterates `y [m, d]` with one row per client, and `drawn` (the cohort and its batches)."""
+    """What a round used and computed: `round` (the server's vectors and the cohort's states before the round), the
+    last local iterates `y [m, d]` with one row per client, and `drawn` (the cohort and its batches)."""
 
     round: Round
     y: Tensor
@@ -47,8 +47,8 @@ class Seen:
 def start(method: Method, fed: Objective) -> State:
     """The state before round 0: server vectors `[d]` and clients' rows `[n, d]` by name.
 
-    Raises TypeError if `method` is not a method or one of its hooks takes other arguments, ValueError if the
-    federation does not suit the method.
+    Raises TypeError if `method` is not a method, if one of its hooks has the wrong arguments, or if `fed` is not a
+    federation, and ValueError if the method cannot run on this federation.
     """
     fed = on(method, fed)
     return first(method, fed, fed.n, fed.device)
@@ -82,11 +82,12 @@ def one_round(
     watch: checks.Function | None = None,
     **settings: Any,
 ) -> tuple[State, Seen]:
-    """Run round t (from 0) of a method and return the new state and what the round saw; `state` is not changed.
+    """Run round t (counted from 0) of a method and return the new state and a `Seen`; `state` itself is not changed.
 
     cohort: as in `simulate`.  settings: `lr`, `lr_decay`, `local_epochs`, `local_steps`, `batch_size`, `server_lr`,
     `weight_decay`, `clip`, `momentum`, `weighting`, `seed`, as in `simulate`.
-    watch: called before each local step with the round and the iterates `y [a, d]` of the clients still at work.
+    watch: a function called before each local step with the round and the iterates `y [a, d]` of the a clients that
+    have not finished their local steps.
 
     `simulate` computes the same as this loop, bit for bit:
 
@@ -94,8 +95,8 @@ def one_round(
         for t in range(rounds):
             state, seen = fc.one_round(method, fed, state, t, lr=0.1)
 
-    Raises ValueError for a state of another method or federation and for settings out of range, TypeError as `start`
-    does.
+    Raises ValueError for a state of another method or federation and for settings out of range, and TypeError as
+    `start` does and for an unknown setting.
     """
     if unknown := [name for name in settings if name not in SETTINGS]:
         raise TypeError(f"one_round() takes no {unknown[0]!r}; {checks.nearest(unknown[0], SETTINGS)}")
@@ -109,12 +110,15 @@ def one_round(
 def play(
     method: Method, fed: Objective, state: State, t: int, s: Settings, rows: Rows, watch: Watch | None = None
 ) -> tuple[State, Seen]:
-    """The round itself; `rows` says on which devices and processes it runs.  It overwrites the rows of `state`."""
+    """Compute round t and return the new state, with the clients' rows overwritten in place, and the round's `Seen`.
+
+    `rows` stores the clients' states and knows on which devices and in which processes the round is computed.
+    """
     drawn = rows.draw(state, t)  # the cohort, its batches, and its clients' states
     with naming_the_client(fed, drawn.plan, drawn.work, t):
         r = rows.prepare(rows.round(state, drawn, t), drawn)
         Y = rows.iterates(contract.broadcast(method, r), r.m)
-        for some, y in pieces(rows, r, Y):  # all clients at once, a chunk of them, or those of one smaller network
+        for some, y in pieces(rows, r, Y):  # the whole cohort, a chunk, or the clients of one smaller network
             local_steps(method, some, y, watch)
     new = _kept(fed, r, Y, rows.aggregate(r, Y, drawn, state))
     return rows.put(state, new, drawn, t), Seen(r, Y, drawn)
@@ -123,17 +127,17 @@ def play(
 def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None) -> None:
     """Take K_i local steps y_i <- y_i - lr v for every client i, in place in `Y [m, d]`.
 
-    In a step, v is the gradient plus weight decay plus the method's correction, then clipped (each client's norm), then
-    added to momentum (a buffer that is new in every round).  Raises ValueError if `direction` writes to anything but
-    the round's memory.
+    The direction v of a step is the gradient plus weight decay plus the method's correction.  Each client's v is then
+    clipped to the norm `clip` and added to its momentum buffer, which is zero at the beginning of a round.  Raises
+    ValueError if `direction` writes to anything but the round's memory.
     """
-    places = r.objective.layout and r.objective.layout.carried  # the buffers that training updates
+    places = r.objective.layout and r.objective.layout.carried  # where Y holds buffers that the forward pass updates
     alone = not (r.momentum or watch or places) and r.loss.plain and r.plan.indices is not None
-    if alone and method.takes_gradients:  # the engine takes all the steps at once
+    if alone and method.takes_gradients:  # plain SGD: one call of the engine takes all steps
         return r.objective.descend(Y, r.plan, r.lr, r.weight_decay, r.clip)
     velocity = torch.zeros_like(Y) if r.momentum else None
     seen = r.in_hook(DIRECTION)
-    for k, a in enumerate(r.plan.working):
+    for k, a in enumerate(r.plan.working):  # the first a clients take step k: rows are sorted by number of steps
         seen = seen.head(a)
         seen.step, y, G = k, Y[:a], seen.gradient
         if watch is not None:
@@ -155,8 +159,8 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
 
 
 def _kept(fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The new state with frozen parameters as they were, bit for bit, whatever the method's `aggregate` computed, and
-    with buffers that training updates (running statistics) as the mean of the clients' buffers."""
+    """The new state in which frozen parameters keep their old values bit for bit, whatever the method's `aggregate`
+    computed, and buffers that training updates (running statistics) are the mean of the clients' buffers."""
     if fed.trained is None:
         return new
     moved, carried = fed.trained.clone(), fed.layout.carried

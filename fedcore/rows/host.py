@@ -1,4 +1,4 @@
-"""What does not fit into the device's memory: states kept in host memory, and cohorts computed in chunks."""
+"""Runs that exceed the device's memory: client states kept in host memory, and cohorts computed in chunks."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ if TYPE_CHECKING:
 
 
 def too_large(method: Method, fed: Objective, n: int) -> bool:
-    """Whether n clients' states must be kept in host memory, because they would fill the federation's device."""
+    """Whether n clients' states must be kept in host memory, because they would take over half of the device's free
+    memory; a warning says so."""
     size = len(method.client_state) * n * fed.d * fed.x0.element_size()
     room = room_for_states(fed.device)
     if size <= room / 2:
         return False
     checks.warn(
         f"the client states {', '.join(method.client_state)} of {type(method).__name__} take {size / 1e9:.2f} GB "
-        f"({n:,} clients x {fed.d:,} parameters) and {fed.device} has {room / 1e9:.2f} GB free: they are kept in "
-        "host memory, and each round copies the cohort's rows",
+        f"({n:,} clients x {fed.d:,} parameters) and {fed.device} has {room / 1e9:.2f} GB free: the states are "
+        "kept in host memory, and each round copies the cohort's rows to the device and back",
     )
     return True
 
 
 def room_for_states(device: torch.device) -> float:
-    """Free bytes of an accelerator; infinite for a CPU, whose states are in host memory anyway."""
+    """Free bytes of an accelerator, and infinity for a CPU, where the states are in host memory anyway."""
     return memory.free(device) if memory.has_own_memory(device) else math.inf
 
 
 def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
-    """How many clients may take their local steps together: None for all, a number if memory is short.
+    """How many clients can take their local steps together in the free memory, or None for the whole cohort.
 
-    Memory of a client: throughout the round, vectors for its parameters, their update, and its old and new states; in
-    the local steps, vectors for a gradient, a direction, its intermediate values, and a velocity, and activations.
+    Throughout the round, a client needs vectors for its parameters, their update, and its old and new states.  During
+    its local steps, it also needs vectors for a gradient, a direction, an intermediate value and a velocity, and
+    memory for activations.
     """
     m, vector, states = s.size, fed.d * fed.x0.element_size(), len(method.client_state)
     work = s.work(method, 0, s.cohort_of(0, fed.n))
@@ -49,13 +51,13 @@ def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
     room = 0.8 * memory.free(fed.device)
     if m * (kept + steps) <= room:
         return None
-    if memory.has_own_memory(fed.device):  # two chunks at a time: one is computed while the next is copied
+    if memory.has_own_memory(fed.device):  # room for two chunks: one is computed while the next is copied
         most = room // (steps + 2 * (1 + states) * vector)
     else:
         most = (room - m * kept) // steps
     chunk = max(1, min(m, int(most)))
     block = fed.block or 1
-    chunk = max(chunk // block * block, min(chunk, block))  # whole blocks, so that the result is the same bit for bit
+    chunk = max(chunk // block * block, min(chunk, block))  # whole blocks keep the results bit for bit
     if chunk == m:
         return None
     checks.warn(
@@ -66,7 +68,7 @@ def chunk_size(method: Method, fed: Objective, s: Settings) -> int | None:
 
 
 class Carrier:
-    """Copies rows to a device while it computes (on CUDA: from pinned memory, in a separate stream)."""
+    """Copies rows to a device while the device computes (on CUDA: from pinned memory, in a separate stream)."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, cuda = device, device.type == "cuda"
@@ -77,11 +79,12 @@ class Carrier:
         return torch.empty(*shape, dtype=dtype, pin_memory=self.side is not None)
 
     def gather(self, rows: Tensor, at: Tensor) -> Tensor:
-        """`rows[at]` in memory from `empty`."""
+        """`rows[at]`, copied into host memory that `empty` allocates."""
         return torch.index_select(rows, 0, at, out=self.empty(len(at), *rows.shape[1:], dtype=rows.dtype))
 
     def send(self, rows: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
-        """Start to copy the tensors among `rows`; the function returned waits for the copies and returns them."""
+        """Start to copy the tensors among `rows` to the device; return a function that waits for the copies and
+        returns them."""
         if self.side is None:
             copies = {k: v.to(self.device, copy=True) if isinstance(v, Tensor) else v for k, v in rows.items()}
             return lambda: copies
@@ -93,7 +96,7 @@ class Carrier:
             main.wait_stream(self.side)
             for k, v in copies.items():
                 if _on_host(rows[k]):
-                    v.record_stream(main)  # the side stream's memory: not to be freed while main reads it
+                    v.record_stream(main)  # the side stream allocated v, and must not reuse it while main reads it
             return copies
 
         return arrived

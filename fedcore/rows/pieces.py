@@ -1,4 +1,4 @@
-"""The clients of a round that take their local steps together: all, a chunk of them, or those of a smaller network."""
+"""A round in pieces whose clients train together: the whole cohort, a chunk, or the clients of one smaller network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Chunked:
-    """Clients' objectives whose gradients are computed for `chunk` clients at a time and returned on Y's device."""
+    """An objective that computes gradients for `chunk` clients at a time and returns them on the device of Y."""
 
     def __init__(self, objective: Objective, chunk: int) -> None:
         self.objective, self.chunk = objective, chunk
@@ -29,15 +29,15 @@ class Chunked:
         return getattr(self.objective, name)
 
     def gradient(self, Y: Tensor, *given: Any) -> Tensor:
-        """Gradients `[a, d]`, as the objective's."""
+        """Gradients `[a, d]`, as `Objective.gradient` returns them."""
         return self.gradient_and_losses(Y, *given)[0]
 
     def gradient_and_losses(
         self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Gradients `[a, d]` and losses `[a]`, as the objective's."""
+        """Gradients `[a, d]` and losses `[a]`, as `Objective.gradient_and_losses` returns them."""
         results = (
-            # the plan is cut to step k, which becomes its step 0
+            # `plan.of(rows, k)` holds step k alone, as its step 0
             self.objective.gradient_and_losses(y, plan.of(rows, k), 0, some, direction)
             for rows, y, some, direction in self._cut(Y, loss, along)
         )
@@ -47,13 +47,13 @@ class Chunked:
     def full_gradient(
         self, Y: Tensor, plan: Plan, k: int = -1, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> Tensor:
-        """Gradients `[a, d]` of the whole local objectives, as the objective's."""
+        """Gradients `[a, d]` on all local data, as `Objective.full_gradient` returns them."""
         pieces = self._cut(Y, loss, along)
         G = [self.objective.full_gradient(y, plan.of(rows), k, some, v).to(Y.device) for rows, y, some, v in pieces]
         return torch.cat(G)
 
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
-        """Logits on local step k's batch, as the objective's."""
+        """Logits on the batches of local step k, as `Objective.logits` returns them."""
         return torch.cat([self.objective.logits(y, plan.of(rows, k), 0).to(Y.device) for rows, y, *_ in self._cut(Y)])
 
     def _cut(self, Y: Tensor, loss: Loss = PLAIN, along: Tensor | None = None) -> Iterator[tuple[Any, ...]]:
@@ -65,9 +65,9 @@ class Chunked:
 
 
 def pieces(rows: Rows, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
-    """The round in pieces whose clients take their local steps together, each with its iterates.
+    """Pairs of a piece of the round, whose clients take their local steps together, and the iterates of these clients.
 
-    Iterates and memory of a piece are written back to the round when the next piece is requested.
+    When the next pair is requested, the iterates and memory of the last one are written back to `Y` and `r`.
     """
     if r.parts is not None:
         yield from _parts(rows, r, Y)
@@ -78,9 +78,12 @@ def pieces(rows: Rows, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
 
 
 def _parts(rows: Rows, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
-    """The pieces of a round whose clients train smaller networks: their entries are cut out and written back."""
+    """The pieces of a round whose clients train smaller networks: the entries of each network are cut out of `Y` for
+    its local steps and written back afterwards."""
     if r.memory:
-        raise ValueError(f"{type(rows.method).__name__} has parts and memory; in a round with parts use rows alone")
+        raise ValueError(
+            f"{type(rows.method).__name__} .prepare added both parts and memory; with parts, clients may only have rows"
+        )
     device = rows.fed.device
     for whole in r.parts:
         for part in whole.split(rows.chunk or len(whole.rows)):
@@ -92,8 +95,8 @@ def _parts(rows: Rows, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
 def _chunks(rows: Rows, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
     """Chunks of neighbouring rows, which have similar numbers of steps because the rows are sorted by them.
 
-    Rows in host memory are copied to the device while it computes the chunk before; iterates and memory are copied
-    back.
+    Rows in host memory are copied to the device while the device computes the previous chunk, and iterates and memory
+    are copied back.
     """
     send = rows.carrier.send if rows.hosted else (lambda tensors: lambda: tensors)
     r = replace(r, objective=rows.fed, server=r.to(rows.fed.device).server)
@@ -109,7 +112,7 @@ def _chunks(rows: Rows, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
         if rows.hosted:
             for back, v in [(y, there["y"]), *((small.memory[k], v) for k, v in here.memory.items())]:
                 back.copy_(v, non_blocking=True)
-        del there, here  # frees their memory before another chunk is copied
+        del there, here  # frees this chunk before another one is copied
     if rows.hosted:
         rows.carrier.wait()
 

@@ -1,4 +1,4 @@
-"""The rows of a round that several processes share: each computes its own clients and sees the others' when asked."""
+"""A round that several processes share: each computes some of the clients, and gathers the rows of all if needed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Processes:
         return self.owned[self.world.rank]
 
     def deal(self, cohort: np.ndarray) -> list[np.ndarray]:
-        """The clients of the cohort that each process computes: those whose states it keeps, or, for a method without
-        client states, even shares."""
+        """The clients of the cohort that each process computes: the clients whose states it keeps, or equal shares of
+        the cohort if the method has no client states."""
         N = self.world.size
         if self.method.client_state:
             return [cohort[cohort % N == r] for r in range(N)]
@@ -51,25 +51,26 @@ class Processes:
         return drawn.dealt[self.world.rank]
 
     def total(self, drawn: Drawn) -> Callable[[Tensor], Tensor]:
-        """A function that sums over the processes; a process without clients in this round adds zero."""
+        """A function that sums a tensor over the processes; a process without clients in this round adds zero."""
         if self.world.size == 1:
             return lambda v: v
         counts = len(self.dealt(drawn)) > 0
         return lambda v: self.world.total(v if counts else torch.zeros_like(v))
 
     def gather(self, rows: Tensor, drawn: Drawn) -> Tensor:
-        """The rows of all processes, in the order that they have in a run of one process."""
+        """The rows of all processes, in the order of a run of one process."""
         return self.world.gather(rows, drawn.places)
 
     def everyone(self, state: State, to: int | None = None) -> dict[str, Tensor | None]:
-        """The state with the rows of all clients, on process `to` alone, or on all if it is None."""
+        """The state with the rows of all clients: on process `to` (None elsewhere), or on every process if `to` is
+        None."""
         if self.world.size == 1:
             return dict(state)
         return {**state.server, **{k: self.world.gather(v.cpu(), self.owned, to) for k, v in state.clients.items()}}
 
     def prepare(self, r: Round, drawn: Drawn) -> Round:
-        """The round after the method's `prepare`; if `method.across` is "rows", the method sees the rows of all
-        processes, and this process keeps the results for its own."""
+        """The round after the method's `prepare`.  If `method.across` is "rows", the method sees the rows of all
+        processes, and this process keeps the results for its own clients."""
         if not self.sees_all:
             return contract.prepare(self.method, r)
         whole = self.whole(r, drawn)
@@ -85,8 +86,8 @@ class Processes:
         return replace(r.extended(rows=rows, memory=memory), server=ready.server, loss=loss, parts=parts)
 
     def aggregate(self, r: Round, Y: Tensor, drawn: Drawn, state: State) -> dict[str, Tensor]:
-        """What the method's `aggregate` returns, for the rows of all processes if `method.across` is "rows"; of the
-        client states this process's rows."""
+        """The server vectors and client states that the method's `aggregate` returns.  If `method.across` is "rows",
+        the method sees the rows of all processes, and this process keeps the states of its own clients."""
         if not self.sees_all:
             return contract.aggregate(self.method, r, Y, list(state))
         new = contract.aggregate(self.method, self.whole(r, drawn), self.gather(Y, drawn), list(state))
@@ -102,8 +103,8 @@ class Processes:
         return replace(r, plan=drawn.whole, total=lambda v: v, loss=loss, parts=parts, **fields, **rows)
 
     def _all_parts(self, r: Round, drawn: Drawn) -> list[Part] | None:
-        """The parts of all processes, with rows numbered as in the whole plan, largest networks first as in one
-        process."""
+        """The parts of all processes.  As in a run of one process, rows are numbered by the whole plan and the
+        largest network comes first."""
         if r.parts is None:
             return None
         rows = drawn.places[self.world.rank]
@@ -116,5 +117,5 @@ class Processes:
         return sorted(joined, key=lambda part: -math.inf if part.places is None else -part.places.shape[1])
 
     def _here(self, drawn: Drawn, r: Round) -> Tensor:
-        """The positions of this process's clients in the plan of all."""
+        """The positions of this process's clients in the whole plan."""
         return torch.as_tensor(drawn.places[self.world.rank]).to(r.p.device)

@@ -1,4 +1,4 @@
-"""Where the rows of a run are stored, and how they get to the round and back."""
+"""Storage of the rows of a run, and their way from there into a round and back."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 
 class Rows(Processes):
-    """Where a run stores its rows.
+    """The rows of a run, one per client, and the operations that bring the cohort's rows into a round and back.
 
-    Clients' states are on `home`: the federation's device, or host memory if they would fill it.  The rows of a round
-    are on `base`: the device, or host memory if an accelerator computes them in chunks of `chunk` clients.
+    The states of all clients are on the device `home`: the federation's device, or the CPU if they would fill it.  The
+    rows of a round's cohort are on `base`: the federation's device, or the CPU if an accelerator computes the cohort in
+    chunks of `chunk` clients.
     """
 
     def __init__(
@@ -52,15 +53,15 @@ class Rows(Processes):
         what = f"the models and states of {m:,} clients in a round ({vectors} x {fed.d:,} numbers each)"
         size = m * vectors * fed.d * fed.x0.element_size()
         memory.check(size, self.base, what, "a smaller cohort, or a smaller model")
-        self.next: Drawn | None = None  # the next round, whose states are being copied
+        self.next: Drawn | None = None  # the draw of the next round, while its states are copied
 
     def start(self) -> State:
         """The state before round 0."""
         return first(self.method, self.fed, len(self.clients), self.home)
 
     def draw(self, state: State, t: int) -> Drawn:
-        """Draw round t: its cohort, the clients of each process, and this process's plan; start to copy the clients'
-        states to where the round needs them."""
+        """Draw round t: its cohort, the clients of each process, and the plan of this process's batches.  Start to
+        copy the clients' states to the device `base`."""
         if self.next is not None:
             drawn, self.next = self.next, None
             return drawn
@@ -70,13 +71,15 @@ class Rows(Processes):
         work = s.work(self.method, t, cohort)
 
         def planned(clients: np.ndarray) -> Plan:
-            rows = np.searchsorted(cohort, clients).clip(max=len(cohort) - 1)  # clipped for a client outside the cohort
+            rows = np.searchsorted(cohort, clients).clip(
+                max=len(cohort) - 1
+            )  # a client outside the cohort takes another's
             epochs, steps = (v[rows] if isinstance(v, np.ndarray) else v for v in (work.epochs, work.steps))
             more = {"batch_size": work.batch_size, "walk": work.walk}
             return fed.plan(s.seed, t, clients, epochs=epochs, steps=steps, **more)
 
         here = dealt[self.world.rank]
-        # a process without clients in this round computes one of its own clients, and its result is not used
+        # a process without clients in this round computes its smallest client and drops the result
         plan = planned(here if len(here) else self.clients[[fed.sizes[self.clients].argmin()]])
         at, rows = self._at_home(plan), state.clients
         if self.carrier is None:
@@ -85,7 +88,7 @@ class Rows(Processes):
         return Drawn(cohort, dealt, work, plan, planned, (lambda: rows) if self.hosted else self.carrier.send(rows))
 
     def round(self, state: State, drawn: Drawn, t: int) -> Round:
-        """Round t as the method sees it: the server's vectors, and a row per client that this process computes."""
+        """Round t as the method sees it: the server's vectors, and one row for each client of this process."""
         s, plan, work = self.s, drawn.plan, drawn.work
         p = np.full(len(plan.clients), 1 / len(drawn.cohort))
         if s.weighting == "samples":
@@ -98,21 +101,21 @@ class Rows(Processes):
         )  # fmt: skip
 
     def iterates(self, y: Tensor, m: int) -> Tensor:
-        """The broadcast `[d]` or `[m, d]` as a matrix `[m, d]` that the local steps may write to."""
+        """A copy `[m, d]` of the broadcast `[d]` or `[m, d]`, on which the local steps run in place."""
         Y = y.expand(m, self.fed.d)
         return self.carrier.empty(*Y.shape, dtype=Y.dtype).copy_(Y) if self.hosted else Y.clone()
 
     def put(self, state: State, new: Mapping[str, Tensor], drawn: Drawn, t: int) -> State:
-        """The state after round t: `state` with the new tensors; rows of clients and visits are written in place."""
+        """The state after round t: the new server vectors, and the rows and visits of `state`, updated in place."""
         if self.carrier is not None and not self.hosted and t + 1 < self.rounds:
-            self.next = self.draw(state, t + 1)  # copied while the device still computes this round
+            self.next = self.draw(state, t + 1)  # its states are copied while the device still computes
         server = dict(state.server)
         for name, value in new.items():
             if name not in state.clients:
                 server[name] = value.to(self.fed.device)
             elif len(self.dealt(drawn)):
                 state.clients[name][self._at_home(drawn.plan)] = value.to(self.home)
-                if self.next is not None:  # rows already copied for the next round that this round changes
+                if self.next is not None:  # this round's results for clients whose old rows are copied already
                     rows = np.intersect1d(drawn.plan.clients, self.next.plan.clients, return_indices=True)[1:]
                     now, then = (torch.as_tensor(at).to(self.fed.device) for at in rows)
                     self.next.rows()[name][then] = value[now]
@@ -120,7 +123,7 @@ class Rows(Processes):
         return replace(state, server=server)
 
     def _at_home(self, plan: Plan) -> Tensor:
-        """The row numbers of the plan's clients in this process's states, computed on the host."""
+        """The row numbers of the plan's clients in this process's states."""
         rows = plan.rows if self.carrier is None else torch.as_tensor(plan.clients)
         return rows if self.world.size == 1 else rows // self.world.size
 

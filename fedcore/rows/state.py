@@ -21,8 +21,8 @@ from ..support import checks, memory
 class State(Mapping[str, Tensor]):
     """The state between two rounds: the server's vectors `[d]` and the clients' rows `[n, d]`, by name.
 
-    `visits [n]`: in how many rounds each client took part, on the host.  origin: the method's class and a description
-    of the data, compared when the state is used; None is not compared.
+    `visits [n]`: in how many rounds each client took part, a NumPy array.  origin: the method's class and a description
+    of the data, which must agree with those of the round that uses the state; None skips this check.
     """
 
     server: dict[str, Tensor]
@@ -49,7 +49,7 @@ class State(Mapping[str, Tensor]):
         return replace(self, server=server, clients={k: tensors.get(k, v) for k, v in self.clients.items()})
 
     def copy(self) -> State:
-        """A copy that a round may write to, because a round writes the clients' rows in place."""
+        """A copy for a round to overwrite: a round writes the clients' rows in place.  Raises MemoryError."""
         for name, v in self.clients.items():
             memory.check(
                 v.nbytes, v.device, f"a copy of the state {name} {tuple(v.shape)}", "fc.simulate, which makes none"
@@ -88,8 +88,8 @@ def check(state: State, method: Method, fed: Objective) -> None:
     kind, data = state.origin or (ours, here)
     if data != here or not (issubclass(kind, ours) or issubclass(ours, kind)):
         raise ValueError(
-            f"the state is one of {kind.__name__} on {data}, not of {ours.__name__} on {here}; to go on from its "
-            'model on purpose, use fc.start(method, fed).updated(x=state["x"])'
+            f"the state is one of {kind.__name__} on {data}, not of {ours.__name__} on {here}; to start from its "
+            'model nevertheless, use fc.start(method, fed).updated(x=state["x"])'
         )
     x = state["x"]
     if (x.device, x.dtype) != (fed.device, fed.x0.dtype):
@@ -120,10 +120,10 @@ class Drawn:
 
     @cached_property
     def whole(self) -> Plan:
-        """The plan of the rows of all processes."""
+        """The plan of the whole cohort, over all processes."""
         return self.planned(np.array(self.cohort))
 
     @cached_property
     def places(self) -> list[np.ndarray]:
-        """The positions of each process's clients in the plan of all."""
+        """The positions of each process's clients in the whole plan."""
         return [np.flatnonzero(np.isin(self.whole.clients, clients)) for clients in self.dealt]
