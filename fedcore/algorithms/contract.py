@@ -1,4 +1,4 @@
-"""The calls of a method's hooks: what they return is checked, and that they write to nothing but what they may."""
+"""Calls of a method's hooks, with checks of the values that they return and of the tensors that they write to."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .method import AGGREGATE, BROADCAST, Method, Round, Work
 
 
 def client_state(method: Method) -> tuple[str, ...]:
-    """The names of the clients' states; TypeError or ValueError where they are none."""
+    """The names of the clients' states; TypeError or ValueError where they are not distinct names."""
     names, what = method.client_state, f"{type(method).__name__}.client_state"
     if not isinstance(names, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in names):
         raise TypeError(f'{what}={checks.brief(names)}; use a tuple of names, such as ("h_i",)')
     if len(set(names)) < len(names):
-        raise ValueError(f"{what}={names!r} has a name twice; use each once")
+        raise ValueError(f"{what}={names!r} has a name twice; use each name once")
     return tuple(names)
 
 
@@ -33,14 +33,16 @@ def start(method: Method, x: Tensor) -> dict[str, Tensor]:
         _tensor(method, f"start: {name!r}", value, (tuple(x.shape),), x)
     for name in (*state, *clients):
         if hasattr(Round, name) or name in Round.__dataclass_fields__:
-            raise ValueError(f"{type(method).__name__} has a state {name!r}, which is a name of the round; use another")
+            raise ValueError(f"{type(method).__name__} has a state {name!r}, a name of the round; use another name")
         if name in clients and name in state:
-            raise ValueError(f"{type(method).__name__} has {name!r} at the server and at the clients; use two names")
+            raise ValueError(
+                f"{type(method).__name__} has a state {name!r} at the server and at the clients; use two names"
+            )
     return {name: value.clone() for name, value in state.items()}
 
 
 def client_start(method: Method, x: Tensor) -> dict[str, Tensor]:
-    """The rows that the clients' states start from."""
+    """The vectors `[d]` from which the clients' states start, by name."""
     rows = _named(method, "client_start", method.client_start(x), method.client_state)
     for name, value in rows.items():
         _tensor(method, f"client_start: {name!r}", value, (tuple(x.shape),), x)
@@ -76,7 +78,7 @@ def prepare(method: Method, r: Round) -> Round:
 
 
 def broadcast(method: Method, r: Round) -> Tensor:
-    """Where the clients start from, `[d]` or `[m, d]`."""
+    """The parameters from which the clients start, `[d]` or `[m, d]`."""
     with _unchanged(method, "broadcast", r):
         y = method.broadcast(r.in_hook(BROADCAST))
     d = len(r.x)
@@ -84,14 +86,14 @@ def broadcast(method: Method, r: Round) -> Tensor:
 
 
 def direction(method: Method, G: Any, y: Tensor, r: Round) -> Tensor:
-    """v for the rows y `[m, d]`; r: the round as this hook sees it."""
+    """The direction v `[m, d]` at the iterates y `[m, d]`; r: the round as this hook sees it."""
     with _unchanged(method, "direction", r, y):
         v = method.direction(G, y, r)
     return _tensor(method, "direction", v, (tuple(y.shape),), y)
 
 
 def aggregate(method: Method, r: Round, y: Tensor, known: Collection[str]) -> dict[str, Tensor]:
-    """The new state: vectors `[d]`, and matrices `[m, d]` of the clients.  known: the names of all states."""
+    """The new state: server vectors `[d]` and client matrices `[m, d]`.  known: the names of all states."""
     with _unchanged(method, "aggregate", r, y):
         new = method.aggregate(r.in_hook(AGGREGATE), y)
     new = _named(method, "aggregate", new, known, model=True)
@@ -102,29 +104,30 @@ def aggregate(method: Method, r: Round, y: Tensor, known: Collection[str]) -> di
 
 
 def personal(method: Method, state: Mapping[str, Tensor], layout: Any, shape: tuple[int, int]) -> Tensor | None:
-    """The clients' models `[n, d]`, or None."""
+    """The clients' models `[n, d]`, or None where every client uses the server's model."""
     X = method.personal(state, layout)
     return X if X is None else _tensor(method, "personal", X, (shape,), state["x"], at=None)
 
 
 def on(method: Method, fed: Any, kind: type) -> Any:
-    """The federation as the method needs it."""
+    """The federation as the method needs it; TypeError where the method returns anything but a federation."""
     found = method.on(fed)
     if not isinstance(found, kind):
-        raise _gave(method, "on", found, "the federation, fed or another")
+        raise _gave(method, "on", found, "a federation: fed itself, or one made from it")
     return found
 
 
 @contextlib.contextmanager
 def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> Iterator[None]:
-    """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself; a warning, in a run's
-    first round, where one of the user's draws from a global generator.
+    """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself.  In the first round of
+    a run, a UserWarning where a hook of a user's method draws from a global random generator.
 
-    A direction may write to the round's memory.  Tensors count what is written to them, so no device is asked.
+    A direction may write to the round's memory.  Writes are seen by the tensors' version counters, which need no
+    synchronisation with the device.
     """
     looks = r.t == 0 and r.step == 0 and is_own(type(method))
     drawn = rng.global_states(r.x.device) if looks else None
-    rows = r.rows if isinstance(r.rows, dict) else {}  # what a part cuts out is its own copy
+    rows = r.rows if isinstance(r.rows, dict) else {}  # the rows of a sub-model's round are copies
     tensors = {**r.server, **rows, "y": y}
     before = {k: (v, v._version) for k, v in tensors.items() if isinstance(v, Tensor)}
     own = dict(getattr(method, "__dict__", {}))
@@ -132,7 +135,7 @@ def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> 
     name, kept = type(method).__name__, "return r.extended(memory={...})"
     if looks and rng.global_states(r.x.device) != drawn:
         checks.warn(
-            f"{name}.{hook} draws from a global generator, whose numbers are others when a run is repeated or resumed; "
+            f"{name}.{hook} draws from a global generator, so a repeated or resumed run gets different numbers; "
             "use r.noise(like), or np.random.default_rng((r.seed, r.t))"
         )
     if wrote := [k for k, (v, version) in before.items() if v._version != version]:
@@ -144,15 +147,18 @@ def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> 
     for k in {**own, **now}:
         if now.get(k) is not own.get(k) and not isinstance(getattr(type(method), k, None), cached_property):
             raise ValueError(
-                f"{name}.{hook} set self.{k}, which no checkpoint and no other process would know of; declare it as a "
-                f"state in start or client_state, or as memory of the round in prepare: {kept}"
+                f"{name}.{hook} set self.{k}, which is neither saved in checkpoints nor sent to other processes; "
+                f"declare it as a state in start or client_state, or as memory of the round in prepare: {kept}"
             )
 
 
 def _named(
     method: Method, hook: str, given: Any, known: Collection[str] | None = None, model: bool = False
 ) -> dict[str, Any]:
-    """The mapping; TypeError or ValueError where it is none, has other names than `known`, or lacks the model."""
+    """The mapping as a dict.
+
+    Raises TypeError where it is no mapping, ValueError where a name is not in `known` or the model 'x' is missing.
+    """
     what = f"{type(method).__name__}.{hook} gave"
     if not isinstance(given, Mapping):
         raise _gave(method, hook, given, 'a mapping of names to tensors, such as {"x": x}')
@@ -160,8 +166,8 @@ def _named(
         raise ValueError(f"{what} {sorted(given)} without the model; return 'x' too")
     if known is not None and (unknown := [name for name in given if name not in known]):
         raise ValueError(
-            f"{what} {unknown[0]!r}, which is none of its states ({', '.join(known) or 'it has none'}); declare it in "
-            "start or client_state, or correct the name"
+            f"{what} {unknown[0]!r}, which is none of its states ({', '.join(known) or 'it has none'}); correct the "
+            "name, or declare the state in start or client_state"
         )
     return dict(given)
 
@@ -169,9 +175,9 @@ def _named(
 def _tensor(
     method: Method, hook: str, value: Any, shapes: Collection[tuple[int, ...]], like: Tensor, at: Any = ...
 ) -> Tensor:
-    """The value; TypeError or ValueError where it is no tensor of one of the shapes and of like's type and device.
+    """The value; TypeError where it is no tensor, ValueError for another shape, or another dtype or device than like's.
 
-    at=None: on any device.
+    at=None: any device will do.
     """
     wanted = f"{' or '.join(map(str, shapes))} of {like.dtype}"
     if not isinstance(value, Tensor):

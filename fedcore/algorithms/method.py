@@ -1,4 +1,4 @@
-"""What a method is: broadcast, local direction, aggregate, on matrices whose rows are clients; and what it sees."""
+"""The interface of a method (broadcast, direction of a local step, aggregate) and the round that its hooks see."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..engine.shapes import Flat, Parameters, PerClient
 from ..submodels import Part
 from ..support import checks
 
-if TYPE_CHECKING:  # a method knows no data and no networks: these are the types of what the round hands it
+if TYPE_CHECKING:  # types only: methods reach data and networks through the round
     from ..data.batches import Plan
     from ..engine.units import Neurons
     from ..models import Layout
@@ -27,14 +27,14 @@ if TYPE_CHECKING:  # a method knows no data and no networks: these are the types
 
 
 VERBS = ("prepare", "broadcast", "direction", "aggregate")
-PREPARE, BROADCAST, DIRECTION, AGGREGATE = range(4)  # for their noise
+PREPARE, BROADCAST, DIRECTION, AGGREGATE = range(4)  # numbers of the hooks, so that each draws its own noise
 
 
 class Gradient(Protocol):
     """The mini-batch gradient of a local step, with weight decay: `[m, d]` parameters -> `[m, d]`.
 
-    Every call in a step has one batch.  loss: what is differentiated instead of the round's own loss.
-    along: directions `[m, d]`; the result is then the gradient's derivative in them, Hessian-vector products.
+    All calls in a local step use the same mini-batch.  loss: differentiated in place of the round's own loss.
+    along: directions `[m, d]`; the result is then the Hessian-vector product of each row.
     """
 
     def __call__(self, y: Parameters, *, loss: Loss | None = None, along: Parameters | None = None) -> Parameters: ...
@@ -44,8 +44,8 @@ class Gradient(Protocol):
 class Work:
     """The local work of round t: learning rate, momentum, and `steps`, or `epochs` over batches of `batch_size`.
 
-    steps, epochs: for all, or `[m]` with one whole number for each client of the cohort in ascending order.
-    batch_size None: full local batches.  walk: one pass over the data goes on from round to round (FedSMB).
+    steps, epochs: one whole number for all clients, or `[m]`, one for each client of the cohort in ascending order.
+    batch_size None: full local batches.  walk: an epoch continues over rounds, one mini-batch after another (FedSMB).
     """
 
     t: int
@@ -59,17 +59,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a round costs a client of the cohort, in numbers sent and in passes over data.
+    """The cost of a round for one client of the cohort: communication and computation.
 
-    down, up: numbers received and sent in a round, in units of d; None where that depends on the number of clients.
-    `up` is what the server must be sent to apply the rule, not what it can compute itself.
-    gradients: mini-batch gradients in a local step.  products: Hessian-vector products in it, each the work of two
-    gradients.  forwards: forward passes in it beside those.  full_gradients: gradients of the whole local objective in
-    a round.  note: what these numbers leave out.  stated: False for a method of the user's that has no `cost` for what
-    it changed: all numbers are NaN then.
+    down, up: numbers received and sent in a round, in units of d; None where they depend on the number of clients.
+    `up` excludes what the server can compute from the other uploads.
+    gradients: mini-batch gradients in a local step.  products: Hessian-vector products in a local step, each the work
+    of two gradients.  forwards: further forward passes in a local step.  full_gradients: gradients of the whole local
+    objective in a round.  note: what these numbers leave out.  stated: False for a user's method that changes the round
+    and has no `cost`; all numbers are then NaN.
 
-    What is frozen is not sent, and is not counted where the layout is known.  The clients' states that `simulate` keeps
-    are `[n, d]` all the same.
+    Frozen parameters are not sent; they are left out where the layout is known.  `simulate` nevertheless keeps the
+    clients' states as `[n, d]`.
     """
 
     down: float | None = 1
@@ -83,7 +83,8 @@ class Cost:
 
     @classmethod
     def of(cls, layout: Layout | None, down: float | None = 1, up: float | None = 1, **more: Any) -> Cost:
-        """The cost with `down` and `up` given in vectors of what a run changes: less of the d where some are frozen."""
+        """The cost from `down` and `up` in units of the trained parameters, which are fewer than d where some are
+        frozen."""
         part = layout.moving.double().mean().item() if layout else 1
         return cls(*(None if v is None else v * part for v in (down, up)), **more)
 
@@ -94,44 +95,45 @@ class Cost:
 
 
 def and_one(layout: Layout | None) -> float:
-    """A vector and a number of steps, in vectors."""
+    """The size of a vector and one number (the number of local steps), in units of the trained parameters."""
     return 1 + (1 / max(1, int(layout.moving.sum())) if layout else 0)
 
 
 def share(layout: Layout | None, mask: Tensor) -> float:
-    """The share of what a run changes that stands where `mask [d]` is true; of a quadratic that is all."""
+    """The share of the trained parameters for which `mask [d]` is true; a quadratic trains all its parameters."""
     if layout is not None:
         mask = mask[layout.moving]
     return mask.double().mean().item() if len(mask) else 0.0
 
 
 def _not_stated(self: Method, layout: Layout | None = None) -> Cost:
-    """A method of the user's that changes the round without saying what it then costs."""
+    """The cost of a user's method that changes the round and has no `cost` of its own."""
     note = f"{type(self).__name__} changes the round; write its cost(self, layout) -> fedcore.algorithms.method.Cost"
     return Cost(*[math.nan] * 6, note=note, stated=False)
 
 
 def on_host(v: Tensor) -> bool:
-    """A truth value of the device on the host, which waits for all the device's work.
+    """A truth value of the device as a bool of the host, which waits for all pending work of the device.
 
-    The one place where a round may do so.  Who does: FedALA, once an epoch from the eleventh on, in rounds with a
-    client that takes part for the second time.
+    Methods read the device within a round only through this function.  FedALA alone uses it: once an epoch from the
+    eleventh on, in rounds with a client that takes part for the second time.
     """
     return bool(v)
 
 
 @dataclass
 class Round:
-    """What a method sees in one round; the letters are those of the equations.
+    """One round as a method sees it; the letters are those of the equations.
 
-    The whole round: `seed`, `t` (from 0), `n` clients, `lr` (local learning rate), `server_lr`, and the server's
-    vectors by their state name, such as `x [d]`.  One row per client of the cohort: `p [m, 1]` (aggregation weights,
-    sum 1), `K [m, 1]` (local steps), `clients [m]` (numbers; `ids` has them on the host), `visits [m]` (earlier rounds
-    with this client, on the host), and the clients' states, such as `c_i [m, d]`.  `step` is the k of the local step.
-    Rows with more local steps come first.  `hook` and `draws` are which hook this is and its calls of `noise` so far.
+    For the whole round: `seed`, `t` (from 0), `n` clients, `lr` (local learning rate), `server_lr`, and the server's
+    vectors by their state name, such as `x [d]`.  With a row for each client of the cohort: `p [m, 1]` (aggregation
+    weights, sum 1), `K [m, 1]` (local steps), `clients [m]` (numbers; `ids` are the same on the host), `visits [m]`
+    (earlier rounds with this client, on the host), and the clients' states, such as `c_i [m, d]`.  Rows with more local
+    steps come first.  `step` is the number k of the local step, `hook` the number of the hook, and `draws` counts the
+    hook's calls of `noise`.
 
-    The rows are the cohort, or one process's share of it (`fedcore.distributed`); `mean` and `sum` are over the whole
-    cohort, in `prepare` and `aggregate`.  In a local step every row is on its own.
+    The rows are the cohort, or one process's share of it (`fedcore.distributed`).  `mean` and `sum` are over the whole
+    cohort and belong in `prepare` and `aggregate`; a direction treats every row by itself.
     """
 
     objective: Objective
@@ -159,13 +161,13 @@ class Round:
     total: Callable[[Tensor], Tensor] = lambda v: v
 
     def __repr__(self) -> str:
-        """One line: which round, of whom, and the names of what it holds."""
+        """One line: the round, its clients, and the names of its states and of its memory."""
         kinds = {"server": self.server, "clients": self.rows, "memory": self.memory}
         held = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names)
         return f"Round(t={self.t}, clients={checks.brief(self.ids.tolist())} of {self.n}, lr={self.lr:g}; {held})"
 
     def __getattr__(self, name: str) -> Any:
-        """A server vector, a client state, or what `prepare` added, by its name."""
+        """A server vector, a client state, or a tensor that `prepare` added, by its name."""
         known = [self.__dict__.get(kind, {}) for kind in ("rows", "server", "memory")]
         for values in known:
             if name in values:
@@ -175,7 +177,7 @@ class Round:
 
     @property
     def m(self) -> int:
-        """Rows: clients of the cohort, or of this process's share of it."""
+        """The number of rows: clients of the cohort, or of this process's share of it."""
         return len(self.p)
 
     @property
@@ -190,30 +192,31 @@ class Round:
 
     @property
     def layout(self) -> Layout | None:
-        """Where each parameter tensor stands in the flat vector; None for a quadratic."""
+        """The position of each parameter tensor in the flat vector; None for a quadratic."""
         return self.objective.layout
 
     @property
     def trained(self) -> Tensor | None:
-        """Which parameters are trained, `[d]` bool; None where all are (`requires_grad=False` freezes one)."""
+        """Which parameters are trained, `[d]` bool; None where all are.  `requires_grad=False` freezes a parameter."""
         trained = self.objective.trained
         return None if trained is None else trained.to(self.p.device)
 
     def noise(self, like: Tensor) -> Tensor:
-        """Standard normal numbers of the shape and type of `like`: a row for each client, `[m, ...]`, or the server's,
-        `[d]`.
+        """Standard normal numbers of the shape and type of `like`: a row for each client, `[m, ...]`, or a vector `[d]`
+        for the server.
 
-        They are a function of (seed, round, client), of the hook and its local step, and of how many calls the hook has
-        made there: every call gives others.  So a run with noise resumes to the bit, and neither the cohort's order,
-        chunks nor processes change it, where `torch.randn` would.  They are made on the host.
-        Raises TypeError for what is no tensor of real numbers, ValueError for a matrix with another number of rows.
+        The numbers depend on the seed, the round, the client, the hook, the local step, and the number of earlier calls
+        in the same hook and step, so each call returns new numbers.  Unlike with `torch.randn`, a resumed run is the
+        same to the bit, and the order, chunks and processes of the cohort make no difference.  They are drawn on the
+        host.
+        Raises TypeError unless `like` is a tensor of real numbers, ValueError for a matrix without one row per client.
         """
         if not isinstance(like, Tensor) or not like.is_floating_point():
             raise TypeError(f"noise(like={checks.brief(like)}); use a tensor of real numbers [m, d] or [d], such as y")
         if like.ndim > 1 and len(like) != self.m:
             raise ValueError(
-                f"noise(like) has shape {tuple(like.shape)}, but the round {self.m} clients here; use a row for each "
-                "client, or a vector for the server's noise"
+                f"noise(like) has shape {tuple(like.shape)}, but the round has {self.m} clients here; use a row for "
+                "each client, or a vector for the server's noise"
             )
         who, size = (self.ids, like[0].numel()) if like.ndim > 1 else (-1, like.numel())
         keys = rng.words(self.seed, rng.NOISE, self.t, self.hook, self.step, next(self.draws), who)
@@ -222,7 +225,7 @@ class Round:
     # --- over the cohort ---------------------------------------------------------------------------------------------
 
     def mean(self, rows: Parameters | PerClient) -> Tensor:
-        """sum_i p_i rows_i: `[m, d]` -> `[d]`, or one number a client `[m]` -> a number."""
+        """sum_i p_i rows_i: `[m, d]` -> `[d]`, or one number for each client `[m]` -> a number."""
         if rows.ndim == 1:
             return self.mean(rows[:, None])[0]
         return self.total(torch.mv(rows.T, self.p[:, 0]))
@@ -244,8 +247,8 @@ class Round:
     ) -> Tensor:
         """Gradients `[a, d]` of the first a = len(Y) clients on the mini-batch of local step k (None: `step`).
 
-        loss: what is differentiated, None for the round's own.  along: directions `[a, d]`, for Hessian-vector
-        products.  decay: with weight decay.
+        loss: the loss to differentiate, None for the round's own.  along: directions `[a, d]`, for Hessian-vector
+        products.  decay: whether to add weight decay.
         """
         loss = (self.loss if loss is None else loss).cut(slice(len(Y)))
         G = self.objective.gradient(Y, self.plan, self.step if k is None else k, loss, along)
@@ -259,9 +262,10 @@ class Round:
         return decayed(G, Y, self.weight_decay, self.objective.trained)
 
     def share(self, part: float, epoch: int) -> tuple[np.ndarray, Callable[[Tensor, int], tuple[Tensor, Tensor]]]:
-        """Epoch number `epoch` over a random part of each client's samples, drawn for this round.
+        """Epoch number `epoch` over a random share of each client's samples, drawn for this round.
 
-        Returns the steps `[m]`, and `(Y [m, d], k) -> gradients [m, d], losses [m]` without weight decay.
+        Returns the numbers of mini-batches `[m]`, and a function `(Y [m, d], k) -> gradients [m, d], losses [m]` on
+        mini-batch k, without weight decay.  part: the share of the samples.
         """
         work = {"batch_size": self.batch_size, "share": part, "epoch": epoch}
         plan = self.objective.plan(self.seed, self.t, self.ids, **work)
@@ -270,7 +274,7 @@ class Round:
     # --- the network -------------------------------------------------------------------------------------------------
 
     def neurons(self, aligned: bool = True) -> Neurons:
-        """The network's hidden units and what they own in the flat vector."""
+        """The network's hidden units and their entries in the flat vector."""
         return self.objective.neurons(aligned)
 
     def owned(self) -> Tensor:
@@ -278,14 +282,17 @@ class Round:
         return self.objective.owned(self.ids).to(self.p.device)
 
     def activations(self, budget: int | None = None) -> list[Tensor]:
-        """Mean activation `[m, width]` per stream of the server's model over each client's data, or `budget` of it."""
+        """Mean activations of the server's model over each client's data, `[m, width]` for each stream.
+
+        budget: at most so many samples of each client; None uses all.
+        """
         return self.objective.activations(self.x, self.ids, budget, rng.word(self.seed, rng.RESAMPLE, self.t))
 
     def logits(self, Y: Tensor) -> Tensor:
         """Logits of the local step's mini-batch under each row of Y, without gradient."""
         return self.objective.logits(Y, self.plan, self.step)
 
-    # --- the same round, seen otherwise -------------------------------------------------------------------------------
+    # --- other views of the same round --------------------------------------------------------------------------------
 
     def extended(
         self,
@@ -294,30 +301,31 @@ class Round:
         memory: Mapping[str, Tensor] | None = None,
         **fields: Any,
     ) -> Round:
-        """The same round with more to see.
+        """The same round with further tensors.
 
-        server: what all clients share.  rows: what each client has, `[m, ...]`.  memory: rows that `direction` may
-        write to in place; nothing else may be written to.  loss: what G differentiates.  parts: the rows that train
-        smaller networks; in a part's round `y`, `x` and all rows are cut to the entries of its network.
+        server: values shared by all clients.  rows: one row for each client, `[m, ...]`.  memory: rows `[m, ...]` that
+        `direction` may write to in place; it may write to nothing else.  fields: `loss`, which G differentiates, and
+        `parts`, the clients that train smaller networks; in the round of a part, `y`, `x` and all rows hold only the
+        entries of its network.
         """
         added = {"server": server, "rows": rows, "memory": memory}
         more = {kind: {**getattr(self, kind), **new} for kind, new in added.items() if new}
         return replace(self, **more, **fields)
 
     def in_hook(self, number: int) -> Round:
-        """The same round as a hook sees it, whose noise is no other hook's."""
+        """The same round as hook `number` sees it; each hook has its own noise."""
         return replace(self, hook=number, draws=itertools.count())
 
     def head(self, a: int) -> Round:
-        """The same round seen by its first a clients (the others have taken their local steps); rows are views."""
+        """The same round for its first a clients (the others have taken all their local steps); rows are views."""
         return self if a == self.m else replace(self, **self._cut(slice(a)))
 
     def some(self, part: slice) -> Round:
-        """The same round seen by some neighbouring clients; rows are views."""
+        """The same round for the clients of a slice; rows are views."""
         return replace(self, plan=self.plan.of(np.arange(self.m)[part]), **self._cut(part))
 
     def within(self, part: Part) -> Round:
-        """The same round seen by the clients of a part, on its network: `x` and matrices cut to its entries."""
+        """The same round for the clients of a part: `x` and all matrices hold only the entries of its network."""
         at, whole = torch.as_tensor(part.rows).to(self.p.device), (self.m, len(self.x))
 
         def cut(v: Tensor) -> Tensor:
@@ -336,7 +344,7 @@ class Round:
         )
 
     def to(self, device: torch.device) -> Round:
-        """The same round with its tensors on a device."""
+        """The same round with its tensors on another device."""
         moved = {kind: _each(getattr(self, kind), lambda v: v.to(device)) for kind in ("server", "rows", "memory")}
         return replace(self, p=self.p.to(device), K=self.K.to(device), loss=self.loss.to(device), **moved)
 
@@ -347,7 +355,7 @@ class Round:
 
 
 class Cut(Mapping[str, Tensor]):
-    """Tensors that are cut when they are first looked at: a part reads few of a round's matrices."""
+    """Tensors that are cut at their first use, because a part reads only a few of a round's matrices."""
 
     def __init__(self, whole: Mapping[str, Tensor], cut: Callable[[Tensor], Tensor]) -> None:
         self.whole, self.cut, self.cached = whole, cut, {}
@@ -358,7 +366,7 @@ class Cut(Mapping[str, Tensor]):
         return self.cached[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self.whole  # a look is no cut
+        return name in self.whole  # without cutting, as Mapping's own test would
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.whole)
@@ -368,7 +376,7 @@ class Cut(Mapping[str, Tensor]):
 
 
 def _each(values: Mapping[str, Any], change: Callable[[Tensor], Tensor]) -> Mapping[str, Any]:
-    """The same values with all tensors changed; lazily where they are cut lazily."""
+    """The same values with `change` applied to all tensors; lazily where the values are a `Cut`."""
     if isinstance(values, Cut):
         return Cut(values, change)
     return {k: change(v) if isinstance(v, Tensor) else v for k, v in values.items()}
@@ -379,9 +387,10 @@ class Method(checks.Named):
 
     client_state: names of per-client states, matrices `[n, d]`.
     full_participation: whether the rule needs all clients in every round.
-    across: what `prepare` and `aggregate` see where several processes share a round.  "rows": all rows of the cohort.
-    "sums": the process's own rows; what they take from other clients comes by `Round.mean` and `Round.sum` alone, which
-    then add up over the processes.  A class of yours that writes one of the two sees "rows" unless it says "sums".
+    across: which rows `prepare` and `aggregate` see where several processes share a round.  "rows": all rows of the
+    cohort.  "sums": only the process's own rows; the two hooks then combine clients with `Round.mean` and `Round.sum`
+    alone, which add up over the processes.  A class of yours that overrides one of the two sees "rows" unless it sets
+    across = "sums".
     """
 
     full_participation: bool = False
@@ -393,7 +402,7 @@ class Method(checks.Named):
         inherited = [b for b in cls.__bases__ if issubclass(b, Method)]
         as_a_base = any(b.prepare is cls.prepare and b.aggregate is cls.aggregate for b in inherited)
         if "across" not in vars(cls) and not as_a_base and not checks.is_ours(cls):
-            cls.across = "rows"  # also where a base that is no method brings the verb
+            cls.across = "rows"  # also where the verb comes from a mixin that is no Method
         first = {name: next(k for k in cls.__mro__ if name in vars(k)) for name in (*VERBS, "cost")}
         cost = cls.__mro__.index(first.pop("cost"))
         users = (k for k in first.values() if not checks.is_ours(k))
@@ -401,11 +410,11 @@ class Method(checks.Named):
             cls.cost = _not_stated
 
     def __post_init__(self) -> None:
-        """Of a dataclass: check the fields whose annotations have a range (`checks`)."""
+        """Check the fields of a dataclass whose annotations have a range (`checks`)."""
         checks.fields(self)
 
     def on(self, fed: Any) -> Any:
-        """The federation as this method needs it; raises ValueError for one that it does not suit."""
+        """The federation as this method needs it; raises ValueError for a federation that does not suit the method."""
         return fed
 
     def start(self, x: Flat) -> dict[str, Tensor]:
@@ -413,28 +422,28 @@ class Method(checks.Named):
         return {"x": x}
 
     def client_start(self, x: Flat) -> dict[str, Flat]:
-        """The row `[d]` that each client's state starts from; zero for a state that is not given."""
+        """The initial row `[d]` of each client state, by name; a state that is left out starts at zero."""
         return {}
 
     def local_work(self, work: Work) -> Work:
-        """The local work of a round; a method whose rule fixes a part of it replaces that part."""
+        """The local work of a round; a method whose rule fixes some of its fields replaces them."""
         return work
 
     def prepare(self, r: Round) -> Round:
-        """What the round needs before its first local step: another exchange with the server, or local memory."""
+        """The round with what its local steps need: results of another exchange with the server, or local memory."""
         return r
 
     def broadcast(self, r: Round) -> Flat | Parameters:
-        """Where each client of the cohort starts from: `[d]` for all, or `[m, d]`."""
+        """The parameters from which the clients of the cohort start: `[d]` for all, or `[m, d]`."""
         return r.x
 
     def direction(self, G: Gradient, y: Parameters, r: Round) -> Parameters:
-        """v in the local step y <- y - lr * v, `[m, d]`."""
+        """The direction v `[m, d]` of the local step y <- y - lr * v."""
         return G(y)
 
     @property
     def takes_gradients(self) -> bool:
-        """Whether v is the client's gradient and nothing else, so that the engine may take the local steps itself."""
+        """Whether v is the client's plain gradient, so that the engine may take the local steps itself."""
         return type(self).direction is Method.direction
 
     def aggregate(self, r: Round, y: Parameters) -> dict[str, Flat | Parameters]:
@@ -444,15 +453,15 @@ class Method(checks.Named):
     def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Parameters | None:
         """The models `[n, d]` that the clients use after a round; None where all use the server's `x`.
 
-        A method that keeps models in its clients' states returns them here, for no name of a state says that it holds
-        models: without it, `personal=True` evaluates the server's model for every client.
+        A method that keeps models in its clients' states returns them here.  Without this hook, `personal=True`
+        evaluates the server's model for every client.
         """
         return None
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        """What a round costs; layout: the model's, for methods whose traffic depends on its layers.
+        """The cost of a round; layout: the model's, for methods whose traffic depends on its layers.
 
-        A class of yours that changes a verb of the round states no cost unless it has a `cost` of its own, such as
+        For a class of yours that overrides a verb, all numbers are NaN until it overrides `cost` too, such as with
         `return Cost.of(layout, down=2)`.
         """
         return Cost.of(layout)

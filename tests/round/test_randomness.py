@@ -366,7 +366,7 @@ def test_noise_has_the_shape_and_type_of_what_it_is_for():
     for like in (seen.y, seen.y.double(), r.x, r.p, torch.zeros(2, 3, 4)):
         assert (r.noise(like).shape, r.noise(like).dtype) == (like.shape, like.dtype)
     assert r.trained is None
-    with pytest.raises(ValueError, match=r"shape \(3, 4\), but the round 2 clients"):
+    with pytest.raises(ValueError, match=r"shape \(3, 4\), but the round has 2 clients"):
         r.noise(torch.zeros(3, 4))
     for wrong in (3, torch.zeros(2, 4, dtype=torch.int64), None):
         with pytest.raises(TypeError, match="real numbers"):
