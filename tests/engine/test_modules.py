@@ -114,7 +114,10 @@ MODULES = {
     "flatten of some axes": (
         lambda: nn.Sequential(nn.Flatten(2), nn.Linear(64, 8), nn.Flatten(), nn.Linear(8, 5)), "any"),
     "bent activations": (
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU6(), nn.Linear(9, 5), nn.Hardswish()), "any"),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.LeakyReLU(0.1), nn.Linear(9, 9), nn.ReLU6(),
+                              nn.Linear(9, 5), nn.Hardswish()), "any"),
+    "average pooling": (
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(36, 5)), "any"),
     "in place, after and as a layer": (
         lambda: nn.Sequential(relu(), nn.Conv2d(1, 4, 3), relu(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), relu(),
                               nn.Flatten(), nn.Linear(64, 5)), WRITTEN),

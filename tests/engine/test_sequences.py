@@ -70,7 +70,7 @@ SERIES = {
         lambda m, x: nn.functional.max_pool1d(torch.relu(m.c(x)), 2, 2, 0, 1, True).flatten(1),
         c=nn.Conv1d(L, 6, 3, padding="same"), out=nn.Linear(12, C)),
     "1-D CNN, largest": lambda: nn.Sequential(
-        nn.Conv1d(L, 6, 3), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(6, C)),
+        nn.Conv1d(L, 6, 3), nn.AvgPool1d(2), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(6, C)),
     "residual": lambda: series(
         lambda m, x: (x + m.c(x)).mean(1), c=nn.Conv1d(L, L, 3, padding=1), out=nn.Linear(F, C)),
     "MLP": lambda: nn.Sequential(nn.Flatten(), nn.Linear(L * F, 6), nn.ReLU(), nn.Linear(6, C)),
