@@ -1,4 +1,4 @@
-"""One class per method, grouped by what they change.  Each is a federated round in three verbs."""
+"""One class per method, grouped by the part of the round that they change; a round is made of three verbs."""
 
 from .averaging import FedAvg, FedSGD, FedSMB
 from .central import Central

@@ -1,4 +1,4 @@
-"""Methods that average: FedAvg and its two one-step relatives."""
+"""Methods that average the clients' models: FedAvg, and FedSGD and FedSMB with one local step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FedAvg(Method):
 class FedSGD(Method):
     """One gradient step on the full local batch: x <- x - lr mean_S grad F_i(x)  (McMahan et al. 2017).
 
-    The amount of local work is part of the method: `local_steps`, `local_epochs` and `batch_size` are not used.
+    The method fixes the local work: `local_steps`, `local_epochs` and `batch_size` are not used.
     """
 
     def local_work(self, work: Work) -> Work:
@@ -49,8 +49,8 @@ class FedSGD(Method):
 class FedSMB(Method):
     """One mini-batch step a round (Nasirigerdeh et al. 2020, federated single mini-batch).
 
-    The batch of round t is the t-th of the client's shuffled data: batches are walked through over rounds, a fresh
-    shuffle each time the data is used up.  `local_steps` and `local_epochs` are not used.
+    The batch of round t is the t-th batch of the client's shuffled data; an epoch continues over rounds, and each epoch
+    shuffles the data anew.  `local_steps` and `local_epochs` are not used.
     """
 
     def local_work(self, work: Work) -> Work:

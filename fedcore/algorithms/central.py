@@ -1,4 +1,4 @@
-"""What federated learning is measured against: all data on one machine."""
+"""The centralised baseline of federated learning: all data on one machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .method import Cost, Method
 class Central(Method):
     """Plain mini-batch SGD on the union of all clients' data (Robbins and Monro 1951); no federated learning.
 
-    The federation becomes one of a single client with all samples: client 0 of the history.  A round is its local
-    work, `local_epochs` passes over the union or `local_steps` mini-batches, so a round of as many epochs is n times
-    the steps of a client's.  There is no cohort to draw and nothing to weigh: `cohort` and `weighting` are ignored.
-    Every sample counts once, the objective of weighting="samples"; of quadratics it is the mean F of all clients'.
-    normalise="client" is by the statistics of the union.
+    The federation becomes one with a single client, client 0, that holds all samples.  A round is `local_epochs` passes
+    over the union or `local_steps` mini-batches; for the same number of epochs it has about n times as many steps as a
+    client's local work has.  `cohort` and `weighting` are ignored.  Every sample has the same weight, as with
+    weighting="samples"; for quadratics the objective is F, the mean over all clients.  normalise="client" uses the
+    statistics of the union.
     """
 
     full_participation = True

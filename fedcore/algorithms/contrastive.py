@@ -19,9 +19,9 @@ class MOON(Method):
 
     l_con = -log(e^(cos(z, z_glob)/tau) / (e^(cos(z, z_glob)/tau) + e^(cos(z, z_prev)/tau))), where z, z_glob, z_prev
     are the representations under the current, the server's and the client's previous local model; the last two are
-    constants, without dropout.  `prev [n, d]` starts at the initial model, as in the authors' code: round 0 has no
-    contrast, and a client that comes later for the first time is contrasted with the initial model.  Needs a model with
-    a representation layer (`fc.models.projected("cnn")`).  mu = 0 is FedAvg.
+    constants, without dropout.  `prev [n, d]` starts at the initial model, as in the authors' code: in round 0 the two
+    references agree and l_con is constant, and a client that takes part for the first time later is contrasted with the
+    initial model.  Needs a model with a representation layer (`fc.models.projected("cnn")`).  mu = 0 is FedAvg.
 
     mu: 0.001 to 10 in the paper (5 for its CIFAR-10 example); default 1.  tau: 0.5.  Raises ValueError for mu < 0,
     tau <= 0, and for models without a representation layer.

@@ -1,4 +1,4 @@
-"""Methods that steer the local direction by the server, most of them at SAM's gradient: FedCM, MoFedSAM, FedGamma,
+"""Methods that correct the local direction, most of them with SAM's perturbed gradient: FedCM, MoFedSAM, FedGamma,
 FedSpeed."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class FedCM(Method):
 
     v = alpha g + (1 - alpha) Delta;  Delta <- mean_S (x - y_i) / (K_i lr), zero before the first round.
     The paper's x <- x - eta_g Delta is the mean of the y_i, times server_lr = eta_g / (K lr).
-    FL-Simulator's code divides every client's way by the steps of its first one, E N_0 / B unrounded; where clients
-    have unequal samples its Delta is another.
+    FL-Simulator's code divides every client's update by the number of steps of its first client, E N_0 / B unrounded;
+    where clients have unequal numbers of samples, its Delta differs from this one.
 
     alpha: 0.1 in the paper; 1 is FedAvg.  Raises ValueError unless 0 < alpha <= 1.
     """
@@ -47,7 +47,7 @@ class MoFedSAM(FedSAM):
     """FedSAM with FedCM's momentum (Qu et al. 2022, Algorithm 2).
 
     v = beta g(y + rho g / ||g||) + (1 - beta) Delta, with FedCM's Delta.  rho = 0 is FedCM(alpha=beta).
-    FL-Simulator calls this beta alpha, divides by ||g|| + 1e-7, and has FedCM's number of steps.
+    FL-Simulator's code calls beta alpha, divides by ||g|| + 1e-7, and counts steps as in its FedCM.
 
     rho: radius of the perturbation, 0.1 as in FedSAM.  beta: share of the client's own gradient, default 0.1.
     Raises ValueError for rho < 0, and unless 0 < beta <= 1.
@@ -68,8 +68,8 @@ class FedGamma(FedSAM):
     """SCAFFOLD's correction of SAM's gradient, FedGAMMA (Dai et al. 2023).
 
     v = g(y + rho g / ||g||) - c_i + c;  c_i and c as SCAFFOLD's option II, so that c_i is the mean of the perturbed
-    gradients along the local path.  rho = 0 is SCAFFOLD(option="II").  FL-Simulator's rule is the same
-    but for the number of steps, that of its first client for all.
+    gradients along the local path.  rho = 0 is SCAFFOLD(option="II").  FL-Simulator's rule differs in one point: it
+    uses the number of steps of its first client for all.
 
     rho: radius of the perturbation, 0.1 as in FedSAM.  Raises ValueError for rho < 0.
     """

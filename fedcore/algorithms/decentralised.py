@@ -18,10 +18,9 @@ from .sharpness import EPS, FedSAM, ascent
 
 @dataclass(frozen=True)
 class Gossip(Method):
-    """What the decentralised methods share: rows `X [n, d]`, one a client, and the round's mixing matrix `W`.
+    """Base of the decentralised methods: a model for each client, `X [n, d]`, and the round's mixing matrix `W`.
 
-    The server's `x` is the plain mean of the rows, for evaluation only: `server_lr` must be 1 and `weighting` has
-    no effect.
+    `x` is the plain mean of the rows and serves evaluation only: `server_lr` must be 1, and `weighting` has no effect.
     """
 
     mixing: Topology | Any = Ring()  # noqa: RUF009  (a frozen value)
@@ -50,7 +49,7 @@ class Gossip(Method):
         return {"x": X.mean(0), "X": X}
 
     def mixed(self, W: Mixing, X: Tensor, y: Tensor) -> Tensor:
-        """The clients' next models from those before the round `X [n, d]` and their local iterates `y [n, d]`."""
+        """The clients' next models `[n, d]` from their models before the round, `X`, and their local iterates `y`."""
         return W @ y
 
     def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
@@ -91,8 +90,8 @@ class DFedAvg(Gossip):
 class DFedAvgM(Gossip):
     """DFedAvg with momentum (Sun et al. 2023): y+ = y - lr g + momentum (y - y_prev), y_prev = y at k = 0.
 
-    It is torch's SGD(momentum) with a buffer that is new every round: v <- momentum v + g, y <- y - lr v.  This
-    momentum stands in place of `simulate`'s.
+    It is torch's SGD(momentum) with a new buffer every round: v <- momentum v + g, y <- y - lr v.  This momentum
+    replaces that of `simulate`.
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  momentum (theta): usually 0.9; 0 is
     DFedAvg.  Raises ValueError for a mixing that does not suit, and unless 0 <= momentum < 1.
@@ -111,7 +110,7 @@ class DFedSAM(Gossip):
     rho = 0 with one gossip step is DFedAvg.
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  rho: radius of the perturbation.
-    gossip_steps (Q): mixings a round with one W, 4 is typical; each costs a model per neighbour.
+    gossip_steps (Q): mixings with the same W in a round, typically 4; each one sends a model to every neighbour.
     Raises ValueError for a mixing that does not suit, rho < 0, gossip_steps < 1.
     """
 
@@ -149,7 +148,7 @@ class DFedGAM(Gossip):
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  rho: radius of the perturbation.
     form: one of the three.  alpha: weight of the flatness term, "gam" only.  rho_inner, beta0, beta1, gamma:
-    "accelerated" only; defaults are that code's for CIFAR-10 and a ResNet, where rho is 0.2.
+    "accelerated" only; the defaults are those of that code for CIFAR-10 and a ResNet, where rho is 0.2.
     Raises ValueError for a mixing that does not suit, an unknown form, rho, alpha or rho_inner < 0, and beta0, beta1
     or gamma outside [0, 1].
     """

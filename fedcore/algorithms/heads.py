@@ -20,11 +20,11 @@ class FedPer(Method):
     """Personal last layers, trained together with the shared ones (Arivazhagan et al. 2019).
 
     y_i starts from x with the client's own last layers (`head_i [n, d]`, 0 in the other entries once a client has
-    taken part); all of y_i takes the local steps; the shared layers are averaged, the others stay with the client.
-    In `x` the personal entries are the mean over the cohort's, for evaluation only: no client receives them.
+    taken part).  All of y_i takes the local steps; then the shared layers are averaged, and the personal ones stay with
+    the client.  In `x` the personal entries are the mean over the cohort, for evaluation only: no client receives them.
 
     layers: how many of the last weight layers are personal, counted as FedALA counts them; default 1, the classifier.
-    0 is FedAvg, bit for bit; all of them is LocalOnly.  Raises ValueError for a layers that the model does not have.
+    0 is FedAvg, bit for bit; all layers are LocalOnly.  Raises ValueError for more layers than the model has.
     """
 
     layers: CountFromZero = 1
@@ -61,19 +61,20 @@ class FedPer(Method):
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """FedPer with the head trained first and the body after it (Collins et al. 2021, Algorithm 1).
+    """FedPer that trains the last layers first and then the shared layers (Collins et al. 2021, Algorithm 1).
 
-    Of a client's K_i local steps the first ceil(share K_i) change its last layers alone, the others change the shared
-    layers alone.  The paper takes many steps on the head and one on the body, its experiments ten epochs and one:
-    local_epochs=11 with share=10/11.  The run's momentum would carry the head on after its steps: leave it at 0.
+    Of a client's K_i local steps the first ceil(share K_i) change only its last layers, the others only the shared
+    layers.  The paper takes many steps on the last layers and one on the shared ones; its experiments take ten epochs
+    and one, which is local_epochs=11 with share=10/11.  Leave the run's momentum at 0, because momentum would continue
+    to move the last layers after their steps.
 
     layers: as FedPer, at least 1.  share: of the local steps, default 0.5.
-    Raises ValueError for a layers that the model does not have, share outside [0, 1].
+    Raises ValueError for more layers than the model has, and for share outside [0, 1].
     """
 
     layers: Annotated[int, Within(1, hint="FedAvg has no personal layers")] = 1
     share: Fraction = 0.5
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
-        head_first = r.step < self.share * r.K - 1e-3  # so that rounding makes no step more of a whole number
+        head_first = r.step < self.share * r.K - 1e-3  # so that rounding of a whole share * K adds no step
         return torch.where(r.top == head_first, G(y), 0)

@@ -1,4 +1,4 @@
-"""A method on one page: its equation, and the lines that run."""
+"""A method on one page: its equation and its code."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Shown:
 
 
 def shown(method: Method | type[Method]) -> Shown:
-    """The equation of a method, as its class gives it with its source, and the real lines of its verbs.
+    """The docstring of a method's class (its equation and source), and the code of its verbs.
 
-    The verbs are broadcast, direction of a local step, and aggregate; those that the class leaves as they are in
-    FedAvg's round are left out, unless it leaves all.  What else it overrides (its state, what it prepares) follows.
+    The verbs are broadcast, direction of a local step, and aggregate.  Those that the class inherits from FedAvg's
+    round are left out, unless it inherits all three.  Its other hooks, such as `start` and `prepare`, follow.
 
-    Raises TypeError for what is no method.
+    Raises TypeError for anything but a method or its class.
     """
     kind: Any = method if inspect.isclass(method) else type(method)
     if not issubclass(kind, Method):
@@ -53,9 +53,9 @@ def shown(method: Method | type[Method]) -> Shown:
 
 
 def lines(*functions: Callable[..., Any]) -> Shown:
-    """The real lines of functions, without their docstrings, one below the other.
+    """The source of functions without their docstrings, one below the other.
 
-    Raises TypeError for what has no source.
+    Raises TypeError for an object without source.
     """
     code = []
     for function in functions:

@@ -1,5 +1,4 @@
-"""Methods whose clients keep a whole model of their own beside the server's, or instead of it: LocalOnly, Ditto,
-pFedMe."""
+"""Methods whose clients keep a personal model of all d parameters: LocalOnly, Ditto, pFedMe."""
 
 from __future__ import annotations
 
@@ -17,10 +16,11 @@ from .method import Cost, Gradient, Method, Round
 
 @dataclass(frozen=True)
 class LocalOnly(Method):
-    """Every client trains alone for ever by mini-batch SGD (Robbins and Monro 1951); nothing is communicated.
+    """Every client trains alone by mini-batch SGD (Robbins and Monro 1951); nothing is communicated.
 
-    The clients of a round's cohort go on from their own `x_i [n, d]`, the others wait.  The server's `x` is the plain
-    mean of all clients' models, for evaluation only: `server_lr` must be 1 and `weighting` has no effect.
+    The clients of a round's cohort continue from their own `x_i [n, d]`; the models of the others do not change.  `x`
+    is the plain mean of all clients' models and serves evaluation only: `server_lr` must be 1, and `weighting` has no
+    effect.
     """
 
     client_state = ("x_i",)
@@ -48,13 +48,13 @@ class LocalOnly(Method):
 
 @dataclass(frozen=True)
 class Ditto(Method):
-    """FedAvg, and beside it a personal model held near the server's (Li et al. 2021, Algorithm 1).
+    """FedAvg, and for each client a personal model that is pulled towards the server's (Li et al. 2021, Algorithm 1).
 
     In each local step, on the same mini-batch, y <- y - lr g(y) and v_i <- v_i - lr (g(v_i) + lam (v_i - x)), with x
     the model that the client received.  The y_i are averaged; `v_i [n, d]` stays with its client and is its model.
-    Clip and momentum are applied to either model by itself.  lam = 0 is LocalOnly for the v_i.
+    Clip and momentum are applied to each of the two models by itself.  With lam = 0 the v_i are those of LocalOnly.
 
-    lam (lambda): pull to the server's model; the default 1 is ours, tune it.  Raises ValueError for lam < 0.
+    lam (lambda): strength of the pull; the default 1 is ours, tune it.  Raises ValueError for lam < 0.
     """
 
     lam: NonNegative = 1.0
@@ -90,16 +90,16 @@ class Ditto(Method):
 class pFedMe(Method):
     """SGD on the clients' Moreau envelopes, min_theta F_i(theta) + lam/2 ||theta - y||^2 (T. Dinh et al. 2020).
 
-    A local step of Algorithm 1 looks for the minimiser on its mini-batch by `inner_steps` steps from theta = y,
-    theta <- theta - inner_lr (g(theta) + lam (theta - y)), and moves y <- y - lr lam (y - theta).  The server mixes,
+    A local step of Algorithm 1 approximates the minimiser on its mini-batch by `inner_steps` steps from theta = y,
+    theta <- theta - inner_lr (g(theta) + lam (theta - y)), and moves y <- y - lr lam (y - theta).  The server sets
     x <- (1 - beta) x + beta mean_S y_i, where beta is the run's server_lr.  The clients' models are the last theta_i.
-    The paper leaves the start of theta open; its authors' code goes on from the theta of the step before.  In that code
-    all clients train in every round, and those drawn are averaged; theta's steps have a weight decay of 0.001 (here the
-    run's `weight_decay`); and the personal models that it evaluates are the y_i, not the theta_i, since its theta_i are
-    the network's own parameters, which y_i then overwrites.
+    The paper leaves the start of theta open; its authors' code continues from the theta of the previous local step.  In
+    that code all clients train in every round, and only those drawn are averaged; the steps of theta have a weight
+    decay of 0.001 (here the run's `weight_decay`); and it evaluates the y_i as personal models instead of the theta_i,
+    because y_i overwrites the network's parameters, which held theta_i.
 
     lam (lambda): default 15; keep lr lam below 1 (lr 0.005 in the authors' MNIST run).  inner_steps: the paper's K,
-    default 5.  inner_lr: default 0.05 (0.09 there); it must be below 2 / (curvature + lam).
+    default 5.  inner_lr: default 0.05 (0.09 in that run); it must be below 2 / (curvature + lam).
     Raises ValueError for lam <= 0, inner_steps < 1, inner_lr <= 0.
     """
 

@@ -14,7 +14,7 @@ from .method import Cost, Gradient, Method, Round, Work
 
 @dataclass(frozen=True)
 class MimeLite(Method):
-    """Server momentum, frozen during the round, in every local step (Karimireddy et al. 2021).
+    """Server momentum in every local step, fixed during the round (Karimireddy et al. 2021).
 
     v = (1 - beta) g + beta s;  s <- (1 - beta) mean_S grad F_i(x) + beta s, full local gradients at the server's
     model.  This is the averaged form; the form g + beta s differs by the factor 1 / (1 - beta) in the learning rate.
@@ -41,10 +41,10 @@ class MimeLite(Method):
 
 @dataclass(frozen=True)
 class Mime(Method):
-    """MimeLite with SVRG-style correction by the cohort's gradient (Karimireddy et al. 2021).
+    """MimeLite with an SVRG correction by the cohort's gradient (Karimireddy et al. 2021).
 
     Phase 1: C = mean_S grad F_i(x), full local gradients.  Phase 2: v = (1 - beta)(g(y) - g(x) + C) + beta s, both
-    g on one mini-batch, s frozen.  s <- (1 - beta) C + beta s.  Two exchanges a round: 3 d down (x, s, C), 2 d up.
+    g on one mini-batch, s fixed.  s <- (1 - beta) C + beta s.  Two exchanges a round: 3 d down (x, s, C), 2 d up.
 
     beta: as MimeLite.  Raises ValueError unless 0 <= beta < 1.
     """
@@ -69,15 +69,15 @@ class Mime(Method):
 
 @dataclass(frozen=True)
 class STEM(Method):
-    """Two-sided momentum with variance-reduced directions (Khanduri et al. 2021), round form.
+    """Two-sided momentum with variance-reduced directions (Khanduri et al. 2021), written in rounds.
 
     y_1 = x - lr d;  then d_i <- g(y_k) + (1 - a)(d_i - g(y_{k-1})), both g on one mini-batch, y_{k+1} = y_k - lr d_i;
     x and d become the means of y_K and d_i(y_K).  d starts at the mean full gradient of the first cohort.
 
     STEM(a): constant a.  STEM(kappa=..., w=..., c=...): lr_t = kappa / (w + t)^(1/3) replaces the run's learning
-    rate, a_{t+1} = min(1, c lr_t^2); decreasing steps are part of the method's theory.  Which iterate enters the
-    first correction after a synchronisation is open in our sources; here it is the average.  Written for full
-    participation, used under partial participation as it stands.  Raises ValueError for a outside [0, 1].
+    rate, a_{t+1} = min(1, c lr_t^2); the method's theory assumes decreasing steps.  Our sources leave open which
+    iterate enters the first correction after a synchronisation; here it is the average.  The method is stated for full
+    participation; partial participation uses the same rule.  Raises ValueError for a outside [0, 1].
     """
 
     a: Fraction = 0.1
@@ -89,11 +89,11 @@ class STEM(Method):
         return {"x": x, "d": torch.zeros_like(x)}
 
     def rate(self, t: int) -> float:
-        """lr_t of the decreasing steps."""
+        """The decreasing learning rate lr_t."""
         return self.kappa / (self.w + t) ** (1 / 3)
 
     def a_of(self, t: int) -> float:
-        """a in round t: with decreasing steps from the rate of the round before."""
+        """a in round t; with decreasing steps it follows from the learning rate of the round before."""
         return self.a if self.kappa is None or t == 0 else min(1.0, self.c * self.rate(t - 1) ** 2)
 
     def local_work(self, work: Work) -> Work:
@@ -111,7 +111,7 @@ class STEM(Method):
         return r.d_i
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
-        # the batch of step 0 was not used there: the direction at the last iterate takes it
+        # step 0 takes no gradient, so its batch is free for the direction at the last iterate
         d_i = r.gradient(y, 0) + (1 - self.a_of(r.t)) * (r.d_i - r.gradient(r.y_prev, 0))
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "d": r.mean(d_i)}
 

@@ -1,4 +1,4 @@
-"""Methods whose sub-models are nested and teach each other: widths in widths (FjORD), stages on stages (DepthFL)."""
+"""Methods with nested sub-models and self-distillation: nested in width (FjORD) or in depth (DepthFL)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ Compact = Annotated[str, OneOf(("compact",))]
 class FjORD(Submodel):
     """Ordered dropout: every mini-batch draws a width p up to the client's own p_max (Horvath et al. 2021).
 
-    p is uniform over the capacities <= p_max, one p for all layers: the first ceil(p width) units; no scaler.  With
-    self-distillation each step adds two gradients: cross-entropy at p_max, and cross-entropy of the outputs at p
-    against softmax(outputs at p_max), a constant.  Each entry becomes the mean over the clients whose p_max covers it;
-    their public code weighs them by samples: `weighting="samples"`.  One capacity is HeteroFL without scaler.
+    p is uniform over the capacities <= p_max and the same for all layers, which keep their first ceil(p width) units;
+    there is no scaler.  With self-distillation each step adds two gradients: of the cross-entropy at p_max, and of the
+    cross-entropy of the outputs at p against softmax(outputs at p_max), a constant.  Each entry becomes the mean over
+    the clients whose p_max covers it; the authors' code weighs clients by samples: `weighting="samples"`.  With one
+    capacity it is HeteroFL without scaler.
 
     distil: self-distillation; default True.  capacities, labels, mode: as HeteroFL; training is always compact.
     Raises ValueError as HeteroFL.
@@ -45,13 +46,13 @@ class FjORD(Submodel):
         return r.extended(server={"widths": self.widths(r)}, parts=None)
 
     def widths(self, r: Round) -> dict[float, Tensor | None]:
-        """Every capacity, smallest first, and the places of its network in the whole vector (None: all of it)."""
+        """Every capacity, smallest first, and the indices of its network in the flat vector (None: all)."""
         levels = sorted(ratio for ratio, _ in self.capacities)
         neurons = r.neurons() if levels[0] < 1 else None
         return {c: None if c == 1 else neurons.places(neurons.prefix(c, r.x.device))[0] for c in levels}
 
     def drawn(self, r: Round, most: np.ndarray) -> np.ndarray:
-        """The width p of each client in local step `r.step`, none above its own p_max: `[m]`."""
+        """The width p of each client in local step `r.step`, at most its own p_max, `most [m]`: `[m]`."""
         levels = np.array(list(r.widths))
         allowed = np.searchsorted(levels, most, side="right")
         return levels[(rng.words(r.seed, rng.MASK, r.t, r.ids, r.step) % allowed.astype(np.uint64)).astype(int)]
@@ -59,7 +60,7 @@ class FjORD(Submodel):
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         most, v = self.ratios(r.seed, r.n, r.t, r.ids), torch.zeros_like(y)
         p = self.drawn(r, most)
-        taught = most if self.distil else p  # cross-entropy is at p_max where p learns from it
+        taught = most if self.distil else p  # with distillation, the labels train the width p_max
         for c in np.unique(taught):
             small, part = self.at(r, taught == c, c)
             part.put(v, part.take(v) + small.gradient(part.take(y)))
@@ -91,17 +92,18 @@ def _soft(logits: Tensor, y: Tensor, teacher: Tensor, **_: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class DepthFL(Submodel):
-    """Clients train the first D stages and their D classifiers, which teach one another (Kim et al. 2023).
+    """Clients train the first D stages and their D classifiers, with mutual distillation (Kim et al. 2023).
 
     Loss: sum_j CE(y_j) + lambda_t sum_j sum_{k != j} KL(softmax(y_k) || softmax(y_j)) / (D - 1), targets constant,
     lambda_t = exp(-5 (1 - min(t, ramp) / ramp)^2); plus FedDyn: v = g + alpha (y - x + h_i), h_i <- h_i + y_i - x,
     h = (1/n) sum h_j, x <- mean over the clients that own a tensor + h.  The prediction is the mean of all logits.
     A model without heads gets them (`submodels.with_heads`; make the federation with
     `model=fc.submodels.multihead("thesis_cnn")` to use `history.params` with it), unless all capacities are 1: then it
-    is one stage, and DepthFL is FedDyn.  D = ceil(r S) of S stages, our reading: the sources do not say how five
-    capacities map to depths.
+    has one stage, and DepthFL is FedDyn.  A client of capacity r trains D = ceil(r S) of S stages; this is our reading,
+    because the sources do not say how five capacities map to depths.
 
-    alpha: FedDyn's, default 0.1; 0 is without it.  distil: the KL terms; default True.  ramp: rounds until lambda = 1.
+    alpha: FedDyn's, default 0.1; 0 leaves FedDyn out.  distil: whether to add the KL terms; default True.  ramp: rounds
+    until lambda_t = 1.
     capacities, labels, mode: as HeteroFL; training is always compact.  Raises ValueError as HeteroFL, for alpha < 0,
     and for capacities < 1 on models without stages.
     """
@@ -113,7 +115,7 @@ class DepthFL(Submodel):
 
     @property
     def client_state(self) -> tuple[str, ...]:
-        """FedDyn's h_i, where it is used."""
+        """FedDyn's h_i, where alpha > 0."""
         return ("h_i",) if self.alpha else ()
 
     def on(self, fed: Any) -> Any:
@@ -156,7 +158,7 @@ class DepthFL(Submodel):
         return {"x": torch.where(r.sum(r.mask.to(x.dtype)) > 0, x + h, x), "h": h, "h_i": r.h_i + delta}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        """The share of all numbers that stand in the first D stages and heads, which is the network's matter."""
+        """The share of the parameters in the first D stages and heads, which depends on the network's layout."""
         heads = {name.split(".")[1] for name in layout.names if name.startswith("heads.")} if layout else ()
         if not heads:
             whole = 1 if self.smallest == 1 else None
@@ -175,7 +177,8 @@ def _depth(ratio: Any, stages: int) -> Any:
 
 
 def _teach(logits: Tensor, y: Tensor, *, labels: Callable[..., Tensor], strength: float, **rows: Tensor) -> Tensor:
-    """Cross-entropy of every head, and strength times each head's mean KL divergence from the others, `[..., B]`."""
+    """Per sample, the sum over heads of cross-entropy and `strength` times the mean KL divergence from the other
+    heads, `[..., B]`."""
     each = labels(logits, y, **rows)
     D = logits.shape[-2] if logits.dim() == y.dim() + 2 else 1
     if D == 1:

@@ -1,4 +1,4 @@
-"""Methods whose clients keep a model of their own: FedBN, FedALA."""
+"""Methods whose clients keep a personal model: FedBN, FedALA."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ LOOK_BACK, SPREAD, EPOCHS = 10, 0.1, 100  # FedALA: converged once the last 10 e
 class FedBN(Method):
     """Batch-norm parameters stay with their client, all others are averaged (Li et al. 2021).
 
-    y_i starts from x, with the client's own batch-norm entries; which entries these are is read from the type of the
-    modules, not from names.  `bn_i [n, d]` holds them (the other entries are 0 once a client has taken part, and
-    never read).  d - d_BN numbers are sent each way.
-    A model without batch norm makes it FedAvg, bit for bit.
+    y_i starts from x, with the client's own batch-norm entries, which are found by the type of the modules.
+    `bn_i [n, d]` holds them; its other entries are not used.  d - d_BN numbers are sent each way.  For a model without
+    batch norm the method is FedAvg, bit for bit.
 
-    Statistics are those of the client's own data in training and in evaluation, and never leave it.  The method has no
-    global batch norm: in `x` these entries are the mean over the cohort's, which no client ever receives.  So the
-    server's accuracy is that of averaged batch-norm parameters; the clients' models are what the method gives.
+    Batch-norm statistics are those of the client's own data, in training and in evaluation, and are never sent.  The
+    method has no global batch norm: in `x` these entries are the mean over the cohort, which no client receives.  The
+    server's accuracy is therefore that of averaged batch-norm parameters; the method's result are the clients' models.
     """
 
     client_state = ("bn_i",)
@@ -36,7 +35,7 @@ class FedBN(Method):
     def on(self, fed: Any) -> Any:
         """The federation itself; a UserWarning where its model has no batch norm to keep."""
         if fed.layout is not None and not fed.layout.batch_norm():
-            checks.warn("FedBN on a model without batch norm is FedAvg; use a model that has some")
+            checks.warn("FedBN on a model without batch norm is FedAvg; use a model with batch norm")
         return fed
 
     def client_start(self, x: Tensor) -> dict[str, Tensor]:
@@ -86,12 +85,12 @@ class FedALA(Method):
     repeats epochs until the standard deviation of the last 10 epochs' losses is below 0.1 (at most 100 epochs; an
     epoch's loss is its last mini-batch's), each later one takes one epoch.  Then local SGD from hat, and the mean.
 
-    layers: a layer is a weight with its bias and the norm behind it.  The default 1 is the official code's 2 (which
-    counts tensors: the last layer's weight and bias); the study says 5, which are all but the first of FedBN's
+    layers: a layer is a weight with its bias and the norm behind it.  The default 1 is 2 in the official code, which
+    counts tensors (the last layer's weight and bias); the study says 5, which are all layers but the first of FedBN's
     network.  0 is FedAvg, bit for bit.  sample: share of the local data, drawn anew each round, at least one sample.
     lr: 1.0 in both sources; without weight decay.  clip=False is the study's eq. 8 as printed: W may leave [0, 1],
     and diverges where lr * curvature * (theta - theta_i)^2 > 2.
-    Raises ValueError for a layers that the model does not have, sample outside (0, 1], lr < 0.
+    Raises ValueError for more layers than the model has, sample outside (0, 1], lr < 0.
     """
 
     layers: CountFromZero = 1
@@ -111,14 +110,14 @@ class FedALA(Method):
         return r.extended(rows={"W": W, "hat": hat})
 
     def last(self, layout: Layout | None, d: int) -> slice | Tensor:
-        """Where the top layers stand in the flat vector; a quadratic is one layer."""
+        """The position of the top layers in the flat vector; a quadratic is one layer."""
         count = len(layout.layers()) if layout else 1
         if self.layers > count:
             raise ValueError(f"layers={self.layers} but the model has {count} weight layers; use layers<={count}")
         return layout.last(self.layers) if layout else slice(0 if self.layers else d, None)
 
     def learn(self, r: Round, top: slice | Tensor, W: Tensor, hat: Tensor) -> None:
-        """Learn the top columns of `W [m, d]` in place; `hat [m, d]` becomes where local training starts."""
+        """Learn the top columns of `W [m, d]` in place, and write the start of local training to `hat [m, d]`."""
         known, second = (torch.as_tensor(v, device=W.device)[:, None] for v in (r.visits > 0, r.visits == 1))
         theta_i = torch.where(known, r.theta_i, r.x)[:, top]
         D = r.x[top] - theta_i  # 0 in a client's first round

@@ -1,4 +1,4 @@
-"""Methods that hold the local model near the server's: FedProx, FedUp."""
+"""Methods with a proximal term: FedProx, FedUp, FedSplit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FedUp(Method):
     """Local SGD on F_i plus an estimated upper bound of F (Wan et al. 2024, eq. 6).
 
     v = g + (alpha / lr) (x_prev - x) + alpha (y - x), with x_prev the server's model of the round before (x in round
-    0).  Algorithm 1 of the source leaves F_i out of its line 5; eq. 6 is what is meant.
+    0).  Line 5 of the source's Algorithm 1 omits F_i; this is eq. 6.
 
     alpha: each local step moves by alpha (x - x_prev), so alpha K is a momentum coefficient: keep alpha K below 1.
     The source prints no value; the default 0.05 suits K = 10.  alpha = 0 is FedAvg.  A client of the

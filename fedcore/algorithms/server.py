@@ -1,4 +1,4 @@
-"""Methods that change what the server makes of the cohort's updates: FedAdagrad, FedAdam, FedYogi, FedNova, FedExP."""
+"""Methods that change the server's step from the cohort's updates: FedAdagrad, FedAdam, FedYogi, FedNova, FedExP."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .method import Cost, Method, Round, and_one
 
 
 class Adaptive(Method):
-    """What FedAdagrad, FedAdam and FedYogi share: a mean and a second moment of the updates at the server.
+    """Base of FedAdagrad, FedAdam and FedYogi: a first and a second moment of the updates at the server.
 
-    The state has them as `m_t` and `v_t [d]`; in a round they are those of the round before, m_{t-1} and v_{t-1}.
+    They are the states `m_t` and `v_t [d]`; in round t, `r.m_t` and `r.v_t` are m_{t-1} and v_{t-1}.
     """
 
     beta1: BelowOne
@@ -42,8 +42,8 @@ class FedAdagrad(Adaptive):
     Delta_t = mean_S(y_i - x);  m_t = beta1 m_{t-1} + (1 - beta1) Delta_t;  v_t = v_{t-1} + Delta_t^2, v_{-1} = tau^2;
     x <- x + server_lr m_t / (sqrt(v_t) + tau), entry by entry, without bias correction.
 
-    server_lr is the paper's eta: a step moves an entry by about server_lr, so choose 0.001 to 0.1 and not 1.  beta1:
-    the default 0 is that of the paper's experiments.  tau: default 0.001; the larger, the less adaptive.
+    server_lr is the paper's eta: a step moves an entry by about server_lr, so choose 0.001 to 0.1 instead of 1.  beta1:
+    the default 0 is that of the paper's experiments.  tau: default 0.001; a larger tau adapts less.
     The rule has no beta2.  Raises ValueError unless 0 <= beta1 < 1 and tau > 0.
     """
 
@@ -58,8 +58,8 @@ class FedAdagrad(Adaptive):
 class FedAdam(Adaptive):
     """FedAvg with Adam at the server (Reddi et al. 2021, Algorithm 2).
 
-    FedAdagrad's round with v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2.  FL-Simulator's v begins at 0, the paper's and
-    ours at tau^2; none corrects the bias of the first rounds.
+    FedAdagrad's round with v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2.  v starts at tau^2, as in the paper; in
+    FL-Simulator's code it starts at 0.  There is no bias correction in any of them.
 
     server_lr and tau: as FedAdagrad.  beta1, beta2: 0.9 and 0.99 in the paper.  Raises ValueError unless
     0 <= beta1 < 1, 0 <= beta2 < 1 and tau > 0.
@@ -95,7 +95,7 @@ class FedYogi(Adaptive):
 class FedNova(Method):
     """Normalised averaging (Wang et al. 2020): a client's weight does not grow with its number of local steps.
 
-    d_i = (x - y_i) / (lr |a_i|), |a_i| the sum of the weights that the K_i gradients have in y_i: K_i for plain steps,
+    d_i = (x - y_i) / (lr |a_i|), where |a_i| is the sum of the weights of the K_i gradients in y_i: K_i for plain SGD,
     (K_i - rho (1 - rho^K_i) / (1 - rho)) / (1 - rho) with the run's local momentum rho.
     x <- x - server_lr lr tau_eff sum_i p_i d_i, tau_eff = sum_i p_i |a_i|.
 
@@ -121,11 +121,11 @@ class FedExP(Method):
     eta_g and is 1 in the paper.
 
     The iterates oscillate, and the paper evaluates the mean of the last two.  Here `x` is the iterate itself, which
-    the server sends and the history evaluates; `x_prev` is the one before, so (x + x_prev) / 2 is the paper's model.
-    Its authors' code has m eps in the place of eps, and multiplies eps by 0.998^2 before every round, as it does the
-    learning rate by 0.998.
+    the server sends and the history evaluates; `x_prev` is the previous iterate, so the paper evaluates
+    (x + x_prev) / 2.  Its authors' code has m eps instead of eps, and before every round multiplies eps by 0.998^2 and
+    the learning rate by 0.998.
 
-    eps: bounds eta_g where the updates cancel; default 0.001, tune it.  It is the same in every round.
+    eps: bounds eta_g where the updates cancel, and is the same in every round; default 0.001, tune it.
     Raises ValueError for eps <= 0.
     """
 

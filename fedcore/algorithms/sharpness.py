@@ -1,4 +1,4 @@
-"""Methods that look for flat minima by perturbing the local model: FedSAM, FedSMOO."""
+"""Methods that seek flat minima by perturbing the local model: FedSAM, FedSMOO."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..models import Layout
 from ..support.checks import NonNegative, Positive
 from .method import Cost, Gradient, Method, Round
 
-EPS = 1e-12  # added to norms (DP-FedSAM has 1e-12, FL-Simulator 1e-7, which would bend the exact tests)
+EPS = 1e-12  # added to norms, as in DP-FedSAM; FL-Simulator's 1e-7 would be visible in the exact tests
 
 
 def ascent(g: Tensor, rho: float) -> Tensor:
-    """rho g / ||g|| for each row; the perturbation of SAM."""
+    """SAM's perturbation rho g / ||g|| for each row of `g [m, d]`."""
     return rho * g / (g.norm(dim=-1, keepdim=True) + EPS)
 
 
@@ -37,13 +37,13 @@ class FedSAM(Method):
 
 @dataclass(frozen=True)
 class FedSMOO(Method):
-    """FedDyn and SAM with both constraints shared (Sun et al. 2023), in the form of its authors' code.
+    """FedDyn and SAM, both with consensus constraints (Sun et al. 2023), in the form of its authors' code.
 
     e = rho ghat / ||ghat||, ghat = g - mu_i - s;  mu_i <- mu_i + e - s;  v = g(y + e) + alpha (y - x + h_i).
     h_i <- h_i + y_i - x;  x <- mean_S y_i + (1/n) sum_j h_j;  s <- rho mean_S mu_i / ||mean_S mu_i||.
     rho = 0 is FedDyn(alpha).  State `h [d]` is (1/n) sum_j h_j.
 
-    alpha (lambda in the code) and rho: 0.1 and 0.1 there.  Raises ValueError for alpha <= 0, rho < 0.
+    alpha (lambda in the authors' code) and rho: 0.1 and 0.1 in that code.  Raises ValueError for alpha <= 0, rho < 0.
     """
 
     alpha: Positive = 0.1

@@ -1,4 +1,4 @@
-"""Methods whose clients train a part of the network.  They differ in a score per unit; the best are kept."""
+"""Methods whose clients train a part of the network: the hidden units of highest score, which each method defines."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ Capacities = float | Mapping[float, float] | tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Submodel(Method):
-    """What the family shares: capacities, extraction, training of the parts, and the mean over who trained what.
+    """Base of the sub-model methods: capacities, extraction and training of the sub-models, and their aggregation.
 
-    A client of capacity r keeps ceil(r width) units of every hidden layer: those of highest `score`.  It trains the
-    network made of them, and each entry of the server's vector becomes the mean over the clients that trained it;
-    an entry that nobody trained stays what it is.  (This one class of inheritance more than elsewhere saves seven
-    copies of one round.)  `personal=True` evaluates the server's whole model for every client;
-    a part's accuracy is `fed.shrink(to).evaluate(x[places])`.
+    A client of capacity r keeps the ceil(r width) units of highest `score` in every hidden layer and trains the network
+    of these units.  Each entry of the server's vector becomes the mean over the clients that trained it; an entry that
+    no client trained does not change.  `personal=True` evaluates the server's whole model for every client; the
+    accuracy of a sub-model is `fed.shrink(to).evaluate(x[places])`.
 
     capacities: one ratio in (0, 1], or a mapping ratio -> share of the clients; shares sum to 1.
     labels: "all" is the plain cross-entropy, and r = 1 is FedAvg.  "zero": logits of labels that a client does not
     hold are replaced by 0 (HeteroFL's and FedRolex's code), "-inf": by minus infinity; in both the classifier's rows of
     these labels are not averaged.  mode: "fix" draws each client's capacity once, exactly in proportion to the shares;
-    "dynamic" draws it anew each round.  training: "compact" runs the smaller networks, "masked" the whole one with
-    zeros in it: equal to rounding.
+    "dynamic" draws it anew each round.  training: "compact" runs the smaller networks, "masked" the whole network with
+    the other units set to zero; the results are equal to rounding.
     """
 
     capacities: Capacities = tuple(LEVELS.items())
@@ -60,11 +59,11 @@ class Submodel(Method):
 
     @property
     def smallest(self) -> float:
-        """The least ratio."""
+        """The smallest capacity."""
         return self.capacities[-1][0]
 
     def on(self, fed: Any) -> Any:
-        """The federation itself; ValueError where nothing can be dropped or nobody owns labels."""
+        """The federation itself; ValueError for a model without hidden units to drop, and for labels of a quadratic."""
         if self.smallest < 1 and not fed.neurons(self.aligned).widths:
             raise ValueError(
                 f"{type(self).__name__} with capacity {self.smallest:g}, but the model has no hidden neurons to drop; "
@@ -82,11 +81,11 @@ class Submodel(Method):
         )
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
-        """Scores `[m, width]` of the units of each stream; the highest are kept."""
+        """Scores `[m, width]` of the units of each stream; the units of highest score are kept."""
         return [-torch.arange(w, device=r.p.device).expand(r.m, -1) for w in neurons.widths]
 
     def split(self, r: Round, ratio: np.ndarray) -> list[Part]:
-        """The cohort's parts, one per capacity in it; `ratio [m]`."""
+        """The cohort's sub-models, one part for each capacity in `ratio [m]`."""
         neurons = r.neurons(self.aligned) if (ratio < 1).any() else None
         scores = None if neurons is None else self.score(r, neurons)
 
@@ -104,7 +103,7 @@ class Submodel(Method):
         parts = self.split(r, ratio)
         kept = mask = _kept(parts, r)
         loss = r.loss
-        if self.labels != "all":  # a client's classifier is for its own labels
+        if self.labels != "all":  # a client trains the classifier's rows of its own labels alone
             owned = r.owned()
             mask = r.neurons(self.aligned).only_owned(kept, owned)
             loss = Loss(partial(own_labels, reading=self.labels), rows={"owned": owned})
@@ -128,7 +127,8 @@ class Submodel(Method):
         return {"x": combine(r.x, y, r.mask, r.p, r.server_lr, r.total, r.parts)}
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        """About r^2 of a client of capacity r: inner layers shrink on both sides.  `submodels.cost` counts exactly."""
+        """About r^2 for a client of capacity r, since most layers shrink in inputs and outputs.  `submodels.cost`
+        counts exactly."""
         size = sum(share * r * r for r, share in self.capacities)
         return Cost.of(layout, down=size, up=size)
 
@@ -137,8 +137,9 @@ class Submodel(Method):
 class HeteroFL(Submodel):
     """The first ceil(r width) units of each layer, in every round (Diao, Ding and Tarokh 2021; FedDSE study 2.2).
 
-    Units beyond the largest capacity in use are never trained.  r = 1 for all is FedAvg, bit for bit.  As the public
-    code, the mean counts clients; `weighting="samples"` weighs them.  Their scripts add labels="zero" and clip=1.
+    Units beyond the largest capacity in use are never trained.  r = 1 for all is FedAvg, bit for bit.  As in the public
+    code, all clients have the same weight in the mean; `weighting="samples"` weighs them by samples.  The authors'
+    scripts add labels="zero" and clip=1.
 
     capacities, labels, mode, training: as `Submodel` says; the default capacities are 1, 1/2, 1/4, 1/8, 1/16, a
     fifth of the clients each.  Raises ValueError for ratios outside (0, 1], shares that do not sum to 1, and models
@@ -150,8 +151,9 @@ class HeteroFL(Submodel):
 class FederatedDropout(Submodel):
     """An independent uniform subset of ceil(r width) units per layer, client and round (Caldas et al. 2018).
 
-    aligned: True keeps one subset per residual stream.  False draws one for every layer, as the baseline in FedRolex's
-    public code does: residual sums then add channels of different identity.  It is here to show what that costs.
+    aligned: True draws one subset per residual stream.  False draws one for every layer, as the baseline in FedRolex's
+    public code does: residual sums then add different channels of the whole network.  This option measures
+    what that costs.
     capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL, and for training="masked" with
     aligned=False.
     """
@@ -161,7 +163,7 @@ class FederatedDropout(Submodel):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.aligned and self.training == "masked":
-            raise ValueError("aligned=False has no masked form: its channels lose their places; use training='compact'")
+            raise ValueError("aligned=False has no masked form, because its channels move; use training='compact'")
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
         return noise(r, neurons)
@@ -169,10 +171,11 @@ class FederatedDropout(Submodel):
 
 @dataclass(frozen=True)
 class FedRolex(Submodel):
-    """A window of ceil(r width) units that moves on by one each round (Alam et al. 2022; FedDSE study 2.2).
+    """A window of ceil(r width) units that moves by one unit each round (Alam et al. 2022; FedDSE study 2.2).
 
     I = {(t + j) mod width, j < ceil(r width)}, the same for all clients of one capacity; in `width` rounds every unit
-    is kept ceil(r width) times.  Round 0 is HeteroFL's.  The public code rolls the other way round: the same coverage.
+    is kept ceil(r width) times.  Round 0 is HeteroFL's.  The public code rolls in the opposite direction, which covers
+    the units equally often.
 
     capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL.
     """
@@ -183,12 +186,13 @@ class FedRolex(Submodel):
 
 @dataclass(frozen=True)
 class FedDSE(Submodel):
-    """The units that fire most on the client's own data (FedDSE study 2024, section 3.2, eq. 3-2, Algorithm 3.1).
+    """The units with the highest activation on the client's data (FedDSE study 2024, section 3.2, eq. 3-2, Alg. 3.1).
 
-    The client runs the whole model on its data; score h of a unit: mean activation (after the nonlinearity) over
-    samples and positions, batch norm in batch mode, scalers off.  ceil(r width) units are drawn one after the other
-    without replacement with probabilities softmax(h / T): the highest h / T + Gumbel noise.  T = 0: the highest h,
-    ties to the lower index.  T = inf: Federated Dropout, bit for bit.  The whole model is sent down.
+    The client runs the whole model on its data; the score h of a unit is its mean activation (after the nonlinearity)
+    over samples and positions, with batch norm on batch statistics and scalers off.  ceil(r width) units are drawn one
+    after the other without replacement with probabilities softmax(h / T): those of highest h / T + Gumbel noise.
+    T = 0: the highest h, ties to the lower index.  T = inf: Federated Dropout, bit for bit.  The server sends the whole
+    model.
 
     temperature: T, default 0 (Tables 3.4 and 3.5).  standardise: z-scores of h within each layer before T.
     budget: samples a client scores with; None = all.  capacities, labels, mode, training: as HeteroFL.
@@ -220,7 +224,7 @@ class FedDSE(Submodel):
         return replace(super().cost(layout), down=Cost.of(layout).down, note=note)
 
 
-SCORINGS = {  # where the derivatives are taken, and whether samples may cancel
+SCORINGS = {  # where the derivatives are taken, and whether those of different samples may cancel
     "public-code": ("outputs", False),
     "printed": ("sites", True),
     "printed-before": ("before", True),
@@ -233,28 +237,29 @@ SCORINGS = {  # where the derivatives are taken, and whether samples may cancel
 class FedGSE(Submodel):
     """The units to which the global loss is most sensitive on public data like the client's (FedGSE study 2024).
 
-    The server picks `similar` random public samples that are like the data of client i, sends their cross-entropy back
-    through the global model, and scores each unit by the derivatives; the ceil(r width) highest units of each layer
-    are sent.  Batch norm uses the statistics of the samples at hand, scalers are off.  Where no public sample is like
-    the client's data, all are used.  `last [n, d]` holds the uploads.
+    The server picks `similar` random public samples that are like the data of client i, differentiates their
+    cross-entropy under the global model, and scores each unit by the derivatives; the ceil(r width) units of highest
+    score in each layer are sent.  Batch norm uses the statistics of the picked samples, scalers are off.  Where no
+    public sample is like the client's data, all are used.  `last [n, d]` holds the uploads.
 
-    scoring: "public-code", as the code attributed to the authors (repository GradFL) has it:
-    g = sum over samples and positions of |dF/dz|, z the output of the layer before any normalisation, with the logits
-    of labels that the client lacks replaced by 0.  variant "SPL" takes the samples of the labels that the client
-    holds; "CSL", which that code lacks, all of them, labelled by the model that the client last uploaded (before the
-    first time: the server's own) with one of these labels.
-    "printed", as the study prints it: g = sum over positions of |sum over samples of dF/dh| (eq. 4-3), h the
-    activation, plain logits; "SPL" takes the samples that the client's last model gets right, "CSL" all with its
-    predictions as labels.  In a layer whose activations reach the loss through a linear layer and batch norm alone,
-    this score is zero (proposition "Batch norm cancels" of the book); then there is a UserWarning, and the first units
-    are kept.  "printed-before": the same with the derivative by what enters the nonlinearity (Lemma 1 needs that).
-    "absolute" and "absolute-before": as these two, but the sum over samples and positions of absolute values.
+    scoring: "public-code", as in the code attributed to the authors (repository GradFL):
+    g = sum over samples and positions of |dF/dz|, where z is the output of the layer before any normalisation, and the
+    logits of labels that the client lacks are replaced by 0.  variant "SPL" takes the samples of the labels that the
+    client holds.  "CSL", which that code lacks, takes all samples and labels each with one of the client's labels, by
+    the model that the client last uploaded (before its first upload: by the server's model).
+    "printed", as printed in the study: g = sum over positions of |sum over samples of dF/dh| (eq. 4-3), where h is the
+    activation and no logits are replaced; "SPL" takes the samples that the client's last model classifies correctly,
+    "CSL" all samples with its predictions as labels.  In a layer whose activations reach the loss through a linear
+    layer and batch norm alone, this score is zero (proposition "Batch norm cancels" of the book); then there is a
+    UserWarning, and the first units are kept.  "printed-before": the same with the derivative by the input of the
+    nonlinearity, as Lemma 1 requires.
+    "absolute" and "absolute-before": as these two, but with the sum over samples and positions of absolute values.
 
-    variant: "CSL" or "SPL".  public: None takes the federation's (`fc.federation(..., public=k)`: out of the training
-    pool before it is dealt out), or else 10 samples per class; a number: that many samples per class, taken from the
-    clients where the federation set none aside; or a pair `(x, y)`.  similar: samples a client is judged by, 128 in
-    Table 4.1.  capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL, for another variant or
-    scoring, and for public data that are too few or overlap the clients' or the test data.
+    variant: "CSL" or "SPL".  public: None takes the federation's public data (`fc.federation(..., public=k)` takes them
+    from the training set before the partition), or else 10 samples per class; a number: that many samples per class,
+    taken from the clients where the federation has no public data; or a pair `(x, y)`.  similar: public samples for
+    each client, 128 in Table 4.1.  capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL, for
+    another variant or scoring, and for public data that are too few or overlap the clients' or the test data.
     """
 
     variant: Annotated[str, OneOf(("CSL", "SPL"))] = "CSL"
@@ -273,7 +278,7 @@ class FedGSE(Submodel):
     def on(self, fed: Any) -> Any:
         """The federation with public data; a UserWarning where the score vanishes."""
         fed = super().on(fed)
-        if self.smallest == 1:  # nothing to choose
+        if self.smallest == 1:  # all units are kept
             return fed
         fed = with_public_data(fed, self.public)
         if self.scoring == "printed" and (layers := vanishing(fed, self.similar)):
@@ -300,9 +305,10 @@ class FedGSE(Submodel):
         return [(cancelled(h) if cancel else h.abs().sum(1)).sum(2) for h in D]
 
     def similar_samples(self, r: Round, guess: Tensor, truth: Tensor, alike: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Public samples per client: picked, labels, weights `[m, S]`.
+        """Public samples for each client: their indices, labels and weights, `[m, S]` each.
 
-        guess: the labels `[m, P]` that its model gives them; alike: whether SPL takes them, `[m, P]` bool.
+        guess: the labels that the client's model predicts, `[m, P]`.  truth: the true labels `[P]`.  alike: whether SPL
+        takes a sample, `[m, P]` bool.
         """
         usable, labels = torch.ones_like(alike), guess
         if self.variant == "SPL":
@@ -320,7 +326,7 @@ class FedGSE(Submodel):
 
 
 def with_public_data(fed: Any, public: Samples | int | None) -> Any:
-    """The federation with these public data: the caller's, so many samples per class, or what it has."""
+    """The federation with public data: the caller's samples, a number of samples per class, or None for its own."""
     if isinstance(public, Samples):
         return fed.with_public(public.x, public.y)
     if fed.public is None:
@@ -334,14 +340,14 @@ def with_public_data(fed: Any, public: Samples | int | None) -> Any:
 
 
 def cancelled(D: Tensor) -> Tensor:
-    """|Sum over samples| of derivatives `[m, S, ...]`; 0 where nothing but rounding is left of the absolute values."""
+    """|Sum over samples| of derivatives `[m, S, ...]`; 0 where the sum is rounding error beside the absolute values."""
     total = D.sum(1).abs()
     return torch.where(total > torch.finfo(D.dtype).eps ** 0.5 * D.abs().sum(1), total, 0)
 
 
 def vanishing(fed: Any, samples: int) -> list[str]:
-    """The layers (by their names in the module) in which eq. 4-3 is zero for every unit though the loss depends on
-    them, judged at the initial model on so many of the public samples."""
+    """The names of the layers in which eq. 4-3 is zero for every unit although the loss depends on them, at the initial
+    model on about `samples` of the public samples."""
     y, sites = fed.public[1], fed.neurons().sites
     picked = torch.arange(len(y), device=y.device)[:: -(-len(y) // samples)][None]
     w = torch.full(picked.shape, 1 / picked.shape[1], dtype=fed.dtype, device=y.device)
@@ -350,7 +356,7 @@ def vanishing(fed: Any, samples: int) -> list[str]:
 
 
 class Samples:
-    """Public samples `(x, y)` of the caller's, compared by their content."""
+    """The caller's public samples `(x, y)`, which are equal where their contents are."""
 
     def __init__(self, x: Any, y: Any) -> None:
         self.x, self.y = (np.array(as_array(a)) for a in (x, y))
@@ -376,8 +382,11 @@ def noise(r: Round, neurons: Neurons) -> list[Tensor]:
 
 
 def own_labels(logits: Tensor, y: Tensor, *, reading: str, owned: Tensor | None = None) -> Tensor:
-    """Cross-entropy `[..., B]` of logits `[..., B, (heads,) classes]`, summed over heads; reading "zero" or "-inf":
-    with the logits of labels that a client does not hold replaced; `owned [..., classes]`."""
+    """Cross-entropy `[..., B]` of logits `[..., B, (heads,) classes]`, summed over heads.
+
+    owned `[..., classes]`: the labels that a client holds; logits of the others are replaced by 0 (reading "zero") or
+    by minus infinity ("-inf").
+    """
     heads = logits.dim() - y.dim() - 1
     if owned is not None:
         owned = F.pad(owned, (0, logits.shape[-1] - owned.shape[-1]))  # a model may have more logits than labels
@@ -409,7 +418,7 @@ def _capacities(given: Any) -> tuple[tuple[float, float], ...]:
 
 
 def _kept(parts: list[Part], r: Round) -> Tensor:
-    """Which entries of the vector each client's sub-model has, `[m, d]`."""
+    """Which entries of the flat vector belong to each client's sub-model, `[m, d]` bool."""
     kept = torch.zeros(r.m, len(r.x), dtype=torch.bool, device=r.x.device)
     for part in parts:
         part.put(kept, kept.new_ones(len(part.rows), len(r.x) if part.places is None else part.places.shape[1]))
@@ -417,7 +426,7 @@ def _kept(parts: list[Part], r: Round) -> Tensor:
 
 
 def _drawn(capacities: tuple[tuple[float, float], ...], seed: int, t: int, clients: np.ndarray) -> np.ndarray:
-    """A capacity for each of these clients in round t, by the shares as probabilities: `[m]`."""
+    """A capacity for each of these clients in round t, drawn with the shares as probabilities: `[m]`."""
     levels, shares = (np.array(column) for column in zip(*capacities, strict=True))
     u = rng.words(seed, rng.CAPACITY, t, clients) / 2.0**64
     return levels[np.minimum(np.searchsorted(np.cumsum(shares), u, side="right"), len(levels) - 1)]
@@ -425,7 +434,7 @@ def _drawn(capacities: tuple[tuple[float, float], ...], seed: int, t: int, clien
 
 @lru_cache(maxsize=8)  # drawn once a run, not once a round
 def _dealt(capacities: tuple[tuple[float, float], ...], seed: int, n: int) -> np.ndarray:
-    """Each capacity for its share of n clients, to the largest remainder, dealt at random: `[n]`, read-only."""
+    """The capacities of n clients by their shares (largest remainders), in random order: `[n]`, read-only."""
     levels, shares = (np.array(column) for column in zip(*capacities, strict=True))
     exact = shares * n
     counts = np.floor(exact + 1e-9).astype(int)

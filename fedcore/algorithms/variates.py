@@ -1,4 +1,4 @@
-"""Methods that correct client drift with control variates: SCAFFOLD."""
+"""Methods that correct client drift with a state for each client: SCAFFOLD, FedDyn, FedDC, FedPVR."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SCAFFOLD(Method):
     option "II": c_i+ = c_i - c + (x - y_i) / (K_i lr), the mean gradient along the local path.
     x <- x + server_lr mean_S(y_i - x);  c <- c + (1/n) sum_S (c_i+ - c_i), so that c = mean_i c_i in every round.
 
-    The page on SCAFFOLD among the sources prints c <- c + (1/|S|) sum_S instead: it lacks the factor |S|/n.
+    One of our sources on SCAFFOLD prints c <- c + (1/|S|) sum_S instead, without the factor |S|/n.
     Raises ValueError for another option.
     """
 
@@ -54,8 +54,8 @@ class FedDyn(Method):
     """Dynamic regularisation (Acar et al. 2021), in the form of its authors' code.
 
     v = g + alpha (y - x + h_i);  h_i <- h_i + y_i - x;  x <- mean_S y_i + (1/n) sum_j h_j over all clients.
-    The paper's g_i is -alpha h_i.  State `h [d]` is (1/n) sum_j h_j.  alpha -> 0 is *not* FedAvg: the server's
-    integral action does not depend on alpha.
+    The paper's g_i is -alpha h_i.  State `h [d]` is (1/n) sum_j h_j.  The limit alpha -> 0 is *not* FedAvg, because the
+    server still adds h, which does not depend on alpha.
 
     alpha: 0.01 in the authors' example; tune it.  Raises ValueError for alpha <= 0.
     """
@@ -110,7 +110,7 @@ class FedPVR(Method):
     """Partial variance reduction (Li et al. 2023): SCAFFOLD's option II on some layers, FedAvg on the others.
 
     layers: parameter names or their beginnings ("13" is the module 13 of a Sequential, "13.weight" its weight);
-    () corrects nothing (FedAvg), "all" everything (SCAFFOLD II).  The default None is the last layer's tensors; a
+    () corrects no layer (FedAvg), "all" every layer (SCAFFOLD II).  The default None corrects the last layer; a
     quadratic is one layer.
     Raises ValueError for layers that the model does not have.
     """
