@@ -1,11 +1,11 @@
-"""The machinery of the book: tables and figures of the source documents as batches of cells, and what draws them.
+"""The machinery of the book: the tables and figures of the source documents as batches of cells, and their display.
 
-`documents` define the tables, `studies` are what a cell may compute, `results` run and store cells, `verdicts` judge
-claims, `show` and `pictures` draw, `live` has the pictures that move, `measures` what single chapters measure.
-`python -m fedbook` is the command over it.
+`documents` defines the tables, `studies` the computations of a cell, `results` runs and stores cells, `verdicts` judges
+claims, `show` and `pictures` draw, `live` holds the interactive pictures, and `measures` the measurements of single
+chapters.  `python -m fedbook` is the command line.
 
-`run_cell` needs torch and what comes with it only; batches need papermill and dask.distributed, verdicts pandas and
-scipy, pages matplotlib.
+`run_cell` needs only torch and its dependencies; batches need papermill and dask.distributed, verdicts need pandas and
+scipy, and pages need matplotlib.
 """
 
 import importlib
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from .results.provenance import UncommittedCode
     from .show import curves, summary
 
-_MODULES = {  # that `fedcore.experiments`, the old name of this package, had as attributes
+_MODULES = {  # attributes of `fedcore.experiments`, the former name of this package
     "batch": "results", "cells": "results", "estimate": "results", "judge": "verdicts", "overview": "verdicts",
     "protocol": "documents", "provenance": "results", "table": "results",
 }  # fmt: skip
-_PLACES = {  # imported when they are first asked for, so that a picture does not load the batches
+_PLACES = {  # imported at first use, so that drawing a picture does not load the batches
     "documents.definitions": ("Cell", "Table", "get", "printed", "tables"),
     "results.cells": ("CorruptResult", "Result", "load", "run_cell"),
     "results.provenance": ("UncommittedCode",),

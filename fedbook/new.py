@@ -1,7 +1,7 @@
-"""Something to begin with, that runs as it stands and is then edited.
+"""Write a table or a chapter from a template that already runs, for you to edit.
 
-python -m fedbook.new table NAME       NAME.py: a method of yours in a table beside ten baselines, searched alike
-python -m fedbook.new chapter NAME     book/NAME.ipynb: a chapter with its frame, named in _toc.yml
+python -m fedbook.new table NAME       NAME.py: your own method in a table beside ten baselines, all tuned alike
+python -m fedbook.new chapter NAME     book/NAME.ipynb: a chapter with its frame, listed in _toc.yml
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _TO_RUN = """\
 
 
 def table(name: str, profile: str = "quick", folder: Path = Path()) -> str:
-    """Write `NAME.py` with a method and its table, called NAME; returns what is to be done with it.
+    """Write `NAME.py` with a method and its table, called NAME; returns the next steps as text.
 
-    Raises ValueError for a name that is no Python identifier, belongs to a table or a row of the baselines, is a word
-    of the command or a module that Python would import, for a profile without a template, and where the file exists.
+    Raises ValueError if the name is not a Python identifier, or is that of a table, a baseline, a word of the command
+    or an importable module; if the profile has no template; and if the file exists.
     """
     from fedcore import algorithms
 
@@ -74,12 +74,13 @@ def table(name: str, profile: str = "quick", folder: Path = Path()) -> str:
 
 
 def chapter(name: str, folder: Path = Path()) -> str:
-    """Write `book/NAME.ipynb`, a chapter that runs as it stands, and name it in `_toc.yml`; returns what is to be done.
+    """Write `book/NAME.ipynb`, a chapter that already runs, and list it in `_toc.yml`; returns the next steps as text.
 
-    It has the frame of every chapter: a title and what can be learnt, parameters, imports, a question with its claim
-    box, a summary, and the record.  folder: that of the book, which has `_toc.yml`.
+    The chapter has the usual frame: a title with learning goals, parameters, imports, a question with its claim box,
+    a summary, and the record.  folder: the folder of the book, which contains `_toc.yml`.
 
-    Raises ValueError for a name that is not of lower-case letters and _, for another folder, and where the page exists.
+    Raises ValueError if the name has characters other than lower-case letters and _, if `folder` has no `_toc.yml`
+    with chapters, and if the page exists.
     """
     contents, file = folder / "_toc.yml", folder / "book" / f"{name}.ipynb"
     if not re.fullmatch("[a-z]+(_[a-z]+)*", name):
@@ -87,7 +88,7 @@ def chapter(name: str, folder: Path = Path()) -> str:
     listed = contents.read_text("utf-8") if contents.is_file() else ""
     parts = re.fullmatch(r"(.*?\n      - file: book/\w+\n)(?!      - )(.*)", listed, re.DOTALL)
     if parts is None:
-        raise ValueError(f"{contents.resolve()} is not there, or lists no chapters; start in the folder of the book")
+        raise ValueError(f"{contents.resolve()} does not exist or lists no chapters; start in the folder of the book")
     if file.with_suffix(".md").exists():
         raise ValueError(f"{file.with_suffix('.md')} is a page of this name; choose another name")
     _write(file, "chapter.ipynb", {"title": name.replace("_", " ").capitalize()})
@@ -105,12 +106,12 @@ def _write(file: Path, template: str, values: Mapping[str, str]) -> None:
 
 
 def _is_importable(name: str) -> bool:
-    """Whether a module has this name, in letters of either case: some systems take `Torch.py` for `torch.py`."""
+    """Whether a module has this name in any case: some file systems do not distinguish `Torch.py` from `torch.py`."""
     if name.lower() in {known.lower() for known in sys.stdlib_module_names}:
         return True
     try:
         found = [importlib.util.find_spec(one) for one in {name, name.lower()}]
-    except (ImportError, ValueError):  # one that is there and broken
+    except (ImportError, ValueError):  # the module exists and is broken
         return True
     return any(spec is not None and str(Path(spec.origin or "").parent) not in user_files.ADDED for spec in found)
 

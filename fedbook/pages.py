@@ -1,9 +1,8 @@
-"""What a chapter's page needs besides prose and pictures: parameters, claim box, departures, tables, record.
+"""The parts of a chapter's page besides prose and pictures: parameters, claim box, departures, tables, record.
 
-Everything shown carries both faces: HTML for the page, plain text for a terminal and for the tests that
-compare stored outputs. What differs from machine to machine (hardware, seconds) stands in an element of its
-own, class `fc-machine`, which those tests leave out. Text may hold maths as `\\( ... \\)`; it is escaped
-otherwise.
+Every part has two representations: HTML for the page, and plain text for a terminal and for the tests that compare
+stored outputs. Hardware and seconds, which differ from machine to machine, are put into an element of class
+`fc-machine`, which those tests ignore. Text may contain maths as `\\( ... \\)`; all other text is escaped.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ VERDICTS = ("holds", "holds in part", "does not hold", "cannot be decided here")
 
 @dataclass(frozen=True)
 class Html:
-    """Something to show as the last expression of a cell: `html` on a page, `text` elsewhere."""
+    """A value that a notebook cell displays as `html`, and a terminal as `text`."""
 
     html: str
     text: str
@@ -46,10 +45,10 @@ class Html:
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of the claim box: what `source` claims, what was `measured` here, and the verdict.
+    """One line of the claim box: the claim of `source`, the value `measured` here, and the verdict.
 
     `measured` is built from numbers (see `spread`), never typed by hand; `test` names the test that checks
-    the claim; `own` is a question of this book, which `source` leaves open. Raises ValueError for a verdict that is
+    the claim; `own` marks a question of this book that `source` leaves open. Raises ValueError for a verdict that is
     not one of `VERDICTS` and for an empty text.
     """
 
@@ -62,7 +61,7 @@ class Claim:
 
     @property
     def asked(self) -> str:
-        """Who claims it, or asks."""
+        """The words that introduce the claim, or this book's own question."""
         return f"{self.source} leaves open whether" if self.own else f"{self.source} claims"
 
     def __post_init__(self) -> None:
@@ -75,19 +74,20 @@ class Claim:
 def parameters(**values: Any) -> None:
     """Check a chapter's parameters; call it in the cell after the one tagged `parameters`, with all of them.
 
-    papermill writes a misspelt parameter into the notebook as a new variable that nothing reads. So the
-    cell that it injected (its first line is `# Parameters`) is read back here, and a name that is not among
-    `values` is refused. In a live session there is no such cell, and running this twice does no harm.
+    papermill writes a misspelt parameter into the notebook as a new variable that no code reads. This function
+    therefore reads the cell that papermill injected (its first line is `# Parameters`) and refuses a name that is not
+    among `values`. A live session has no such cell. Calling the function twice is harmless.
 
-    Raises ValueError or TypeError for an unknown name, a profile other than "quick", "paper", "test", a bad seed, an
-    `again` that is neither True nor False, `results` that are no folder and a number of `networks` that is none.
+    Raises ValueError or TypeError for an unknown name, a profile other than "quick", "paper" and "test", a `seed` or a
+    number of `networks` that is not a whole number from 0, an `again` that is neither True nor False, and `results`
+    that do not name a folder.
     """
     for name in _injected_names():
         if name not in values:
             raise ValueError(f"unknown parameter {name!r}; this chapter takes: {', '.join(values)}")
     checks.choice("profile", values.get("profile", "quick"), PROFILES)
     checks.integer("seed", values.get("seed", 0), 0)
-    checks.boolean("again", values.get("again", False))  # it may take hours, and replace what is stored
+    checks.boolean("again", values.get("again", False))  # True may take hours and replaces stored results
     checks.integer("networks", values.get("networks", 0), 0)
     results = values.get("results", "")
     if not isinstance(results, str) or (results and not Path(results).is_dir()):
@@ -102,16 +102,16 @@ def _injected_names() -> list[str]:
     shell = get_ipython()
     cells = [] if shell is None else shell.user_ns.get("In", [])
     injected = [cell for cell in cells if cell.lstrip().startswith("# Parameters\n")]
-    # Only the newest one counts: a reader of papermill's output may mend it and run it again.
+    # Only the newest cell counts: a reader of papermill's output may correct the cell and run it again.
     tree = ast.parse(injected[-1] if injected else "")
     return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
 
 
 def spread(values: Iterable[float], digits: int = 1, count: bool = True) -> str:
-    """Mean, half its 95 % interval (Student's t) and number of `values`, as "95.2 ± 2.2 (n=3)".
+    """Mean of `values`, half the width of its 95 % interval (Student's t) and their number, as "95.2 ± 2.2 (n=3)".
 
-    One value has no interval.  count=False: without the number.  Raises ValueError for no values and for values that
-    are not finite.
+    One value has no interval.  count=False leaves out the number.  Raises ValueError if there are no values or a value
+    is not finite.
     """
     numbers = [float(v) for v in values]
     if not numbers or not all(map(math.isfinite, numbers)):
@@ -125,8 +125,8 @@ def spread(values: Iterable[float], digits: int = 1, count: bool = True) -> str:
 
 
 def half_width(sd: float, n: int) -> float:
-    """Half the width of the 95 % interval of a mean of n values with this standard deviation (Student's t); NaN for
-    fewer than two."""
+    """Half the width of the 95 % interval of a mean of n values with standard deviation `sd` (Student's t); NaN for
+    fewer than two values."""
     from scipy.stats import t
 
     return sd / math.sqrt(n) * t.ppf(0.975, n - 1) if n > 1 else math.nan
@@ -142,10 +142,11 @@ def claim(
 def claims(
     items: Sequence[Claim], *, seeds: int | None = None, seconds: float | None = None, setting: str = ""
 ) -> Html:
-    """The claim box at the top of a chapter, after the cell that computed what it says.
+    """The claim box of a chapter, placed after the cell that computed its numbers.
 
-    `seeds` is the number of seeds behind the figures (None where each line says so itself), `seconds` the time of the
+    `seeds` is the number of seeds behind the numbers (None if each line states its own), `seconds` the time of the
     computation, `setting` the data, clients and rounds in words. Hardware and versions are read from the machine.
+    Raises ValueError for an empty box.
     """
     if not items:
         raise ValueError("the claim box is empty; give at least one Claim")
@@ -172,11 +173,11 @@ def claims(
 
 
 def setting(*, seconds: float | None = None, today: str = "", **facts: Any) -> Html:
-    """One line under a result: how it was obtained.
+    """One line under a result that states how the result was obtained.
 
     `facts` are shown in the order given, `setting(data="digits", clients=20, partition="Dirichlet(0.3)",
-    rounds=50, seeds=3, device="cpu")`; those that are None are left out. `seconds`, and `today` (what is true of
-    a result only until the code changes), go into the part that tests leave out.
+    rounds=50, seeds=3, device="cpu")`; facts that are None are left out. `seconds` and `today` (a remark that holds
+    only until the code changes) go into the part that tests ignore.
     """
     line = " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items() if value is not None)
     parts = [*([] if seconds is None else [f"{seconds:.1f} s"]), *filter(None, [today])]
@@ -185,7 +186,10 @@ def setting(*, seconds: float | None = None, today: str = "", **facts: Any) -> H
 
 
 def departures(items: Sequence[tuple[str, str, str]]) -> Html:
-    """The numbered list *the paper / this book / why* of every departure from a chapter's source, behind one line."""
+    """A folded, numbered list of the departures from a chapter's source: *the paper*, *this book*, *why*.
+
+    Raises ValueError for a departure that does not have three non-empty texts.
+    """
     heads = ("The paper", "This book", "Why")
     rows, lines = [], []
     for number, item in enumerate(items, 1):
@@ -201,10 +205,10 @@ def departures(items: Sequence[tuple[str, str, str]]) -> Html:
 
 
 def folded(summary: str, *parts: Any) -> Html:
-    """Tables and pictures that a page keeps closed until a reader opens them, under one line `summary`.
+    """Tables and pictures that a page keeps folded under the line `summary` until a reader opens them.
 
-    parts: what shows itself as HTML (`pages.table`, `fc.show`, `fc.explore`, `show.result`), at least one.
-    Raises ValueError for none, and TypeError for what has no HTML.
+    parts: at least one object with an HTML representation (`pages.table`, `fc.show`, `fc.explore`, `show.result`).
+    Raises ValueError without parts, and TypeError for a part without an HTML representation.
     """
     if not parts:
         raise ValueError(f"nothing is folded under {summary!r}; give at least one table or picture")
@@ -224,9 +228,9 @@ def _html(part: Any) -> str:
 def table(frame: Any, caption: str, digits: int = 4) -> Html:
     """A small table from a pandas frame, with a caption.
 
-    A column called "verdict" comes first. Words wrap and numbers do not; a table of few rows that is too wide for the
-    text column even so is turned round, and one that is still too wide scrolls beside its first column. Floats are
-    shown with `digits` significant digits. A plain 0, 1, 2, ... index is left out.
+    A column called "verdict" comes first. Words wrap and numbers do not. A table of at most three rows that is still
+    too wide for the text column is transposed, and a table that remains too wide scrolls beside its first column.
+    Floats are shown with `digits` significant digits. A plain 0, 1, 2, ... index is left out.
     """
     import pandas as pd
 
@@ -280,12 +284,13 @@ _SHORT = re.compile(
 
 
 def _kind(texts: Sequence[str]) -> str:
-    """The class of a column of numbers, with spreads, printed values and marks: it stands to the right unwrapped."""
+    """The CSS class of a column of numbers (also with intervals, printed values and marks), which is right-aligned and
+    not wrapped; "" for a column of words."""
     return ' class="fc-n"' if all(map(_SHORT.fullmatch, texts)) else ""
 
 
 def _width(heads: Sequence[str], rows: Sequence[Sequence[str]], names: Sequence[str] | None) -> int:
-    """The least width in letters: of each column its longest word, or number."""
+    """The least width in characters: the sum over the columns of the longest word or number."""
     columns = [[head, *(row[k] for row in rows)] for k, head in enumerate(heads)]
     columns += [list(names)] if names else []
     return sum(
@@ -297,13 +302,13 @@ def _width(heads: Sequence[str], rows: Sequence[Sequence[str]], names: Sequence[
 def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
     """A long table of texts that a reader can sort by its headers and filter by words and by menus.
 
-    `frame` is a pandas frame of at most 8 columns; one called "verdict" comes first, texts wrap, and a value that is an
-    `Html` is put in as it is.
-    Each column in `menus` gets a menu of its values. A categorical column sorts in the order of its categories, any
-    other by its text. The table scrolls in a window of its own. Everything works offline and by keyboard; without
-    JavaScript the whole table stands there.
+    `frame` is a pandas frame of at most 8 columns. A column called "verdict" comes first, texts wrap, and `Html` values
+    are inserted unescaped.
+    Each column in `menus` gets a menu of its values. A categorical column sorts in the order of its categories, every
+    other column by its text. The table scrolls in its own window. It works offline and by keyboard; without
+    JavaScript all rows are shown.
 
-    Raises ValueError for more than 8 columns, no rows, and a menu of an unknown column.
+    Raises ValueError for no columns or more than 8, no rows, and a menu of an unknown column.
     """
     frame = _verdict_first(frame)
     names = [str(name) for name in frame.columns]
@@ -322,10 +327,10 @@ def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
         lines.append(" | ".join(str(value) for value in row))
     caption = explained(caption, *lines)
     lines = [caption, *lines]
-    # Narrow windows show a row as a card; its labels are these variables, see the style.
+    # Narrow windows show a row as a card, whose labels are these CSS variables (filter.css).
     labels = ";".join(f"--label-{i}:{json.dumps(name)}" for i, name in enumerate(names, 1))
     plan = json.dumps({"menus": [names.index(name) for name in menus], "orders": orders}, ensure_ascii=False)
-    # Without "<" no text in the data can end the script element that holds it.
+    # Without "<" no text in the data can close the script element around the data.
     plan = plan.replace("<", "\\u003c")
     return Html(
         f'<div class="fc-filter tex2jax_process">\n<style>\n{asset("filter.css")}\n</style>\n'
@@ -338,7 +343,7 @@ def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
 
 
 def source(*functions: Any) -> Any:
-    """The source of functions of the package as highlighted code: the line that runs, on the page."""
+    """The source of functions of the package as highlighted code."""
     import inspect
     from textwrap import dedent
 
@@ -348,15 +353,13 @@ def source(*functions: Any) -> Any:
 
 
 def record(**numbers: Any) -> Html:
-    """The chapter's results as one small JSON: the last expression of its last cell.
+    """The chapter's results by name; call it as the last expression of the last cell.
 
-    Shown as text, one result a line, floats with four significant digits. When the environment variable
-    `FEDCORE_RECORD` names a file, they are written there with six, in one step (a reader never sees half a
-    file); the batch run takes that file as the sign that the chapter ran to its end. Numbers may be nested
-    in lists and mappings.
+    The page shows one result per line, floats with four significant digits. If the environment variable
+    `FEDCORE_RECORD` names a file, the results are written to it as JSON with six digits, atomically; the batch run
+    takes the file as the sign that the chapter ran to its end. Numbers may be nested in lists and mappings.
 
-    Raises ValueError for an empty record, NaN, infinity, and anything that is not a number, text, list or
-    mapping.
+    Raises ValueError for an empty record, NaN, infinity, and values other than numbers, texts, lists and mappings.
     """
     if not numbers:
         raise ValueError("the record is empty; give the chapter's results by name")
@@ -375,7 +378,7 @@ def _rounded(name: str, value: Any, digits: int) -> Any:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"{name}={value} is not finite; a record holds results that exist")
+            raise ValueError(f"{name}={value} is not finite; a record takes finite numbers only")
         return float(f"{value:.{digits}g}")
     if isinstance(value, Mapping):
         return {str(key): _rounded(f"{name}[{key}]", item, digits) for key, item in value.items()}
@@ -386,7 +389,7 @@ def _rounded(name: str, value: Any, digits: int) -> Any:
 
 
 def machine(seconds: float | None = None) -> str:
-    """Hardware and versions in words, with the time taken when it is given in seconds."""
+    """Hardware and versions in words, with the computing time if `seconds` is given."""
     import torch
 
     from .results.provenance import processor

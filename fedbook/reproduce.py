@@ -9,8 +9,8 @@
 
 Started again, a batch does only what is missing.  Exit status: 0, or 1 when a cell failed, or 2 for a wrong call.
 
-From Python: `run_cell(spec)` runs one cell, `load` reads a result file, `tables` and `get` give the definitions.  What
-they are made of is in `fedbook`.
+From Python: `run_cell(spec)` runs one cell, `load` reads a result file, `tables` and `get` return the definitions.  The
+implementation is in `fedbook`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ __all__ = [
     "summary", "tables",
 ]  # fmt: skip
 
-INTERRUPTED = 130  # the shell's status
+INTERRUPTED = 130  # the exit status of shells after Ctrl-C
 PER_NOTEBOOK = 4.0  # seconds that a cell's notebook adds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status.  arguments: instead of those of the command line."""
+    """Run the command and return its exit status.  arguments: replace those of the command line."""
     given = _parse(arguments)
     if given.debug:
         return _main(given)
@@ -101,7 +101,7 @@ def _main(given: argparse.Namespace) -> int:
         for one in chosen:
             failures += _run(cells[one.name], ResultFolder(root, given.profile, one.name), seeds, given)
     except KeyboardInterrupt:
-        say("\nstopped; what is finished is kept, and the same command goes on from here")
+        say("\nstopped; finished runs are kept, and the same command continues from here")
         return INTERRUPTED
     return 1 if failures else 0
 
@@ -153,7 +153,7 @@ def _positive(text: str) -> int:
 
 
 def _asked(cells: Sequence[Cell], only: str | None) -> list[Cell]:
-    """A name in full means that cell alone: another's may begin with it."""
+    """The cells whose name contains `only`; a full name selects one cell, though longer names may contain it."""
     return [c for c in cells if c.name == only] or [c for c in cells if not only or only in c.name]
 
 
@@ -187,13 +187,14 @@ def _run(cells: list[Cell], place: ResultFolder, seeds: list[int] | None, given:
 
 
 def _confirm(place: ResultFolder, cells: list[Cell], device: str | None) -> int:
-    """Say of each cell that is older than the code whether today's computes the same; how many differ or fail."""
+    """Print for how many of the cells older than the code today's code computes the same; returns how many differ or
+    fail."""
     answers: dict[str, bool | None] = {}
     broken = 0
     for cell in cells:
         try:
             answers[cell.name] = confirm(place.file(cell), cell.spec, device=device)
-        except (ValueError, OSError) as e:  # its file, one that it names or its data are missing or broken
+        except (ValueError, OSError) as e:  # the result file, a file it names or the data are missing or broken
             say(f"{place.table}: {cell.name}: {e}")
             broken += 1
     differ = [name for name, answer in answers.items() if answer is False]
@@ -244,7 +245,7 @@ def _stored(t: Table, place: ResultFolder) -> list[tuple[Cell, Result]]:
 
 
 def _time(seconds: float, unknown: int) -> str:
-    """In words; `unknown`: so many cells have none like them that is finished."""
+    """The remaining time in words.  unknown: how many cells have no finished cell to estimate their time from."""
     if not seconds:
         return "time not known before the first cell"
     more = f", and {unknown} cell{'s' * (unknown > 1)} that cannot be estimated yet" if unknown else ""
@@ -269,7 +270,7 @@ def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
             if not place.folder.exists():
                 continue
             frames[t.name] = tidy = overview.frame(t, place, seeds)
-            # whether a result is older than the code is a matter of today's code, not of the table
+            # whether a result is older than the code depends on today's code, so the table leaves it out
             tidy = export.plain(tidy.drop(columns="older"))
             with atomic(place.folder / "table.csv") as f:
                 tidy.to_csv(f, index=False, float_format="%.6g")
@@ -308,19 +309,19 @@ def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace, dama
 
 @streams()
 def command() -> int:
-    """`main`, which ends quietly when nobody reads its output any more (`list | head`), with the shell's status 141."""
+    """Run `main`; if the reader of a pipe has closed it (`list | head`), end quietly with the shell's status 141."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # any terminal's encoding
             if not stream.isatty() and "PYTHONIOENCODING" not in os.environ:
-                stream.reconfigure(encoding="utf-8")  # a file on Windows would get the code page, without a check mark
+                stream.reconfigure(encoding="utf-8")  # else files on Windows get the code page, which has no check mark
     try:
         status = main()
         sys.stdout.flush()
-        if status == INTERRUPTED:  # without waiting for threads that are at work; kernels end with their parent
+        if status == INTERRUPTED:  # do not wait for running threads; kernels end with their parent
             os._exit(status)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python reports the broken pipe at exit
         return 141
     return status
 

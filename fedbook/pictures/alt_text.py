@@ -1,4 +1,4 @@
-"""Words for pictures: alt text made from the data of a matplotlib figure, and numbers as they are printed."""
+"""Alt text from the data of a matplotlib figure, and the formatting of numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedcore.support.extras import needs
 
 
 def rounded(value: Any, digits: int = 4) -> str:
-    """A number with `digits` significant digits, without a trailing exponent where it is easy to read."""
+    """A number with `digits` significant digits; whole numbers below a million have no exponent."""
     if isinstance(value, str | bool | int):
         return str(value)
     value = float(value)
@@ -24,7 +24,8 @@ def rounded(value: Any, digits: int = 4) -> str:
 
 
 def printed(numbers: Mapping[str, Any] | None) -> dict[str, str]:
-    """Name -> printed number; raises ValueError for what is neither a number nor a string."""
+    """Name -> printed number.  Raises ValueError for a value that is neither a number nor a string, and if two names
+    are printed alike."""
     out = {}
     if numbers is not None and not isinstance(numbers, Mapping):
         raise ValueError(f"numbers is a {type(numbers).__name__}; give a dictionary name -> number")
@@ -51,7 +52,7 @@ def numbered(words: str, numbers: Mapping[str, Any] | None) -> str:
 
 
 def plain(text: str) -> str:
-    """Text without TeX: what a screen reader should say."""
+    """Text without TeX commands, for screen readers."""
     text = re.sub(r"\\(?:mathrm|mathbf|mathcal|mathit|text|left|right|bar|hat|tilde)\b", "", text)
     return " ".join(re.sub(r"[\\${}]", "", re.sub(r"\\[ ,;!]", " ", text)).split())
 
@@ -62,7 +63,7 @@ def _range(values: np.ndarray) -> str:
 
 
 def _line_text(line: Any, ax: Any) -> str | None:
-    """One line as words: where it starts and ends, its lowest and highest point."""
+    """A line in words: its first and last point, its lowest and highest value."""
     label = plain(str(line.get_label()))
     name = "A line" if label.startswith("_") else label
     xy = np.column_stack([np.ravel(np.asarray(v, dtype=float)) for v in line.get_data(orig=False)])
@@ -133,7 +134,7 @@ def _mappable_text(artist: Any) -> str | None:
 
 
 def _message(ax: Any) -> str:
-    """What a panel shows, in one sentence: what is plotted, and who is highest and lowest at the end."""
+    """The message of a panel: the plotted quantities, and the curves that end highest and lowest."""
     title = " ".join(filter(None, (plain(ax.get_title(loc=loc)) for loc in ("left", "center", "right"))))
     x, y = plain(ax.get_xlabel()), plain(ax.get_ylabel())
     x, y = (t + " (log scale)" * (s == "log") for t, s in ((x or "x", ax.get_xscale()), (y or "y", ax.get_yscale())))
@@ -153,7 +154,7 @@ def _message(ax: Any) -> str:
 
 
 def _named(ax: Any) -> list[Any]:
-    """The lines that a legend names; all, where it names none."""
+    """The labelled lines; all lines if none is labelled."""
     named = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
     return named or list(ax.lines)
 
@@ -172,12 +173,12 @@ def _details(ax: Any) -> list[str]:
 
 
 def describe(figure: Any, numbers: Mapping[str, Any] | None = None) -> str:
-    """Alt text from the data of a matplotlib figure: for each panel its message, then `numbers`, then what is drawn.
+    """Alt text from the data of a matplotlib figure: the message of each panel, then `numbers`, then details.
 
-    The message says what is plotted, and which curves end highest and lowest.  Details, until about 100 words are said:
-    of a line its first, last, lowest and highest value (three significant digits), of bars, heat maps, scatters,
-    contours and arrows a short summary; lines without a name only where no line has one.  The same figure gives the
-    same text; never empty.  Raises ValueError when `figure` is not a matplotlib figure.
+    The message states the plotted quantities, and which curves end highest and lowest.  Details follow up to a total of
+    about 100 words: for a line its first, last, lowest and highest value (three significant digits), for bars, heat
+    maps, scatters, contours and arrows a short summary; lines without a label only if no line has one.  The text is
+    deterministic and never empty.  Raises ValueError if `figure` is not a matplotlib figure.
     """
     check_figure(figure, "figure")
     panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>" and ax.get_visible()]
@@ -198,7 +199,7 @@ def describe(figure: Any, numbers: Mapping[str, Any] | None = None) -> str:
 
 
 def _first(ends: dict[str, float], value: float) -> str:
-    """The first curve that ends at a value: rounding does not decide between curves that end together."""
+    """The first curve that ends at `value` up to rounding, so that ties are broken by the order of the curves."""
     return next(name for name, end in ends.items() if math.isclose(end, value, rel_tol=1e-6, abs_tol=1e-12))
 
 

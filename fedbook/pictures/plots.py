@@ -1,7 +1,7 @@
-"""One drawing style for every picture of the book, and the few plots that recur.
+"""The drawing style of all figures in the book, and the plots that several chapters use.
 
-Figures are made through matplotlib's object API: no pyplot, no global state, nothing to close.  Every plot
-takes axes and returns them, so that the same code serves a chapter, a live slider and a batch run.
+Figures are made through matplotlib's object API, without pyplot, so there is no global state and no figure to close.
+Every plot takes axes and returns them, so the same code serves a chapter, a live slider and a batch run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from fedcore.support.extras import needs
 
 from .styles import COLOURS, LINES, looks
-from .styles import MARKERS as MARKERS  # for those who draw
+from .styles import MARKERS as MARKERS  # re-exported for chapters
 
 STYLE = Path(__file__).with_name("book.mplstyle")
 LEGEND = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 10}
@@ -24,10 +24,11 @@ LEGEND = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 10}
 
 @needs("pictures", "a picture")
 def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int = 1) -> tuple[Any, Any]:
-    """A figure in the book's style, and its axes: one `Axes`, or an array of them as `plt.subplots` gives.
+    """A figure in the book's style, and its axes: one `Axes`, or an array of them as from `plt.subplots`.
 
-    `width` and `height` are inches; 6.4 inches fill a text column, and letters stay legible on a phone.
+    `width` and `height` are in inches; 6.4 inches fill a text column, and labels stay legible on a phone.
     Lines drawn with `ax.plot` take the colours and dashes of `COLOURS` and `LINES` in order.
+    Raises ValueError for a size that is not positive.
     """
     import matplotlib
     from cycler import cycler
@@ -40,7 +41,7 @@ def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int =
     with style.context([STYLE, {"axes.prop_cycle": cycle}]):
         fig = Figure(figsize=(width, height), layout="constrained")
         axes, size = fig.subplots(nrows, ncols), matplotlib.rcParams["axes.titlesize"]
-    # matplotlib reads these settings when the method is called; binding them leaves the global ones alone.
+    # matplotlib reads these settings when the method is called; binding them leaves the global settings unchanged.
     for ax in fig.axes:
         ax.set_title = partial(ax.set_title, loc="left", fontsize=size)
         ax.legend = partial(ax.legend, **LEGEND)
@@ -50,9 +51,9 @@ def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int =
 def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = True) -> Any:
     """Mean over seeds as a line, plus and minus one standard deviation as a band; returns `ax`.
 
-    `series` maps a label to an array [seeds, points] (or [points] for one seed); `x` has [points] entries and
-    counts from 1 when absent.  A label that begins with a method's name is drawn as that method is everywhere
-    (`looks.looks`).  The standard deviation is the sample's (n - 1); one seed has no band.
+    `series` maps a label to an array [seeds, points] (or [points] for one seed); `x` has shape [points], by default
+    1, 2, ....  A label that begins with a method's name is drawn in that method's style (`styles.looks`).  The
+    standard deviation is that of the sample (n - 1); one seed has no band.
     Raises ValueError for wrong shapes.
     """
     for k, ((label, values), look) in enumerate(zip(series.items(), looks(list(series)), strict=True)):
@@ -70,7 +71,7 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
             sd = values.std(axis=0, ddof=1)
             ax.fill_between(at, mean - sd, mean + sd, color=look.colour, alpha=0.16, linewidth=0)
         every = max(1, len(at) // 6)
-        # Markers of different curves are shifted against each other, so that equal curves still show both.
+        # Markers are shifted between curves, so that both of two equal curves are visible.
         marks = {
             "marker": look.marker,
             "markersize": 5.5,
@@ -84,9 +85,9 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
 
 @needs("pictures", "a picture")
 def cumulative(ax: Any, groups: Mapping[str, Any]) -> Any:
-    """The share of a group's values that are at most x, a step line for each group; returns `ax`.
+    """The empirical distribution function of each group's values as a step line; returns `ax`.
 
-    `groups` maps a label to finite numbers, at least one.  Raises ValueError for an empty group and for values that are
+    `groups` maps a label to at least one finite number.  Raises ValueError for an empty group and for values that are
     not finite.
     """
     import seaborn
@@ -94,7 +95,7 @@ def cumulative(ax: Any, groups: Mapping[str, Any]) -> Any:
     for (label, values), look in zip(groups.items(), looks(list(groups)), strict=True):
         values = np.asarray(values, dtype=float)
         if not len(values) or not np.isfinite(values).all():
-            raise ValueError(f"group {label!r} is empty or not finite; give at least one finite number a group")
+            raise ValueError(f"group {label!r} is empty or not finite; give at least one finite number per group")
         line = {"color": look.colour, "linestyle": look.line}
         seaborn.ecdfplot(x=values, ax=ax, label=f"{label} ({len(values)})", **line)
     ax.legend(**LEGEND)
@@ -103,10 +104,11 @@ def cumulative(ax: Any, groups: Mapping[str, Any]) -> Any:
 
 @needs("pictures", "a picture")
 def partition(counts: Any, ax: Any = None) -> Any:
-    """Who holds what: a heat map of `counts` [clients, labels], one column per client; returns the axes.
+    """A heat map of the samples per client and label, `counts` [clients, labels], one column per client; returns the
+    axes.
 
-    The colour grows with the square root of the number of samples: one sample is still seen beside none.
-    Without `ax` a figure of fitting height is made; it is `.figure` of the axes returned.
+    The colour scale is the square root of the number of samples, so that one sample is visible beside none.
+    Without `ax` a figure of fitting height is made; it is the `.figure` of the returned axes.
     Raises ValueError unless `counts` is a non-empty matrix of finite numbers >= 0.
     """
     from matplotlib import style
@@ -138,10 +140,10 @@ def partition(counts: Any, ax: Any = None) -> Any:
 
 
 def arrows(ax: Any, paths: Mapping[str, Any] | Sequence[Any], legend: bool = True) -> Any:
-    """Paths of iterates in the plane, an arrow for each step; returns `ax` with equal scales on both axes.
+    """Trajectories of iterates in the plane, one arrow per step; returns `ax` with equal scales on both axes.
 
-    `paths` maps a label to points [k, 2] (a plain sequence of such arrays goes without labels).
-    The last point carries the path's marker.  Raises ValueError for wrong shapes.
+    `paths` maps a label to points [k, 2]; a sequence of such arrays is drawn without labels.
+    The last point has the path's marker.  Raises ValueError for wrong shapes.
     """
     named = paths if isinstance(paths, Mapping) else {f"_path {i}": p for i, p in enumerate(paths)}
     for (label, points), look in zip(named.items(), looks(list(named)), strict=True):
@@ -162,16 +164,16 @@ def arrows(ax: Any, paths: Mapping[str, Any] | Sequence[Any], legend: bool = Tru
 
 
 def contours(ax: Any, f: Callable, xlim: tuple, ylim: tuple, levels: int = 8, colour: str = "#9a9a9a") -> Any:
-    """Level lines of a function of two variables, spaced by the square root of its height; returns `ax`.
+    """Level lines of a function of two variables; returns `ax`.
 
-    `f` takes points [n, 2] and returns values [n].  For a quadratic these are evenly spaced ellipses.
-    Raises ValueError when `f` returns another shape.
+    `f` takes points [n, 2] and returns values [n].  The levels grow quadratically from the minimum, so that a quadratic
+    has evenly spaced ellipses.  Raises ValueError if `f` returns another shape.
     """
     x, y = np.linspace(*xlim, 121), np.linspace(*ylim, 121)
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
     values = np.asarray(f(grid), dtype=float)
     if values.shape != (len(grid),):
-        raise ValueError(f"f returned shape {values.shape} for points {grid.shape}; return one value a point")
+        raise ValueError(f"f returned shape {values.shape} for points {grid.shape}; return one value per point")
     low, high = values.min(), values.max()
     heights = low + (high - low) * np.linspace(0, 1, levels + 2)[1:-1] ** 2
     if high > low:
@@ -180,8 +182,8 @@ def contours(ax: Any, f: Callable, xlim: tuple, ylim: tuple, levels: int = 8, co
 
 
 def plane(ax: Any, problem: Any, xlim: tuple, ylim: tuple) -> Any:
-    """The plane of a quadratic problem in two dimensions: level lines of F, an open square at each client's own
-    minimiser, a star at the common one; returns `ax`.
+    """A quadratic problem in two dimensions: level lines of the global objective F, an open square at each client's
+    minimiser, a star at the global one; returns `ax`.
 
     Raises ValueError for another dimension.
     """

@@ -1,7 +1,7 @@
-"""How a method looks: one colour, marker and line for each, in every picture of the book and in the playground.
+"""The style of each method: one colour, marker and line in every figure of the book and in the playground.
 
-Colours have names and stand in `assets/tokens.css`, each for light and for dark pages.  Relatives share a colour and
-differ in marker and line; methods that are often compared do not share one.
+The colours are named in `live/tokens.css`, with values for light and for dark pages.  Related methods share a colour
+and differ in marker and line; methods that are often compared have different colours.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-# Strong contrasts first, for curves that are no methods.
+# Ordered by contrast, for curves that do not belong to a method.
 NAMES = ("blue", "red", "green", "pink", "amber", "sky", "ink", "violet", "olive", "brown")
-# Markers and dashes repeat what the colours say, for readers and printers without colour.
+# Markers and dashes distinguish curves for readers and printers without colour.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5)), (0, (4, 1, 1, 1, 1, 1)), (0, (2, 2)), (0, (8, 2, 2, 2)))
 
 
 class Look(NamedTuple):
-    """A colour by its light value, a marker by matplotlib's letter, and a line as matplotlib takes it."""
+    """The style of a curve: its colour on light pages, and matplotlib's marker and line style."""
 
     colour: str
     marker: str
@@ -62,19 +62,19 @@ METHODS = {
     name: Look(colours()[colour], marker, LINES[("-", "--", "-.", ":").index(line)])
     for name, (colour, marker, line) in ((name, text.split()) for name, text in _METHODS.items())
 }
-"""Method, as the field writes its name -> its look."""
+"""The usual name of a method -> its style."""
 
 
 def method(label: str) -> str | None:
-    """The method that a label is about, by the words it begins with: "FedAvg + server momentum", "FedGSE, SPL"."""
+    """The method with whose name a label begins, as in "FedAvg + server momentum" or "FedGSE, SPL"; else None."""
     return max((name for name in METHODS if re.match(rf"{re.escape(name)}(?![\w-])", label)), key=len, default=None)
 
 
 def looks(labels: Sequence[str]) -> list[Look]:
-    """A look for each label of one figure, no two the same.
+    """A distinct style for each label of one figure.
 
-    The first label of a method has the method's; further ones of the same method keep its colour and take another
-    marker and line.  What is no method takes colours that no method here has, as long as there are some.
+    The first label of a method has the method's style; further labels of the same method keep its colour and take
+    another marker and line.  Labels without a method take colours that no method of the figure has, while any remain.
     """
     named = [method(label) for label in labels]
     taken = {METHODS[name] for name in named if name}
@@ -87,7 +87,7 @@ def looks(labels: Sequence[str]) -> list[Look]:
         if name:
             first = METHODS[name]
         else:
-            turn = others + others // len(free)  # a colour that comes again has another marker and line
+            turn = others + others // len(free)  # a repeated colour has another marker and line
             first = Look(free[others % len(free)], MARKERS[turn % 8], LINES[turn % 8])
             others += 1
         at, dash = MARKERS.index(first.marker), LINES.index(first.line)
@@ -98,7 +98,7 @@ def looks(labels: Sequence[str]) -> list[Look]:
 
 
 def outline(marker: str, radius: float = 6.0) -> str:
-    """A marker around the origin as the path of an SVG, y downwards."""
+    """The outline of a marker around the origin as the data of an SVG path, y downwards."""
     corners = {"s": (4, 45, 1.2), "D": (4, 90, 1.25), "^": (3, 90, 1.3), "v": (3, -90, 1.3)}
     if marker in corners:
         count, turn, size = corners[marker]
@@ -113,8 +113,8 @@ def outline(marker: str, radius: float = 6.0) -> str:
 
 
 def dark(colour: str) -> str:
-    """What a colour of a light page (`#rrggbb`) becomes on a dark one: its pair among the tokens, else the same hue
-    with its lightness turned round, so that white becomes paper and a scale keeps its order."""
+    """The colour on dark pages for a colour of light pages (`#rrggbb`): its pair in tokens.css, or else the same hue
+    with inverted lightness, so that white becomes the page's background and a scale keeps its order."""
     for name, value in colours().items():
         if value == colour:
             return colours(dark=True)[name]
@@ -123,7 +123,7 @@ def dark(colour: str) -> str:
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two colours by WCAG 2: 1 to 21."""
+    """The contrast ratio of two colours by WCAG 2, from 1 to 21."""
     low, high = sorted(
         sum(w * v for w, v in zip((0.2126, 0.7152, 0.0722), _linear(c), strict=True)) for c in (one, other)
     )

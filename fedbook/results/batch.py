@@ -22,14 +22,14 @@ from .cells import CorruptResult, Result, identity, load, run_cell, sweep_checkp
 from .notebooks import NotebookFailed, execute
 
 NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
-RETRIES = 2  # of a cell whose worker died
-SECONDS = 10  # until a scheduler must have answered
-LOOPBACK = "127.0.0.1:0"  # by default Dask's status pages are open to the network
+RETRIES = 2  # for a cell whose worker died
+SECONDS = 10  # time limit for the scheduler's answer
+LOOPBACK = "127.0.0.1:0"  # Dask's default would open its status pages to the network
 
 
 @dataclass(frozen=True)
 class ResultFolder:
-    """Where the results of a table in a profile live: `root/profile/table/`."""
+    """The folder with the results of a table in a profile: `root/profile/table/`."""
 
     root: Path
     profile: str
@@ -51,9 +51,9 @@ class ResultFolder:
 
 
 def results(new: bool = False) -> Path:
-    """The project's results folder, seen from the book's folder or from above it.
+    """The project's results folder, looked up from the folder `book/` or from the project's root.
 
-    Raises FileNotFoundError where there is none, unless it may be a new one.
+    Raises FileNotFoundError if there is none, unless `new` allows a folder that does not exist yet.
     """
     found = next((p for p in (Path("../results"), Path("results")) if p.is_dir()), None)
     if found is None and not new:
@@ -66,8 +66,9 @@ def results(new: bool = False) -> Path:
 
 @dataclass
 class Outcome:
-    """What a batch did: cells computed, cells that stood already and which of them are older than the code, failures
-    `(cell, notebook, error)`, and what there is to say of files that were damaged or of another specification."""
+    """What a batch did.  done: names of the computed cells.  stood: cells that were complete before, and older: those
+    among them that are older than the code.  failed: (cell, notebook, error).  said: messages on result files that
+    are damaged or belong to another specification."""
 
     done: list[str] = field(default_factory=list)
     stood: list[str] = field(default_factory=list)
@@ -77,12 +78,12 @@ class Outcome:
 
 
 def standing(place: ResultFolder, cell: Cell) -> Result:
-    """The cell's current results; raises CorruptResult, and OSError for a file that cannot be read."""
+    """The stored results of the cell.  Raises CorruptResult for a damaged file, OSError for an unreadable one."""
     return load(place.file(cell), cell.spec)
 
 
 def stored(place: ResultFolder, cells: Iterable[Cell]) -> Iterator[tuple[Cell, Result | None, str]]:
-    """Each cell with what is stored of it; of a file that is damaged or cannot be read None, and what is wrong."""
+    """Each cell with its stored result and ""; or, if its file is damaged or unreadable, with None and the error."""
     for cell in cells:
         try:
             yield cell, standing(place, cell), ""
@@ -93,8 +94,8 @@ def stored(place: ResultFolder, cells: Iterable[Cell]) -> Iterator[tuple[Cell, R
 def missing(
     place: ResultFolder, cells: Iterable[Cell], seeds: Sequence[int] | None = None, outdated: bool = False
 ) -> tuple[list[Cell], Outcome]:
-    """The cells that lack a seed or their trace (or, with `outdated`, have a seed older than the code), and what stands
-    already."""
+    """The cells that lack a seed or their trace (with `outdated` also those with a seed older than the code), and an
+    `Outcome` with the complete cells."""
     todo, outcome = [], Outcome()
     for cell in cells:
         try:
@@ -106,11 +107,11 @@ def missing(
         except CorruptResult as e:
             outcome.said.append(str(e))
             complete = False
-        except (ValueError, OSError):  # unreadable, or a file that it names is missing or broken: running it says so
+        except (ValueError, OSError):  # the file or one that the cell names is unreadable: running the cell reports it
             complete = False
         if complete:
             outcome.stood.append(cell.name)
-            with contextlib.suppress(ValueError):  # without a file that it names nobody can say
+            with contextlib.suppress(ValueError):  # a file that the cell names is missing, so its code has no hash
                 outcome.older += [cell.name] if result.outdated(asked) else []
         else:
             todo.append(cell)
@@ -118,15 +119,13 @@ def missing(
 
 
 def take_over(place: ResultFolder, cells: Iterable[Cell]) -> None:
-    """Copy the results of cells without a file that another table of the profile has too: equal specifications are one
-    run.
-    """
+    """For cells without a file, copy the results of a cell of another table with the same specification."""
     waiting = {identity(cell.spec): place.file(cell) for cell in cells if not place.file(cell).exists()}
     for table in tables().values() if waiting else ():
         other = ResultFolder(place.root, place.profile, table.name)
         if table.drawn_from or table.name == place.table or not other.folder.exists():
             continue
-        with contextlib.suppress(ValueError):  # cells that cannot be made, which running that table says
+        with contextlib.suppress(ValueError):  # a cell cannot be made; running its own table reports that
             for twin in table.cells(place.profile):
                 file = waiting.get(key := identity(twin.spec))
                 if file and (theirs := _with_runs(other, twin)):
@@ -137,7 +136,7 @@ def take_over(place: ResultFolder, cells: Iterable[Cell]) -> None:
 
 
 def _with_runs(place: ResultFolder, cell: Cell) -> Path | None:
-    """The file with another table's runs of a cell; what cannot be read is for that table to say."""
+    """The file of a cell of another table if it has runs; None if it has none or cannot be read."""
     with contextlib.suppress(CorruptResult, OSError):
         return place.file(cell) if standing(place, cell).runs else None
     return None
@@ -152,7 +151,8 @@ def one(
     device: str | None = None,
     outdated: bool = False,
 ) -> str:
-    """Run one cell, as a notebook or plainly; returns its name.  Raises NotebookFailed naming the notebook."""
+    """Run one cell, as a notebook or in this process, and return its name.  Raises NotebookFailed with the notebook's
+    name."""
     file, workshop = place.file(cell), place.workshop
     if not notebook:
         run_cell(cell.spec, cell.reporting(seeds), file=file, workshop=workshop, device=device, outdated=outdated)
@@ -190,14 +190,17 @@ def run(
 ) -> Outcome:
     """Run the cells that are missing; a failing cell does not stop the others.
 
-    notebooks: each cell is a papermill run, kept under `notebooks/`; else plain calls, one after another, in this
-    process, or shared by the processes of torchrun.  scheduler: the address of a Dask scheduler; None starts a local
-    cluster with `workers` workers (default: one per GPU, else one per core).  outdated: also run again what is older
-    than the code.  Ctrl-C leaves what is finished, and checkpoints of what is not.  What another table has run already
-    is taken over (`take_over`).
+    notebooks: each cell is a papermill run whose notebook is kept under `notebooks/`; False runs the cells one after
+    another in this process, or shares each run among the processes of torchrun.  scheduler: the address of a Dask
+    scheduler; None starts a local cluster with `workers` workers (default: one per GPU, else one per core).
+    outdated: also rerun results that are older than the code.  Ctrl-C keeps finished results, and checkpoints of
+    unfinished runs.  Results of the same cells in other tables are copied first (`take_over`).
+
+    Raises ImportError without dask.distributed, ValueError if no scheduler answers or too few open files are allowed,
+    and `distributed.Lost` if a process of torchrun is lost; errors of single cells are in `Outcome.failed`.
     """
     world = distributed.world()
-    cells = [cell.at(Path.cwd()) for cell in cells]  # a kernel or a worker has another current folder
+    cells = [cell.at(Path.cwd()) for cell in cells]  # kernels and workers have another current folder
 
     def left() -> tuple[list[Cell], Outcome]:
         take_over(place, cells)
@@ -214,9 +217,9 @@ def run(
         try:
             result()
             outcome.done.append(cell.name)
-        except distributed.Lost:  # without the others no cell can run
+        except distributed.Lost:  # without the other processes no cell can run
             raise
-        except Exception as e:  # whatever a study, a notebook or a worker raises: the others go on
+        except Exception as e:  # an error of a study, a notebook or a worker: the other cells continue
             kind = "" if isinstance(e, NotebookFailed) else f"{type(e).__name__}: "
             outcome.failed.append((cell.name, str(place.notebook(cell)), f"{kind}{e}"))
         shown.update()
@@ -250,7 +253,7 @@ def _on_cluster(
     import torch
 
     gpus = torch.cuda.device_count()
-    # a worker gets its next cell when it is free, so that what "is running" is running
+    # a worker gets its next cell only when it is free, so that the cells shown as running do run
     dask.config.set({"distributed.scheduler.worker-saturation": 1.0})
     if scheduler is None:
         count = workers or gpus or len(_cores())
@@ -279,10 +282,10 @@ def _on_cluster(
             name_running(", ".join(cell.name for cell in todo[: sum(client.nthreads().values())]))
             for future in as_completed(futures):
                 collect(futures[future], future.result)
-                threads = client.nthreads()  # a scheduler that others started may hand a worker more cells than it runs
+                threads = client.nthreads()  # another scheduler may queue more cells than run
                 at_work = (key for worker, keys in client.processing().items() for key in list(keys)[: threads[worker]])
                 name_running(", ".join(key.rpartition("-")[0] for key in at_work))
-        except KeyboardInterrupt:  # at once: threads at work in this process end with it, workers elsewhere are told
+        except KeyboardInterrupt:  # no waiting: threads of this process end with it, remote workers are cancelled
             if scheduler is not None:
                 client.cancel(list(futures), force=True)
             stack.pop_all()
@@ -290,7 +293,10 @@ def _on_cluster(
 
 
 def _room_for_files(needed: int) -> None:
-    """Allow so many open files and sockets, of which a worker and its kernel take some thirty; ValueError where not."""
+    """Raise the limit of open files and sockets to `needed`: a worker and its kernel use about thirty.
+
+    Raises ValueError if the system allows fewer.
+    """
     if os.name != "posix":
         return
     import resource

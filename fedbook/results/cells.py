@@ -1,17 +1,17 @@
 """Cells: the entries of tables and figures.  A cell is plain data; its result is one JSON file with provenance.
 
-A specification names a study (a function of `studies`) and everything that determines its outcome but for the seed:
+A specification names a study (a function of `studies`) and everything except the seed that determines the result:
 
     {"study": "simulate", "method": ["FedUp", {"alpha": 0.05}],
      "federation": {"source": "digits", "clients": 50, "partition": ["Dirichlet", {"q": 0.3}], "model": "mlp"},
      "run": {"rounds": 40, "cohort": 5, "lr": 0.1, "local_steps": 10}}
 
-Methods, models, partitions and sources are names of the package, or "file.py:Name" (`files`).
+Methods, models, partitions and sources are names of the package, or "file.py:Name" (`user_files`).
 
-With `"tune"` settings are compared first, on seeds and data of their own (`tuning`); the best is used for all reporting
-seeds.
+With `"tune"`, candidate settings are compared first on separate seeds and validation data (`tuning`); the best setting
+is used for all reporting seeds.
 
-Needs torch and what comes with it only: this is how a machine without notebooks runs an experiment.
+This module needs only torch and its dependencies, so that a machine without notebooks can run experiments.
 """
 
 from __future__ import annotations
@@ -43,20 +43,21 @@ from ..studies import specification, user_files
 from ..studies.tuning import choose, merged
 from . import form, provenance, tracing
 
-FORMAT = 1  # of the files, raised when what they hold changes its meaning
+FORMAT = 1  # of the result files; raise it when the meaning of their contents changes
 
 
 class CorruptResult(ValueError):
-    """A result file that is damaged: not the JSON that was written, or not of the form that a cell writes."""
+    """A result file is damaged: its checksum fails, or its JSON does not have the form that `run_cell` writes."""
 
 
 @dataclass
 class Result:
-    """What is known of a cell: `runs`, seed -> {final, history, seconds, ...}, and the setting that tuning chose.
+    """The stored results of a cell.
 
-    trace: the `values` of `tracing.trace`, and the `code` that gave them last; runs of code that gave the same are
-    stored as of that code.  aside: what the file in whose place this will be stored is renamed to before, as "replaced"
-    in `cell.json.replaced`; "" where nothing of it is lost.
+    runs: seed -> {final, history, seconds, ...}.  tuned: the setting that tuning chose, with its trials.  trace: the
+    `values` of `tracing.trace` and the `code` that last computed them; runs of earlier code with the same trace are
+    stored with that code.  aside: the suffix under which the old result file is kept before this result replaces it,
+    such as "replaced" in `cell.json.replaced`; "" if no result of the old file is lost.
     """
 
     spec: Mapping[str, Any]
@@ -71,10 +72,10 @@ class Result:
         return [math.nan if (v := self.runs[s]["final"]) is None else v for s in chosen]
 
     def correct(self, seeds: Sequence[int]) -> np.ndarray:
-        """Which test images the reported models classify correctly, `[seeds, images]`, for `judge.compare`.
+        """Whether the reported model classifies each test image correctly, `[seeds, images]`, for `judge.compare`.
 
-        Where a run reports several `models`, the share of them that does.  A run that diverged has 1 / classes
-        everywhere.  ValueError for a seed whose run does not say.
+        For a run with several reported `models` the entry is the share of models that are correct; for a diverged run
+        it is 1 / classes.  Raises ValueError for a seed without a record of single images.
         """
         rows = []
         for seed in seeds:
@@ -89,10 +90,10 @@ class Result:
         return np.stack(rows)
 
     def outdated(self, seeds: Sequence[int] | None = None) -> list[int]:
-        """Seeds of runs that are older than the code: today's would be other code, for the run or for its tuning.
+        """Seeds whose run, or whose tuning, was computed by code with another hash than today's.
 
-        A run that does not say which code computed it counts as older; one of code that was seen to leave the same
-        trace as today's does not (`confirm`).
+        A run without a code hash counts as older; a run whose code was confirmed to leave the same trace as today's
+        does not (`confirm`).
         """
         chosen = [s for s in (sorted(self.runs) if seeds is None else seeds) if s in self.runs]
         today = provenance.code(self.spec) if chosen else ""
@@ -100,40 +101,40 @@ class Result:
         return [s for s in chosen if not tuned or self.runs[s].get("code") != today]
 
     def trust(self, codes: Collection[str], today: str) -> None:
-        """What is of one of these `codes` is today's: they leave one trace."""
+        """Mark results of the code hashes `codes` as of `today`'s code, because all of them leave the same trace."""
         for one in (self.tuned, self.trace, *self.runs.values()):
             if one and one.get("code") in codes:
                 one["code"] = today
 
     def replaces(self, file: Path) -> list[str]:
-        """What to say of a file of another specification whose place this takes when it is stored."""
+        """The warning that storing this result renames a file of another specification, or an empty list."""
         if self.aside != "replaced":
             return []
         said = f"{file} holds results of another specification or data pack; before it is replaced, it is renamed to "
         return [said + _aside(file, self.aside).name]
 
     def untraced(self) -> bool:
-        """Whether runs of today's code stand without a trace: the process ended between the last of them and it."""
+        """Whether runs of today's code have no trace, because the process ended before it stored the trace."""
         return bool(self.runs) and self.trace is None and not self.outdated()
 
     def superseded(self, seeds: Sequence[int] | None = None) -> str:
-        """Why the runs must not be relied on (`provenance.SUPERSEDED`); "" where nothing is known against them."""
+        """Known errors that invalidate the runs (`provenance.SUPERSEDED`); "" if none are known."""
         chosen = self.runs if seeds is None else [s for s in seeds if s in self.runs]
         return "; ".join(dict.fromkeys(filter(None, (provenance.superseded(self.spec, self.runs[s]) for s in chosen))))
 
 
 def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
-    """A hash of what a run computes: the specification and the seed.  Which code computed it is `provenance.code`."""
+    """A hash of the specification and the seed.  The hash of the code is `provenance.code`."""
     return _hash(_text(spec), seed)
 
 
 def _text(spec: Mapping[str, Any]) -> str:
-    """What the identities of all seeds share."""
+    """The part of `identity` that all seeds share: the specification as canonical JSON."""
     return _json(user_files.portable(spec), sort_keys=True)
 
 
 def _json(spec: Any, **options: Any) -> str:
-    """A specification as JSON; ValueError naming the first key whose value JSON does not have."""
+    """A specification as JSON.  Raises ValueError that names the first key whose value JSON cannot represent."""
     try:
         return json.dumps(spec, allow_nan=False, **options)
     except (ValueError, TypeError) as e:
@@ -145,7 +146,7 @@ def _json(spec: Any, **options: Any) -> str:
 
 
 def _not_json(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """(place, value) of what is not JSON."""
+    """The path and the value of every entry that JSON cannot represent."""
     if isinstance(value, Mapping | list | tuple):
         for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _not_json(inner, f"{where}.{key}" if where else str(key))
@@ -158,9 +159,9 @@ def _hash(text: str, more: int | str | None) -> str:
 
 
 def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
-    """The results in `file`, whatever code they are of; those of another specification or data pack are left out.
+    """The results in `file` for this specification and data pack, computed by any version of the code.
 
-    Raises CorruptResult for a file that is not what was written, OSError for one that cannot be read.
+    Raises CorruptResult for a damaged file, OSError for a file that cannot be read.
     """
     content = _content(Path(file))
     result = Result(spec) if content is None else _standing(content, spec)
@@ -170,20 +171,21 @@ def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
 
 
 def _aside(file: Path, why: str) -> Path:
-    """A name that no file has, for one whose place is taken; no reader of `*.json` takes it for a cell's."""
+    """An unused name for a file that is to be replaced; it does not end with `.json`, so it is not read as a result."""
     name = file.with_name(f"{file.name}.{why}")
     return next(n for n in itertools.chain([name], (Path(f"{name}.{k}") for k in itertools.count(2))) if not n.exists())
 
 
 def _content(file: Path) -> dict[str, Any] | None:
-    """What a result file holds, None where there is none.  Raises CorruptResult, and OSError where nobody can say."""
+    """The content of a result file, None if there is no file.  Raises CorruptResult if it is damaged, OSError if it
+    cannot be read."""
     try:
         content = archives.unsealed(file)
         _text(content["spec"])
         form.check(content)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as e:  # it may hold finished seeds: nothing is computed in its place
+    except OSError as e:  # it may hold finished seeds, so it must not be replaced
         raise OSError(
             e.errno,
             f"{file} cannot be read ({e.strerror or e}) and is left as it is: make it a file that you may read, or "
@@ -195,7 +197,7 @@ def _content(file: Path) -> dict[str, Any] | None:
 
 
 def _standing(content: Mapping[str, Any], spec: Mapping[str, Any]) -> Result:
-    """What of a file's content is of this specification and data pack."""
+    """The part of a file's content that belongs to this specification and data pack."""
     data, text = provenance.data(spec), _text(spec)
 
     def stands(stored: Mapping[str, Any], seed: int | None = None) -> bool:
@@ -204,7 +206,7 @@ def _standing(content: Mapping[str, Any], spec: Mapping[str, Any]) -> Result:
     runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
     tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
     result = Result(spec, runs, tuned, content.get("trace") if runs else None)
-    if result.trace and (codes := result.trace.pop("codes", None)):  # earlier versions listed all that left one trace
+    if result.trace and (codes := result.trace.pop("codes", None)):  # earlier versions listed all codes with one trace
         result.trust(codes, codes[-1])
         result.trace["code"] = codes[-1]
     return result
@@ -233,7 +235,7 @@ def _store(file: Path, result: Result) -> None:
 
 
 def _made_of(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Code and, where it can be replaced, the data pack of a result."""
+    """The hash of the code and, if the data are a pack, which can be replaced, the hash of the data of a result."""
     data = provenance.data(spec)
     return {"code": provenance.code(spec)} | ({} if data is None else {"data": data})
 
@@ -247,16 +249,16 @@ def run_cell(
     device: str | None = None,
     outdated: bool = False,
 ) -> Result:
-    """Run a cell at each seed that `file` does not hold yet, and store every seed as it is done.
+    """Run a cell at each seed that `file` does not hold yet, and store each seed as soon as it is finished.
 
-    file: the result's JSON; None keeps nothing.  workshop: a folder for checkpoints, removed when the cell is done;
-    with it a stopped cell goes on where it stood, bit-identically.  outdated: run the seeds again that are older than
-    the code (`Result.outdated`), and their tuning.  Two processes on one file take turns, and the second finds the work
-    done.  Under torchrun the processes share every run, and the first of them keeps the file.
+    file: the JSON file of the result; None stores nothing.  workshop: a folder for checkpoints, removed when the cell
+    is finished; an interrupted cell resumes from them, bit-identically.  outdated: rerun the seeds that are older than
+    the code (`Result.outdated`), and their tuning.  Of two processes on one file the second waits and then finds the
+    work done.  Under torchrun the processes share every run, and the first of them writes the file.
 
-    Raises ValueError for a specification that is not one, `provenance.UncommittedCode` before anything is computed
-    that the repository would keep, OSError when a file cannot be read or written, and whatever the study raises; a run
-    that diverges is a result (`final` None, `diverged` the round).
+    Raises ValueError for an invalid specification, `provenance.UncommittedCode` if the repository would keep a result
+    of uncommitted code (before any computation), OSError if a file cannot be read or written, and the errors of the
+    study.  A diverged run is a result (`final` is None, `diverged` the round).
     """
     spec = json.loads(_json(spec))
     study = studies.find(spec)
@@ -285,7 +287,7 @@ def run_cell(
                 "id": identity(spec),
                 **choose(spec, run),
                 **_made_of(spec),
-                "seconds": round(time.perf_counter() - begin, 2),  # those of the runs do not hold them
+                "seconds": round(time.perf_counter() - begin, 2),  # not included in the seconds of the runs
             }
             store()
         for seed in missing:
@@ -315,7 +317,7 @@ def run_cell(
 
 
 def sweep_checkpoints(file: Path, spec: Mapping[str, Any], workshop: Path) -> None:
-    """Remove the checkpoints of runs that are stored: a process that was killed between the two left them."""
+    """Remove checkpoints of runs that are already stored, left by a process that was killed before it removed them."""
     folders = list(workshop.glob(f"{identity(spec)}-*"))
     if not folders or is_running(file):
         return
@@ -324,15 +326,15 @@ def sweep_checkpoints(file: Path, spec: Mapping[str, Any], workshop: Path) -> No
         for run in folder.iterdir():
             if result.tuned if run.name.startswith("tune") else run.name in {f"seed{seed}" for seed in result.runs}:
                 shutil.rmtree(run, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another seed's are still there
+        with contextlib.suppress(OSError):  # the folder still has checkpoints of another seed
             folder.rmdir()
 
 
 def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | None = None) -> bool | None:
-    """Whether today's code still computes what is stored; if so, the runs are no longer older than the code.
+    """Whether today's code still computes the stored result; if so, its runs are marked as of today's code.
 
-    The setting must be the one that today's search would choose from the stored scores, and the first rounds must
-    leave the stored trace (`tracing`).  None where nothing is older, or where no trace was kept.  Raises
+    Today's search must choose the stored setting from the stored scores, and the first rounds must leave the stored
+    trace (`tracing`).  None if no run is older than the code or no trace is stored.  Raises
     `provenance.UncommittedCode` like `run_cell`.
     """
     file, spec = Path(file), json.loads(_json(spec))
@@ -351,7 +353,8 @@ def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | N
 
 
 def _trace(result: Result, device: str | None) -> list[float]:
-    """The trace of today's code; where it is the number of seed 0's run, that one, if it is of today's code."""
+    """The trace of today's code.  For a study without training, whose trace is the result of seed 0, a stored result of
+    today's code is reused."""
     run = result.runs.get(0, {})
     if result.spec["study"] not in tracing.TRAINED and run.get("code") == provenance.code(result.spec):
         return [run["final"]]
@@ -359,7 +362,7 @@ def _trace(result: Result, device: str | None) -> list[float]:
 
 
 def _as_before(result: Result, values: list[float]) -> bool:
-    """Whether today's search and today's trace are those that are stored."""
+    """Whether today's search and trace agree with the stored ones."""
     chosen = result.tuned is None or tracing.same_choice(result.spec, result.tuned)
     return chosen and tracing.alike(result.trace["values"], values)
 
@@ -370,7 +373,7 @@ def _chosen(result: Result) -> dict[str, Any]:
 
 
 def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated: bool) -> Result:
-    """What is stored and need not be run again."""
+    """The stored result without the runs that must be computed again."""
     try:
         result = load(file, spec)
     except CorruptResult as e:
@@ -382,15 +385,15 @@ def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated:
             warnings.warn(said, stacklevel=3)
     again = result.outdated(seeds) if outdated else []
     if again and result.tuned and result.tuned.get("code") != provenance.code(spec):
-        return Result(spec, aside=result.aside)  # other seeds must not stay with a setting that is chosen anew
+        return Result(spec, aside=result.aside)  # all seeds must use the setting that is tuned again
     runs = {seed: run for seed, run in result.runs.items() if seed not in again}
     return replace(result, runs=runs)
 
 
 def is_running(file: str | os.PathLike) -> bool:
-    """Whether a process works on this result file now: it has the file's lock.
+    """Whether a process is working on this result file, that is, holds its lock.
 
-    False where the lock cannot be tried, as in a folder that may only be read.
+    False if the lock cannot be tried, as in a read-only folder.
     """
     from filelock import FileLock, Timeout
 
@@ -412,7 +415,7 @@ def _lock(file: Path) -> Path:
 
 @contextlib.contextmanager
 def _alone(file: Path | None) -> Iterator[None]:
-    """A lock beside the file, which the system gives back when its holder dies, however it dies."""
+    """Hold a lock beside the file; the system releases it even if the process is killed."""
     if file is None:
         yield
         return

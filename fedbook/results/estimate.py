@@ -1,4 +1,4 @@
-"""How long the missing runs of cells will take on this machine, from finished cells like them."""
+"""Estimates of how long missing runs will take on this machine, from finished cells of the same kind."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .cells import Result
 
 
 def rounds_left(spec: Mapping[str, Any], result: Result, seeds: Sequence[int]) -> int:
-    """Rounds that a cell still needs: the missing seeds' and, before the first of them, those of its search."""
+    """The rounds that a cell still needs: for its missing seeds and, if it is not tuned yet, for its search."""
     rounds, missing = _rounds(spec), len(set(seeds) - set(result.runs))
     tune = spec.get("tune") if missing and result.tuned is None else None
     return missing * rounds + (planned(tune, rounds) if tune else 0)
 
 
 class Pace:
-    """What a round took in finished runs, in yardsticks (`provenance.yardstick`), by kind of cell.
+    """The mean duration of a round in finished runs, in units of `provenance.yardstick`, by kind of cell.
 
-    Where there is a GPU only runs on the same one are taken, elsewhere only those of processors.
+    On a machine with a GPU only runs on the same GPU model count, on other machines only runs on CPUs.
     """
 
     def __init__(self, finished: Iterable[tuple[Mapping[str, Any], Result]]) -> None:
@@ -37,8 +37,8 @@ class Pace:
                         sums[1] += _rounds(spec)
 
     def seconds(self, spec: Mapping[str, Any], yardstick: float) -> float | None:
-        """Seconds of one round here, from cells of the same study, source and model, and of the same cohort and method
-        where there are such; None where no cell of that kind is finished."""
+        """Seconds of one round on this machine, from finished cells of the same study, source and model, and if
+        possible of the same cohort and method; None if there is no such cell."""
         near = next((self.sums[kind] for kind in _kinds(spec) if kind in self.sums), None)
         return near and near[0] / near[1] * yardstick
 
@@ -48,7 +48,7 @@ def _rounds(spec: Mapping[str, Any]) -> int:
 
 
 def _kinds(spec: Mapping[str, Any]) -> list[tuple]:
-    """The kinds that a cell belongs to, the nearest first: with its method and cohort, with one of them, with none."""
+    """The kinds that a cell belongs to, most specific first: with method and cohort, one of them, neither."""
     fed, method, cohort = spec.get("federation", {}), spec.get("method", [""])[0], spec.get("run", {}).get("cohort")
     kind = (spec["study"], json.dumps(fed.get("source")), json.dumps(fed.get("model", spec.get("model"))))
     return [(*kind, method, cohort), (*kind, cohort), (*kind, method), kind]

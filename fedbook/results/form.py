@@ -1,4 +1,4 @@
-"""The form of a result file: a checksum says that it is what was written, and not that a cell wrote it."""
+"""Validation of result files: a checksum detects changed bytes, but not a file that `cells` did not write."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Test = Callable[[Any], bool]
 
 
 def number(value: Any) -> bool:
-    """A finite number that a float holds."""
+    """Whether this is a finite number that a float represents."""
     most = 2**53 if isinstance(value, int) else 1e300
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < most
 
 
 def count(value: Any) -> bool:
-    """A whole number from 0."""
+    """Whether this is a whole number from 0."""
     return type(value) is int and 0 <= value <= MOST
 
 
 def text(value: Any) -> bool:
-    """A text."""
+    """Whether this is a string."""
     return isinstance(value, str)
 
 
@@ -46,7 +46,7 @@ def _point(value: Any) -> bool:
 
 
 def _made_of(needed: Mapping[str, Test], others: Mapping[str, Test]) -> Test:
-    """A mapping that has `needed`, may have `others`, and more that nothing but a page reads."""
+    """The test of a mapping with all keys of `needed`, optional keys of `others`, and any further keys, unchecked."""
 
     def test(value: Any) -> bool:
         known = {**needed, **others}
@@ -79,12 +79,12 @@ _is_trace = _made_of({"values": each(number)}, {"code": text, "codes": each(text
 
 
 def is_trace(value: Any) -> bool:
-    """A trace says which code left it; earlier versions listed several."""
+    """Whether this is a trace with the code that left it; earlier versions listed several codes."""
     return _is_trace(value) and bool(value.get("code") or value.get("codes"))
 
 
 def check(content: Mapping[str, Any]) -> None:
-    """ValueError where this is not what `cells` writes."""
+    """Raise ValueError unless the content has the form that `cells` writes."""
     parts = {"spec": named(lambda v: True), "runs": named(is_run), "tuned": none_or(is_tuned)}
     for name, test in parts.items():
         if not test(content[name]):
@@ -96,13 +96,13 @@ def check(content: Mapping[str, Any]) -> None:
         if not re.fullmatch("0|[1-9][0-9]{0,17}", seed):
             raise ValueError(f"its seed {brief(seed)} is no number")
         if "images" in run and not _says_images(run):
-            raise ValueError(f"what seed {seed} says of single images is not of {run['images']} images")
+            raise ValueError(f"the record of single images of seed {seed} does not have {run['images']} images")
     if len({run["images"] for run in runs.values() if "images" in run}) > 1:
-        raise ValueError("its runs are of different numbers of test images")
+        raise ValueError("its runs have different numbers of test images")
 
 
 def _says_images(run: Mapping[str, Any]) -> bool:
-    """Whether a run's record of single images is as long as it says; one that diverged needs none."""
+    """Whether a run's record of single images has the stated length; a diverged run needs no record."""
     if not run["images"] or not run.get("classes") or not run.get("models", 1):
         return False
     if run["final"] is None:

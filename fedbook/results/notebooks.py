@@ -1,4 +1,4 @@
-"""Notebooks as programs: a run in a fresh kernel of this interpreter, with its own parameters and environment."""
+"""Run notebooks as programs: each in a fresh kernel of this interpreter, with parameters and an environment."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 
 from fedcore.storage.checkpoint import is_alive
 
-HOUR = 3600.0  # seconds: a kernel reads its specification when it starts
+HOUR = 3600.0  # seconds; long enough, since a kernel reads its specification only when it starts
 _serial = itertools.count()
 
 
 class NotebookFailed(Exception):
-    """A notebook did not run to its end: a cell raised, a time-out, a dead kernel."""
+    """A notebook did not run to its end: a cell raised an error or timed out, or the kernel died."""
 
 
 def execute(
@@ -33,12 +33,13 @@ def execute(
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> None:
-    """Run `source` with papermill and write the executed notebook to `output`, which is there after a failure too.
+    """Run `source` with papermill and write the executed notebook to `output`, also after a failure.
 
     workshop: a folder for the kernel's specification while it runs.  env: added to the kernel's environment.
     timeout: seconds per cell, None for no limit.  A kernel that never answers is started once more.
 
-    Raises NotebookFailed.  Return alone does not say that the notebook did its work: let its last cell leave a file.
+    Raises NotebookFailed.  A normal return does not prove that the notebook did its work: let its last cell write a
+    file, and check for the file.
     """
     import papermill
     from papermill.exceptions import PapermillExecutionError
@@ -53,7 +54,7 @@ def execute(
                     dict(parameters),
                     kernel_name=kernel,
                     language="python",
-                    # Not papermill's cwd=, which moves the whole process, other threads included.
+                    # papermill's cwd= would change the current folder of the whole process, other threads included.
                     resources={"metadata": {"path": str(source.parent)}},
                     progress_bar=False,
                     start_timeout=60,
@@ -64,7 +65,7 @@ def execute(
                 where = f"{source.name}, cell [{error.exec_count}]"
                 traceback = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))  # without colours
                 raise NotebookFailed(f"{where}: {error.ename}: {error.evalue}\n{traceback}") from None
-            except Exception as error:  # a time-out, a dead kernel, a kernel that never answered
+            except Exception as error:  # the cell timed out, or the kernel died or never answered
                 never_started = "respond in" in str(error) or "before replying" in str(error)
                 if attempt == 2 or not never_started:
                     kind = type(error).__name__
@@ -72,14 +73,14 @@ def execute(
 
 
 class _Kernel:
-    """A kernel specification of its own for one run: this interpreter, and the run's environment.
+    """A temporary kernel specification for one run: this interpreter with the run's environment.
 
-    It is found through JUPYTER_PATH, so no Jupyter folder of the user is read first or written to.  A specification
-    carries its environment with it, so notebooks can run in threads of one process.
+    Jupyter finds the specification through JUPYTER_PATH, so the user's own Jupyter folders are not changed.  Each
+    specification contains its environment, so notebooks can run in threads of one process.
     """
 
     def __init__(self, workshop: Path, env: Mapping[str, str]) -> None:
-        from ipykernel.kernelspec import get_kernel_dict  # this interpreter's own kernel
+        from ipykernel.kernelspec import get_kernel_dict  # the kernel of this interpreter
 
         jupyter = workshop.resolve() / "jupyter"
         self.name = f"notebook-{os.getpid()}-{next(_serial)}"
@@ -92,17 +93,17 @@ class _Kernel:
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-            "FEDCORE_LIVE": "0",  # stored pages hold HTML alone
+            "FEDCORE_LIVE": "0",  # stored pages contain HTML, no ipywidgets
             "FEDCORE_BATCH": "1",
             "TQDM_DISABLE": "1",
             **env,
         }
         self.spec = {**get_kernel_dict(), "env": {name: value.replace("$", "$$") for name, value in values.items()}}
-        self.spec["argv"] += ["--log-level=CRITICAL"]  # else it warns that local sockets are not encrypted
+        self.spec["argv"] += ["--log-level=CRITICAL"]  # else the kernel warns that local sockets are not encrypted
 
     def __enter__(self) -> str:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for other in self.folder.parent.iterdir():  # of processes that were killed
+        for other in self.folder.parent.iterdir():  # remove specifications left by killed processes
             found = re.fullmatch(r"notebook-(\d+)-\d+", other.name)
             with contextlib.suppress(OSError):
                 if found and time.time() - other.stat().st_mtime > HOUR and not is_alive(int(found[1])):

@@ -1,4 +1,4 @@
-"""Training that a page rests on but does not repeat: searches over learning rates, and runs in unstable settings."""
+"""Stored training runs of chapters, so that building a page does not repeat searches over learning rates."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .batch import results
 
 
 class Runs:
-    """What a page's functions give, by their arguments: read where it is stored, computed where it is not.
+    """A cache of the results of a page's functions, by their arguments: stored results are read, others computed.
 
-    Its runs may depend on each other, as a comparison's do on the learning rates that its search chose:
+    Calls may depend on the results of earlier ones, as a comparison depends on the learning rates that a search chose:
 
         runs = Runs("08_runs", profile, plan, again=again)
 
@@ -30,12 +30,12 @@ class Runs:
 
         origin = runs.store()  # after the last call
 
-    They are read from `results/PROFILE/NAME.json` if that was made for the same `plan`: all that a result depends on
-    beside its arguments.  With `again` all are computed, and `store` writes them there, with the plan and their
-    provenance.  Plan and results consist of numbers, texts, lists and mappings with texts as keys.  root: the results
-    folder, by default the project's.
+    Results are read from `results/PROFILE/NAME.json` if that file was made for the same `plan`, which states everything
+    besides the arguments that the results depend on.  With `again` all results are computed, and `store` writes them to
+    this file, with the plan and their provenance.  Plan and results consist of numbers, texts, lists and mappings with
+    texts as keys.  root: the results folder, by default the project's.
 
-    Raises `provenance.UncommittedCode` before the project would keep results of code that no commit holds.
+    Raises `provenance.UncommittedCode` if `again` would store results of uncommitted code in the repository.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Runs:
         self.seconds = 0.0
 
     def keep(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with its results read or kept; arguments are given by position and known by their repr."""
+        """A decorator that caches the function's results by the repr of its positional arguments."""
 
         @wraps(function)
         def read(*given: Any) -> Any:
@@ -64,7 +64,7 @@ class Runs:
         return read
 
     def store(self) -> str:
-        """Write the results if they were made `again`; a few words on where they come from."""
+        """Write the results to the file if `again` is set; returns a few words on their origin for the page."""
         if self.again:
             made = {"code": sources.library(), **provenance.machine(None), "seconds": round(self.seconds, 1)}
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -87,12 +87,12 @@ def _as_read(value: Any) -> Any:
 
 
 def _content(file: Path) -> dict[str, Any] | None:
-    """What a file holds; None where there is none, and with a warning where it is not what was written."""
+    """The content of a file; None if there is no file, and None with a warning if it is damaged."""
     try:
         content = archives.unsealed(file)
         made, _, _ = (content[name] for name in ("provenance", "plan", "result"))
         if not all(isinstance(made[name], str) for name in ("code", "device", "torch")):
-            raise ValueError("it does not say where it comes from")
+            raise ValueError("its provenance is incomplete")
         return content
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -102,7 +102,7 @@ def _content(file: Path) -> dict[str, Any] | None:
 
 
 def outdated(root: Path | None = None) -> list[Path]:
-    """The files of `Runs` in a results folder that are older than the code."""
+    """The files of `Runs` in a results folder whose code hash differs from today's."""
     root = root or results(new=True)
     made = {file: _content(file) for profile in PROFILES for file in sorted((root / profile).glob("*.json"))}
     return [file for file, content in made.items() if content and content["provenance"]["code"] != sources.library()]

@@ -1,13 +1,13 @@
-"""Where a result comes from: the code that can change it, the machine, and what is known against it.
+"""Where a result comes from: the code that can change it, the machine, and known errors that invalidate it.
 
 The code of a result is a hash (`storage.sources`) over the modules that its computation imports: the module of its
 study, that of its method, and everything that these import.  Modules that only draw or store do not count, nor do those
-that merely list names (`CATALOGUES`), so that a new method makes no older result out of date.  What a definitions file
-decides is the specification, which has a hash of its own (`cells.identity`).  Files of the user that a specification
-names ("file.py:Name") count whole, with the files beside them and the modules of the package that they import; whether
-they are committed is the user's matter.
+that merely list names (`CATALOGUES`), so that a new method does not make older results outdated.  A definitions file
+determines the specification, which has its own hash (`cells.identity`).  Files of the user that a specification names
+("file.py:Name") count whole, with the files beside them and the modules of the package that they import; the user
+decides whether to commit them.
 
-The sources are read once, when the process starts: an edit while a batch runs does not change what the batch says.
+The sources are read once, when the process starts, so an edit during a batch does not change the recorded hashes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from fedcore.storage.sources import Sources
 from ..studies import user_files
 
 ROOT = Path(__file__).resolve().parents[2]
-CATALOGUES = sources.CATALOGUES | {"fedbook.studies"}  # the specification says which entry is used
-WITHOUT_RESULTS = sources.WITHOUT_RESULTS | {  # they draw, print or keep, or write or check specifications
+CATALOGUES = sources.CATALOGUES | {"fedbook.studies"}  # the specification names the entry in use
+WITHOUT_RESULTS = sources.WITHOUT_RESULTS | {  # these draw, print, store, or write or check specifications
     "fedbook.pages", "fedbook.reproduce", "fedbook.show", "fedbook.documents.*",
     "fedbook.pictures.*", "fedbook.results.*", "fedbook.show.*", "fedbook.studies.specification",
 }  # fmt: skip
@@ -44,19 +44,19 @@ SOURCES = Sources.of(FILES, CATALOGUES | WITHOUT_RESULTS)
 
 
 class UncommittedCode(RuntimeError):
-    """A result that is to be kept would come from code that no commit holds."""
+    """The repository would keep a result of code that is not committed."""
 
 
 # --- the code of a result -----------------------------------------------------------------------------------------
 
 
 def code(spec: Mapping[str, Any]) -> str:
-    """The hash of the source that can change a result of this specification."""
+    """The hash of the source code that can change a result of this specification."""
     return SOURCES.digest(roots(spec))
 
 
 def data(spec: Mapping[str, Any]) -> str | None:
-    """The hash of the data pack that a specification names; None where its data are no pack, which can be replaced."""
+    """The hash of the data pack that a specification names, because a pack can be replaced; None for other data."""
     federation = spec.get("federation") or {}
     name = federation.get("source")
     if not isinstance(name, str) or user_files.is_reference(name):
@@ -76,8 +76,8 @@ def _content(file: Path, size: int, changed: int) -> str:
 
 
 def roots(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Modules where the computation begins; a study of the user's own by its file, if it has one, and so all files that
-    the specification names.  Raises ValueError for one of these that is missing or no Python."""
+    """The modules where the computation begins, and the files of the user's own studies and of all other names in the
+    specification.  Raises ValueError for a file that is missing or is not Python."""
     from fedcore import algorithms
 
     from .. import studies
@@ -93,30 +93,30 @@ def _file(defined: Any) -> str | None:
     return next((name for f in functions if Path(name := f.__code__.co_filename).exists()), None)
 
 
-# --- what may be kept ---------------------------------------------------------------------------------------------
+# --- uncommitted code ---------------------------------------------------------------------------------------------
 
 
 def check_committed(file: Path, spec: Mapping[str, Any] | None = None) -> None:
-    """Refuse to compute what `file` would keep while the code of the result differs from the last commit.
+    """Raise UncommittedCode if the repository would keep `file` and the code of its result is not committed.
 
-    spec: None for a result of `sources.library`.  A file is kept when it lies in the package's own git repository and
-    git does not ignore it.  Raises UncommittedCode.
+    spec: None for a result whose code is `sources.library`.  The repository keeps a file that lies in it and that git
+    does not ignore.
     """
     if (changed := _changed(spec)) and _is_kept(file.resolve()):
         raise UncommittedCode(
-            f"{file} would keep a result of code that no commit holds: {', '.join(changed)} changed. Commit first; or "
-            "use a results folder that git ignores, which `--uncommitted` does"
+            f"{file} would keep a result of code that is not committed: {', '.join(changed)} changed. Commit first, "
+            "or use a results folder that git ignores, as `--uncommitted` does"
         )
 
 
 def _changed(spec: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The uncommitted files that a result reaches; None: one of `sources.library`."""
+    """The uncommitted files among the code of a result.  spec: None for a result whose code is `sources.library`."""
     return uncommitted(*SOURCES.reached(sources.library_roots() if spec is None else roots(spec)))
 
 
 @cache
 def uncommitted(*names: str) -> tuple[str, ...]:
-    """Which files of these modules differ from the last commit, as git names them; none outside of a repository."""
+    """The files of these modules that differ from the last commit, as git names them; empty outside a repository."""
     changed = _git("status", "--porcelain", "--", *(str(FILES[name]) for name in names if name in FILES))
     return tuple(line[3:] for line in (changed or "").splitlines())
 
@@ -128,7 +128,7 @@ def _is_kept(file: Path) -> bool:
 
 
 def _git(*words: str) -> str | None:
-    """What git says of the package's repository; None where it says nothing: no git, no repository, status not 0."""
+    """The output of git for the package's repository; None without git or a repository, or if git fails."""
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -136,12 +136,12 @@ def _git(*words: str) -> str | None:
     return done.stdout.rstrip()
 
 
-# --- what is known against a result -------------------------------------------------------------------------------
+# --- known errors -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Superseded:
-    """Results that rest on something known to be wrong: `applies(specification, run)`, and the reason in words."""
+    """A known error: the results that it affects, as `applies(specification, run)`, and its description."""
 
     reason: str
     applies: Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
@@ -164,7 +164,7 @@ SUPERSEDED = [
 
 
 def superseded(spec: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """Why a stored run must not be relied on; "" where nothing is known against it."""
+    """Known errors that invalidate a stored run; "" if none are known."""
     return "; ".join(known.reason for known in SUPERSEDED if known.applies(spec, run))
 
 
@@ -172,7 +172,7 @@ def superseded(spec: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 
 def machine(device: str | None, spec: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Device, threads, versions, the commit of a result of `spec`, and the yardstick of the machine that computes."""
+    """Device, threads, versions, the commit of a result of `spec`, and the yardstick of this machine."""
     from fedcore import __version__
 
     used = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -188,8 +188,8 @@ def machine(device: str | None, spec: Mapping[str, Any] | None = None) -> dict[s
 
 
 def commit(spec: Mapping[str, Any] | None = None) -> str | None:
-    """The commit of the package's own repository, with "+" where `check_committed` would refuse to keep a result of
-    `spec`; None outside of one."""
+    """The commit of the package's repository, with "+" if code of a result of `spec` is uncommitted; None outside a
+    repository."""
     head = _head()
     return head and head + ("+" if _changed(spec) else "")
 
@@ -209,7 +209,7 @@ def processor() -> str:
 
 
 def yardstick() -> float:
-    """Seconds of a small fixed amount of work (the best of three), to carry an estimate from machine to machine."""
+    """Seconds of a small fixed computation (the best of three), to scale time estimates between machines."""
     a = torch.linspace(-1, 1, 200 * 200, dtype=torch.float64).view(200, 200)
 
     def once() -> float:

@@ -1,13 +1,13 @@
-"""Whether today's code still computes what older code computed: the trace of a short run, kept with a cell's results.
+"""Whether today's code still computes a stored result: the trace of a short run, stored with a cell's results.
 
-A name that changes, or a faster layer, makes a stored result older than the code and changes nothing in it.  A trace is
-the first five rounds of seed 0 in seven numbers: five of the update of the model, a loss and an accuracy; a cell of the
-Mime ablation adds its cosine after them.  Code that
-gives the same trace but for rounding computes the same run; a rule that is changed by one per cent does not.
+A renamed variable or a faster layer makes a stored result older than the code without changing the result.  A trace
+summarises the first five rounds of seed 0 in seven numbers: five of the model's update, a loss and an accuracy; a cell
+of the Mime ablation adds its cosine.  Code with the same trace up to rounding computes the same run; an update rule
+that is changed by one per cent gives a different trace.
 
-A trace must not tell one processor, or one number of threads, from another.  It is therefore taken in float64, and
-ends after two to four rounds where a round has many steps: at a large rate a network with batch norm multiplies
-rounding by about 1.4 in a step, and once it has grown to 10^-8, units of the network tip over and the runs part.
+A trace must not depend on the processor or the number of threads.  It is therefore computed in float64, and ends after
+two to four rounds if a round has many steps: at a large learning rate a network with batch norm multiplies rounding
+errors by about 1.4 per step, and at about 10^-8 they switch single ReLU units, after which the runs diverge.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ..studies.tuning import choose
 
 TRAINED = ("simulate", "personal", "profiles", "clients", "domains", "gap", "mime", "overfitting", "rounds")
 ROUNDS = 5
-STEPS, GRADIENTS = 50, 100  # of a client, in all; two rounds are taken whatever they have
-TOLERANCE = 1e-3  # of the update's length; rounding makes 1e-10
+STEPS, GRADIENTS = 50, 100  # limits per client over the whole trace, which always has two rounds
+TOLERANCE = 1e-3  # relative to the update's norm; rounding gives 1e-10
 
 
 def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
-    """The trace of a specification without `tune`: the length of the update x^R - x^0 after R rounds (`_rounds`), its
-    products with four directions of +1 and -1, and test loss and accuracy; `[-round]` of a run that diverges before.
-    Of the study "mime" also the cosine on the first steps after these rounds.
+    """The trace of a specification without `tune`: the norm of the update x^R - x^0 after R rounds (`_rounds`), its
+    inner products with four random vectors of +1 and -1, and test loss and accuracy; `[-round]` if the run diverges.
+    The study "mime" adds the cosine on the first steps after these rounds.
 
-    Of a study that is no training run it is the study's number with seed 0.
+    For a study without training (not in `TRAINED`) the trace is the result for seed 0.
     """
     if spec["study"] not in TRAINED:
         return [float(studies.find(spec)(spec, 0, None, device)["final"])]
@@ -60,23 +60,23 @@ def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
 
 
 def _rounds(run: Mapping[str, Any], method: Method) -> int:
-    """How many rounds a trace has, at most those of the run."""
-    steps = np.mean(run.get("local_steps") or 1)  # runs of epochs have few and were seen to leave one trace everywhere
+    """The number of rounds of a trace, at most those of the run."""
+    steps = np.mean(run.get("local_steps") or 1)  # runs by epochs have few steps; their traces agree on all machines
     most = int(min(STEPS / steps, GRADIENTS / (steps * max(1, method.cost().gradients))))
     return min(run.get("rounds", ROUNDS), max(2, min(ROUNDS, most)))
 
 
 def alike(a: list[float], b: list[float]) -> bool:
-    """Whether two traces are those of one computation but for rounding."""
+    """Whether two traces agree up to rounding."""
     if len(a) != len(b) or len(a) == 1:
         return len(a) == len(b) and bool(np.isclose(a[0], b[0], rtol=TOLERANCE, atol=0))
     near = np.abs(np.subtract(a, b))
-    near[6] = max(0.0, near[6] - 0.005)  # an image may tip over
+    near[6] = max(0.0, near[6] - 0.005)  # rounding may change the class of single images
     return bool((near <= TOLERANCE * np.array([a[0]] * 5 + [a[5], 1.0, 1.0])[: len(a)]).all())
 
 
 def same_choice(spec: Mapping[str, Any], tuned: Mapping[str, Any]) -> bool:
-    """Whether today's search, given the scores that are stored, asks for the same runs and chooses the same setting."""
+    """Whether today's search, given the stored scores, makes the same trials and chooses the same setting."""
     scores = iter([value for trial in tuned["tried"] for value in trial["values"]])
     try:
         again = choose(spec, lambda chosen, seed, name: {"final": next(scores)})

@@ -1,6 +1,6 @@
-"""How stored results are shown: tables as their source prints them, figures, claims with their verdicts.
+"""Display of stored results: tables in their source's layout, figures, and claims with their verdicts.
 
-Numbers and verdicts are `overview`'s.  What is missing is called so.
+`verdicts.overview` computes the numbers and verdicts.  Missing results are marked as missing.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ RESTS = {
     "quick": "small or made-up data",
 }  # fmt: skip
 SIGNS = dict(zip((*ENDS, ""), ("\u2713", "(\u2713)", "\u2717", "?", "\u2026"), strict=True))  # verdict -> sign
-WIDEST = 15  # points of accuracy that a picture of gaps shows
-LONGEST = 56  # characters of a label on one line: more leave a phone no room for the picture
+WIDEST = 15  # limit of the axis of gaps, in points of accuracy
+LONGEST = 56  # characters of a label on one line; longer labels leave no room for the picture on a phone
 
 
 def grid(table: Table, tidy: Any) -> Any:
-    """A table as its source prints it, a line for each row: our mean and half its 95 % interval over seeds (Student's
-    t), the source's value in brackets where it prints one, and the mark of the verdict (`MARKS`).
+    """A table in its source's layout (pandas.DataFrame of texts).  An entry has our mean and half its 95 % interval
+    over seeds (Student's t), the source's value in brackets if it prints one, and the mark of the verdict (`MARKS`).
 
-    Where some runs diverged, the mean is of the others, and how many is said.
+    If some runs diverged, the entry states their number, and the mean is over the other runs.
     """
     digits = 3 if table.unit in ("cosine", "millions") else 1
 
@@ -69,10 +69,11 @@ def grid(table: Table, tidy: Any) -> Any:
 
 
 def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None, caption: str | None = None) -> Any:
-    """A figure from its cells, mean and one standard deviation over the seeds; None where nothing was run.
+    """A figure drawn from its cells through `fc.show`, with mean and one standard deviation over the seeds; None if no
+    cell is complete.
 
-    With `table.axis` "round", a panel for each column shows the recorded curves.  Else the final values stand over the
-    columns, a panel for each text before their last comma.  Shown through `fc.show`.
+    With `table.axis` "round", each column is a panel with the recorded curves.  Otherwise the final values are plotted:
+    the text of a column before its last comma names the panel, the rest is the tick on the axis.
     """
     from ..pictures.widgets import show
 
@@ -103,7 +104,7 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
         ticks = list(dict.fromkeys(at for points in lines.values() for at in points))
         at = sorted(ticks) if table.axis == "round" else ticks
         most = max(len(values) for points in lines.values() for values in points.values())
-        series = {row: np.full((most, len(at)), math.nan) for row in rows}  # every method keeps its colour
+        series = {row: np.full((most, len(at)), math.nan) for row in rows}  # all rows in all panels, for equal colours
         for row, points in lines.items():
             for k, tick in enumerate(at):
                 series[row][: len(points.get(tick, [])), k] = points.get(tick, [])
@@ -121,7 +122,7 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
     for ax in drawn[len(panels) :]:
         ax.set_visible(False)
     figure.legend(*drawn[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    shared = [panel for panel, lines in panels.items() if len(lines) == len(rows)]  # else means of different columns
+    shared = [panel for panel, lines in panels.items() if len(lines) == len(rows)]  # means need all rows
     by_panel = len(finals) <= 12 or not shared
     over = "" if len(shared) == len(panels) else f", {len(shared)} of {len(panels)} panels"
     means: dict[str, list[float]] = {}
@@ -137,11 +138,11 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
 
 
 def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pages.Html:
-    """What is stored of a table or figure, in every profile, the one nearest to the document first.
+    """The stored results of a table or figure in every profile, beginning with the one nearest to the document.
 
     root: the results folder, by default the project's.  pictures: False leaves figures out.  A profile without results
-    is left out, and rows and columns without any are named below the others; a table without any says that it is not
-    run yet.  Raises KeyError for an unknown name.
+    is left out.  The caption names rows and columns without results; a table without any results is marked as not run
+    yet.  Raises KeyError for an unknown name.
     """
     table, root = get(name), root or results()
     parts = []
@@ -160,7 +161,7 @@ def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pag
 
 
 def _run_so_far(tidy: Any) -> tuple[Any, str]:
-    """The rows and columns of a table of which a cell was run, and the words that name the others."""
+    """The rows and columns of a table with results, and a sentence that names the others."""
     run, waiting = tidy[tidy["n"] > 0], []
     for what in ("column", "row"):
         left = [name for name in dict.fromkeys(tidy[what]) if name not in set(run[what])]
@@ -170,15 +171,15 @@ def _run_so_far(tidy: Any) -> tuple[Any, str]:
 
 
 def legend(table: Table, tidy: Any) -> str:
-    """What the marks of a table say; "" where it has none."""
+    """The legend of a table's marks; "" if it has no marks."""
     marks = ", ".join(f"{mark} {word}" for word, mark in MARKS.items() if (tidy["verdict"] == word).any())
     return marks and f"{marks}: against {table.against}, all cells of the table one family of questions"
 
 
 def beside(name: str, column: str, words: Mapping[str, str], caption: str, root: Path | None = None) -> pages.Html:
-    """Numbers that stand beside the final ones in the runs of a column: their means, a line a row that was run.
+    """Means over seeds of additional numbers that the runs of a column store, one line per row with results.
 
-    words: what a run calls a number, and what the page calls it.  The profile is the one that has the column.
+    words: the key of each number in a stored run -> its name on the page.  The profile is the one with this column.
     """
     import pandas as pd
 
@@ -192,9 +193,9 @@ def beside(name: str, column: str, words: Mapping[str, str], caption: str, root:
 
 
 def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", root: Path | None = None) -> Any:
-    """What the search saw in its short runs: accuracy on validation images by learning rate, a line for each row, at
-    the best value of the method's own parameter.  A cross at the bottom: all runs at this rate diverged.  None where a
-    row is not searched yet."""
+    """Validation accuracy against the learning rate in the short runs of the search, one line per row, at the best
+    value of the method's own parameter.  A cross at the bottom marks a rate at which all runs diverged.  None if a row
+    is not tuned yet."""
     from ..pictures.widgets import show
 
     table = get(name)
@@ -231,14 +232,14 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
 
 
 def together(parts: Sequence[pages.Html]) -> pages.Html:
-    """Several things shown, one below the other."""
+    """Several parts, one below the other."""
     return pages.Html("\n".join(p.html for p in parts), "\n\n".join(p.text for p in parts))
 
 
 def glance(root: Path | None = None) -> pages.Html:
-    """All central claims at once: a line for each document, an entry for each claim with the sign of its verdict.
+    """All central claims at a glance: one line per document, one entry per claim with the sign of its verdict.
 
-    The frame of an entry says what the verdict rests on; it leads to the claim's line in `evidence`.
+    The frame of an entry shows the kind of evidence; the entry links to the claim's line in `evidence`.
     """
     rows, lines = [], []
     for document, name in DOCUMENTS.items():
@@ -268,7 +269,7 @@ def glance(root: Path | None = None) -> pages.Html:
 
 
 def headline(root: Path | None = None) -> pages.Html:
-    """In words: how the claims ended, how the questions behind them were answered, and what could have been found."""
+    """The counts of verdicts and answers, and the gaps that could have been detected, in words."""
     best = [(claim, strongest(judged(claim, root or results()))) for claim in every() if not claim.own]
     own = sum(claim.own for claim in every())
     verdicts = Counter(found.verdict for _, found in best if found)
@@ -290,12 +291,12 @@ def headline(root: Path | None = None) -> pages.Html:
 
 
 def _ways(counts: Mapping[str, int]) -> str:
-    """How many claims ended in which verdict, in words."""
+    """The number of claims with each verdict, in words."""
     return ", ".join(f"{counts[word]} {word if counts[word] == 1 else ENDS[word]}" for word in ENDS if counts[word])
 
 
 def ended(root: Path | None = None) -> pages.Html:
-    """The claim box of all documents together: how many claims ended how, document by document."""
+    """The claim box of all documents together: the counts of verdicts by document."""
     lines = claims_ended(root or results()).to_dict("records")
     counts = [f"{DOCUMENTS[line['document']]}: {_ways(line) or MISSING}" for line in lines]
     words = [word for word in ENDS if any(line[word] for line in lines)]
@@ -306,7 +307,8 @@ def ended(root: Path | None = None) -> pages.Html:
 
 
 def matrix(document: str, root: Path | None = None) -> pages.Html:
-    """The central claims of a document with their verdicts and where to look each up, to be sorted and filtered."""
+    """The central claims of a document as a sortable and filterable table: verdict, evidence, and where to look it
+    up."""
     chosen = [claim for claim in every() if claim.document == document]
     lines = claim_lines(chosen, root or results())
     lines["verdict"] = lines["verdict"].replace("", MISSING)
@@ -330,7 +332,7 @@ def _lookup(claim: Claim) -> pages.Html:
 
 
 def evidence(document: str, root: Path | None = None) -> pages.Html:
-    """All claims of a document behind one line: the table of `matrix`, and the gaps of its questions as in `forest`."""
+    """All claims of a document, folded: the table of `matrix`, and the gaps of its questions drawn by `forest`."""
     chosen = [claim.name for claim in every() if claim.document == document]
     drawn = gaps(chosen, "Filled points are decided, open ones are not. Crosses: the document's own gaps.", root)
     name = DOCUMENTS[document]
@@ -339,9 +341,9 @@ def evidence(document: str, root: Path | None = None) -> pages.Html:
 
 
 def whole(document: str, root: Path | None = None, *, pictures: bool = True) -> pages.Html:
-    """The tables and figures of a document, as `result` shows them, behind one line.
+    """The tables and figures of a document as `result` shows them, folded.
 
-    Curves by round of cells that a table has are named only: a chapter draws them.
+    Curves by round that are drawn from a table's cells are only named, because a chapter draws them.
     """
     own = [table for table in tables().values() if table.document == document]
     curves = [table.name for table in own if table.drawn_from and table.axis == "round"]
@@ -357,9 +359,9 @@ def _named(names: Sequence[str]) -> list[Claim]:
 
 
 def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pages.Html:
-    """The claim box of a chapter: central claims by their names, judged from the stored results.
+    """The claim box of a chapter: the central claims with these names, judged from the stored results.
 
-    Raises KeyError for a name that no claim has.
+    Raises KeyError for an unknown name.
     """
     lines = []
     for claim in _named(names):
@@ -375,9 +377,9 @@ def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pa
 
 
 def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "") -> pages.Html:
-    """The claims of a long box in short: a line each with its verdict, and the box itself folded below.
+    """A summary of a long claim box, one line per claim with its verdict, with the box itself folded below.
 
-    names, root, setting: as `box`'s.  Raises KeyError for a name that no claim has.
+    names, root, setting: as for `box`.  Raises KeyError for an unknown name.
     """
     lines = claim_lines(_named(names), root or results())
     lines["verdict"] = lines["verdict"].replace("", pages.VERDICTS[-1])
@@ -387,15 +389,17 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "") 
 
 
 def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
-    """The comparisons behind central claims, by the claims' names, as `forest` draws them.  Raises KeyError for a name
-    that no claim has."""
+    """The comparisons behind the central claims with these names, drawn by `forest`.  Raises KeyError for an unknown
+    name."""
     return forest([j for claim in _named(names) for j in judged(claim, root or results())], caption)
 
 
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:
-    """Gaps in accuracy with their 95 % intervals, a line a question, filled where decided, a colour for the small data
-    of `quick` and one for a document's kind of data; a cross where the document prints its own gap on the same data.
-    None where no question is answered."""
+    """A forest plot of gaps in accuracy with their 95 % intervals, one line per question; None if none is answered.
+
+    Decided questions have filled points; one colour marks the small data of `quick`, another the document's kind of
+    data; a cross marks the gap that the document prints for the same data.
+    """
     judgements = [j for j in judgements if j.answers and get(j.claim.table).compared == "images"]
     lines = [
         Line(
@@ -408,8 +412,8 @@ def forest(judgements: Sequence[Judgement], caption: str) -> Any:
 
 
 def paired(names: Sequence[str], asked: Sequence[tuple[str, str, str]], caption: str, profile: str = "quick") -> Any:
-    """Paired differences `(row, base, column)` over the cells of several tables, one family, drawn as `forest` does;
-    None where nothing is answered.  names: the tables', whose cells have one place and one set of seeds."""
+    """Paired differences `(row, base, column)` over the cells of several tables as one family, drawn by `forest`; None
+    if no question is answered.  names: the tables, whose cells share one profile and one set of seeds."""
     cells: dict[overview.Key, tuple[Any, Result | None]] = {}
     for name in names:
         cells |= overview.stored_cells(get(name), ResultFolder(results(), profile, name))
@@ -420,7 +424,7 @@ def paired(names: Sequence[str], asked: Sequence[tuple[str, str, str]], caption:
 
 
 def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) -> Any:
-    """Lines as a picture with its caption, None without lines.  colours: what the two mean, for a legend."""
+    """The forest plot with its caption, None without lines.  colours: the meaning of the two colours, for a legend."""
     from ..pictures.widgets import show
 
     if not lines:
@@ -440,8 +444,8 @@ def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) ->
 
 
 def differences(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None) -> Any:
-    """A figure of the paired differences of a table's rows to `table.against`, as `forest` draws gaps, a colour for
-    every second column; None where nothing is answered."""
+    """A forest plot of the paired differences of a table's rows to `table.against`, with alternating colours by column;
+    None if no question is answered."""
     answers = overview.judged(table, overview.stored_cells(table, place), seeds)
     columns = list(dict.fromkeys(column for _, column in answers))
     lines = [
@@ -455,7 +459,7 @@ def differences(table: Table, place: ResultFolder, seeds: Sequence[int] | None =
 
 
 class Line(NamedTuple):
-    """One comparison of a picture: what it is called, its answer, which of two colours, and the gap that is printed."""
+    """One line of a forest plot: label, answer, index of the colour, and the gap that the document prints."""
 
     label: str
     answer: Answer
@@ -464,7 +468,7 @@ class Line(NamedTuple):
 
 
 def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tuple[Any, bool]:
-    """The figure, and whether it is cut at `WIDEST`."""
+    """The forest plot, and whether its axis is cut at `WIDEST`."""
     labels = [x.label.replace(", ", ",\n", 1) if len(x.label) > LONGEST else x.label for x in lines]
     figure, ax = plots.figure(width=7.0, height=0.9 + (0.33 if "\n" in "".join(labels) else 0.24) * len(lines))
     for k, line in enumerate(lines):
@@ -476,7 +480,7 @@ def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tup
     ends = [end for line in lines for end in line.answer.comparison.interval]
     left, right = np.clip([min(ends), max(ends)], -WIDEST, WIDEST)
     cut = (left, right) != (min(ends), max(ends))
-    if cut:  # a method that diverged would hide all others
+    if cut:  # the gap of a diverged method would compress all others
         ax.set_xlim(min(left, 0) - 1, max(right, 0) + 1)
     ax.set_yticks(range(len(lines)), labels, fontsize=9)
     ax.margins(y=min(0.05, 1 / len(lines)))
@@ -485,11 +489,11 @@ def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tup
     return figure, cut
 
 
-# --- one cell, for its notebook -----------------------------------------------------------------------------------
+# --- one cell, for the notebook of its run ------------------------------------------------------------------------
 
 
 def summary(result: Result, seeds: Sequence[int], name: str) -> pages.Html:
-    """The cell's final values by seed, and how they were obtained."""
+    """The cell's final values by seed, with setting, device and versions."""
     finals = {seed: value for seed, value in zip(sorted(result.runs), result.finals(), strict=True) if seed in seeds}
     last = result.runs[max(finals)]
     facts = {f"seed {seed}": "diverged" if math.isnan(v) else f"{v:.4g}" for seed, v in finals.items()}
@@ -501,7 +505,7 @@ def summary(result: Result, seeds: Sequence[int], name: str) -> pages.Html:
 
 
 def curves(result: Result, seeds: Sequence[int]) -> Any:
-    """The recorded curve of every seed (shown through `fc.show`); None where the study records none."""
+    """The recorded curve of every seed (shown through `fc.show`); None if the study records no curve."""
     from ..pictures.widgets import show
 
     runs = {seed: run["history"] for seed, run in result.runs.items() if seed in seeds and run.get("history")}

@@ -1,4 +1,4 @@
-"""What the benchmarks stored, beside the goals that were written down before: the chapter on the engine shows it."""
+"""Stored benchmark results beside the goals that were fixed before the measurements, for the chapter on the engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = {
     "resnet18_gn": ((3, 32, 32), 10),
     "resnet18_gn_3x3": ((3, 32, 32), 10),
 }
-# model: times plain SGD of one model in float32, one thread; the same with convolutions in bfloat16
+# model: goals for the speed over plain SGD of one model, one thread: in float32, with convolutions in bfloat16
 PLAIN = {
     "logistic": (4.0, None),
     "mlp": (3.5, None),
@@ -36,7 +36,7 @@ PLAIN = {
     "resnet18_gn": (1.0, 2.1),
     "resnet18_gn_3x3": (1.0, 2.1),
 }
-# model, type: times the fastest other simulator
+# model, type: goals for the speed over the fastest other simulator
 PEERS = {
     ("mlp", "float32"): 3.0,
     ("cnn", "float32"): 3.0,
@@ -50,7 +50,7 @@ ON_GPU = {
     "ResNet18-GN, ImageNet stem, 10 clients, over the sequential eager loop": 10,
     "ResNet18-GN, 3x3 stem, bfloat16, over the sequential eager loop": 2,
 }
-CLAIMS = {  # group of goals: what is claimed
+CLAIMS = {  # group of goals: the claim
     "one thread": "on its best path training a cohort together beats plain SGD on the same samples, one thread",
     "two threads": "a second thread makes a round at least 1.7 times as fast",
     "peers": "it is 1.8 to 4.5 times as fast as the fastest of the other simulators",
@@ -64,35 +64,36 @@ OPEN = "not measured yet"
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """Name -> a benchmark's file under a folder: its cases, machine and versions; None where it was not run."""
+    """Name -> the content of a benchmark's file in a folder: cases, machine and versions; None if it was not run."""
     files = {name: folder / f"{name}.json" for name in NAMES}
     return {name: json.loads(file.read_bytes()) if file.exists() else None for name, file in files.items()}
 
 
 def outdated(folder: Path) -> list[str]:
-    """The benchmarks in a folder that measured another code than today's, or do not say which."""
+    """The benchmarks in a folder whose code hash is missing or differs from today's."""
     stored = {file.stem: json.loads(file.read_bytes()) for file in sorted(folder.glob("*.json"))}
     return [name for name, found in stored.items() if found.get("code") != sources.library()]
 
 
 def best(case: Mapping[str, Any], kind: str = "float32", of: str = "ratio_to_plain") -> tuple[float, str] | None:
-    """The fastest path of a case, and its figure; None where no path of that kind was timed."""
+    """The value and the name of the fastest path of a case; None if no path of this kind was timed."""
     names = FLOAT32 if kind == "float32" else ("written bfloat16",)
     found = [(case[of][name], name) for name in names if name in case[of]]
     return max(found) if found else None
 
 
 def typical(data: Mapping[str, Any], file: str, model: str) -> dict[str, Any] | None:
-    """The case of a model that goals are about: 10 clients (5 where no more were run), batch 20."""
+    """The case of a model to which the goals refer: 10 clients (or 5, the most that were run for one model), batch
+    20."""
     cases = [c for c in (data[file] or {"cases": []})["cases"] if c["model"] == model and c["batch"] == 20]
     return max((c for c in cases if c["cohort"] <= 10), key=lambda c: c["cohort"], default=None)
 
 
 class Work(NamedTuple):
-    """What a step of local SGD must compute and move, counted, not timed.
+    """The arithmetic and memory traffic of a step of local SGD, counted and not timed.
 
-    operations: multiplications and additions of all products and convolutions for one sample, forward and back.  d: the
-    client's parameters.  width: numbers that the layers give for one sample, its own among them.
+    operations: multiplications and additions of all products and convolutions for one sample, forward and backward.
+    d: the number of parameters of a client.  width: the number of input values and activations of one sample.
     """
 
     operations: int
@@ -100,16 +101,16 @@ class Work(NamedTuple):
     width: int
 
     def moved(self, batch: int, size: int = 4) -> int:
-        """Bytes of one client's step that move at least: parameters and activations, each written and read once."""
+        """The least memory traffic of one client's step, in bytes: parameters and activations written and read once."""
         return 2 * size * (self.d + batch * self.width)
 
     def intensity(self, batch: int, size: int = 4) -> float:
-        """Operations for each byte moved; the same for every number of clients."""
+        """Arithmetic intensity: operations per byte moved, the same for every number of clients."""
         return batch * self.operations / self.moved(batch, size)
 
 
 def work(model: str) -> Work:
-    """The counts of a model of the benchmarks: PyTorch's counter over one gradient, the engine's over the layers."""
+    """The `Work` of a model of the benchmarks, by PyTorch's FLOP counter and the engine's count of activations."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
@@ -125,16 +126,16 @@ def work(model: str) -> Work:
 
 
 def settings(data: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Samples of a step -> the cohort and the batch that were timed, for the models that were timed at several."""
+    """Samples of a step -> cohort and batch size, for the models that were timed at several of these."""
     pairs = sorted((c["cohort"], c["batch"]) for c in data["paths"]["cases"] if c["model"] == "mlp")
     return dict(sorted({m * batch: (m, batch) for m, batch in pairs}.items()))
 
 
 def goals(data: Mapping[str, Any]) -> Any:
-    """Every goal with what was measured (pandas.DataFrame): group, what, goal, measured, reached."""
+    """Every goal with its measured value (pandas.DataFrame): group, what, goal, measured, reached."""
     import pandas as pd
 
-    rows: list[tuple[str, str, float, float | None, bool]] = []  # the last: at least, else at most
+    rows: list[tuple[str, str, float, float | None, bool]] = []  # last entry: True for "at least", False for "at most"
     for model, limits in PLAIN.items():
         for kind, limit in zip(("float32", "bfloat16"), limits, strict=True):
             case = typical(data, "paths", model)
@@ -171,13 +172,13 @@ def _goals(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _second_thread(data: Mapping[str, Any], model: str) -> float | None:
-    """How many times as fast the best path is on two threads."""
+    """The speed of the best path on two threads over that on one."""
     one, two = typical(data, "paths", model), typical(data, "paths_2threads", model)
     return best(two, of="samples_per_second")[0] / best(one, of="samples_per_second")[0] if one and two else None
 
 
 def claims(measured: Any) -> pages.Html:
-    """The claim box: what this package claims for each group of goals, and how many of them are reached."""
+    """The claim box: the package's claim for each group of goals, and the number of goals that are reached."""
     return pages.claims(
         [_judged(measured[measured["group"] == group], group) for group in CLAIMS],
         seeds=1,
@@ -199,7 +200,7 @@ def _judged(part: Any, group: str) -> pages.Claim:
 
 
 def missing(name: str) -> pages.Html:
-    """In place of a benchmark that was not run."""
+    """The placeholder for a benchmark that was not run."""
     return pages.Html(f"<p>{name}: {OPEN}.</p>", f"{name}: {OPEN}")
 
 
@@ -213,7 +214,7 @@ def where(file: Mapping[str, Any]) -> pages.Html:
 
 
 def _spread(case: Mapping[str, Any], of: str = "ratio", value: str = "") -> str:
-    """A ratio with the least and the largest that was measured."""
+    """A ratio with the smallest and largest measured value."""
     return f"{case[value or of]:.2f} ({case[f'{of}_min']:.2f} to {case[f'{of}_max']:.2f})"
 
 
@@ -225,7 +226,7 @@ def _versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-# benchmark -> the columns of its table: a key of a case, or what is computed from the case
+# benchmark -> the columns of its table: a key of a case, or a function of the case
 COLUMNS: dict[str, dict[str, str | Callable[[Mapping[str, Any]], Any]]] = {
     "peers": {
         "model": "model", "runner": "runner", "seconds a round": "seconds_per_round",
@@ -263,7 +264,7 @@ COLUMNS: dict[str, dict[str, str | Callable[[Mapping[str, Any]], Any]]] = {
 
 
 def table(file: Mapping[str, Any], name: str) -> pages.Html:
-    """All cases of a benchmark in the columns of `COLUMNS[name]`, how they were measured, and where."""
+    """All cases of a benchmark in the columns of `COLUMNS[name]`, with its setting and machine."""
     import pandas as pd
 
     cases = [
@@ -290,7 +291,7 @@ def table(file: Mapping[str, Any], name: str) -> pages.Html:
 
 
 def _operators(file: Mapping[str, Any]) -> pages.Html:
-    """Where the time of a round on sub-models goes, by kind of operator."""
+    """The time of a round on sub-models by kind of operator."""
     import pandas as pd
 
     spent = {part["ratio"]: {k: 1e3 * v for k, v in part["seconds"].items()} for part in file["profile"]}
@@ -307,7 +308,7 @@ def _operators(file: Mapping[str, Any]) -> pages.Html:
 
 
 def choices(data: Mapping[str, Any]) -> pages.Html:
-    """What to choose when, each row with the measured ratio that it rests on and the machine it was measured on."""
+    """The recommended path by model, with the measured ratios behind it."""
     import pandas as pd
     import torch
 
@@ -334,7 +335,7 @@ def choices(data: Mapping[str, Any]) -> pages.Html:
 
 
 def other_choices(data: Mapping[str, Any]) -> pages.Html:
-    """What else can be chosen, beside the path of plain layers."""
+    """Further recommendations besides the path, with the measured ratios behind them."""
     import pandas as pd
 
     own = [row["speed over one client after another"] for row in data["modules"]["cases"] if row["path"] == "batched"]
@@ -354,7 +355,7 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
 
 
 def at_home(data: Mapping[str, Any]) -> dict[str, str]:
-    """What a registered client that stays at home takes, in bytes of a round's peak: method -> bytes."""
+    """Method -> the peak memory of a round per registered client outside the cohort, in bytes."""
     found = {}
     for method in dict.fromkeys(c["method"] for c in data["scaling"]["cases"]):
         cases = [c for c in data["scaling"]["cases"] if c["against"] == "registered" and c["method"] == method]

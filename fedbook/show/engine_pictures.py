@@ -1,4 +1,4 @@
-"""The pictures of the chapter on the engine: one drawn by hand, the others from what the benchmarks stored."""
+"""The figures of the chapter on the engine: one schematic, the others from stored benchmark results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STEPS = (
 
 
 def one_round() -> Any:
-    """A round of local SGD on the written path, from the server's model to the next: what becomes of the matrix Y."""
+    """A schematic of a round of local SGD on the written path: the matrix Y from one server model to the next."""
     fig, ax = plots.figure(5.0, 4.3)
     ax.set_axis_off()
     for k, (what, words) in enumerate(STEPS):
@@ -50,7 +50,7 @@ def one_round() -> Any:
 
 
 def _matrix(ax: Any, y: float, clients: int, parts: int) -> None:
-    """Rows of clients beside the letter, cut into the parts of a model."""
+    """Draw one row per client beside the symbol, divided into the layers of a model."""
     from matplotlib.patches import Rectangle
 
     height, left, width = 0.17, 1.55, 0.95
@@ -62,9 +62,9 @@ def _matrix(ax: Any, y: float, clients: int, parts: int) -> None:
 
 
 def by_setting(data: Mapping[str, Any], samples: int) -> tuple[Any, dict[str, str]]:
-    """Each path's speed over plain SGD, for the models that were timed at several cohorts and batches.
+    """Each path's speed over plain SGD, for the models that were timed at several cohorts and batch sizes.
 
-    samples: of one step of the whole cohort (`settings`).
+    samples: the number of samples in one step of the whole cohort, a key of `settings`.
     """
     cohort, batch = settings(data)[samples]
     fig, ax = plots.figure(6.4, 2.8)
@@ -98,7 +98,8 @@ def _swept(data: Mapping[str, Any], model: str) -> dict[tuple[int, int], Any]:
 
 
 def roofline(data: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
-    """Operations a second against operations for each byte moved: plain SGD, the best float32 path, bare products."""
+    """A roofline plot, operations per second against operations per byte: plain SGD, best float32 path, bare
+    products."""
     fig, ax = plots.figure(6.4, 3.3)
     roof, numbers = 0.0, {}
     for k, model in enumerate(PLAIN):
@@ -119,7 +120,7 @@ def roofline(data: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     return fig, numbers
 
 
-KINDS = {  # kinds of operators as the picture names them: what the profiler calls them
+KINDS = {  # label in the figure: kinds of operators in the profile
     "convolution, LSTM": ("convolution", "recurrent kernel"),
     "products": ("products",),
     "pointwise, norms, pooling": ("pointwise, sums", "norms", "pooling", "indexing"),
@@ -130,7 +131,7 @@ KINDS = {  # kinds of operators as the picture names them: what the profiler cal
 
 
 def time_shares(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
-    """Where the time of a round's training goes, for the networks of the profile desk that were profiled."""
+    """The time of a round's training by kind of operator, for the profiled networks of the profile desk."""
     fig, ax = plots.figure(6.4, 2.6)
     rows = [part for part in file["profile"] if not part["decay and clip"]]
     for row, part in enumerate(rows):
@@ -158,7 +159,7 @@ def peers(file: Mapping[str, Any]) -> Any:
 
 
 def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> Any:
-    """A measured value against the cohort, the registered clients and the parameters, a line for each method."""
+    """A measured value against the cohort, the registered clients and the parameters, one line per method."""
     panels = {"cohort": "clients in the cohort", "registered": "registered clients", "d": "parameters $d$"}
     fig, axes = plots.figure(6.4, 3.0, 3)
     for ax, (against, label) in zip(axes, panels.items(), strict=True):
@@ -175,7 +176,7 @@ def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> An
 
 
 def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
-    """Everything behind the claims, in one fold: all goals, other simulators, memory, and what grows with what."""
+    """The evidence behind the claims, folded: all goals, other simulators, memory, and scaling."""
     parts = [pages.table(measured, "Goals and what was measured")]
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and most are slower."
@@ -183,7 +184,7 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     for name in ("peers", "peers_lenet", "flsimulator", "desk", "desk_avx2", "memory", "mixing", "submodels"):
         if file := data[name]:
             parts.append(benchmarked.table(file, name.partition("_")[0]))
-        elif name not in ("peers", "peers_lenet", "flsimulator"):  # what others need is not at hand everywhere
+        elif name not in ("peers", "peers_lenet", "flsimulator"):  # other simulators cannot be installed everywhere
             parts.append(missing(name))
     if file := data["scaling"]:
         taken = scaling(file, "seconds_per_round", "milliseconds a round", 1e3)
@@ -196,7 +197,7 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
 
 
 def _common(axes: Sequence[Any]) -> None:
-    """One vertical scale for all panels: what is flat looks flat."""
+    """Give all panels the same vertical scale, so that slopes can be compared."""
     low, high = (f(ax.get_ylim()[k] for ax in axes) for k, f in enumerate((min, max)))
     for ax in axes:
         ax.set_ylim(low, high)

@@ -1,4 +1,4 @@
-"""Stored tables as text for a paper or a program, rows by columns, and as a picture of paired differences."""
+"""Export of stored tables: as text for a paper or a program, and as figures of paired differences."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def chosen(names: Sequence[str]) -> list[Table]:
-    """The tables of these names, all for none; of one that is drawn from another's cells the other, each once."""
+    """The tables with these names, without duplicates; all tables if `names` is empty.  A table that is drawn from the
+    cells of another one is replaced by that one."""
     asked = [get(name) for name in names] or list(tables().values())
     return list({t.name: t for t in (get(t.drawn_from) if t.drawn_from else t for t in asked)}.values())
 
 
 def text(names: Sequence[str], form: str, root: Path, seeds: Sequence[int] | None = None) -> str:
-    """Pivots of the stored tables in a format of `FORMATS`: our mean and half the width of its 95 % interval over seeds
-    (Student's t), the source's value where it prints one, the mark of the verdict; in the title what speaks against
-    them (`overview.reservations`), which is part of every format.
+    """The stored tables, rows by columns, in a format of `FORMATS`; "" if nothing is stored.
 
-    "" where nothing is stored.
+    An entry has our mean and half the width of its 95 % interval over seeds (Student's t), the source's value if it
+    prints one, and the mark of the verdict.  In every format the title states reservations (`overview.reservations`).
     """
     parts = []
     for table, place in _stored(names, root):
@@ -40,10 +40,10 @@ def text(names: Sequence[str], form: str, root: Path, seeds: Sequence[int] | Non
 
 
 def pictures(names: Sequence[str], file: Path, root: Path, seeds: Sequence[int] | None = None) -> list[Path]:
-    """Draw the paired differences of every stored table to its reference row; returns the files.
+    """Draw the paired differences of every stored table to its reference row, and return the written files.
 
-    One table and profile is `file`, several have their names added to it.  Raises ValueError for an ending that is not
-    in `PICTURES`.
+    A single figure is written to `file`; the names of several have table and profile appended.  Raises ValueError for
+    an ending that is not in `PICTURES`.
     """
     if file.suffix not in PICTURES:
         raise ValueError(f"{file} ends with {file.suffix!r}; use one of {', '.join(PICTURES)}")
@@ -59,7 +59,7 @@ def pictures(names: Sequence[str], file: Path, root: Path, seeds: Sequence[int] 
 
 
 def damaged(names: Sequence[str], root: Path) -> list[str]:
-    """What is wrong with the files of these tables that are left out."""
+    """The errors of damaged files of these tables, which the export leaves out."""
     return [said for table, place in _stored(names, root) for said in overview.damaged(table, place)]
 
 
@@ -76,7 +76,7 @@ def _legend(table: Table, tidy: Any) -> str:
 
 
 def _line(name: str) -> str:
-    """A name of the user's in one line: what stands in the next would be out of its comment, or its cell."""
+    """A user's name in one line, because a line break would end the comment or the table cell that contains it."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(name)).split())
 
 
@@ -126,7 +126,7 @@ def _csv(grid: Any, title: str, legend: str) -> str:
 
 
 def plain(frame: Any) -> Any:
-    """A frame whose texts no spreadsheet takes for a formula: a quote before what begins like one and is no number."""
+    """The frame with a quote before texts that a spreadsheet would take for a formula."""
     return frame.rename(columns=_no_formula).map(_no_formula)
 
 

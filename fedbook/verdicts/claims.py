@@ -1,8 +1,8 @@
-"""The central claims of the documents: what each says, which comparisons decide it, and the verdict.
+"""The central claims of the documents: the statement, the comparisons that decide it, and the verdict.
 
-A claim is one statement that can be right or wrong.  It is settled by a proof or by arithmetic, which a test carries
-out, or it asks questions of stored results: is this row better than that one, in this column?  All its questions are
-one family of `judge.decide`.
+A claim is one statement that can be right or wrong.  It is decided by a proof or by arithmetic, which a test carries
+out, or by questions about stored results: is this row better than that one, in this column?  All questions of a claim
+are one family of `judge.decide`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import judge
 from .judge import Answer
 from .overview import answered, stored_cells
 
-# where the book discusses a claim: the chapter for the first of these that its name starts with
+# the chapter that discusses a claim: the value of the first key with which the claim's name starts
 CHAPTERS = {
     "fedavg-mean": "drift", "fedavg": "heterogeneity", "fedprox": "proximal", "fedup-momentum": "server",
     "fedup-bound": "fedup", "fedup-estimate": "fedup", "fedup-communication": "fedup", "fedup-skew": "fedup",
@@ -31,9 +31,9 @@ CHAPTERS = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is known of a claim in a profile: the answered questions, how many are not computed yet, and the verdict.
+    """The state of a claim in a profile: the answered questions, the number of unanswered ones, and the verdict.
 
-    printed: the document's own gaps, for the questions whose data are the document's.
+    printed: the gaps that the document prints, for the questions whose values it prints.
     """
 
     claim: Claim
@@ -50,9 +50,9 @@ def every() -> list[Claim]:
 
 
 def judged(claim: Claim, root: Path) -> list[Judgement]:
-    """A judgement for every profile that has questions and stored results; one without a profile where it is settled.
+    """A judgement for every profile with questions and stored results; a settled claim has one, without a profile.
 
-    While a question is not computed, a claim is not judged: its verdict is "".
+    While a question has no answer yet, the verdict is "".
     """
     if claim.settled:
         return [Judgement(claim, "", {}, 0, claim.settled[0])]
@@ -75,9 +75,9 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
 
 
 def strongest(judgements: Sequence[Judgement]) -> Judgement | None:
-    """The judgement that counts: settled, else on the data nearest to the document's (paper, desk, quick)."""
+    """The judgement that counts: the settled one, else that of the profile nearest to the document."""
     decided = [j for j in judgements if j.verdict]
-    return decided[-1] if decided else None  # the profiles are in this order
+    return decided[-1] if decided else None  # ordered from quick to paper
 
 
 def chapter(claim: Claim) -> str:
@@ -86,7 +86,7 @@ def chapter(claim: Claim) -> str:
 
 
 def printed_gaps(claim: Claim) -> dict[Question, float]:
-    """The document's own gaps, for the questions whose data it has, answered here or not."""
+    """The gaps that the document prints, for all questions whose values it prints, also unanswered ones."""
     if not claim.table:
         return {}
     sources = {(c.row, c.column): c.source for profile in PROFILES for c in get(claim.table).cells(profile)}
@@ -99,7 +99,7 @@ def printed_gaps(claim: Claim) -> dict[Question, float]:
 
 
 def confidence(judgement: Judgement | None) -> str:
-    """How sure the verdict is, in words: what it rests on."""
+    """The evidence behind a verdict, in words."""
     if judgement is None:
         return "not run yet"
     if judgement.claim.settled:
@@ -137,8 +137,11 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
 
 
 def summary(root: Path) -> Any:
-    """Verdicts on what the documents claim, counted, a line a document (pandas.DataFrame): document, claims, one column
-    a verdict, not run yet, and how many verdicts rest on a proof or a count, and on runs of each profile."""
+    """Counts of verdicts per document (pandas.DataFrame).
+
+    Columns: document, claims, one per verdict, not run yet, and how many verdicts rest on a proof or a count, and on
+    runs of each profile.
+    """
     import pandas as pd
 
     lines = []
@@ -154,7 +157,7 @@ def summary(root: Path) -> Any:
 
 
 def ours(judgement: Judgement) -> str:
-    """The answers of a judgement, in words: by row and by answer."""
+    """The answers of a judgement in words, grouped by answer."""
     parts = []
     for word in dict.fromkeys(a.word for a in judgement.answers.values()):
         same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
@@ -168,7 +171,7 @@ def ours(judgement: Judgement) -> str:
 
 
 def _named(question: Question, judgement: Judgement) -> str:
-    """What tells a question from the others of its claim."""
+    """The names that distinguish a question from the others of its claim."""
     row, base, column = question
     rows, bases, columns = ({q[k] for q in judgement.answers} for k in (0, 1, 2))
     named = [row] * (len(rows) > 1) + [f"than {base}"] * (len(bases) > 1)
@@ -190,6 +193,6 @@ def _short(answer: Answer, table: Table) -> str:
 
 
 def factor(c: judge.Comparison) -> str:
-    """A difference of logarithms in words, as a ratio with its 95 % interval."""
+    """A difference of logarithms as a ratio with its 95 % interval, in words."""
     low, high = (math.exp(end) for end in c.interval)
     return f"{math.exp(c.gap):.2f} times the rounds ({low:.2f} to {high:.2f})"

@@ -1,5 +1,5 @@
-"""The ledger of errors, gaps and contradictions in the five documents that hold whatever the data, and where each
-chapter departs from its document."""
+"""The errors, gaps and contradictions found in the five documents, independent of any data, and the departures of each
+chapter from its document."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Finding:
     """One finding about a document.
 
     `document` is a key of `DOCUMENTS`, `place` its section, equation, table, figure or line of an algorithm, `kind`
-    one of `KINDS` and `severity` one of `SEVERITIES`. `finding` says what stands there and why it is wrong or open,
-    `here` what this book does. `shown_by` is a test (`tests/test_x.py::test_name`) or a cell of a chapter
+    one of `KINDS` and `severity` one of `SEVERITIES`. `finding` quotes the document and says why it is wrong or open,
+    `here` says what this book does. `shown_by` is a test (`tests/test_x.py::test_name`) or a cell of a chapter
     (`fedup#variance`), empty where the document itself shows it.
 
     Raises ValueError for an unknown document, kind or severity, and for an empty text.
@@ -58,7 +58,7 @@ class Finding:
 def findings() -> list[Finding]:
     """All findings, in the order of the documents.
 
-    Raises ValueError for a line that is no finding.
+    Raises ValueError for an invalid line of the file.
     """
     with LEDGER.open(encoding="utf-8", newline="") as file:
         return [Finding(**line) for line in csv.DictReader(file)]
@@ -67,8 +67,8 @@ def findings() -> list[Finding]:
 def departures(chapter: str, **numbers: Any) -> Html:
     """The numbered list of every departure of a chapter from its document.
 
-    chapter: its notebook's name.  numbers: what a text says as {name}, so that it comes from the page's own results.
-    Raises ValueError for a chapter without departures and for a name that no text asks for.
+    chapter: the name of its notebook.  numbers: values of the placeholders {name} in the texts, computed on the page.
+    Raises ValueError for a chapter without departures and for a name that is not a placeholder.
     """
     with DEPARTURES.open(encoding="utf-8", newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["chapter"] == chapter]
@@ -77,13 +77,13 @@ def departures(chapter: str, **numbers: Any) -> Html:
     items = [(line["source"], line["book"], line["why"]) for line in lines]
     for name, value in numbers.items():
         if not any(f"{{{name}}}" in text for item in items for text in item):
-            raise ValueError(f"no departure of {chapter} asks for {{{name}}}; see {DEPARTURES.name}")
+            raise ValueError(f"no departure of {chapter} contains {{{name}}}; see {DEPARTURES.name}")
         items = [tuple(text.replace(f"{{{name}}}", str(value)) for text in item) for item in items]
     return pages.departures(items)
 
 
 def counted(items: Sequence[Finding]) -> Html:
-    """Two sentences: how many findings there are by document and by severity, and how many of them a run shows."""
+    """The number of findings by document and by severity, and how many of them a test or a cell shows, in sentences."""
     documents, severities = (Counter(getattr(item, field) for item in items) for field in ("document", "severity"))
     shown = Counter("test" if "::" in item.shown_by else "cell" if item.shown_by else "text" for item in items)
     by_document = ", ".join(f"{documents[key]} in the {name}" for key, name in DOCUMENTS.items())

@@ -1,7 +1,7 @@
-"""How the book decides: paired comparisons, families of questions, power, and verdicts on claims.
+"""Statistical decisions of the book: paired comparisons, families of questions, power, and verdicts on claims.
 
-`compare` measures one difference with both of its sources of error, the seeds and the finite test set; `decide` answers
-all questions of one family; `verdict` says what the answers mean for a claim.
+`compare` estimates one difference with its two sources of error, the seeds and the finite test set; `decide` answers
+all questions of one family; `verdict` derives the verdict on a claim from the answers.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ CLAIMS = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours minus theirs, in points of accuracy (or in units of the values that were compared).
+    """The difference of ours minus theirs, in percentage points of accuracy (or in units of the compared values).
 
-    gap: the mean difference.  by_seed, by_image: its standard errors from either source; NaN where fewer than two
-    seeds say nothing.  seeds: pairs.  images: of the test set, 0 where there is none.  diverged: runs of ours and of
-    theirs that did.
+    gap: the mean difference.  by_seed, by_image: its standard errors from seeds and from test images; NaN with fewer
+    than two seeds.  seeds: the number of pairs.  images: the size of the test set, 0 if there is none.  diverged: the
+    numbers of diverged runs, (ours, theirs).
     """
 
     gap: float
@@ -54,7 +54,7 @@ class Comparison:
 
     @property
     def half(self) -> float:
-        """Half the width of the 95 % interval; NaN where it cannot be known."""
+        """Half the width of the 95 % interval; NaN if the error is unknown."""
         return self._bound(LEVEL / 2)
 
     @property
@@ -64,19 +64,19 @@ class Comparison:
 
     @property
     def p(self) -> float:
-        """Probability of a gap as large as this one where there is no difference; NaN where it cannot be known."""
+        """The two-sided p-value of the hypothesis of no difference; NaN if the error is unknown."""
         return 2 * self._tail(abs(self.gap))
 
     def equivalence(self, margin: float) -> float:
-        """p of two one-sided tests (TOST): small where the difference lies between -margin and margin; 1 where all runs
-        of both diverged, which are alike and say nothing."""
+        """The p-value of two one-sided tests (TOST): small if the difference lies between -margin and margin; 1 if all
+        runs of both sides diverged, because their equality is no evidence."""
         if self.seeds and min(self.diverged) == self.seeds:
             return 1.0
         return max(self._tail(margin - self.gap), self._tail(margin + self.gap))
 
     def detectable(self, questions: int = 1, power: float = POWER) -> float:
-        """The smallest true difference that this design finds with probability `power`, in a family of so many
-        questions (the strictest of Holm's levels); NaN where it cannot be known."""
+        """The smallest true difference that this design detects with probability `power` in a family of `questions` (at
+        the strictest of Holm's levels); NaN if the error is unknown."""
         from scipy.special import nctdtrinc
 
         if not math.isfinite(self.error):
@@ -87,10 +87,10 @@ class Comparison:
         return self.error * float(nctdtrinc(df, 1 - power, bound))
 
     def _bound(self, tail: float) -> float:
-        """What the gap exceeds with this probability where there is no difference.
+        """The value that the gap exceeds with probability `tail` if there is no difference.
 
-        The t quantiles of both sources, added like errors (Zou and Donner 2008).  A single t quantile would trust a
-        spread that is small by chance over few seeds.
+        The t quantiles of both sources are added in quadrature (Zou and Donner 2008).  A single t quantile would
+        underestimate the error if the spread over few seeds is small by chance.
         """
         from scipy.special import stdtrit
 
@@ -100,7 +100,7 @@ class Comparison:
         return math.hypot(stdtrit(self.seeds - 1, tail) * self.by_seed, images)
 
     def _tail(self, distance: float) -> float:
-        """The probability with which the gap exceeds a distance where there is no difference."""
+        """The probability that the gap exceeds `distance` if there is no difference: the inverse of `_bound`."""
         from scipy.optimize import brentq
 
         if not math.isfinite(self.error):
@@ -114,9 +114,9 @@ class Comparison:
 
 
 def compare(ours: np.ndarray, theirs: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
-    """Accuracies compared in points: correctness `[seeds, images]` of two methods on the same seeds and test images.
+    """Compare accuracies in points: correctness `[seeds, images]` of two methods on the same seeds and images.
 
-    Values between 0 and 1; a diverged run has 1 / classes in every place.  Raises ValueError for different shapes.
+    Values lie between 0 and 1; all entries of a diverged run are 1 / classes.  Raises ValueError for different shapes.
     """
     if np.shape(ours) != np.shape(theirs) or np.ndim(ours) != 2:
         raise ValueError(
@@ -127,13 +127,14 @@ def compare(ours: np.ndarray, theirs: np.ndarray, diverged: tuple[int, int] = (0
 
 
 def paired(delta: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
-    """The mean of differences `[seeds, images]` in points, with the errors from both sources.
+    """The mean of differences `[seeds, images]` in percentage points, with the standard errors from both sources.
 
-    The difference of seed j on image l is gap + eps_j + eps_l + eps_jl.  The spread of the seeds' means shows eps_j and
-    eps_jl; that of the images' means, less what eps_jl accounts for, shows eps_l.
+    The difference of seed j on image l is modelled as gap + eps_j + eps_l + eps_jl.  The variance of the seeds' means
+    estimates the error from eps_j and eps_jl; the variance of the images' means, minus the part of eps_jl, estimates
+    the error from eps_l.
     """
     seeds, images = delta.shape
-    gap = round(float(delta.mean()), 9)  # no sign from rounding noise
+    gap = round(float(delta.mean()), 9)  # rounding errors must not give a zero a sign
     if seeds < 2 or images < 2:
         return Comparison(gap, math.nan, math.nan, seeds, images, diverged)
     by_seed = delta.mean(1).var(ddof=1) / seeds
@@ -145,10 +146,10 @@ def paired(delta: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
 
 
 def compare_values(ours: Sequence[float], theirs: Sequence[float], resolution: float = 0.0) -> Comparison:
-    """Any value per seed compared (log rounds to a target, a cosine): a paired t-interval over seeds.
+    """Compare one value per seed (log rounds to a target, a cosine) by a paired t-interval over seeds.
 
-    resolution: the interval is never narrower than this to either side.  Where a value is not finite the run diverged,
-    and nothing is decided: the error is NaN.  Raises ValueError for different lengths.
+    resolution: the least half width of the interval.  A value that is not finite marks a diverged run; the error is
+    then NaN, so that the question stays open.  Raises ValueError for different lengths.
     """
     a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
     if a.shape != b.shape or a.ndim != 1:
@@ -162,7 +163,7 @@ def compare_values(ours: Sequence[float], theirs: Sequence[float], resolution: f
 
 
 def _resolved(c: Comparison, resolution: float) -> Comparison:
-    """The comparison with an interval no narrower than what is counted allows; no spread at all is rounding noise."""
+    """The comparison, its interval widened to a half width of at least `resolution` (and 1e-9, for equal values)."""
     narrowest = max(resolution, 1e-9)
     if c.half >= narrowest:
         return c
@@ -172,9 +173,10 @@ def _resolved(c: Comparison, resolution: float) -> Comparison:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a comparison says within its family.
+    """The answer to one question of a family.
 
-    word: "better", "worse", "equal" (within `margin`) or "not distinguished".  p: Holm's.  questions: of the family.
+    word: "better", "worse", "equal" (within `margin`) or "not distinguished".  p: the p-value by Holm's method.
+    questions: the number of questions in the family.
     """
 
     comparison: Comparison
@@ -204,8 +206,8 @@ def decide(
 ) -> list[Answer]:
     """The answers to all questions of one family, by Holm's rule at 5 %.
 
-    margin: differences below it count as equal where the equivalence test allows it; these tests are then questions of
-    the same family.
+    margin: differences below it count as equal if the equivalence test is significant; the equivalence tests are then
+    questions of the same family.
     """
     asked = [c.p for c in comparisons] + [c.equivalence(margin) for c in comparisons if margin is not None]
     adjusted = holm(asked)
@@ -219,7 +221,7 @@ def decide(
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values; a question without an answer (NaN) stays one of the family."""
+    """Holm's adjusted p-values; a NaN counts as 1 and stays in the family."""
     values = np.nan_to_num(np.asarray(p, dtype=float), nan=1.0)
     order, adjusted = np.argsort(values, kind="stable"), np.empty(len(values))
     adjusted[order] = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)).clip(max=1.0)
@@ -229,8 +231,8 @@ def holm(p: Sequence[float]) -> list[float]:
 def verdict(answers: Sequence[Answer | str], expected: str = BETTER) -> str:
     """One of `VERDICTS`, by the rule `CLAIMS`.
 
-    expected: "better" or "worse" where the claim speaks of a difference, "equal" where of none, "not worse" where
-    "better" and "equal" both fulfil it, "not better" the other way round.
+    expected: "better" or "worse" if the claim asserts a difference, "equal" if it asserts none, "not worse" if "better"
+    and "equal" both fulfil it, "not better" if "worse" and "equal" both do.
     """
     fulfilled = {"not worse": (BETTER, EQUAL), "not better": (WORSE, EQUAL)}.get(expected, (expected,))
     words = [a if isinstance(a, str) else a.word for a in answers]

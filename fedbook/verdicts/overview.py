@@ -1,7 +1,7 @@
-"""What the stored results say, as numbers: tidy tables, answers to their questions, cost and age.
+"""The stored results as numbers: tidy tables, answers to their questions, cost and age.
 
-Whatever is missing is NaN or named as missing, and nothing breaks: this can be asked before, while and after a batch
-runs.  How it is shown is `show`'s.
+Missing results are NaN or marked as missing and raise no error, so these functions work before, during and after a
+batch.  `show` displays the results.
 """
 
 from __future__ import annotations
@@ -31,25 +31,24 @@ NOT_RUN, BASE = "not run yet", "baseline"  # in place of a verdict
 def stored_cells(
     table: Table, place: ResultFolder, only: Collection[Key] | None = None
 ) -> dict[Key, tuple[Cell, Result | None]]:
-    """(row, column) -> the cell and what is stored of it, in the table's order; None where the file is damaged or
-    cannot be read.
+    """(row, column) -> the cell and its stored result, None if the file is damaged or unreadable; in the table's order.
 
-    only: read these alone.
+    only: the (row, column) to read; None reads all.
     """
     cells = [cell for cell in table.cells(place.profile) if only is None or (cell.row, cell.column) in only]
     return {(cell.row, cell.column): (cell, result) for cell, result, _ in stored(place, cells)}
 
 
 def frame(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None) -> Any:
-    """Tidy pandas.DataFrame of a table: one line per cell and what it says beside the source.
+    """A table as a tidy pandas.DataFrame: one line per cell, with the source's value beside ours.
 
-    seeds: None for each cell's own.
+    seeds: None for the seeds of each cell.
 
     Columns: table, row, column, source, mean, sd, n, complete, diverged, difference, source_gap; gap, gap_halfwidth,
     verdict and detectable (the smallest gap that would have been found) of the answer to "is it better than the row
-    `table.against`?", all gaps of the table being one family of `judge.decide`; setting (that was chosen) and edge (the
-    axes of the search at whose end it is); older (runs that are older than the code) and superseded (why they must not
-    be relied on).  There is no answer, and the verdict is empty, before both cells are complete and for numbers that
+    `table.against`?", all gaps of the table being one family of `judge.decide`; setting (chosen by the search) and edge
+    (the axes of the search on whose boundary it lies); older (the number of runs older than the code) and superseded
+    (known errors that invalidate the runs).  The verdict is empty until both cells are complete, and for numbers that
     are counted.
     """
     import pandas as pd
@@ -93,8 +92,8 @@ def frame(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None)
 
 
 def curves(table: Table, place: ResultFolder, column: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Rounds `[points]` and, for every row of a column with results, recorded values `[seeds, points]` (accuracy in %);
-    NaN after a run diverged."""
+    """Rounds `[points]` and, for every row of a column with results, the recorded values `[seeds, points]` (accuracy in
+    %), NaN after a run diverged."""
     found = {
         row: [result.runs[seed].get("history", []) for seed in cell.reporting(None) if seed in result.runs]
         for (row, name), (cell, result) in stored_cells(table, place).items()
@@ -106,7 +105,7 @@ def curves(table: Table, place: ResultFolder, column: str) -> tuple[np.ndarray, 
 
 
 def everything(root: Path) -> tuple[Any, list[str]]:
-    """`frame` of every table and profile with results, one below the other, and what is wrong with damaged files."""
+    """`frame` of every table and profile with results, concatenated, and the errors of damaged files."""
     import pandas as pd
 
     places = list(stored_tables(root))
@@ -117,16 +116,16 @@ def everything(root: Path) -> tuple[Any, list[str]]:
 
 
 def damaged(table: Table, place: ResultFolder) -> list[str]:
-    """What is wrong with a table's files that are damaged or cannot be read, which `stored_cells` leaves out."""
+    """The errors of a table's damaged or unreadable files, which `stored_cells` leaves out."""
     return [said for _, _, said in stored(place, table.cells(place.profile)) if said]
 
 
 def listing(root: Path) -> Any:
-    """Every stored cell of every table and profile, a line each (pandas.DataFrame of texts).
+    """Every stored cell of every table and profile, one per line (pandas.DataFrame of texts).
 
-    Columns: table, profile, column, row, value (mean ± half its 95 % interval over seeds), gap (to the row that the
-    table is measured from, and what is said of it), chosen (the setting; "at an end" names an axis of the search that
-    ends there), notes (divergences, age, the result's file).
+    Columns: table, profile, column, row, value (mean ± half its 95 % interval over seeds), gap (to the table's
+    reference row, and the answer), chosen (the setting; "at an end" names the axes of the search on whose boundary it
+    lies), notes (divergences, age, the result's file).
     """
     import pandas as pd
 
@@ -167,7 +166,7 @@ def _setting(text: str) -> str:
 
 
 def progress(frames: Mapping[str, Any]) -> str:
-    """How far tables (name -> `frame`) are: complete cells, diverged runs, and how many gaps have which answer."""
+    """The progress of tables (name -> `frame`) as text: complete cells, diverged runs, and counts of each answer."""
     import pandas as pd
 
     lines = {
@@ -182,10 +181,10 @@ def progress(frames: Mapping[str, Any]) -> str:
 
 
 def compute(root: Path) -> Any:
-    """What the stored results cost, a line for each table and profile (pandas.DataFrame).
+    """The computing time of the stored results, one line per table and profile (pandas.DataFrame).
 
-    Columns: table, profile, cells, runs, diverged (runs), at an edge (cells whose chosen setting stands at an end of
-    its search), hours (of one process, tuning included), of which tuning.
+    Columns: table, profile, cells, runs, diverged (runs), at an edge (cells whose chosen setting lies on the boundary
+    of the search), hours (of one process, tuning included), of which tuning.
     """
     import pandas as pd
 
@@ -213,7 +212,7 @@ def compute(root: Path) -> Any:
 
 
 def stored_tables(root: Path) -> Iterator[tuple[Table, ResultFolder]]:
-    """Tables with results of their own, profile by profile, the profile nearest to the document's first."""
+    """Tables with stored results, profile by profile, beginning with the profile nearest to the document."""
     for profile in reversed(PROFILES):
         for table in tables().values():
             place = ResultFolder(root, profile, table.name)
@@ -224,7 +223,7 @@ def stored_tables(root: Path) -> Iterator[tuple[Table, ResultFolder]]:
 def judged(
     table: Table, results: Mapping[Key, tuple[Cell, Result | None]], seeds: Sequence[int] | None = None
 ) -> dict[Key, Answer]:
-    """The answers of a whole table as one family, `table.against` being the other side of every question."""
+    """The answers of a whole table as one family, in which every row is compared with `table.against`."""
     asked = [(row, table.against, column) for row, column in results if row != table.against]
     found = answered(results, asked, seeds, compared=table.compared)
     return {(row, column): answer for (row, _, column), answer in found.items()}
@@ -237,10 +236,10 @@ def answered(
     margin: float | None = None,
     compared: str = "images",
 ) -> dict[tuple[str, str, str], Answer]:
-    """Answers to the questions `(row, base, column)` of one family, as far as both cells are complete.
+    """Answers to those questions `(row, base, column)` of one family for which both cells are complete.
 
-    A cell is complete when its runs at all seeds (default: its own) say which test images are classified correctly.
-    compared: as `Table.compared` says; of values and logs the smaller is the better one where the specifications say so
+    A cell is complete if its runs at all seeds (default: its own) record which test images are classified correctly.
+    compared: see `Table.compared`; for values and logs, smaller is better if the specifications say so
     (`tuning.lower_is_better`).
     """
 
@@ -257,7 +256,7 @@ def answered(
             common = results[row, column][0].reporting(seeds)
             if compared != "images":
                 values, one = np.array([result.finals(common) for result in (ours, theirs)]), 0.0
-                if compared == "logs":  # of rounds: no interval is narrower than one of them
+                if compared == "logs":  # rounds are counted, so the interval is at least one round wide to either side
                     known = values[np.isfinite(values)]
                     one, values = float(np.log1p(1 / known.mean())) if len(known) else 0.0, np.log(values)
                 found[row, base, column] = judge.compare_values(*values, one)
@@ -273,7 +272,7 @@ def _images(result: Result) -> set[int]:
 
 
 def reservations(frames: Mapping[str, Any]) -> list[str]:
-    """What speaks against the results of these tables (name -> `frame`), a sentence each: age, and what is known."""
+    """Reservations about the results of these tables (name -> `frame`), one sentence each: age and known errors."""
     out = []
     for name, tidy in frames.items():
         if runs := int(tidy["older"].sum()):
@@ -284,7 +283,7 @@ def reservations(frames: Mapping[str, Any]) -> list[str]:
 
 
 def age(root: Path) -> tuple[int, int]:
-    """How many of the stored runs under a results folder are older than the code, and how many there are."""
+    """The number of stored runs in a results folder that are older than the code, and the number of all runs."""
     found = [
         result
         for profile in PROFILES

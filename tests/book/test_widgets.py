@@ -315,7 +315,7 @@ def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, ki
         (lambda: plots.cumulative(line().axes[0], {"a": []}), r"group 'a' is empty or not finite"),
         (lambda: plots.partition([1, 2]), r"counts has shape \(2,\); give finite numbers >= 0 as \[clients, labels\]"),
         (lambda: plots.arrows(line().axes[0], {"p": [1, 2, 3]}), r"path 'p' has shape \(3,\); give points as \[k, 2\]"),
-        (lambda: plots.contours(line().axes[0], lambda p: p, (0, 1), (0, 1)), r"return one value a point"),
+        (lambda: plots.contours(line().axes[0], lambda p: p, (0, 1), (0, 1)), r"return one value per point"),
     ],
 )  # fmt: skip
 def test_a_wrong_call_names_the_value_the_range_and_the_remedy(call, message):

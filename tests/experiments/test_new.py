@@ -147,4 +147,4 @@ def test_a_chapter_that_cannot_be_is_refused_and_nothing_is_written(name, messag
 def test_a_chapter_is_written_in_the_folder_of_the_book_alone(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert new.main(["chapter", "own_topic"]) == 2
-    assert "_toc.yml is not there, or lists no chapters; start in the folder of the book" in capsys.readouterr().err
+    assert "_toc.yml does not exist or lists no chapters; start in the folder of the book" in capsys.readouterr().err

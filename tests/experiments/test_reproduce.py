@@ -485,7 +485,7 @@ def test_ctrl_c_ends_a_batch_in_five_seconds_and_says_what_is_kept(trial):
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=5)
     assert process.returncode == 130
-    assert "what is finished is kept" in err
+    assert "finished runs are kept" in err
     assert "Traceback" not in err
 
 

@@ -136,14 +136,14 @@ def test_a_cell_that_is_none_is_refused_in_one_line(what, tmp_path, monkeypatch,
 
 def test_code_that_no_commit_holds_is_said_in_one_line_when_it_is_to_be_confirmed(place, monkeypatch, capsys):
     def refuse(file, spec=None):
-        raise provenance.UncommittedCode(f"{file} would keep a result of code that no commit holds")
+        raise provenance.UncommittedCode(f"{file} would keep a result of code that is not committed")
 
     monkeypatch.setattr(provenance, "check_committed", refuse)
     monkeypatch.setattr(provenance, "code", lambda spec: "edited")
     assert reproduce.main(["t", "--confirm", "--results", str(place.root)]) == 2
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
-    assert "no commit holds" in err
+    assert "not committed" in err
 
 
 def test_another_users_lock_is_named_with_what_can_be_done(place, monkeypatch):
