@@ -1,11 +1,11 @@
-"""fedcore: federated learning under heterogeneity, one round in three verbs on matrices whose rows are clients.
+"""fedcore: federated learning under heterogeneity; a round is three verbs on matrices with one row per client.
 
     import fedcore as fc
     fed = fc.federation("digits", clients=20, partition=fc.Dirichlet(0.3), model="cnn", seed=0)
     history = fc.simulate(fc.FedUp(alpha=0.05), fed, rounds=50, cohort=5, lr=0.1)
     history.plot()
 
-Importing needs torch and numpy only; everything else is imported where it is used.
+Importing it needs only torch and numpy; other packages are imported where they are used.
 """
 
 import importlib
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fedbook.live.submodel_playground import submodel_playground
     from fedbook.pictures.widgets import explore, show
 
-_OF_THE_BOOK = {  # imported when they are first asked for
+_OF_THE_BOOK = {  # imported at the first use
     "cite": "fedbook.documents.citations",
     "explore": "fedbook.pictures.widgets",
     "playground": "fedbook.live.playground",

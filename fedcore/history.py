@@ -19,7 +19,7 @@ BY_CLIENT = ("own_accuracy", "accuracy", "own_loss", "loss")  # in order of pref
 
 
 class Diverged(FloatingPointError):
-    """A model is no longer finite.  `.round` and `.client` say where, `.history` has everything before.
+    """A model is no longer finite.  `.round` and `.client` say where it happened; `.history` is the run up to there.
 
     `.client` is None if all clients' models were finite but the result of the method's `aggregate` was not.
     The history's `params` and server vectors are those of the last evaluation, its `cohorts` end with this round, and
@@ -44,7 +44,7 @@ def over_clients(name: str, values: Sequence[float], sizes: Sequence[int]) -> di
     """Statistics of a metric over clients: mean, mean weighted by size, spread, and mean of the worst tenth.
 
     The spread is the standard deviation over the clients.  The worst tenth are the clients with the lowest accuracies
-    or the highest losses: a tenth of all, rounded down, and at least one.
+    or the highest losses: a tenth of the clients, rounded down, but at least one.
     """
     v = np.sort(np.asarray(values, float))
     return {
@@ -59,10 +59,10 @@ def over_clients(name: str, values: Sequence[float], sizes: Sequence[int]) -> di
 class History:
     """The result of a run: `params [d]`, `state`, `cohorts`, and metrics by round.
 
-    The value of a metric at `round=r` is that of the model after r rounds; round 0 is the initial model.  `seconds` is
-    the wall time of this process; it is not in `frame()` or the repr, which are the same when a run is repeated or
-    resumed.  `kept`: for keep="best", the round of the model in `params` and `state`; the curves and `final()` still
-    go up to the last round.
+    The value of a metric at `round=r` belongs to the model after r rounds; round 0 is the initial model.  `seconds` is
+    the wall time of this process.  It is not part of `frame()` and the repr, which are the same when a run is repeated
+    or resumed.  `kept`: with keep="best", the round of the model in `params` and `state`; the curves and `final()`
+    still include the last round.
     """
 
     params: Tensor
@@ -88,7 +88,7 @@ class History:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The same in a notebook, with the last five evaluations."""
+        """The repr in a notebook: the method, the rounds, and a table of the last five evaluations."""
         try:
             frame = self.frame().query("client.isna()").drop_duplicates(["round", "metric"], keep="last")
             server = frame.pivot(index="round", columns="metric", values="value").tail()
@@ -107,10 +107,10 @@ class History:
 
     @needs("pictures", "a frame")
     def clients(self) -> Any:
-        """The clients' metric at the last evaluation, as rows of `frame()`, for a run with `personal`.
+        """One metric of each client at the last evaluation, as rows of `frame()`, for a run with `personal`.
 
-        The metric is each client's `own_accuracy` (`accuracy` if no client has test data of its own; a loss if targets
-        are not classes).  Rows without a client have its statistics over these clients: `own_accuracy_mean`,
+        The metric is `own_accuracy` (`accuracy` if no client has test data of its own; a loss if targets are not
+        classes).  Rows without a client have the statistics of the metric over these clients: `own_accuracy_mean`,
         `own_accuracy_weighted` (by numbers of training samples), `own_accuracy_spread` (standard deviation) and
         `own_accuracy_worst_tenth` (mean of the worst tenth).  Raises KeyError if no client was evaluated.
         """
@@ -124,7 +124,7 @@ class History:
         return frame[(frame["round"] == last) & ours].reset_index(drop=True)
 
     def curve(self, metric: str = "accuracy", client: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Rounds and values of a metric of the server or of one client; raises KeyError for one not recorded."""
+        """Rounds and values of a metric of the server or of one client; raises KeyError if it was not recorded."""
         if not isinstance(metric, str) or not isinstance(client, int | np.integer | None):
             raise TypeError(
                 f"metric={checks.brief(metric)}, client={checks.brief(client)}; use a name, and a number or None"

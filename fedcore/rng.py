@@ -1,7 +1,7 @@
 """Counter-based randomness: every random choice is a hash of (seed, purpose, round, client, ...) and of nothing else.
 
-So a draw does not depend on what was drawn before it: not on the order of clients, not on the device, not on a
-stop and resume in between, and two methods run with one seed see the same cohorts and the same batches.
+Therefore a draw does not depend on earlier draws, the order of clients, the device, or whether the run was resumed, and
+two methods that run with one seed see the same cohorts and the same batches.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-# purposes: one stream of numbers each
+# purposes: each has its own stream of random numbers
 (COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA, MIXING, AUGMENT, RESAMPLE, MASK, CAPACITY, NOISE, EVALUATION, OWN,
  SCHEDULE) = range(1, 16)  # fmt: skip
-BLOCK = 1 << 20  # normal numbers that are made together
+BLOCK = 1 << 20  # normal numbers that are drawn together, which bounds the memory
 
 _GAMMA, _A, _B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the constants of SplitMix64
 _MASK = (1 << 64) - 1
@@ -30,7 +30,7 @@ def word(*parts: int) -> int:
 
 
 def words(*parts: int | np.ndarray) -> np.ndarray:
-    """The same hash over broadcast integer arrays; Returns uint64."""
+    """The hash of `word` over broadcast integer arrays, as an array of uint64."""
     h = np.zeros(1, np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:
@@ -46,7 +46,7 @@ def words(*parts: int | np.ndarray) -> np.ndarray:
 
 
 def normals(keys: np.ndarray, size: int) -> np.ndarray:
-    """Standard normal numbers `[m, size]`, each row from its word of `keys [m]` alone (Box and Muller 1958)."""
+    """Standard normal numbers `[m, size]`; row i depends on `keys[i]` alone (Box and Muller 1958)."""
     half = -(-size // 2)
 
     def rows(keys: np.ndarray) -> np.ndarray:
@@ -60,7 +60,7 @@ def normals(keys: np.ndarray, size: int) -> np.ndarray:
 def cohort(seed: int, t: int, n: int, m: int) -> list[int]:
     """The m clients of round t, drawn uniformly without replacement from n, in ascending order.
 
-    Floyd's algorithm: m draws, whatever n is.
+    Floyd's algorithm, which needs m draws for any n.
     """
     if m == n:
         return list(range(n))
@@ -73,19 +73,19 @@ def cohort(seed: int, t: int, n: int, m: int) -> list[int]:
 
 
 def numpy_generator(seed: int, purpose: int) -> np.random.Generator:
-    """A NumPy generator for what is drawn once, before any round (partitions, synthetic data)."""
+    """A NumPy generator for draws before the first round (partitions, synthetic data)."""
     return np.random.default_rng(word(seed, purpose))
 
 
-_GLOBAL = threading.RLock()  # the process has one global generator of each kind, whatever number of threads
+_GLOBAL = threading.RLock()  # all threads of the process share the global generators
 
 
 @contextmanager
 def seeded(key: int, device: torch.device | None = None, outside: bool = True) -> Iterator[None]:
-    """A block in which the global generators of torch and, with `outside`, of Python and NumPy start from `key`.
+    """A block in which the global generators of torch and, with `outside`, of Python and NumPy are seeded with `key`.
 
-    For code that can draw from nothing else: a module's own layers and forward pass.  The caller's states come back
-    behind it, and other threads wait, so that what is drawn depends on the key alone.
+    Use it for code that draws from the global generators, such as a module's layers and forward pass.  Other threads
+    wait at their own such blocks, so that the draws depend on the key alone; afterwards the old states are restored.
     """
     devices = [device] if device is not None and device.type == "cuda" else []
     with _GLOBAL, torch.random.fork_rng(devices=devices):
@@ -103,8 +103,8 @@ def seeded(key: int, device: torch.device | None = None, outside: bool = True) -
 
 
 def global_states(device: torch.device | None = None) -> tuple[Any, ...]:
-    """The states of Python's, NumPy's and torch's generators (on the CPU, and on a CUDA device), outside of blocks in
-    which other threads have them `seeded`."""
+    """The states of Python's, NumPy's and torch's generators (on the CPU, and on a CUDA device).  It waits for other
+    threads to leave their `seeded` blocks."""
     with _GLOBAL:
         drawn = np.random.get_state()  # noqa: NPY002
         torchs = [torch.get_rng_state()]

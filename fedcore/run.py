@@ -1,4 +1,4 @@
-"""A run: validate, loop over rounds, evaluate, keep checkpoints."""
+"""A run: check the arguments, loop over the rounds, evaluate the models and write checkpoints."""
 
 from __future__ import annotations
 
@@ -59,48 +59,51 @@ def simulate(
 ) -> History:
     """Run a method on a federation for `rounds` rounds and return its `History`.
 
-    cohort: clients per round: a whole number, a fraction in (0, 1] of them, None for all, or the clients' numbers (a
-    list, array or tensor).  lr: local learning rate, times `lr_decay` after every round.  Both may be functions of the
-    round t (from 0), for schedules, a selection of clients, or clients that fail (`fedcore.rng.cohort(seed, t, n, m)`
-    is the draw of m of n).  local_epochs: K_i = local_epochs * ceil(N_i / batch_size) steps, different for clients of
-    different size; `local_steps`, when given, is K_i itself.  Each is one whole number for all, a list, array or tensor
-    `[n]` with one for each client, or a function `(t, clients [m])` of the round and its cohort that returns one for
-    all or one for each, `[m]`.  All these functions are called for all rounds before round 0, and what they draw from
-    the global generators of torch, NumPy and Python depends on the seed and the round alone.  Local work is at least 1:
-    to let a client do nothing in a round, leave it out with `cohort`.  batch_size: None is the full local batch.
-    A local step follows v, the gradient plus weight_decay * y plus the method's correction, with `clip` (each client's
-    norm) and then `momentum` (a buffer that is new in every round) applied to it.  weighting: p_i = 1/m ("uniform") or
+    cohort: the clients of a round: how many, as a whole number or a fraction in (0, 1], None for all clients, or a
+    list, array or tensor of their numbers.  lr: local learning rate, multiplied by `lr_decay` after every round.  Both
+    may be functions of the round t (from 0), for schedules, client selection, or client failures
+    (`fedcore.rng.cohort(seed, t, n, m)` draws m of n clients).  local_epochs: client i takes
+    K_i = local_epochs * ceil(N_i / batch_size) steps; `local_steps`, when given, is K_i itself.  Both may be one whole
+    number for all clients, a list, array or tensor `[n]` with one number per client, or a function `(t, clients [m])`
+    of the round and its cohort that returns one number for all or `[m]`.  All these functions are called for all rounds
+    before round 0, and their draws from the global generators of torch, NumPy and Python depend on the seed and the
+    round alone.  Local work is at least 1: to let a client do nothing in a round, leave it out of the `cohort`.
+    batch_size: None is the full local batch.
+    A local step is y <- y - lr v, where v is the gradient plus weight_decay * y plus the method's correction, with
+    each client's norm clipped to `clip`, and then added to the client's momentum buffer, which is zero at the
+    beginning of a round and decays by `momentum` in each step.  weighting: p_i = 1/m ("uniform") or
     N_i / sum N ("samples") in the server's mean.  Sums over all clients, such as c of SCAFFOLD and h of FedDyn, count
     every client once, as published: these methods converge to the optimum of the plain mean with either weighting.
 
     seed: decides cohorts and batches, each a function of (seed, round, client) alone.  eval_every: rounds between
     evaluations of the server model; the last round is always evaluated.  eval_on: the "test" data, or the "validation"
-    data of a federation that has some.  keep: "best" puts the model and state of the evaluation with the highest
-    accuracy (the lowest loss where there is no accuracy; the first of equal ones) into `history.params` and `.state`,
-    and its round into `.kept`.  It needs eval_on="validation", because a model chosen by its test data looks better on
-    them than it is, and memory for the clients' states twice.  on_evaluate: called after every evaluation with the
-    number of rounds done and the server's metrics by name; True ends the run.  A resumed run first calls it with the
-    evaluations of its checkpoint, so that a function that counts (patience) or writes a log ends as in a run without
-    interruption.  Instead of `on_evaluate` or a probe, a function without arguments that makes it may be given.
-    dtype, device: default the federation's.
+    data of a federation that has some.  keep: "best" returns the model and state with the highest accuracy (without
+    accuracy, the lowest loss; of equal ones, the first) as `history.params` and `.state`, and their round as `.kept`.
+    It needs eval_on="validation", because the test accuracy of a model chosen on the test data is biased upwards, and
+    twice the memory for the clients' states.  on_evaluate: called after every evaluation with the number of rounds done
+    and the server's metrics by name; True ends the run (early stopping).  A resumed run first calls it with the
+    evaluations of its checkpoint, so that a function that counts (patience) or writes a log continues correctly.
+    Instead of `on_evaluate` or a probe, you may give a function without arguments that makes it.
+    dtype, device: None for those of the federation.
     probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  The values of round t
     (from 0) are recorded under t + 1, although the round's `x` is the model before it.
     personal: also evaluate the clients' models and record each client's metrics (`Federation.evaluate_clients`).
-    True: the model that every client uses after the round (`Method.personal`; the server's if a method has none, so a
-    method of your own that keeps models must return them there).  "local": the cohort's models at the end of their
-    local training, before they are averaged.  A client's `accuracy` is on the whole test set, where a model trained
-    for one client's labels looks poor; for personalised methods report `own_accuracy`, which is on the client's own
+    True: the model that every client uses after the round (`Method.personal`, or the server's model if the method does
+    not define it; a method of your own must return its personal models there).  "local": the cohort's models at the end
+    of their local training, before they are averaged.  A client's `accuracy` is on the whole test set, where a model
+    trained for one client's labels scores low; for personalised methods report `own_accuracy`, on the client's own
     test data if it has some (`fc.federation(..., own_test=0.2)`, or a source with test owners).  Batch norm uses the
     statistics of the client's own training data, even if its model is the server's; `fed.module(params)` on
     `fed.own_test(i)` uses those of all clients.  `History.clients` has the mean, weighted mean, spread and worst tenth
     over the clients (`own_accuracy_mean`, `_weighted`, `_spread`, `_worst_tenth`).
 
-    chunk: at most so many clients of a cohort take their local steps together; None: all of them, or as many as memory
-    allows (determined once, with a warning).  On an accelerator the cohort's rows then live in host memory.  Results
-    are equal to rounding, and bit for bit if clients are computed one by one or in blocks that no chunk divides.
+    chunk: the largest number of clients that take their local steps together.  None: the whole cohort, or as many as
+    memory allows (determined once, with a warning).  On an accelerator the cohort's rows are then kept in host memory.
+    Results do not depend on `chunk` up to rounding, and bit for bit if clients are computed one by one or in blocks
+    that no chunk divides.
 
     checkpoint_dir: a folder for `checkpoint.npz`, written atomically every `checkpoint_every` rounds (default: at
-    evaluations).  With `resume` a run continues from it.  Its result is bit-identical to that of a run without
+    evaluations).  With `resume` the run continues from it.  Its result is bit-identical to that of a run without
     interruption if processor, number of threads and processes, and torch are the same; otherwise it is equal to
     rounding, and a warning says what differs.
     progress: a bar with the last metrics; None shows one for runs over a second on a terminal or in a live notebook.
@@ -109,8 +112,8 @@ def simulate(
     In a process group of torch.distributed, as under torchrun, the processes share the run: `fedcore.distributed`.
 
     Raises ValueError and TypeError for arguments out of range, MemoryError for clients' states that do not fit,
-    Diverged if a model is no longer finite, CheckpointError for a checkpoint that is damaged, of another run or of
-    another version of the package, OSError for a folder that cannot be written.  Every error that ends the rounds, and
+    Diverged if a model is no longer finite, CheckpointError for a checkpoint that is damaged or belongs to another run
+    or another version of the package, OSError for a folder that cannot be written.  Every error that ends the rounds, and
     a KeyboardInterrupt, has the history so far as `.history`.  After an error in `on_evaluate`, and after a Ctrl-C in a
     run of one process, there is a checkpoint of the rounds that are done.
     """
@@ -129,7 +132,7 @@ def simulate(
         fed = fed.on_validation()
     elif keep == "best":
         raise ValueError(
-            f"keep='best' with eval_on={eval_on!r} would choose the model by the data that judge it; use "
+            f"keep='best' with eval_on={eval_on!r} would choose the model by the data that evaluate it; use "
             "eval_on='validation' and a federation made with validation=True"
         )
     if on_evaluate is not None and not callable(on_evaluate):
@@ -161,7 +164,8 @@ def simulate(
 
 @dataclass
 class Run:
-    """A loop over rounds, each followed by what is due: `evaluate`, `save`, and `stops`, which may end the run."""
+    """A loop over rounds.  After a round it may evaluate the models (`evaluate`), write a checkpoint (`save`), and ask
+    whether the run ends (`stops`)."""
 
     method: Method
     fed: Objective
@@ -210,7 +214,7 @@ class Run:
         return like | ({f"best/{k}": v for k, v in like.items()} if self.keeps_best else {})
 
     def bits(self) -> dict[str, Any]:
-        """The circumstances on which the last bits of a result may depend."""
+        """The hardware, versions and settings on which the last bits of a result may depend."""
         cuda = self.fed.device.type == "cuda"
         return {
             "threads": torch.get_num_threads(),
@@ -272,7 +276,7 @@ class Run:
         return h
 
     def advance(self, rounds: int, save_every: int, bar: Bar) -> bool:
-        """Run one round, then evaluate, save and stop where that is due; whether the run ends here."""
+        """Run one round, then evaluate and save if it is time for that; return whether the run ends here."""
         before = self.state.server
         self.state, seen = play(self.method, self.fed, self.state, self.t, self.s, self.rows)
         self.history.cohorts.append(seen.cohort)
@@ -310,10 +314,10 @@ class Run:
     def leave(self, e: BaseException) -> None:
         """Attach the history to an error that ends the rounds; save a checkpoint at an interrupt between two rounds.
 
-        Only a run of one process saves: of several processes, the others wait elsewhere.
+        Only a run of one process saves, because the other processes of a run may be at another point of the round.
         """
         h, alone = self.history, self.rows.world.size == 1
-        if getattr(e, "history", None) is h:  # an error that has this history already
+        if getattr(e, "history", None) is h:  # it was attached already
             return
         if alone and not self.keeps_best:
             h.params, h.state = self.state["x"], dict(self.state)
@@ -327,7 +331,7 @@ class Run:
                 e.add_note(f"there is no checkpoint of them: {failure}")
 
     def save(self) -> None:
-        """Write a checkpoint of the rounds done, where the run has a folder for it."""
+        """Write a checkpoint of the rounds done, if the run has a `checkpoint_dir`."""
         if self.store is None:
             return
         state = self.rows.everyone(self.state, to=0) | {f"best/{k}": v for k, v in self.best.items()}
@@ -339,7 +343,7 @@ class Run:
         return {name: value for at, name, client, value in self.history.rows if at == t and client is None}
 
     def stopped(self) -> bool:
-        """Whether `on_evaluate` ends the run at one of the evaluations that are already there when it starts."""
+        """Whether `on_evaluate` ends the run at an evaluation of its checkpoint, or of round 0."""
         for t in sorted({t for t, _, client, _ in self.history.rows if client is None}):
             if self.stops(t):
                 if t == self.t:
@@ -369,19 +373,20 @@ class Run:
                 return True, f"{type(e).__name__}: {e}"
 
         ends, failure = self.rows.world.first(ask)
-        if failure:  # all processes know of it and raise together
+        if failure:  # known to all processes, so that they raise together
             if not self.keeps_best:
                 self.history.state = self.rows.everyone(self.state)
             raise raised[0] if raised else RuntimeError(f"on_evaluate failed on process 0: {failure}")
         return ends
 
     def check_finite(self) -> None:
-        """Raise Diverged if a model of the rounds since the last check is not finite; one synchronisation for all."""
+        """Raise Diverged if a model of the rounds since the last check is not finite.  One check for several rounds
+        waits for the device only once."""
         lost = None
         for t, clients, steps, finite, size, began in self.unchecked:
             if not bool(finite.all()):
                 row = int((~finite).int().argmax())
-                lost = (t, -int(steps[row]), int(clients[row]), bool(began))  # in the order of the whole plan's rows
+                lost = (t, -int(steps[row]), int(clients[row]), bool(began))  # compared in the order of the plan's rows
                 break
             row = int(size.argmax())
             self.largest = (t, float(size[row]), int(steps[row]), -int(clients[row]))
@@ -394,9 +399,9 @@ class Run:
             raise self._diverged(t, client) if began or not self.moderate() else self._diverged(t - 1, None)
 
     def moderate(self) -> bool:
-        """Whether sums and squares of the clients' models in the last round checked are finite.
+        """Whether the clients' models in the last checked round are so small that their sums and squares are finite.
 
-        If so, a vector of the server that is not finite comes from `aggregate` and not from a client.
+        If so, `aggregate` and not a client caused a server vector that is not finite.
         """
         return self.largest is not None and self.largest[1] < torch.finfo(self.fed.dtype).max ** 0.5
 
@@ -423,7 +428,7 @@ class Run:
             r, y = seen.round, seen.y
             if world.size > 1:
                 r, y = self.rows.whole(r, seen.drawn), self.rows.gather(y, seen.drawn)
-                r = replace(r, rows=dict(r.rows), memory=dict(r.memory))  # gathered by all: process 0 calls probes
+                r = replace(r, rows=dict(r.rows), memory=dict(r.memory))  # all gather, process 0 probes
             h.rows += world.first(lambda: self.probe(r, y))
 
     @property
@@ -432,10 +437,10 @@ class Run:
         return "keep" in self.settings
 
     def choose(self) -> None:
-        """Set the history's model after an evaluation: the last model, or that of the first of the best rounds.
+        """Set the history's model after an evaluation: the last model, or with keep="best" that of the best round.
 
-        `best` considers only the rounds at which a run of any length evaluates; an additional last round may still be
-        the best one of this run.
+        `self.best` is chosen among the multiples of `eval_every`, which a longer run evaluates too.  The last round of
+        this run may be another round, and better.
         """
         h, every = self.history, self.settings["eval_every"]
         if not self.keeps_best:
@@ -504,7 +509,7 @@ class Run:
 
 
 def _probed(who: str, name: Any, value: Any, m: int) -> Tensor:
-    """The value of a probe on the host; raises TypeError or ValueError for what is no named number or row of them."""
+    """The value of a probe on the CPU; raises TypeError or ValueError unless it has a name and is a number or `[m]`."""
     if not isinstance(name, str) or not name:
         raise TypeError(f"{who} the name {checks.brief(name)}; use a text for a value's name")
     try:

@@ -60,10 +60,10 @@ class ByRound(tuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """How rounds are run; `fedcore.simulate` says what each setting means.
+    """How rounds are run, with all settings and their defaults; `fedcore.simulate` says what each setting means.
 
-    The one place that lists them.  After `checked`, `cohort` is a size or the clients' numbers, and what is a function
-    of the round is `ByRound`.
+    After `checked`, `cohort` is a size or the clients' numbers, and a setting that is a function of the round is a
+    `ByRound`.
     """
 
     cohort: Cohort | Callable[[int], Cohort] = None
@@ -83,7 +83,7 @@ class Settings:
     def checked(method: Method, fed: Objective, rounds: int, given: Mapping[str, Any]) -> Settings:
         """The settings of `rounds` rounds of a method.
 
-        Raises ValueError and TypeError for values out of range and for settings that do not suit the method.
+        Raises ValueError and TypeError for values out of range and for settings that the method does not allow.
         """
         ranges = checks.ranges(Settings)
         s = Settings(**{k: ranges[k].check(k, v) if k in ranges else v for k, v in given.items()})
@@ -164,7 +164,7 @@ def with_settings(function: F) -> F:
 
 
 def check_batches(method: Method, fed: Objective, s: Settings, rounds: Sequence[int]) -> None:
-    """Raise OneSample (a ValueError) if a client of these rounds has batches of 1 sample and the model batch norm."""
+    """Raise OneSample (a ValueError) if the model has batch norm and a client of these rounds has batches of 1."""
     if not rounds or getattr(fed, "takes_one_sample", True):
         return
     for t in rounds:
@@ -177,7 +177,7 @@ def check_batches(method: Method, fed: Objective, s: Settings, rounds: Sequence[
 
 @contextlib.contextmanager
 def naming_the_client(fed: Objective, plan: Plan, work: Work, t: int) -> Iterator[None]:
-    """An error of the engine over a batch of one sample names the client, because the engine only knows rows."""
+    """Add the client to an error about a batch of one sample: the engine, which raises it, knows only row numbers."""
     try:
         yield
     except OneSample as e:
@@ -279,7 +279,7 @@ def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
     return checks.integer("cohort", cohort, 1, n, hint="or a fraction in (0, 1], a list of clients, or None for all")
 
 
-_TOLD: weakref.WeakSet[type] = weakref.WeakSet()  # classes whose names have been checked
+_TOLD: weakref.WeakSet[type] = weakref.WeakSet()  # classes whose functions' names have been checked
 
 
 def check_method(method: Any) -> None:
@@ -299,7 +299,7 @@ def check_method(method: Any) -> None:
             inspect.signature(hook).bind(*wanted)
         except TypeError as e:
             raise TypeError(
-                f"{type(method).__name__}.{name} does not take what it is called with ({e}); "
+                f"{type(method).__name__}.{name} does not take the arguments that it is called with ({e}); "
                 f"write def {name}({', '.join(['self', *wanted])})"
             ) from None
     for kind in (k for k in type(method).__mro__ if not checks.is_ours(k) and k not in _TOLD):
@@ -308,6 +308,6 @@ def check_method(method: Any) -> None:
             near = difflib.get_close_matches(name, set(HOOKS) - vars(kind).keys(), 1, 0.85)
             if near and not name.startswith("_"):
                 checks.warn(
-                    f"{kind.__name__}.{name} is no hook and is never called by a round; rename it to {near[0]} if it "
-                    "is to be one, or give it a name that is less like it",
+                    f"{kind.__name__}.{name} is no hook and is never called by a round; rename it to {near[0]} if you "
+                    "mean this hook, or else give it a less similar name",
                 )

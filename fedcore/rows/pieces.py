@@ -82,7 +82,7 @@ def _parts(rows: Rows, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
     its local steps and written back afterwards."""
     if r.memory:
         raise ValueError(
-            f"{type(rows.method).__name__} .prepare added both parts and memory; with parts, clients may only have rows"
+            f"{type(rows.method).__name__}.prepare added both parts and memory; with parts, add rows instead of memory"
         )
     device = rows.fed.device
     for whole in r.parts:
