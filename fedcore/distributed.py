@@ -1,24 +1,26 @@
-"""One run on several processes: `torchrun --standalone --nproc_per_node=4 script.py`, with `fc.simulate` as ever.
+"""One run on several processes: start a script that calls `fc.simulate` with `torchrun --nproc_per_node=4 script.py`.
 
-The cohort of a round is dealt to the processes; each takes the local steps of its rows, and `Round.mean` and
-`Round.sum` each end in an all-reduce of one flat vector `[d]`: one a round for FedAvg, two for SCAFFOLD.  Draws are
-hashes of (seed, round, client), so a result does not depend on the number of processes but for the rounding of these
-sums (which may turn a choice between near-equal scores, as in FedDSE).  Gloo carries tensors of the CPU, NCCL those of
-GPUs where each process of a machine has its own, else gloo.
+The cohort of a round is divided among the processes.  Each process takes the local steps of its clients, and
+`Round.mean` and `Round.sum` each end in an all-reduce of one flat vector `[d]`: one per round for FedAvg, two for
+SCAFFOLD.  Draws are hashes of (seed, round, client), so that the result depends on the number of processes only through
+the rounding of these sums (which may change a choice between near-equal scores, as in FedDSE).  Gloo communicates
+tensors on the CPU, and NCCL tensors on GPUs if each process of a machine has its own GPU, otherwise gloo does.
 
-Per-client state is split: client c lives on process c mod N, which also takes its local steps, so shares of a small
-cohort are uneven.  Methods without such state deal the cohort evenly by data size.  A method whose aggregation needs
-more than sums (`Method.across` = "rows": the decentralised ones) gets all rows of the cohort on every process, by an
-all-gather of `[m, d]`.  Data and server vectors are on every process.  Process 0 evaluates the server's model, calls
-the probes, shows the bar and writes files; clients' own models are evaluated where they live.  The History is the same
-on all, with client states whole and in host memory; a checkpoint holds them whole too, so any number of processes can
-go on from it.  On several machines (torchrun --nnodes) `checkpoint_dir` must be one folder for all.
+Client states are split: process c mod N keeps the state of client c and takes its local steps, so that the shares of a
+small cohort are uneven.  For methods without client states, the cohort is divided evenly by data size.  If the
+aggregation needs more than sums (`Method.across` = "rows", as for decentralised methods), every process gets all rows
+of the cohort by an all-gather of `[m, d]`.  Data and server vectors are on every process.  Process 0 evaluates the
+server's model, calls the probes, shows the bar and writes files; each client's own model is evaluated by the process
+that keeps its state.  All processes return the same History, with the states of all clients in host memory.  A
+checkpoint has the states of all clients, so that any number of processes can continue from it.  On several machines
+(torchrun --nnodes) `checkpoint_dir` must be one shared folder.
 
-`simulate` shards whenever torch.distributed has a process group of more than one process, and makes one itself under
-torchrun.  Every process must then make the same calls in the same order.  An error on one of them ends the call on all:
-the others raise `Stopped` with its message.  Where one dies, the others raise `Lost` at once; where one hangs, after
-1,800 seconds, or as many as the environment variable FEDCORE_TIMEOUT says: more than process 0 ever takes for an
-evaluation, during which the others wait.  Workers end within two seconds of a torchrun that was killed.
+`simulate` shares a run whenever torch.distributed has a process group of more than one process, and makes such a group
+itself under torchrun.  Every process must then make the same calls in the same order.  If one process raises an error,
+the others raise `Stopped` with its message.  If one dies, the others raise `Lost` at once; if one hangs, they raise
+`Lost` after 1,800 seconds, or the number of seconds in the environment variable FEDCORE_TIMEOUT.  This must exceed the
+time that process 0 takes for an evaluation, during which the others wait.  Workers end within two seconds after their
+torchrun was killed.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from .support.progress import say
 
 
 class Stopped(RuntimeError):
-    """Another process raised an error; the message is its."""
+    """Another process raised an error, whose message this error repeats."""
 
 
 class Lost(Stopped):
@@ -56,7 +58,7 @@ class World:
     """The processes of a run: `rank` of `size`.  With one process, every operation is the identity."""
 
     rank, size = 0, 1
-    lost = ""  # what is known of a process that died or hangs: nothing more can be done together
+    lost = ""  # why a process died or hangs, after which no collective is possible
 
     def __init__(self, root: Any = None) -> None:
         self.root, self.inside = root, False
@@ -70,7 +72,8 @@ class World:
             self.gpu = dist.new_group(backend="nccl", timeout=patience())
 
     def agree(self, failure: str | None = None) -> None:
-        """Before every collective: nobody has failed.  On the host, so that no accelerator is waited for."""
+        """Raise Stopped if another process has failed; called before every collective.  The processes compare flags on
+        the CPU, so that none waits for its accelerator."""
         if self.size == 1:
             return
         failures = torch.tensor([failure is not None], dtype=torch.int32)
@@ -84,7 +87,7 @@ class World:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """A block that all processes leave in the same way: an Exception in one of them is raised in all."""
+        """A block that all processes leave in the same way: if one raises an Exception, all others raise Stopped."""
         if self.inside or self.size == 1:
             yield
             return
@@ -101,7 +104,7 @@ class World:
             self.inside = False
 
     def total(self, v: Tensor) -> Tensor:
-        """The sum of v over the processes, in its place; the same bits on all of them."""
+        """The sum of v over the processes, written into v; the same bits on all processes."""
         if self.size > 1:
             self.agree()
             with self._exchange():
@@ -109,7 +112,8 @@ class World:
         return v
 
     def gather(self, rows: Tensor, places: Sequence[np.ndarray], to: int | None = None) -> Tensor | None:
-        """The matrix whose rows `places[r]` are the first rows of process r; on process `to` alone, else on all."""
+        """The matrix whose rows `places[r]` are the first rows of process r; on process `to` alone (None elsewhere), or
+        on all if `to` is None."""
         if self.size == 1:
             return rows
         self.agree()
@@ -130,11 +134,11 @@ class World:
         return whole
 
     def first(self, make: Callable[[], Any]) -> Any:
-        """What `make()` gives on process 0, on all."""
+        """What `make()` returns on process 0, sent to all processes."""
         return self.objects(make() if self.rank == 0 else None)[0]
 
     def objects(self, value: Any) -> list[Any]:
-        """The values of all processes."""
+        """The values of all processes, in the order of their ranks."""
         if self.size == 1:
             return [value]
         self.agree()
@@ -148,7 +152,7 @@ class World:
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
-        """Around every collective: what a backend reports of a dead or silent process is `Lost`, from then on."""
+        """The block of a collective: raises Lost if the backend reports a dead or silent process, now or earlier."""
         if self.lost:
             raise Lost(self.lost)
         try:
@@ -168,7 +172,7 @@ ALONE = _world = World()
 
 
 def world() -> World:
-    """The processes at hand; under torchrun the first call meets the others."""
+    """The processes of this run; under torchrun the first call makes the process group."""
     global _world
     if not dist.is_available():
         return ALONE
@@ -192,7 +196,7 @@ def world() -> World:
 
 
 def patience() -> datetime.timedelta:
-    """How long a process waits for the others; raises ValueError for a FEDCORE_TIMEOUT that is no time."""
+    """How long a process waits for the others; raises ValueError if FEDCORE_TIMEOUT is not a number of seconds."""
     given = os.environ.get("FEDCORE_TIMEOUT", "1800")
     try:
         return datetime.timedelta(seconds=checks.number("FEDCORE_TIMEOUT", float(given), 1, 1e6))
@@ -209,7 +213,7 @@ def _first_line(e: Exception) -> str:
 
 
 def _in_one_line(shown: Callable[..., None], kind: type, e: BaseException, traceback: Any) -> None:
-    """An uncaught error: where a process was waiting when another was lost helps nobody."""
+    """Show an uncaught error; a `Lost` in one line, because the traceback says only where this process waited."""
     if isinstance(e, Lost):
         say(f"process {os.environ['RANK']} stops: {e}")
     else:
@@ -218,7 +222,7 @@ def _in_one_line(shown: Callable[..., None], kind: type, e: BaseException, trace
 
 @functools.cache
 def end_with(parent: int, launcher: str) -> None:
-    """End this process when its launcher does, which ends its workers itself, but not where it was killed."""
+    """End this process when its launcher ends: a launcher that is killed does not end its workers itself."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -230,7 +234,7 @@ def end_with(parent: int, launcher: str) -> None:
 
 
 def _part() -> None:
-    """Leave the group that `world` made; its threads must not outlive Python."""
+    """Destroy the process group that `world` made, because its threads must not outlive Python."""
     _world.root = _world.host = _world.gpu = None
     if dist.is_initialized():
         dist.destroy_process_group()

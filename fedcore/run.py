@@ -113,9 +113,9 @@ def simulate(
 
     Raises ValueError and TypeError for arguments out of range, MemoryError for clients' states that do not fit,
     Diverged if a model is no longer finite, CheckpointError for a checkpoint that is damaged or belongs to another run
-    or another version of the package, OSError for a folder that cannot be written.  Every error that ends the rounds, and
-    a KeyboardInterrupt, has the history so far as `.history`.  After an error in `on_evaluate`, and after a Ctrl-C in a
-    run of one process, there is a checkpoint of the rounds that are done.
+    or another version of the package, OSError for a folder that cannot be written.  Every error that ends the rounds,
+    and a KeyboardInterrupt, has the history so far as `.history`.  An error in `on_evaluate`, and a Ctrl-C in a run of
+    one process, leave a checkpoint of the rounds that are done.
     """
     check_both(method, fed)
     if callable(probes):

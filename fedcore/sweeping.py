@@ -1,4 +1,4 @@
-"""Several runs: `sweep` (settings times seeds on all cores, one tidy frame) and `simulate_many` (one after another)."""
+"""Several runs: `sweep` (all settings with all seeds, in parallel, one tidy frame) and `simulate_many` (a list)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AT_ONCE = Annotated[int, checks.Within(1, 10_000, hint="or None")]
 RUNS = checks.Kind(lambda runs: isinstance(runs, list | tuple), "a list of mappings, the arguments of each run")
 ARGUMENTS = frozenset(inspect.signature(run.simulate).parameters) - {"fed"}
 OURS = {"seed": "seeds=", "checkpoint_dir": "folder=", "resume": "folder=", "progress": "progress="}
-LISTENERS = ("probes", "on_evaluate")  # they may write to what they refer to
+LISTENERS = ("probes", "on_evaluate")  # functions that may write to objects that they refer to
 FEDERATION = checks.Kind(
     lambda value: callable(value) or isinstance(value, Objective), "a federation, or a function that makes one"
 )
@@ -57,16 +57,18 @@ def simulate_many(
         runs = [{"lr": lr, "seed": seed} for lr in lrs for seed in seeds]
         histories = fc.simulate_many(runs, fed, method=fc.FedAvg(), rounds=100, cohort=10)
 
-    runs: arguments of `simulate` in which the runs differ (methods, rates, batch sizes, seeds, ...); shared: those in
-    which they do not.  at_once: has no effect; it is accepted so that earlier calls still work.  progress: a bar that
-    counts the runs; None shows it on a terminal and in a notebook.
+    runs: arguments of `simulate` in which the runs differ (methods, rates, batch sizes, seeds, ...); shared: arguments
+    that are the same for all runs.  at_once: has no effect; it is accepted so that earlier calls still work.  progress:
+    a bar that counts the runs; None shows it on a terminal and in a notebook.
     As in `sweep`, every run gets its own copies of its arguments; `on_evaluate=lambda: Stop(2)` makes one for each run.
 
-    The histories come in the order of `runs`, each equal to that of `simulate`.  In place of a run whose model is no
-    longer finite is its `Diverged`, whose `.history` ends there.  `sweep` runs on several cores and keeps files.
+    The list has the histories in the order of `runs`, each equal to the one that `simulate` returns.  A run whose model
+    is no longer finite has its error `Diverged` in this list, with the history up to there as `.history`.  `sweep` runs
+    on several cores and keeps files.
 
-    Raises ValueError for no runs, for arguments that are given twice, and for one `checkpoint_dir` for several runs.
-    Any other error of a run is raised when all have ended; its `.results` are what the others gave.
+    Raises ValueError for an empty list, for an argument that is given twice, and if several runs have the same
+    `checkpoint_dir`.  Any other error of a run is raised after all runs have ended, with the results of the other runs
+    as `.results`.
     """
     if not runs:
         raise ValueError("runs is empty; give at least one mapping of arguments of simulate")
@@ -77,11 +79,11 @@ def simulate_many(
         if not isinstance(one, Mapping):
             raise TypeError(f"runs[{number}]={checks.brief(one)}; use a mapping of arguments of simulate")
         if twice := sorted(set(one) & set(shared)):
-            raise ValueError(f"{twice[0]} stands in runs[{number}] and beside it; use one of the two")
+            raise ValueError(f"{twice[0]} is given in runs[{number}] and beside it; use one of the two")
         if strange := [name for name in one if not isinstance(name, str)]:
             raise TypeError(f"runs[{number}] has {checks.brief(strange[0])}; use names of arguments of simulate")
         if ours := [name for name in ("fed", "progress") if name in one]:
-            raise ValueError(f"{ours[0]} stands in runs[{number}]; give it beside the runs, for all of them")
+            raise ValueError(f"{ours[0]} is given in runs[{number}]; give it beside the runs, for all of them")
         folder = one.get("checkpoint_dir")
         known = isinstance(folder, str | os.PathLike)  # else `simulate` says what is allowed
         if known and (first := folders.setdefault(Path(folder).resolve(), number)) != number:
@@ -93,7 +95,7 @@ def simulate_many(
     for one in own:
         try:
             results.append(run.simulate(fed=fed, progress=False, **one))
-        except Exception as e:  # whatever a method, a model or a disk raises: the other runs go on
+        except Exception as e:  # of any kind, so that the other runs still take place
             results.append(e)
         shown.update()
     shown.close()
@@ -106,7 +108,7 @@ def simulate_many(
 
 
 class SweepFailed(RuntimeError):
-    """Runs of a sweep failed.  `.frame` has those that did not, `.failures` the settings and errors of the others."""
+    """Some runs of a sweep failed.  `.failures` has their settings and errors, `.frame` the results of all others."""
 
     def __init__(self, frame: Any, failures: Sequence[Failure], total: int) -> None:
         self.frame, self.failures = frame, list(failures)
@@ -135,30 +137,33 @@ def sweep(
             seeds=5, rounds=50, cohort=5, folder="sweep", workers=4,
         )
 
-    federation: a federation, or what makes one: called with `seed=` and with what `simulate` does not take
-    (`partition` above).  Runs with one seed then differ in their settings alone: same clients, cohorts and batches,
-    and the same initial weights, also of a module that the function makes.
-    grid: values by name, of `method` and of arguments of `simulate` or of `federation`; fixed: the same for all runs.
-    seeds: a number of seeds from 0, or the seeds.  Arrays do as lists.
-    A run has copies of its own of all that the call gives it, so an `on_evaluate` or a probe that remembers (patience)
-    begins anew in each run; what the copies record is gone with the run.  A function that remembers in what stands
-    around it cannot be copied and ends its runs with an error: `on_evaluate=lambda: Stop(2)` makes one for each run.
+    federation: a federation, or a function that makes one.  The function is called with `seed=` and with the arguments
+    that `simulate` does not have (`partition` above).  Runs with the same seed then differ in their settings alone:
+    they have the same clients, cohorts and batches, and the same initial weights, also of a module that the function
+    makes.
+    grid: lists of values by name, for `method` and arguments of `simulate` or of `federation`; fixed: arguments that
+    are the same for all runs.  seeds: how many seeds (0, 1, ...), or a list of seeds.  Arrays may replace lists.
+    Every run gets its own copies of its arguments, so that an `on_evaluate` or a probe with memory (patience) begins
+    anew in each run; what the copies record is lost after the run.  A function that writes to variables outside of
+    itself cannot be copied, and its runs end with an error: `on_evaluate=lambda: Stop(2)` makes one for each run.
 
-    The frame has a column for each name in `grid` (numbers and texts as they are, the rest by their repr), `seed`,
-    `diverged` (the round, <NA> for runs that stayed finite), and `round`, `metric`, `client`, `value` of
+    The frame has a column for each name in `grid` (numbers and strings as they are, other values as their repr),
+    `seed`, `diverged` (the round, <NA> for runs that stayed finite), and `round`, `metric`, `client`, `value` of
     `History.frame`.
 
-    folder: each finished run is a file there, and a stopped one a checkpoint: the same call again does what is missing.
-    A run belongs to its settings, its federation and the code; two sweeps may share a folder, and a finished one can be
-    read where nobody may write.  A file that is damaged, or not what its name says, is set aside with a warning.
-    workers: processes; None: one per core.  Inside `joblib.parallel_config(backend="dask")` they are those of a Dask
-    cluster.  at_once: has no effect, and remains so that earlier calls still work.  progress: as `simulate`'s.
+    folder: where each finished run is stored as a file, and an interrupted one as a checkpoint.  The same call again
+    computes only the missing runs.  A file is used only for the same settings, federation and code, so that several
+    sweeps may share a folder; the folder of a finished sweep may be read-only.  A file that is damaged, or belongs to
+    another run than its name says, is renamed with a warning.
+    workers: number of processes; None: one per core.  Inside `joblib.parallel_config(backend="dask")` they are the
+    workers of a Dask cluster.  at_once: has no effect; it is accepted so that earlier calls still work.  progress: as
+    in `simulate`.
 
-    Raises ValueError for names that nothing takes and for empty lists, `SweepFailed` after all runs when some failed.
+    Raises ValueError for unknown names and empty lists, and `SweepFailed` after the last run if some runs failed.
     """
     grid = {name: _listed(values) for name, values in grid.items()}
     names, seeds = _checked(federation, grid, _listed(seeds), fixed)
-    with needs("batches", "fc.sweep"):  # now, and not after all runs
+    with needs("batches", "fc.sweep"):  # fails before the runs instead of after them
         import pandas  # noqa: F401
     settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[k] for k in names))]
     jobs = [(setting, seed) for setting in settings for seed in seeds]
@@ -183,7 +188,7 @@ def _listed(values: Any) -> Any:
 def _checked(
     federation: Any, grid: Mapping[str, Sequence[Any]], seeds: int | Sequence[int], fixed: Mapping[str, Any]
 ) -> tuple[list[str], list[int]]:
-    """The names in the grid and the seeds, or what is wrong with them."""
+    """The names in the grid and the list of seeds; raises ValueError or TypeError for a wrong argument of `sweep`."""
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
             raise ValueError(f"grid[{name!r}]={checks.brief(values)}; use a list of values, one at least")
@@ -191,14 +196,14 @@ def _checked(
         if repeated := [v for v, key in zip(values, equal, strict=True) if equal.count(key) > 1]:
             raise ValueError(f"grid[{name!r}] has {checks.brief(repeated[0])} more than once; use each value once")
     if twice := sorted(set(grid) & set(fixed)):
-        raise ValueError(f"{twice[0]} stands in the grid and beside it; use one of the two")
+        raise ValueError(f"{twice[0]} is given in the grid and beside it; use one of the two")
     if "method" not in grid and "method" not in fixed:
         raise ValueError('no method; use "method": [fc.FedAvg(), ...] in the grid, or method=fc.FedAvg()')
     if "rounds" not in grid and "rounds" not in fixed:
         raise ValueError("no rounds; use rounds=100, say, or a list of them in the grid")
     for name, values in {**grid, **{name: [value] for name, value in fixed.items()}}.items():
         for value in values if name in ARGUMENTS else ():
-            callbacks.of_one_run({name: value}, keep=[federation])  # what cannot be copied is refused before any run
+            callbacks.of_one_run({name: value}, keep=[federation])  # refuses what cannot be copied, before any run
     takes = _takes(federation)
     for name in [*grid, *fixed]:
         if name in OURS:
@@ -221,7 +226,7 @@ def _checked(
 
 
 def _takes(federation: Any) -> set[str] | None:
-    """The names that make a federation; none for one that is made, None where any name will do."""
+    """The names of the arguments that make a federation: none for a federation, None if the function takes any."""
     if not callable(federation):
         return set()
     parameters = inspect.signature(federation).parameters.values()
@@ -231,7 +236,7 @@ def _takes(federation: Any) -> set[str] | None:
 def _all(
     federation: Any, fixed: Mapping[str, Any], jobs: Sequence[tuple[dict, int]], folder: Any, workers: int | None
 ) -> Iterator[tuple[int, Any]]:
-    """Number and result of each run, as they end."""
+    """The number and the result of each run, in the order in which they end."""
     calls = [(k, {**fixed, **setting}, seed) for k, (setting, seed) in enumerate(jobs)]
     if workers == 1:
         yield from (_tried(federation, call, folder) for call in calls)
@@ -250,26 +255,26 @@ Call = tuple[int, Mapping[str, Any], int]  # number, settings, seed
 
 
 def _beside(parent: int, *given: Any) -> tuple[int, Any]:
-    """`_tried` in a worker: a process that the sweep's own process started ends with it, however that ends."""
+    """`_tried` in a worker; if the sweep's process started this worker, it also ends when that process is killed."""
     if os.getppid() == parent:
         distributed.end_with(parent, "the sweep")
     return _tried(*given)
 
 
 def _tried(federation: Any, call: Call, folder: Any) -> tuple[int, Any]:
-    """A run's number, and its rows and round of divergence, or the error that it ended with."""
+    """A run's number, and its result or the error that it ended with."""
     number, setting, seed = call
     try:
         made = {k: v for k, v in setting.items() if k not in ARGUMENTS}
-        with rng.seeded(rng.word(seed, rng.INIT)):  # initial weights of a module that is made there
+        with rng.seeded(rng.word(seed, rng.INIT)):  # for the initial weights of a module
             fed = federation(seed=seed, **made) if callable(federation) else federation
         return number, _one(call, fed, folder)
-    except Exception as e:  # whatever a federation or a run raises: the other runs go on
+    except Exception as e:  # of any kind, so that the other runs still take place
         return number, e
 
 
 def _one(call: Call, fed: Objective, folder: Any) -> dict[str, Any]:
-    """One run: its rows and round of divergence."""
+    """One run: the rows of its history, and the round in which it diverged or None."""
     from .storage import sources
 
     _, setting, seed = call
@@ -282,10 +287,10 @@ def _one(call: Call, fed: Objective, folder: Any) -> dict[str, Any]:
     file = Path(folder) / f"{digest(belongs)}.json"
     begun = file.with_suffix("")
     try:
-        result = _stored(file, belongs)  # first without a lock: a finished folder is read where nobody may write
+        result = _stored(file, belongs)  # first without a lock, which a read-only folder does not allow
         if result is None:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(file.with_suffix(".lock")):  # of two sweeps the second waits, and reads
+            with FileLock(file.with_suffix(".lock")):  # the second of two sweeps waits, and reads the result
                 result = _stored(file, belongs, move=True)
                 if result is None:
                     result = _resumed(fed, called, seed, begun)
@@ -300,7 +305,8 @@ def _one(call: Call, fed: Objective, folder: Any) -> dict[str, Any]:
 
 
 def _stored(file: Path, belongs: Mapping[str, Any], move: bool = False) -> dict[str, Any] | None:
-    """The result in a run's file; None where there is none.  move: set one aside that is damaged or another's."""
+    """The result in a run's file, or None if there is no such file, it is damaged, or it belongs to another run.  move:
+    rename a file that is damaged or of another run."""
     try:
         content = archives.unsealed(file)
         if content.get("identity") != belongs:
@@ -317,7 +323,7 @@ def _stored(file: Path, belongs: Mapping[str, Any], move: bool = False) -> dict[
 
 
 def _resumed(fed: Objective, called: Mapping[str, Any], seed: int, begun: Path) -> dict[str, Any]:
-    """The run, from its checkpoint on; where that is no use, it is set aside and the run begins anew."""
+    """Continue the run from its checkpoint; if that cannot be used, rename it and begin anew."""
     try:
         return _run(fed, called, seed, checkpoint_dir=begun)
     except CheckpointError as e:
@@ -342,7 +348,7 @@ def _run(fed: Objective, called: Mapping[str, Any], seed: int, **more: Any) -> d
 
 
 def _key(name: str, value: Any) -> str:
-    """What tells a setting's value from others."""
+    """A hash that differs between different values of a setting."""
     return digest(callbacks.key(value) if name in LISTENERS else value)
 
 

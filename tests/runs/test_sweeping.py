@@ -193,7 +193,7 @@ def test_a_module_that_is_made_for_a_run_has_the_weights_of_its_seed(more, tmp_p
     ("grid", "more", "words"),
     [
         ({"lr": 0.1}, {}, r"grid\['lr'\]=0.1; use a list of values"),
-        ({"lr": [0.1]}, {"lr": 0.2}, "lr stands in the grid and beside it"),
+        ({"lr": [0.1]}, {"lr": 0.2}, "lr is given in the grid and beside it"),
         ({"rate": [0.1]}, {}, "'rate' is an argument of neither simulate nor the federation; known: .*lr, "),
         ({"seed": [0, 1]}, {}, "seed is the sweep's own; use seeds="),
         ({"lr": [0.1]}, {"resume": True}, "resume is the sweep's own; use folder="),
@@ -572,7 +572,7 @@ def test_a_run_that_diverges_stands_in_its_place_and_an_error_is_raised_when_the
     ("runs", "shared", "error", "words"),
     [
         ([], {}, ValueError, "runs is empty"),
-        ([{"lr": 0.1}], {"lr": 0.2}, ValueError, r"lr stands in runs\[0\] and beside it"),
+        ([{"lr": 0.1}], {"lr": 0.2}, ValueError, r"lr is given in runs\[0\] and beside it"),
         ([3], {}, TypeError, r"runs\[0\]=3; use a mapping"),
         ([{}, {}], {"checkpoint_dir": "x"}, ValueError, "for 2 runs; give each run its own"),
         (
