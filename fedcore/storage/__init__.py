@@ -1,15 +1,16 @@
-"""What is kept on disk, and the hashes by which it is known again.
+"""Files of runs, and the hashes that say which run a file belongs to.
 
 All hashes are `identity.short`: 16 hexadecimal digits of SHA-256.  They answer four questions.
 
-- Is this the same value?  `identity.digest`: numbers and texts as they are, arrays with all entries, functions and
-  classes of the user's by what Python compiled them to, those of libraries by their names.
-- Is this the same federation?  `identity()` of an objective names its parts (data, clients, model, start, ...), each a
-  `digest`; `fingerprint()` is one hash of them.
-- Is this the same run?  `Run.identity` adds the method, the settings and the probes.  A checkpoint and a run of a sweep
-  go on only where these are equal; a cell of the book hashes its specification instead (`fedbook.results.cells`).
-- Was it computed by the same code?  `sources`: a hash of the source that can change a result, wherever in the package
-  it stands.  A checkpoint of other code is refused, a cell of other code counts as older.
+- Is this the same value?  `identity.digest` hashes numbers and strings as they are, arrays with all entries, functions
+  and classes of the user by their compiled code, and functions and classes of libraries by their names.
+- Is this the same federation?  `identity()` of an objective has a `digest` of each part (data, clients, model,
+  start, ...), and `fingerprint()` is one hash of all parts.
+- Is this the same run?  `Run.identity` adds the method, the settings and the probes.  A run continues from a
+  checkpoint, and a sweep uses a stored run, only if all are equal; a cell of the book hashes its specification instead
+  (`fedbook.results.cells`).
+- Was it computed by the same code?  `sources` hashes the source that can change a result, in whichever module it is.
+  A checkpoint of other code is refused, and a cell of other code counts as older.
 
-`checkpoint` writes files that appear whole or not at all, `archives` reads them without executing anything.
+`checkpoint` writes files that are complete or do not exist, and `archives` reads them without executing anything.
 """

@@ -1,5 +1,5 @@
-"""What is stored, looked at before it is taken: archives of arrays (`.npz`), which must be as long as they claim, and
-JSON with a checksum."""
+"""Reading files that may be damaged: archives of arrays (`.npz`), whose sizes are checked first, and JSON with a
+checksum."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import Any
 
 import numpy as np
 
-PACKED = 200  # times that a large compressed archive may grow; pictures with wide margins reach a few tens
-SMALL = 2**28  # bytes that any may grow to
+PACKED = 200  # largest ratio of uncompressed to compressed bytes; images with wide margins reach a few tens
+SMALL = 2**28  # uncompressed bytes that are allowed whatever the ratio
 
 
 def read(
     file: str | os.PathLike, packed: bool = False, only: Collection[str] | None = None
 ) -> Mapping[str, np.ndarray]:
-    """The arrays of an archive by name, nothing of it executed.
+    """The arrays of an archive by name; no code in the archive is executed.
 
-    packed: whether it may be compressed.  only: names of arrays, the others are left out.  Raises ValueError for an
-    archive, or an array in it, that claims to be larger than it is, what `zipfile` and NumPy raise for damage, and
-    OSError, for a pipe or a device too.
+    packed: whether the archive may be compressed.  only: the names of the arrays to read; None: all.  Raises ValueError
+    if the archive, or an array in it, claims to be larger than it is, the errors of `zipfile` and NumPy for other
+    damage, and OSError if the file cannot be read or is a pipe or a device.
     """
     size = regular(file)
     with zipfile.ZipFile(file) as z:
@@ -47,7 +47,7 @@ def read(
 
 
 def regular(file: str | os.PathLike) -> int:
-    """The bytes of a file; OSError for a pipe, a device or a folder too, which may have no end of them."""
+    """The size of a file in bytes; raises OSError for a folder, and for a pipe or a device, which may have no end."""
     found = Path(file).stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, and no file")
@@ -62,7 +62,7 @@ def sealed(content: Mapping[str, Any], nan: bool = False, indent: int | None = N
 
 
 def unsealed(file: str | os.PathLike) -> dict[str, Any]:
-    """What `sealed` made; ValueError for anything else, and OSError."""
+    """The content of a file that `sealed` made; raises ValueError for any other content, and OSError."""
     regular(file)
     try:
         content = json.loads(Path(file).read_bytes().decode("utf-8"))

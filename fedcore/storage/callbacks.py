@@ -1,8 +1,8 @@
-"""Functions of the user's that a run calls, where they remember: each run has its own.
+"""The user's functions that a run calls: each run has its own copy, because the functions may have memory.
 
-A stopping rule that counts is an object or a function with memory.  Shared by several runs it would end one of them by
-what it saw of another, and in other processes otherwise than in one.  So each run of a sweep has a copy of its own,
-taken before the first run, and what a copy cannot keep apart is refused.
+For example, a stopping rule counts evaluations.  If several runs shared it, it would end one run because of another,
+and the result would depend on the number of processes.  Therefore each run of a sweep gets a copy, which is made before
+the first run, and a function whose memory cannot be copied is refused.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ CURE = "let a function without arguments make one for each run, such as on_evalu
 
 
 def made(name: str, listener: Callable[..., Any], wanted: str, answer: str) -> Callable[..., Any]:
-    """The function itself, which takes the two arguments `wanted`; of a function that takes none, what it makes.
+    """The function `listener` if it takes the two arguments `wanted`, or the function that it makes if it takes none.
 
-    Raises TypeError where that is no function of two arguments.
+    Raises TypeError if the result is not a function of two arguments.
     """
     if _takes(listener, 2) or not _takes(listener, 0):
         checks.takes(name, listener, wanted, answer)
@@ -49,17 +49,17 @@ def _takes(f: Callable[..., Any], count: int) -> bool:
 
 
 def of_one_run(settings: Mapping[str, Any], keep: Sequence[Any] = ()) -> dict[str, Any]:
-    """The arguments of a run as copies of its own, which remember together what they remembered together.
+    """Copies of the arguments of a run; an object that two arguments share is shared by their copies too.
 
-    keep: what is no part of them.  A copy of a function is the function itself: where it writes to what it refers to,
-    it raises RuntimeError.  Raises TypeError for an argument that cannot be copied.
+    keep: objects that are not copied.  Python copies no plain function, so that one which writes to an object outside
+    of itself raises RuntimeError when it is called.  Raises TypeError for an argument that cannot be copied.
     """
     memo: dict[int, Any] = {id(one): one for one in keep}
     own = {}
     for name, value in settings.items():
         try:
             own[name] = copy.deepcopy(value, memo)
-        except Exception as e:  # whatever a class of the user's raises
+        except Exception as e:  # a class of the user may raise any error
             raise TypeError(
                 f"{name}={checks.brief(value)} cannot be copied for each run ({type(e).__name__}: {e}); {CURE}"
             ) from e
@@ -73,9 +73,9 @@ def of_one_run(settings: Mapping[str, Any], keep: Sequence[Any] = ()) -> dict[st
 
 
 def _watched(argument: str, f: Callable[..., Any], given: Callable[..., Any]) -> Callable[..., Any]:
-    """`f`, a copy of the function `given`, which raises RuntimeError once it has written to what the two share.
+    """The function `f`, a copy of `given`, that raises RuntimeError once it has written to an object that both share.
 
-    Nobody calls `given`, so what it reaches changes only where the copy writes to something that is no copy.
+    `given` is never called.  Therefore an object that it reaches changes only if `f` writes to it.
     """
     before, drawing = _reached(given)
     first = 0 if drawing else 1  # other threads may draw from Python's generator, as Dask's do
@@ -95,7 +95,7 @@ def _watched(argument: str, f: Callable[..., Any], given: Callable[..., Any]) ->
 
 
 class _Reached(Describer):
-    """Describes also what built-in methods belong to, and of libraries' objects, such as a logger, the name alone."""
+    """Describes also the objects of built-in methods, and objects of libraries (loggers) by their names."""
 
     def parts(self, value: Any) -> Iterable[Any]:
         if isinstance(value, BuiltinFunctionType | MethodWrapperType):
@@ -103,17 +103,17 @@ class _Reached(Describer):
         code = functools.partial | MethodType | FunctionType | CodeType | type | staticmethod | classmethod | property
         if isinstance(value, code | nn.Module | GENERATORS | Iterator) or is_own(type(value)):
             return super().parts(value)
-        return (getattr(value, "__wrapped__", None),)  # of a cache
+        return (getattr(value, "__wrapped__", None),)  # the function in a cache
 
 
 def _reached(value: Any) -> tuple[str, bool]:
-    """A description of a function with all that it reaches, and whether it names Python's module `random`."""
+    """A description of a function and of all objects that it reaches, and whether it uses Python's module `random`."""
     seen = _Reached()
     return seen.text(value), id(random) in seen.known
 
 
 def key(value: Any) -> str:
-    """What tells a function that a run calls from others: what it computes, and what it reads around it."""
+    """A text that differs between functions that compute different results or read different variables."""
     return _reached(value)[0]
 
 

@@ -1,8 +1,8 @@
-"""Checkpoints: one `.npz` a run, written atomically and never pickled.
+"""Checkpoints: one `.npz` per run, written atomically and without pickle.
 
-It has the tensors of the state; the history, as a list of the cohorts one after another, a row (round, number of the
-metric, client or -1) and a value for each number of it; and a head in JSON, with a hash of the history.  NumPy's own
-format keeps a checksum of every array, so damage is noticed, and a machine with torch and numpy alone can resume.
+The archive has three parts: the tensors of the state; the history, as the concatenated cohorts and, for each value, a
+row (round, number of the metric, client or -1); and a head in JSON, with a hash of the history.  NumPy's format keeps
+a checksum of every array, which shows damage, and needs no other package.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AROUND = "lists, mappings and objects to which the method's functions refer"  # 
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that is damaged, or belongs to another run."""
+    """A checkpoint is damaged, or belongs to another run or another version of the package."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Saved:
 class Store:
     """The checkpoint of one run in `folder`.
 
-    identity: all that determines the run's result.  bits: what its last bits may hang on besides; where these differ,
-    a run goes on with a warning.  code: a hash of the package's code for this run.  memory: what probes remember, as a
-    hash.
+    identity: everything that determines the run's result.  bits: versions and hardware, on which the last bits of the
+    result may depend; if these differ, a run continues with a warning.  code: a hash of the package's code for this
+    run.  memory: returns a hash of the probes' memory.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Store:
         self.path = Path(folder) / "checkpoint.npz"
         self.identity, self.bits = (json.loads(json.dumps(part)) for part in (identity, bits))
         self.code, self.memory = code, memory
-        self._found: dict[str, Any] | None = None  # the head of the file that this run may replace
+        self._found: dict[str, Any] | None = None  # the head of the file when the run began, which this run may replace
 
     def open(self) -> None:
-        """Make the folder, and sweep what killed runs left there; OSError where it cannot be written."""
+        """Make the folder and remove unfinished files of killed runs; raises OSError if it cannot be written."""
         self._found = self._head()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,9 +83,9 @@ class Store:
         sweep(self.path.parent)
 
     def save(self, t: int, state: dict[str, Tensor], cohorts: list, rows: list) -> None:
-        """Write the checkpoint; a reader sees the old one or the new one, never half of one.
+        """Write the checkpoint atomically: a reader sees the old file or the new one.
 
-        Raises CheckpointError where another run has written one here since this run began.
+        Raises CheckpointError if another run has written a checkpoint here since this run began.
         """
         there = self._head()
         if there is not None and there != self._found and (differs := self._differs(there)):
@@ -116,10 +116,11 @@ class Store:
             raise OSError(e.errno, f"{why}: make room, or use another checkpoint_dir") from e
 
     def load(self, rounds: int, like: Mapping[str, Tensor] | None = None) -> Saved | None:
-        """The saved run, or None where there is none.
+        """The saved run, or None if there is no checkpoint.
 
-        like: tensors like those of the run, by name; None: not compared.  Raises CheckpointError for what is damaged,
-        of another form or of another run, OSError and MemoryError where it cannot be read now.
+        like: tensors by name whose shapes and types the saved state must have; None skips this check.  Raises
+        CheckpointError for a checkpoint that is damaged or belongs to another run, and OSError and MemoryError if it
+        cannot be read now.
         """
         try:
             arrays = dict(archives.read(self.path))
@@ -150,7 +151,7 @@ class Store:
         return saved
 
     def _check(self, head: Mapping[str, Any], rounds: int) -> None:
-        """CheckpointError where a checkpoint with this head is none of this run up to round `rounds`."""
+        """Raise CheckpointError unless a run of `rounds` rounds can continue from a checkpoint with this head."""
         if head["format"] != FORMAT:
             wrong = (
                 f"has format {head['format']}, this version reads {FORMAT}; go on with the version that wrote it, or "
@@ -178,15 +179,15 @@ class Store:
         raise CheckpointError(f"{self.path} {wrong}")
 
     def _head(self) -> dict[str, Any] | None:
-        """What the file says of its run; None where there is no file, or none that can be read."""
+        """The head of the checkpoint, or None if there is no file that can be read."""
         try:
             head = json.loads(archives.read(self.path, only=("head",))["head"].tobytes())
             return head if isinstance(head["identity"], dict) and isinstance(head["t"], int) else None
-        except Exception:  # a damaged one is `load`'s to refuse, unless the run is to replace it
+        except Exception:  # `load` refuses a damaged file, unless the run is to replace it
             return None
 
     def _differs(self, head: Mapping[str, Any]) -> str:
-        """In what the run of a checkpoint is another than this one; nothing where it is the same."""
+        """The differences between the run of a checkpoint and this run; "" if there are none."""
         saved, now = head["identity"], self.identity
         names = [k for k in {**now, **saved} if not _same(saved.get(k), now.get(k), head["t"])]
         brief = checks.brief
@@ -194,7 +195,7 @@ class Store:
 
 
 def _saved(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Saved:
-    """A checkpoint's run; ValueError where its history is not the one that was written."""
+    """The run in a checkpoint; raises ValueError if its history is not the one that was written."""
     names, state = head["metrics"], {k.removeprefix("state/"): v for k, v in arrays.items() if k.startswith("state/")}
     history = {k: v for k, v in arrays.items() if not k.startswith("state/")}
     sizes, clients, rows, values = history.values()
@@ -210,7 +211,7 @@ def _saved(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Saved:
 
 
 def _unlike(saved: Mapping[str, Tensor], run: Mapping[str, Tensor]) -> str:
-    """In what a saved state is none of the run's; "" where it may be."""
+    """Why a saved state cannot belong to the run; "" if it can."""
     if saved.keys() != run.keys():
         return f"it holds the states {', '.join(sorted(saved)) or 'of nothing'}, not {', '.join(sorted(run))}"
     for k, found in saved.items():
@@ -222,7 +223,7 @@ def _unlike(saved: Mapping[str, Tensor], run: Mapping[str, Tensor]) -> str:
 
 
 def _same(saved: Any, now: Any, rounds: int) -> bool:
-    """Whether two settings are the same; of those that change by round, the rounds that were run."""
+    """Whether two settings are equal; a setting that changes by round is compared in the first `rounds` rounds."""
     if isinstance(saved, dict) and isinstance(now, dict) and saved.keys() == now.keys():
         values = [next(iter(part.values()), None) for part in (saved, now)]
         if not all(isinstance(v, list) for v in values):
@@ -241,7 +242,7 @@ def atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """`with atomic(path) as f:` writes a binary file that appears under its name only when complete and on disk."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{_here()}.{os.getpid()}.{secrets.token_hex(8)}")
-    # not mkstemp: the file keeps the permissions of the user's umask.  "x": no link that somebody placed is followed
+    # mkstemp would ignore the user's umask; "x" follows no link that another user has placed there
     file = open(temporary, "xb")  # noqa: SIM115
     try:
         yield file
@@ -258,7 +259,7 @@ def atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
 def sweep(folder: Path, older: float = 60.0) -> None:
     """Remove the unfinished files that `atomic` left in a folder when its process was killed on this machine.
 
-    older: seconds since anything was written to them.
+    older: only files that have not been written to for so many seconds.
     """
     for file in folder.glob(f".*.{_here()}.*"):
         found = re.fullmatch(rf"\..+\.{re.escape(_here())}\.(\d+)\.[0-9a-f]{{16}}", file.name)
@@ -272,8 +273,8 @@ def _here() -> str:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process of this machine runs; True where that cannot be asked."""
-    if os.name != "posix":  # elsewhere a signal 0 is no question
+    """Whether a process of this machine runs; True if that cannot be found out."""
+    if os.name != "posix":  # elsewhere signal 0 does not test a process
         return True
     try:
         os.kill(process, 0)

@@ -1,9 +1,9 @@
-"""What a value is, as a hash: the same in another process for what computes the same, another for what does not.
+"""Hashes of values: the same in every process for values that compute the same, different for all others.
 
-A run goes on from a checkpoint only where these are equal, and a sweep knows its runs by them.  Numbers and texts
-count as they are, arrays with all their entries, functions and classes of the user's by what Python compiled them to
-(so that comments and layout do not count), with the constants, functions and classes that they refer to.  Of what a
-library defines, this package included, the name counts alone.
+A run continues from a checkpoint, and a sweep uses a stored run, only if the hashes are equal.  Numbers and strings are
+hashed as they are, arrays with all their entries, and functions and classes of the user by their compiled code (so that
+comments and layout do not count) with the constants, functions and classes that they refer to.  Functions and classes
+of libraries, including this package, are hashed by their names alone.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _PLAIN = str | bytes | int | float | complex | None | torch.dtype | torch.device
 
 
 def short(content: str | bytes) -> str:
-    """The hash of everything here: SHA-256, 16 hexadecimal digits of it."""
+    """The first 16 hexadecimal digits of SHA-256, which all hashes of this package are."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
 
 
 def digest(*values: Any, containers: bool = True) -> str:
     """A hash of values.
 
-    containers=False: without the lists, mappings and objects that functions refer to, where they may be what a
-    function writes to, such as a probe's record.
+    containers=False leaves out the lists, mappings and objects that functions refer to, because a function may write to
+    them, such as a probe to its record.
     """
     return short(Describer(containers).text(values))
 
 
 def network(module: nn.Module, parameters: bool = False, without: Iterable[Tensor] = ()) -> tuple[Any, ...]:
-    """What a network computes: its layers with their constants and code, its buffers, which parameters are trained,
-    and where asked for, their values.  without: buffers and other tensors that do not count."""
+    """All that determines what a network computes: its layers with their constants and code, its buffers, and which
+    parameters are trained; with `parameters` also their values.  without: tensors that are left out."""
     skipped = {id(b) for b in without}
     layers = [(name, type(layer), _constants(layer, skipped)) for name, layer in module.named_modules()]
     trained = [(name, p.requires_grad, p if parameters else None) for name, p in module.named_parameters()]
@@ -63,11 +63,11 @@ def network(module: nn.Module, parameters: bool = False, without: Iterable[Tenso
 
 
 class Describer:
-    """Texts of values; each object's once, cycles by name."""
+    """Texts of values.  Each object is described once; within its own description (a cycle) it is its name."""
 
     def __init__(self, containers: bool = True) -> None:
         self.containers, self.known = containers, {}
-        self.alive: list[Any] = []  # an id is one object's while it lives
+        self.alive: list[Any] = []  # keeps objects alive, so that no id is used twice
 
     def text(self, value: Any) -> str:
         value = value.item() if isinstance(value, np.generic) else value
@@ -95,7 +95,7 @@ class Describer:
         return f"{_name(value)} {short(', '.join(map(self.text, self.parts(value))))}"
 
     def parts(self, value: Any) -> Iterable[Any]:
-        """What tells this value from others of its name."""
+        """The parts in which this value can differ from other values with its name."""
         if isinstance(value, functools.partial):
             return value.func, value.args, value.keywords
         if isinstance(value, MethodType):
@@ -119,19 +119,19 @@ class Describer:
             return ()
         if isinstance(value, GENERATORS | Iterator) and not is_own(type(value)):
             return (state(value),)
-        if hasattr(value, "__dict__") or is_own(type(value)):  # with what stands in slots
+        if hasattr(value, "__dict__") or is_own(type(value)):  # includes the values of __slots__
             return type(value), object.__getstate__(value)
         return (_without_address(value),)  # a date, a decimal number, a pattern
 
     def function(self, f: FunctionType) -> Iterable[Any]:
-        """A function's code, defaults, and what it takes from around it."""
+        """A function's code, its defaults, and the variables outside of it that it uses."""
         used = {k: v for k, v in around(f).items() if self.containers or not _is_container(v)}
         used |= {f"its {k}": v for k, v in vars(f).items() if is_own(f) and k != "__wrapped__"}
         return f.__code__ if is_own(f) else None, f.__defaults__, f.__kwdefaults__, used
 
 
 def state(value: GENERATORS | Iterator) -> Any:
-    """Where a generator of random numbers, or an iterator, stands; of an iterator what it tells."""
+    """The state of a generator of random numbers or of an iterator, as far as an iterator shows it."""
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
     if isinstance(value, torch.Generator):
@@ -146,8 +146,8 @@ def state(value: GENERATORS | Iterator) -> Any:
 
 
 def around(f: FunctionType) -> dict[str, Any]:
-    """What a function takes from around it, by name: what its closure holds and, of the user's functions, globals,
-    what it names of the user's modules, and the code of those that it imports itself."""
+    """The variables outside of a function that it uses, by name: those of its closure and, for a function of the user,
+    globals, attributes of the user's modules, and the code of the user's modules that it imports itself."""
     found = dict(zip(f.__code__.co_freevars, map(_content, f.__closure__ or ()), strict=True))
     if not is_own(f):
         return found
@@ -165,7 +165,7 @@ def around(f: FunctionType) -> dict[str, Any]:
 
 @functools.cache
 def _source(module: str) -> CodeType | None:
-    """The code of a module of the user's; None of a library's."""
+    """The code of a module of the user; None for a module of a library."""
     top = module.partition(".")[0]
     try:
         spec = importlib.util.find_spec(top)
@@ -173,13 +173,13 @@ def _source(module: str) -> CodeType | None:
             return None
         spec = spec if top == module else importlib.util.find_spec(module)
         return spec.loader.get_code(module)
-    except (ImportError, AttributeError, ValueError, SyntaxError):  # its import will say so
+    except (ImportError, AttributeError, ValueError, SyntaxError):  # importing it will raise the error
         return None
 
 
 def last_computed(module: nn.Module, called: nn.Module) -> list[Tensor]:
-    """The tensors that a module's layers hold, beside parameters and buffers, and that are others in a copy that was
-    called."""
+    """The tensors, other than parameters and buffers, that a module's layers hold and that differ in a copy of the
+    module after a forward pass."""
     held = zip(module.modules(), called.modules(), strict=False)
     pairs = [(v, vars(b).get(k)) for a, b in held for k, v in vars(a).items() if k not in _OF_EVERY_MODULE]
     return [
@@ -191,10 +191,10 @@ def last_computed(module: nn.Module, called: nn.Module) -> list[Tensor]:
 
 
 def _constants(layer: nn.Module, without: Collection[int]) -> dict[str, Any]:
-    """What a layer holds beside parameters, buffers and layers, which torch keeps under names of its own.
+    """The attributes of a layer other than its parameters, buffers and layers.
 
-    What it computed last does not count, tensors with a gradient and those named by their ids in `without`; nor does
-    None, where one may come to stand.
+    Results of the last forward pass are left out: tensors with a gradient, tensors whose ids are in `without`, and
+    None, which a forward pass may replace by such a tensor.
     """
     own = is_own(type(layer))
     held = {k: v for k, v in vars(layer).items() if k not in _OF_EVERY_MODULE and (own or not k.startswith("_"))}
@@ -202,7 +202,8 @@ def _constants(layer: nn.Module, without: Collection[int]) -> dict[str, Any]:
 
 
 def _kept(value: Any, without: Collection[int]) -> Any:
-    """The value without what does not count, however deep in lists and mappings; None for that itself."""
+    """The value without the results that `_constants` leaves out, at any depth of lists and mappings; None if the
+    value itself is left out."""
     if isinstance(value, dict):
         return {k: kept for k, v in value.items() if (kept := _kept(v, without)) is not None}
     if type(value) in (list, tuple):
@@ -216,7 +217,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def is_own(value: type | FunctionType) -> bool:
-    """Whether a class or function is the user's: neither this package's nor of an installed library."""
+    """Whether a class or function is the user's, and not part of this package or an installed library."""
     if isinstance(value, FunctionType):
         return not value.__code__.co_filename.startswith(_LIBRARIES)
     file = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
@@ -224,7 +225,7 @@ def is_own(value: type | FunctionType) -> bool:
 
 
 def _is_owned(file: str | None) -> bool:
-    """Whether this is a file of the user's."""
+    """Whether this is a file of the user, and not of an installed library."""
     return file is not None and os.path.isabs(file) and not file.startswith(_LIBRARIES)
 
 
@@ -234,7 +235,7 @@ def _is_container(value: Any) -> bool:
 
 
 def codes(code: CodeType) -> list[CodeType]:
-    """The code of a function and of those within it."""
+    """The code of a function and of all functions that it defines."""
     return [code, *(inner for const in code.co_consts if isinstance(const, CodeType) for inner in codes(const))]
 
 

@@ -1,12 +1,11 @@
-"""The code of a result: a hash of all source that can change it, wherever in the package that source stands.
+"""The code of a result: a hash of all source that can change the result, in whichever module this source is.
 
-The hash covers the modules that a computation imports, directly or through others, read from their source and not from
-what is loaded.  It is taken over their top-level statements in sorted order.  Comments, docstrings, layout, annotations
-of arguments, the texts of errors and warnings, imports, `__all__` and the names of modules do not count, so that moving
-a definition to another module ages no stored result.  What an imported name refers to does count: by the text of its
-definition, not by its place.
+The hash covers the source files of all modules that a computation imports, directly or indirectly.  It is taken over
+their top-level statements in sorted order.  Comments, docstrings, layout, annotations of arguments, the texts of errors
+and warnings, imports, `__all__` and the names of modules do not count, so that a stored result stays valid when a
+definition moves to another module.  An imported name counts by the text of its definition.
 
-The sources are read once, at the first question: an edit while a batch runs does not change what the batch says.
+The sources are read once, at the first use: editing a file while a batch runs does not change the hashes of the batch.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ def statements(source: str, modules: frozenset[str] = frozenset()) -> tuple[Stat
 def normalised(node: Any, modules: Collection[str], uses: set[tuple[str, str]], told: bool = False) -> str:
     """A syntax tree in one line, the same for every layout and, so far as we know, every Python.
 
-    modules: names that stand for modules here; they are left out, as is the text of an error or a warning (`told`).
-    uses: gets what the text uses, as in `Statement`.
+    modules: names that refer to modules here.  These names and the texts of errors and warnings (`told`) are left out.
+    uses: a set to which the names that the text uses are added, as in `Statement`.
     """
     if isinstance(node, list):
         return "[" + ",".join(normalised(n, modules, uses, told) for n in node if not _computes_nothing(n)) + "]"
@@ -89,7 +88,7 @@ def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
 
 
 def _tells(node: ast.AST) -> bool:
-    """An error or a warning."""
+    """Whether a node raises an error or gives a warning."""
     warns = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "warn"
     return warns or isinstance(node, ast.Raise)
 
@@ -99,7 +98,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _computes_nothing(node: Any) -> bool:
-    """A docstring, an import, or a block that only type checkers read."""
+    """Whether a node is a docstring, an import, or a block that only type checkers read."""
     if isinstance(node, ast.Expr):
         return _is_text(node.value)
     return isinstance(node, ast.Import | ast.ImportFrom) or _for_types_only(node)
@@ -122,8 +121,8 @@ def _bound(node: ast.stmt) -> set[str]:
 def imports(source: str, package: str) -> tuple[tuple[str, str, str], ...]:
     """(module, name there, name here) of all that a module in `package` imports, at its top or inside of a function.
 
-    Of `import fedcore as fc` these are the names that are used of it: `fc.models.mlp` is `models` of `fedcore`, and
-    `mlp` of `fedcore.models`.  Of a module of another package it is the module as a whole, with no name there.
+    For `import fedcore as fc` these are the names that the module uses: `fc.models.mlp` is `models` of `fedcore` and
+    `mlp` of `fedcore.models`.  A module of another package is listed as a whole, with an empty name.
     """
     out, tree = [], _tree(source)
     for node in _running(tree):
@@ -141,7 +140,7 @@ def imports(source: str, package: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def _running(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that only type checkers read."""
+    """All nodes except those that only type checkers read."""
     for node in ast.iter_child_nodes(tree):
         if not _for_types_only(node):
             yield node
@@ -149,7 +148,7 @@ def _running(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _used(tree: ast.AST, alias: ast.alias) -> list[tuple[str, str]]:
-    """(module, name) of the attributes that are taken from an imported module of the package, and from these."""
+    """(module, name) of all attributes, at any depth, that are used of an imported module of the package."""
     top = alias.name.partition(".")[0]
     here, module = (alias.asname, alias.name) if alias.asname else (top, top)
     out = []
@@ -167,7 +166,7 @@ def _used(tree: ast.AST, alias: ast.alias) -> list[tuple[str, str]]:
 class Sources:
     """The source of packages: `texts` by the name of the module; `packages` are the modules that are an `__init__`.
 
-    left_out: modules that cannot change a result, because they draw, print or keep it; "name.*" for all in a package.
+    left_out: modules that cannot change a result, because they plot, print or store it; "name.*" for all of a package.
     """
 
     def __init__(
@@ -184,7 +183,7 @@ class Sources:
         return cls(texts, {name for name, file in files.items() if file.name == "__init__.py"}, left_out)
 
     def digest(self, roots: Iterable[str]) -> str:
-        """A hash, 16 hexadecimal digits, of what `roots` import and that can change a result."""
+        """A hash of all source that the modules `roots` import and that can change a result."""
         roots = tuple(roots)
         if roots not in self._digests:
             items = {item for module in self.reached(roots) for item in self.items(module)}
@@ -192,8 +191,8 @@ class Sources:
         return self._digests[roots]
 
     def items(self, module: str) -> Iterator[str]:
-        """The statements of a module as `digest` counts them, each with what its imported names refer to: names of
-        ours by the text of their definitions, others by their module and name."""
+        """The statements of a module as `digest` hashes them, each with the meaning of its imported names: the text of
+        the definition for names of these packages, module and name for all others."""
         imported, modules = self._imported(module)
         for statement in self._statements(module):
             used = {(name, *imported[name]) for name, _ in statement.uses if name in imported.keys() - modules.keys()}
@@ -201,7 +200,8 @@ class Sources:
             yield statement.text + "".join(f" {name}={self._meant(base, there)}" for name, base, there in sorted(used))
 
     def _imported(self, module: str) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
-        """What the imported names of a module stand for: (module, name there), and for modules of ours these."""
+        """What the imported names of a module refer to: (module, name there) of all, and the names that are modules of
+        these packages."""
         found = self.imports_of(module)
         known = {here: (base, there) for base, there, here in found if here}
         ours = {here: f"{base}.{there}" for here, (base, there) in known.items() if f"{base}.{there}" in self.texts}
@@ -211,7 +211,7 @@ class Sources:
         return statements(self._text(module), frozenset(self._imported(module)[1]))
 
     def _meant(self, base: str, name: str) -> str:
-        """What an imported name refers to, in 8 digits; nothing for what does not count."""
+        """A hash of the definition of an imported name, 8 digits; the hash of "" if the definition does not count."""
         if (base, name) not in self._meanings:
             home = self._home(base, name)
             counts = home and not self.leaves_out(home[0])
@@ -220,7 +220,7 @@ class Sources:
         return self._meanings[base, name]
 
     def reached(self, roots: Iterable[str]) -> list[str]:
-        """The modules that `digest` covers, sorted.  A root outside of the packages is the path of a file."""
+        """The modules that `digest` covers, sorted.  A root outside of the packages is the path of its file."""
         found: set[str] = set()
         todo = list(roots)
         while todo:
@@ -229,7 +229,7 @@ class Sources:
                 found.add(module)
                 for base, name, _ in self.imports_of(module):
                     todo += [home[0]] if (home := self._home(base, name)) else []
-                    if module not in self.texts:  # a file of the user may import those beside it
+                    if module not in self.texts:  # a file of the user may import files in its folder
                         beside = Path(module).parent.joinpath(*base.split(".")).with_suffix(".py")
                         todo += [str(beside)] if beside.is_file() else []
         return sorted(found)
@@ -246,7 +246,7 @@ class Sources:
         return self.texts[module] if module in self.texts else readable(module)
 
     def _home(self, base: str, name: str) -> tuple[str, str] | None:
-        """(module, name there) of what is `name` in the module `base`; None outside of the packages."""
+        """The module that defines what `base` calls `name`, and its name there; None outside of the packages."""
         if f"{base}.{name}" in self.texts:
             return f"{base}.{name}", ""
         if base not in self.texts:
@@ -262,7 +262,7 @@ class Sources:
 
 
 def readable(file: str | os.PathLike) -> str:
-    """The text of a file; raises ValueError where it is missing or no Python, with the line."""
+    """The text of a Python file; raises ValueError if it cannot be read, or with the line of a syntax error."""
     try:
         archives.regular(file)  # a pipe or a device may have no end
         text = Path(file).read_text(encoding="utf-8")
@@ -278,7 +278,7 @@ def readable(file: str | os.PathLike) -> str:
 
 
 def read(*packages: str) -> dict[str, Path]:
-    """Module -> file of all that these packages have; a package that is not installed has none."""
+    """The files of all modules of these packages, by module; a package that is not installed has none."""
     files = {}
     for name in packages:
         spec = importlib.util.find_spec(name)
@@ -311,7 +311,8 @@ def library_roots() -> tuple[str, ...]:
 
 
 def of_run(modules: Iterable[str]) -> str:
-    """The hash of the source that can change a run of what these modules define; the user's may use any method."""
+    """The hash of the source that can change a run of methods and probes from these modules.  A module of the user may
+    use any method, so that for it the hash is `library()`."""
     ours = set(modules) - set(sys.builtin_module_names) - {"abc"}
     known = ours <= simulator().texts.keys()
     return simulator().digest(("fedcore.run", *sorted(ours))) if known else library()
