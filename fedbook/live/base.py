@@ -1,9 +1,9 @@
-"""Live pictures: settings that Python and a hand can set, HTML for pages, and a widget in anywidget's form for Jupyter.
+"""Interactive pictures: settings that Python code and the reader can change, as HTML, and as an anywidget in Jupyter.
 
-In Jupyter too a picture is its HTML, which a saved notebook keeps and which moves without a kernel.  While the kernel
-runs, the figure and the widget's model, which is shown nowhere, hold one state: they find each other by a key.
+In Jupyter a picture is displayed as the same HTML, which a saved notebook keeps and which works without a kernel.
+While a kernel runs, the HTML figure and the model of a hidden widget share one state; a key connects the two.
 
-Scripts and styles stand in `assets`: what all pictures share in `live.js` and `playground.css`, each picture's beside.
+Shared scripts and styles are `live.js` and `playground.css` in this folder; each picture has its own files beside them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from ..pictures.widgets import asset
 
 
 class Live(ABC):
-    """A live picture's state, readable and settable by name, and its faces: HTML, and a widget in Jupyter.
+    """An interactive picture: a state with attributes to read and set, displayed as HTML and connected to a widget.
 
-    A subclass says which `scripts` and `styles` of `assets` it needs beside the shared ones, the `classes` of its
-    figure, checks states, and gives configuration, words, and the still picture that stands where no script runs.
+    A subclass names the `scripts` and `styles` that it needs besides the shared ones and the CSS `classes` of its
+    figure; it checks states, and provides the configuration, the alt text, and the static picture for pages without
+    scripts.
     """
 
     scripts: ClassVar[tuple[str, ...]]
@@ -50,27 +51,28 @@ class Live(ABC):
     @staticmethod
     @abstractmethod
     def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-        """The state with numbers of plain Python; raises TypeError or ValueError with value, range and remedy."""
+        """The validated state in plain Python types.  Raises TypeError or ValueError with value, range and remedy."""
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """What the page's script is given: name, caption, state, and what else it draws with."""
+        """The data for the page's script: name, caption, state, and further data for drawing."""
 
     @abstractmethod
     def alt(self) -> str:
-        """The picture in words."""
+        """The alt text of the picture."""
 
     @abstractmethod
     def still(self) -> str:
-        """HTML that stands in the page before the script runs, and where none does."""
+        """The HTML shown before the script runs, and in pages without scripts."""
 
     @property
     def state(self) -> dict[str, Any]:
-        """A copy of all settings, as the page's script has them."""
+        """A copy of all settings, in the form that the page's script uses."""
         return copy.deepcopy(self._state)
 
     def set(self, **settings: Any) -> None:
-        """Change settings by their names; a live picture follows.  Raises what the function that made it raises."""
+        """Change settings by name; a displayed picture follows.  Raises ValueError for an unknown name, and the errors
+        of the function that made the picture."""
         unknown = sorted(set(settings) - set(self._state))
         if unknown:
             raise ValueError(f"{unknown[0]!r} is no setting of a playground; {checks.nearest(unknown[0], self._state)}")
@@ -92,14 +94,15 @@ class Live(ABC):
             raise AttributeError(f"a playground has no setting {name!r}; {checks.nearest(name, self._state)}")
 
     def html(self, alone: bool = True) -> str:
-        """HTML: a still picture with its words and, where it stands alone, the style and script that make it move.
+        """The static picture with its alt text and data, and by default also the style and script for interaction.
 
-        alone=False: the page that shows it brings `page_style()` and `page_script()`, as the book's pages do.
+        alone=False leaves out style and script; the page must include `page_style()` and `page_script()`, as the book's
+        pages do.
         """
         return self._html(alone, self.config())
 
     def _html(self, alone: bool, config: Mapping[str, Any]) -> str:
-        # Without "<" no text in the data can end the script element that holds it.
+        # Without "<" no text in the data can close the script element around the data.
         data = json.dumps(config, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         caption = f"\n<figcaption>{html.escape(self.caption)}</figcaption>" if self.caption else ""
         style = f"\n<style>\n{self.style()}\n</style>" if alone else ""
@@ -111,38 +114,38 @@ class Live(ABC):
 
     @classmethod
     def module(cls) -> str:
-        """The picture's script, one JavaScript module."""
+        """The picture's script as one JavaScript module."""
         return _script("live.js", *cls.scripts)
 
     @classmethod
     def style(cls) -> str:
-        """The picture's style."""
+        """The picture's CSS."""
         return _style("playground.css", *cls.styles)
 
     @cached_property
     def widget(self) -> Any:
-        """The live widget whose state is this one's (made once, shared by all displays).
+        """The widget that shares this state (made once, used by all displays).
 
-        Shown by itself it is the picture once more, for places where a page's scripts do not reach the kernel.
-        Raises ImportError where anywidget is missing; the HTML face needs nothing.
+        The widget can also be displayed itself, for front ends in which the scripts of HTML output cannot reach the
+        kernel.  Raises ImportError without anywidget; the HTML needs no package.
         """
         widget = _widget_class(type(self))(state=self.state, config=self.config() | {"key": uuid.uuid4().hex})
         widget.observe(self._moved, names="state")
         return widget
 
     def _moved(self, change: Any) -> None:
-        """A hand on the live picture has changed its state."""
+        """Take over the state that the reader has changed in the displayed picture."""
         self._state = self.checked({**self._state, **change["new"]})
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # A batch run's outputs are shown by pages that bring style and script, once for all of them.
+        # The pages that show the outputs of a batch run include style and script once for all pictures.
         alone = not os.environ.get("FEDCORE_BATCH")
         config = self.config() | ({"key": self.widget.config["key"]} if can_be_live() else {})
         return {"text/html": self._html(alone, config), "text/plain": repr(self)}
 
 
 def can_be_live() -> bool:
-    """Whether live widgets make sense: not switched off, anywidget there, and a kernel that would answer."""
+    """Whether widgets can work: FEDCORE_LIVE is not 0, anywidget is installed, and a kernel runs."""
     if os.environ.get("FEDCORE_LIVE", "1") == "0" or not importlib.util.find_spec("anywidget"):
         return False
     from IPython import get_ipython  # comes with anywidget
@@ -157,7 +160,7 @@ def _widget_class(kind: type[Live]) -> type:
     import traitlets
 
     class LiveWidget(anywidget.AnyWidget):
-        """The page's script, with its state in both places."""
+        """The page's script with a state that is synchronised with Python."""
 
         _esm, _css = kind.module(), kind.style()
         state = traitlets.Dict().tag(sync=True)
@@ -167,13 +170,13 @@ def _widget_class(kind: type[Live]) -> type:
 
 
 def look(method: str) -> dict[str, str]:
-    """The colours of a method, called as the field writes its name, by day and by night, its marker and its dashes."""
+    """The style of a method, given by its usual name: colours on light and dark pages, marker and dashes."""
     colour, marker, line = styles.METHODS[method]
     return {"colour": colour, "dark": styles.dark(colour), "marker": marker, "dash": "" if line == "-" else "7 4"}
 
 
 def page_script() -> str:
-    """All pictures' scripts as one plain script: pages that are opened from files may load no modules."""
+    """The scripts of all pictures as one plain script, because pages opened from files cannot load modules."""
     scripts = (f"{{\n{_script(name)}\n}}" for kind in _kinds() for name in kind.scripts)
     text = "\n".join((_script("live.js"), *scripts))
     plain = re.sub(r"^export default .*", "", text, flags=re.MULTILINE)
@@ -181,18 +184,18 @@ def page_script() -> str:
 
 
 def page_style() -> str:
-    """All pictures' styles."""
+    """The CSS of all pictures."""
     return _style("playground.css", *(name for kind in _kinds() for name in kind.styles)) + "\n"
 
 
 def _script(*names: str) -> str:
-    """Scripts without the spaces around signs that no text of theirs has."""
+    """Scripts without the spaces around operators; no string in them contains such an operator."""
     text = re.sub(r" (=>|[=!]==|&&|\|\||\+=|-=|[?]{1,2}|>=|<=|\*) ", r"\1", "\n".join(map(asset, names)))
     return re.sub(r"(?<=\)) (?={)|\b(?<=if|or) (?=\()|(?<=else) (?={)|(?<=}) (?=else)", "", text)
 
 
 def _style(*names: str) -> str:
-    """Styles without the spaces and semicolons that say nothing."""
+    """CSS without redundant spaces and semicolons."""
     return re.sub(r";(?=})|(?<=[,>]) | (?=>)", "", "\n".join(map(asset, names)))
 
 

@@ -1,4 +1,4 @@
-"""Logistic regression with exact gradients: convex, with a curvature that changes from place to place."""
+"""Logistic regression with exact gradients: a convex problem whose curvature depends on x."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedcore.objective.quadratic import Quadratic
 class Logistic(Quadratic):
     """n clients with F_i(x) = mean_j [log(1 + exp(a_ij' x)) - q_ij a_ij' x], the cross-entropy of their samples a_ij.
 
-    `a [n, s, p]` are the samples and `b [n, p]` the clients' own models: the labels are the probabilities
+    `a [n, s, p]` are the samples and `b [n, p]` the clients' minimisers: the labels are the probabilities
     q_ij = sigmoid(a_ij' b_i), so that b_i minimises F_i, as in a `Quadratic`.  `optimum [p]` minimises F (Newton's
     method); `A [n, p, p]` holds the Hessians at x = 0.
     """
@@ -37,8 +37,9 @@ class Logistic(Quadratic):
         return (F.softplus(z) - self.q[i] * z).mean(1)
 
     def _minimiser(self) -> Tensor:
-        """By Newton's method from the mean of the clients' own; a step that makes the gradient longer is halved."""
-        a = self.a.double().cpu().numpy().reshape(-1, self.d)  # in NumPy: thousands of tiny products
+        """The minimiser of F, by Newton's method from the mean of the clients' minimisers; a step that increases the
+        norm of the gradient is halved."""
+        a = self.a.double().cpu().numpy().reshape(-1, self.d)  # NumPy is faster for thousands of tiny products
         q, x = self.q.double().cpu().numpy().ravel(), self.b.mean(0).double().cpu().numpy()
 
         def slope(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

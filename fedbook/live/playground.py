@@ -1,8 +1,8 @@
-"""The playground: federated methods on problems of two parameters that a hand can move, in a page or in Jupyter.
+"""The playground: federated methods on interactive problems with two parameters, in a page or in Jupyter.
 
-The picture is drawn and computed by one JavaScript module, `assets/playground.js`, which follows the same rules as the
-package (a test compares the numbers).  This module states the problem, computes its numbers with the package itself,
-and draws the still picture that stands where no script runs.
+One JavaScript module, `playground.js`, computes and draws the picture by the same update rules as the package (a test
+compares the numbers).  This module defines the problem, computes its numbers with the package itself, and draws the
+static picture for pages without scripts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METHODS = {
     "FedDC": {"alpha": 0.1}, "Mime": {"beta": 0.5}, "MimeLite": {"beta": 0.5}, "FedSAM": {"rho": 0.2}, "FedNova": {},
     "DFedAvg": {}, "DFedSAM": {"rho": 0.2}, "DFedGAM": {"rho": 0.2},
 }  # fmt: skip
-"""The methods that the playground has, with the parameters that its sliders start from."""
+"""The methods of the playground, with the initial values of their sliders."""
 
 RANGES = {
     "lr": (0, 10, "above"), "local_steps": (1, 200, "whole"), "server_lr": (0, 10, "above"), "uneven": (0, 1),
@@ -39,7 +39,8 @@ RANGES = {
     "angle": (-1e4, 1e4), "mu": (0, 1e3), "alpha": (0, 1e3), "beta": (0, 0.999), "rho": (0, 1e3),
     "FedDyn": {"alpha": (0, 1e3, "above")},
 }  # fmt: skip
-"""Lowest and highest value of each number, as in the page too: "above" excludes the lowest, "whole" fractions."""
+"""Lowest and highest value of each number, as in playground.js: "above" excludes the lowest value, "whole" excludes
+fractions."""
 
 TOPOLOGIES = ("ring", "complete", "star", "path")
 GOSSIP = ("DFedAvg", "DFedSAM", "DFedGAM")
@@ -48,7 +49,14 @@ DEFAULT_CLIENTS = (
     {"optimum": (2.1, -1.0), "curvature": (0.2, 2.7), "angle": 75.0},
 )
 
-PLACES = ((1.9, 1.4), (-0.8, -1.8), (-2.3, 1.0), (0.9, -2.0), (0.4, 2.1), (2.5, 0.2))  # of the third client and more
+PLACES = (
+    (1.9, 1.4),
+    (-0.8, -1.8),
+    (-2.3, 1.0),
+    (0.9, -2.0),
+    (0.4, 2.1),
+    (2.5, 0.2),
+)  # of further clients, beginning with the third
 
 
 def playground(
@@ -68,18 +76,18 @@ def playground(
     name: str = "playground",
     caption: str = "",
 ) -> Playground:
-    """A picture of the plane in which clients' optima, the start and the ellipses can be moved by hand.
+    """An interactive picture of the plane in which the reader moves the clients' optima, the start and the ellipses.
 
-    clients: 2 to 8, placed for you, or one mapping each with `optimum` (x, y), `curvature` (along the client's two
-    axes; a negative or zero one is drawn, and said to have no minimum) and `angle` of the first axis in degrees.
-    methods: names or methods, such as `["FedAvg", fc.FedProx(mu=0.3)]`; those of `playing.METHODS`.  problem:
-    "quadratic", 0.5 (x - b_i)' A_i (x - b_i), or "logistic", the cross-entropy of four samples whose labels are
-    probabilities, with the same optimum and at x = 0 the same curvature.
+    clients: a number from 2 to 8 with default positions, or one mapping per client with `optimum` (x, y), `curvature`
+    (along the client's two axes; with a negative or zero one the page states that there is no single minimum) and
+    `angle` of the first axis in degrees.  methods: names or methods, such as `["FedAvg", fc.FedProx(mu=0.3)]`, out of
+    `METHODS` of this module.  problem: "quadratic", 0.5 (x - b_i)' A_i (x - b_i), or "logistic", the cross-entropy of
+    four samples whose labels are probabilities, with the same optimum, and the same curvature at x = 0.
 
     topology: the graph of methods without a server, "ring", "complete", "star" (client 1 in the middle) or "path".
-    start: where the server begins.  lr, local_steps, cohort, server_lr, seed: as `simulate`'s.  uneven: client i of n
-    takes K (1 - uneven i / (n - 1)) of the K local steps, at least one.  rounds: of the picture.  name: how the
-    picture is called in addresses, for pages with several.  caption: stands below it.
+    start: the initial model (x, y).  lr, local_steps, cohort, server_lr, seed: as in `simulate`.  uneven: client i of n
+    takes K (1 - uneven i / (n - 1)) of the K local steps, at least one.  rounds: the number of rounds shown.  name: the
+    id of the picture in addresses, for pages with several pictures.  caption: the text below the picture.
 
     Raises ValueError or TypeError with the value, the allowed range and the remedy.
     """
@@ -90,13 +98,13 @@ def playground(
 
 
 class Playground(Live):
-    """A playground's state, readable and settable (`pg.clients`, `pg.lr = 0.3`), its numbers and its picture."""
+    """A playground: its settings as attributes (`pg.clients`, `pg.lr = 0.3`), its numbers and its picture."""
 
     scripts = ("playground.js",)
 
     @staticmethod
     def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-        """The state with numbers of plain Python; raises what `fc.playground` raises."""
+        """The validated state in plain Python types.  Raises the errors of `fc.playground`."""
         return _checked(given)
 
     def __repr__(self) -> str:
@@ -107,7 +115,7 @@ class Playground(Live):
 
     @property
     def clients(self) -> list[dict[str, Any]]:
-        """One mapping a client: `optimum`, `curvature`, `angle`."""
+        """One mapping per client: `optimum`, `curvature`, `angle`."""
         return self.state["clients"]
 
     @clients.setter
@@ -116,7 +124,7 @@ class Playground(Live):
 
     @property
     def methods(self) -> dict[str, Method]:
-        """The methods that are shown, by name."""
+        """The displayed methods, by name."""
         graph = {"mixing": graph_of(self._state["topology"], len(self._state["clients"]))}
         return {
             name: getattr(algorithms, name)(**h, **(graph if name in GOSSIP else {}))
@@ -130,11 +138,11 @@ class Playground(Live):
     # --- the picture ------------------------------------------------------------------------------------------------
 
     def config(self) -> dict[str, Any]:
-        """What the page's script is given: the state, and each method's look and cost."""
+        """The data for the page's script: the state, and the style and cost of each method."""
         return {"name": self.name, "caption": self.caption, "state": self.state, "methods": _methods_of_the_page()}
 
     def alt(self) -> str:
-        """The picture in words: what each method comes to, and the setting."""
+        """The alt text: the result of each method, and the setting."""
         return f"{' '.join(self._told())} The plane of two parameters; {self._setting()}"
 
     def _setting(self) -> str:
@@ -158,7 +166,7 @@ class Playground(Live):
         return out
 
     def still(self) -> str:
-        """What stands in the page before the script runs, and where none does: drawn from the package's numbers."""
+        """The HTML shown before the script runs and in pages without scripts, drawn from the package's numbers."""
         return still.svg_of_playground(
             self.federation, self.optimum(), self._state["clients"], self.paths(), _methods_of_the_page(), self.alt(),
             self._told(),
@@ -182,13 +190,13 @@ class Playground(Live):
         return Logistic(torch.stack([p, q, (p + q) / 2**0.5, (p - q) / 2**0.5], 1), b, x0)
 
     def optimum(self) -> np.ndarray | None:
-        """The minimiser of F `[2]`, or None where the clients' curvatures leave it no single one."""
+        """The minimiser of F `[2]`, or None if F has no unique minimiser."""
         fed = self.federation
         low, high = np.linalg.eigvalsh(fed.A.sum(0).numpy())
         return fed.optimum.numpy() if low > 1e-10 * max(1.0, high) else None
 
     def _run(self, name: str) -> dict[str, Any]:
-        """The run's settings as `simulate` takes them: methods without a server know no cohort and no server step."""
+        """The run's settings for `simulate`; methods without a server have no cohort and no server learning rate."""
         s, gossip = self._state, name in GOSSIP
         n = len(s["clients"])
         work = s["local_steps"] * (1 - s["uneven"] * np.arange(n) / (n - 1))
@@ -198,12 +206,12 @@ class Playground(Live):
         }  # fmt: skip
 
     def history(self) -> dict[str, History]:
-        """Each method's `History`, by `fc.simulate` on `federation`; one that diverges ends where it did."""
+        """Each method's `History` from `fc.simulate` on `federation`; a diverged one ends at its last finite round."""
         fed = self.federation
         return {name: self._history(fed, name, method) for name, method in self.methods.items()}
 
     def paths(self) -> dict[str, np.ndarray]:
-        """The server's models by method, `[rounds + 1, 2]`: the picture's paths, computed by the package."""
+        """Method -> the server's models `[rounds + 1, 2]`, the trajectories in the picture, computed by the package."""
         fed, out = self.federation, {}
         for name, method in self.methods.items():
             points = []
@@ -219,7 +227,7 @@ class Playground(Live):
 
 
 def _methods_of_the_page() -> dict[str, dict[str, Any]]:
-    """Colour, marker and line of each method, and what it costs a client: numbers sent in units of d, gradients."""
+    """Colour, marker and line of each method, and its cost per client: communication in units of d, and gradients."""
     out = {}
     for name, given in METHODS.items():
         cost = getattr(algorithms, name)(**given).cost()
@@ -237,14 +245,14 @@ def _methods_of_the_page() -> dict[str, dict[str, Any]]:
 
 
 def graph_of(name: str, n: int) -> Topology:
-    """The graph of n clients that has this name; weights are Metropolis' (of a complete graph, 1/n)."""
+    """The graph of n clients with this name and Metropolis weights (1/n for the complete graph)."""
     if name in ("star", "path"):
         return Graph([(0 if name == "star" else i - 1, i) for i in range(1, n)])
     return {"ring": Ring, "complete": Complete}[name]()
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The state with numbers of plain Python; raises with value, range and remedy."""
+    """The validated state in plain Python types.  Raises TypeError or ValueError with value, range and remedy."""
     checks.choice("problem", given["problem"], ("quadratic", "logistic"))
     s: dict[str, Any] = {"problem": given["problem"]}
     s["clients"] = _clients(given["clients"], s["problem"])
@@ -282,13 +290,13 @@ def _clients(value: Any, problem: str) -> list[dict[str, Any]]:
 
 
 def _placed(n: int) -> list[dict[str, Any]]:
-    """The first n clients where none were given: the two of the opening picture, then others around them."""
+    """The first n default clients: the two of the opening picture, then others around them."""
     rest = [{"optimum": p, "curvature": (0.4, (1.2, 2)[i % 2]), "angle": 40 * i} for i, p in enumerate(PLACES)]
     return [*DEFAULT_CLIENTS, *rest][:n]
 
 
 def within(name: str, value: Any, allowed: Sequence[Any]) -> float:
-    """A number in its range, one of `RANGES`; raises TypeError or ValueError."""
+    """The number, if it lies in `allowed`, an entry of `RANGES`; else raises TypeError or ValueError."""
     low, high, kind = (*allowed, "")[:3]
     if kind == "whole":
         return checks.integer(name, value, low, high)
@@ -308,7 +316,7 @@ def _methods(value: Any) -> dict[str, dict[str, float]]:
         raise TypeError(f"methods={checks.brief(value)} is one method; use a list, methods=[{checks.brief(value)}]")
     if not isinstance(value, Iterable) or getattr(value, "shape", None) == ():
         raise TypeError(f"methods={checks.brief(value)}; use a list of names or methods, such as ['FedAvg']")
-    if isinstance(value, Mapping):  # a state's own form, which a hand may have emptied
+    if isinstance(value, Mapping):  # the form of a state, which may be empty after the reader's changes
         value = [getattr(algorithms, name)(**h) if name in METHODS else name for name, h in value.items()]
     elif not (value := list(value)):
         raise ValueError("methods is empty; give one at least, such as ['FedAvg']")

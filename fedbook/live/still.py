@@ -1,6 +1,6 @@
-"""The playground's still picture: an SVG of a plane, its level lines and paths, in the page's own colours.
+"""The static pictures of the playgrounds: SVGs of a plane with level lines and trajectories, and of a small network.
 
-Attributes give it plain colours; where the playground's style is there, they follow the page.
+Attributes set default colours; the playground's CSS replaces them by the colours of light or dark pages.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fedcore.objective.quadratic import Quadratic
 
 from ..pictures.styles import colours, dark
 
-WIDTH, HEIGHT = 440, 400  # the plane's units, as in assets/playground.js
-RADIUS = 0.55  # of the ellipse of curvature 1, in units of the plane
+WIDTH, HEIGHT = 440, 400  # of the drawing, as in playground.js
+RADIUS = 0.55  # of the ellipse of curvature 1, in units of the parameters
 
 
 def svg_of_playground(
@@ -30,9 +30,9 @@ def svg_of_playground(
     alt: str,
     words: Sequence[str],
 ) -> str:
-    """HTML of the picture: the plane with each method's path `[rounds + 1, 2]`, a legend, and sentences.
+    """HTML of the picture: the plane with each method's trajectory `[rounds + 1, 2]`, a legend, and sentences.
 
-    optimum: the minimiser of F `[2]`, None where there is none.
+    optimum: the minimiser of F `[2]`, None if F has no unique minimiser.
     """
     start = next(iter(paths.values()))[0] if paths else fed.x0.numpy()
     half = max(3.05, 1.2 * max(float(np.abs(start).max()), *(max(map(abs, c["optimum"])) for c in clients)))
@@ -95,12 +95,12 @@ def svg_of_playground(
 
 
 def _mixed(look: Mapping[str, Any]) -> str:
-    """A method's colour by day or by night, as `--day` of the playground's style says."""
+    """A method's colour on light or dark pages, selected by the variable `--day` of the playground's CSS."""
     return f"color-mix(in srgb,{look['colour']} var(--day),{look['dark']})"
 
 
 def _levels(fed: Quadratic, half: float, levels: int = 9, points: int = 61) -> list[np.ndarray]:
-    """Level lines of F over the plane, evenly spaced in the root of its height; none where matplotlib is missing."""
+    """Level lines of F in the plane, evenly spaced in the square root of F; none if contourpy is missing."""
     try:
         from contourpy import contour_generator
     except ImportError:
@@ -119,16 +119,16 @@ CLIENTS = [
     {"colour": colour, "dark": dark(colour)}
     for colour in (colours()[name] for name in ("blue", "amber", "green", "pink", "sky", "ink"))
 ]
-"""The colours of clients by day and by night."""
+"""The colours of clients on light and dark pages."""
 
 
 def svg_of_network(
     sizes: Sequence[int], kept: np.ndarray, conflict: np.ndarray, clients: Sequence[str], alt: str, words: str
 ) -> str:
-    """HTML of a small network: each hidden neuron in a ring whose parts are the clients that train it, and a legend.
+    """HTML of a small network with a legend: a ring around each hidden neuron shows which clients train the neuron.
 
-    sizes: units of each layer.  kept `[n, hidden]`: who trains which neuron; conflict `[hidden]`: the mean cosine of
-    their updates, NaN where fewer than two train it.  clients: the classes of each.
+    sizes: units of each layer.  kept `[n, hidden]`: whether a client trains a neuron.  conflict `[hidden]`: the mean
+    cosine of the clients' updates of a neuron, NaN if fewer than two train it.  clients: the classes of each client.
     """
 
     def place(layer: int, unit: int) -> tuple[float, float]:
@@ -176,7 +176,7 @@ def svg_of_network(
 
 
 def _sector(i: int, n: int, takes: bool) -> str:
-    """The part of a neuron's ring that is client i's of n, clockwise from the top."""
+    """The sector of client i of n in a neuron's ring, clockwise from the top."""
 
     def corner(radius: float, end: int) -> str:
         t = 2 * math.pi * (i + end) / n - math.pi / 2 + (-1.6 if end else 1.6) / radius
@@ -190,7 +190,7 @@ def _sector(i: int, n: int, takes: bool) -> str:
 
 
 def _inside(cosine: float) -> str:
-    """A cosine as it stands in a neuron, such as −.4."""
+    """A cosine as printed in a neuron, such as −.4."""
     if not math.isfinite(cosine):
         return ""
     text = f"{cosine:.1f}".replace("-", "−").replace("0.", ".")

@@ -1,8 +1,8 @@
-"""The playground of sub-models: which neurons each method gives to each client, and where the clients pull them apart.
+"""The playground of sub-models: which neurons each method assigns to each client, and where the updates conflict.
 
-A network 2-8-6-6 learns six classes of points in the plane.  As in the playground, one JavaScript module
-(`assets/submodels.js`) computes and draws by the rules of the package, and a test compares the numbers; this module
-states the problem and computes its numbers with the package itself.
+A network 2-8-6-6 learns six classes of points in the plane.  As in the playground, one JavaScript module,
+`submodels.js`, computes and draws the picture by the update rules of the package, and a test compares the numbers; this
+module defines the problem and computes its numbers with the package itself.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from .base import Live, look
 from .playground import within
 
 METHODS = ("FedAvg", "HeteroFL", "FederatedDropout", "FedRolex", "FedDSE", "FedGSE")
-"""The methods that this playground has."""
+"""The methods of this playground."""
 
 RANGES = {
     "ratio": (0, 1, "above"), "temperature": (0, 10), "lr": (0, 10, "above"), "local_steps": (1, 50, "whole"),
     "rounds": (1, 60, "whole"), "seed": (0, 10**6, "whole"),
 }  # fmt: skip
-"""As `playing.RANGES`."""
+"""Lowest and highest value of each number, as in `playground.RANGES`."""
 
 SIDES = ("outgoing", "incoming")
 CLASSES = "ABCDEF"
 DEALT = ("AB", "CD", "EF", "BC", "DE", "FA")  # the classes of the first client, the second, ...
 SIZES = (2, 8, 6, 6)  # inputs, two hidden layers, classes
-TRAIN, PUBLIC, TEST = 8, 4, 16  # samples of a class: each client's own, the server's, for testing
-SERVER, TESTER = 100, 101  # who has the last two
-RADIUS, SPREAD = 2.0, 0.45  # of the circle on which the classes lie, and of a class
+TRAIN, PUBLIC, TEST = 8, 4, 16  # samples per class: of each client, of the server, for testing
+SERVER, TESTER = 100, 101  # the owners of the public and the test samples
+RADIUS, SPREAD = 2.0, 0.45  # of the circle of class centres; standard deviation of a class
 
 
 def submodel_playground(
@@ -63,17 +63,17 @@ def submodel_playground(
     name: str = "submodels",
     caption: str = "",
 ) -> SubmodelPlayground:
-    """A picture of a small network whose neurons a method deals to clients, and of where their updates conflict.
+    """An interactive picture of a small network: which clients train which neurons, and where their updates conflict.
 
-    clients: 2 to 6, whose classes are dealt for you, or the classes of each out of A to F, such as `["AB", "CD"]`.
-    method: one of `submodel_playing.METHODS` by name, or a method such as `fc.FedDSE(0.25)`.  ratio: the share of each
-    hidden layer that a client trains, in (0, 1] (FedAvg trains all).  temperature: FedDSE's.  lr, local_steps, rounds,
-    seed: as `simulate`'s, on full local batches; the seed also makes data and initial weights.  side: the weights of a
-    neuron whose updates are compared, "outgoing" or "incoming" (with its bias).  name: how the picture is called in
-    addresses, for pages with several.  caption: stands below it.
+    clients: a number from 2 to 6 with default classes, or the classes of each client out of A to F, such as
+    `["AB", "CD"]`.  method: one of `METHODS` of this module by name, or a method such as `fc.FedDSE(0.25)`.  ratio: the
+    share of each hidden layer that a client trains, in (0, 1] (FedAvg trains all).  temperature: of FedDSE.  lr,
+    local_steps, rounds, seed: as in `simulate`, on full local batches; the seed also determines data and initial
+    weights.  side: the weights of a neuron whose updates are compared, "outgoing" or "incoming" (with its bias).  name:
+    the id of the picture in addresses, for pages with several pictures.  caption: the text below the picture.
 
-    The conflict of a neuron is the cosine of two clients' updates of it, -1 where they pull in opposite directions
-    (FedDSE study 2024, section 3.1.2); with more than two clients its mean over the pairs that both train it.
+    The conflict of a neuron is the cosine of two clients' updates of its weights, -1 for opposite directions (FedDSE
+    study 2024, section 3.1.2); with more than two clients it is the mean over the pairs that both train the neuron.
 
     Raises ValueError or TypeError with the value, the allowed range and the remedy.
     """
@@ -83,7 +83,7 @@ def submodel_playground(
 
 
 class SubmodelPlayground(Live):
-    """A playground of sub-models: settings that can be read and set (`pg.ratio = 0.25`), its numbers, its picture."""
+    """A playground of sub-models: its settings as attributes (`pg.ratio = 0.25`), its numbers and its picture."""
 
     scripts, styles, classes = ("submodels.js",), ("submodels.css",), "fc-pg pg-net"
 
@@ -92,7 +92,7 @@ class SubmodelPlayground(Live):
 
     @staticmethod
     def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-        """The state with numbers of plain Python; raises what `fc.submodel_playground` raises."""
+        """The validated state in plain Python types.  Raises the errors of `fc.submodel_playground`."""
         s = {"clients": _clients(given["clients"]), **_method(given)}
         s |= {name: within(name, given[name], RANGES[name]) for name in ("lr", "local_steps", "rounds")}
         s["side"] = checks.choice("side", given["side"], SIDES)
@@ -103,28 +103,28 @@ class SubmodelPlayground(Live):
 
     @property
     def federation(self) -> Federation:
-        """The clients' data and the network as a federation of the package, in float64; with public data for FedGSE."""
+        """The clients' data and the network as a federation in float64, with public data for FedGSE."""
         return _federation(tuple(self.clients), self.seed)
 
     def algorithm(self, method: str | None = None) -> Method:
-        """The method that is shown, or another of `METHODS` with the same settings."""
+        """The displayed method, or another of `METHODS` with the same settings."""
         name = checks.choice("method", method or self.method, METHODS)
         given = () if name == "FedAvg" else (self.ratio,)
         return getattr(algorithms, name)(*given, **({"temperature": self.temperature} if name == "FedDSE" else {}))
 
     def history(self, method: str | None = None, *probes: Probe) -> History:
-        """The run of the method that is shown, or of another, by `fc.simulate` on `federation`."""
+        """The run of the displayed method, or of another, by `fc.simulate` on `federation`."""
         run = {"rounds": self.rounds, "lr": self.lr, "local_steps": self.local_steps, "seed": self.seed}
         return simulate(self.algorithm(method), self.federation, batch_size=None, probes=probes, progress=False, **run)
 
     def numbers(self, method: str | None = None) -> dict[str, np.ndarray]:
-        """What the picture shows of R rounds, n clients and the 14 hidden neurons, layer by layer.
+        """The numbers in the picture, for R rounds, n clients and the 14 hidden neurons in the order of the layers.
 
-        `kept [R, n, 14]`: who trains which neuron.  `conflict [R, 14]`: the mean cosine of the updates of a neuron over
-        the pairs of clients that both train it, NaN where there is none.  `shared [R]`: the mean share of a client's
-        neurons that another one trains too.  `cosine [R]`: the mean cosine of two clients' whole updates, without the
-        classifier's bias, which belongs to no neuron.  `accuracy [R + 1]`: of the server's model, on all clients'
-        classes.  `params [d]`: the last model.
+        `kept [R, n, 14]`: whether a client trains a neuron.  `conflict [R, 14]`: the mean cosine of the updates of a
+        neuron over the pairs of clients that both train it, NaN without such a pair.  `shared [R]`: the mean share of
+        a client's neurons that a second client trains too.  `cosine [R]`: the mean cosine of two clients' whole
+        updates, without the classifier's bias, which belongs to no neuron.  `accuracy [R + 1]`: of the server's model,
+        on the classes of all clients.  `params [d]`: the last model.
         """
         seen: list[tuple[np.ndarray, np.ndarray]] = []
 
@@ -143,13 +143,13 @@ class SubmodelPlayground(Live):
     # --- the picture ------------------------------------------------------------------------------------------------
 
     def config(self) -> dict[str, Any]:
-        """What the page's script is given: the state, and each method's name and colour."""
+        """The data for the page's script: the state, and the label and colour of each method."""
         looks = {name: look(_label(name)) | {"label": _label(name)} for name in METHODS}
         words = {"name": self.name, "caption": self.caption}
         return words | {"state": self.state, "methods": looks, "clients": still.CLIENTS}
 
     def alt(self) -> str:
-        """The picture in words: who trains what in the first round, and where the clients pull apart."""
+        """The alt text: the trained neurons of the first round, and the conflicts between clients."""
         return f"{self._words()} A network of 2 inputs, 8 and 6 hidden neurons, and 6 classes; {self._setting()}"
 
     def _setting(self) -> str:
@@ -167,7 +167,7 @@ class SubmodelPlayground(Live):
         )
 
     def still(self) -> str:
-        """What stands in the page before the script runs, and where none does: drawn from the package's numbers."""
+        """The HTML shown before the script runs and in pages without scripts, drawn from the package's numbers."""
         found = self.numbers()
         kept, conflict = found["kept"][0], found["conflict"][0]
         return still.svg_of_network(SIZES, kept, conflict, self.clients, self.alt(), self._words())
@@ -189,7 +189,7 @@ def _federation(clients: tuple[str, ...], seed: int) -> Federation:
 
 
 def _samples(seed: int, parts: Sequence[tuple[int, str]], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points `[N, 2]` and labels `[N]`: `count` of each pair (owner, class)."""
+    """Points `[N, 2]` and labels `[N]`: `count` samples for each pair (owner, class)."""
     labels = np.array([CLASSES.index(label) for _, label in parts])
     turns = labels * math.pi / 3
     centres = RADIUS * np.stack([np.cos(turns), np.sin(turns)], 1)
@@ -199,13 +199,13 @@ def _samples(seed: int, parts: Sequence[tuple[int, str]], count: int) -> tuple[n
 
 
 def _network(shape: Sequence[int], classes: int) -> nn.Module:
-    """The network; its six outputs are there whichever classes the clients have."""
+    """The network, which has six outputs whatever classes the clients have."""
     layers = [nn.Linear(a, b) for a, b in itertools.pairwise(SIZES)]
     return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
 
 
 def _places() -> list[tuple[slice, slice]]:
-    """Where the weights `[b, a]` and the biases `[b]` of each layer stand in the flat vector."""
+    """The slices of the flat vector with the weights `[b, a]` and the biases `[b]` of each layer."""
     places, at = [], 0
     for a, b in itertools.pairwise(SIZES):
         places.append((slice(at, at + a * b), slice(at + a * b, at + a * b + b)))
@@ -214,7 +214,7 @@ def _places() -> list[tuple[slice, slice]]:
 
 
 PLACES = _places()
-HIDDEN_BIASES = np.r_[PLACES[0][1], PLACES[1][1]]  # a hidden neuron is kept where its bias is
+HIDDEN_BIASES = np.r_[PLACES[0][1], PLACES[1][1]]  # a hidden neuron is kept if its bias is kept
 
 
 def _start(seed: int) -> Tensor:
@@ -225,9 +225,10 @@ def _start(seed: int) -> Tensor:
 
 
 def _normal(seed: int, *parts: Any, purpose: int = rng.DATA) -> np.ndarray:
-    """Numbers of mean 0 and variance 1, close to normal, from hashes of (seed, purpose, parts): four uniforms summed.
+    """Approximately normal numbers with mean 0 and variance 1: sums of four uniforms from hashes of (seed, purpose,
+    parts).
 
-    The script draws the same to the bit: no function is in it that processors round differently.
+    The page's script draws the same bits, because no function is used that processors round differently.
     """
     bits = rng.words(seed, purpose, *parts)
     return math.sqrt(3) * (
@@ -236,7 +237,7 @@ def _normal(seed: int, *parts: Any, purpose: int = rng.DATA) -> np.ndarray:
 
 
 def _conflict(kept: np.ndarray, updates: np.ndarray, side: str) -> dict[str, np.ndarray]:
-    """`conflict [R, 14]`, `shared [R]` and `cosine [R]` of masks and updates `[R, n, d]`; see `numbers`."""
+    """`conflict [R, 14]`, `shared [R]` and `cosine [R]` from masks and updates `[R, n, d]`; see `numbers`."""
     neurons = kept[..., HIDDEN_BIASES]
     first, second = np.triu_indices(kept.shape[1], 1)
     cosines = []
@@ -257,13 +258,13 @@ def _conflict(kept: np.ndarray, updates: np.ndarray, side: str) -> dict[str, np.
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of vectors along the last axis; NaN where one of them is zero."""
+    """The cosine of vectors along the last axis; NaN if one of them is zero."""
     lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
     return np.divide((a * b).sum(-1), lengths, out=np.full(lengths.shape, np.nan), where=lengths > 1e-24)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Over axis 1, of what is a number; NaN where nothing is."""
+    """The mean over axis 1 without NaN; NaN if all entries are NaN."""
     return np.ma.masked_invalid(values).mean(1).filled(np.nan)
 
 
@@ -286,7 +287,7 @@ def _clients(value: Any) -> list[str]:
 
 
 def _method(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Name, ratio and temperature: those of a method, where one is given instead of its name."""
+    """Name, ratio and temperature, read from the method if one is given in place of a name."""
     method, settings = given["method"], {key: given[key] for key in ("ratio", "temperature")}
     name = method if isinstance(method, str) else type(method).__name__
     if name not in METHODS:

@@ -1,4 +1,4 @@
-"""Training without noise (full batches, all clients): what is left above the lowest loss is bias."""
+"""A probe of bias: with full batches and all clients there is no noise, so the remaining gap to the minimum is bias."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedcore.objective.federation import Federation
 
 
 def gap(fed: Federation, *, decay: float = 0.02, rounds: int = 400) -> Callable[[Round, Tensor], dict[str, Tensor]]:
-    """A probe `gap`: how far F(x) + decay/2 ||x||^2 at the server's model is above its lowest value.
+    """A probe `gap`: F(x) + decay/2 ||x||^2 at the server's model minus its minimum.
 
-    The lowest value is that after so many steps of gradient descent with momentum 0.9 at rate 1; use a strongly convex
-    problem, and `weight_decay=decay` in the run that is probed.
+    The minimum is approximated by `rounds` steps of gradient descent with momentum 0.9 and learning rate 1; use a
+    strongly convex problem, and `weight_decay=decay` in the probed run.
     """
 
     def objective(x: Tensor) -> float:

@@ -1,6 +1,7 @@
-"""One number for every method that moves when its rule moves: four rounds on sixty random pictures, in 64 bits.
+"""A fingerprint of every method, a number that depends on its update rule: four rounds on sixty random images, float64.
 
-The numbers judge nothing.  A page shows them, and a test changes each method by one per cent and sees its number go.
+The numbers say nothing about quality.  A page shows them, and a test changes each method by one per cent and checks
+that its number changes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HALF = {1.0: 0.4, 0.5: 0.6}
 
 
 def every_method() -> dict[str, Method]:
-    """Name -> a method, for all of them, with settings under which each part of its rule matters (or defaults)."""
+    """Name -> method, for all methods, with settings under which each part of the rule matters (or the defaults)."""
     chosen = {
         "FedAvg": alg.FedAvg(), "FedAvg, server momentum": alg.FedAvg(server_momentum=0.5), "FedSGD": alg.FedSGD(),
         "FedSMB": alg.FedSMB(), "FedProx": alg.FedProx(0.5), "SCAFFOLD, option I": alg.SCAFFOLD("I"),
@@ -50,12 +51,12 @@ def every_method() -> dict[str, Method]:
 
 
 def fingerprint(method: Method) -> float:
-    """How far a model goes in four rounds with three of five clients, along a fixed direction.
+    """The movement of a model along a fixed direction in four rounds with three of five clients.
 
-    It is the server's model, or the mean of the clients' where they use models of their own.
+    The model is the server's, or the mean of the personal models if the method has these.
     """
     fed = federation(_pictures(), partition=ByOwner(), model=_network(method), seed=0, dtype=torch.float64)
-    steps = None if isinstance(method, alg.FedNova) else 3  # its rule is about clients of unequal numbers of steps
+    steps = None if isinstance(method, alg.FedNova) else 3  # its rule concerns clients with unequal numbers of steps
     work = {"cohort": None if method.full_participation else 3, "local_steps": steps, "batch_size": 4, "lr": 0.3}
     run = simulate(method, fed, rounds=4, eval_every=4, weight_decay=0.01, seed=0, **work)
     clients = method.personal(run.state, fed.layout)
@@ -79,7 +80,7 @@ def _narrow(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _network(method: Method) -> object:
-    """Two hidden layers, and what the method asks of a network besides."""
+    """A network with two hidden layers and the parts that the method requires."""
 
     def projected(shape: tuple[int, ...], classes: int) -> nn.Module:
         encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 6))

@@ -1,7 +1,7 @@
-"""What a neuron mask does to a gradient: many small ReLU networks at once, all masks of one size, and neuron scores.
+"""The effect of a neuron mask on a gradient: batches of small ReLU networks, all masks of one size, neuron scores.
 
-A network is a list of layers `(W [..., m_l, m_{l-1}], b [..., m_l])`; the leading dimensions are networks side by side.
-A mask keeps some units of every hidden layer, `keeps = [bool [..., m_l], ...]`; inputs and outputs always stay.
+A network is a list of layers `(W [..., m_l, m_{l-1}], b [..., m_l])`; the leading dimensions are batched networks.
+A mask keeps some units of every hidden layer, `keeps = [bool [..., m_l], ...]`, and all inputs and outputs.
 f is the mean cross-entropy.  Source: the thesis of FedDSE and FedGSE, chapter 4 (equations by their numbers there).
 """
 
@@ -26,7 +26,7 @@ Network = Sequence[tuple[Tensor, Tensor]]
 class Backward:
     """One pass over N samples: h[0] is x, h[l] `[..., N, m_l]` the post-ReLU values of hidden layer l = 1, 2, ...
 
-    dh[l-1] and dz[l-1] `[..., N, m_l]`: gradients of the sample's share of f with respect to hidden layer l, behind
+    dh[l-1] and dz[l-1] `[..., N, m_l]`: gradients of the sample's share of f with respect to hidden layer l, after
     and before its ReLU; the last entry of dz is that of the logits.  gradient: (dW, db) for every layer.
     """
 
@@ -76,11 +76,12 @@ def backward(net: Network, x: Tensor, y: Tensor) -> Backward:
 
 
 def scores(net: Network, x: Tensor, y: Tensor) -> dict[str, list[Tensor]]:
-    """Neuron scores by name, each with one tensor `[..., m_l]` a hidden layer; sums run over samples.
+    """Neuron scores by name, each with one tensor `[..., m_l]` per hidden layer; sums run over samples.
 
-    "eq. 4-3" is the source's |sum df/dh|, behind the ReLU; "eq. 4-3 before ReLU" differentiates by the pre-activation;
-    "sum |df/dh|" and "sum |df/dz|" let no samples cancel; "row norm" is the length of the gradient of a unit's
-    incoming weights and bias; "row and column norm" adds its outgoing weights; "mean activation" is FedDSE's at T = 0.
+    "eq. 4-3" is the source's |sum df/dh|, after the ReLU; "eq. 4-3 before ReLU" differentiates by the pre-activation;
+    in "sum |df/dh|" and "sum |df/dz|" samples cannot cancel; "row norm" is the norm of the gradient of a unit's
+    incoming weights and bias; "row and column norm" adds its outgoing weights; "mean activation" is the score of FedDSE
+    at T = 0.
     """
     p = backward(net, x, y)
     rows = [(dW.square().sum(-1) + db.square()).sqrt() for dW, db in p.gradient[:-1]]
@@ -110,8 +111,8 @@ def top(score: Sequence[Tensor], k: Sequence[int]) -> list[Tensor]:
 
 
 def all_masks(widths: Sequence[int], k: Sequence[int]) -> list[Tensor]:
-    """Every way to keep k[l] of the widths[l] units in each hidden layer: one `bool [C, m_l]` a layer, C the product
-    of the binomials, in lexicographic order.  Raises ValueError for a k outside 1..m_l."""
+    """Every way to keep k[l] of the widths[l] units in each hidden layer: one `bool [C, m_l]` per layer, C the product
+    of the binomial coefficients, in lexicographic order.  Raises ValueError for a k outside 1..m_l."""
     for m, n in zip(widths, k, strict=True):
         checks.integer("k", n, 1, m, hint="units of the layer")
     sets = itertools.product(*(itertools.combinations(range(m), n) for m, n in zip(widths, k, strict=True)))
@@ -120,7 +121,7 @@ def all_masks(widths: Sequence[int], k: Sequence[int]) -> list[Tensor]:
 
 
 def entries(keeps: Sequence[Tensor], like: Network, columns: bool = True) -> list[tuple[Tensor, Tensor]]:
-    """The mask M `(bool [..., m_l, m_{l-1}], bool [..., m_l])` of every layer: an entry stays if both its units do.
+    """The mask M `(bool [..., m_l, m_{l-1}], bool [..., m_l])` of every layer: an entry is kept if both its units are.
 
     `columns=False` masks rows only, as the source writes M_{l,i}: incoming weights and biases of dropped units.
     """
@@ -133,11 +134,11 @@ def entries(keeps: Sequence[Tensor], like: Network, columns: bool = True) -> lis
 
 
 def gaps(net: Network, x: Tensor, y: Tensor, keeps: Sequence[Tensor], columns: bool = True) -> dict[str, Tensor]:
-    """How far a mask takes the gradient, `[..., C]`, for networks `[...]` and C masks, `keeps = [bool [C, m_l], ...]`
-    (one set for all networks) or `[..., C, m_l]`.
+    """The distance between the gradients with and without a mask, `[..., C]`, for networks `[...]` and C masks,
+    `keeps = [bool [C, m_l], ...]` (one set for all networks) or `[..., C, m_l]`.
 
     "sub-model": ||grad f(w) - grad f(M * w)||, of Theorem 1; "masked": ||grad f(w) - M * grad f(w)||, of its proof;
-    "kept": the part of the sub-model gap on the entries that were kept.
+    "kept": the part of the sub-model gap on the kept entries.
     """
     full = [(dW.unsqueeze(-3), db.unsqueeze(-2)) for dW, db in backward(net, x, y).gradient]
     wide = [(W.unsqueeze(-3), b.unsqueeze(-2)) for W, b in net]  # one more dimension, for the masks
@@ -162,11 +163,12 @@ def _length(parts: Network) -> Tensor:
 
 
 def alternate(gradient: Network, keeps: Sequence[Tensor], sweeps: int = 10) -> list[Tensor]:
-    """Better masks for the masked gap: each layer in turn keeps its best units, given those of its neighbours.
+    """Improve masks for the masked gap by coordinate descent: each layer in turn keeps its best units, given the
+    others.
 
-    A unit counts with its incoming entries from kept units, its bias, and its outgoing entries to kept units, squared;
-    so no step can increase the gap, and with one hidden layer the first is optimal.  Starts from `keeps`, keeps the
-    numbers of units.
+    The score of a unit is the sum of squares of its incoming entries from kept units, its bias, and its outgoing
+    entries to kept units.  Therefore no step can increase the gap, and with one hidden layer the first step is optimal.
+    `keeps` are the initial masks; the numbers of kept units stay the same.
     """
     squares, keeps = [(dW.square(), db.square()) for dW, db in gradient], list(keeps)
     k = [int(keep.sum(-1).max()) for keep in keeps]
@@ -180,7 +182,10 @@ def alternate(gradient: Network, keeps: Sequence[Tensor], sweeps: int = 10) -> l
 
 
 def find(keeps: Sequence[Tensor], among: Sequence[Tensor]) -> Tensor:
-    """The position `[...]` of each mask `keeps = [bool [..., m_l], ...]` among C masks `[bool [C, m_l], ...]`."""
+    """The index `[...]` of each mask `keeps = [bool [..., m_l], ...]` among C masks `[bool [C, m_l], ...]`.
+
+    Raises ValueError if a mask is not among them.
+    """
     same = (torch.cat(list(keeps), -1).unsqueeze(-2) == torch.cat(list(among), -1)).all(-1)
     if not bool(same.any(-1).all()):
         raise ValueError("a mask is not among those enumerated; use the same number of units in both")
@@ -188,9 +193,10 @@ def find(keeps: Sequence[Tensor], among: Sequence[Tensor]) -> Tensor:
 
 
 def standing(gap: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """How the chosen masks `[...]` do among all, `gap [..., C]`: is it the smallest (to rounding), and its ratio to it.
+    """Whether the gap of the chosen masks `[...]` is the smallest of all, `gap [..., C]`, up to rounding, and its
+    ratio to the smallest.
 
-    The ratio is 1 where both are 0, and infinite where only the best gap is.
+    The ratio is 1 if both gaps are 0, and infinite if only the smallest gap is 0.
     """
     own, best = gap.gather(-1, chosen[..., None])[..., 0], gap.min(-1).values
     hit = own <= best + 1e-9 * gap.max(-1).values
@@ -205,12 +211,12 @@ def survey(
     k: Sequence[int],
     data: tuple[Tensor, Tensor] | None = None,
 ) -> dict[str, dict[str, Tensor]]:
-    """How the mask that a score chooses does among all masks `every` of `k` units: score -> four tensors `[...]`.
+    """Compare the mask that each score chooses with all masks `every` of `k` units: score -> four tensors `[...]`.
 
     "sub-model" and "masked": whether that gap (see `gaps`) is the smallest of all; "sub-model ratio" and "masked
-    ratio": the gap over the smallest (`standing`).  Beside the names of `scores` stand "any mask", the mean over all,
-    and with several hidden layers "alternating", `alternate` from the row and column norms.  data: (x, y) that the
-    scores are taken on, by default those of the gaps.
+    ratio": the gap over the smallest (`standing`).  In addition to the names of `scores` there are "any mask", the mean
+    over all masks, and with several hidden layers "alternating", `alternate` from the row and column norms.  data:
+    (x, y) on which the scores are computed, by default the data of the gaps.
     """
     gap = gaps(net, x, y, every)
     chosen = {name: top(score, k) for name, score in scores(net, *(data or (x, y))).items()}

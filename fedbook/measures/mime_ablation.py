@@ -1,4 +1,4 @@
-"""The Mime ablation of its chapter: cosines and distances along local paths of all clients, read where stored."""
+"""The Mime ablation of the chapter: cosines and distances along the local trajectories of all clients, cached."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Two rules as one public platform shipped them: exhibits beside the correct methods, and no methods of this package.
+"""Two methods with the errors of a public platform, to compare with the correct ones; not methods of this package.
 
-FedML, simulation of single processes, from 21 September 2022 on (commit da4b88f7d).  What the platform does otherwise
-than the papers is kept; the rest of each round is that of the correct class.
+The platform is FedML, single-process simulation, from 21 September 2022 on (commit da4b88f7d).  Its deviations from the
+papers are reproduced; the rest of each round is that of the correct class.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from fedcore.algorithms.variates import SCAFFOLD, FedDyn
 
 
 class PlatformSCAFFOLD(SCAFFOLD):
-    """SCAFFOLD whose server keeps the last client's sum, and whose clients forget.
+    """SCAFFOLD whose server uses the last client's update only, and whose clients do not store their variates.
 
     `agg_operator.py`: after summing over the cohort, the sums of model and variate updates are overwritten by those of
     the last client.  `scaffold/client.py`: the new c_i is bound to a name and never stored, so c_i = 0 for ever.
     """
 
-    across = "rows"  # the last client's row may be another process's
+    across = "rows"  # the last client's row may be on another process
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         last = r.clients.argmax()[None]  # cohorts are in ascending order, rows are sorted by their steps

@@ -1,8 +1,8 @@
-"""A matplotlib figure as a small SVG whose colours follow the page, light or dark, and a second one for phones.
+"""Convert a matplotlib figure to a compact SVG with colours for light and dark pages, and to a second one for phones.
 
-The picture is meant for an `<img>`: in it `prefers-color-scheme` is the scheme of the element that shows it, so that no
-script is needed.  White turns into the page's paper, the palette into its dark pairs, every other colour is turned
-round in lightness (`looks.dark`).  Letters are letters, in the reader's own sans-serif.
+The SVG is meant for an `<img>`, where `prefers-color-scheme` is the scheme of the surrounding element, so no script is
+needed.  On dark pages white becomes the page's background, palette colours become their dark pairs, and the lightness
+of all other colours is inverted (`styles.dark`).  Text stays text, in the reader's own sans-serif font.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from xml.etree import ElementTree
 
 from . import styles
 
-PHONE = 4.4  # inches: at 358 CSS pixels, a phone's column, letters of 11 points are 12.4 pixels high
-RESOLUTION = 160  # pixels an inch of what is drawn as an image, such as heat maps
-MANY = 400  # cells of a heat map beyond which it becomes an image
+PHONE = 4.4  # inches; in a phone's column of 358 CSS pixels, text of 11 points is 12.4 pixels high
+RESOLUTION = 160  # pixels per inch of rasterised parts, such as heat maps
+MANY = 400  # heat maps with more cells than this are rasterised
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif"
 
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
@@ -30,13 +30,13 @@ _WHITE, _BLACK = "#ffffff", "#000000"
 
 
 def svg(figure: Any, phone: bool = False) -> str:
-    """The figure as SVG, the same text for the same figure; phone: laid out `PHONE` inches wide, panels stacked."""
+    """The figure as SVG text, deterministic.  phone: lay it out `PHONE` inches wide, with stacked panels."""
     with _prepared(figure, phone):
         return _small(_drawn(figure), photo=any(image.get_array().ndim == 3 for image in _images(figure)))
 
 
 def uri(text: str) -> str:
-    """An SVG as the address of an image.  Percent-encoded, so that a compressed page stays small."""
+    """An SVG as a data URI, percent-encoded, because that compresses better than base64."""
     return "data:image/svg+xml," + quote(text, safe="/:;=,.()!*@?+~-_")
 
 
@@ -54,7 +54,9 @@ def _drawn(figure: Any) -> str:
     settings = {"svg.fonttype": "none", "svg.hashsalt": "fedcore", "image.composite_image": False}
     with rc_context(settings):
         FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
-    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", out.getvalue())  # which XML cannot hold
+    return re.sub(
+        r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", out.getvalue()
+    )  # characters that XML does not allow
 
 
 def _images(figure: Any) -> list[Any]:
@@ -63,7 +65,7 @@ def _images(figure: Any) -> list[Any]:
 
 @contextmanager
 def _prepared(figure: Any, phone: bool) -> Iterator[None]:
-    """The figure with a layout, without white paper, at this size; afterwards it is as it was."""
+    """Prepare the figure for drawing (layout engine, transparent background, size), and restore it afterwards."""
     from matplotlib.collections import QuadMesh
     from matplotlib.colors import to_hex
     from matplotlib.gridspec import GridSpec
@@ -79,7 +81,7 @@ def _prepared(figure: Any, phone: bool) -> Iterator[None]:
     legends = [(legend, legend._ncols) for legend in (*figure.legends, *of_axes)]
     try:
         figure.dpi = RESOLUTION
-        if layout is None:  # a figure of pyplot's: without a layout its labels may lie outside
+        if layout is None:  # pyplot figures: without a layout engine labels may be cut off
             figure.set_layout_engine("constrained")
         for patch in papers:
             patch.set_visible(False)
@@ -112,12 +114,12 @@ def _prepared(figure: Any, phone: bool) -> Iterator[None]:
         figure.dpi = dpi
         figure.set_layout_engine(layout)
         figure.set_canvas(canvas)
-        if "matplotlib.pyplot" in sys.modules:  # else the notebook's backend prints an open figure, without words
+        if "matplotlib.pyplot" in sys.modules:  # else the notebook's backend would also show the open figure
             sys.modules["matplotlib.pyplot"].close(figure)
 
 
 def _arrange(legend: Any, columns: int) -> None:
-    """Give a legend this many columns (matplotlib has no public way to do it afterwards)."""
+    """Change the number of columns of a legend (matplotlib has no public method for this)."""
     if legend._ncols != columns:
         legend._ncols = columns
         texts = [text.get_text() for text in legend.get_texts()]
@@ -126,7 +128,7 @@ def _arrange(legend: Any, columns: int) -> None:
 
 
 def _small(text: str, photo: bool) -> str:
-    """Matplotlib's SVG without its preamble and unused names, styles as classes, colours as variables."""
+    """Shorten matplotlib's SVG: no preamble or unused ids, styles as CSS classes, colours as CSS variables."""
     root = ElementTree.fromstring(text)
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
     names = {name: f"i{k}" for k, name in enumerate(sorted(used))}
@@ -134,7 +136,7 @@ def _small(text: str, photo: bool) -> str:
     _, _, width, height = root.attrib["viewBox"].split()
     body = "".join(_written(child, names, classes) for child in root)
     rules = "".join(f".{name}{{{style}}}" for style, name in classes.items())
-    rules += f"svg{{fill:{_BLACK}}}"  # what has no colour of its own
+    rules += f"svg{{fill:{_BLACK}}}"  # the default for elements without a colour
     variables = {c: f"--{k}" for k, c in enumerate(sorted(set(_COLOUR.findall(rules))))}
     day = {_WHITE: styles.colours()["paper"], _BLACK: styles.colours()["ink"]}
     rules = _COLOUR.sub(lambda m: f"var({variables[m[0]]})", rules)
@@ -201,7 +203,7 @@ def _rounded(number: str) -> str:
 
 
 def _sentence(text: Any) -> Any:
-    """A formula's letters, which matplotlib places one by one for its own font, as words that flow in the reader's."""
+    """Join the letters of a formula, which matplotlib positions one by one for its own font, into flowing text."""
     letters = sorted(text, key=lambda t: float(t.get("x").split()[0]))
     base = max((float(t.get("y").split()[0]) for t in letters if "7.7px" not in t.get("style")), default=0.0)
     flow = ElementTree.Element(f"{_SVG}text", {k: v for k, v in text.attrib.items() if k != "style"})

@@ -1,8 +1,8 @@
-"""Pictures with words and numbers: `show` for one, `explore` for a family of them behind sliders.
+"""Figures with alt text and numbers: `show` for one figure, `explore` for a family of figures with sliders.
 
-A picture of the book always comes with alt text made from its data and with its numbers in print.  `explore`
-computes every frame beforehand and shows them with a small script of our own, which works alike in Jupyter, after its
-kernel is gone, and in a static page without internet.
+Every figure of the book has alt text made from its data, and its numbers printed below.  `explore` computes all frames
+in advance and switches between them by a small script, which works in Jupyter, without a kernel, and in a static page
+without internet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from . import svg
 from .alt_text import check_figure, describe, numbered, printed
 from .styles import LIVE
 
-CSS_INCH = 110  # CSS pixels an inch of the figure takes where there is room
+CSS_INCH = 110  # CSS pixels per inch of a figure at full size
 PLUS_MINUS = "± is half a 95 % interval."
 GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η", "theta": "θ", "kappa": "κ", "lambda": "λ",
          "mu": "μ", "rho": "ρ", "sigma": "σ", "tau": "τ"}  # fmt: skip
@@ -39,7 +39,7 @@ GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η",
 
 
 class Drawn(NamedTuple):
-    """A figure as SVG for a text column and for a phone, and how many CSS pixels each takes where there is room."""
+    """A figure as SVG for a text column and for a phone, with the full size of each in CSS pixels."""
 
     wide: str
     phone: str
@@ -48,7 +48,7 @@ class Drawn(NamedTuple):
 
 
 def draw(figure: Any) -> Drawn:
-    """A figure's two pictures, the same text for the same figure."""
+    """Convert a figure to its two SVGs, deterministically."""
     wide, phone = (
         tuple(round(CSS_INCH * v) for v in inches) for inches in (figure.get_size_inches(), svg.size(figure))
     )
@@ -57,9 +57,8 @@ def draw(figure: Any) -> Drawn:
 
 @cache
 def asset(name: str) -> str:
-    """A style or script of `fedbook/live`, without indent, comments and blank lines (these end HTML in Markdown).
-
-    What stands in a line behind " // " is a comment.
+    """A style or script of `fedbook/live`, without indentation, comments and blank lines (in Markdown a blank line ends
+    HTML).  Text after " // " in a line is a comment.
     """
     text = (LIVE / name).read_text("utf-8")
     lines = (line.partition(" // ")[0].strip() for line in text.splitlines())
@@ -76,7 +75,7 @@ def _row(kind: str, pairs: Mapping[str, str]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows of name -> text as aligned columns; a name that a row lacks is left blank."""
+    """Rows of name -> text as aligned columns; missing entries are blank."""
     names = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
     lines = [names, *([row.get(name, "") for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
@@ -84,7 +83,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _figure_html(shown: Picture, body: str, frame: int | None = None, tail: str = "") -> str:
-    """The one piece of markup behind `show` and `explore`; `frame` is the index of an explorer's start frame."""
+    """The HTML of `show` and `explore`.  frame: the index of an explorer's first frame."""
     kind = "fc-picture dark-light" if frame is None else f'fc-picture fc-explorer dark-light" data-frame="{frame}'
     (width, height), (narrow, tall) = shown.drawn.size, shown.drawn.phone_size
     image = f'src="{svg.uri(shown.drawn.wide)}" width="{width}" height="{height}" alt="{html.escape(shown.alt)}"'
@@ -99,7 +98,7 @@ def _figure_html(shown: Picture, body: str, frame: int | None = None, tail: str 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as shown in a page: SVG, alt text, printed numbers (name -> text) and caption."""
+    """A figure for a page: SVG, alt text, printed numbers (name -> text) and caption."""
 
     drawn: Drawn = field(repr=False)
     alt: str
@@ -120,11 +119,11 @@ class Picture:
 def show(
     figure: Any, numbers: Mapping[str, Any] | None = None, *, alt: str | None = None, caption: str | None = None
 ) -> Picture:
-    """One picture with alt text and its numbers printed underneath.
+    """A figure with alt text, and with its numbers printed below.
 
-    `numbers` maps a name to a number (printed with four significant digits) or to a string (printed as it is);
-    `alt` replaces the description made from the data, the numbers are added to it all the same.
-    Raises ValueError when `figure` is not a matplotlib figure or a number is neither.
+    `numbers` maps a name to a number (printed with four significant digits) or to a string (printed unchanged);
+    `alt` replaces the description made from the data; the numbers are appended in both cases.
+    Raises ValueError if `figure` is not a matplotlib figure, or a value of `numbers` is neither number nor string.
     """
     check_figure(figure, "figure")
     words = numbered(alt, numbers) if alt and alt.strip() else describe(figure, numbers)
@@ -133,7 +132,7 @@ def show(
 
 
 def explained(caption: str, *texts: str) -> str:
-    """The caption of what shows these texts, with the one meaning that ± has in this book where they have it."""
+    """The caption, with the meaning of ± appended if one of the texts contains ±."""
     if not any("±" in text for text in texts) or "95 %" in caption:
         return caption
     return f"{caption.rstrip('.')}{'. ' if caption.endswith('.') else '; ' if caption else ''}{PLUS_MINUS}"
@@ -143,13 +142,13 @@ def explained(caption: str, *texts: str) -> str:
 
 
 def _packed(value: Any) -> str:
-    """JSON, compressed, as an address: frames are alike, and together take the space of two or three."""
+    """Compressed JSON as a data URI; frames are similar, so all together take the space of two or three."""
     text = json.dumps(value, separators=(",", ":")).encode()
     return "data:application/gzip;base64," + base64.b64encode(gzip.compress(text, mtime=0)).decode()
 
 
 def _values(name: str, values: Any) -> list:
-    """The values of one slider as a list; raises ValueError unless they are a non-empty sequence without repeats."""
+    """The values of one control as a list.  Raises ValueError unless they are a non-empty sequence without repeats."""
     if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1:  # numpy and torch vectors
         values = values.tolist()
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
@@ -169,13 +168,13 @@ def _values(name: str, values: Any) -> list:
 
 
 def _labels(values: Sequence) -> list[str]:
-    """What stands beside a slider: short if that distinguishes the values, else exact."""
+    """The labels of a control's values: short ones if these are distinct, else exact ones."""
     short = [f"{v:.6g}" if isinstance(v, float) else str(getattr(v, "__name__", v)) for v in values]
     return short if len(set(short)) == len(short) else [repr(v) for v in values]
 
 
 def _control(values: Sequence) -> str:
-    """What chooses among values: two are a toggle, numbers a slider, all else a menu; one needs no choice."""
+    """The kind of control: a toggle for two values, a slider for numbers, a menu otherwise; text for a single value."""
     if len(values) < 3:
         return "toggle" if len(values) == 2 else "text"
     return "slider" if all(isinstance(v, Real) and not isinstance(v, bool) for v in values) else "menu"
@@ -197,7 +196,7 @@ def _check_names(fn: Callable, names: Sequence[str]) -> None:
 
 
 def _call(fn: Callable, setting: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """One frame: the figure and its numbers."""
+    """The figure and the numbers of one frame."""
     result = fn(**setting)
     figure, numbers = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
     check_figure(figure, f"what fn({', '.join(f'{k}={v!r}' for k, v in setting.items())}) returned")
@@ -206,7 +205,7 @@ def _call(fn: Callable, setting: Mapping[str, Any]) -> tuple[Any, Mapping[str, A
 
 @dataclass(frozen=True)
 class Frame:
-    """What one setting of the sliders shows: index of the picture, alt text, printed numbers."""
+    """The frame of one setting of the controls: index of the picture, alt text, printed numbers."""
 
     picture: int
     alt: str
@@ -230,7 +229,7 @@ class Explorer:
         return [dict(zip(self.values, row, strict=True)) for row in itertools.product(*labels)]
 
     def html(self) -> str:
-        """Self-contained HTML: the start frame, and a script that makes controls over all frames."""
+        """Self-contained HTML: the first frame, and a script that adds the controls for all frames."""
         titles = [_title(name) for name in self.values]
         first = self.frames[self.start]
         pictures = [(svg.uri(drawn.wide), svg.uri(drawn.phone)) for drawn in self.pictures]
@@ -243,7 +242,7 @@ class Explorer:
             "frames": [{"picture": f.picture, "alt": f.alt, "numbers": list(f.numbers.items())} for f in self.frames],
             "pictures": _packed(pictures),
         }
-        # Without "<" no text in the data can end the script element that holds it.
+        # Without "<" no text in the data can close the script element around the data.
         data = json.dumps(store, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         setting = dict(zip(titles, self.settings()[self.start].values(), strict=True))
         body = _row("fc-setting", setting) + _row("fc-numbers", first.numbers)
@@ -262,7 +261,7 @@ class Explorer:
 
 
 def _title(name: str) -> str:
-    """How a parameter is written beside its slider: Greek letters as such, underscores as spaces."""
+    """The title of a parameter's control, with Greek letters, and spaces in place of underscores."""
     return " ".join(GREEK.get(part, part) for part in name.split("_"))
 
 
@@ -282,14 +281,15 @@ def explore(
     max_frames: checks.Count = 60,
     **values: Sequence,
 ) -> Explorer:
-    """A picture with a control for each of `values`: `explore(fn, alpha=[0.1, 1.0], K=[1, 5, 10])`.
+    """A figure with a control for each of `values`: `explore(fn, alpha=[0.1, 1.0], K=[1, 5, 10])`.
 
-    `fn(alpha=..., K=...)` returns a matplotlib Figure or `(Figure, {name: number})`.  It is called here once for
-    every combination, and the frames follow a hand while it moves.  Three numbers or more get a slider, two values of
-    any kind a toggle, others a menu.  `start` is the setting shown first, e.g. `{"K": 5}` (default: first values);
-    `play` names the parameter that the play button steps (default: the first with a slider; False: no button).
-    Raises ValueError for no parameter, an empty list, something that is not a sequence, a repeated value, a name
-    that `fn` does not take, more than `max_frames` combinations, or a `start`, `play` or result that fits nothing.
+    `fn(alpha=..., K=...)` returns a matplotlib Figure or `(Figure, {name: number})`.  `explore` calls it once for
+    every combination, so the figure follows a control without delay.  Three or more numbers get a slider, two values
+    of any kind a toggle, other values a menu.  `start` is the setting shown first, e.g. `{"K": 5}` (default: first
+    values); `play` names the parameter that the play button steps (default: the first with a slider; False: no button).
+    Raises ValueError for no parameter, an empty list, values that are not a sequence, a repeated value, a name that
+    `fn` does not take, more than `max_frames` combinations, an unknown name or value in `start` or `play`, and if `fn`
+    does not return a figure.
     """
     if not callable(fn):
         raise ValueError(f"fn is a {type(fn).__name__}; give a function that returns a matplotlib Figure")
@@ -311,14 +311,14 @@ def explore(
     frames, index = [], {}
     for row, words in zip(itertools.product(*lists.values()), labels, strict=True):
         figure, numbers = _call(fn, dict(zip(lists, row, strict=True)))
-        picture = index.setdefault(draw(figure), len(index))  # equal pictures are stored once
+        picture = index.setdefault(draw(figure), len(index))  # identical pictures are stored once
         frames.append(Frame(picture, _frame_alt(words, figure, numbers), printed(numbers)))
     played = None if steps is None else list(lists).index(steps)
     return Explorer(lists, frames, list(index), first, played, caption or "")
 
 
 def _start(lists: Mapping[str, list], start: Mapping[str, Any] | None) -> int:
-    """Row-major index of the frame shown first; raises ValueError for names or values that have no slider."""
+    """Row-major index of the first frame.  Raises ValueError for names or values that no control has."""
     for name, value in (start or {}).items():
         if name not in lists:
             raise ValueError(f"start names {name!r}, which has no slider; use some of {', '.join(lists)}")

@@ -1,7 +1,7 @@
-"""Studies: what a cell can compute.  `(specification, seed, checkpoint folder, device) -> {final, mean, history, ...}`.
+"""Studies, the computations of a cell: `(specification, seed, checkpoint folder, device) -> {final, mean, ...}`.
 
-`final` is the number of the table (None when the run diverged), `mean` the mean over the recorded rounds, `history`
-the recorded curve `[[round, value], ...]`; further numbers may stand beside them.
+`final` is the number in the table (None if the run diverged), `mean` the mean over the recorded rounds, `history` the
+recorded curve `[[round, value], ...]`; a study may add further numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STUDIES: dict[str, Study] = {
 
 
 def find(spec: Mapping[str, Any]) -> Study:
-    """The study that a specification names; raises ValueError naming those there are."""
+    """The study that a specification names.  Raises ValueError with all known names for an unknown one."""
     name = spec.get("study") if isinstance(spec, Mapping) else None
     if not isinstance(name, str) or name not in STUDIES:
         raise ValueError(f"study={name!r} is not known; use one of {', '.join(map(repr, STUDIES))}")

@@ -1,6 +1,6 @@
 """Federations, models and methods from the plain data of a specification.
 
-Names are those of the package, or "file.py:Name" (`files`).
+Names are those of the package, or "file.py:Name" (`user_files`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import user_files
 
 
 def method_class(name: str) -> type[algorithms.Method]:
-    """The class of a method; raises ValueError for an unknown name and for what is no method."""
+    """The class of a method.  Raises ValueError for an unknown name, and for a name in a file that is not a method."""
     if user_files.is_reference(name):
         found = user_files.find(name)
         if not (isinstance(found, type) and issubclass(found, algorithms.Method)):
@@ -36,7 +36,7 @@ def method_class(name: str) -> type[algorithms.Method]:
 
 
 def _made(name: str, make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """`make(**arguments)`; ValueError for arguments that it does not take."""
+    """`make(**arguments)`.  Raises ValueError for arguments that `make` does not take."""
     try:
         return make(**arguments)
     except TypeError as e:
@@ -55,7 +55,8 @@ def build_method(entry: Any, fed: Federation, run: Mapping[str, Any]) -> algorit
 
 
 def _argument(key: str, value: Any) -> Any:
-    """JSON has texts for keys and no topologies: capacities get numbers, `mixing` is `["Ring", {}]`."""
+    """An argument from JSON, which has only texts as keys and no topologies: keys of a mapping become numbers, and
+    `mixing`, such as `["Ring", {}]`, becomes a topology."""
     if key == "mixing":
         name, arguments = value
         known = {kind.__name__: kind for kind in topology.Topology.__subclasses__()}
@@ -66,9 +67,10 @@ def _argument(key: str, value: Any) -> Any:
 
 
 def build_model(entry: Any) -> Any:
-    """A name, or `[name, arguments]`; the argument `model` of `projected` is again one of the two.
+    """The model of an entry, a name or `[name, arguments]`; the argument `model` of `projected` is such an entry too.
 
-    Raises ValueError for an unknown name, and for one of a file that is no function `(shape, classes) -> nn.Module`.
+    Raises ValueError for an unknown name, and for a name in a file that is not a function
+    `(shape, classes) -> nn.Module`.
     """
     name, arguments = (entry, {}) if isinstance(entry, str) else entry
     if user_files.is_reference(name):
@@ -101,10 +103,10 @@ def _model_of_file(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def build_partition(entry: Any) -> Any:
-    """`["Dirichlet", {"q": 0.3}]` -> `fc.Dirichlet(q=0.3)`, a name alone for one without arguments; or lists of
-    indices, one per client.
+    """`["Dirichlet", {"q": 0.3}]` -> `fc.Dirichlet(q=0.3)`; a partition without arguments may be its name alone, and
+    lists of indices, one per client, are a partition too.
 
-    Raises ValueError for an unknown name, and for one of a file that makes no object with the call
+    Raises ValueError for an unknown name, and for a name in a file whose object has no method
     `split(labels, clients, rng, owner)`.
     """
     if not isinstance(entry, str) and not isinstance(entry[0], str):
@@ -119,16 +121,17 @@ def build_partition(entry: Any) -> Any:
             )
         return made
     known = {key: kind for key, kind in vars(partitions).items() if isinstance(kind, type) and hasattr(kind, "split")}
-    del known["Partition"]  # what they are
+    del known["Partition"]  # the protocol
     if name not in known:
         raise ValueError(f'partition {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
     return _made(name, known[name], arguments)
 
 
 def build_source(entry: Any) -> Any:
-    """A name, or `[a function of data.domains, arguments]`; of a file a function, which is called, or the data.
+    """The source of an entry: a name, or `[name, arguments]` with a function of `data.domains`; a name in a file is a
+    function, which is called, or the data themselves.
 
-    Raises ValueError for an unknown name in the second form.
+    Raises ValueError for an unknown function of `data.domains`.
     """
     name, arguments = (entry, {}) if isinstance(entry, str) else entry
     if user_files.is_reference(name):
@@ -142,13 +145,13 @@ def build_source(entry: Any) -> Any:
 
 
 def federation_of(spec: Mapping[str, Any], seed: int, device: str | None) -> Federation:
-    """The federation of a specification; in a search the one that is tested on validation data."""
+    """The federation of a specification; in a search its test set is the validation data."""
     fed = build_federation(spec["federation"], seed, device)
     return fed.on_validation() if spec.get("on") == "validation" else fed
 
 
 def curve(rounds: Iterable[Any], values: Iterable[Any]) -> list[list[float]]:
-    """`[[round, value], ...]` as a result has it, without values that are not finite."""
+    """The curve `[[round, value], ...]` of a result, without values that are not finite."""
     pairs = zip(rounds, values, strict=True)
     return [[int(t), round(float(value), 4)] for t, value in pairs if np.isfinite(value)]
 
@@ -157,7 +160,7 @@ def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) ->
     """`{"source", "clients", "partition": ["Dirichlet", {"q": 0.3}], "model": name or [name, arguments], ...}`.
 
     partition: also lists of indices, one per client.  augment: the arguments of RandAugment.  start:
-    `{"lr", "epochs"}`, the initial model is one that the server has trained on its public images alone.
+    `{"lr", "epochs"}` replaces the initial model by one that the server has trained on its public images.
     """
     settings = dict(entry)
     partition = build_partition(settings.pop("partition", ["IID", {}]))

@@ -1,4 +1,4 @@
-"""A study of gossip: how much the clients' own models overfit, how far apart they are, and what their mean is worth."""
+"""A study of gossip: overfitting of the clients' models, their consensus distance, and the accuracy of their mean."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from .personal import right
 
 
 def overfitting(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """The local overfitting of a gossip method in points of accuracy, the mean over clients after the last round.
+    """The local overfitting of a gossip method in points of accuracy, as the mean over clients in the last round.
 
-    It is that of y_i, client i's model after its local steps and before it is mixed: accuracy on the client's own
-    training samples, minus what `expected` says of test samples with the same labels.  Skewed labels alone are no
-    overfitting.  Beside it, in %: `own`, the mean of the clients' accuracies on the whole test set after mixing;
-    `accuracy` and `train`, the mean model's on test and on all training samples; and `consensus` and
-    `consensus_local`, the clients' mean distance from the mean of their models after and before mixing.
+    For client i's model y_i after its local steps and before mixing, overfitting is the accuracy on the client's own
+    training samples minus the accuracy on test samples with the same distribution of labels (`expected`); label skew
+    alone therefore does not count as overfitting.  Further numbers, in %: `own`, the mean of the clients' accuracies
+    on the whole test set after mixing; `accuracy` and `train`, the accuracy of the mean model on the test samples and
+    on all training samples.  `consensus` and `consensus_local` are the mean distance of the clients' models from their
+    mean, after and before mixing.
 
     Raises ValueError for a method with a server.
     """
@@ -44,7 +45,7 @@ def overfitting(spec: Mapping[str, Any], seed: int, folder: Path | None, device:
     if "X" not in history.state:
         name = spec["method"][0]
         raise ValueError(f"{name} has a server, and its clients no models of their own; use a gossip method")
-    if not last:  # stopped between the last round and here: a checkpoint has no models from before mixing
+    if not last:  # resumed after the last round; checkpoints lack the models before mixing
         return overfitting(spec, seed, None, device)
     X, Y = history.state["X"], last["y"]
     gaps = [on_own(fed, y, i) - expected(fed, y, i) for y, i in zip(Y, last["ids"], strict=True)]
@@ -68,7 +69,7 @@ def apart(X: Tensor) -> float:
 
 
 def expected(fed: Federation, x: Tensor, i: int) -> float:
-    """The accuracy of model `x [d]` on test samples whose labels have the shares of client i's training samples."""
+    """The accuracy of model `x [d]` on test samples, weighted by the label distribution of client i's training data."""
     hits, labels = right(fed, x, i).cpu().numpy(), fed.test[1].cpu().numpy()
     counts = fed.data.label_counts[i]
     shares = counts / counts.sum()

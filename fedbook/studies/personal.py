@@ -1,4 +1,4 @@
-"""Studies of clients that keep models of their own: on everybody's images, and each on images like its own."""
+"""Studies of the clients' models: tested on the images of all clients, or on the images of the client's domain."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .training import packed
 def clients(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """Mean over the clients of their models' accuracy in %, each on the whole test set, before the server averages.
 
-    Client i's model sees test images with i's own statistics, of pixels and of batch norm.  Each client has one domain,
-    and all take part in every round.  `correct`: bits `[models, images]`, which images each client's last model
-    classifies correctly, as base64; `clients`: each one's accuracy under its name in `spec["clients"]`; `server`: the
-    server's model's.  A run takes minutes at most, so it keeps no checkpoints in `folder`.
+    Client i's model is tested with the client's own statistics of pixels and batch norm.  Each client has one domain,
+    and all clients take part in every round.  `correct`: bits `[models, images]` as base64, whether each client's last
+    model classifies an image correctly; `clients`: the accuracy of each client by its name in `spec["clients"]`;
+    `server`: the accuracy of the server's model.  A run takes minutes at most, so it stores no checkpoints in `folder`.
     """
     fed = federation_of(spec, seed, device)
     curve: list[list[float]] = []
@@ -61,9 +61,10 @@ def clients(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str
 def domains(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """Accuracy in % of the model that each client uses after the run, on the test images of its own domain.
 
-    That is its personal model (`Method.personal`), or the server's where the method has none.  Every test image is
-    seen by the model of the client whose domain it has, `test_owner`.  `correct`: one bit an image, as base64;
-    `clients`: each one's accuracy under its name in `spec["clients"]`; `server`: the server's model's on all images.
+    The model is the client's personal one (`Method.personal`), or the server's if the method has none.  Each test image
+    is classified by the model of the client with its domain, `test_owner`.  `correct`: one bit per image, as base64;
+    `clients`: the accuracy of each client by its name in `spec["clients"]`; `server`: the accuracy of the server's
+    model on all images.
     """
     fed = federation_of(spec, seed, device)
     method = build_method(spec["method"], fed, spec["run"])
@@ -89,6 +90,6 @@ def domains(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str
 
 
 def right(fed: Federation, x: Tensor, i: int) -> Tensor:
-    """Which test images the model `x [d]` of client i classifies correctly, `[T]` bool, with i's own statistics."""
+    """Whether model `x [d]` of client i, with its own statistics, classifies each test image correctly: `[T]` bool."""
     tests, own = fed.data.test_chunks("own", i), partial(fed.data.train_chunks, i)
     return fed.engine.scores(x.to(fed.device), tests, own)[1].bool()

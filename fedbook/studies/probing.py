@@ -1,4 +1,4 @@
-"""Studies that look into rounds through `fedcore.probes`: cosines of corrections, updates of sub-models."""
+"""Studies that measure within rounds by `fedcore.probes`: cosines of corrections, and updates of sub-models."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .from_spec import build_method, curve, federation_of
 
 
 def mime(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """One cosine of `probes.mime_ablation` (`spec["pair"]`), the mean over steps and clients, after `run["rounds"]`.
+    """One cosine of `probes.mime_ablation` (`spec["pair"]`) after `run["rounds"]`, as the mean over steps and clients.
 
-    A client whose gradient is zero at a step has no cosine there and is left out of its mean.  Raises ValueError where
-    that is so for all of them.
+    A client whose gradient is zero at a step has no cosine there and is left out of the mean of that step.  Raises
+    ValueError if all gradients are zero.
     """
     fed = federation_of(spec, seed, device)
     method = build_method(spec["method"], fed, spec["run"])
@@ -46,11 +46,11 @@ def mime(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
 
 
 def gap(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """Updates of sub-models against those of the whole network (`probes.submodel_gap`), looked at in every round.
+    """The gap between updates of sub-models and of the whole network (`probes.submodel_gap`), measured in every round.
 
-    `spec["what"]`: "accumulated" is the mean over the cohort, summed over the rounds; "median" that over rounds and
-    clients below full capacity (the curve is their mean by round); "accuracy" the test accuracy of the same run in %.
-    `sums` stands beside: the accumulated difference of the sums of entries.
+    `spec["what"]`: "accumulated" is the mean over the cohort, summed over the rounds; "median" the median over rounds
+    and clients below full capacity (the curve is their mean by round); "accuracy" the test accuracy of the same run in
+    %.  `sums` is the accumulated difference of the sums of entries.
     """
     checks.choice("what", spec["what"], ("accumulated", "median", "accuracy"))
     fed, run = federation_of(spec, seed, device), {**spec["run"], "eval_every": 1}

@@ -1,4 +1,4 @@
-"""Studies that count instead of training: sizes of sub-models, and what a method's rule costs."""
+"""Studies that count instead of training: the sizes of sub-models, and the cost of a method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .from_spec import build_model, method_class
 
 
 def size(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """Mean `parameters` or `macs` (in millions) of the sub-models of `spec["capacities"]`, counted."""
+    """Mean number of `parameters` or `macs`, in millions, of the sub-models of `spec["capacities"]`."""
     shape, classes = tuple(spec["shape"]), spec["classes"]
     module = models.build(build_model(spec["model"]), shape, classes, seed)
     if spec["by"] == "depth":
@@ -29,7 +29,8 @@ def size(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | 
 
 
 def cost(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """What a method costs, as it states it: `state` (vectors that a client keeps) or `traffic` (d a round)."""
+    """The cost that a method states: `state` (vectors that a client keeps) or `traffic` (communication per client and
+    round in units of d).  Raises ValueError if the method does not state its cost."""
     method = method_class(spec["method"][0])()
     cost = method.cost()
     if not cost.stated:

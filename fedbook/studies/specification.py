@@ -1,4 +1,4 @@
-"""Whether a cell's specification is one: its keys and their kinds, before anything is computed."""
+"""Validation of a cell's specification, its keys and the kinds of their values, before anything is computed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedcore.support import checks
 from fedcore.support.checks import Kind
 
 TRAINED = ("method", "federation", "run")
-NEEDED = {  # keys by study, beside those that every study may have; those of a study of the user's are its own
+NEEDED = {  # required keys by study, besides the optional ones of all studies; a user's own study is not checked
     "simulate": TRAINED, "personal": (*TRAINED, "client"), "profiles": (*TRAINED, "layer"),
     "clients": (*TRAINED, "clients"), "mime": (*TRAINED, "pair", "steps"), "gap": (*TRAINED, "what"),
     "size": ("by", "capacities", "classes", "model", "shape", "what"), "cost": ("cost", "method"),
@@ -23,14 +23,15 @@ OURS = {"method", "fed", "seed", "device", "checkpoint_dir", "resume", "progress
 
 
 def check(spec: Mapping[str, Any]) -> None:
-    """Raises ValueError for keys that are missing, unknown or of another kind, with the nearest known one."""
+    """Raise ValueError for keys that are missing, or unknown (with the nearest known key), and for values of the wrong
+    kind."""
     form(spec)
     needed = NEEDED.get(spec.get("study", ""))
     if needed is not None:
         _known("the specification", spec, {*OF_ALL, *itertools.chain(*NEEDED.values())}, needed)
         if "run" in needed:
             _known("run", spec["run"], set(inspect.signature(simulate).parameters) - OURS, ("rounds",))
-            for name, allowed in checks.ranges(simulate).items():  # a search would come to the run's own check last
+            for name, allowed in checks.ranges(simulate).items():  # a search would reach the checks of `simulate` late
                 if name in spec["run"]:
                     allowed.check(f"run: {name}", spec["run"][name])
             fed = set(inspect.signature(federation).parameters) - {"seed", "device"}
@@ -49,7 +50,7 @@ def check(spec: Mapping[str, Any]) -> None:
 
 
 def form(spec: Mapping[str, Any]) -> None:
-    """Raises ValueError where a part is of another kind than all readers of a specification take it for."""
+    """Raise ValueError for a part whose kind would break the code that reads specifications."""
     if not isinstance(spec.get("study", ""), str):
         raise ValueError(f"study={checks.brief(spec['study'])}; use the name of a study, such as 'simulate'")
     for part, least in (("federation", "source"), ("run", "rounds"), ("tune", "axes or grid")):
@@ -94,7 +95,7 @@ def _search(
     growth: checks.CountFromZero | None = None,
     limits: checks.Mapped | None = None,
 ) -> None:
-    """What a search may have (`tuning`), checked by the annotations."""
+    """Check the arguments of a search (`tuning`) by their annotations."""
     if grid is None and axes is None:
         raise ValueError("a search needs axes or grid; give axes={'run.lr': [0.1, 0.2]}")
 

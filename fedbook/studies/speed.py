@@ -1,4 +1,4 @@
-"""A study of speed: how many rounds a method needs to a given accuracy."""
+"""A study of speed: the number of rounds that a method needs to reach a given accuracy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .from_spec import build_method, curve, federation_of
 
 
 def rounds(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """The first round after which the accuracy is `spec["target"]` % or more; all rounds are looked at.
+    """The first round after which the accuracy is at least `spec["target"]` %, evaluated after every round.
 
-    A run ends there.  One that does not get there counts as many rounds as it had, which is kind to it, and `reached`
-    says so; one that diverges before has no number.
+    The run ends at that round.  A run that never reaches the target counts with all its rounds, which favours it, and
+    `reached` is False; a run that diverges first has no number.
     """
     fed, target = federation_of(spec, seed, device), spec["target"] / 100
 
     def there(t: int, metrics: Mapping[str, float]) -> bool:
-        return metrics["accuracy"] >= target - 1e-9  # a tie in images is no matter of rounding
+        return metrics["accuracy"] >= target - 1e-9  # rounding must not decide when the count of images is exact
 
     options = {**spec["run"], "eval_every": 1}
     diverged = None

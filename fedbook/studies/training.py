@@ -1,4 +1,4 @@
-"""Studies that train: the accuracy of a run, that of one client's own model, and how alike clients' activations are."""
+"""Studies that train: accuracy of a run, accuracy of one client's model, similarity of the clients' activations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .from_spec import build_method, curve, federation_of
 def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """A run of `fc.simulate`; the metric is the test accuracy in % unless `spec["metric"]` says "loss".
 
-    `correct`: which of the `images` test images the last model classifies correctly, as base64 of packed bits.
+    `correct`: whether the last model classifies each of the `images` test images correctly, as base64 of packed bits.
     """
     fed = federation_of(spec, seed, device)
     metric = spec.get("metric", "accuracy")
@@ -44,12 +44,12 @@ def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
 
 
 def packed(bits: Tensor) -> str:
-    """Base64 of bits `[T]`, eight to a byte."""
+    """Base64 of bits `[T]`, packed eight to a byte."""
     return base64.b64encode(np.packbits(bits.cpu().numpy())).decode()
 
 
 def personal(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """Accuracy in % on the union test set of client `spec["client"]`'s own model, or of the server's for "global"."""
+    """Accuracy in % on the union test set: of the model of client `spec["client"]`, or of the server's for "global"."""
     fed = federation_of(spec, seed, device)
     method = build_method(spec["method"], fed, spec["run"])
     history = run(method, fed, seed=seed, checkpoint_dir=folder, personal="local", **spec["run"])
@@ -59,7 +59,7 @@ def personal(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
 
 
 def profiles(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """How alike two clients' mean activations are at layer `spec["layer"]` after training: the mean cosine of pairs."""
+    """The mean cosine between two clients' mean activations at layer `spec["layer"]` after training, over all pairs."""
     fed = federation_of(spec, seed, device)
     history = run(build_method(spec["method"], fed, spec["run"]), fed, seed=seed, checkpoint_dir=folder, **spec["run"])
     h = fed.activations(history.params, np.arange(fed.n))[spec["layer"]]

@@ -1,18 +1,18 @@
-"""The setting that a cell's reporting seeds use: a search that is the same for every method.
+"""Hyperparameter tuning for a cell, by one search procedure for every method.
 
     "tune": {"axes": {"run.lr": [0.05, 0.1, 0.2], "method.alpha": [0.1, 0.3]}, "seeds": [1000, 1001],
              "rounds": 30, "finalists": 3, "growth": 2, "limits": {"method.alpha": [0, 1]}}
 
-All combinations are run on the tuning seeds; where `rounds` is given, on the first two of them and for that many
-rounds.  While the best one stands at an end of an axis, the axis grows there by one value in the ratio of its last two,
-with the others fixed, at most `growth` times an axis and within `limits`.  The `finalists` are then run in full on all
-tuning seeds ("rounds": [4, 12] stops them after twelve rounds), and where all of them diverge the next ones, until one
-does not.  Finalists are so many of the best settings, and the best setting at each of so many of the best learning
-rates: a method with a parameter of its own then has as many rates in the last stage as one without.  Short runs favour
-fast rates: where a finalist diverges, and while the best one has the lowest rate of them, the best setting at the next
-lower rate joins.  Then the axes may grow once more.  Scores are means of the final metric on the validation data, where
-the federation has it; the first of equal ones wins, and a setting that diverged with any seed comes last.
-`{"grid": [{"run": {"lr": 0.1}}, ...]}` names the settings one by one instead.
+All combinations are run on the tuning seeds; if `rounds` is given, only on the first two seeds and for that many
+rounds.  While the best setting lies at an end of an axis, the axis grows there by one value in the ratio of its last
+two, with the other axes fixed, at most `growth` times per axis and within `limits`.  The finalists are then run in full
+on all tuning seeds ("rounds": [4, 12] stops them after twelve rounds); if all of them diverge, the next settings follow
+until one does not.  With `finalists` = m, the finalists are the m best settings, and the best setting at each of the m
+best learning rates, so that a method with its own parameter has as many rates in the last stage as one without.  Short
+runs favour high rates: if a finalist diverges, and while the best finalist has the lowest rate of them, the best
+setting at the next lower rate joins.  Then the axes may grow once more.  A score is the mean of the final metric, on
+validation data if the federation has them; of equal scores the first wins, and a setting that diverged with any seed
+comes last.  `{"grid": [{"run": {"lr": 0.1}}, ...]}` lists the settings one by one instead.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Study = Callable[[Mapping[str, Any], int, str], Mapping[str, Any]]
 
 
 def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
-    """The best setting for `spec`: `setting`, all that was `tried` with its score, and the axes at whose `edges` it is.
+    """The result of the search: the best `setting`, all trials (`tried`), and the axes at whose ends it lies (`edges`).
 
-    run: `(specification with the setting put in, seed, a name for its checkpoints) -> what a study gives`.
+    run: `(specification with a setting merged in, seed, name of its checkpoints) -> the result of a study`.
     Raises ValueError for a search without settings.
     """
     search = Search(spec, run)
@@ -74,8 +74,10 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
 
 
 def planned(tune: Mapping[str, Any], rounds: int) -> int:
-    """How many rounds a search takes, at most, before any axis grows or a slower rate joins and as long as a finalist
-    ends, where a run has so many `rounds`."""
+    """The largest number of rounds of a search, if no axis grows, no lower rate joins and not all finalists diverge.
+
+    rounds: of a full run.
+    """
     seeds = len(tune.get("seeds", [1000]))
     if "grid" in tune:
         return len(tune["grid"]) * seeds * rounds
@@ -84,26 +86,29 @@ def planned(tune: Mapping[str, Any], rounds: int) -> int:
     if short is None:
         return combinations * seeds * rounds
     count, rates = tune.get("finalists", 3), len(tune["axes"].get("run.lr", [None]))
-    others = min(count, rates) - 1 if combinations > rates else 0  # the best at other rates than the best settings'
+    others = min(count, rates) - 1 if combinations > rates else 0  # the best settings at further rates
     return combinations * min(seeds, 2) * short + min(count + others, combinations) * seeds * (long or rounds)
 
 
 def stages(tune: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Rounds of the first runs and of the finalists'; None for those of the specification."""
+    """The rounds of the first runs and of the finalists; None for the rounds of the specification."""
     rounds = tune.get("rounds")
     return (rounds[0], rounds[1]) if isinstance(rounds, list) else (rounds, None)
 
 
 @dataclass
 class Search:
-    """Scores of settings: `tried` lists `{setting, rounds, score, values}`, rounds None for all rounds."""
+    """The trials of a search: `tried` lists `{setting, rounds, score, values}`; rounds is None for full runs."""
 
     spec: Mapping[str, Any]
     run: Study
     tried: list[dict[str, Any]] = field(default_factory=list)
 
     def score(self, setting: Setting, rounds: int | None = None, first: bool = False) -> float | None:
-        """A setting's score after so many rounds, None: all, over the tuning seeds; over two in a short first run."""
+        """The score of a setting: the mean over the tuning seeds, or over the first two in a short first run.
+
+        rounds: None for full runs.  None is returned if a run diverges.
+        """
         spec = merged(self.spec, setting)
         if rounds is not None:
             spec["run"] = {**spec["run"], "rounds": rounds}
@@ -116,21 +121,21 @@ class Search:
         return score
 
     def leading(self, count: int) -> list[Setting]:
-        """The best settings among the longest runs, the best first."""
+        """The best settings among the longest runs, best first.  Raises ValueError if there is no trial."""
         if not self.tried:
             raise ValueError("the search has no settings; give `grid` or `axes` with at least one value each")
         longest = max(_length(t) for t in self.tried)
         return self._ordered([t for t in self.tried if _length(t) == longest])[:count]
 
     def _ordered(self, trials: list[dict[str, Any]]) -> list[Setting]:
-        """Their settings, the best first; equal ones keep their order, diverged ones come last."""
+        """The settings of the trials, best first; equal scores keep their order, diverged settings come last."""
         sign = -1 if lower_is_better(self.spec) else 1
         order = sorted(trials, key=lambda t: math.inf if t["score"] is None else -sign * t["score"])
         return [t["setting"] for t in order]
 
     def finalists(self, count: int) -> tuple[list[Setting], list[Setting]]:
-        """The `count` best settings, and after them the best one at each of the `count` best learning rates; and all
-        others, the best first."""
+        """Two lists: the finalists, that is, the `count` best settings followed by the best setting at each of the
+        `count` best learning rates; and all other settings, best first."""
         order = self.leading(len(self.tried))
         by_rate: dict[Any, Setting] = {}
         for setting in order:
@@ -140,15 +145,15 @@ class Search:
         return first, [setting for setting in order if setting not in first]
 
     def slower(self) -> Setting | None:
-        """Of the settings at the next learning rate below those of the longest runs, the one with the best short run;
-        None where there is no lower rate."""
+        """The setting with the best short run at the next learning rate below those of the longest runs; None if there
+        is no lower rate."""
         rates = [_rate(setting) for setting in self.leading(len(self.tried))]
         lower = [t for t in self.tried if None not in rates and _rate(t["setting"]) < min(rates)]
         following = max((_rate(t["setting"]) for t in lower), default=None)
         return next(iter(self._ordered([t for t in lower if _rate(t["setting"]) == following])), None)
 
     def slowest_is_best(self) -> bool:
-        """Whether the best setting of the longest runs has the lowest learning rate of them."""
+        """Whether the best setting of the longest runs has the lowest learning rate among them."""
         return _rate(self.best()) == min(map(_rate, self.leading(len(self.tried))))
 
     def best(self) -> Setting:
@@ -157,12 +162,12 @@ class Search:
 
 
 def lower_is_better(spec: Mapping[str, Any]) -> bool:
-    """Whether a search looks for the smallest value: `better`, or what the metric says by its name."""
+    """Whether smaller values of the metric are better, by the key `better` or the metric's name."""
     return spec.get("better", "lower" if "loss" in spec.get("metric", "") else "higher") == "lower"
 
 
 def beyond(values: list[float], at: float, limits: tuple[float, float]) -> float | None:
-    """The value by which an axis grows past its end `at`; None inside the axis, at a limit, and for a single value."""
+    """The next value of an axis beyond its end `at`; None inside the axis, at a limit, and for a single value."""
     if len(values) < 2 or at not in _ends(values):
         return None
     end, inner = (values[0], values[1]) if at == values[0] else (values[-1], values[-2])
@@ -194,12 +199,12 @@ def named(values: Mapping[str, Any]) -> Setting:
 
 
 def flat(setting: Setting) -> dict[str, Any]:
-    """The opposite of `named`."""
+    """The inverse of `named`."""
     return {f"{part}.{key}": value for part, inner in setting.items() for key, value in inner.items()}
 
 
 def merged(spec: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
-    """The specification with a setting of the grid put in; mappings are merged, a method's arguments too."""
+    """The specification with a setting merged into its mappings and into the method's arguments."""
     out = copy.deepcopy(dict(spec))
     out.pop("tune", None)
     for key, value in setting.items():

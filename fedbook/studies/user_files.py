@@ -1,11 +1,11 @@
-"""Methods, models, partitions and sources from files of the user: "file.py:Name" in place of a shipped name.
+"""Methods, models, partitions and sources from files of the user: "file.py:Name" in place of a name of the package.
 
-A path is relative to the definitions file that names it (`table.add`), elsewhere to the current folder.  A cell's
-identity has the name of the file and not its folder, so that results stand when a project moves; what is in the file
-counts as the code of the result (`provenance.code`).
+A path is relative to the definitions file that names it (`definitions.add`), elsewhere to the current folder.  A cell's
+identity contains the name of the file but not its folder, so that results stay valid when a project moves; the content
+of the file counts as code of the result (`provenance.code`).
 
-A file is executed once, in the process that runs the cell, whose current folder may be any: let it look for what lies
-beside it by `Path(__file__)`.  Data that it reads are not part of its content.
+A file is executed once, in the process that runs the cell, in any current folder: let the file find its neighbours by
+`Path(__file__)`.  Data that the file reads are not part of the hash of the code.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from fedcore.storage.identity import short
 from fedcore.storage.sources import readable
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
-ADDED: set[str] = set()  # folders of definitions that `load` made importable
+ADDED: set[str] = set()  # folders that `load` added to sys.path
 
 
 def is_reference(name: Any) -> bool:
-    """Whether this is "file.py:Name" and no name of the package."""
+    """Whether this is "file.py:Name", not a name of the package."""
     return isinstance(name, str) and _REFERENCE.fullmatch(name) is not None
 
 
 def absolute(spec: Any, folder: str | os.PathLike) -> Any:
-    """The specification with every "file.py:Name" in it as seen from a folder, by an absolute path."""
+    """The specification with an absolute path in every "file.py:Name", resolved from a folder."""
     return _each(spec, lambda file, name: f"{Path(folder, file).resolve()}:{name}")
 
 
 def portable(spec: Any) -> Any:
-    """The specification with every "file.py:Name" in it without the folder."""
+    """The specification with every "file.py:Name" reduced to the file's name without its folder."""
     return _each(spec, lambda file, name: f"{Path(file).name}:{name}")
 
 
 def named(spec: Any) -> list[str]:
-    """The paths of all files that a specification names, each once."""
+    """The paths of all files that a specification names, without duplicates."""
     found: dict[str, None] = {}
     _each(spec, lambda file, name: found.setdefault(str(Path(file).resolve())))
     return list(found)
@@ -60,9 +60,9 @@ def _each(value: Any, change: Callable[[str, str], Any]) -> Any:
 
 
 def load(file: str | os.PathLike) -> ModuleType:
-    """A file as a module, executed at the first call in a process.  Files beside it can be imported from it.
+    """A file as a module, executed at the first call in a process.  The file can import other files in its folder.
 
-    Raises ValueError with the line, as `sources.readable` does, and where the file itself raises an error.
+    Raises ValueError for an unreadable file (`sources.readable`) and, with the line, if the file raises an error.
     """
     return _load(str(Path(file).resolve()))
 
@@ -75,7 +75,7 @@ def _load(file: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.append(folder)
         ADDED.add(folder)
-    sys.modules[module.__name__] = module  # dataclasses look for their module there
+    sys.modules[module.__name__] = module  # dataclasses look up their module there
     try:
         exec(compile(text, file, "exec", dont_inherit=True), vars(module))
     except Exception as e:
@@ -86,7 +86,7 @@ def _load(file: str) -> ModuleType:
 
 
 def find(reference: str) -> Any:
-    """What "file.py:Name" names; raises ValueError for a file that does not load and for a name it does not define."""
+    """The object "file.py:Name".  Raises ValueError for a file that does not load, and for a name that it lacks."""
     file, name = _REFERENCE.fullmatch(reference).group("file", "name")
     module = load(file)
     if not hasattr(module, name):
@@ -96,7 +96,7 @@ def find(reference: str) -> Any:
 
 
 def accepts(function: Any, *arguments: Any, **named_arguments: Any) -> bool:
-    """Whether a function, a class or a bound method can be called like this."""
+    """Whether a function, a class or a bound method can be called with these arguments."""
     try:
         inspect.signature(function).bind(*arguments, **named_arguments)
     except TypeError:
