@@ -1,16 +1,17 @@
-"""Gradients of a whole cohort: `[m, d]` in, `[m, d]` out.  The only room that knows how they are computed.
+"""Gradients of a whole cohort: parameters `[m, d]` in, gradients `[m, d]` out.
 
-Three paths, equal to rounding.  *batched* stacks the clients: linear layers become one batched product, convolutions
-one grouped convolution whose groups are the clients; a module without rules is mapped over the clients where that gives
-the same.  *sequential* takes one client after another and runs any `torch.nn.Module`; it is the oracle for the others.
-*written* is batched without autograd, for fewer layers, and what a CPU takes where it can.
+Three paths compute the same up to rounding.  *batched* stacks the clients: linear layers become one batched product,
+convolutions one grouped convolution whose groups are the clients; a module with layers that have no such rule is mapped
+over the clients by `torch.vmap` if this gives the same result.  *sequential* takes one client after another and runs
+any `torch.nn.Module`; the other paths are tested against it.  *written* is batched without autograd and has rules for
+fewer layers; a CPU uses it if it can.
 
-To read it: `core` is what federations call; `rules` says what each layer is on the first and the last path and whose
-its neurons are, `traced` which layers a module of the user's own is made of, `mapped` what is done without them,
-`recurrent` how the steps of an LSTM or a GRU are taken for all clients; `batched`, `sequential` and `written` are the
-paths, `choose` decides between them; `loss` is what is differentiated, `passes` counts how often, `units` are the
-neurons, `replay` holds CUDA graphs and compiled paths.
-No function here reads a number from a device, so that none ever waits for one.
+Where to read: federations call `core`.  `layers` has the rules of each kind of layer for the batched and the written
+path, and `units` the neurons of a network.  `traced` finds the layers in a module of the user's own, `mapped` maps a
+module without rules, and `recurrent` takes the steps of an LSTM or a GRU for all clients.  `batched`, `sequential` and
+`written` are the paths, and `choose` decides between them.  `loss` is what a step differentiates, `passes` counts
+backward passes, and `replay` has CUDA graphs and compiled paths.
+No function here reads a number from a device, so that the CPU never waits for it.
 """
 
 from .batch import Batch, OneSample

@@ -16,7 +16,7 @@ ONE_SAMPLE = (
 
 
 class OneSample(ValueError):
-    """A batch of one sample, of which batch norm knows no variance; with the client, where it is known."""
+    """A batch has one sample and thus no variance for batch norm; the message names the client if it is known."""
 
     def __init__(self, client: str = "") -> None:
         super().__init__(f"{client}{ONE_SAMPLE}")
@@ -27,8 +27,8 @@ class Batch:
     """One mini-batch per client: `x [m, B, ...]`, labels or targets `y [m, B, ...]`, weights `w [m, B]` (0 if padded).
 
     The loss of client i is `sum_j w[i, j] * loss(x[i, j], y[i, j])`: weights are 1/B_i for a mini-batch mean.  `count`
-    is the number of real samples of each client, which stand first, `key` one random word per client for dropout;
-    both are on the host, so that nothing here ever asks a device.
+    is the number of real samples of each client, which come first, and `key` one random word per client for dropout;
+    both are Python lists, so that nothing here waits for a device.
     """
 
     x: Tensor
@@ -42,12 +42,12 @@ class Batch:
         return Batch(self.x[part], self.y[part], self.w[part], self.count[part], self.key[part])
 
     def trimmed(self) -> Batch:
-        """Without the places that no client has a sample for."""
+        """The batch without positions that are padding for all clients."""
         width = max(self.count)
         if width == self.y.shape[1]:
             return self
         return Batch(self.x[:, :width], self.y[:, :width], self.w[:, :width], self.count, self.key)
 
     def real(self) -> PerSample | None:
-        """Where samples are real, `[m, B]` bool; None where all are."""
+        """A mask `[m, B]` of the samples that are not padding; None if there is no padding."""
         return None if min(self.count) == self.y.shape[1] else torch.gt(self.w, 0)

@@ -1,4 +1,4 @@
-"""The batched path: one forward pass for all clients, by the layers' rules, and autograd back."""
+"""The batched path: one forward pass for all clients by the layers' rules, and a backward pass by autograd."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Batched:
         self.forward: Callable[[Rule, Tensor, Pass], Tensor] = forward  # what `replay.Compiled` compiles
 
     def gradient(self, Y: Parameters, batch: Batch, loss: Loss, along: Parameters | None, G: Parameters) -> PerClient:
-        """Gradients at the rows of Y into G, or their derivatives in the directions `along`; the clients' losses."""
+        """Write the gradients at the rows of Y, or their derivatives in the directions `along`, into G; return the
+        clients' losses `[m]`."""
         # one leaf per parameter, a strided view of the rows: differentiating with respect to the flat matrix
         # would split and concatenate it once more
         leaves = {k: v.requires_grad_() for k, v in self.layout.views(Y.detach()).items()}
@@ -43,20 +44,20 @@ class Batched:
 
     @torch.no_grad()
     def logits(self, Y: Parameters, batch: Batch) -> Logits:
-        """Logits of the batch as in training."""
+        """Logits of the batch in training mode."""
         return self._logits(forward, batch, self._pass(self.layout.views(Y), batch, None))
 
     @torch.no_grad()
     def features(self, Y: Parameters, batch: Batch, loss: Loss) -> Representations:
-        """Representations of the batch, with the loss's rate for scalers; without dropout, as they are references."""
+        """Representations of the batch, with the loss's rate for scalers, without dropout, for use as references."""
         p = self._pass(self.layout.views(Y), batch, loss.rate)
         p.key = ()
         self._logits(forward, batch, p)
         return p.z.to(Y.dtype)
 
     def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None) -> list[Tensor]:
-        """Activations `[m, B, channels, positions]` at some layers, or a loss's derivatives by them; no scaling, no
-        dropout."""
+        """Activations `[m, B, channels, positions]` at some layers, or a loss's derivatives with respect to them, both
+        without scaling and dropout."""
         backward = loss is not None
         with torch.set_grad_enabled(backward):
             leaves = {k: v.requires_grad_(backward) for k, v in self.layout.views(Y.detach()).items()}
@@ -72,7 +73,7 @@ class Batched:
         return [h.flatten(3) if h.dim() > 3 else h.unsqueeze(3) for h in views]
 
     def _pass(self, params: dict[str, Tensor], batch: Batch, rate: Any) -> Pass:
-        if rate is not None and not isinstance(rate, float):  # one a client
+        if rate is not None and not isinstance(rate, float):  # one rate per client
             rate = torch.as_tensor(rate, dtype=batch.w.dtype).to(batch.w.device, batch.w.dtype)
         return Pass(params, len(batch.y), batch.real(), 1 in batch.count, rate, count=batch.count, key=batch.key)
 
@@ -83,7 +84,7 @@ class Batched:
 
 
 def forward(rule: Rule, x: Activations, p: Pass) -> Activations | Logits:
-    """One forward pass; a function, which `torch.compile` takes."""
+    """One forward pass, as a function that `torch.compile` accepts."""
     return rule(x, p)
 
 
@@ -91,19 +92,20 @@ def forward(rule: Rule, x: Activations, p: Pass) -> Activations | Logits:
 
 
 def autocast(compute: torch.dtype | None, device: torch.device) -> contextlib.AbstractContextManager:
-    """Layers that may compute in another type do, where one is given."""
+    """A block of `torch.autocast` to the type `compute`; None: without it."""
     return contextlib.nullcontext() if compute is None else torch.autocast(device.type, compute)
 
 
 def directions(layout: Layout, along: Tensor | None) -> list[Tensor] | None:
-    """Directions `[..., d]`, a view per parameter."""
+    """Directions `[..., d]` as a list with one view per parameter."""
     return None if along is None else list(layout.views(along.detach()).values())
 
 
 def derivatives(
     loss: Tensor, leaves: dict[str, Tensor], along: list[Tensor] | None, clients: int
 ) -> Iterator[Tensor | None]:
-    """Gradients of a scalar by each leaf, or their derivatives along a direction, let go one by one; None: zero."""
+    """Gradients of a scalar by each leaf (None for zero), or their derivatives in the directions `along`.  Each is
+    released as soon as the caller has used it."""
     wrt = list(leaves.values())
     passes.backward(clients)
     grads = torch.autograd.grad(loss, wrt, create_graph=along is not None, allow_unused=True)
@@ -117,6 +119,6 @@ def derivatives(
 
 
 def into(places: dict[str, Tensor], grads: Iterator[Tensor | None]) -> None:
-    """Copy the gradients where they belong."""
+    """Copy the gradients into the tensors of `places`; None is zero."""
     for place, g in zip(places.values(), grads, strict=True):
         place.zero_() if g is None else place.copy_(g)

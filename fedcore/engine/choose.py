@@ -1,4 +1,4 @@
-"""Which path computes, how many clients at a time, and on which threads."""
+"""The choice of the path, of the clients that are computed together, and of their threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def is_large(d: int, device: torch.device) -> bool:
 def blocks(m: int, block: int | None, bytes_each: int, d: int, device: torch.device) -> list[slice]:
     """The clients of m that are computed together: `block` at a time, or as many as `ROOM` holds at `bytes_each`.
 
-    A rule of sizes alone, whatever the number of threads; a power of two of blocks, which threads can share.
+    The rule depends on sizes and not on the number of threads, so that results are the same on any number.  The number
+    of blocks is a power of two, which threads can share evenly.
     """
     if block is not None:
         return [slice(a, min(a + block, m)) for a in range(0, m, block)]
@@ -34,14 +35,14 @@ def blocks(m: int, block: int | None, bytes_each: int, d: int, device: torch.dev
 
 
 def even(counts: Iterable[int]) -> bool:
-    """Whether clients with these numbers of samples can go through a written batch norm: no padding, no single one."""
+    """Whether the written batch norm allows clients with these numbers of samples: all equal, and more than one."""
     return set(counts) != {1} and len(set(counts)) < 2
 
 
 def share(work: Callable[[slice], None], parts: list[slice], device: torch.device) -> None:
     """`work(part)` for all parts; on a CPU the threads share the parts, each part with its own share of the threads.
 
-    The kernels let go of Python's lock, so that this scales better than threads inside each kernel.
+    The kernels release Python's global lock, so that this scales better than threads within each kernel.
     """
     threads = torch.get_num_threads()
     workers = min(threads, len(parts)) if device.type == "cpu" else 1
@@ -50,7 +51,7 @@ def share(work: Callable[[slice], None], parts: list[slice], device: torch.devic
             work(part)
         return
     try:
-        # a new thread's number of threads is its own, but what it sets is what later ones start with
+        # `set_num_threads` in a new thread changes that thread, and also the default of threads started later
         with ThreadPoolExecutor(workers, initializer=partial(torch.set_num_threads, threads // workers)) as pool:
             list(pool.map(work, parts))
     finally:

@@ -1,4 +1,4 @@
-"""The engine: what federations ask, handed to the path that computes it."""
+"""The engine: the gradients, steps and evaluations of a federation, computed by the path that suits them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ AXES = (1, 2, 3)  # of a sample: features or a text's symbols, a sequence, a pic
 
 
 class Turn:
-    """One thread at a time: while a module computes, torch puts other parameters and buffers into it.
+    """A lock, because torch replaces a module's parameters and buffers while it computes: one thread at a time.
 
-    A copy, in memory or in another process, has a lock of its own.
+    A copy, in memory or in another process, has a new lock.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ Called = TypeVar("Called", bound=Callable[..., Any])
 
 
 def in_turn(method: Called) -> Called:
-    """A method of an engine that reads its module or lends it."""
+    """A decorator for methods that use the engine's module: one thread at a time calls them."""
 
     @wraps(method)
     def alone(self: Engine, *given: Any, **named: Any) -> Any:
@@ -74,22 +74,22 @@ class Engine:
     """Losses and gradients of one architecture at many parameter vectors.
 
     module: any `torch.nn.Module` that maps `[B, ...]` to logits `[B, classes]`.
-    path: "auto", "written", "batched" or "sequential"; ValueError where a path has no rule for the module.  "auto" is
-    written on a CPU where it has rules, else batched or sequential (a GPU's written path is not measured yet).
-    "written" is for the gradient of the cross-entropy alone: calls that ask for more go batched or sequential.
-    criterion: the loss, as `F.cross_entropy` is called; another than that is not written.
-    compute: torch.bfloat16 for convolutions (on paths with autograd: for what autocast takes) in that type, with
-    parameters, gradients and evaluation as they were.  block: clients that are computed together at most; by default
-    the whole cohort, and on the written path a rule of sizes alone, so that equal runs are equal to the bit on any
-    machine of a kind.
-    mapped: whether the batched path maps the module over the clients, where `mapped.maps` says that it can, instead of
-    asking its layers' rules.  trial: what the module's forward pass was seen to do (`trial.tried`).
+    path: "auto", "written", "batched" or "sequential"; ValueError if a path has no rule for the module.  "auto" is
+    written on a CPU if there are rules for all layers, else batched or sequential (the written path has not been
+    measured on a GPU).  "written" is for gradients of the cross-entropy alone: other computations are batched or
+    sequential.  criterion: the loss, called as `F.cross_entropy` is; a different loss excludes the written path.
+    compute: torch.bfloat16 computes convolutions (on paths with autograd, all operations of autocast) in this type;
+    parameters, gradients and evaluation keep theirs.  block: the largest number of clients that are computed together;
+    by default the whole cohort, and on the written path a number that depends on sizes alone, so that equal runs are
+    equal bit for bit on all machines of a kind.
+    mapped: whether the batched path maps the module over the clients by `torch.vmap` (only if `mapped.maps` allows it)
+    instead of using its layers' rules.  trial: properties found by running the forward pass (`trial.tried`).
     Batch-norm modules train on batch statistics; `evaluate` first collects the statistics of all training data
     (static batch norm), so no running buffer is sent or silently left at a client.  They are exact: the mean and the
-    variance of what enters a layer, with n - 1 in the denominator, whatever the order of the samples.
+    variance of a layer's inputs, with n - 1 in the denominator, for any order of the samples.
 
-    `trained`: which entries of the flat vector are trained, `[d]` bool; None: all.  Others have requires_grad=False:
-    their gradients are 0, and what else moves parameters (weight decay) is to leave them alone.
+    `trained`: which entries of the flat vector are trained, `[d]` bool; None: all.  The others have
+    requires_grad=False: their gradients are 0, and callers must not move them in another way (weight decay).
     """
 
     def __init__(
@@ -112,13 +112,15 @@ class Engine:
         self.block = block if block is None else checks.integer("block", block, 1)
         self.criterion, self.path, self.compute, self.trial = criterion, path, compute, trial
         self.settings: dict[str, Any] = {"path": path, "criterion": criterion, "compute": compute, "block": block}
-        self.settings |= {"mapped": mapped, "trial": trial}  # what an engine of another module is made with
+        self.settings |= {"mapped": mapped, "trial": trial}  # for engines of other modules
         self.classifies = not isinstance(criterion, CustomLoss) or criterion.accuracy
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self.norms:
             norm.usual_momentum = getattr(norm, "usual_momentum", norm.momentum)  # the user's, for `evaluated`
             norm.momentum = None
-        self._calls: list[int] | None = None  # of batch norms in a forward pass, known from the first evaluation on
+        self._calls: list[int] | None = (
+            None  # the order of batch norms in a forward pass, found in the first evaluation
+        )
         self._noticed = False
         self._neurons: dict[bool, Neurons] = {}
         self._widths: dict[torch.Size, int] = {}
@@ -151,12 +153,12 @@ class Engine:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether only the module itself can be asked, for one client after another."""
+        """Whether clients must be computed one after another, by the module itself."""
         return not self.axes
 
     @cached_property
     def trained(self) -> Annotated[Tensor, "d"] | None:
-        """Which entries are trained; None: all."""
+        """A mask of the entries that are trained; None: all."""
         if not self.layout.frozen:
             return None
         return ~self.layout.mask(self.layout.frozen).to(next(self.module.parameters()).device)
@@ -165,7 +167,7 @@ class Engine:
 
     @in_turn
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Engine:
-        """The same engine on a device, with parameters of a type; self is left as it is."""
+        """A copy of the engine on a device, with parameters of type `dtype`."""
         engine = type(self)(self.module, **self.settings)
         engine.module.to(device, dtype)
         return engine
@@ -188,7 +190,7 @@ class Engine:
 
     @in_turn
     def neurons(self, aligned: bool = True) -> Neurons:
-        """`Neurons.of` the module, walked once; ValueError, too, where only the module itself can be asked."""
+        """`Neurons.of` the module, computed once; raises ValueError for layers without rules."""
         self._known_kinds()
         if aligned not in self._neurons:
             self._neurons[aligned] = Neurons.of(self.module, aligned)
@@ -197,20 +199,20 @@ class Engine:
     # --- which path ---
 
     def chosen(self, device: torch.device) -> str:
-        """The path that runs on this device when nothing is forced."""
+        """The path of plain gradients on this device."""
         if self.path != "auto":
             return self.path
         return "written" if self.written is not None and device.type == "cpu" else self.general(device)
 
     def described(self, device: torch.device, axes: int) -> str:
-        """The path that samples with so many axes take on this device; where it is slow for want of rules, why."""
+        """The path for samples with so many axes on this device, with the reason if missing rules make it slow."""
         path = self.chosen(device)
         if self.path != "auto" or axes in self.axes:
             return repr(path)
         return f"'sequential' (one client after another, which is slow: {self._missing(axes)})"
 
     def _missing(self, axes: int) -> str:
-        """Why clients with such samples go one after another, and what to do."""
+        """Why clients with such samples are computed one after another, and the remedy."""
         missing = ", ".join(self.unsupported) or f"samples with {axes} axes in {type(self.module).__name__}"
         return (
             f"no rule for {missing}, and torch.vmap does not take the module; layers with rules stand in "
@@ -218,7 +220,7 @@ class Engine:
         )
 
     def _notice(self, axes: int) -> None:
-        """Say once that samples with so many axes go a slow path that nobody asked for."""
+        """Warn once that samples with so many axes need the slow path, unless the user chose the path."""
         if self.path != "auto" or axes in self.axes or self._noticed:
             return
         self._noticed = True
@@ -228,7 +230,7 @@ class Engine:
         )
 
     def general(self, device: torch.device) -> str:
-        """The path with autograd, for modules and losses that the written one has no rule for."""
+        """The path with autograd, for modules and losses for which the written path has no rule."""
         if self.path in ("batched", "sequential"):
             return self.path
         return "sequential" if self.one_by_one or is_large(self.layout.d, device) else "batched"
@@ -239,24 +241,24 @@ class Engine:
 
     @in_turn
     def width(self, x: Tensor) -> int:
-        """Numbers in the outputs of all layers for one sample of `x [B, ...]`; looked up once for a shape."""
+        """How many numbers the outputs of all layers have for one sample of `x [B, ...]`; measured once per shape."""
         if x.shape[1:] not in self._widths:
             with rng.seeded(0, x.device):
                 self._widths[x.shape[1:]] = _numbers(self.module.eval(), x.clone())  # it may write over its input
         return self._widths[x.shape[1:]]
 
     def _blocks(self, Y: Tensor, batch: Batch) -> list[slice]:
-        """The clients that are computed together where a rule of sizes says how many."""
+        """The blocks of clients that are computed together, by `block` or by the rule of sizes in `choose.blocks`."""
         numbers = 0 if self.block else batch.x.shape[1] * self.width(batch.x[0, :2]) + self.layout.d
         return blocks(len(Y), self.block, 2 * Y.element_size() * numbers, self.layout.d, Y.device)
 
     def _parts(self, Y: Tensor, batch: Batch) -> list[slice]:
-        """The clients that the batched path computes together: all, but of recurrent layers no more than fit."""
+        """The blocks of clients on the batched path: one, unless with `block` or recurrent layers (memory)."""
         whole = self.block is None and not self.recurs
         return [slice(0, len(Y))] if whole else self._blocks(Y, batch)
 
     def _writes(self, Y: Tensor, batch: Batch) -> bool:
-        """Whether the written path takes a plain gradient of this batch."""
+        """Whether the written path computes plain gradients of this batch."""
         if self.chosen(Y.device) != "written" or batch.x.dim() - 2 not in self.written.axes:
             return False
         return not self.norms or all(even(batch.count[part]) for part in self._blocks(Y, batch))
@@ -314,9 +316,10 @@ class Engine:
     ) -> None:
         """Local SGD in place, to rounding: `Y <- Y - lr * gradient(Y, batch(k, rows))` for k = 0, 1, ...
 
-        decay, clip: with `decay` times Y added to the gradients, and each row of the sum cut to the norm `clip`.
-        counts: samples of each row in each step, `[K, m]`; rows that have taken all their steps have 0 and stay, and no
-        row takes more steps than the one before it.  Written and without a clip, it needs no room for gradients.
+        decay, clip: `decay` times Y is added to the gradients, and each row of the sum is scaled down to the norm
+        `clip`.  counts: samples of each row in each step, `[K, m]`; 0 for rows that have taken all their steps and do
+        not move.  No row takes more steps than the row before it.  The written path without a clip needs no memory for
+        gradients.
         """
         first = batch(0, slice(1)) if self.chosen(Y.device) == "written" else None
         parts = self._blocks(Y, first) if first and first.x.dim() - 2 in self.written.axes else []
@@ -325,7 +328,7 @@ class Engine:
             self._descend_by_gradients(Y, counts, batch, lr, decay, clip)
             return
 
-        last = threading.local()  # the copy that a thread has loaded last: memory that is new is slow to touch
+        last = threading.local()  # the last copy of each thread, used again because new memory is slow
 
         def work(part: slice) -> None:
             m = part.stop - part.start
@@ -361,7 +364,7 @@ class Engine:
     def logits(self, Y: Parameters, batch: Batch) -> Logits:
         """Logits `[m, B, (heads,) C]` of the batch under each row of Y as in training (batch norm on the batch).
 
-        Where samples are padded they mean nothing.
+        Logits of padding are undefined.
         """
         if self._by_autograd(batch) == "sequential":
             return self.sequential.logits(Y, batch)
@@ -369,15 +372,16 @@ class Engine:
 
     @in_turn
     def carry(self, Y: Parameters, batch: Batch) -> Parameters:
-        """The buffers `[m, b]` that training carries, after a training pass over the batch from those in Y."""
+        """The buffers `[m, b]` that training updates (running statistics), after a training pass over the batch that
+        starts from the buffers in Y."""
         return self.sequential.carry(Y, batch)
 
     @in_turn
     def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None = None) -> list[Tensor]:
         """Activations at the named layers, `[m, B, channels, positions]` each, scalers off, batch norm on the batch.
 
-        loss: the derivatives of this loss by these activations instead.  ValueError for a module with layers that the
-        engine has no rule for.
+        loss: if given, the derivatives of this loss with respect to these activations instead.  Raises ValueError for a
+        module with layers that have no rule.
         """
         if self.unsupported or self.mapped or batch.x.dim() == 4:
             raise ValueError(
@@ -398,8 +402,9 @@ class Engine:
     ) -> dict[str, Tensor]:
         """Mean loss and accuracy of the flat model `x [d]` over the chunks of `test`, as tensors on its device.
 
-        train: gives the chunks of the training inputs; only called when the module has batch norm.  seen: gets the
-        logits and labels of each chunk.  There is no accuracy where labels are no classes (`CustomLoss`).
+        train: returns the chunks of the training inputs; only called if the module has batch norm.  seen: a list to
+        which the logits and labels of each chunk are added.  There is no accuracy if labels are not classes
+        (`CustomLoss`).
         """
         loss = torch.zeros((), device=x.device, dtype=torch.float64)
         hits, count = torch.zeros((), device=x.device, dtype=torch.int64), 0
@@ -416,9 +421,9 @@ class Engine:
     def scores(
         self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None = None
     ) -> tuple[Scores, Scores | None]:
-        """Loss and hit (1 or 0) of each sample of `test`, two `[N]`, for the flat model `x [d]`; else as `evaluate`.
+        """Loss and hit (1 or 0) of each sample of `test`, two `[N]`, for the flat model `x [d]`; see `evaluate`.
 
-        None instead of hits where labels are no classes.
+        None instead of hits if labels are not classes.
         """
         loss, hits = [], []
         for logits, labels in self._answered(x, test, train, seen):
@@ -441,7 +446,7 @@ class Engine:
     def _answered(
         self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits and labels of each chunk, which `seen` gets, too."""
+        """Logits and labels of each chunk, which are also added to `seen`."""
         params = self._for_evaluation(x, train)
         for k, (inputs, labels) in enumerate(test):
             logits = self._answers(params, with_channels_last(inputs) if self.lays(inputs) else inputs, k)
@@ -450,7 +455,7 @@ class Engine:
             yield logits, labels
 
     def _answers(self, params: dict[str, Tensor], inputs: Tensor, chunk: int) -> Tensor:
-        """The module's logits; a module that draws in evaluation, too, draws the same numbers in each of them."""
+        """The module's logits; a module with random numbers in evaluation draws the same ones in every evaluation."""
         draws = (
             rng.seeded(rng.word(rng.EVALUATION, chunk), inputs.device)
             if self.trial.evaluated
@@ -461,10 +466,10 @@ class Engine:
             return functional_call(self.module, {**params, **own}, (inputs,))
 
     def lays(self, inputs: Tensor) -> bool:
-        """Whether an evaluation lays images with their channels last in memory.
+        """Whether an evaluation stores images with their channels last in memory.
 
-        CPUs then convolve and pool two to three times as fast.  Not for a forward of the user's own: it may ask for the
-        usual strides, as `view` does.
+        CPUs then convolve and pool two to three times as fast.  A forward function of the user may need the usual
+        strides, as `view` does, and gets them.
         """
         return inputs.dim() == 4 and not (self.unsupported or self._own_forward)
 
@@ -485,7 +490,7 @@ class Engine:
         return params
 
     def _collect_at_once(self, params: dict[str, Tensor], inputs: Tensor) -> None:
-        """Statistics of training data that are one chunk: each batch norm's are those of what enters it."""
+        """Collect the batch-norm statistics of training data in one chunk, by one forward pass."""
         for norm in self.norms:
             norm.momentum = 1.0
             norm.train()
@@ -495,11 +500,11 @@ class Engine:
             norm.momentum = None
 
     def _collect_by_layers(self, params: dict[str, Tensor], example: Tensor, train: Callable[[], Chunks]) -> None:
-        """Statistics of all training data, whatever their order and their chunks are.
+        """Collect the batch-norm statistics of all training data, for any order of samples and any chunks.
 
-        What enters a batch norm depends on the statistics of those before it.  So the chunks go through the network
-        once for each batch norm, in the order of the forward pass, up to this one; those before it have theirs already.
-        One that a forward pass calls several times, or at several places, has the statistics of all that enters it.
+        The inputs of a batch norm depend on the statistics of earlier batch norms.  Therefore the batch norms are
+        treated in the order of the forward pass, and for each of them all chunks go through the network up to this
+        layer.  A batch norm that a forward pass calls several times has the statistics of all its inputs.
         """
         order, counts = self._called(params, example), {}
         for k, at in enumerate(order):
@@ -512,10 +517,10 @@ class Engine:
                         self._answers(params, inputs, chunk)
             for norm in norms:
                 norm.running_mean.copy_(pooled.mean)
-                norm.running_var.copy_(pooled.squares / pooled.count)  # in a training pass a batch is normalised so
+                norm.running_var.copy_(pooled.squares / pooled.count)  # as training normalises a batch
                 counts[norm] = pooled.count
         for norm, n in counts.items():
-            norm.running_var = norm.running_var * (n / max(n - 1, 1))  # and its statistics are kept so
+            norm.running_var = norm.running_var * (n / max(n - 1, 1))  # as torch keeps running statistics
 
     def _called(self, params: dict[str, Tensor], example: Tensor) -> list[int]:
         """The batch norms in the order of the forward pass, `_one` of each call."""
@@ -526,18 +531,18 @@ class Engine:
 
 
 def _one(norm: nn.Module) -> int:
-    """The same number for a batch norm at all places where it stands."""
+    """A number that is the same for all copies of one batch norm in the module."""
     return getattr(norm, "_fedcore_same", id(norm))
 
 
 class Enough(Exception):
-    """What was looked for in a forward pass is there."""
+    """Ends a forward pass whose later layers are not needed."""
 
 
 class Pooled:
     """Mean and sum of squared deviations of each channel over all inputs of a layer, chunk by chunk in float64.
 
-    A hook before the layer, which ends the pass at its call number `calls`.
+    It is a hook before the layer's forward pass, and ends the pass of the whole module at call number `calls`.
     """
 
     def __init__(self, calls: int) -> None:
@@ -556,8 +561,8 @@ class Pooled:
 
 
 def own_copy(module: nn.Module) -> nn.Module:
-    """A copy in which a layer that stands at two places is two layers with the same parameters, and every batch norm
-    has room for statistics.
+    """A copy in which a layer that is used twice becomes two layers with the same parameters, and every batch norm
+    has buffers for statistics.
 
     `functional_call` would leave a plain tensor where the parameter of such a layer was.  Without statistics, an
     evaluation would depend on how many samples are evaluated at once.
@@ -579,7 +584,7 @@ def own_copy(module: nn.Module) -> nn.Module:
 
 
 def _numbers(module: nn.Module, x: Tensor) -> int:
-    """Numbers in the outputs of all layers for one sample of `x [B, ...]`; a recurrent one stacks layers."""
+    """How many numbers the outputs of all layers have per sample of `x [B, ...]`; recurrent layers count as several."""
     sizes = [x.numel()]
 
     def count(layer: nn.Module, _given: Any, out: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a local step differentiates."""
+"""The loss that a local step differentiates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .shapes import Parameters, PerClient
 
 @dataclass(frozen=True, eq=False)
 class CustomLoss:
-    """A loss of the user's in place of the cross-entropy, called as `F.cross_entropy` is.
+    """The user's loss instead of the cross-entropy, called as `F.cross_entropy` is.
 
-    function: `(logits [B, ...], targets [B, ...]) -> [B]`, or their mean, where `mean` says so; it is then asked for
-    each sample by `torch.vmap`.  axes: those of one sample's target.  accuracy: whether the largest logit is a class.
-    outputs: the axes of what the module gives for one sample, 1 of logits [C].
-    Targets that are not whole numbers come in the logits' type.
+    function: `(logits [B, ...], targets [B, ...]) -> [B]`, or with `mean` the mean of these losses; it is then mapped
+    over the samples by `torch.vmap`.  axes: how many axes a sample's target has.  accuracy: whether the largest logit
+    is the predicted class.  outputs: how many axes the module's output has for one sample, 1 for logits [C].
+    Floating-point targets are converted to the type of the logits.
     """
 
     function: Callable[[Tensor, Tensor], Tensor]
@@ -40,7 +40,7 @@ class CustomLoss:
 
 
 def of_any(axes: int) -> Callable[..., Tensor]:
-    """A loss of what a module gives for a sample, with so many axes, whatever it means; labels count for logits."""
+    """A loss for trying out a module whose output has so many axes per sample: cross-entropy for 1, else squares."""
     if axes == 1:
         return F.cross_entropy
     return CustomLoss(lambda z, y: z.reshape(len(z), -1).square().sum(1), False, 0, False, axes)
@@ -48,16 +48,17 @@ def of_any(axes: int) -> Callable[..., Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """What a local step differentiates, where it is not the mean cross-entropy alone.
+    """The loss that a local step differentiates if it is not only the mean cross-entropy.
 
     per_sample: replaces the cross-entropy, `(logits [..., B, (heads,) C], y [..., B], **rows, **samples) -> [..., B]`.
-    penalty: is added, `(z [..., B, f], z_1, z_2, ..., **rows, **samples) -> [..., B]`, from the representation of a
-    `models.Projected`; `references`, `[m, d]` each: the parameters whose representations of the same batch are z_1,
-    z_2, ..., which are not differentiated.  rows: name -> `[m, ...]`, what the functions need of each client; samples:
-    name -> `[m, B, ...]`, of each sample of the batch.  rate: one rate per client `[m]` for all `models.Scaler`.
+    penalty: is added to it, `(z [..., B, f], z_1, z_2, ..., **rows, **samples) -> [..., B]`, where z is the
+    representation of a `models.Projected`, and z_1, z_2, ... are the representations of the same batch under the
+    parameters `references`, `[m, d]` each, which are not differentiated.  rows: inputs of the functions per client, by
+    name, `[m, ...]`; samples: inputs per sample of the batch, `[m, B, ...]`.  rate: one rate per client `[m]` for all
+    `models.Scaler`.
 
-    The functions get many clients at once, with a leading m, or one client without it, so they count axes from the
-    end.  Whoever takes some of the clients takes the loss of these clients by `cut`.
+    The functions get either many clients, with a leading axis m, or one client without it.  Therefore they must count
+    axes from the end.  A computation for some of the clients uses the loss `cut` to these clients.
     """
 
     per_sample: Callable[..., Tensor] | None = None
@@ -73,29 +74,29 @@ class Loss:
 
     @property
     def plain(self) -> bool:
-        """Whether it is the cross-entropy alone."""
+        """Whether the loss is the cross-entropy alone."""
         return self.per_sample is None and self.penalty is None and self.rate is None
 
     def cut(self, part: slice | Tensor, among: slice | None = None) -> Loss:
-        """The same for some clients, a slice or a tensor of row numbers, and for some samples of their batches."""
+        """The loss of some clients (a slice or a tensor of row numbers) and of some samples of their batches."""
         if self.plain:
             return self
         cut = self._changed(lambda v: v[part])
         return cut if among is None else replace(cut, samples={k: v[:, among] for k, v in cut.samples.items()})
 
     def client(self, i: int, count: int) -> Loss:
-        """That of client i alone, without the leading m, for the `count` real samples of its batch."""
+        """The loss of client i alone, without the leading axis m, for the `count` real samples of its batch."""
         if self.plain:
             return self
         one = self._changed(lambda v: v[i])
         return replace(one, samples={k: v[:count] for k, v in one.samples.items()})
 
     def to(self, device: str | torch.device) -> Loss:
-        """The same with all tensors on a device."""
+        """The loss with all tensors on a device."""
         return self._changed(lambda v: v.to(device))
 
     def gathered(self, gather: Callable[[Tensor], Tensor]) -> Loss:
-        """The same for the clients of all processes; gather: of `[m, ...]` all processes' rows."""
+        """The loss of the clients of all processes; gather: returns the rows of all processes for `[m, ...]`."""
         return self if self.plain else self._changed(gather)
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Loss:
@@ -106,9 +107,9 @@ class Loss:
     def of_samples(self, logits: Tensor, y: Tensor, criterion: Callable[..., Tensor]) -> Tensor:
         """Losses `[..., B]` of logits `[..., B, C]`, or of `[..., B, heads, C]`, then summed over the heads.
 
-        A criterion of the user's may take more axes than C, or none.
+        For the user's criterion, outputs may have more axes than C, or none.
 
-        Raises ValueError where the method replaces the cross-entropy and the criterion is another.
+        Raises ValueError if the method replaces the cross-entropy but the criterion is the user's.
         """
         custom = isinstance(criterion, CustomLoss)
         if self.per_sample is not None:
@@ -128,7 +129,7 @@ class Loss:
         return each.view(*lead, *heads).sum(-1) if heads else each.view(lead)
 
     def of_representations(self, z: Tensor, others: Sequence[Tensor]) -> Tensor:
-        """The penalty `[..., B]` of representations `z [..., B, f]` beside those of the references."""
+        """The penalty `[..., B]` of representations `z [..., B, f]` and those of the references."""
         return self.penalty(z, *others, **self.rows, **self.samples)
 
 

@@ -1,4 +1,4 @@
-"""Modules that no rule knows, for all clients at once: `torch.vmap` over the module itself."""
+"""Modules without rules, computed for all clients at once by `torch.vmap` over the module itself."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from .traced import READING
 
 
 class Mapped(Rule):
-    """A module of any kind; `maps` says whether it can be mapped."""
+    """The rule of a module that is mapped over the clients; `maps` says whether this is possible."""
 
     def entering(self, x: Tensor) -> Tensor:
         return x
 
     def batched(self, x: Tensor, p: Pass) -> Logits:
         self.module.train()
-        with sdpa_kernel(SDPBackend.MATH):  # attention's fused kernels would go one by one
+        with sdpa_kernel(SDPBackend.MATH):  # vmap would run fused attention client by client
             return torch.vmap(lambda params, inputs: functional_call(self.module, params, (inputs,)))(p.params, x)
 
 
-REPEATED = 10  # times: a forward pass may ask how many samples there are
+REPEATED = 10  # copies of the samples, to find forward passes that depend on the number of samples
 
 
 def maps(module: nn.Module, x: Tensor) -> bool:
-    """Whether mapping a module over clients gives what it gives client by client, sample by sample, on `x [B, ...]`.
+    """Whether a module mapped over clients gives the same on `x [B, ...]` as client by client, sample by sample.
 
-    Not where it draws random numbers, mixes the samples of a batch, writes to its buffers, branches on its data, or has
-    an operation that `torch.vmap` would take one by one.
+    It does not if the module draws random numbers, mixes the samples of a batch, writes to its buffers, branches on its
+    data, or has an operation that `torch.vmap` would run one by one.
     """
     module = models.copied(module).double().train()
     x = x.double() if x.is_floating_point() else x
@@ -60,6 +60,6 @@ def maps(module: nn.Module, x: Tensor) -> bool:
             slope = torch.randn(want.shape, generator=draw, dtype=want.dtype, device=want.device)
             (G,) = torch.autograd.grad((out * slope).sum(), [together])
             (H,) = torch.autograd.grad((want * slope).sum(), [alone])
-    except Exception:  # whatever a module raises under vmap
+    except Exception:  # a module may raise any error under vmap
         return False
     return torch.allclose(out, want, atol=1e-9) and torch.allclose(G, H, atol=1e-9 * float(H.abs().max()))

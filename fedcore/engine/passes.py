@@ -1,4 +1,4 @@
-"""Counting backward passes, so that a cost table can be compared with what rounds did, and watching forward passes."""
+"""Counting backward passes, to compare a table of costs with the rounds, and hooks on forward passes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _listeners: list[Callable[[int], None]] = []
 
 
 def backward(clients: int) -> None:
-    """Every path calls this with each backward pass, for how many clients it is."""
+    """Report a backward pass for so many clients; every path calls this function."""
     for listen in _listeners:
         listen(clients)
 
 
 @contextlib.contextmanager
 def counting() -> Iterator[list[int]]:
-    """A list that grows by the number of clients of each backward pass made inside; its sum are client gradients.
+    """A list of the numbers of clients of each backward pass in the block; its sum is the number of client gradients.
 
-    A Hessian-vector product is two passes.  Replays of a captured CUDA graph are not seen.
+    A Hessian-vector product is two passes.  Replays of a captured CUDA graph are not counted.
     """
     seen: list[int] = []
     _listeners.append(seen.append)
@@ -33,7 +33,8 @@ def counting() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def watching(layers: Iterable[nn.Module], hook: Callable[..., Any], behind: bool = False) -> Iterator[None]:
-    """A block in which these layers call `hook(layer, inputs)` before, or `hook(layer, inputs, output)` behind."""
+    """A block in which these layers call `hook(layer, inputs)` before their forward pass, or with `behind`
+    `hook(layer, inputs, output)` after it."""
     add = nn.Module.register_forward_hook if behind else nn.Module.register_forward_pre_hook
     handles = [add(layer, hook) for layer in layers]
     try:

@@ -1,10 +1,10 @@
-"""On request: gradients replayed as CUDA graphs, or compiled by `torch.compile`.
+"""Optional: gradients compiled by `torch.compile`, or replayed as CUDA graphs.
 
-`from fedcore.engine import replay`, then `fed = replay.compiled(fed)`, or `graphed(fed)`: a local step of many small
-kernels costs one launch.  The latter needs CUDA, a module with rules for all its layers, and room for a step's inputs,
-activations and gradients for each number of clients that is captured.  What cannot be replayed runs as before: batch
-norm, which looks at how many samples a client has, gradients that ask for more than the cross-entropy, and the smaller
-networks of sub-model methods.
+Use `from fedcore.engine import replay`, then `fed = replay.compiled(fed)` or `fed = replay.graphed(fed)`.  With CUDA
+graphs, the many small kernels of a local step cost one launch.  They need CUDA, a module with rules for all its layers,
+and memory for a step's inputs, activations and gradients for each captured number of clients.  Three computations are
+not replayed: batch norm, which depends on the number of a client's samples, gradients of more than the cross-entropy,
+and the smaller networks of sub-model methods.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def graphed(fed: Federation) -> Federation:
 
 
 def capture(work: Callable[[], Gradients], device: torch.device) -> tuple[Callable[[], None], Gradients]:
-    """What replays `work`, and the tensors that then hold its result (torch's notes on CUDA graphs)."""
+    """A function that replays `work`, and the tensors that have its result after a replay (torch: CUDA graphs)."""
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):  # the first calls choose algorithms and make workspaces: not to be captured
+    with torch.cuda.stream(side):  # the first calls choose algorithms and make workspaces
         for _ in range(3):
             work()
     torch.cuda.current_stream(device).wait_stream(side)
@@ -51,8 +51,8 @@ def capture(work: Callable[[], Gradients], device: torch.device) -> tuple[Callab
 def compiled(fed: Federation) -> Federation:
     """The same federation with the paths through autograd compiled by `torch.compile`, instead of the written one.
 
-    On a CPU that needs a C++ compiler.  Each number of clients and each size of batch is compiled anew, in seconds to
-    minutes, and after some of them PyTorch goes on uncompiled.  Smaller networks, Hessian-vector products and
+    On a CPU this needs a C++ compiler.  Each number of clients and each batch size is compiled anew, in seconds to
+    minutes, and after several of them PyTorch compiles no more.  Smaller networks, Hessian-vector products and
     representations are never compiled.
     """
     return replace(fed, engine=Compiled(fed.engine.module, **fed.engine.settings))
@@ -73,8 +73,8 @@ class Compiled(Engine):
 class Graphed(Engine):
     """An engine that replays the plain gradient for a few numbers of clients.
 
-    A step of fewer clients runs in the graph of the next number among m, m/2, m/4, ... of its first step; the rows
-    beyond are computed from what stands there, with weight 0, and left.
+    Graphs are captured for m, m/2, m/4, ... clients, where m is the largest number so far.  A step of fewer clients
+    runs in the smallest graph that has room for them; the results of the other rows, with weight 0, are not used.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""The sequential path: one client after another through the module itself, whatever it is; the others' oracle."""
+"""The sequential path: any module, one client after another.  The other paths are tested against it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Sequential:
         self.dropouts = [m for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
 
     def gradient(self, Y: Parameters, batch: Batch, loss: Loss, along: Parameters | None, G: Parameters) -> PerClient:
-        """Gradients at the rows of Y into G, or their derivatives in the directions `along`; the clients' losses."""
+        """Write the gradients at the rows of Y, or their derivatives in the directions `along`, into G; return the
+        clients' losses `[m]`."""
         losses = Y.new_zeros(len(Y))
         plain = self.forward if loss.penalty is None and along is None else forward
         for i, count in enumerate(batch.count):
@@ -55,7 +56,7 @@ class Sequential:
             one = loss.client(i, count)
             views = self.layout.views(Y[i].detach().clone())
             leaves = {k: v.requires_grad_() for k, v in views.items() if k not in models.carried(self.module)}
-            with contextlib.nullcontext() if along is None else sdpa_kernel(SDPBackend.MATH):  # the one that is smooth
+            with contextlib.nullcontext() if along is None else sdpa_kernel(SDPBackend.MATH):  # twice differentiable
                 logits = self._logits(plain, {**views, **leaves}, batch, i, one.rate)
             each = one.of_samples(logits, batch.y[i, :count], self.criterion)
             if one.penalty is not None:
@@ -74,7 +75,7 @@ class Sequential:
 
     @torch.no_grad()
     def logits(self, Y: Parameters, batch: Batch) -> Tensor:
-        """Logits `[m, B, ...]` of the batch as in training; 0 where padded."""
+        """Logits `[m, B, ...]` of the batch in training mode; 0 for padding."""
         rows = {
             i: self._logits(forward, self.layout.views(Y[i].clone()), batch, i, None)
             for i, count in enumerate(batch.count)
@@ -88,7 +89,8 @@ class Sequential:
 
     @torch.no_grad()
     def carry(self, Y: Parameters, batch: Batch) -> Parameters:
-        """The buffers `[m, b]` that training carries, after a training pass over the batch from those in Y."""
+        """The buffers `[m, b]` that training updates, after a training pass over the batch that starts from those in
+        Y."""
         rows = [Y[i, self.layout.carried] for i in range(len(Y))]
         for i, count in enumerate(batch.count):
             if count:
@@ -113,15 +115,17 @@ class Sequential:
         dropout: bool = True,
         written: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """Logits of client i's real samples as in training, or without dropout.
+        """Logits of client i's real samples in training mode, with or without dropout.
 
-        written: gets the buffers as the pass leaves them.
+        written: a dict that receives the buffers after the pass.
         """
         self.module.train()
         count, device = batch.count[i], batch.w.device
         buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
         tensors = buffers | models.called_with(self.module, params)
-        tensors |= {name: tensors[name].clone() for name in models.carried(self.module)}  # no views of what is trained
+        tensors |= {
+            name: tensors[name].clone() for name in models.carried(self.module)
+        }  # not views of Y, since the pass writes to them
         with rng.seeded(batch.key[i], device, self.outside) if self.random else contextlib.nullcontext():
             try:
                 with autocast(self.compute, device), self._for_training(rate, dropout):
@@ -136,9 +140,8 @@ class Sequential:
 
     @contextlib.contextmanager
     def _for_training(self, rate: Any, dropout: bool) -> Iterator[None]:
-        """All scalers with this rate (None: their own), dropout or none, and batch norms that keep no statistics.
-
-        With momentum=None, a batch norm would read from the device how many batches it has seen.
+        """A block in which all scalers have this rate (None: their own), dropout is as given, and batch norms keep no
+        statistics: with momentum=None, a batch norm would read its number of batches from the device.
         """
         layers = [(norm, "momentum", 0.0) for norm in self.norms]
         layers += [(scaler, "rate", rate) for scaler in self.scalers if rate is not None]

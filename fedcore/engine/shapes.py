@@ -1,6 +1,6 @@
-"""Shapes that annotations in this package speak of; the tests check them at every call, a run never does.
+"""Shapes in the annotations of this package, which the tests check at every call; a run does not check them.
 
-m: clients, d: parameters, B: samples of a mini-batch, C: classes.  An underscore is any size.
+m: clients, d: parameters, B: samples of a mini-batch, C: classes.  An underscore means any size.
 """
 
 from __future__ import annotations

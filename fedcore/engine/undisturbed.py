@@ -1,4 +1,4 @@
-"""What a caller has switched on does not reach into a computation."""
+"""Computations that do not depend on the modes of torch that the caller has switched on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 @contextlib.contextmanager
 def as_usual() -> Iterator[None]:
-    """A block, or with `@as_usual()` a function, that computes and trains alike wherever it is called: a caller's
-    `torch.no_grad`, `torch.inference_mode`, `torch.autocast` and default device do not hold in it."""
+    """A block, or with `@as_usual()` a function, in which the caller's `torch.no_grad`, `torch.inference_mode`,
+    `torch.autocast` and default device have no effect."""
     with contextlib.ExitStack() as stack:
         for context in (torch.inference_mode(False), torch.enable_grad()):
             stack.enter_context(context)

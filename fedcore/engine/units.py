@@ -1,8 +1,8 @@
-"""Which neuron owns which entries of the flat vector.
+"""The neurons (hidden units) of a network, and the entries of the flat vector that belong to each of them.
 
 A *stream* is a group of hidden units that are kept or dropped together: the outputs of one layer, or all layers that
 add up in a residual stream (the sum needs one channel set).  Inputs and classes are always kept.  A keep-set is a
-sorted index tensor `[m, k]` per stream, one row a client; k = ceil(ratio * width), so no layer is ever empty.
+sorted index tensor `[m, k]` per stream, one row per client; k = ceil(ratio * width), so no layer is ever empty.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .layers.table import rule_of
 from .shapes import Parameters
 
 Axis = tuple[int, int]  # (stream, entries per unit)
-TIE = 64  # units of rounding of the largest score within which scores count as equal
-WHOLE = -1  # instead of a stream: inputs and classes, which are kept whole
+TIE = 64  # scores that differ by at most so many rounding errors of the largest score count as equal
+WHOLE = -1  # instead of the number of a stream: inputs and classes, which are always kept
 KeepSet = Annotated[Tensor, "_ _"]
 
 
@@ -55,9 +55,9 @@ class Neurons:
 
     @staticmethod
     def of(module: nn.Module, aligned: bool = True) -> Neurons:
-        """Walk a module.  aligned=False gives every layer of a residual stream its own keep-set (a known mistake).
+        """The neurons of a module.  aligned=False gives each layer of a residual stream a keep-set (a known mistake).
 
-        Raises ValueError for layers that mix channels or that no rule is known for.
+        Raises ValueError for layers that mix channels or have no rule.
         """
         layout, rule, streams = Layout.of(module), rule_of(module), Streams(aligned)
         shared = len(list(module.named_parameters(remove_duplicate=False))) > len(layout.names)
@@ -90,9 +90,9 @@ class Neurons:
         return torch.cat(pieces, 1)
 
     def top(self, scores: Sequence[Annotated[Tensor, "m _"]], ratio: float) -> list[Annotated[Tensor, "m _"]]:
-        """Keep-sets: the ceil(ratio * width) units of highest score `[m, width]` per stream; ties to lower indices.
+        """Keep-sets: the ceil(ratio * width) units of highest score `[m, width]` per stream; of equal ones, the first.
 
-        Neighbours in the order that differ by rounding alone (`TIE` of the largest score) are tied as well.
+        Scores that are neighbours in the order and differ by rounding alone (`TIE`) count as equal.
         """
         first = [_ranks(s).sort(dim=1, stable=True).indices[:, : kept(ratio, s.shape[1])] for s in scores]
         return [k.sort(1).values for k in first]
@@ -102,9 +102,9 @@ class Neurons:
         return [torch.arange(kept(ratio, w), device=device)[None] for w in self.widths]
 
     def only_owned(self, mask: Parameters, owned: Annotated[Tensor, "m C"]) -> Parameters:
-        """The mask `[m, d]` without the classifier's rows and biases of labels that a client does not own, `[m, C]`.
+        """The mask `[m, d]` without the classifier's rows and biases of labels that a client does not have.
 
-        Rows beyond the C labels are nobody's.
+        owned: which labels each client has, `[m, C]`.  Rows beyond the C labels are left out for all clients.
         """
         mask = mask.clone()
         for shape, place, ours in zip(self.layout.shapes, self.layout.slices, self.classes, strict=True):
@@ -115,7 +115,7 @@ class Neurons:
 
 
 def _ranks(scores: Annotated[Tensor, "m _"]) -> Annotated[Tensor, "m _"]:
-    """Ranks `[m, width]` of scores, 0 the highest; equal ones have equal ranks."""
+    """Ranks `[m, width]` of scores: 0 for the highest score, and equal ranks for equal scores."""
     ordered, units = scores.sort(dim=1, descending=True)
     room = TIE * torch.finfo(scores.dtype).eps * scores.abs().amax(1, keepdim=True) if scores.is_floating_point() else 0
     below = (ordered[:, :-1] - ordered[:, 1:] > room).cumsum(1)
@@ -123,9 +123,10 @@ def _ranks(scores: Annotated[Tensor, "m _"]) -> Annotated[Tensor, "m _"]:
 
 
 class Streams:
-    """What the layers' rules say on one walk through a module: streams, who owns what, where activations are read.
+    """The streams of a module, the axes of its parameters that belong to them, and the layers of their activations, as
+    the rules of the layers report them in the order of the forward pass.
 
-    Stream 0 are the inputs.  `before` is the name of the layer that was walked through last.
+    Stream 0 is the inputs.  `before` is the name of the last layer.
     """
 
     def __init__(self, aligned: bool) -> None:
@@ -138,7 +139,7 @@ class Streams:
         self.norms: dict[str, Axis] = {}
 
     def through(self, rule: Rule, s: int, picture: bool) -> Stream:
-        """The stream that leaves a layer, and whether it is pictures."""
+        """The stream of a layer's output, and whether it consists of images."""
         s, picture = rule.units(self, s, picture)
         self.before = rule.name
         return s, picture
@@ -151,7 +152,7 @@ class Streams:
         return len(self.parent) - 1
 
     def join(self, a: int, b: int) -> int:
-        """A sum of two streams: one keep-set for both, that of the second where nothing is aligned."""
+        """The stream of a sum: with `aligned` both summands get one keep-set, otherwise it is the second stream."""
         a, b = self.root(a), self.root(b)
         if self.aligned and a != b:
             first, second = min(a, b), max(a, b)
@@ -176,28 +177,28 @@ class Streams:
         return features // width
 
     def owns(self, rule: Rule, axes: tuple[Axis, ...]) -> None:
-        """Whose the axes of a layer's weight are; those of its bias are the first."""
+        """Record the streams of the axes of a layer's weight; the first axis is also that of its bias."""
         self.axes[rule.weight], self.axes[rule.bias] = axes, axes[:1]
         if isinstance(rule.module, nn.modules.batchnorm._BatchNorm):
             self.norms[rule.name] = axes[0]
 
     def activation(self, s: int, name: str, before: str) -> None:
-        """An activation of the stream: its name, and that of the layer before it."""
+        """Record an activation of the stream: its layer's name, and the name of the layer before it."""
         self.activations.append((s, name, before))
 
     def output(self, s: int) -> None:
-        """These are the classes."""
+        """Record that this stream is the classes."""
         self.fixed.add(self.root(s))
         self.outputs.add(s)
 
     def neurons(self, layout: Layout) -> Neurons:
-        """What the rules said, by stream and by parameter."""
+        """The recorded streams as `Neurons`."""
         streams = [s for s in range(len(self.parent)) if self.root(s) == s and s not in self.fixed]
         number = {s: i for i, s in enumerate(streams)}
         site = {s: (self.name[s], self.name[s]) for s in streams}
-        for s, at, before in self.activations:  # the last one on a stream stands
+        for s, at, before in self.activations:  # the last activation of a stream counts
             site[self.root(s)] = (at, before)
-        output = {self.root(s): self.name[s] for s in range(len(self.parent))}  # here, too
+        output = {self.root(s): self.name[s] for s in range(len(self.parent))}  # here too
 
         def axis(a: Axis) -> Axis:
             return (number.get(self.root(a[0]), WHOLE), a[1])

@@ -1,8 +1,8 @@
 """The written path: forward and backward of plain layers for a block of clients, without autograd.
 
-What the batched path leaves to autograd stands in the layers' rules as the chain rule, so that a gradient is computed
-into its place: a row of G, or, in plain SGD, taken off a copy of the parameters that is laid out for the products and
-lives through all local steps.
+The layers' rules contain the chain rule, for which the batched path uses autograd.  Each gradient is written directly
+into a row of G or, in plain SGD, subtracted from a copy of the parameters, whose memory layout suits the products and
+which is kept for all local steps.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .layers.pointwise import Flatten
 from .layers.rule import FIRST, LAST, Rule, side_by_side
 from .shapes import Parameters, PerClient
 
-ALONE = 1 << 15  # from this size on, a weight's gradient is computed for one client at a time: it stays in the cache
+ALONE = 1 << 15  # larger weights' gradients are computed for one client at a time, which fits into the cache
 
 
 @dataclass
 class Sink:
-    """Where the gradients of a block go: into `grads`, views of G, or, where there are none, as a step into `params`.
+    """The destination of the gradients of a block: `grads`, views of G, or if it is None, an SGD step on `params`.
 
-    To step, `params` is a copy that `Written.load` has made; keep: what they are multiplied by in a step, 1 - lr times
-    the weight decay.  compute: the type of convolutions.
+    For steps, `params` is a copy made by `Written.load`; keep: the factor 1 - lr * weight decay that multiplies the
+    parameters in a step.  compute: the type of convolutions.
     """
 
     params: dict[str, Tensor]
@@ -43,7 +43,7 @@ class Sink:
         self.steps, self.dtype = self.grads is None, next(iter(self.params.values())).dtype
 
     def put(self, name: str, g: Tensor, tap: tuple[slice, slice] | None = None) -> None:
-        """A gradient `[m, *shape]`; tap: where in the last two axes it stands, with zeros around it."""
+        """Put a gradient `[m, *shape]`; tap: its position in the last two axes, if it is zero elsewhere."""
         place = self.params[name] if self.steps else self.grads[name]
         if self.steps and self.keep != 1:
             place.mul_(self.keep)
@@ -57,7 +57,7 @@ class Sink:
             place.copy_(g)
 
     def product(self, name: str, e: Tensor, h: Tensor) -> None:
-        """The gradient e h of a weight matrix, `[m, out, B]` times `[m, B, in]`; a step subtracts while it sums."""
+        """Put the gradient e h of a weight matrix, `[m, out, B]` times `[m, B, in]`; a step subtracts it directly."""
         if self.steps:
             self.params[name].baddbmm_(e, h, beta=self.keep, alpha=-self.lr)
         elif self.grads[name].is_contiguous():
@@ -70,10 +70,10 @@ class Sink:
 
 
 class Written:
-    """The written path of one architecture, with cross-entropy; LookupError where a layer has no rule for it.
+    """The written path of one architecture with the cross-entropy; raises LookupError if a layer has no written rule.
 
-    compute: the type of convolutions and of what lies between them, such as bfloat16; None is that of the parameters.
-    Sums of products stay float32 inside the kernels, as do linear layers, parameters and gradients.
+    compute: the type of convolutions and of the layers between them, such as bfloat16; None is that of the parameters.
+    Sums of products inside the kernels, linear layers, parameters and gradients stay float32.
     """
 
     def __init__(self, rule: Rule, layout: Layout, compute: torch.dtype | None = None) -> None:
@@ -85,15 +85,15 @@ class Written:
 
     @torch.no_grad()
     def gradient(self, Y: Parameters, batch: Batch, G: Parameters) -> PerClient:
-        """Gradients of a block of clients at the rows of Y into G; their losses."""
+        """Write the gradients of a block of clients at the rows of Y into G; return their losses `[m]`."""
         views = self.layout.views
         z = self._run(Sink(views(Y), views(G), 0.0, self.compute or Y.dtype, len(Y)), batch)
         return torch.linalg.vecdot(torch.log_softmax(z, 0).gather(0, batch.y.unsqueeze(0)), batch.w).neg_()[0]
 
     def load(self, Y: Parameters, params: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """A copy of the parameters in Y, each of them contiguous, the weights of convolutions with channels last.
+        """A copy of the parameters in Y: each is contiguous, and weights of convolutions have their channels last.
 
-        params: an earlier copy of as many clients, to be written over.
+        params: an earlier copy for as many clients, which is overwritten.
         """
         views = self.layout.views(Y)
         if params is None:
@@ -114,10 +114,10 @@ class Written:
         clip: float | None = None,
         grads: dict[str, Tensor] | None = None,
     ) -> None:
-        """One step of gradient descent in place, for what `load` has given, or the first clients of it.
+        """One step of gradient descent in place on parameters from `load`, or on those of the first clients.
 
-        decay, clip: weight decay, and the norm that each client's gradient with it is cut to; grads: room for the
-        gradients, laid out as the parameters, which a clip needs.
+        decay: weight decay; clip: the norm that each client's gradient with weight decay is scaled down to; grads:
+        memory for the gradients, laid out as the parameters, which clipping needs.
         """
         m, compute = len(batch.y), self.compute or batch.w.dtype
         if clip is None:
@@ -139,7 +139,7 @@ class Written:
             v.copy_(params[k])
 
     def _run(self, s: Sink, batch: Batch) -> Annotated[Tensor, "C m B"]:
-        """Forward and back; the logits, with the classes first: there, loops over them run along the memory."""
+        """The forward and the backward pass; returns the logits with the classes first, which is the fastest layout."""
         passes.backward(s.clients)
         x = batch.x
         x = x.flatten(2) if self.flat or x.dim() < 5 else side_by_side(x, s.compute)
@@ -152,5 +152,5 @@ class Written:
 
 
 def _as_row(v: Tensor) -> Tensor:
-    """A parameter of each client, or its gradient, as it lies in memory: `[m, numbers]`."""
+    """A parameter of each client, or its gradient, as a matrix `[m, numbers]` in the order of its memory."""
     return (v.permute(LAST) if v.dim() == 5 else v).flatten(1)

@@ -1,7 +1,7 @@
 """Checks of arguments that name the value, the allowed range and the remedy.
 
-A range stands in the annotation, `alpha: NonNegative = 0.05`, of a dataclass's field or of a function's parameter;
-`fields` and `arguments` see to it, and that what is annotated `bool` is True or False.
+The annotation of a dataclass's field or a function's parameter has the range, as in `alpha: NonNegative = 0.05`.
+`fields` and `arguments` check it, and that a value annotated `bool` is True or False.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MOST = 10**9  # of anything that is counted
-OTHERWISE = {  # names that other packages have for it
+MOST = 10**9  # the largest count of anything
+OTHERWISE = {  # names in other packages for arguments here
     "alpha": "q", "concentration": "q", "topology": "mixing", "graph": "mixing", "dataset": "source", "data": "source",
     "num_clients": "clients", "n_clients": "clients", "learning_rate": "lr", "epochs": "local_epochs",
     "num_rounds": "rounds", "random_state": "seed", "transform": "augment", "criterion": "loss",
@@ -85,7 +85,7 @@ def shape(name: str, value: Any, wanted: tuple[int, ...], hint: str) -> None:
 
 
 def takes(name: str, f: Callable[..., Any], wanted: str, answer: str) -> None:
-    """TypeError where a function does not take the arguments `wanted`, named as in a call; answer: what it returns."""
+    """Raise TypeError unless f takes the arguments `wanted`, named as in a call; answer: what f is to return."""
     try:
         inspect.signature(f).bind(*wanted.split(", "))
     except TypeError as e:
@@ -97,13 +97,13 @@ def takes(name: str, f: Callable[..., Any], wanted: str, answer: str) -> None:
 
 
 def nearest(key: Any, known: Collection[str]) -> str:
-    """A remedy for an unknown key."""
+    """The remedy in the error for an unknown key: the most similar known key, or all of them."""
     near = [OTHERWISE[key]] if OTHERWISE.get(key) in known else difflib.get_close_matches(str(key), list(known), 1, 0.5)
     return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
 
 
 def told(value: Any) -> str:
-    """The repr; the type where that raises, so that it is no error of its own in a message or a picture."""
+    """The repr, or the type if the repr raises: a message or a picture must not fail because of it."""
     try:
         return repr(value)
     except Exception:
@@ -111,9 +111,9 @@ def told(value: Any) -> str:
 
 
 def as_call(self: Any) -> str:
-    """The repr of a value: the call that makes it again, without what is as by default, as in `Dirichlet(0.1)`.
+    """The repr of a value: the call that makes it again, without arguments that equal their default: `Dirichlet(0.1)`.
 
-    Of a dataclass: arguments without a default by their place, others by name.  Arrays are told by type and shape.
+    For a dataclass, arguments without a default are positional, others are named.  Arrays are shown as type and shape.
     """
     if not is_dataclass(self):
         return f"{type(self).__name__}({', '.join(f'{k}={form(v)}' for k, v in vars(self).items() if k[0] != '_')})"
@@ -126,7 +126,7 @@ def as_call(self: Any) -> str:
 
 
 def form(value: Any) -> str:
-    """The repr; of an array or a tensor its type and shape."""
+    """The repr, or for an array or a tensor its type and shape."""
     if isinstance(value, np.ndarray | Tensor):
         return f"<{str(value.dtype).removeprefix('torch.')} {list(value.shape)}>"
     return told(value)
@@ -140,7 +140,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def brief(value: Any) -> str:
-    """The repr on one line, cut in its middle where it is long."""
+    """The repr on one line; the middle of a long repr is left out."""
     if isinstance(value, int) and abs(value) > 10**40:
         return f"{'-' if value < 0 else ''}1e{int(math.log10(abs(value)))}"
     text = re.sub(r"\s*\n\s*", " ", told(value))
@@ -160,7 +160,7 @@ def warn(message: str) -> None:
 
 @dataclass(frozen=True)
 class Within:
-    """Numbers from low to high; open_low: above low.  hint: what else to say of whole numbers."""
+    """Numbers from low to high; open_low: low itself is excluded.  hint: added to the error for a whole number."""
 
     low: float
     high: float | None = None
@@ -240,15 +240,15 @@ Mapped = Annotated[Mapping, Kind(lambda value: isinstance(value, Mapping), "a ma
 
 
 class Named:
-    """A base of values: a class says of a keyword that it does not have what it may be meant to be, and the repr is the
-    call that makes the value again (`as_call`)."""
+    """A base class of values: the error for an unknown keyword names the most similar one, and the repr is the call
+    that makes the value again (`as_call`)."""
 
     __repr__ = as_call
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         if cls.__repr__ is Named.__repr__:
-            cls.__repr__ = Named.__repr__  # its own, or `dataclass` writes one, with all that is as by default
+            cls.__repr__ = Named.__repr__  # else `dataclass` writes a repr with all defaults
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.__init__ is object.__init__ and (args or kwargs):
@@ -277,7 +277,7 @@ def fields(instance: Any) -> None:
 
 
 def arguments(function: F) -> F:
-    """The function, with its arguments checked by their annotations; whole numbers and numbers become int and float."""
+    """A decorator: check arguments by their annotations, and convert whole numbers and numbers to int and float."""
     signature = inspect.signature(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
 
@@ -299,7 +299,7 @@ def arguments(function: F) -> F:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What an annotation allows: its range, of numbers or whole numbers, and whether None."""
+    """What an annotation allows: a range (`by`) of values of type `kind`, and whether None."""
 
     by: Within | OneOf | Kind | Truth
     kind: type
@@ -312,7 +312,7 @@ class Allowed:
 
 @functools.cache
 def ranges(thing: Any) -> dict[str, Allowed]:
-    """What the fields of a class or the parameters of a function allow, by name, where annotations have a range."""
+    """The allowed values of the fields of a class or the parameters of a function whose annotations have a range."""
     found = {}
     for part in reversed(thing.__mro__) if isinstance(thing, type) else [thing]:
         known = vars(sys.modules[part.__module__])
@@ -326,7 +326,7 @@ def ranges(thing: Any) -> dict[str, Allowed]:
 
 
 def _allowed(hint: Any, ours: bool) -> Allowed | None:
-    """The range of an annotation; a bare `bool` is one in this package alone."""
+    """The range of an annotation, or None; `bool` alone counts as a range in this package, but not in user code."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     marked = [get_args(kind) for kind in kinds if get_origin(kind) is Annotated]
     found = [(by, kind) for kind, by in marked if isinstance(by, Within | OneOf | Kind)]

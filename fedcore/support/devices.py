@@ -1,4 +1,4 @@
-"""The device that was asked for or the default, or a clear error."""
+"""The device of a computation: the given one, the default, or a clear error."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import torch.distributed as dist
 
 from . import checks
 
-ISA = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")  # what bounds the instructions that oneDNN uses
-BFLOAT16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2", "DEFAULT", "ALL")  # parts of their values that leave bfloat16 in
+ISA = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")  # variables that limit the instructions of oneDNN
+BFLOAT16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2", "DEFAULT", "ALL")  # values with these parts allow bfloat16
 
 
 def launched() -> bool:
-    """Whether torchrun made this process and others."""
+    """Whether torchrun started this process together with others."""
     return dist.is_available() and dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
 
 
 def default() -> str:
-    """CUDA where there is one, under torchrun a GPU of the process's own."""
+    """The default device: a GPU if there is one (under torchrun, one per process), otherwise the CPU."""
     if not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}" if launched() else "cuda"
 
 
 def available(device: str | torch.device | None) -> torch.device:
-    """The device, None for this process's default; raises ValueError where it is not available."""
+    """The given device, or the default if it is None; raises ValueError if it is not available."""
     device = default() if device is None else device
     try:
         found, asked = torch.empty(0, device=device).device, torch.device(device)
         if found.type == "meta" or (found.type == "cpu" and asked.index):
             raise RuntimeError("it holds no numbers" if found.type == "meta" else "there is one CPU, 'cpu'")
         return found
-    except Exception as e:  # torch has a kind of its own for each device that it lacks
+    except Exception as e:  # the type of torch's error depends on the missing device
         why = first_line(e).split(". ")[0]
         why = why if len(why) < 120 else "no device of this PyTorch"
         raise ValueError(
@@ -59,7 +59,7 @@ def emulates_bfloat16(device: torch.device) -> bool:
 
 
 def warn_of_bfloat16(device: torch.device) -> None:
-    """Say so where bfloat16 costs time in place of saving it."""
+    """Warn if bfloat16 is slower than float32 on this device."""
     if emulates_bfloat16(device):
         checks.warn(
             "compute=torch.bfloat16: this processor has no instructions for it (AVX512_BF16, AMX), so that its "

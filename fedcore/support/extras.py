@@ -1,4 +1,4 @@
-"""Packages that not everyone installs: what lacks one says how to get it."""
+"""Optional packages: the error for a missing one says how to install it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ EXTRAS = ("data", "batches", "pictures")  # of pyproject.toml
 
 @contextlib.contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
-    """Inside, or in a function that it decorates, an ImportError of a package that is not installed says which of
-    `EXTRAS` has it; `what` needs it.  Also where torchvision was built for another torch than the one here."""
+    """A block, or a decorator, in which the ImportError for a missing package says that `what` needs the package and
+    that the extra `extra` (of `EXTRAS`) installs it, or that torchvision was built for another torch."""
     try:
         yield
     except ModuleNotFoundError as e:

@@ -1,4 +1,4 @@
-"""Modules that have moved: for one more version their old names import the new module, with a warning."""
+"""Modules that have moved: until the next version, importing an old name imports the new module with a warning."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Moved(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if package == "fedcore" and old in MOVED else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module at its new place."""
+        """The module under its new name."""
         new = MOVED[spec.name.partition(".")[2]]
         warnings.warn(
             f"{spec.name} is now {new}; the old name goes with the next version: write import {new}",
@@ -102,5 +102,5 @@ class Moved(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is executed again; the module keeps the specification of its new place."""
+        """Restore the specification of the new name; the module itself is not executed again."""
         module.__spec__ = module.__spec__.loader_state

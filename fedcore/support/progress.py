@@ -11,12 +11,12 @@ from typing import Any
 
 
 class Bar:
-    """A bar over `total` units of which `done` are; `update()` adds one, `set_postfix_str(text)` says what is at work
-    or was found, `close()` ends it.  Where nobody looks it is lines.
+    """A bar over `total` units, of which `done` are finished.  `update()` adds one, `set_postfix_str(text)` shows a
+    text beside the bar, `close()` ends it.  If the output is neither a terminal nor a notebook, lines replace the bar.
 
-    delay: seconds after which it is made, so that a short run leaves none.  leave: whether it stays when it is closed.
-    each: where nobody looks, a line for each unit; else for each text.  A standard error that is missing, closed or
-    full ends no run.
+    delay: seconds until the bar appears, so that a short run shows none.  leave: whether the bar stays when it is
+    closed.  each: whether there is a line for each unit, or else for each text.  A standard error that is missing,
+    closed or full does not end the run.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Bar:
                     total=self.total, initial=self.first, desc=self.title, unit=self.unit, leave=self.leave,
                     postfix=self.text or None,
                 )  # fmt: skip
-                self.bar.start_t = self.begin  # its times are those of the whole, also of what was done before it
+                self.bar.start_t = self.begin  # the time of the whole run, also before the bar appeared
                 self.bar.update(self.done - self.first)
 
     def _write(self) -> None:
@@ -77,21 +77,21 @@ def _tqdm() -> Any:
 
 
 def _quietly() -> contextlib.suppress:
-    """What a standard error raises that is closed, full, hung up, or no file."""
+    """Suppress the errors of a standard error that is closed, full, disconnected, or not a file."""
     return contextlib.suppress(OSError, ValueError, AttributeError)
 
 
 def say(text: str) -> None:
-    """A line on the standard error, where there is one."""
+    """Write a line to the standard error, if there is one."""
     with _quietly():
-        if sys.stderr is not None:  # else print would take the standard output
+        if sys.stderr is not None:  # `print` would use the standard output instead
             print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def streams() -> Iterator[None]:
-    """Standard output and error are there meanwhile, for what cannot do without, as worker processes: the null device
-    where one is missing."""
+    """A block in which the null device replaces a missing standard output or error, because worker processes need
+    both."""
     given = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     with contextlib.ExitStack() as stack:
         for number, (name, stream) in enumerate(given.items(), 1):
@@ -107,12 +107,12 @@ def streams() -> Iterator[None]:
 
 
 def somebody_looks() -> bool:
-    """Whether progress is seen as it is made: in a notebook, or on a terminal."""
+    """Whether the output is a notebook or a terminal."""
     with _quietly():
         return sys.stderr is not None and ("ipykernel" in sys.modules or sys.stderr.isatty())
     return False
 
 
 def shows(progress: bool | None) -> bool:
-    """Whether there is a bar: as asked, else where somebody looks and no batch runs."""
+    """Whether to show progress: as given, or for None in a notebook or on a terminal, unless a batch runs."""
     return progress if progress is not None else somebody_looks() and not os.environ.get("FEDCORE_BATCH")
