@@ -1,4 +1,4 @@
-"""Objectives: what n clients minimise, by networks on data (`network`) or as quadratics (`quadratic`)."""
+"""Objectives of n clients: losses of a network on data (`federation`) or quadratics (`quadratic`)."""
 
 from .base import Objective
 

@@ -1,4 +1,4 @@
-"""What the objectives of networks on data and those that are written down as formulas have in common."""
+"""The base class of objectives: networks on data, and functions given by formulas."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..support.devices import available
 class Objective:
     """n clients' objectives of d parameters, F = (1/n) sum_i F_i: a `Federation` or a `Quadratic`.
 
-    Both have `n`, `d`, `sizes [n]`, `x0 [d]`, `device` and `dtype`; a `layout` (None of a quadratic), the number of
-    `stages` with heads, which parameters are `trained` `[d]` (None: all), and the `block` of clients that are computed
-    together at most (None: no bound).  What a round calls: `plan`, `gradient`, `gradient_and_losses`, `full_gradient`,
-    `descend`, `carry` and `activation_bytes`; an evaluation, `evaluate` and `objective`.  A class of your own derives
-    from `fc.Quadratic`.
+    Both have `n`, `d`, `sizes [n]`, `x0 [d]`, `device` and `dtype`; a `layout` (None for a quadratic), the number of
+    `stages` with heads, which parameters are `trained` `[d]` (None: all), and `block`, the largest number of clients
+    computed together (None: no bound).  A round calls `plan`, `gradient`, `gradient_and_losses`, `full_gradient`,
+    `descend`, `carry` and `activation_bytes`; an evaluation calls `evaluate` and `objective`.  Derive a class of your
+    own from `fc.Quadratic`.
     """
 
     device: torch.device
@@ -29,16 +29,19 @@ class Objective:
 
     @checks.arguments
     def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Self:
-        """The same objectives on another device or with parameters of another type; self is left as it is."""
+        """The same objectives on another device or with parameters of another type, as a new object."""
         device, dtype = available(self.device if device is None else device), dtype or self.dtype
         return self if (device, dtype) == (self.device, self.dtype) else self._moved(device, dtype)
 
     def fingerprint(self) -> str:
-        """A hash of what determines a run here: all of `identity` but what is equal to rounding only."""
+        """A hash of all parts of `identity` that are equal to the bit for the same objectives."""
         return digest({k: v for k, v in self.identity().items() if k != "answers"})
 
     def _vector(self, name: str, x: Any, wanted: tuple[int, ...], hint: str) -> Tensor:
-        """Parameters of any real type on any device, of NumPy too, as this objective's."""
+        """Real numbers, a tensor or a NumPy array, as a tensor on this objective's device and in its type.
+
+        Raises ValueError for a shape other than `wanted`, TypeError for anything but real numbers.
+        """
         x = torch.as_tensor(as_array(x)) if isinstance(x, np.ndarray) and x.dtype.kind in "fiu" else x
         checks.shape(name, x, wanted, hint)
         if not isinstance(x, Tensor) or x.is_complex():

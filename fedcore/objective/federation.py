@@ -34,11 +34,11 @@ from .targets import Metric, measured
 SAMPLE_CHUNK = 4096  # samples of a cohort per forward and backward pass of a full local gradient
 
 
-CLIENT_CHUNK = 256  # samples of one client per pass, where its result must not depend on who else is in the cohort
+CLIENT_CHUNK = 256  # samples of one client per pass, where its result must not depend on the other clients
 
 
 def taking(data: Clients, engine: Engine) -> Engine:
-    """The engine, if its path is one for these data."""
+    """The engine; ValueError where its path has no rule for samples of this shape."""
     axes = {"batched": engine.axes, "written": engine.written.axes if engine.written else ()}
     if data.x.dim() - 1 not in axes.get(engine.path, [data.x.dim() - 1]):
         raise ValueError(
@@ -49,18 +49,18 @@ def taking(data: Clients, engine: Engine) -> Engine:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation(Objective):
-    """n clients, each with a share of the data, whose objectives are the mean losses of one network on it.
+    """n clients, each with a share of the data; a client's objective is the mean loss of one network on its data.
 
-    data: the clients' samples (`data.Clients`); the attributes `x [N, ...]`, `y [N]`, `index`, `sizes [n]`, `source`,
-    `public`, `normalise` and `augment` are its own.  engine: computes losses and gradients (`engine.Engine`).
-    x0 `[d]`: the initial server parameters.  metrics: of the user's, beside loss and accuracy.  Make one with
-    `fc.federation`.
+    data: the clients' samples (`data.Clients`), from which the attributes `x [N, ...]`, `y [N]`, `index`, `sizes [n]`,
+    `source`, `public`, `normalise` and `augment` are taken.  engine: computes losses and gradients (`engine.Engine`).
+    x0 `[d]`: the initial server parameters.  metrics: the user's, beside loss and accuracy.  `fc.federation` makes a
+    federation.
 
     normalise: uint8 images are used as (x - mean) / std per channel, with the statistics of the whole training set
     ("pooled"), of each client's own training images before any augmentation ("client", also for float images), with
-    mean and std 1/2 of the range ("half", also for float images), or as they are, as floats from 0 to 255 ("none"). A
-    constant channel has std 0, taken as 1. For images of others a client's model needs a reading of "client": its "own"
-    statistics, those of the image's domain ("target"), or those of all clients' data ("pooled").
+    mean and std 1/2 of the range ("half", also for float images), or unchanged as floats from 0 to 255 ("none").  A
+    constant channel has std 1 instead of 0.  With "client", other images can be read with three statistics: the
+    client's "own", those of the image's domain ("target"), or those of all clients' data ("pooled").
     """
 
     data: Clients
@@ -81,37 +81,37 @@ class Federation(Objective):
 
     @property
     def n(self) -> int:
-        """How many clients."""
+        """The number of clients."""
         return self.data.n
 
     @property
     def d(self) -> int:
-        """How many parameters."""
+        """The number of parameters."""
         return self.engine.layout.d
 
     @property
     def layout(self) -> Layout:
-        """Names, shapes and places of the parameters in the flat vector."""
+        """Names, shapes and positions of the parameters in the flat vector."""
         return self.engine.layout
 
     @property
     def stages(self) -> int:
-        """Heads of a network with heads, else 1."""
+        """The number of heads of a network with heads, else 1."""
         return parts.stages(self.engine.module)
 
     @property
     def classes(self) -> int:
-        """How many labels there are, or numbers in a sample's target where it is no class label."""
+        """The number of labels; where targets are no class labels, the number of values in a sample's target."""
         return self.source.classes
 
     @property
     def classifies(self) -> bool:
-        """Whether the largest logit is a class, so that there is an accuracy."""
+        """Whether the largest logit is the predicted class, so that there is an accuracy."""
         return self.engine.classifies
 
     @property
     def block(self) -> int | None:
-        """Clients that are computed together at most, where that was asked for."""
+        """The largest number of clients computed together, or None for no bound."""
         return self.engine.block
 
     @property
@@ -121,7 +121,7 @@ class Federation(Objective):
 
     @property
     def device(self) -> torch.device:
-        """Where data and parameters are."""
+        """The device of data and parameters."""
         return self.data.device
 
     @property
@@ -142,7 +142,7 @@ class Federation(Objective):
 
     @property
     def source(self) -> Source:
-        """Where the data come from."""
+        """The data set."""
         return self.data.source
 
     @property
@@ -176,10 +176,10 @@ class Federation(Objective):
         return self.engine.trained
 
     def inputs(self, x: Tensor, client: Tensor | int | None = None) -> Tensor:
-        """Samples `x [B, ...]` as the model sees them: images normalised.
+        """Samples `x [B, ...]` as inputs of the model, with images normalised.
 
-        client: with normalise="client", by whose statistics, one for all or one for each leading index of x; None: by
-        those of all clients' images.
+        client: with normalise="client", the client whose statistics are used, one for all samples or one for each
+        leading index of x; None: the statistics of all clients' images.
         """
         return self.data.inputs(x, client)
 
@@ -199,10 +199,10 @@ class Federation(Objective):
 
     @checks.arguments
     def fastest(self, cohort: checks.Count = 10, batch_size: checks.Count = 20) -> Federation:
-        """The same federation with the path forced that took the least time here for one step of such a cohort.
+        """The same federation with the path forced that is fastest here for one local step of such a cohort.
 
-        `fed.engine.times` has the seconds of each path.  Paths agree to rounding only: a run on another machine, which
-        may time them differently, is then equal to rounding and not to the bit.
+        `fed.engine.times` has the seconds of each path.  Paths agree to rounding only, and another machine may choose
+        another path; a run there is then equal to rounding instead of to the bit.
         """
         clients = np.arange(min(cohort, self.n))
         plan = self.plan(self.seed, 0, clients, steps=1, batch_size=batch_size)
@@ -213,7 +213,7 @@ class Federation(Objective):
                 engine = self.forced(path).engine
             except ValueError:  # no rule for this module
                 continue
-            for _ in range(3):  # the first is a rehearsal
+            for _ in range(3):  # the first warms up
                 begin = time.perf_counter()
                 engine.descend(Y, plan.counts, lambda _k, rows: batch.rows(rows), 0.0)
                 if Y.is_cuda:
@@ -225,9 +225,11 @@ class Federation(Objective):
 
     @checks.arguments
     def shrink(self, to: checks.Function) -> Federation:
-        """The same clients with the smaller model `to(module)` (`submodels.Width(0.5)`); made once for equal `to`.
+        """The same clients with the smaller model `to(module)`, such as `submodels.Width(0.5)`; made once for equal
+        `to`.
 
-        `x0` is the smaller module's.  `fed.shrink(Width(r)).evaluate(x[places])` evaluates a sub-model of x.
+        `x0` are the parameters of the smaller module.  `fed.shrink(Width(r)).evaluate(x[places])` evaluates a sub-model
+        of x.
         """
         if to not in self._smaller:
             engine = self.engine.shrink(to)
@@ -236,7 +238,7 @@ class Federation(Objective):
 
     @checks.arguments
     def with_model(self, change: checks.Function) -> Federation:
-        """The same clients and data with the model `change(module)`; what it draws comes from the federation's seed."""
+        """The same clients and data with the model `change(module)`, which draws from the federation's seed."""
         e = self.engine
         with e.turn.lock:
             module = models.holding(e.module, self.x0).cpu()
@@ -248,24 +250,29 @@ class Federation(Objective):
         return replace(fed, drop_last=self.drop_last)
 
     def with_public(self, x: Any, y: Any) -> Federation:
-        """The same clients with public data of the caller's; ValueError where a sample is a client's or a test sample,
-        or of another shape or type than the source's."""
+        """The same clients with the caller's public data `(x, y)`.
+
+        Raises ValueError where a sample is a client's or a test sample, or of another shape or type than the source's.
+        """
         return replace(self, data=self.data.with_public(x, y))
 
     def set_aside(self, k: int) -> Federation:
-        """A federation whose `public` data are k samples per class taken from the clients (ValueError if one is left
-        without data).  `fc.federation(..., public=k)` takes them before the partition instead."""
+        """A federation whose `public` data are k samples per class, taken from the clients.
+
+        Raises ValueError where a client keeps no data.  `fc.federation(..., public=k)` takes public data before the
+        partition instead.
+        """
         return replace(self, data=self.data.set_aside(k, self.seed))
 
     def on_validation(self) -> Federation:
-        """The same federation evaluated on its validation data instead of the test data, to choose settings with.
+        """The same federation evaluated on its validation data instead of the test data, for hyperparameter tuning.
 
         Raises ValueError where it was made without `validation=True`.
         """
         return replace(self, data=self.data.on_validation())
 
     def pooled(self) -> Federation:
-        """One client with all data, in the order of the data set; self where there is one."""
+        """A federation of one client with all data, in the order of the data set; self where n = 1."""
         if self.n == 1:
             return self
         d, source = self.data, replace(self.source, train_owner=None, test_owner=None)  # one client mixes all owners
@@ -293,9 +300,9 @@ class Federation(Objective):
     ) -> Plan:
         """The batches of round t for these clients, a function of (seed, t, client) alone.
 
-        Mini-batches of `epochs` passes over the data or of `steps` steps, of all clients or `[m]`
-        (`data.batches.mini_batches`); whole local data in each step with batch_size=None; or epoch number `epoch` over
-        a random share of each client's samples (`data.batches.share_batches`).
+        Mini-batches for `epochs` passes over the data or for `steps` steps, one number for all clients or `[m]`
+        (`data.batches.mini_batches`); with batch_size=None the whole local data in each step; with `share`, epoch
+        number `epoch` over a random share of each client's samples (`data.batches.share_batches`).
         """
         if share is None and batch_size is None:
             return batches.full_batches(seed, t, clients, epochs if steps is None else steps, self.device)
@@ -307,7 +314,7 @@ class Federation(Objective):
         return batches.mini_batches(seed, t, clients, samples, epochs=epochs, steps=steps, walk=walk, **how)
 
     def batch(self, plan: Plan, k: int, rows: slice = slice(None)) -> Batch:
-        """The mini-batches of local step k for some neighbouring clients of a plan with mini-batches."""
+        """The mini-batches of local step k for a slice of the clients of a plan with mini-batches."""
         samples, step = plan.samples[k, rows], plan.first + k
         picked = plan.indices[k, rows]
         counts, words = plan.counts[k, rows].tolist(), self._augmentation(plan.keys[rows], step, samples)
@@ -318,8 +325,8 @@ class Federation(Objective):
     def gradient(self, Y: Tensor, plan: Plan, k: int, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
         """Gradients `[a, d]` of local step k for the first a = len(Y) clients of the plan.
 
-        loss: what is differentiated, with tensors for these a clients.  along: directions `[a, d]`, whose
-        Hessian-vector products are then the result.
+        loss: the loss to differentiate, with tensors for these a clients.  along: directions `[a, d]`; the result is
+        then the Hessian-vector product of each row.
         """
         return self.gradient_and_losses(Y, plan, k, loss, along)[0]
 
@@ -346,13 +353,13 @@ class Federation(Objective):
     def descend(self, Y: Tensor, plan: Plan, lr: float, decay: float = 0.0, clip: float | None = None) -> None:
         """All local steps of a plan with mini-batches in place, `Y <- Y - lr * gradient(Y, plan, k)`, to rounding.
 
-        decay, clip: weight decay, added to the gradients, and the norm that each client's sum is cut to.
+        decay: weight decay, added to the gradients.  clip: the largest norm of a client's gradient with weight decay.
         """
         self.engine.descend(Y, plan.counts, partial(self.batch, plan), lr, decay, clip)
 
     def carry(self, Y: Tensor, plan: Plan, k: int) -> Tensor | None:
-        """The buffers `[a, b]` that training carries, after local step k's pass from those in the rows of Y; None where
-        there are none."""
+        """The buffers `[a, b]` that training updates, after the forward pass of local step k from the buffers in the
+        rows of Y; None where the network has no such buffers."""
         if not self.engine.trial.carried:
             return None
         if plan.indices is not None:
@@ -365,7 +372,7 @@ class Federation(Objective):
     def logits(self, Y: Tensor, plan: Plan, k: int) -> Tensor:
         """Logits `[a, B, ...]` under the rows of `Y [a, d]` on local step k's batches, forward only.
 
-        As in training: batch norm on the batch.  What stands where samples are padded means nothing.
+        As in training, batch norm uses the batch.  Entries of padded samples have no meaning.
         """
         if plan.indices is not None:
             return self.engine.logits(Y, self.batch(plan, k, slice(len(Y))))
@@ -379,17 +386,18 @@ class Federation(Objective):
 
     @property
     def takes_one_sample(self) -> bool:
-        """Whether local steps may have batches of one sample: not where the network divides by their deviation.
+        """Whether local steps may have batches of one sample.
 
-        Batch norm does, and so may a module of the user's, which then raises an error or gives NaN.
+        They may not where the network divides by the deviation of a batch, as batch norm does; one sample then raises
+        an error or gives NaN.
         """
         return self.engine.trial.takes_one
 
     def _full_batches(self, plan: Plan, k: int, a: int) -> Iterator[tuple[slice | Tensor, slice, Batch]]:
-        """All samples of the plan's first a clients in parts: which clients, which of their samples, and these.
+        """All samples of the plan's first a clients in parts: the clients, the columns of their samples, and the batch.
 
-        Batch norm, and what else mixes samples, needs all samples of a client at once.  Then clients of equal
-        size go together, so that nothing is padded and nobody's result depends on who else is in the cohort.
+        Batch norm and other layers that mix samples need all samples of a client at once.  Clients of equal size then
+        go together, so that no sample is padded and no result depends on the other clients of the cohort.
         """
         clients, sizes, step = plan.clients[:a], self.sizes[plan.clients[:a]], plan.first + k
         order, start = np.concatenate([self.index[i] for i in clients]), np.cumsum(sizes) - sizes
@@ -411,7 +419,7 @@ class Federation(Objective):
                 for rows in np.array_split(same, -(-len(same) // max(1, SAMPLE_CHUNK // size))):
                     yield torch.as_tensor(rows).to(self.device), slice(0, size), batch(rows, 0, size)
             return
-        # with dropout or a user's augmentation, what a chunk draws must not depend on who else is in the cohort
+        # with dropout or a user's augmentation, the draws of a chunk must not depend on the other clients
         random = self.engine.random or isinstance(self.data.augment, Own)
         width, longest = CLIENT_CHUNK if random else max(1, SAMPLE_CHUNK // a), int(sizes.max())
         for low in range(0, longest, width):
@@ -419,8 +427,8 @@ class Federation(Objective):
             yield slice(None), slice(low, high), batch(np.arange(a), low, high)
 
     def _augmentation(self, keys: np.ndarray, step: int, samples: np.ndarray, low: int = 0) -> np.ndarray | None:
-        """What images are augmented by, where they are anew in each step: a random word per sample `[m, B]`, or for a
-        function of the user's per client and chunk `[m]`."""
+        """Random words for augmentation in each step: one per sample `[m, B]`, or for a user's function one per client
+        and chunk `[m]`; None where images are not augmented in each step."""
         augment = self.data.augment
         if augment is None or augment.once:
             return None
@@ -429,7 +437,7 @@ class Federation(Objective):
         return rng.words(keys[:, None], rng.AUGMENT, step, samples)
 
     def _dropout(self, keys: np.ndarray, *parts: int) -> list[int]:
-        """A random word per client, where the network draws random numbers."""
+        """A random word per client, or zeros where the network draws no random numbers."""
         if not self.engine.random:
             return [0] * len(keys)
         return [int(key) & 0x7FFFFFFFFFFFFFFF for key in rng.words(keys, rng.DROPOUT, *parts)]
@@ -437,8 +445,8 @@ class Federation(Objective):
     def activation_bytes(self, batch_size: int | None) -> float:
         """Bytes of activations and their gradients for one client's mini-batch.
 
-        0 where their number is bounded anyway: full batches come in parts, and so do clients but on the batched path
-        without recurrent layers.
+        0 where memory is bounded in another way: full batches are computed in parts, and so are clients on every path
+        but the batched one without recurrent layers.
         """
         e = self.engine
         if batch_size is None or e.general(self.device) != "batched" or e.block is not None or e.recurs:
@@ -449,7 +457,7 @@ class Federation(Objective):
     # --- sub-models -------------------------------------------------------------------------------------------------
 
     def neurons(self, aligned: bool = True) -> Neurons:
-        """The model's hidden units and what they own; ValueError for models that mix channels."""
+        """The model's hidden units and their entries in the flat vector; ValueError for models that mix channels."""
         return self.engine.neurons(aligned)
 
     def owned(self, clients: np.ndarray) -> Tensor:
@@ -457,16 +465,16 @@ class Federation(Objective):
         return torch.as_tensor(self.data.label_counts[clients] > 0).to(self.device)
 
     def activations(self, x: Tensor, clients: np.ndarray, budget: int | None = None, key: int = 0) -> list[Tensor]:
-        """Mean activation `[a, width]` per stream of the model `x [d]` over the clients' samples and positions.
+        """Mean activations of the model `x [d]` over the clients' samples and positions, `[a, width]` for each stream.
 
-        budget: samples per client, a subset drawn from (key, client); None = all.  Batch norm uses the statistics of
-        chunks of up to `CLIENT_CHUNK` samples of one client, scalers are off.
+        budget: samples per client, a subset drawn from (key, client); None uses all.  Batch norm uses the statistics of
+        chunks of up to `CLIENT_CHUNK` samples of one client; scalers are off.
         """
         samples = [self.index[i] for i in clients]
         if budget is not None:
             hashes = (rng.words(key, int(i), np.arange(len(s))) for i, s in zip(clients, samples, strict=True))
             samples = [s[np.argsort(h)[:budget]] for s, h in zip(samples, hashes, strict=True)]
-        # with batch norm, a client's chunks must not depend on who else is in the cohort
+        # with batch norm, a client's chunks must not depend on the other clients
         width = CLIENT_CHUNK if self.engine.norms else max(1, SAMPLE_CHUNK // len(clients))
         chunks = [np.array_split(s, -(-len(s) // width)) for s in samples]
         back, total, rows = x.device, None, torch.as_tensor(np.asarray(clients)).to(self.device)
@@ -494,9 +502,10 @@ class Federation(Objective):
     def public_sensitivities(
         self, x: Tensor, picked: Tensor, labels: Tensor, w: Tensor, sites: Sequence[str], loss: Loss = PLAIN
     ) -> list[Tensor]:
-        """Derivatives `[m, S, width, positions]` of a loss of the model `x [d]` by its activations at `sites`.
+        """Derivatives `[m, S, width, positions]` of a loss of the model `x [d]` by its activations at each of `sites`.
 
-        picked `[m, S]` among the public samples, labels `[m, S]`, weights w `[m, S]` (0: not used); loss for m clients.
+        picked `[m, S]`: indices of public samples.  labels `[m, S]`, weights w `[m, S]` (0: not used); loss for m
+        clients.
         """
         batch = Batch(*(t.to(self.device) for t in (self.inputs(self.public[0][picked]), labels, w)), [0] * len(w), [])
         D = self.engine.observe(x.to(self.device).expand(len(w), -1), batch, sites, loss.to(self.device))
@@ -507,10 +516,11 @@ class Federation(Objective):
     def evaluate(self, x: Tensor, reading: str | None = None) -> dict[str, Tensor]:
         """`accuracy`, mean `loss` and the user's metrics of the flat parameters `x [d]` on the whole test set.
 
-        The loss is the cross-entropy or `federation`'s `loss`; accuracy is left out where targets are no classes.
+        The loss is the cross-entropy or the federation's `loss`; accuracy is left out where targets are no classes.
 
-        reading: with normalise="client", whose statistics test images get; "target" where they have owners, else
-        "pooled".  Raises ValueError for an x of another length and for an unknown reading.
+        reading: with normalise="client", the statistics for test images, "target" or "pooled"; the default is "target"
+        where test images have owners, else "pooled".  Raises ValueError for an x of another length and for an unknown
+        reading.
         """
         x = self._flat("x", x)
         reading = self._reading if reading is None else checks.choice("reading", reading, READINGS[1:])
@@ -523,8 +533,8 @@ class Federation(Objective):
         return "pooled" if self.source.test_owner is None else "target"
 
     def _measured(self, seen: list[tuple[Tensor, Tensor]] | None) -> dict[str, Tensor]:
-        """The user's metrics of all logits and targets at once, which those that are no means need."""
-        T = len(self.data.test_y)  # not of what clients keep besides
+        """The user's metrics of all logits and targets at once, because a metric need not be a mean over samples."""
+        T = len(self.data.test_y)  # without the clients' own test data
         return measured(self.metrics, *(torch.cat(column)[:T] for column in zip(*seen, strict=True))) if seen else {}
 
     def correct(self, x: Tensor) -> Tensor:
@@ -540,10 +550,10 @@ class Federation(Objective):
     def evaluate_clients(self, X: Tensor, clients: np.ndarray | None = None) -> dict[str, Tensor]:
         """Metrics `[a]` of the models `X [a, d]` of these clients (default: all), each on the whole test set.
 
-        `accuracy`, `loss` and the user's metrics with the client's own normalisation and batch-norm statistics of its
-        own training data; `own_accuracy` (`own_loss` where targets are no classes) on its own test data alone
-        (`own_test`), NaN for a client that has none; with normalise="client" also `accuracy_target` and
-        `accuracy_pooled`, the other two readings.
+        `accuracy`, `loss` and the user's metrics use the client's own normalisation and batch-norm statistics of its
+        training data.  `own_accuracy` (`own_loss` where targets are no classes) is on the client's own test data
+        (`own_test`), NaN for a client without any.  With normalise="client", `accuracy_target` and `accuracy_pooled`
+        are the accuracies with the other two readings.
 
         Raises ValueError for an X of another shape and for clients that do not exist.
         """
@@ -577,10 +587,10 @@ class Federation(Objective):
         return {name: torch.stack(column) for name, column in columns.items()}
 
     def own_test(self, client: int) -> tuple[Tensor, Tensor]:
-        """A client's own test data as they are stored, inputs `[T_i, ...]` and labels `[T_i]`; T_i = 0: it has none.
+        """A client's own test data as they are stored, inputs `[T_i, ...]` and labels `[T_i]`; T_i may be 0.
 
-        They are what it keeps with `fc.federation(..., own_test=0.2)`; without that the test samples of its owner, as
-        where a list of test data was given with one entry for each client.
+        They are the samples that it keeps with `fc.federation(..., own_test=0.2)`; without own_test, the test samples
+        of its owner, such as its entry in a list of test data.
         """
         client, own = checks.integer("client", client, 0, self.n - 1), self.data.own
         rows = torch.as_tensor([] if own is None else own[client], dtype=torch.long, device=self.device)
@@ -601,18 +611,17 @@ class Federation(Objective):
     def module(self, params: Tensor, client: int | None = None) -> nn.Module:
         """The flat parameters `[d]` as an ordinary module in evaluation mode: `module(x)` are logits of `x [B, ...]`.
 
-        x: samples as the source has them, bytes or numbers on the same scale.  The module is `normalise`, which holds
-        the mean and the standard deviation of images, then `network`, a copy of the model with these parameters and
-        with batch-norm statistics collected as `evaluate` collects them; so its accuracy on the test set is the
-        history's.  A network with heads gives their mean (in training mode: every head's logits), scalers are off.
-        `module.network.state_dict()` fits the class that the model was made of.  The copy lives on the federation's
-        device, in its type.
+        x: samples on the scale of the source, such as bytes.  The module is `normalise`, which holds the mean and the
+        standard deviation of images, followed by `network`, a copy of the model with these parameters and with the
+        batch-norm statistics of `evaluate`; its accuracy on the test set is therefore the history's.  A network with
+        heads gives the mean of their logits (in training mode: every head's logits); scalers are off.
+        `module.network.state_dict()` fits the class of the model.  The copy has the federation's device and type.
 
-        client: as `evaluate_clients` uses the model of this client: batch-norm statistics of its training data and,
-        with normalise="client", its own images' mean and deviation.  Where a method keeps personal models, their
-        parameters are `history.method.personal(history.state, fed.layout)[client]`.  Without client, images are
-        normalised by the statistics of all clients' data: with normalise="client" that is the reading "pooled".
-        A sub-model's: `fed.shrink(to).module(params[places])`.
+        client: the module is the one that `evaluate_clients` uses for this client, with batch-norm statistics of its
+        training data and, with normalise="client", the mean and deviation of its images.  The parameters of personal
+        models are `history.method.personal(history.state, fed.layout)[client]`.  Without client, images are normalised
+        by the statistics of all clients' data, which with normalise="client" is the reading "pooled".
+        The module of a sub-model is `fed.shrink(to).module(params[places])`.
 
         Raises ValueError for parameters of another length and for a client that does not exist.
         """
@@ -624,7 +633,7 @@ class Federation(Objective):
         return nn.Sequential(OrderedDict(normalise=normalise, network=network)).eval()
 
     def _flat(self, name: str, x: Tensor) -> Tensor:
-        """The parameters themselves; ValueError where they are not this model's in number."""
+        """The parameters; ValueError where their number differs from d."""
         hint = (
             f"a flat vector of this model's {self.d:,} parameters, such as the history.params of a run on it (a method "
             "that changes the model, as DepthFL adds heads, ran on method.on(fed))"
@@ -636,15 +645,15 @@ class Federation(Objective):
         return self.data.label_counts
 
     def plot(self, ax: Any = None) -> Any:
-        """The partition as a picture: clients x labels (a matplotlib Figure)."""
+        """A matplotlib Figure of the partition, clients x labels."""
         from fedbook.pictures import plots
 
         return plots.partition(self.label_counts(), ax=ax).figure
 
     def identity(self) -> dict[str, Any]:
-        """What determines a run here, by name; hashes of what is large.
+        """Everything that determines a run on this federation, by name, with hashes of large values.
 
-        "answers": logits of three samples, equal to rounding for the same model; all else is equal to the bit.
+        "answers": logits of three samples, equal to rounding for the same model; all other values are equal to the bit.
         """
         s, e, d = self.source, self.engine, self.data
         collected = [b for norm in e.norms for b in norm.buffers()]  # by evaluations

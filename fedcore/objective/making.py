@@ -32,7 +32,7 @@ from ..support.devices import available, first_line, warn_of_bfloat16
 from .federation import Federation, taking
 from .targets import Metric, checked_loss, checked_metrics, telling, warn_of_outputs
 
-FIRST = 20  # training samples that a loss of the user's is tried on
+FIRST = 20  # training samples on which a user's loss is tried
 
 
 HOOKED = "a layer that computes something else than its kind does (a hook, a parametrisation, a forward of its own)"
@@ -72,46 +72,47 @@ def federation(
     Face's with an input and a label column, your own); a list of either, one per client; a mapping with npz keys.
     Two of them in a tuple, `((x, y), (test_x, test_y))`, or a mapping with "train", "test" and perhaps "validation",
     are training and test data; of one alone every fifth sample is the test set.  All data are copied.  A dataset's
-    items are read once: random transforms belong into `augment`.
-    layout: what samples in memory are: "image" `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, or to say which of the
-    last two, "channels_first" or "channels_last"; "features" `[N, F]`, "sequence" `[N, L, F]` or `[N, L]`, or "text"
-    `[N, L]`, numbers of symbols.  None guesses images and features, and asks where numbers `[N, a, b]` may be either.
-    Images whose channels may be first or last are asked about (`data.arrays.from_arrays`).
-    clients: how many; None means all owners with `ByOwner()`, all clients of a list, all index arrays of a partition.
+    items are read once, so random transforms belong in `augment`.
+    layout: the meaning of the axes of samples in memory: "image" `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, or
+    "channels_first" or "channels_last" for one of the last two; "features" `[N, F]`, "sequence" `[N, L, F]` or
+    `[N, L]`, or "text" `[N, L]`, numbers of symbols.  None infers images and features; where the shape allows two
+    readings, as of numbers `[N, a, b]`, a ValueError asks for the layout (`data.arrays.from_arrays`).
+    clients: their number; None means all owners with `ByOwner()`, all clients of a list, all index arrays of a
+    partition.
     partition: `IID()` (default, but for a list with one entry per client), `Dirichlet(q)`, `Shards(c)`, `ByOwner()`; a
     function `(labels, clients, rng) -> list of index arrays`, which draws from the NumPy generator rng; an object with
     `split(labels, clients, rng, owner)` (and `overlapping = True` where clients may share samples); or a list of index
-    arrays, one per client.  These count the training samples as they were given, none twice; some may be left out, and
-    those that become test, validation or public data leave their client.
+    arrays, one per client.  Indices refer to the training samples as they were given; none may occur twice, some may be
+    left out, and samples that become test, validation or public data are taken from their client.
     model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
-    convolutions with 8 bits of mantissa; clients computed together at most.
+    convolutions with 8 bits of mantissa; the largest number of clients computed together.
     normalise: "pooled", "client", "half" or "none", see `Federation`.
     augment: of training images, anew in each batch: `CropFlip(4)`, `RandAugment()`, or a function of your own,
     `(uint8 images [N, C, H, W], torch.Generator) -> images` of the same shape and type, called with one client's batch;
-    what it draws from the generator, which is on the images' device, depends on seed, round, client and local step
-    alone.
+    its draws from the generator, which is on the images' device, depend on seed, round, client and local step alone.
     public: training samples per class that no client gets, for methods with public data (`fed.public`).
     validation: take validation data from the training set first (`Source.with_validation`), unless the source has
     some; `fed.on_validation()` is then evaluated on them, so that settings need not be chosen on test data.
-    own_test: the share of its own samples that each client keeps as test data, with labels in the proportions of its
-    own to one sample; one at least, but a client of one sample keeps none.  `simulate(..., personal=True)` then has
-    each client's `own_accuracy` on them, in place of that on the test samples of its owner where there are owners;
-    `fed.own_test(i)` gives them.  They are taken after validation and public data, whatever the partition, and are
-    in no client's training data.  The server's metrics, and `accuracy` of clients, are those of the source's test set
-    as before.  `fed.on_validation()` has none of them, as settings are not to be chosen on test data.
+    own_test: the share of its samples that each client keeps as its own test data, with its label proportions to one
+    sample; at least one sample, but a client with one sample keeps none.  `simulate(..., personal=True)` then evaluates
+    each client's `own_accuracy` on these data instead of on the test samples of its owner; `fed.own_test(i)` returns
+    them.  They are taken after validation and public data, for every partition, and are in no client's training data.
+    The server's metrics and the clients' `accuracy` still use the source's test set.  `fed.on_validation()` leaves them
+    out, because settings are not to be chosen on test data.
     drop_last: leave out the last batch of an epoch where it is smaller than batch_size, as torch's DataLoader does;
     then K_i = local_epochs * floor(N_i / batch_size).  A client with fewer samples than batch_size keeps its one batch.
-    Without it only a network with batch norm leaves out a batch, a last one of one sample, which has no variance.
-    start: where runs start instead of the model's initial parameters (`fed.x0`): a flat vector `[d]` such as an earlier
+    Without drop_last, only a network with batch norm leaves out a batch: a last batch of one sample, which has no
+    variance.
+    start: initial parameters of runs (`fed.x0`) instead of the model's: a flat vector `[d]` such as an earlier
     `history.params`, a state_dict, or a module of the same architecture, also one that `fed.module` returned.
-    loss: what is minimised instead of the cross-entropy, `(logits [B, C], targets [B, ...]) -> [B]`, one loss per
-    sample, or their mean, as `torch.nn.MSELoss()` or `F.binary_cross_entropy_with_logits`.  It is called with what the
-    model gives, which may have other axes: `[B, C, H, W]` of a segmentation, `[B, C, L]` of tokens, `[B]`; there is no
-    accuracy then.  A mean that is weighted (weight=, ignore_index=) depends on the batch and is refused: use
-    reduction="none", for several targets a sample with `.flatten(1).mean(1)`.  Targets may then be real
-    numbers `[N]` or several a sample, `[N, T]`; models by name have T outputs.  Whole numbers `[N]` stay class labels.
+    loss: the loss to minimise instead of the cross-entropy, `(logits [B, C], targets [B, ...]) -> [B]`, one loss per
+    sample, or their mean, as `torch.nn.MSELoss()` or `F.binary_cross_entropy_with_logits`.  It is called with the
+    model's outputs, which may have other axes: `[B, C, H, W]` for segmentation, `[B, C, L]` for tokens, `[B]`; there is
+    no accuracy then.  A weighted mean (weight=, ignore_index=) depends on the batch and is refused: use
+    reduction="none", and `.flatten(1).mean(1)` for several targets per sample.  Targets may then be real numbers `[N]`
+    or several per sample, `[N, T]`; models by name have T outputs.  Whole numbers `[N]` stay class labels.
     A mean costs a `torch.vmap` over the samples.  Accuracy is left out where the largest logit is no class.
     metrics: name -> `(logits [T, C], targets [T, ...]) -> a number, or one per sample [T]`, of the whole test set and
     evaluated with loss and accuracy.
@@ -155,7 +156,7 @@ def federation(
             clients = len(np.unique(source.train_owner)) * partition.parts
         else:
             raise ValueError(
-                "clients=None works with partition=ByOwner() on a source with owners and with a list of index arrays; "
+                "clients=None needs partition=ByOwner() on a source with owners, or a list of index arrays; "
                 "use clients=n"
             )
     augment = augmentation(augment)
@@ -178,8 +179,8 @@ def federation(
         theirs = isinstance(partition, Dealt) or is_own(type(partition))
         if theirs and not all(np.array_equal(a, as_array(b)) for a, b in zip(parts, dealt(), strict=False)):
             checks.warn(
-                f"partition={checks.brief(partition)} deals other samples when it is asked again, so that seed= does "
-                "not decide which; draw them from the generator rng that it is given"
+                f"partition={checks.brief(partition)} deals other samples when it is called again, so seed= does not "
+                "decide the partition; draw from the generator rng that it is given"
             )
     kept = None
     if own_test is not None:
@@ -205,7 +206,7 @@ def on_network(
     metrics: Mapping[str, Metric] | None = None,
     start: Any = None,
 ) -> Federation:
-    """The federation of these clients on the network `module`, which starts from its parameters, or from `start`.
+    """The federation of these clients on the network `module`, which starts from its own parameters or from `start`.
 
     Raises ValueError for parameters that are not finite and for a module, a loss or metrics that do not suit the data.
     """
@@ -217,7 +218,7 @@ def on_network(
     alike = own_copy(module).to(data.device, data.dtype)  # the user's own is not called
     try:
         with rng.seeded(seed, data.device):
-            logits = models.copied(alike).eval()(example[:2].clone())  # a pass may write to what it has
+            logits = models.copied(alike).eval()(example[:2].clone())  # copies, because a pass may write to both
         trial = tried(alike, example)
     except Unfit:
         raise
@@ -264,9 +265,9 @@ def on_network(
     apart = partial(kind, trial=replace(trial, alone=trial.alone or "no rules"))  # through the module itself
     if (trial.alone or not by_rules or is_large(len(x0), data.device)) and not computed(alike, example, trial, apart):
         raise ValueError(
-            f"the gradients of the model, a {type(module).__name__}, at parameters that it is called with are not "
-            "those of a module that holds these; do without what computes parts of it anew in the backward pass, as "
-            "torch.utils.checkpoint does, and without parameters that are no part of the module"
+            f"the model, a {type(module).__name__}, has other gradients when torch.func.functional_call replaces its "
+            "parameters; do without recomputation in the backward pass, as by torch.utils.checkpoint, and without "
+            "parameters that are no part of the module"
         )
     criterion = F.cross_entropy
     if loss is not None:
@@ -280,7 +281,7 @@ def on_network(
 
 
 def _augmentable(augment: RandAugment | CropFlip | Own, source: Source) -> None:
-    """ValueError where the source has no images that can be augmented so."""
+    """ValueError where the source's samples are no images for this augmentation."""
     x, few = source.train_x, isinstance(augment, RandAugment)
     if source.text or x.dtype != np.uint8 or x.ndim != 4 or (few and x.shape[1] not in (1, 3)):
         raise ValueError(

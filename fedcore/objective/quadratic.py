@@ -26,8 +26,8 @@ class Quadratic(Objective):
     """n clients with F_i(x) = 0.5 (x - b_i)' A_i (x - b_i) and exact gradients A_i (x - b_i).
 
     `A [n, p, p]`, `b [n, p]`, `optimum [p]` = (sum A_i)^-1 sum A_i b_i.  `evaluate` gives `loss` = F(x) (mean over
-    clients) and `distance` = ||x - optimum||.  Noise on the gradients belongs into the `gradient` of a class of your
-    own, from which `gradient_and_losses` and `descend` are made; `full_gradient` then stays exact.
+    clients) and `distance` = ||x - optimum||.  For noisy gradients, override `gradient` in a class of your own;
+    `gradient_and_losses` and `descend` use it, and `full_gradient` stays exact.
     """
 
     layout: Layout | None = None
@@ -45,7 +45,7 @@ class Quadratic(Objective):
         return f"{type(self).__name__}(clients={self.n}, d={self.d}, dtype={self.dtype}, device={self.device})"
 
     def _moved(self, device: torch.device, dtype: torch.dtype) -> Self:
-        """All tensors, of a class of the user's too."""
+        """A copy with all tensors moved, also those of a user's class."""
         moved = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -54,11 +54,11 @@ class Quadratic(Objective):
         return moved
 
     def identity(self) -> dict[str, Any]:
-        """A, b and x0, and of a class of the user's its code and whatever else it holds."""
+        """Hashes of A, b and x0, and of the class with all other attributes."""
         more = {k: v for k, v in vars(self).items() if k not in ("A", "b", "x0", "optimum", "device")}
         return {"A": digest(self.A), "b": digest(self.b), "x0": digest(self.x0), "class": digest(type(self), more)}
 
-    # The three functions that another problem of the same kind replaces.
+    # A subclass for another problem overrides these three functions.
 
     def _gradients(self, i: Tensor, Y: Tensor, along: Tensor | None = None) -> Tensor:
         return _times(self.A[i], Y - self.b[i] if along is None else along)
@@ -83,7 +83,7 @@ class Quadratic(Objective):
         steps: int | np.ndarray | None = None,
         **_: Any,
     ) -> Plan:
-        """Exact gradients need no batches: an epoch is one step, and only `epochs` and `steps` are used."""
+        """The plan of a round with exact gradients: an epoch is one step, and only `epochs` and `steps` are used."""
         return batches.full_batches(seed, t, clients, epochs if steps is None else steps, self.device)
 
     def gradient(self, Y: Tensor, plan: Plan, k: int = 0, loss: Loss = PLAIN, along: Tensor | None = None) -> Tensor:
@@ -104,13 +104,13 @@ class Quadratic(Objective):
     def full_gradient(
         self, Y: Tensor, plan: Plan, k: int = -1, loss: Loss = PLAIN, along: Tensor | None = None
     ) -> Tensor:
-        """The same gradients: exact, also where a class of your own adds noise in `gradient`."""
+        """The exact gradients, also where a class of your own adds noise in `gradient`."""
         return Quadratic.gradient(self, Y, plan, k, loss, along)
 
     def descend(self, Y: Tensor, plan: Plan, lr: float, decay: float = 0.0, clip: float | None = None) -> None:
         """All local steps of a plan in place, `Y <- Y - lr * gradient(Y, plan, k)`; rows sorted by their steps.
 
-        decay, clip: weight decay, added to the gradients, and the norm that each client's sum is cut to.
+        decay: weight decay, added to the gradients.  clip: the largest norm of a client's gradient with weight decay.
         """
         descend(lambda y, k: self.gradient(y, plan, k), Y, plan.working, lr, decay, clip)
 
@@ -148,7 +148,7 @@ class Quadratic(Objective):
         return {"loss": self.objective(x), "distance": (self._flat(x) - self.optimum).norm()}
 
     def pooled(self) -> Quadratic:
-        """One client whose objective is F; self where there is one.  ValueError for other problems than quadratics."""
+        """One client whose objective is F; self where n = 1.  ValueError for a class with other gradients."""
         if type(self)._gradients is not Quadratic._gradients:
             raise ValueError(f"{type(self).__name__} clients are not pooled; use fc.quadratic, or fc.federation")
         return self if self.n == 1 else Mean(self.A, self.b, self.x0)
@@ -158,7 +158,7 @@ class Quadratic(Objective):
 
 
 class Mean(Quadratic):
-    """One client whose objective is the mean of n quadratics: its loss and its optimum are those of all of them."""
+    """One client whose objective is F, the mean of n quadratics."""
 
     def __init__(self, A: Tensor, b: Tensor, x0: Tensor) -> None:
         super().__init__(A, b, x0)
@@ -186,7 +186,7 @@ def _times(A: Tensor, v: Tensor) -> Tensor:
 def quadratic(A: Any, b: Any, x0: Any = None, *, device: checks.Device | None = None) -> Quadratic:
     """The quadratic federation: `A [n, p, p]`, `b [n, p]`, `x0 [p]` (default zeros); float64 unless given in float32.
 
-    Without a device it is on that of a tensor b, else on the CPU.  Raises ValueError for shapes that do not fit, NaN,
+    device: by default that of b where b is a tensor, else the CPU.  Raises ValueError for shapes that do not fit, NaN,
     and A_i that are not symmetric.
     """
     hint = "A [n, p, p], b [n, p] and x0 [p] with n, p >= 1"

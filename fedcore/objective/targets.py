@@ -1,4 +1,4 @@
-"""Losses and metrics of the user's, checked on the first samples."""
+"""Checks of the user's losses and metrics on the first samples."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..support.devices import first_line
 
 Metric = Callable[[Tensor, Tensor], Any]
 LOSS = "use a function (logits [B, C] or other outputs, targets [B, ...]) -> one loss per sample [B], or their mean"
-CLASSES = 1_000_000  # that are counted
+CLASSES = 1_000_000  # the largest number of classes whose samples `telling` counts
 METRIC = "use functions (logits [T, C], targets [T, ...]) -> a number, or one per sample [T]"
 
 
 def telling(y: Tensor, count: int) -> Tensor:
-    """At most so many rows of the targets `y [N, ...]` that differ among each other: those of the least and the largest
-    values, for each class the first that has most of it, and some from everywhere.
+    """At most `count` different samples on which a loss is tried, as rows of the targets `y [N, ...]`: those with the
+    smallest and the largest value, for each class the one with most targets of it, and some evenly spaced.
 
-    Samples are often in the order of their labels, so that the first ones alone tell nothing of a class's weight.
+    Samples are often ordered by label, so the first ones alone would not show the weight of a class.
     """
     each = y.flatten(1).cpu() if y.dim() > 1 else y[:, None].cpu()
     rows = [each.amin(1).argmin().view(1), each.amax(1).argmax().view(1)]
@@ -39,8 +39,8 @@ def telling(y: Tensor, count: int) -> Tensor:
 
 
 def warn_of_outputs(function: Any, z: Tensor) -> None:
-    """Warns where a loss of torch's takes logits and the model gives probabilities `z [B, C]`, or the other way about;
-    torch computes a number from either."""
+    """Warns where torch's loss takes logits and the model gives probabilities `z [B, C]`, or where it takes
+    log-probabilities and the model gives other numbers; torch computes a loss without an error in both cases."""
     takes_logits = function is None or function is F.cross_entropy or isinstance(function, nn.CrossEntropyLoss)
     takes_logs = function is F.nll_loss or isinstance(function, nn.NLLLoss)
     if z.dim() < 2 or not (takes_logits or takes_logs):
@@ -60,10 +60,10 @@ def warn_of_outputs(function: Any, z: Tensor) -> None:
 
 
 def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor, accuracy: bool) -> CustomLoss:
-    """The loss as the engine calls it, after a look at its values for some logits `z [B, ...]`, targets `y [B, ...]`.
+    """The loss as the engine calls it, checked on some logits `z [B, ...]` and targets `y [B, ...]`.
 
-    accuracy: whether the largest logit is a class.  Raises TypeError for what is no function, ValueError for a result
-    of another shape, without a gradient, not finite, or whose samples are not each on their own.
+    accuracy: whether the largest logit is a class.  Raises TypeError for anything but a function, ValueError for a
+    result of another shape, without a gradient, not finite, or where a sample's loss depends on the other samples.
     """
     if not callable(function) or isinstance(function, type):
         raise TypeError(
@@ -101,11 +101,11 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
                 f"({first_line(e)}); return one loss per sample, [B]"
             ) from e
     wrong = _mixed(loss, z.detach(), y)
-    # logits of a model that has learnt nothing are much alike, and a weighted mean of equal losses is their mean; of
-    # many targets a sample, so is that of samples whose logits are noise alike
+    # An untrained model gives nearly equal logits for all samples, and a weighted mean of equal losses equals their
+    # mean.  Noise whose size grows from sample to sample makes the losses differ, also with many targets per sample.
     noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z)
     noise *= torch.linspace(0, 4, len(z)).to(z).view(-1, *[1] * (z.dim() - 1))
-    with contextlib.suppress(Exception):  # of a loss that these are nothing for, such as one of probabilities
+    with contextlib.suppress(Exception):  # a loss of probabilities, for example, takes no noise
         wrong = wrong or _mixed(loss, z.detach() + noise, y)
     if wrong:
         raise ValueError(wrong)
@@ -113,7 +113,7 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
 
 
 def _mixed(loss: CustomLoss, z: Tensor, y: Tensor) -> str:
-    """What to say where a sample's loss depends on the others."""
+    """The error text where a sample's loss depends on the other samples; otherwise an empty text."""
     function, value, each = loss.function, loss.function(z, y), loss(z, y)
     alone = torch.stack([function(z[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(z))])
     pairs = ((value, alone.mean() if loss.mean else alone), (each, alone))
@@ -131,9 +131,9 @@ def _mixed(loss: CustomLoss, z: Tensor, y: Tensor) -> str:
 
 
 def checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
-    """The metrics by name; TypeError for what is no mapping to functions, ValueError for a name that is taken.
+    """The metrics by name; TypeError for anything but a mapping to functions, ValueError for a name that is taken.
 
-    What they give is seen at the first evaluation, before the first round: some are undefined on few samples.
+    Their values are checked at the first evaluation, before round 0, because some are undefined on few samples.
     """
     if metrics is None:
         return {}
@@ -146,7 +146,10 @@ def checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
 
 
 def measured(metrics: Mapping[str, Metric], z: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Each metric of logits `z [T, C]` and targets `y [T, ...]`, a scalar; TypeError and ValueError for no numbers."""
+    """Each metric of logits `z [T, C]` and targets `y [T, ...]`, a scalar by name.
+
+    Raises TypeError where a metric returns no number, ValueError where it returns numbers of another shape.
+    """
     y, values = y.to(z.dtype) if y.is_floating_point() else y, {}
     for key, f in metrics.items():
         value = f(z, y)
@@ -161,5 +164,5 @@ def measured(metrics: Mapping[str, Metric], z: Tensor, y: Tensor) -> dict[str, T
 
 
 def name(function: Any) -> str:
-    """What an error calls a function."""
+    """The name of a function in error texts."""
     return getattr(function, "__qualname__", type(function).__name__)

@@ -617,7 +617,7 @@ def test_a_function_that_deals_no_samples_is_refused(partition, exception, words
     lambda labels, clients, rng: np.array(random.sample(range(len(labels)), len(labels))),
 ])  # fmt: skip
 def test_a_partition_that_draws_from_elsewhere_is_told_of(drawn):
-    with pytest.warns(UserWarning, match="deals other samples when it is asked again"):
+    with pytest.warns(UserWarning, match="deals other samples when it is called again"):
         fed(partition=lambda labels, clients, rng: np.array_split(drawn(labels, clients, rng), clients))
 
 
