@@ -1,4 +1,4 @@
-"""Sources: arrays of one data set, checked and brought into one shape."""
+"""Sources: the arrays of one data set, checked and in a standard layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..support import checks
 CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "roles": 80, "tiny-imagenet": 200}
 MOST_CLASSES = 1_000_000
 TEXTS = ("shakespeare", "roles")
-LAYOUTS = {  # how many axes inputs may have, and what they are
+LAYOUTS = {  # the numbers of axes that inputs may have, and their meaning
     "image": ((3, 4), "[N, H, W], [N, C, H, W] or [N, H, W, C]"), "channels_first": ((4,), "[N, C, H, W]"),
     "channels_last": ((4,), "[N, H, W, C]"), "features": ((1, 2), "[N, F]"),
     "sequence": ((2, 3), "[N, L] or [N, L, F]"), "text": ((2,), "[N, L] of whole numbers"),
@@ -29,7 +29,7 @@ PARTS = ("train_images", "train_labels", "test_images", "test_labels")
 PACK = f"an .npz with {', '.join(PARTS)} (optional train_owner, test_owner)"
 NUMPYS = (torch.float16, torch.float32, torch.float64)
 DEEPEST = 32  # axes of an array
-READ_AS = {"1": "L", **dict.fromkeys(("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"), "RGB")}  # pictures
+READ_AS = {"1": "L", **dict.fromkeys(("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"), "RGB")}  # PIL modes
 
 
 class DataNotFound(FileNotFoundError):
@@ -38,14 +38,14 @@ class DataNotFound(FileNotFoundError):
 
 @dataclass(frozen=True)
 class Source:
-    """Arrays of one data set: images `[N, C, H, W]` (uint8 where the data is), features `[N, F]`, sequences `[N, L, F]`
-    or `[N, L]`, texts `[N, L]`.
+    """Arrays of one data set: images `[N, C, H, W]` (uint8 where the data are bytes), features `[N, F]`, sequences
+    `[N, L, F]` or `[N, L]`, texts `[N, L]`.
 
-    owner: natural client of each sample, or None.  `text` marks token sequences, which are never normalised.
-    domains: the names of the owners by their number, where they have names.  validation: samples, labels and owners
-    that were taken from the training set to choose settings on (`with_validation`).  by_client: whether the owners are
-    the clients, since the data came client by client.  given: for each training sample of the data as they were given,
-    its row of train_x, or -1 where it was taken out; None: all are there.
+    train_owner, test_owner: the natural client of each sample, or None.  text: whether inputs are token sequences,
+    which are never normalised.  domains: the owners' names by their number, if any.  validation: samples, labels and
+    owners taken from the training set for hyperparameter tuning (`with_validation`).  by_client: whether the owners are
+    the clients, because the data were given client by client.  given: for each training sample as it was given, its row
+    of train_x, or -1 where it was taken out; None: no sample was taken out.
     """
 
     name: str
@@ -66,16 +66,16 @@ class Source:
 
     @property
     def layout(self) -> str:
-        """What a sample is: one of `LAYOUTS`."""
+        """The kind of samples, a name in `LAYOUTS`."""
         return "text" if self.text else {2: "features", 3: "sequence", 4: "image"}[self.train_x.ndim]
 
     @property
     def has_classes(self) -> bool:
-        """Whether targets are class labels `[N]`, and not real numbers or several a sample."""
+        """Whether targets are class labels `[N]` instead of real numbers or several values per sample."""
         return self.train_y.ndim == 1 and self.train_y.dtype.kind in "iu"
 
     def copied(self) -> Source:
-        """The source with copies of its arrays, checked as others are: fields may have been replaced."""
+        """The source with copies of its arrays, checked again because the caller may have replaced fields."""
         x, owner = self.train_x, None if self.validation is None else self.validation[2]
         layout = "text" if self.text else {2: "features", 3: "sequence"}.get(np.ndim(x), "channels_first")
         names = ("classes", "train_owner", "test_owner", "domains", "by_client", "given")
@@ -86,7 +86,7 @@ class Source:
         return from_arrays(self.name, x, self.train_y, self.test_x, self.test_y, layout, True, validation, **held)
 
     def keeping(self, kept: np.ndarray) -> Source:
-        """The source with these of its training samples alone, `[N]` bool."""
+        """The source with only those training samples where `kept [N]` is true."""
         rows = np.where(kept, np.cumsum(kept) - 1, -1)
         given = rows if self.given is None else np.where(self.given < 0, -1, rows[self.given])
         owner = None if self.train_owner is None else self.train_owner[kept]
@@ -95,9 +95,9 @@ class Source:
     def with_validation(self) -> Source:
         """The source with part of its training samples as validation data; the same part in every run.
 
-        Every fifth training sample where there are fewer than 10,000, else 10 % of them, at most 5,000; of each owner
-        his share where there are owners.  Which ones does not depend on a seed.  ValueError where an owner or the
-        source has too few samples to give one.
+        They are every fifth training sample where there are fewer than 10,000, else 10 % of them, at most 5,000; where
+        there are owners, the same share of each owner's samples.  The choice does not depend on a seed.  Raises
+        ValueError where the source has too few samples.
         """
         owner = np.zeros(len(self.train_y), int) if self.train_owner is None else self.train_owner
         small = len(owner) < 10_000
@@ -132,15 +132,16 @@ def from_arrays(
 ) -> Source:
     """Check and shape arrays or tensors; the source has copies of them.
 
-    targets: y may be other than classes: real numbers, or several a sample, `[N, ...]`.
-    layout: one of `LAYOUTS`; None: `[N]` and `[N, F]` are features, `[N, H, W]` of bytes or of squares and arrays with
-    four axes images.  Of images with four axes the channels are axis 1 or the last: the one of length 1 or 3, the one
-    beside two equal sides, or the one shorter than 5; where these disagree or say nothing, a ValueError asks.
-    validation: inputs, labels and owners of samples to choose settings on.  extra: fields of `Source`; without
-    `classes` there are as many as the largest label says.
+    targets: whether y may be real numbers or several values per sample, `[N, ...]`, instead of classes.
+    layout: a name in `LAYOUTS`.  None: `[N]` and `[N, F]` are features; arrays with four axes, and `[N, H, W]` of bytes
+    or with H = W, are images.  The channels of images with four axes are axis 1 or the last axis: the one of length 1
+    or 3, the one beside two equal sides, or the one shorter than 5; where these rules disagree or none applies, a
+    ValueError asks for the layout.
+    validation: inputs, labels and owners of validation data.  extra: fields of `Source`; without `classes` their number
+    is the largest label plus 1.
 
     Raises ValueError for NaN, wrong shapes, missing or masked values, labels that are negative or no whole numbers,
-    owners that are missing, and arrays that may be read in two ways.
+    missing owners, and arrays that allow two layouts.
     """
     given = {"training": (x, y), "test": (test_x, test_y)}
     if validation is not None:
@@ -214,7 +215,7 @@ def _owners(key: str, owner: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _classes(ys: Sequence[np.ndarray], targets: bool, classes: int | None) -> tuple[list[np.ndarray], int]:
-    """Labels as int64 and how many classes there are; or targets, and how many numbers a sample has."""
+    """Labels as int64 and the number of classes; or targets and the number of values per sample."""
     y = ys[0]
     for other in ys:
         if y.shape[1:] != other.shape[1:]:
@@ -234,11 +235,11 @@ def _classes(ys: Sequence[np.ndarray], targets: bool, classes: int | None) -> tu
 
 
 def as_array(part: Any, label: bool = False) -> np.ndarray:
-    """An array of an array, a tensor, a picture, a table, or a list of them; it may share their memory.
+    """A NumPy array from an array, a tensor, a PIL image, a table, or a list of them; it may share their memory.
 
-    Numbers that NumPy has not, as bfloat16, become float32.  Pictures are `[H, W]` or, channels first, `[C, H, W]`:
-    those with a palette and other colours than red, green and blue become RGB, those of one bit grey bytes.  label: not
-    where they are targets, whose numbers are classes.
+    Floating-point types that NumPy lacks, such as bfloat16, become float32.  PIL images become `[H, W]` or, channels
+    first, `[C, H, W]`: images with a palette or in another colour space become RGB, and images of one bit become grey
+    bytes.  label: keep the numbers of such images, because they are the classes of targets.
 
     Raises ValueError where samples differ in shape, for masked and missing values, and for tensors and matrices that
     are sparse, quantised, nested, or without values.
@@ -282,7 +283,7 @@ def real_numbers(name: str, value: Any, hint: str) -> np.ndarray:
 
 
 def _is_array(part: Any) -> bool:
-    """Whether it has values of its own, and is no number; or a list that begins with one."""
+    """Whether it is an array or a PIL image, or a (nested) list whose first element is one."""
     for _ in range(DEEPEST):
         if not isinstance(part, list | tuple) or not part:
             break
@@ -304,7 +305,7 @@ def _of_tensor(part: Tensor) -> np.ndarray:
 
 
 def stacked(parts: Sequence[Any], what: str, label: bool = False) -> np.ndarray:
-    """One array of samples; ValueError naming the first that differs from sample 0 in shape."""
+    """The samples as one array; a ValueError names the first sample whose shape differs from that of sample 0."""
     arrays = [as_array(part, label) for part in parts]
     for k, array in enumerate(arrays):
         if array.shape != arrays[0].shape:
@@ -328,7 +329,7 @@ def _guess(x: np.ndarray) -> str:
 
 
 def _laid_out(x: np.ndarray, layout: str) -> np.ndarray:
-    """Whole numbers of texts, uint8 and float64 stay; other numbers become float32; channels come first."""
+    """The inputs with channels first; other types than uint8, float64 and the integers of texts become float32."""
     if x.ndim not in LAYOUTS[layout][0] or (layout == "text" and x.dtype.kind not in "iu"):
         others = "; ".join(f"{name!r}: {shape}" for name, (_, shape) in LAYOUTS.items())
         raise ValueError(
@@ -344,7 +345,7 @@ def _laid_out(x: np.ndarray, layout: str) -> np.ndarray:
 
 
 def _channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether images of this shape, of four axes, have their channels last; ValueError where they may or may not."""
+    """Whether images of this shape, with four axes, have their channels last; ValueError where both are possible."""
     _, a, b, c = shape
     signs = [(a in (1, 3), c in (1, 3)), (b == c, a == b)]
     said = {last for first, last in signs if first != last} or ({c < 5} if (a < 5) != (c < 5) else set())
@@ -357,7 +358,7 @@ def _channels_last(shape: tuple[int, ...]) -> bool:
 
 
 def from_mapping(name: str, z: Mapping[str, Any], layout: str | None = None, targets: bool = False) -> Source:
-    """The source of a mapping with the keys of a pack; warns of keys that are not read."""
+    """The source from a mapping with the keys of a pack; warns of keys that are not read."""
     owners = ("train_owner", "test_owner")
     if missing := [key for key in PARTS if key not in z]:
         raise ValueError(f"{missing[0]} is missing; give {PACK}")

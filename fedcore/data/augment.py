@@ -1,4 +1,4 @@
-"""Random augmentation of images on the device, drawn from hashes alone."""
+"""Random augmentation of images on the device, whose random numbers are hashes of seed, round, client and sample."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ OPERATIONS = UNSIGNED + SIGNED
 
 @dataclass(frozen=True)
 class RandAugment(checks.Named):
-    """`num_ops` operations in a row on each training image, drawn uniformly with replacement (Cubuk et al. 2020).
+    """`num_ops` successive operations on each training image, drawn uniformly with replacement (Cubuk et al. 2020).
 
-    The 14 operations of the paper, through `torchvision.transforms.v2`, with one magnitude for all: 0 to 10, where 10
-    is full strength (11 bins; torchvision's own default has 31, so that 10 there is a third).  Operations with a
-    direction (rotation, shear, translation, and the four enhancements) draw its sign.  At full strength: 30 degrees,
+    The 14 operations of the paper, through `torchvision.transforms.v2`, share one magnitude from 0 to 10, where 10 is
+    full strength (11 bins; torchvision's default has 31 bins, so its 10 is a third of full strength).  Operations with
+    a direction (rotation, shear, translation, and the four enhancements) draw its sign.  Full strength is 30 degrees,
     shear 0.3, translation by 150/331 of the side, enhancement by 1 +- 0.9, 4 bits, and every pixel solarized.
-    Grey images: Color leaves them as they are.
+    Color does not change grey images.
 
     once: False augments each batch anew.  True does it before training: each client's data are expanded by one
     augmented copy of every image, so N_i doubles.
@@ -45,15 +45,15 @@ class RandAugment(checks.Named):
     __post_init__ = checks.fields
 
     def draws(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the operations and whether their sign is negative, `[num_ops, N]` each, from N random words."""
+        """The operations' indices, and whether their signs are negative, `[num_ops, N]` each, from N random words."""
         h = np.stack([rng.words(words, slot) for slot in range(self.num_ops)])
         operation = (h % np.uint64(len(OPERATIONS))).astype(int)
         return operation, (h >> np.uint64(63)).astype(bool) & (operation >= len(UNSIGNED))
 
     def __call__(self, x: Tensor, words: np.ndarray) -> Tensor:
-        """Augmented copies of the uint8 images `x [N, C, H, W]`, C = 1 or 3, by one random word each.
+        """Augmented copies of the uint8 images `x [N, C, H, W]`, C = 1 or 3, with one random word for each.
 
-        Images with the same operation are treated together: at most 22 calls a slot, whatever N is.
+        Images with the same operation are computed together, in at most 22 calls for each of the num_ops slots.
         """
         operation, negative = self.draws(words)
         group = 2 * operation + negative
@@ -97,10 +97,10 @@ class RandAugment(checks.Named):
 
 @dataclass(frozen=True)
 class CropFlip(checks.Named):
-    """A random crop of each training image with `padding` black pixels around it, mirrored left to right half the time.
+    """A random crop of each training image padded by `padding` black pixels, and a left-right flip half the time.
 
-    What readers of CIFAR expect (He et al. 2016: 4 pixels), for images of any size and any number of channels; each
-    image anew in each batch.  flip: False leaves the mirror out.
+    The usual augmentation of CIFAR (He et al. 2016: 4 pixels), for images of any size and any number of channels, drawn
+    anew for each image in each batch.  flip: False leaves the flip out.
     Raises TypeError or ValueError for a padding that is no whole number from 0 to 1000.
     """
 
@@ -111,7 +111,7 @@ class CropFlip(checks.Named):
     __post_init__ = checks.fields
 
     def __call__(self, x: Tensor, words: np.ndarray) -> Tensor:
-        """Augmented copies of the uint8 images `x [N, C, H, W]`, by one random word each."""
+        """Augmented copies of the uint8 images `x [N, C, H, W]`, with one random word for each."""
         p, (height, width) = self.padding, x.shape[2:]
         down, right, side = (rng.words(words, slot) for slot in range(3))
         rows = (down % np.uint64(2 * p + 1)).astype(int)[:, None] + np.arange(height)
@@ -127,14 +127,14 @@ class CropFlip(checks.Named):
 
 @dataclass(frozen=True)
 class Own:
-    """A function of the user's, `(uint8 images [N, C, H, W], torch.Generator) -> images`, called for one client's batch
-    at a time, so that its draws depend on nobody else."""
+    """A user's function `(uint8 images [N, C, H, W], torch.Generator) -> images`, called for one client's batch at a
+    time, so that its draws do not depend on other clients."""
 
     function: Callable[[Tensor, torch.Generator], Tensor]
     once = False
 
     def __call__(self, x: Tensor, word: int) -> Tensor:
-        """Augmented copies of one client's images; TypeError or ValueError for what are no images like them."""
+        """Augmented copies of one client's images; TypeError or ValueError for another type, shape or device."""
         return self._like(x, self._drawn(x, word))
 
     def _drawn(self, x: Tensor, word: int) -> Any:
@@ -152,8 +152,10 @@ class Own:
         return out
 
     def batches(self, x: Tensor, words: np.ndarray, counts: Sequence[int]) -> Tensor:
-        """Augmented copies of the images `x [m, B, C, H, W]` of m clients, by one word for each; client i has
-        `counts[i]`, and what pads them stays."""
+        """Augmented copies of the images `x [m, B, C, H, W]` of m clients, with one random word for each client.
+
+        Client i has `counts[i]` images; padding is not changed.
+        """
         out = x.clone()
         for row, word, count in zip(range(len(x)), words, counts, strict=True):
             if count:
@@ -175,14 +177,14 @@ class Own:
             if rng.global_states() != before or not torch.equal(self._like(x, first), self._like(x, again)):
                 raise ValueError(
                     f"augment={checks.brief(self.function)} draws from another generator than the one that it is "
-                    "given, so that runs could not be repeated; draw as torch.rand(n, generator=generator) does, or "
-                    "use fc.CropFlip(4)"
+                    "given, so runs could not be repeated; draw with torch.rand(n, generator=generator), or use "
+                    "fc.CropFlip(4)"
                 )
         return self
 
 
 def augmentation(given: Any) -> RandAugment | CropFlip | Own | None:
-    """What was given as `augment`; TypeError for what is none and no function."""
+    """The augmentation given as `augment=`, or None; TypeError for anything but an augmentation or a function."""
     if given is None or isinstance(given, RandAugment | CropFlip):
         return given
     if callable(given) and not isinstance(given, type):
@@ -194,10 +196,10 @@ def augmentation(given: Any) -> RandAugment | CropFlip | Own | None:
 
 
 def _blend(x: Tensor, other: Tensor, factor: float) -> Tensor:
-    """factor x + (1 - factor) other of uint8 images, as torchvision's in float32 with a fused multiply-add.
+    """factor x + (1 - factor) other of uint8 images, as torchvision computes it in float32 with a fused multiply-add.
 
-    Many of these sums are whole numbers but for rounding, and are cut to whole numbers; so a processor that rounds
-    product and sum apart would give other images.  The sum is exact in float64, and rounded once.
+    Many of these sums are whole numbers up to rounding and are then truncated, so a processor that rounds product and
+    sum separately would give other images.  Here the sum is exact in float64 and rounded once.
     """
     rest = torch.tensor(1 - factor, dtype=torch.float32, device=x.device).double()
     return ((factor * x.float()).double() + rest * other.double()).float().clamp(0, 255).to(torch.uint8)

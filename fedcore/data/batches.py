@@ -1,4 +1,4 @@
-"""Which samples each client uses in which local step, as functions of (seed, round, client) alone."""
+"""The samples of each client's local steps, as functions of (seed, round, client) alone."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 from .. import rng
 
 Samples = Sequence[np.ndarray]  # each client's rows of the training set, `[N_i]`
-MOST = 2**30  # samples of a round: their indices take 16 bytes each
+MOST = 2**30  # samples in the local steps of a round; their indices take 16 bytes each
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which samples each client of a cohort uses in which local step; made on the host, sent to the device once.
+    """The samples of a cohort's local steps; made on the host and sent to the device once.
 
     clients `[m]` are the clients' numbers on the host, rows `[m]` the same on the device, steps `[m]` their numbers of
     local steps K_i, keys `[m]` a random word each.  indices `[K, m, B]` are rows of the training set on the device,
-    weights `[K, m, B]` 1/B_i (0 where padded), counts `[K, m]` the real samples, samples `[K, m, B]` the indices on the
-    host.  For full batches and quadratics these four are None: the step needs no choice.  first: the local step that
-    step 0 of this plan is (`of`).
+    weights `[K, m, B]` 1/B_i (0 where padded), counts `[K, m]` the numbers of samples without padding, samples
+    `[K, m, B]` the indices on the host.  These four are None for full batches and quadratics.  first: the local step of
+    the round at which this plan begins (`of`).
     """
 
     clients: np.ndarray
@@ -37,13 +37,13 @@ class Plan:
     first: int = 0
 
     def __repr__(self) -> str:
-        """One line: how many clients, steps and samples."""
+        """One line: the numbers of clients, local steps and samples in a batch."""
         batches = "whole local data" if self.samples is None else f"batches of {self.samples.shape[2]} at most"
         least, most = (int(f(self.steps)) for f in (np.min, np.max))
         return f"Plan({len(self.clients)} clients, {least} to {most} local steps, {batches})"
 
     def of(self, rows: np.ndarray, step: int | None = None) -> Plan:
-        """The plan of some of its rows, given in ascending order; of one step only, when given."""
+        """The plan for some rows, in ascending order, and for all local steps or for one."""
         at, steps = torch.as_tensor(rows).to(self.rows.device), self.steps[rows]
         ks = slice(int(steps.max())) if step is None else slice(step, step + 1)
         on_device = (None if a is None else a[ks][:, at] for a in (self.indices, self.weights))
@@ -52,14 +52,14 @@ class Plan:
 
     @property
     def working(self) -> list[int]:
-        """How many clients take each local step; rows are sorted by their numbers of steps, so they come first."""
+        """How many clients take each local step; they are the first rows, because rows are sorted by steps."""
         return (self.steps > np.arange(self.steps[0])[:, None]).sum(1).tolist()
 
 
 def full_batches(seed: int, t: int, clients: np.ndarray, steps: int | np.ndarray, device: torch.device) -> Plan:
-    """The plan of round t for clients `[m]` that use all their data in each of `steps` local steps, of all or `[m]`.
+    """The plan of round t for clients `[m]` that use all their data in each local step.
 
-    Its rows are sorted by their steps, largest first.
+    steps: the number of local steps, one for all clients or `[m]`.  Rows are sorted by steps, largest first.
     """
     K = np.broadcast_to(steps, len(clients))
     order = np.argsort(-K, kind="stable")
@@ -84,11 +84,11 @@ def mini_batches(
 ) -> Plan:
     """The mini-batches of round t for clients `[m]` with these samples, rows of the training set `[N_i]` each.
 
-    Every epoch visits each sample once, in a fresh order; the last batch of an epoch may be smaller, and is left out
-    where it has fewer than `least` samples and is not the only one.  K_i is `steps`, or `epochs` times the batches of
-    an epoch, ceil(N_i / batch_size) with all of them; both are for all clients or `[m]`.  walk: the batches continue
-    over rounds instead (FedSMB).  The plan's rows are sorted by K_i, largest first, so that the clients still at work
-    are always a prefix.
+    Every epoch visits each sample once, in a new order.  The last batch of an epoch may be smaller, and is left out
+    where it has fewer than `least` samples and is not the only one.  K_i is `steps`, or `epochs` times the number of
+    batches in an epoch, which is ceil(N_i / batch_size) where none is left out; both are one number for all clients or
+    `[m]`.  walk: epochs continue over rounds (FedSMB).  Rows are sorted by K_i, largest first, so that the clients
+    still at work are always a prefix.
     """
     if steps is None:
         steps = epochs * _per_epoch(np.array([len(s) for s in samples]), batch_size, least)
@@ -114,8 +114,8 @@ def share_batches(
 ) -> Plan:
     """Epoch number `epoch` over a random share of each client's samples, drawn for round t.
 
-    The share is one sample at least, or two where batches need them (least > 1).  The rows stay in the order of
-    `clients [m]`; batch_size None takes all of a client's share in one step.  least: as for `mini_batches`.
+    The share has at least one sample, or two where batches need two (least > 1).  Rows are in the order of
+    `clients [m]`; batch_size None takes a client's whole share in one step.  least: as for `mini_batches`.
     """
     sizes = [max(min(least, 2, len(s)), int(share * len(s) + 1e-9)) for s in samples]
     draws = rng.words(seed, rng.RESAMPLE, t, clients)
@@ -130,7 +130,7 @@ def share_batches(
 
 
 def _per_epoch(sizes: np.ndarray, batch_size: int, least: int) -> np.ndarray:
-    """How many batches of an epoch are used: all, or all but a last one of fewer than `least` samples."""
+    """The number of batches in an epoch, without a last one of fewer than `least` samples."""
     full, rest = np.divmod(sizes, batch_size)
     return full + ((rest >= least) | (full == 0))
 
@@ -138,8 +138,10 @@ def _per_epoch(sizes: np.ndarray, batch_size: int, least: int) -> np.ndarray:
 def _dealt(
     plan: Plan, samples: Samples, streams: np.ndarray, batch_size: int, least: int, first: int, dtype: torch.dtype
 ) -> Plan:
-    """The plan with K_i batches of each client from its step number `first` on; epoch e's order is a hash of (stream,
-    client, e)."""
+    """The plan with K_i batches of each client, beginning at its step number `first`.
+
+    The order of the samples in epoch e is a hash of (stream, client, e).
+    """
     clients, K, device = plan.clients, plan.steps, plan.rows.device
     sizes = np.array([len(s) for s in samples])
     per_epoch = _per_epoch(sizes, batch_size, least)
@@ -158,7 +160,7 @@ def _dealt(
     position = np.arange(length.sum()) - (np.cumsum(length) - length)[g]
     h = rng.words(streams[g_row][g], clients[g_row][g], g_epoch[g], position) >> np.uint64(24)
     order = np.argsort((g.astype(np.uint64) << np.uint64(40)) | h, kind="stable")
-    # the k-th smallest hash of a group stands at place k
+    # the sample with the k-th smallest hash of a group comes at position k
     place = position // batch_size
     k = (g_epoch * per_epoch[g_row])[g] + place - first
     inside = (k >= 0) & (k < K[g_row][g]) & (place < per_epoch[g_row][g])

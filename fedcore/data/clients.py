@@ -1,4 +1,4 @@
-"""The data of n clients on one device, and how a model sees them."""
+"""The data of n clients on one device, and the inputs of a model from them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .augment import CropFlip, Own, RandAugment
 from .lists import Lists
 from .normalisation import Normalise, normalisation
 
-EVAL_CHUNK = 2048  # training samples per forward pass where nothing is trained: batch norm's statistics are of so many
-TEST_CHUNK = 512  # test samples per forward pass: what a layer gives then stays in a CPU's cache
+EVAL_CHUNK = 2048  # training samples per forward pass in evaluation; batch-norm statistics are taken over such chunks
+TEST_CHUNK = 512  # test samples per forward pass, so that a layer's outputs stay in a CPU's cache
 READINGS = ("own", "target", "pooled")
 Chunks = Iterator[tuple[Tensor, Tensor]]
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -27,14 +27,14 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """Training and test samples as tensors on one device, and which of them belong to which client.
+    """Training and test samples as tensors on one device, with each client's share of them.
 
     x `[N, ...]`, y `[N]`, test_x, test_y: all samples; uint8 images stay uint8 until a batch is used.  index: each
     client's rows of x; parts: the same without the copies that augmentation may have added.  statistics
-    `[2, r, C, 1, 1]`: means and standard deviations, pooled last; train_rows, test_rows: which of them a sample has.
-    normalise, augment: as `federation` says.  public: samples that no client has, or None.  dtype: of the inputs.
-    kept: inputs and labels that clients keep as their own test data, and which of them each has, or None.
-    Made by `Clients.of`, changed by `dataclasses.replace`.
+    `[2, r, C, 1, 1]`: r means and standard deviations, the pooled ones last; train_rows, test_rows: the index of each
+    sample's statistics.  normalise, augment: as for `federation`.  public: samples that no client has, or None.  dtype:
+    the type of inputs.  kept: inputs and labels of the clients' own test data, and each client's rows of them, or None.
+    Make one with `Clients.of`, and change it with `dataclasses.replace`.
     """
 
     source: Source
@@ -70,7 +70,7 @@ class Clients:
     ) -> Clients:
         """The clients whose rows of the source's training set are `parts`.
 
-        seed: of what `augment.once` draws.  Raises ValueError for clients without data.
+        seed: for an augmentation with once=True.  Raises ValueError for clients without data.
         """
         if empty := [i for i, part in enumerate(parts) if not len(part)]:
             raise ValueError(f"clients {empty[:10]} have no training data; use fewer clients or another partition")
@@ -95,12 +95,12 @@ class Clients:
 
     @property
     def n(self) -> int:
-        """How many clients."""
+        """The number of clients."""
         return len(self.index)
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self.x.device
 
     @cached_property
@@ -110,7 +110,7 @@ class Clients:
 
     @cached_property
     def _everyones(self) -> Tensor | None:
-        """The rows of x that some client has, in order; None where these are all."""
+        """The rows of x that belong to any client, in order; None where they are all rows."""
         rows = np.unique(self.index.rows)
         return None if len(rows) == len(self.y) else torch.as_tensor(rows, device=self.device)
 
@@ -123,9 +123,9 @@ class Clients:
 
     @cached_property
     def own(self) -> Lists | None:
-        """Each client's own test data: rows of what clients `kept`, else of the test set, the samples of its owner.
+        """Each client's own test data: rows of `kept`, else rows of the test set, namely the samples of its owner.
 
-        None where no client has any, as where clients mix owners.
+        None where no client has own test data, for example because clients mix owners.
         """
         if self.kept is not None:
             return self.kept[2]
@@ -150,13 +150,14 @@ class Clients:
         )
 
     def inputs(self, x: Tensor, rows: Tensor | int | None = None) -> Tensor:
-        """Samples as the model sees them: texts as whole numbers, images normalised.
+        """Samples as inputs of the model: texts as whole numbers, images normalised.
 
-        rows: with normalise="client", whose statistics, one for each leading index of x; None: those of all clients.
+        rows: with normalise="client", the index of the statistics, one for all samples or one for each leading index of
+        x; None: the pooled statistics.
         """
         if self.source.text:
             return x.long()
-        numbers = self.normalise == "pooled" and (x.dtype != torch.uint8 or self.x.dim() != 4)  # and no images
+        numbers = self.normalise == "pooled" and (x.dtype != torch.uint8 or self.x.dim() != 4)  # no images of bytes
         if self.normalise == "none" or numbers:
             return x.to(self.dtype)
         mean, std = self._statistics_of(rows)
@@ -166,7 +167,7 @@ class Clients:
         return self.statistics[:, -1 if rows is None or self.normalise != "client" else rows]
 
     def normaliser(self, client: int | None = None, channels_last: bool = False) -> Normalise:
-        """`inputs` as a layer: by all clients' statistics or, with normalise="client", by one client's."""
+        """`inputs` as a layer, with all clients' statistics or, with normalise="client", those of one client."""
         shape = tuple(self.x.shape[1:])
         if self.source.text:
             return Normalise(shape)
@@ -178,13 +179,12 @@ class Clients:
     def local_inputs(
         self, picked: Tensor, rows: Tensor, counts: Sequence[int], words: np.ndarray | None = None
     ) -> Tensor:
-        """Training samples `picked [m, B]` as the clients `rows [m]` see them in a local step; counts: how many are not
-        there to fill up.
+        """Training samples `picked [m, B]` as inputs of the clients `rows [m]` in a local step.
 
-        words: what augmentation is drawn from, where it is drawn anew in each step; for each sample `[m, B]`, or for a
-        function of the user's for each client `[m]`.
+        counts: each client's number of samples without padding.  words: random words for augmentation in each step, one
+        for each sample `[m, B]`, or for a user's function one for each client `[m]`.
         """
-        # whole rows, faster than x[picked]
+        # index_select is faster than x[picked]
         x = self.x.index_select(0, picked.flatten()).unflatten(0, picked.shape)
         if words is not None and isinstance(self.augment, Own):
             x = self.augment.batches(x, words, counts)
@@ -192,7 +192,7 @@ class Clients:
             x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
         return self.inputs(x, rows[:, None])
 
-    # --- samples in chunks, to evaluate with ------------------------------------------------------------------------
+    # --- samples in chunks, for evaluation --------------------------------------------------------------------------
 
     def train_chunks(self, client: int | None = None) -> Chunks:
         """Training inputs and labels of all clients' samples, in the order of the data set, or of one client's."""
@@ -207,14 +207,14 @@ class Clients:
         return self._chunks(self.test_x, self.test_y, rows, TEST_CHUNK)
 
     def kept_chunks(self, client: int) -> Chunks:
-        """What the client keeps as its own test data, normalised like its images; nothing where it has none."""
+        """The test data that the client keeps, normalised like its images; no chunk where it keeps none."""
         x, y, own = self.kept or (None, None, None)
         if own is not None and len(own[client]):
             rows = torch.as_tensor(own[client], device=self.device)
             yield from self._chunks(x[rows], y[rows], client, TEST_CHUNK)
 
     def _chunks(self, x: Tensor, y: Tensor, rows: Tensor | int | None, most: int) -> Chunks:
-        parts = -(-len(y) // most)  # of equal size, to one: a last chunk of one sample has no variance
+        parts = -(-len(y) // most)  # of equal size, because a last chunk of one sample would have no variance
         of = rows.tensor_split(parts) if isinstance(rows, Tensor) else [rows] * parts
         for a, b, r in zip(x.tensor_split(parts), y.tensor_split(parts), of, strict=True):
             yield self.inputs(a, r), b
@@ -234,7 +234,7 @@ class Clients:
     # --- public data ------------------------------------------------------------------------------------------------
 
     def with_public(self, x: Any, y: Any) -> Clients:
-        """The same clients with public data of the caller's.
+        """The same clients with the caller's public data.
 
         Raises ValueError where a sample is a client's or a test sample, or of another shape or type than the source's.
         """
@@ -262,9 +262,9 @@ class Clients:
         return replace(self, public=(x, y))
 
     def set_aside(self, k: int, seed: int) -> Clients:
-        """Clients whose public data are k samples per class taken from them; normalised as before.
+        """Clients whose public data are k samples per class taken from them, with the same statistics as before.
 
-        Raises ValueError where a client is left without data, a class has too few, or there are public data already.
+        Raises ValueError where a client keeps no data, a class has too few samples, or there are public data already.
         """
         if self.public is not None:
             raise ValueError("this federation has public data already; use them, or make one without public=")
@@ -277,7 +277,7 @@ class Clients:
 
 
 def renumbered(parts: Sequence[np.ndarray], kept: np.ndarray) -> list[np.ndarray]:
-    """The clients' rows where these samples alone are left, `[N]` bool."""
+    """The clients' rows after the samples where `kept [N]` is false have been removed."""
     new = np.cumsum(kept) - 1
     return [new[part[kept[part]]] for part in parts]
 
@@ -285,16 +285,16 @@ def renumbered(parts: Sequence[np.ndarray], kept: np.ndarray) -> list[np.ndarray
 def keep_own(
     source: Source, parts: Sequence[np.ndarray], share: float, seed: int
 ) -> tuple[Source, list[np.ndarray], tuple[np.ndarray, np.ndarray, Lists]]:
-    """The source without a share of each client's samples, the clients' rows of it, and what they keep as test data.
+    """The source without a share of each client's samples, the clients' rows of it, and the clients' own test data.
 
-    Of a client with N_i >= 2 samples these are share * N_i, rounded, but one at least and one less than all: every
-    (1 / share)-th in the order of the labels, of those of one label in an order that depends on seed and sample alone.
-    So each label has its share to one sample.  ValueError where no client has two samples.
+    A client with N_i >= 2 samples keeps round(share * N_i) of them as test data, but at least 1 and at most N_i - 1:
+    every (1 / share)-th sample when they are sorted by label and, within a label, by a hash of seed and sample.  Each
+    label therefore has its share to one sample.  Raises ValueError where no client has two samples.
     """
     words = rng.words(seed, rng.OWN, np.arange(len(source.train_y)))
     labels = source.train_y if source.has_classes else np.zeros(len(words), int)
     own = []
-    for part in map(np.unique, parts):  # where clients may share samples, one may stand twice
+    for part in map(np.unique, parts):  # with overlapping clients, a sample may occur twice
         N = len(part)
         n = min(max(round(share * N), 1), N - 1)
         start = int(np.bitwise_xor.reduce(words[part])) % N
@@ -309,7 +309,7 @@ def keep_own(
 
 
 def set_aside(source: Source, k: int, seed: int) -> tuple[Source, Arrays, np.ndarray]:
-    """The source without k training samples of each class, these samples and labels, and which were kept, `[N]` bool.
+    """The source without k training samples of each class, these samples and labels, and a mask `[N]` of the others.
 
     Raises ValueError where a class has fewer than k, and where targets are no class labels.
     """

@@ -1,4 +1,4 @@
-"""Map-style datasets, torchvision's, Hugging Face's or one's own, as arrays; none of their libraries is imported."""
+"""Arrays from map-style datasets of torchvision, Hugging Face or the user, without importing their libraries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ITEMS = "items (x, y), or named columns of which one is the label"
 
 
 def is_dataset(part: Any) -> bool:
-    """Whether it has a length and items by number, and is no array, list, tuple, mapping or text."""
+    """Whether it has a length and items by index, and is no array, list, tuple, mapping or text."""
     if isinstance(part, list | tuple | str | bytes | Mapping) or hasattr(part, "__array__"):
         return False
     return hasattr(part, "__len__") and hasattr(part, "__getitem__")
@@ -23,10 +23,10 @@ def is_dataset(part: Any) -> bool:
 def from_dataset(dataset: Any) -> tuple[np.ndarray, np.ndarray, int | None]:
     """Inputs `[N, ...]`, labels `[N, ...]`, and the number of classes where the dataset's features say it.
 
-    Items are pairs (x, y) or mappings from column names; a label column is called one of `LABELS`, the only other one
+    Items are pairs (x, y) or mappings from two column names: the label column has a name in `LABELS`, the other column
     are the inputs.  Each item is read once, so that random transforms are drawn once.
 
-    Raises ValueError for an empty dataset, other items and columns, and items of different shapes, naming the item.
+    Raises ValueError for an empty dataset, other items and columns, and items of different shapes.
     """
     if not len(dataset):
         raise ValueError("the dataset is empty; give at least one sample")

@@ -1,4 +1,4 @@
-"""Digits in five looks: domains with the same labels and label shares, made offline or from the five real data sets.
+"""Digits in five domains with the same labels and label shares, synthetic or from the five real data sets.
 
 `digit_domains` needs nothing but scikit-learn and matplotlib; `digits_five` is the literature's MNIST, MNIST-M, SVHN,
 SynthDigits and USPS.  A sample's owner is its domain, so that `ByOwner()` gives one client per domain.
@@ -44,13 +44,13 @@ def digit_domains(
 
     plain: scikit-learn's handwritten digits.  patches: |patch - digit| on patches of two photographs, as MNIST-M.
     inverted: dark on bright, blurred.  street: printed digits in colour, with neighbours, uneven light and noise.
-    fonts: digits rendered in matplotlib's fonts, with size, rotation, stroke, colours and place varied.  No
-    handwritten digit is used twice, neither in two domains nor in training and test.
+    fonts: digits rendered in matplotlib's fonts, with random size, rotation, stroke, colours and position.  Each
+    handwritten digit is used once at most, in one domain and either in training or in test.
 
     train, test: images per domain, multiples of 10 (together at most 580: scikit-learn has 174 of the rarest digit for
-    three domains).  train_on, test_on: the domains of the training and of the test set; an image does not depend on
-    which others are asked for.  Owners are numbers in `source.domains`.  The same seed gives the same images on one
-    machine (fonts and photographs are drawn by libraries whose versions may differ).
+    three domains).  train_on, test_on: the domains of the training and of the test set; a domain's images do not depend
+    on the other domains.  Owners are numbers in `source.domains`.  The same seed gives the same images on one machine
+    (fonts and photographs are drawn by libraries whose versions may differ).
 
     Raises ValueError for sizes out of range and unknown domains.
     """
@@ -74,17 +74,17 @@ def digits_five(
     root: str | os.PathLike | None = None,
     download: bool = True,
 ) -> Source:
-    """MNIST, MNIST-M, SVHN, SynthDigits and USPS as RGB images `[3, size, size]`, labels as equally frequent as can be.
+    """MNIST, MNIST-M, SVHN, SynthDigits and USPS as RGB images `[3, size, size]`, with labels equally frequent to one.
 
-    Each domain is looked for in this order.  FedBN's prepared files, as its scripts leave them:
-    `digits-five/{MNIST,MNIST_M,SVHN,SynthDigits,USPS}/test.pkl` and `.../partitions/train_part0.pkl` to 9, pickles of
-    `(images, labels)`, in the data root; only arrays are unpickled.  A pack `mnist.npz`, `mnist-m.npz`, `svhn.npz`,
-    `synthdigits.npz`, `usps.npz`.  torchvision.  What is left is made here and is ours: MNIST-M from other MNIST
-    digits as |patch - digit|, as Ganin et al. (2016) describe, on the images of `BSR/BSDS500/data/images` in the data
-    root, else on scikit-learn's two photographs; SynthDigits rendered from matplotlib's fonts.
+    The sources of a domain are, in this order: first, FedBN's prepared files
+    `digits-five/{MNIST,MNIST_M,SVHN,SynthDigits,USPS}/test.pkl` and `.../partitions/train_part0.pkl` to 9 in the data
+    root, pickles of `(images, labels)`, of which only arrays are unpickled; then a pack `mnist.npz`, `mnist-m.npz`,
+    `svhn.npz`, `synthdigits.npz` or `usps.npz`; then torchvision.  Otherwise two domains are made here: MNIST-M from
+    other MNIST digits as |patch - digit|, as Ganin et al. (2016) describe, on the images of `BSR/BSDS500/data/images`
+    in the data root, else on scikit-learn's two photographs; SynthDigits rendered in matplotlib's fonts.
 
-    train, test: images per domain; FedBN's are 743 (a tenth of USPS) and its USPS test set has 1,860.
-    Raises DataNotFound for domains that are neither there nor to be had, ValueError for too few images of a label.
+    train, test: images per domain; FedBN has 743 training images (a tenth of USPS), and 1,860 test images of USPS.
+    Raises DataNotFound for domains that can be neither found nor downloaded, ValueError for too few images of a label.
     """
     folder = data_root(root)
 
@@ -158,7 +158,7 @@ def _made(domain: str, train: int, test: int, size: int, seed: int) -> Split:
 
 
 def _handwritten(seed: int, number: int, count: int) -> np.ndarray:
-    """`count` of scikit-learn's digits for each label `[10 count, 8, 8]`, others for each of the three domains."""
+    """`count` of scikit-learn's digits for each label, `[10 count, 8, 8]`, different ones for each of the 3 domains."""
     from sklearn.datasets import load_digits
 
     z, g = load_digits(), rng.numpy_generator(seed, rng.DATA)
@@ -228,7 +228,7 @@ def _typeface(file: Path, pixels: int) -> Any:
 
 
 def _written(text: str, file: Path, size: int, height: float, angle: float, stroke: int, shift: Any) -> np.ndarray:
-    """Ink `[size, size]` in 0..1: a text centred at `shift` (in sides, from the middle), `height` sides high."""
+    """Ink `[size, size]` in 0..1 of a text; height and shift from the centre are in units of the image's side."""
     from PIL import Image, ImageDraw
 
     side = 4 * size  # drawn larger and reduced, so that edges are smooth
@@ -243,7 +243,7 @@ def _written(text: str, file: Path, size: int, height: float, angle: float, stro
 
 
 def _two_colours(g: np.random.Generator, distance: float, saturation: float = 1.0) -> np.ndarray:
-    """Colours of paper and ink `[2, 3]`, whose brightness is at least `distance` of 255 apart."""
+    """Colours of paper and ink `[2, 3]`, whose brightness (0 to 255) differs by at least `distance`."""
     while True:
         colours = g.uniform(0, 255, (2, 3))
         grey = colours @ (0.299, 0.587, 0.114)
@@ -252,7 +252,7 @@ def _two_colours(g: np.random.Generator, distance: float, saturation: float = 1.
 
 
 def _font(label: int, size: int, g: np.random.Generator) -> np.ndarray:
-    """A printed digit, every property at random: typeface, height, rotation, stroke, place, colours."""
+    """A printed digit with random typeface, height, rotation, stroke, position and colours."""
     file = _faces()[g.integers(len(_faces()))]
     stroke, shift = int(g.integers(3)), g.uniform(-0.1, 0.1, 2)
     ink = _written(str(label), file, size, g.uniform(0.5, 0.85), g.uniform(-30, 30), stroke, shift)[..., None]
@@ -261,7 +261,7 @@ def _font(label: int, size: int, g: np.random.Generator) -> np.ndarray:
 
 
 def _street(label: int, size: int, g: np.random.Generator) -> np.ndarray:
-    """A house number cut around one digit: neighbours at its sides, one colour each, uneven light, blur, noise."""
+    """A house number cropped to one digit: neighbouring digits, two colours, uneven light, blur and noise."""
     from PIL import Image, ImageFilter
 
     sans = [file for file in _faces() if file.name.startswith("DejaVuSans")]
@@ -281,14 +281,14 @@ def _street(label: int, size: int, g: np.random.Generator) -> np.ndarray:
 
 # --- the five data sets of the literature -------------------------------------------------------------------------
 
-HARMLESS = {  # what pickles of NumPy arrays name; NumPy 2 has a `_core` for `core`
+HARMLESS = {  # the names in pickles of NumPy arrays; NumPy 2 writes `_core` for `core`
     "numpy.ndarray", "numpy.dtype", "_codecs.encode", "numpy.core.multiarray._reconstruct",
     "numpy.core.multiarray.scalar", "numpy.core.numeric._frombuffer",
 }  # fmt: skip
 
 
 class _Arrays(pickle.Unpickler):
-    """Unpickles NumPy arrays and plain containers, and refuses everything else."""
+    """Unpickles NumPy arrays and plain containers alone; UnpicklingError for any other class or function."""
 
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}".replace("numpy._core", "numpy.core") not in HARMLESS:
@@ -307,14 +307,14 @@ def _prepared(folder: Path, domain: str) -> Split | None:
                 with file.open("rb") as f:
                     images, labels = _Arrays(f).load()
                 pairs.append((np.asarray(images, np.uint8), np.asarray(labels).reshape(-1).astype(np.int64)))
-            except Exception as e:  # damage shows in many ways
+            except Exception as e:  # a damaged pickle raises various errors
                 raise ValueError(f"{file} is no pickle of (images, labels) ({e}); make it with FedBN's scripts") from e
         parts += [np.concatenate(part) for part in zip(*pairs, strict=True)]
     return tuple(parts)
 
 
 def _balanced(labels: np.ndarray, count: int, second: bool, domain: str) -> np.ndarray:
-    """Rows with each of ten labels equally often, the first or the second lot of them."""
+    """Rows of `count` images with all ten labels equally often to one: the first such rows, or the second ones."""
     rows = []
     for c, share in enumerate(np.bincount(np.arange(count) % 10, minlength=10)):
         found = np.flatnonzero(labels == c)[share * second : share * (second + 1)]

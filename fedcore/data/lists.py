@@ -1,4 +1,4 @@
-"""A list of index arrays that costs little more than its numbers, for any number of clients."""
+"""A list of index arrays in two arrays, without a Python object for each client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..support import checks
 
 @dataclass(frozen=True, eq=False)
 class Lists(Sequence[np.ndarray]):
-    """Index arrays one after another in `rows`; array i ends before `ends[i]`.  Each is a view, made when asked for."""
+    """Index arrays one after another in `rows`; array i ends before `ends[i]`.  Item i is a view of `rows`."""
 
     rows: np.ndarray
     ends: np.ndarray
@@ -21,12 +21,12 @@ class Lists(Sequence[np.ndarray]):
 
     @staticmethod
     def of(parts: Sequence[np.ndarray]) -> Lists:
-        """The same arrays; one at least."""
+        """The list of at least one array."""
         return parts if isinstance(parts, Lists) else Lists(np.concatenate(parts), np.cumsum([len(p) for p in parts]))
 
     @property
     def sizes(self) -> np.ndarray:
-        """The length of each, `[n]`."""
+        """The lengths of the arrays, `[n]`."""
         return np.diff(self.ends, prepend=0)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Whose mean and standard deviation an image is normalised by, and that as a layer."""
+"""Means and standard deviations that normalise images, and normalisation as a layer."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from ..support import checks
 from .arrays import Source
 
 NORMALISE = ("pooled", "client", "half", "none")
-IMAGES_AT_A_TIME = 1024  # so that squares of a whole data set need no room
+IMAGES_AT_A_TIME = 1024  # bounds the memory for the squares
 
 
 def normalisation(source: Source, parts: Sequence[np.ndarray], kind: str) -> tuple[Tensor, np.ndarray, np.ndarray]:
-    """Rows of statistics `[2, r, C, 1, 1]`, pooled last, and the rows of the training and the test images.
+    """Statistics `[2, r, C, 1, 1]`, the pooled ones last, and the index of each training and each test image's.
 
-    parts: each client's rows of the training set.  kind: one of `NORMALISE`.  For "client" the rows are n clients; then
-    the domains of the test images, by their training images, or where the source has none of them by the test images;
-    last all clients' images.  Training images of no client are of the last row.  A constant channel has std 1.
+    parts: each client's rows of the training set.  kind: one of `NORMALISE`.  For "client" there are statistics of the
+    n clients; then of the test images' domains, from their training images or, where the source has none, from the test
+    images; last of all clients' images together.  A training image of no client has the last ones.  A constant channel
+    has std 1.
 
     Raises ValueError for "client" and "half" where the inputs are no images.
     """
     x, n = source.train_x, len(parts)
     train_rows, test_rows = np.full(len(x), -1), np.full(len(source.test_x), -1)
     images = x.ndim == 4 and not source.text
-    if kind in ("pooled", "none"):  # bytes alone: numbers are used as they are given
+    if kind in ("pooled", "none"):  # "pooled" normalises images of bytes alone
         used = kind == "none" or not images or x.dtype != np.uint8
         pooled = (np.zeros(1), np.ones(1)) if used else channel_statistics(x)
         return _stacked(*(part[None] for part in pooled)), train_rows, test_rows
@@ -53,11 +54,12 @@ def normalisation(source: Source, parts: Sequence[np.ndarray], kind: str) -> tup
 
 
 def told_of_scale(source: Source, kind: str) -> None:
-    """Warns of numbers on the scale of bytes that are used as they are given, and of test and validation inputs on
-    another scale than the training inputs.
+    """Warns of large inputs that are not normalised, and of test and validation inputs on another scale than the
+    training inputs.
 
-    The first are images that are no bytes, and features and sequences that are: beyond 20 in size, or whole numbers
-    from 0 to more than 10; and features and sequences of other types beyond 100.  Another scale is 20 times another.
+    Inputs of byte type that are no images, and images of other types, are large beyond 20 in absolute value, or where
+    they are whole numbers from 0 to more than 10; features and sequences of other types are large beyond 100.  Scales
+    differ where the largest absolute values differ by a factor above 20.
     """
     if source.text:
         return
@@ -68,8 +70,7 @@ def told_of_scale(source: Source, kind: str) -> None:
         size = max(-float(part.min()), float(part.max()))
         if size and max(-low, high) and not 1 / 20 <= size / max(-low, high) <= 20:
             checks.warn(
-                f"{name} inputs reach {size:g} and training inputs {max(-low, high):g}, so that no model sees both "
-                "alike; scale both in one way"
+                f"{name} inputs reach {size:g} and training inputs {max(-low, high):g}; scale both in the same way"
             )
     if (images and x.dtype == np.uint8) or (images and kind not in ("pooled", "half")):
         return
@@ -85,9 +86,9 @@ def told_of_scale(source: Source, kind: str) -> None:
 
 
 def channel_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each channel of the images `x [N, C, H, W]`, over all of them: `[C]` each.
+    """Mean and standard deviation of each channel of the images `x [N, C, H, W]`, over all images: `[C]` each.
 
-    Of bytes from sums of whole numbers, which are the same on every machine.
+    For bytes they follow from sums of integers, which are the same on every machine.
     """
     if x.dtype != np.uint8:
         return x.mean((0, 2, 3), dtype=np.float64), x.std((0, 2, 3), dtype=np.float64)
@@ -102,18 +103,18 @@ def channel_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _stacked(mean: np.ndarray, std: np.ndarray) -> Tensor:
-    std = np.where(std > 1e-9 * np.abs(mean), std, 1.0)  # that of equal numbers may be off 0 by rounding
+    std = np.where(std > 1e-9 * np.abs(mean), std, 1.0)  # the std of a constant channel may differ from 0 by rounding
     return torch.as_tensor(np.stack([mean, std]))[..., None, None]
 
 
 class Normalise(nn.Module):
-    """The layer in front of a network that makes its inputs of samples as the source has them.
+    """The layer in front of a network that computes its inputs from samples of the source.
 
-    shape: of one sample as it is stored, `[C, H, W]`, `[F]`, `[L, F]` or `[L]`.  mean, std: `[C, 1, 1]` of images, a
-    number else, as buffers; None for texts, which become whole numbers.  channels_last: how images lie in memory
-    behind it (`Engine.laid`), which their values do not depend on.
+    shape: of one sample as it is stored, `[C, H, W]`, `[F]`, `[L, F]` or `[L]`.  mean, std: `[C, 1, 1]` for images,
+    else a number, as buffers; None for texts, which become whole numbers.  channels_last: whether the outputs are laid
+    out in memory with channels last (`Engine.laid`); their values are the same.
 
-    Grey images may come as `[B, H, W]`, images as `[B, H, W, C]`; ValueError for other shapes.
+    Also takes grey images `[B, H, W]` and images `[B, H, W, C]`; raises ValueError for other shapes.
     """
 
     def __init__(
@@ -144,9 +145,9 @@ class Normalise(nn.Module):
 
 
 def with_channels_last(x: Tensor) -> Tensor:
-    """Images `x [B, C, H, W]` in memory as `[B, H, W, C]`.
+    """Images `x [B, C, H, W]` laid out in memory as `[B, H, W, C]`.
 
-    Also grey ones, for which `memory_format=torch.channels_last` changes no stride, so that layers behind them would
-    lay theirs the slow way.
+    For grey images `memory_format=torch.channels_last` would change no stride, and the following layers would use the
+    slower layout.
     """
     return x.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)

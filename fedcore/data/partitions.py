@@ -1,8 +1,8 @@
-"""Partitions: which training sample belongs to which client.
+"""Partitions of the training samples among clients.
 
-Each is a small frozen object with one method, `split(labels, clients, rng, owner) -> list of index arrays`, rows of
-the training set.  The arrays are disjoint and none is empty, which `checked` sees to, whoever made them; those made
-here cover every sample (but for `ByOwner(subset=True)`).  A ValueError says why where that cannot be.
+A partition is a frozen object with one method, `split(labels, clients, rng, owner) -> list of index arrays`, rows of
+the training set.  `checked` requires disjoint arrays that are not empty; the partitions of this module cover every
+sample, except `ByOwner(subset=True)`.  They raise ValueError where that is impossible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Indices = list[np.ndarray]
 
 
 class Partition(Protocol):
-    """What deals samples to clients; one of your own needs no more than this."""
+    """The interface of a partition; a class of your own needs this method alone."""
 
     def split(
         self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None, /
@@ -31,7 +31,7 @@ class Partition(Protocol):
 
 @dataclass(frozen=True)
 class IID(checks.Named):
-    """Shuffled and dealt out evenly (sizes differ by one at most)."""
+    """The samples are shuffled and dealt out evenly; sizes differ by one at most."""
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
         _enough(labels, clients)
@@ -43,10 +43,11 @@ class Dirichlet(checks.Named):
     """Label skew: for each label l the clients' shares are p_l ~ Dirichlet(q, ..., q).  Small q: strong skew.
 
     Clients differ in size as well as in labels.  The shares of clients that already hold N/n samples are set to
-    zero, and everything is drawn again until each client has `min_size` samples: FedML's routine, which the FedUp
-    study (section 6.1.1) uses; its min_size is 10.  The default None means 10, or a tenth of the mean client size
-    where that is less.  `equal_sizes=True` gives every client the same number of samples instead (FedDyn's, FedDC's
-    setting): client i draws its labels from its own p_i ~ Dirichlet(q, ..., q) until a label is used up.
+    zero, and the whole partition is drawn again until each client has `min_size` samples.  This is FedML's routine,
+    which the FedUp study (section 6.1.1) uses with min_size 10.  The default None means 10, or a tenth of the mean
+    client size where that is less.  `equal_sizes=True` gives every client the same number of samples instead (the
+    setting of FedDyn and FedDC): client i draws labels from its own p_i ~ Dirichlet(q, ..., q); labels without samples
+    left are excluded.
 
     Raises ValueError for q <= 0, and when `max_draws` draws never gave each client min_size samples.
     """
@@ -91,7 +92,7 @@ class Dirichlet(checks.Named):
         wish = rng.dirichlet(np.full(len(classes), self.q), size=clients)
         sizes = [len(part) for part in np.array_split(np.arange(len(labels)), clients)]
         parts: list[list[int]] = [[] for _ in range(clients)]
-        # one sample a client in turn, so that no client is left with what the others did not want
+        # one sample for each client in turn; otherwise the last clients would get only the remaining labels
         for turn in range(max(sizes)):
             for i in rng.permutation(clients):
                 if turn < sizes[i]:
@@ -104,12 +105,12 @@ class Dirichlet(checks.Named):
 
 @dataclass(frozen=True)
 class Shards(checks.Named):
-    """Exactly `classes` labels per client, dealt at random; every label at equally many clients (to one), shares equal.
+    """Exactly `classes` random labels per client; each label has equally many clients (to one), with equal shares.
 
     The "c classes per client" setting of FedAvg, HeteroFL and the FedDSE/FedGSE study (its Table 3.2, HIGH and LOW).
-    The labels are dealt like shuffled cards, and a card that the client holds already goes back: with 10 labels and
+    The labels are dealt like shuffled cards, and a card that the client already holds is returned: with 10 labels and
     c = 2, a hundred clients hold about 42 of the 45 pairs.  The public codes of HeteroFL and of the study shuffle too,
-    but leave a client that is dealt one label twice with that label alone and fewer samples.
+    but there a client that is dealt the same label twice holds one label and fewer samples.
     Raises ValueError for more classes than labels, and for fewer shards than labels (samples would be lost).
     """
 
@@ -140,7 +141,7 @@ class Shards(checks.Named):
 
     def _deal(self, labels: int, clients: int, rng: np.random.Generator) -> list[list[int]]:
         """The clients that hold each label, in random order."""
-        left = np.full(labels, clients * self.classes // labels)  # shards of each label that are not dealt yet
+        left = np.full(labels, clients * self.classes // labels)  # shards of each label still to be dealt
         left[rng.permutation(labels)[: clients * self.classes % labels]] += 1
         holders: list[list[int]] = [[] for _ in range(labels)]
         for others, i in zip(range(clients - 1, -1, -1), rng.permutation(clients), strict=True):
@@ -158,8 +159,8 @@ class Shards(checks.Named):
 class ByOwner(checks.Named):
     """One client per natural owner (writer, speaker, domain), in the order of the owners' numbers.
 
-    `parts` deals each owner's samples, shuffled, to that many clients that follow one another.  `subset=True` allows
-    fewer clients than owners: that many owners are drawn by the seed, the samples of the others are left out.
+    parts: deals each owner's samples, shuffled, to this many consecutive clients.  subset: True allows fewer clients
+    than owners: the owners are drawn with the seed, and the samples of the others are left out.
     Raises ValueError when the source has no owners or the number of clients does not fit.
     """
 
@@ -186,7 +187,7 @@ class ByOwner(checks.Named):
 
 @dataclass(frozen=True, repr=False)
 class Dealt:
-    """What a function of the user's deals, `(labels, clients, rng) -> list of index arrays`."""
+    """The partition by a user's function `(labels, clients, rng) -> list of index arrays`."""
 
     function: Callable[[np.ndarray, int, np.random.Generator], Sequence[np.ndarray]]
 
@@ -203,8 +204,8 @@ class Dealt:
 class Listed:
     """Index arrays as they were given, one per client.
 
-    They count the training samples of the source as it was given; samples that became test, validation or public data
-    since then leave their client.
+    Indices refer to the training samples of the source as it was given; samples that became test, validation or public
+    data since then are taken from their client.
     """
 
     parts: tuple[np.ndarray, ...]
@@ -219,10 +220,10 @@ class Listed:
 def checked(parts: Sequence[np.ndarray], clients: int, N: int, overlapping: bool = False) -> Indices:
     """The index arrays of a partition of N samples as int64.
 
-    overlapping: samples may stand at several clients, and several times at one.
+    overlapping: whether several clients may have the same sample, and one client may have it several times.
 
-    Raises TypeError for what is no list of arrays of whole numbers; ValueError for another number of arrays than
-    clients, an empty one, an index out of range, and one that stands twice.
+    Raises TypeError for anything but a list of arrays of whole numbers; ValueError where the number of arrays differs
+    from clients, and for an empty array, an index out of range, and an index that occurs twice.
     """
     if not isinstance(parts, list | tuple):
         raise TypeError(f"the partition gave a {type(parts).__name__}; use a list of index arrays, one per client")

@@ -21,12 +21,12 @@ EMNIST_SPLITS = ("byclass", "bymerge", "balanced", "letters", "digits", "mnist")
 
 
 def pack(name: str, root: Path) -> Path:
-    """Where a data pack of this name is looked for: `NAME.npz` in the data root."""
+    """The path of a data pack of this name: `NAME.npz` in the data root."""
     return root / f"{name}.npz"
 
 
 def has_pack(name: str, root: Path) -> bool:
-    """Whether there is a data pack of this name; none where the default root is a folder that another user closed."""
+    """Whether there is a data pack of this name; False where the default root is a folder without access."""
     try:
         return pack(name, root).is_file()
     except OSError as e:
@@ -38,10 +38,10 @@ def has_pack(name: str, root: Path) -> bool:
 
 
 def read(name: str, root: Path, download: bool = True, layout: str | None = None, targets: bool = False) -> Source:
-    """One data set by its name: its pack where there is one, else from where it usually is.
+    """One data set by its name: from its pack where there is one, else from its usual origin.
 
-    root: the data root.  download: whether torchvision may.  layout, targets: of a pack, as `arrays.from_arrays` takes
-    them.  Raises DataNotFound where the data are not to be had, and ValueError for files that are damaged.
+    root: the data root.  download: whether torchvision may download.  layout, targets: of a pack, as for
+    `arrays.from_arrays`.  Raises DataNotFound where the data cannot be found, and ValueError for damaged files.
     """
     file = pack(name, root)
     if has_pack(name, root):
@@ -71,11 +71,11 @@ def _digits() -> Source:
 
 @cache
 def _roles(roles: int = 40, train: int = 200, test: int = 40, length: int = 20) -> Source:
-    """A synthetic play: `roles` speakers, each with sentences of its own, cut into windows and the next character.
+    """A synthetic play with `roles` speakers: windows of `length` symbols as inputs, the next character as label.
 
-    96 words of one to three syllables are shared.  A role says 16 of them, ranked by its own taste (Zipf's law), in an
-    order that the word before makes likely, 3 to 8 words a sentence, with its favourite mark at the end.  Windows of
-    `length` symbols start every third character; the test windows are the end of each role's text.
+    96 words of one to three syllables are shared.  A role uses 16 of them with its own ranking (Zipf's law) and its own
+    transition probabilities from word to word; a sentence has 3 to 8 words and ends in the role's punctuation mark.
+    Windows start every third character; the test windows are at the end of each role's text.
     """
     g = rng.numpy_generator(0, rng.DATA)
     syllables = [c + v for c in "bdfghklmnprstvw" for v in "aeiou"]

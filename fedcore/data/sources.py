@@ -1,8 +1,8 @@
-"""Sources: where images, texts and labels come from, online or offline.
+"""Sources by name or from data in memory.
 
-A name is looked for in this order: `NAME.npz` in the data root; `domains` for "digit-domains" and "digits-five";
-scikit-learn's digits for "digits"; LEAF folders for "femnist" and "shakespeare"; an ImageFolder tree for
-"tiny-imagenet"; torchvision for the rest.  "roles" is synthetic and made on the spot.
+A data set of a name is read from `NAME.npz` in the data root where there is such a file.  Otherwise "digit-domains" and
+"digits-five" come from `domains`, "digits" from scikit-learn, "femnist" and "shakespeare" from LEAF folders,
+"tiny-imagenet" from an ImageFolder tree, and the others from torchvision; "roles" is synthetic.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def load(
     """A `Source` from a name, a `Source`, a mapping, or data in memory.
 
     Data are arrays or tensors `(x, y)`, a map-style dataset of items (x, y) or with named columns (`datasets`), or a
-    list of either, one per client.  A tuple of two such data, or a mapping with "train" and "test" (and "validation",
-    where there are samples to choose settings on), are the training and the test set; of one alone every fifth sample
-    (of each client) is the test set.  A mapping with the keys of an npz is a source too.  All are copied.
-    layout, targets: of inputs in memory or in a pack, and whether labels may be numbers that are no classes; see
-    `arrays.from_arrays`.
+    list of either, one per client.  A tuple of two such data, or a mapping with "train" and "test" (and perhaps
+    "validation"), are the training and the test set; of a single set every fifth sample (of each client) becomes the
+    test set.  A mapping may also have the keys of an npz pack.  All data are copied.
+    layout, targets: the layout of inputs in memory or in a pack, and whether targets may be numbers other than class
+    labels; see `arrays.from_arrays`.
 
     Warns of labels without a sample, of test labels without a training sample, of one label alone, and of keys that
     are not read.
@@ -91,7 +91,8 @@ def load(
 
 
 def _check_clients(train: Any, others: Mapping[str, Any]) -> None:
-    """ValueError for training data of clients of which one has no samples, and for others of other clients."""
+    """ValueError for clients without training samples, and for test or validation data of another number of
+    clients."""
     if isinstance(train, list) and train and isinstance(train[0], tuple) and isinstance(train[0][0], tuple):
         raise ValueError(
             "source is a list of clients' training and test data; use a tuple of two lists, those of all clients to "
@@ -105,15 +106,15 @@ def _check_clients(train: Any, others: Mapping[str, Any]) -> None:
     for name, given in others.items():
         if _is_by_client(given) and len(given) != len(train):
             raise ValueError(
-                f"{len(train)} clients have training data, and {len(given)} {name} data; give one for each client "
-                "(without samples where it has none), or one for all, which is no list"
+                f"{len(train)} clients have training data, and {len(given)} have {name} data; give one set for each "
+                "client (empty where it has none), or one set for all clients, without a list"
             )
 
 
 def _told(source: Source, declared: bool = False) -> Source:
-    """The source; a warning where labels are no classes 0..C-1 with training samples each.
+    """The source; a UserWarning where a label in 0..C-1 has no training sample, or where there is only one label.
 
-    declared: the number of classes was given, so that a label that nobody has is no sign of another numbering.
+    declared: whether the number of classes was given; a label without a sample is then no sign of a wrong numbering.
     """
     if not source.has_classes:
         return source
@@ -144,12 +145,12 @@ def _few(labels: np.ndarray) -> str:
 
 
 def _is_part(part: Any) -> bool:
-    """Whether it is inputs with their labels, and not inputs alone."""
+    """Whether it holds inputs with their labels instead of inputs alone."""
     return isinstance(part, tuple) or is_dataset(part) or _is_by_client(part)
 
 
 def _is_by_client(part: Any) -> bool:
-    """Whether it is a list of clients' data: datasets, or pairs whose second is an array of labels."""
+    """Whether it is a list of clients' data: datasets, or pairs (x, y) with an array y of labels."""
     if not isinstance(part, list) or not part:
         return False
     first = part[0]
@@ -157,7 +158,7 @@ def _is_by_client(part: Any) -> bool:
 
 
 def _part(part: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | None]:
-    """Inputs, labels, the client of each sample where they come client by client, and the number of classes."""
+    """Inputs, labels, each sample's client where the data are given client by client, and the number of classes."""
     if any(isinstance(one, DataLoader) for one in (part if isinstance(part, list | tuple) else [part])):
         raise TypeError("source holds a DataLoader; use its samples, loader.dataset: a run draws its batches itself")
     if is_dataset(part):

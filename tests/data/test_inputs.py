@@ -323,7 +323,7 @@ def test_loaders_are_asked_for_their_samples(form):
 @pytest.mark.parametrize("name", ["test", "validation"])
 def test_lists_for_other_numbers_of_clients_are_refused(name, count):
     given = {"train": [(X[:30], Y[:30]), (X[30:], Y[30:])], "test": (TX, TY), name: [(TX, TY)] * count}
-    with pytest.raises(ValueError, match=f"2 clients have training data, and {count} {name} data; give one for each"):
+    with pytest.raises(ValueError, match=f"2 clients have training data, and {count} have {name} data; give one set"):
         fed(given, clients=2)
     assert fed(given | {name: [(TX, TY), (TX[:0], TY[:0])]}, clients=2).n == 2
     assert fed(given | {name: (TX, TY)}, clients=2).n == 2
