@@ -1,6 +1,6 @@
-"""Sub-models: the really smaller networks made of some neurons, what they cost, and how the server combines them.
+"""Sub-models: smaller networks made of some neurons, their cost, and their aggregation.
 
-Which neuron owns which entries of the flat vector is `engine.units`' to say.
+`engine.units` defines the entries of the flat vector that belong to each neuron.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from .support import checks
 
 @dataclass(frozen=True)
 class Width(checks.Named):
-    """module -> the module with the first ceil(ratio * width) units of each stream; `scaled`: its scalers have rate
-    `ratio` (else 1)."""
+    """A function from a module to the module with the first ceil(ratio * width) units of each stream.
+
+    scaled: whether its scalers have rate `ratio` instead of 1.
+    """
 
     ratio: checks.PositiveFraction
     scaled: bool = True
@@ -60,7 +62,7 @@ class Width(checks.Named):
 
 @dataclass(frozen=True)
 class Depth(checks.Named):
-    """A network with heads -> its first `stages` stages and heads."""
+    """A function from a network with heads to the network of its first `stages` stages and heads."""
 
     stages: checks.Count
 
@@ -73,7 +75,7 @@ class Depth(checks.Named):
         return copy.deepcopy(small)
 
     def places(self, layout: Layout) -> Tensor:
-        """Flat indices `[d_D]` of these stages and heads in the whole network's vector."""
+        """The indices `[d_D]` of these stages and heads in the whole network's flat vector."""
         ours = [
             torch.arange(place.start, place.stop)
             for name, place in zip(layout.names, layout.slices, strict=True)
@@ -85,10 +87,10 @@ class Depth(checks.Named):
 def with_heads(net: nn.Module, classes: int) -> Heads:
     """A sequential network with a new classifier after every stage but the last, which keeps its own.
 
-    A stage ends before each layer that changes the number of channels (`thesis_cnn` and the ResNets: four).  A new
-    head is global average pooling, where there are pictures, and a linear layer; DepthFL's code has an attention
-    bottleneck before it, which is left out here.  Raises ValueError for networks that have one stage or are no
-    `nn.Sequential` ending in a linear layer.
+    A stage ends before each layer that changes the number of channels; `thesis_cnn` and the ResNets have four stages.
+    A new head is a linear layer, after global average pooling in convolutional networks; the attention bottleneck of
+    DepthFL's code is left out.  Raises ValueError for networks that have one stage or are no `nn.Sequential` ending in
+    a linear layer.
     """
     if type(net) is not nn.Sequential or not isinstance(net[-1], nn.Linear):
         raise ValueError("heads need a torch.nn.Sequential that ends in a linear layer; use such a model")
@@ -113,7 +115,7 @@ def with_heads(net: nn.Module, classes: int) -> Heads:
 
 
 def multihead(model: str | Callable[[Sequence[int], int], nn.Module]) -> Callable[[Sequence[int], int], nn.Module]:
-    """DepthFL's form of a model, `with_heads` of it.  Returns a function for `model=`."""
+    """A function for `model=` that makes DepthFL's form of a model by `with_heads`."""
     if isinstance(model, str):
         model = MODELS[checks.choice("model", model, MODELS)]
     if not callable(model):
@@ -122,9 +124,9 @@ def multihead(model: str | Callable[[Sequence[int], int], nn.Module]) -> Callabl
 
 
 def cost(module: nn.Module, shape: Sequence[int]) -> dict[str, int]:
-    """`parameters` and `macs` (multiply-adds of linear and convolution layers, one sample forward), both counted.
+    """The numbers of `parameters` and `macs`: multiply-adds of linear and convolution layers for one sample, forward.
 
-    `cost(Width(0.5)(module), shape)` is that of the sub-model of ratio 0.5.
+    `cost(Width(0.5)(module), shape)` is the cost of the sub-model of ratio 0.5.
     """
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
@@ -135,15 +137,15 @@ def cost(module: nn.Module, shape: Sequence[int]) -> dict[str, int]:
     return {"parameters": sum(p.numel() for p in module.parameters()), "macs": counter.get_total_flops() // 2}
 
 
-# --- the smaller networks of a round, and what comes back -------------------------------------------------------------
+# --- the sub-models of a round, and their aggregation -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a cohort whose local steps run on a smaller network.
+    """The m_g clients of a cohort whose local steps run on the same smaller network of d_g parameters.
 
-    rows: which, ascending, on the host.  to: what makes the smaller network (`submodels.Width` or `Depth`; None: the
-    whole one).  places: flat indices `[m_g, d_g]` of its entries in the whole vector (None: all of it).
+    rows: their rows in the cohort, ascending, on the host.  to: makes the smaller network (`submodels.Width` or
+    `Depth`; None: the whole network).  places: indices `[m_g, d_g]` of its entries in the flat vector (None: all).
     """
 
     rows: np.ndarray
@@ -151,7 +153,7 @@ class Part:
     places: Tensor | None = None
 
     def take(self, v: Tensor) -> Tensor:
-        """These rows and entries of `v [m, d]`, as `[m_g, d_g]`; v itself where they are all of it."""
+        """These rows and entries of `v [m, d]`, as `[m_g, d_g]`; v itself where they are all rows and entries."""
         if self.places is None:
             return v if len(v) == len(self.rows) else v[self._rows(v)]
         places = self.places.to(v.device)
@@ -173,7 +175,7 @@ class Part:
             v.view(-1).scatter_(0, self._flat(v), y.reshape(-1))
 
     def add(self, v: Tensor, y: Tensor, weights: Tensor) -> None:
-        """v += sum_i weights_i y_i, where `y [m_g, d_g]` has its entries in `v [d]`; `weights [m_g, 1]`."""
+        """Add sum_i weights_i y_i to the part's entries of `v [d]`; `y [m_g, d_g]`, `weights [m_g, 1]`."""
         if self.places is None:
             v += torch.mv(y.T, weights[:, 0])
             return
@@ -181,32 +183,32 @@ class Part:
         if places.stride(0) == 0:  # the same for all
             v.index_add_(0, places[0], torch.mv(y.T, weights[:, 0]))
             return
-        for at, row in zip(places, weights * y, strict=True):  # one after the other: the order of a sum is its last bit
+        for at, row in zip(places, weights * y, strict=True):  # in a fixed order, which determines the last bit
             v.index_add_(0, at, row)
 
     def _rows(self, v: Tensor) -> Tensor:
         return torch.as_tensor(self.rows).to(v.device)
 
     def _flat(self, v: Tensor) -> Tensor:
-        """Where the entries stand in `v.view(-1)`: faster on a CPU than an index of rows and places."""
+        """Indices of the entries in `v.view(-1)`, which are faster on a CPU than indices of rows and columns."""
         return (self._rows(v)[:, None] * v.shape[1] + self.places.to(v.device)).flatten()
 
     def among(self, rows: Tensor) -> Part:
-        """The part's share of some rows (ascending), numbered as in these."""
+        """The part restricted to some rows (ascending) of the cohort, with rows numbered within them."""
         some = rows.cpu().numpy()
         chosen = np.flatnonzero(np.isin(self.rows, some))
         return self._some(chosen, np.searchsorted(some, self.rows[chosen]))
 
     @staticmethod
     def joined(parts: Sequence[Part]) -> Part:
-        """Parts of one network as one."""
+        """Several parts with the same network as one part."""
         first, rows = parts[0], np.concatenate([part.rows for part in parts])
         places = None if first.places is None else torch.cat([part.places for part in parts])
         order = np.argsort(rows)
         return Part(rows, first.to, places)._some(order, rows[order])
 
     def moved(self, device: str | torch.device, rows: np.ndarray | None = None) -> Part:
-        """The same with its places on a device, in a matrix whose rows `rows [m]` are those of this one."""
+        """The part with its places on a device; `rows [m]` gives the new numbers of the cohort's rows."""
         places = None if self.places is None else self.places.to(device)
         return Part(self.rows if rows is None else rows[self.rows], self.to, places)
 
@@ -216,7 +218,7 @@ class Part:
         return [self._some(cut, self.rows[cut]) for cut in cuts]
 
     def _some(self, chosen: slice | np.ndarray, rows: np.ndarray) -> Part:
-        """These of its rows, with other numbers."""
+        """The part restricted to its `chosen` rows, which get the numbers `rows`."""
         return Part(rows, self.to, None if self.places is None else self.places[chosen])
 
 
@@ -229,12 +231,14 @@ def combine(
     total: Callable[[Tensor], Tensor] = lambda v: v,
     parts: Sequence[Part] | None = None,
 ) -> Tensor:
-    """Each entry: the weighted mean over the clients that trained it; unchanged where nobody did.  `[d]`.
+    """The server's next parameters `[d]`: each entry moves to the weighted mean over the clients that trained it.
 
-    x `[d]`, Y `[m, d]`, mask `[m, d]` bool, p `[m, 1]` weights, total: `Round.total`.  parts: the sub-models that the
-    masks lie in (`Round.parts`), so that the sums run over their own entries; None: over all.  where(count > 0, sum /
-    count, old); the FedDSE study's eq. (3-4) as printed sets entries that nobody trained to zero.  With full masks it
-    is FedAvg's step, bit for bit.
+    An entry that no client trained does not change; the FedDSE study's eq. (3-4) as printed sets it to zero.  With full
+    masks this is FedAvg's step, bit for bit.
+
+    x `[d]`, Y `[m, d]`, mask `[m, d]` bool (the entries that a client trained), p `[m, 1]` weights, total:
+    `Round.total`.  parts: the clients' sub-models (`Round.parts`), so that sums run over their entries alone; None:
+    over all entries.
     """
     delta, share, count = found = x.new_zeros(3, len(x))
     for part in parts or [Part(np.arange(len(Y)))]:

@@ -1,7 +1,7 @@
-"""Who talks to whom: mixing matrices W of decentralised methods, their spectra, and a check of a matrix of one's own.
+"""Communication graphs of decentralised methods: mixing matrices W, their spectra, and a check of a matrix.
 
-A topology is a small value that knows the neighbours of n clients in round t.  `mixing(topology, n, seed, t)` is its
-W as neighbour lists; `W @ Y` on `[n, d]` costs one pass over each neighbour's row when the graph is sparse.
+A topology defines the neighbours of n clients in round t.  `mixing(topology, n, seed, t)` is its W as neighbour lists;
+on a sparse graph, `W @ Y` for `Y [n, d]` reads each neighbour's row once.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     import networkx
 
 Lists = tuple[np.ndarray, np.ndarray]
-"""Neighbours `[n, k]` and their weights `[n, k]`; a client stands in its own list, an index may stand there twice."""
+"""Neighbours `[n, k]` and their weights `[n, k]`; a client is in its own list, and an index may occur twice."""
 
 BLOCK = 512  # columns per product on a CPU, so that a block of all rows stays in the cache
-KEPT = 16  # matrices that `mixing` has built
+KEPT = 16  # the most matrices that `mixing` keeps
 _BUILT: dict[tuple[Any, ...], Mixing] = {}
 SPARSE = 10  # a dense product is as fast as the lists from n / SPARSE neighbours on (measured, one thread)
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """One round's W: row i is `weights[i, j]` at the columns `indices[i, j]`, both `[n, k]`, on one device."""
+    """The matrix W of one round: row i has `weights[i, j]` in column `indices[i, j]`; both `[n, k]`, on one device."""
 
     indices: Tensor
     weights: Tensor
@@ -75,16 +75,21 @@ class Mixing:
         return Mixing(self.indices.to(device), self.weights.to(device, dtype))
 
     def spectrum(self) -> np.ndarray:
-        """The n eigenvalues of W, largest first; moduli where W is not symmetric."""
+        """The n eigenvalues of W, largest first; their moduli where W is not symmetric."""
         return spectrum(self.dense())
 
     def gap(self) -> float:
-        """The spectral gap 1 - max(|lambda_2|, |lambda_n|): distances to the mean shrink by 1 - gap or more."""
+        """The spectral gap 1 - max(|lambda_2|, |lambda_n|); one mixing multiplies the distance to the mean by at most
+        1 - gap."""
         return gap(self.dense())
 
 
 class Topology(checks.Named):
-    """A graph on n clients with its weights.  varies: drawn anew each round.  degree: neighbours a client, if fixed."""
+    """A graph on n clients with weights.
+
+    varies: whether the graph is drawn anew each round.  degree: the (mean) number of neighbours of a client; None where
+    it depends on n.
+    """
 
     varies: bool = False
     degree: float | None = None
@@ -108,8 +113,8 @@ class Ring(Topology):
 class Torus(Topology):
     """A grid a x b closed in both directions, a the largest divisor of n up to sqrt(n); self and 4 neighbours, 1/5.
 
-    Client i stands at row i // b, column i % b.  Eigenvalues (1 + 2 cos(2 pi j / a) + 2 cos(2 pi k / b)) / 5; along
-    a side of 2 the one neighbour counts twice.  Raises ValueError for a prime n.
+    Client i is in row i // b, column i % b.  Eigenvalues (1 + 2 cos(2 pi j / a) + 2 cos(2 pi k / b)) / 5; along a side
+    of length 2 the single neighbour counts twice.  Raises ValueError for a prime n.
     """
 
     degree = 4
@@ -117,7 +122,7 @@ class Torus(Topology):
     def lists(self, n: int, seed: int, t: int) -> Lists:
         a = max(a for a in range(1, math.isqrt(n) + 1) if n % a == 0)
         if a == 1:
-            raise ValueError(f"a torus of {n} clients has no two sides; use a number with a divisor, or fc.Ring()")
+            raise ValueError(f"a torus of {n} clients has no two sides; use a number that is not prime, or fc.Ring()")
         row, column = np.divmod(np.arange(n)[:, None], n // a)
         down, right = np.array([0, 1, -1, 0, 0]), np.array([0, 0, 0, 1, -1])
         return (row + down) % a * (n // a) + (column + right) % (n // a), np.full((n, 5), 0.2)
@@ -125,7 +130,7 @@ class Torus(Topology):
 
 @dataclass(frozen=True)
 class Exponential(Topology):
-    """Neighbours at distance 1, 2, 4, 8, ... both ways round a circle, so that W is symmetric; equal weights."""
+    """Neighbours at distance 1, 2, 4, 8, ... in both directions on a circle, with equal weights; W is symmetric."""
 
     def lists(self, n: int, seed: int, t: int) -> Lists:
         hops = [2**j for j in range((n - 1).bit_length())]
@@ -134,7 +139,7 @@ class Exponential(Topology):
 
 @dataclass(frozen=True)
 class Complete(Topology):
-    """Everyone with everyone, W = 11'/n: each round ends in the mean, as with a server."""
+    """The complete graph, W = 11'/n: every client ends each round with the mean, as with a server."""
 
     def lists(self, n: int, seed: int, t: int) -> Lists:
         return _circle(n, range(n))
@@ -145,8 +150,8 @@ class RandomRegular(Topology):
     """A random graph in which each client has `degree` neighbours, drawn anew each round; weights 1 / (1 + degree).
 
     These are Metropolis weights, so W is symmetric and doubly stochastic in every round.  The graph is a function of
-    (seed, t): stubs are paired at random, pairs that would repeat an edge or join a client to itself are drawn again.
-    With degree 1 or 2 the graph of one round is seldom connected; over rounds it is.
+    (seed, t): half-edges are paired at random, and pairs that would repeat an edge or join a client to itself are drawn
+    again.  With degree 1 or 2 the graph of one round is seldom connected, but the union over rounds is.
 
     Raises TypeError or ValueError for a degree that is no integer from 1 to n - 1, and for odd n * degree.
     """
@@ -163,7 +168,7 @@ class RandomRegular(Topology):
                 f"degree={self.degree} with {n} clients: {n} * {self.degree} is odd, and each edge has two ends; "
                 "use an even degree or an even number of clients"
             )
-        few = min(self.degree, n - 1 - self.degree)  # of a dense graph, draw what is missing
+        few = min(self.degree, n - 1 - self.degree)  # for a dense graph, draw its complement
         pairs = _regular(n, few, seed, t)
         if few < self.degree:
             _check(n, n)
@@ -175,10 +180,10 @@ class RandomRegular(Topology):
 
 @dataclass(frozen=True)
 class DirectedRandom(Topology):
-    """Each client averages `degree` random others and itself, drawn anew each round **without symmetry**.
+    """Each client averages itself and `degree` random others, drawn anew each round **without symmetry**.
 
-    As public codes of decentralised methods draw it.  Rows of W sum to 1 but columns do not: it is not doubly
-    stochastic, the mean of the models is not preserved, and the theory of gossip does not apply.
+    Public codes of decentralised methods draw graphs in this way.  The rows of W sum to 1, but its columns do not: W is
+    not doubly stochastic, the mean of the models is not preserved, and the theory of gossip does not apply.
 
     Raises TypeError or ValueError for a degree that is no integer from 1 to n - 1.
     """
@@ -201,10 +206,10 @@ class DirectedRandom(Topology):
 
 @dataclass(frozen=True)
 class Graph(Topology):
-    """Any undirected graph with Metropolis weights: w_ij = 1 / (1 + max(deg_i, deg_j)), the rest on the diagonal.
+    """Any undirected graph with Metropolis weights w_ij = 1 / (1 + max(deg_i, deg_j)) and w_ii = 1 - sum_j w_ij.
 
-    graph: a networkx graph whose nodes are the clients' numbers 0, ..., n - 1, or pairs of them.  Weights of a
-    networkx graph's edges and loops at a node are not used.
+    graph: a networkx graph whose nodes are the clients' numbers 0, ..., n - 1, or a list of edges (i, j).  Edge weights
+    and self-loops of a networkx graph are not used.
 
     Raises ValueError for a graph that is directed, disconnected, has no edge between two different nodes, or other
     nodes; `networkx.convert_node_labels_to_integers(graph)` numbers them.
@@ -233,7 +238,7 @@ class Graph(Topology):
 
     @property
     def degree(self) -> float:
-        """Mean number of neighbours."""
+        """The mean number of neighbours."""
         return 2 * len(self.graph) / (1 + max(b for _, b in self.graph))
 
     def lists(self, n: int, seed: int, t: int) -> Lists:
@@ -244,9 +249,10 @@ class Graph(Topology):
 
 
 class Matrix(Topology):
-    """A mixing matrix of one's own, `[n, n]`; `check` must find nothing wrong with it.
+    """A given mixing matrix `[n, n]`.
 
-    connected=False allows graphs in several parts, such as the identity (every client on its own).
+    connected: False allows a graph with several components, such as the identity, where every client is alone.
+    Raises ValueError for a matrix that does not pass `check`.
     """
 
     def __init__(self, W: Any, *, connected: bool = True) -> None:
@@ -275,8 +281,8 @@ class Matrix(Topology):
 def topology(value: Any) -> Topology:
     """`value` as a topology: one of the classes here, a networkx graph, or a matrix `[n, n]`.
 
-    The identity is taken as it stands, with a warning: it is n runs that never meet, the limit without mixing.
-    Raises TypeError for anything else, ValueError for graphs and matrices that do not suit.
+    The identity is allowed with a warning; the clients then train alone, without any mixing.
+    Raises TypeError for anything else, ValueError for graphs and matrices that are no topology.
     """
     if isinstance(value, Topology):
         return value
@@ -289,7 +295,7 @@ def topology(value: Any) -> Topology:
     W = _array(value)
     alone = np.array_equal(W, np.eye(len(W)))
     if alone and len(W) > 1:
-        checks.warn("mixing is the identity: no client hears of another, each trains on its own")
+        checks.warn("mixing is the identity: no client receives another's model, each trains on its own")
     return Matrix(W, connected=not alone)
 
 
@@ -305,14 +311,14 @@ def mixing(
 ) -> Mixing:
     """The W of n clients in round t, a function of (topology, n, seed, t) alone, built once.
 
-    Raises ValueError where the topology has no graph on n clients, and for lists of your own that name other clients,
-    that are not the same when they are asked for again, or that depend on the round without `varies = True`.
+    Raises ValueError where the topology has no graph on n clients, and where the lists of a topology of your own have
+    indices out of range, differ from call to call, or depend on the round without `varies = True`.
     """
     when = (seed, t) if topology.varies else (0, 0)
-    known = digest(topology) if is_own(type(topology)) else topology  # one of the user's may change
+    known = digest(topology) if is_own(type(topology)) else topology  # a user's topology may be mutable
     at = (known, n, *when, available(device), dtype)
     found = _BUILT.get(at)
-    if found is None or found.indices._version or found.weights._version:  # or somebody has written to it
+    if found is None or found.indices._version or found.weights._version:  # built anew where a caller wrote to it
         if len(_BUILT) == KEPT:
             _BUILT.clear()
         found = _BUILT[at] = _mixing(topology, *at[1:])
@@ -333,7 +339,7 @@ def _mixing(topology: Topology, n: int, seed: int, t: int, device: torch.device,
         again = topology.lists(n, seed, t) if topology.varies else topology.lists(n, seed + 1, t + 1)
         if not all(np.array_equal(a, as_array(b)) for a, b in zip((indices, weights), again, strict=True)):
             remedy = "draw from fedcore.rng with the seed and the round" if topology.varies else "set varies = True"
-            raise ValueError(f"{topology!r} gives other lists when they are asked for again; {remedy}")
+            raise ValueError(f"{topology!r} gives other lists when it is called again; {remedy}")
     return Mixing(torch.tensor(indices, dtype=torch.int64), torch.tensor(weights)).to(device, dtype)
 
 
@@ -346,15 +352,15 @@ def spectrum(W: Any) -> np.ndarray:
 
 
 def gap(W: Any) -> float:
-    """1 - the second largest modulus of an eigenvalue of `W [n, n]`; 1 for the mean, 0 where no consensus comes."""
+    """1 - the second largest modulus of an eigenvalue of `W [n, n]`: 1 for W = 11'/n, 0 without consensus."""
     return 1.0 - float(np.sort(np.abs(spectrum(W)))[::-1][1:2].sum())
 
 
 @checks.arguments
 def check(W: Any, *, connected: bool = True) -> np.ndarray:
-    """W `[n, n]` in float64, when it is a mixing matrix: symmetric, doubly stochastic, and leading to consensus.
+    """W `[n, n]` in float64, checked to be symmetric, doubly stochastic, and to lead to consensus.
 
-    connected=False skips the last.  Raises ValueError saying what is wrong, where, and what to do about it.
+    connected: False skips the check of consensus.  Raises ValueError where a check fails, with the entry and a remedy.
     """
     W = _finite(_array(W))
     tolerance = 1e-6 if np.array_equal(W, W.astype(np.float32)) else 1e-10
@@ -383,8 +389,8 @@ def check(W: Any, *, connected: bool = True) -> np.ndarray:
         _check_connected(graph, "the mixing matrix")
         if np.linalg.eigvalsh(W)[0] < 1e-9 - 1:
             raise ValueError(
-                "the mixing matrix has the eigenvalue -1: the clients swap models between two camps for ever; give "
-                "each client a weight of its own, such as (W + I) / 2"
+                "the mixing matrix has the eigenvalue -1: two groups of clients swap models in every round without "
+                "consensus; give each client a weight on its own model, such as (W + I) / 2"
             )
     return W
 
@@ -392,7 +398,7 @@ def check(W: Any, *, connected: bool = True) -> np.ndarray:
 def _array(W: Any) -> np.ndarray:
     W = np.array(real_numbers("the mixing matrix", W, "[n, n]"), np.float64)
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not len(W):
-        raise ValueError(f"the mixing matrix has shape {W.shape}; use [n, n], one row and one column a client")
+        raise ValueError(f"the mixing matrix has shape {W.shape}; use [n, n], a row and a column for each client")
     return W
 
 
@@ -414,13 +420,13 @@ def _circle(n: int, offsets: Sequence[int]) -> Lists:
 
 
 def _check(n: int, k: int) -> None:
-    """MemoryError where the lists of k neighbours of n clients, a number and a weight each, do not fit."""
+    """MemoryError where the lists of k neighbours and weights of n clients exceed the memory."""
     remedy = "fewer clients, or a topology of fewer neighbours, such as fc.Exponential()"
     memory.check(16 * n * k, torch.device("cpu"), f"the lists of {k:,} neighbours for each of {n:,} clients", remedy)
 
 
 def _metropolis(n: int, pairs: np.ndarray) -> Lists:
-    """Lists of the graph with these edges `[e, 2]`; short ones are filled up with the client itself at weight 0."""
+    """Lists of the graph with the edges `pairs [e, 2]`; short lists are padded by the client itself with weight 0."""
     a, b = np.concatenate([pairs, pairs[:, ::-1]]).T
     order = np.lexsort((b, a))
     a, b = a[order], b[order]
@@ -434,12 +440,12 @@ def _metropolis(n: int, pairs: np.ndarray) -> Lists:
     return indices, weights
 
 
-@lru_cache(maxsize=1024)  # methods that are compared draw the same graphs
+@lru_cache(maxsize=1024)  # runs of several methods use the same graphs
 def _regular(n: int, degree: int, seed: int, t: int) -> np.ndarray:
     """Edges `[n degree / 2, 2]` of a random graph in which every node has `degree` neighbours."""
     for attempt in range(1000):
         stubs, edges = np.repeat(np.arange(n), degree), np.empty(0, np.int64)
-        for tries in range(10):  # what is left by then is mostly a dead end: start afresh
+        for tries in range(10):  # half-edges that are left after ten tries can seldom be paired: start again
             if not len(stubs):
                 return np.stack(np.divmod(np.sort(edges), n), 1)
             word = rng.words(seed, rng.MIXING, t, attempt, tries, np.arange(len(stubs)))
@@ -456,7 +462,7 @@ def _check_connected(graph: networkx.Graph, what: str) -> None:
     import networkx
 
     if graph.number_of_edges() == networkx.number_of_selfloops(graph):
-        raise ValueError(f"{what} has no edges but self-loops: no client hears of another; add edges, such as a ring's")
+        raise ValueError(f"{what} has no edges but self-loops; add edges between clients, such as those of a ring")
     if missing := sorted(set(graph) - networkx.node_connected_component(graph, 0)):
         raise ValueError(
             f"{what} is disconnected: no path leads from client 0 to {missing[:5]} ({len(missing)} of {len(graph)}); "

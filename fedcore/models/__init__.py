@@ -1,4 +1,4 @@
-"""Architectures by name, their building, and where each parameter lives in the flat vector."""
+"""Architectures by name, their building, and the position of each parameter in the flat vector."""
 
 # isort: off
 from .building import RoundedOnce, build, started

@@ -1,4 +1,4 @@
-"""Building: a network of a name, a class or a function, with weights that depend on the seed alone."""
+"""Building a network from a name, a class or a function, with initial weights that depend on the seed alone."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .networks import MODELS
 class RoundedOnce(TorchFunctionMode):
     """Uniform initial weights with the same bits on every CPU.
 
-    PyTorch scales its float32 draws in [0, 1), which are the same everywhere, with or without a fused multiply-add, as
-    the instruction set has it: the weights then differ in their last bit, and long training makes much of it.  Here the
-    draws are scaled in float64 and rounded once, which is what a fused multiply-add gives.
+    PyTorch's float32 draws in [0, 1) are the same everywhere, but depending on the instruction set they are scaled with
+    or without a fused multiply-add: the weights then differ in their last bit, and long training amplifies that.  Here
+    the draws are scaled in float64 and rounded once, which gives the bits of a fused multiply-add.
     """
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -54,10 +54,9 @@ def build(
 ) -> nn.Module:
     """A module for inputs `shape` and `classes` outputs; named models are initialised from `seed` alone.
 
-    `model` is a name in `MODELS`, a function `(shape, classes) -> nn.Module`, or a module of yours, which keeps the
-    weights it has.  Raises ValueError for an unknown name, a seed below 0, and for modules that are lazy, wrapped in
-    DataParallel, compiled by torch.jit, or have parameters that are no real floating-point numbers, TypeError for
-    anything else.
+    model: a name in `MODELS`, a function `(shape, classes) -> nn.Module`, or a module, which keeps its weights.
+    Raises ValueError for an unknown name, a seed below 0, and for modules that are lazy, wrapped in DataParallel,
+    compiled by torch.jit, or have parameters that are no real floating-point numbers; TypeError for anything else.
     """
     checks.integer("seed", seed, 0)
     if isinstance(model, nn.Module):
@@ -80,7 +79,7 @@ def build(
 
 @contextlib.contextmanager
 def _float32() -> Iterator[None]:
-    """Weights are drawn in float32 on the CPU, whatever the caller's defaults are: they are the seed's alone."""
+    """A context in which weights are drawn in float32 on the CPU, independent of the caller's defaults."""
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -91,7 +90,7 @@ def _float32() -> Iterator[None]:
 
 
 def _checked(module: nn.Module) -> nn.Module:
-    """The module; ValueError for one whose parameters are not there yet or cannot be replaced by a client's."""
+    """The module; ValueError where its parameters are not initialised or cannot be replaced by those of a client."""
     for name, part in module.named_modules():
         what = f"{type(part).__name__}{f' at {name!r}' if name else ''}"
         if isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -111,21 +110,21 @@ def _checked(module: nn.Module) -> nn.Module:
                 )
             if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
                 raise ValueError(
-                    f"the model's parameter {at!r} has a hook on its gradient, which no client's copy would have; take "
-                    "its part in the forward pass (p * mask, a hook of the layer's), or set requires_grad=False"
+                    f"the model's parameter {at!r} has a hook on its gradient, which the clients' copies would lose; "
+                    "compute it in the forward pass (p * mask, a hook of the layer), or set requires_grad=False"
                 )
     return module
 
 
 def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of the module, in a type, with other parameters.
+    """A copy of the module of type `dtype` with the parameters `start`.
 
-    start: a flat vector `[d]`, a state_dict, or a module with the same names and shapes; of what `Federation.module`
-    has returned, the network in it.  Buffers in a state_dict are taken over; those of batch norm are of no use, since
-    an evaluation collects its statistics anew.
+    start: a flat vector `[d]`, a state_dict, or a module with the same names and shapes, also one that
+    `Federation.module` returned, whose network is used.  Buffers in a state_dict are copied; those of batch norm have
+    no effect, because an evaluation collects its statistics anew.
 
     Raises ValueError for another length, for names that are missing or unknown, other shapes, and numbers that are not
-    finite; TypeError for anything else than the three.
+    finite; TypeError for any other start.
     """
     module = copied(module).to(dtype=dtype)
     if isinstance(start, nn.Module):

@@ -1,4 +1,4 @@
-"""Where each parameter of a network lives in the flat vector, and what else a network holds."""
+"""The position of each parameter of a network, and of the buffers that training updates, in the flat vector."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes and places of the parameters in the flat vector, in the module's own order.
+    """Names, shapes and positions of the parameters in the flat vector, in the module's order.
 
-    Behind them stand the buffers that training carries (`carried`), which no gradient moves.
+    After the parameters come the buffers that training updates (`carried`), which have no gradient.
     """
 
     names: tuple[str, ...]
@@ -44,21 +44,21 @@ class Layout:
 
     @property
     def moving(self) -> Tensor:
-        """Which of the d numbers a run changes, `[d]` bool: what is trained, and the buffers that training carries."""
+        """Which of the d numbers a run changes, `[d]` bool: trained parameters, and buffers that training updates."""
         moving = ~self.mask(self.frozen)
         if self.carried:
             moving[self.carried] = True
         return moving
 
     def batch_norm(self) -> list[slice]:
-        """The places of all batch-norm parameters, found by the type of their module and not by their name."""
+        """The positions of all batch-norm parameters, found by the type of their module."""
         places = zip(self.kinds, self.slices, strict=True)
         return [place for kind, place in places if issubclass(kind, nn.modules.batchnorm._BatchNorm)]
 
     def layers(self) -> list[slice]:
-        """The places of the weight layers from input to output: weight, bias, and the norm behind them, as one.
+        """The positions of the weight layers from input to output; a layer is a weight, its bias, and the norm behind.
 
-        In the order of the forward pass, as a federation has seen it; else in that of the module.
+        They are in the order of the forward pass, or in that of the module where no federation has recorded a pass.
         """
         owners = [name.rpartition(".")[0] for name in self.names]
         first = [
@@ -74,7 +74,7 @@ class Layout:
         return [places[i] for i in order]
 
     def last(self, count: int) -> slice | Tensor:
-        """Where the last `count` weight layers stand: the end of the flat vector, or their entries one by one."""
+        """The entries of the last `count` weight layers: a slice at the end of the flat vector, or their indices."""
         places = sorted(self.layers()[-count:] if count else [], key=lambda place: place.start)
         start = self.d - sum(place.stop - place.start for place in places)
         if not places or places[0].start == start:
@@ -82,8 +82,8 @@ class Layout:
         return torch.cat([torch.arange(place.start, place.stop) for place in places])
 
     def named(self, layers: Iterable[str]) -> list[slice]:
-        """The places of parameters by their names or the beginnings of these: "13" is the module 13 of a Sequential,
-        "13.weight" its weight.  Raises ValueError for one that is not in the model."""
+        """The positions of parameters by their names or beginnings of names: "13" is the module 13 of a Sequential,
+        "13.weight" its weight.  Raises ValueError for a name that is not in the model."""
         places = []
         for layer in layers:
             named = zip(self.names, self.slices, strict=True)
@@ -94,7 +94,7 @@ class Layout:
         return places
 
     def mask(self, places: Iterable[slice]) -> Tensor:
-        """True at these places of the flat vector, `[d]`."""
+        """A mask of the flat vector, `[d]` bool, true at these positions."""
         mask = torch.zeros(self.d, dtype=torch.bool)
         for place in places:
             mask[place] = True
@@ -110,21 +110,21 @@ class Layout:
 
 
 def flatten(module: nn.Module) -> Tensor:
-    """The module's parameters as one flat vector `[d]` (a copy), and behind them the buffers that training carries."""
+    """A copy of the module's parameters, followed by the buffers that training updates, as one flat vector `[d]`."""
     kind = next((p.dtype for p in module.parameters()), torch.float32)
     parts = [p.detach().reshape(-1).to(kind if k in carried(module) else p.dtype) for k, p in entries(module)]
     return torch.cat(parts) if parts else torch.zeros(0)
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A deep copy.  Of tensors that a layer has computed last, as pruned layers keep their weight, the values alone:
-    with their graph they cannot be copied."""
+    """A deep copy.  Of tensors that a layer has computed, such as the weight of a pruned layer, only the values are
+    copied, because a tensor with its graph cannot be."""
     held = (value for layer in module.modules() for value in vars(layer).values())
     return copy.deepcopy(module, {id(v): v.detach().clone() for v in held if isinstance(v, Tensor) and v.grad_fn})
 
 
 def holding(module: nn.Module, flat: Tensor) -> nn.Module:
-    """A copy of the module with the parameters, and the buffers that training carries, of a flat vector `[d]`."""
+    """A copy of the module with the parameters, and the buffers that training updates, from a flat vector `[d]`."""
     module = copied(module)
     values = called_with(module, Layout.of(module).views(flat))
     with torch.no_grad():
@@ -134,25 +134,27 @@ def holding(module: nn.Module, flat: Tensor) -> nn.Module:
 
 
 def carried(module: nn.Module) -> tuple[str, ...]:
-    """The names of the buffers that training writes and later passes read, as `engine.trial` has seen: a client's steps
-    carry them on, and the server takes their weighted mean, rounded where they are whole numbers."""
+    """The names of the buffers that training writes and later passes read, as found by `engine.trial`.
+
+    A client's local steps update them, and the server takes their weighted mean, rounded where they are whole numbers.
+    """
     return getattr(module, "fedcore_carried", ())
 
 
 def called(module: nn.Module) -> tuple[str, ...]:
-    """The names of the layers with parameters in the order of the forward pass, where a federation has seen that it is
-    not the one in which they stand in the module; else none."""
+    """The names of the layers with parameters in the order of the forward pass, where a federation has found that this
+    order differs from that of the module; else none."""
     return getattr(module, "fedcore_called", ())
 
 
 def entries(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """What the flat vector holds: the parameters, then the buffers that training carries."""
+    """The contents of the flat vector by name: the parameters, then the buffers that training updates."""
     buffers = dict(module.named_buffers())
     return [*module.named_parameters(), *((name, buffers[name]) for name in carried(module))]
 
 
 def called_with(module: nn.Module, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Views of a flat vector as the module takes them: whole numbers where a buffer has these."""
+    """Views of a flat vector in the types of the module, with values of integer buffers rounded."""
     kinds = {name: b.dtype for name, b in module.named_buffers() if name in carried(module)}
     whole = {k: views[k].round().to(kind) for k, kind in kinds.items() if not kind.is_floating_point}
     return {**views, **whole}

@@ -1,8 +1,8 @@
 """Architectures by name.
 
 All networks are trees of plain layers (`nn.Sequential`, `Residual`), so the engine can run them for a whole cohort
-at once.  Parameter counts and their sources: FedUp study, section 6.1.2; ResNet18-GN and LeNet as the FedDyn
-study's public code has them.
+at once.  Parameter counts follow the FedUp study, section 6.1.2; ResNet18-GN and LeNet follow the FedDyn study's public
+code.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Widths = Annotated[Sequence[int], checks.Kind(lambda value: _whole(value), "a se
 
 @checks.arguments
 def projected(model: str | Callable = "cnn", dim: checks.Count = 256) -> Callable[[Sequence[int], int], nn.Module]:
-    """A model with MOON's projection head before its classifier: features -> same width -> dim -> classes.
+    """A function for `model=` that makes a model with MOON's projection head: features -> same width -> dim -> classes.
 
     model: a name in `MODELS`, or a function `(shape, classes) -> Sequential`.
 
-    Returns a function for `model=`.  Raises ValueError for a model whose last layer is not linear.
+    The returned function raises ValueError for a model whose last layer is not linear.
     """
 
     def make(shape: Sequence[int], classes: int) -> nn.Module:
@@ -47,7 +47,7 @@ def projected(model: str | Callable = "cnn", dim: checks.Count = 256) -> Callabl
 
 
 def _whole(values: Any) -> bool:
-    """Whether these are whole numbers from 1 on."""
+    """Whether the values are a sequence of positive whole numbers."""
     return isinstance(values, Sequence | np.ndarray) and all(
         isinstance(v, numbers.Integral) and not isinstance(v, bool) and v >= 1 for v in values
     )
@@ -150,10 +150,10 @@ Stem = Annotated[str, checks.OneOf(("imagenet", "3x3"))]
 
 @checks.arguments
 def resnet18_gn(shape: Shape, classes: checks.Count, stem: Stem = "imagenet") -> nn.Module:
-    """ResNet18 with GroupNorm(2 groups) for BatchNorm (11,181,642 parameters for 10 classes).
+    """ResNet18 with GroupNorm (2 groups) instead of BatchNorm (11,181,642 parameters for 10 classes).
 
     `stem="imagenet"`: 7x7 stride 2 and max-pool, as the FedDyn study (and, following it, FedUp) uses even on 32x32
-    images.  `stem="3x3"`: 3x3 stride 1, no pool: 7,680 parameters less for RGB and about 15 times the arithmetic.
+    images.  `stem="3x3"`: 3x3 stride 1 without pool, 7,680 parameters fewer for RGB and about 15 times the arithmetic.
     """
     if len(shape) != 3:
         raise ValueError(f"resnet18_gn needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
@@ -211,7 +211,7 @@ def thesis_cnn(shape: Shape, classes: checks.Count, widths: Widths = (64, 128, 2
 
 @checks.arguments
 def thesis_cnn_small(shape: Shape, classes: checks.Count) -> nn.Module:
-    """`thesis_cnn` with three blocks of 16, 32, 64 channels: its sibling for 8x8 digits (24,170 parameters)."""
+    """`thesis_cnn` with three blocks of 16, 32, 64 channels, for 8x8 digits (24,170 parameters)."""
     return thesis_cnn(shape, classes, widths=(16, 32, 64))
 
 

@@ -21,8 +21,11 @@ class Residual(nn.Module):
 
 
 class Scaler(nn.Module):
-    """Training: x / rate, so that a layer of which a share `rate` is kept has outputs of the full layer's size;
-    evaluation: x.  HeteroFL's scaler, the inverted dropout of whole sub-models (FedDSE study, section 2.2)."""
+    """HeteroFL's scaler, inverted dropout for whole sub-models (FedDSE study, section 2.2).
+
+    In training it returns x / rate, so that a layer of which a share `rate` is kept has outputs on the scale of the
+    full layer; in evaluation it returns x.
+    """
 
     def __init__(self, rate: float = 1.0) -> None:
         super().__init__()
@@ -72,7 +75,7 @@ class Heads(nn.Module):
 
 
 def stages(module: nn.Module) -> int:
-    """How many stages with heads a network has; 1 for one without heads."""
+    """The number of stages with heads of a network; 1 for a network without heads."""
     return len(module.heads) if isinstance(module, Heads) else 1
 
 
@@ -88,5 +91,5 @@ class Projected(nn.Module):
         return self.classifier(self.z)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy has: not the representation of the last batch, whose graph cannot be copied."""
+        """The state for a copy, without the representation of the last batch, whose graph cannot be copied."""
         return {**vars(self), "z": None}

@@ -1,6 +1,6 @@
-"""What chapters measure: functions `(round, y [m, d]) -> {name: value}` for `simulate(probes=...)`, and studies of one
-round from a given model (`mime_ablation`, `neuron_gradients`, `submodel_conflict`).  The shape of an objective around a
-point is measured in `flatness`; its functions are probes too, and can be had from here."""
+"""Measurements of the chapters: functions `(round, y [m, d]) -> {name: value}` for `simulate(probes=...)`, and studies
+of one round from a given model (`mime_ablation`, `neuron_gradients`, `submodel_conflict`).  The functions of
+`flatness`, which measure the shape of an objective around a point, can be imported from here too."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ __all__ = [
 
 
 def drift(r: Round, y: Tensor) -> dict[str, Tensor]:
-    """`drift`: mean distance of the local models from their mean, over the mean length of the updates (0: no drift).
+    """`drift`: mean distance of the local models from their mean, divided by the mean norm of the updates.
 
-    Unrelated updates of equal length give sqrt(1 - 1/m), and so does mini-batch noise alone; at a fixed point the
-    ratio tends to 1, because the updates cancel.
+    0 means no drift.  Orthogonal updates of equal norm give sqrt(1 - 1/m), and so does mini-batch noise alone; at a
+    fixed point the ratio tends to 1, because the updates cancel.
     """
     delta = y - r.x
     spread = (delta - r.mean(delta)).norm(dim=1).mean()
@@ -69,8 +69,9 @@ def gradient_estimate(alpha: checks.NonNegative):
 
 
 def consensus(r: Round, y: Tensor) -> dict[str, Tensor]:
-    """`consensus`: mean ||x_i - mean x|| of the clients' models when the round began (after the last mixing), and
-    `consensus_local` of their local iterates, before this round's mixing.  Methods with a server begin at 0.
+    """`consensus`: mean ||x_i - mean x|| of the clients' models at the start of the round (after the last mixing), and
+    `consensus_local`, the same of their local iterates before this round's mixing.  `consensus` is 0 for methods with a
+    server.
     """
     X = getattr(r, "X", r.x[None])
     return {name: (Z - Z.mean(0)).norm(dim=1).mean() for name, Z in (("consensus", X), ("consensus_local", y))}
@@ -84,13 +85,13 @@ def submodel_gap(
 ):
     """A probe of sub-model methods: how far each client's update is from that of the whole network (FedGSE, 4.4.3).
 
-    The whole network is trained beside, from the round's own model, batches, learning rate and weight decay, with the
-    `momentum` and `labels` of the run (a run with `clip` is not followed).  Records, `[m]` each: `length`, the norm of
-    Delta_full; `gap`, that of Delta_full - embed(Delta_sub) with zeros where a client has no units; `sum_gap`, the
-    difference of the sums of their entries, which the source takes; and the `capacity`.
+    The probe also trains the whole network, from the round's model, batches, learning rate and weight decay, with the
+    `momentum` and `labels` of the run; the run's `clip` is not applied.  Records, `[m]` each: `length`, the norm of
+    Delta_full; `gap`, the norm of Delta_full - embed(Delta_sub) with zeros where a client has no units; `sum_gap`, the
+    difference of the sums of their entries, as in the source; and the `capacity`.
 
-    others: name -> sub-model method with `training="masked"`, whose sub-models are trained beside too, at the clients'
-    capacities under that method; each adds `gap NAME`.
+    others: name -> sub-model method with `training="masked"`, whose sub-models the probe trains too, at the clients'
+    capacities under that method; each method adds `gap NAME`.
     """
     whole = HeteroFL(1.0, labels=labels, training="masked")
 
@@ -120,7 +121,7 @@ def quadratic_bound(F_x: Tensor, gradient: Tensor, step: Tensor, mu: float) -> T
 
 
 def neuron_gradients(fed: Federation, x: Tensor, clients: Sequence[int] | None = None) -> list[dict[str, Tensor]]:
-    """What the clients' data do to each hidden unit of the model `x [d]`, one dict per stream of `fed.neurons()`.
+    """Activations and gradients of each hidden unit of the model `x [d]`, one dict for each stream of `fed.neurons()`.
 
     `activation [m, width]`: mean after the nonlinearity over a client's samples and positions (FedDSE study, section
     3.1.2).  `incoming` and `outgoing [m, width, entries]`: the client's full gradient by the unit's own parameters and
@@ -145,10 +146,10 @@ def neuron_gradients(fed: Federation, x: Tensor, clients: Sequence[int] | None =
 def submodel_conflict(fed: Federation, x: Tensor, scores: Sequence[Tensor], ratio: float) -> dict[str, Tensor]:
     """How much the sub-models of x `[d]` that all clients cut by scores disagree before training (FedDSE study, 3.1.3).
 
-    scores: `[n, width]` per stream of `fed.neurons()`; the highest ceil(ratio width) are kept.  `shared [n, n]`: the
-    share of client i's entries that client k keeps as well.  `cosine [n, n]`: of their full gradients as vectors of the
-    whole model, without the last tensor, the classifier's bias, which belongs to no unit.  `loss [n]`: each sub-model's
-    on its client's data.
+    scores: `[n, width]` for each stream of `fed.neurons()`; the ceil(ratio width) units of highest score are kept.
+    `shared [n, n]`: the share of client i's entries that client k keeps too.  `cosine [n, n]`: of their full gradients
+    as vectors of the whole model, without the last tensor, the classifier's bias, which belongs to no unit.
+    `loss [n]`: of each sub-model on its client's data.
     """
     neurons, clients = fed.neurons(), np.arange(fed.n)
     mask = torch.zeros(fed.n, fed.d, dtype=torch.bool, device=x.device)
@@ -214,7 +215,7 @@ def mime_ablation(
     columns: dict[str, list[Tensor]] = {}
 
     def look(r: Round, Y: Tensor) -> None:
-        """The cosines at step k; the path itself is the method's."""
+        """Record the cosines at step k without changing the method's trajectory."""
         X, k = r.x.expand_as(Y), r.step
         if k == 0:
             columns["C"] = [r.mean(r.full_gradient(X))]
@@ -243,6 +244,6 @@ def mime_ablation(
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Row by row; NaN where a vector is zero, instead of a cosine that depends on a small constant."""
+    """The cosine of each row; NaN where a vector is zero, instead of a value that depends on a small constant."""
     a, b = (v / v.abs().amax(-1, keepdim=True) for v in (a, b))  # the squares of a tiny gradient would all be zero
     return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))

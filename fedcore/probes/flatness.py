@@ -21,8 +21,8 @@ Function = Annotated[Objective | Callable[[Tensor], Tensor], _F]
 def gradient_of(f: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     """G with `G(Y)` the gradients and `G(Y, along=V)` the Hessian-vector products of f at the rows of `Y [m, d]`.
 
-    f maps `[m, d]` to `[m]`, each row by itself, or `[d]` to a number; G is what `Method.direction` takes, so that a
-    method's rule can be followed on a function that is written down.
+    f maps `[m, d]` to `[m]`, each row by itself, or `[d]` to a number.  G can be passed to `Method.direction`, to run a
+    method's rule on a function given by a formula.
     """
 
     def G(Y: Tensor, along: Tensor | None = None) -> Tensor:
@@ -66,7 +66,7 @@ def first_order_flatness(
     steps: checks.CountFromZero = 10,
     seed: checks.Seed = 0,
 ) -> dict[str, float]:
-    """How steep F gets on the sphere of radius rho around `x [d]`: rho ||grad F(x + e)||, the flatness that GAM lowers.
+    """How steep F is on the sphere of radius rho around `x [d]`: rho ||grad F(x + e)||, the flatness that GAM lowers.
 
     `mean`, `sampled` and `ascent` as in `zeroth_order_flatness`; an ascent step goes along the gradient's norm,
     H(x + e) grad F(x + e), a Hessian-vector product (Zhang et al. 2023, eq. of R^(1)).  Raises ValueError likewise.
@@ -101,7 +101,7 @@ def loss_slice(
 ) -> tuple[np.ndarray, np.ndarray]:
     """F on the square x + s u + t v: s (and t) in [-radius, radius] `[points]`, and F `[points (t), points (s)]`.
 
-    `x`, `u`, `v`: `[d]`; u and v are used as they are, so unit vectors make the radius a distance.
+    `x`, `u`, `v`: `[d]`.  u and v are not normalised; with unit vectors, radius is a distance.
     """
     F_, s = _objective(fed)[0], np.linspace(-radius, radius, points)
     x, u, v = _alike(fed, x=x, u=u, v=v)

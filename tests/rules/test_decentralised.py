@@ -312,7 +312,7 @@ def test_parts_are_allowed_when_asked_for_and_a_matrix_is_a_value():
 
 
 def test_the_identity_is_the_limit_without_mixing_and_says_so():
-    with pytest.warns(UserWarning, match="no client hears of another"):
+    with pytest.warns(UserWarning, match="no client receives another's model"):
         method = fc.DFedAvg(EYE)
     apart, alone = (fc.simulate(m, FED, rounds=3, **FULL).state for m in (method, fc.LocalOnly()))
     h.close(apart["X"], alone["x_i"], 1e-12)
