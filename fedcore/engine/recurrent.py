@@ -1,12 +1,12 @@
-"""Recurrent layers of many clients at once, `nn.LSTM` and `nn.GRU`: a product per time step, and the way back by hand.
+"""Recurrent layers (`nn.LSTM`, `nn.GRU`) for many clients: one product per time step, and a written backward pass.
 
-Autograd through a loop over time spends more on its records than on arithmetic.  So a layer is one function to it,
-whose way back is the chain rule written out; where that is to be differentiated once more, for Hessian-vector products,
-the layer is computed again in operations that autograd follows.
+Autograd through a loop over time spends more time on its graph than on arithmetic.  Therefore a layer is one autograd
+function whose backward pass is written out by the chain rule.  For Hessian-vector products, which differentiate twice,
+the layer is computed again by operations that autograd can differentiate.
 
-Of m clients: inputs `x [m, L, B, F]`, weights `U [m, G, F]` of the inputs and `W [m, G, H]` of the states, and their
-biases `[m, G]` or None; G is 4H with the gates (input, forget, cell, output), or 3H with (reset, update, new).  A layer
-starts from zeros and gives its states `[m, L, B, H]`.
+Shapes for m clients: inputs `x [m, L, B, F]`, weights `U [m, G, F]` of the inputs and `W [m, G, H]` of the states, and
+their biases `[m, G]` or None; G is 4H with the gates (input, forget, cell, output), or 3H with (reset, update, new).  A
+layer starts from zeros and returns its states `[m, L, B, H]`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LSTM(Function):
         inputs = x, U, W, bias, _ = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _again(LSTM.followed, inputs, e)
-        D = x.new_empty(*x.shape[:3], U.shape[1])  # by what enters the gates
+        D = x.new_empty(*x.shape[:3], U.shape[1])  # the gradient with respect to the sums that enter the gates
         dh, dc = torch.zeros_like(e[:, 0]), 0
         for t in reversed(range(x.shape[1])):
             (i, f, g, o, before, squashed), (di, df, dg, do) = ctx.steps[t], D[:, t].chunk(4, 2)
@@ -129,8 +129,8 @@ class GRU(Function):
         inputs = x, U, W, bias, _ = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _again(GRU.followed, inputs, e)
-        D = x.new_empty(*x.shape[:3], U.shape[1])  # by what enters the gates from the inputs
-        E, H = torch.empty_like(D), W.shape[2]  # and from the states: the new one's is multiplied by r
+        D = x.new_empty(*x.shape[:3], U.shape[1])  # the gradient at the gates, of the part from the inputs
+        E, H = torch.empty_like(D), W.shape[2]  # and of the part from the states, which r multiplies in n
         dh = torch.zeros_like(e[:, 0])
         for t in reversed(range(x.shape[1])):
             (r, z, n, own), (dr, dz, dn) = ctx.steps[t], D[:, t].chunk(3, 2)
@@ -164,12 +164,12 @@ def _products(x: Tensor, U: Weights, b: Biases) -> Tensor:
 
 
 def _by_inputs(ctx: Any, D: States, x: States, U: Weights) -> States | None:
-    """The gradient by the inputs, where it is asked for."""
+    """The gradient with respect to the inputs, if it is needed."""
     return torch.bmm(D.flatten(1, 2), U).view(x.shape) if ctx.needs_input_grad[0] else None
 
 
 def _by_weights(D: States, x: States) -> Weights:
-    """The gradient by the weights of what D is the derivative by."""
+    """The gradient with respect to the weights of gates whose gradient is D."""
     return torch.bmm(D.flatten(1, 2).transpose(1, 2), x.flatten(1, 2))
 
 

@@ -1,8 +1,8 @@
-"""A user's own module as the layers that its forward calls: `torch.fx` reads them off.
+"""The layers that the forward of a user's own module calls, found by `torch.fx`.
 
-A module whose forward is a chain of layers and of functions that are layers (`F.relu`, `F.max_pool2d`, `flatten`, ...)
-then runs like the `nn.Sequential` of the same layers, on all paths; with additions between branches, on the paths with
-autograd.  Of what a recurrent layer returns, its states and the last of them (`out[:, -1]`, `h_n[-1]`) are read.
+If the forward is a chain of layers and of functions that are layers (`F.relu`, `F.max_pool2d`, `flatten`, ...), the
+module runs like the `nn.Sequential` of the same layers, on all paths; with additions between branches, it runs on the
+paths with autograd.  Recurrent layers may be followed by all their states or the last one (`out[:, -1]`, `h_n[-1]`).
 """
 
 from __future__ import annotations
@@ -112,10 +112,11 @@ VIEWS = (nn.Flatten, nn.Identity, nn.Dropout, Select, Swap)  # whose output may 
 
 
 class _Tracer(fx.Tracer):
-    """Stops at what the engine has a rule for, and at layers without parts.
+    """A tracer that does not look into layers for which the engine has a rule, or into layers without children.
 
-    A graph does not say that a call stood under `torch.no_grad` or `torch.autocast`: such a forward has none.
-    While it is read, torch lends the calls of all modules to this tracer: those of other threads are let through.
+    A graph does not show that a call was made under `torch.no_grad` or `torch.autocast`, so that such a forward raises.
+    During tracing, torch sends the calls of all modules in the process to this tracer, which must let calls from other
+    threads pass unchanged.
     """
 
     def __init__(self, known: Callable[[nn.Module], bool]) -> None:
@@ -140,7 +141,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Draws(TorchDispatchMode):
-    """Sees whether random numbers are drawn while a graph is read: what depends on them would be read off one draw."""
+    """Records whether a forward draws random numbers during tracing, because the graph may depend on this one draw."""
 
     any = False
 
@@ -149,16 +150,16 @@ class _Draws(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-READING = threading.RLock()  # what is borrowed from the whole process is given back before another thread borrows it
+READING = threading.RLock()  # one thread at a time changes torch for the whole process
 Step = tuple[str, nn.Module | None, tuple[str, ...]]  # name, layer (None: an addition), what it reads
 
 
 def steps(module: nn.Module, known: Callable[[nn.Module], bool]) -> list[Step] | None:
-    """The layers and additions that compute a module's output, in order; None where its forward does anything else.
+    """The layers and additions that compute a module's output, in order; None if its forward does anything else.
 
-    The first step reads "", the module's input.  Layers of the module have their own names, functions a name of the
-    trace.  What the forward does is read once, in training mode: a forward that depends on its data, draws numbers or
-    mixes samples is none of layers and additions.
+    The first step reads "", the module's input.  Layers of the module keep their names, and functions get a name from
+    the trace.  The forward is traced once, in training mode; the result is None if it depends on its data, draws random
+    numbers or mixes samples.
     """
     hooked = (
         m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in module.modules()

@@ -1,8 +1,8 @@
-"""A module is tried on a few samples before any round: what a forward pass does besides computing logits.
+"""A trial of a module on a few samples before the first round: the side effects of its forward pass.
 
-The engine computes the gradients of a module's parameters at each client's own values.  What else a forward pass does
-is not known from the kinds of a module's layers, so a copy is run, in training and in evaluation, and looked at: which
-states it wrote, which generators it drew from, and whether the same question has the same answer twice.
+The engine computes gradients of a module's parameters at each client's own values.  The types of a module's layers do
+not show the side effects of a forward pass.  Therefore a copy is run in training and in evaluation mode, to see which
+states it writes, which random generators it uses, and whether it returns the same for the same inputs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .batch import Batch
 from .loss import PLAIN
 from .passes import watching
 
-SAMPLES = 3  # that a module is tried on
+SAMPLES = 3  # the number of samples in a trial
 STEPS = (1, 10, 1000)  # added to a state, to see whether later passes read it
-SEED = 20_000  # of the generators during a trial
-CLOSE = 1e-4  # of the largest logit: float32 rounds to 1e-6
+SEED = 20_000  # seeds the generators during a trial
+CLOSE = 1e-4  # tolerance relative to the largest logit: float32 rounds to 1e-6
 CODE = type | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.ModuleType | nn.Module
 GONE = object()  # the value of a name that is not bound
 SCALES = (-100.0, 0.01)  # factors of the parameters, to see whether a pass keeps them within bounds
@@ -43,19 +43,18 @@ WRITES = (
 
 
 class Unfit(ValueError):
-    """A module whose forward pass no path of the engine would compute rightly; says why, and the remedy."""
+    """No path of the engine computes the forward pass of this module correctly; the message says why."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a module's forward pass does: whether it `draws` random numbers, draws `outside` of torch (from Python's or
-    NumPy's generator), draws when `evaluated`, and `mixes` the samples of a training batch.
+    """Properties of a module's forward pass: whether it `draws` random numbers, draws `outside` of torch (from Python's
+    or NumPy's generator), draws when `evaluated`, and `mixes` the samples of a training batch.
 
-    carried: the buffers that a training pass writes and a later one reads, by name.  alone: why only the module itself
-    can be asked, for one client after another; "" where nothing speaks against other paths.  called: layers with
-    parameters in the order of the forward pass, where that is another than the module's.  takes_one: whether a
-    training batch may have one sample, without an error and without NaN.  asleep: whether training calls a layer that
-    is in evaluation, as where the module's `train` leaves a part there.
+    carried: the names of the buffers that a training pass writes and a later one reads.  alone: the reason why clients
+    must be computed one after another, or "".  called: the layers with parameters in the order of the forward pass, if
+    this differs from the module's order.  takes_one: whether a training batch of one sample gives neither an error nor
+    NaN.  asleep: whether training calls a layer in evaluation mode, because the module's `train` leaves it there.
     """
 
     draws: bool = False
@@ -70,10 +69,10 @@ class Trial:
 
 
 def tried(module: nn.Module, x: Tensor) -> Trial:
-    """What the module does on samples `x [B, ...]`, inputs as it sees them; the module is left as it is.
+    """Try a module on samples `x [B, ...]` in the form of its inputs; the module itself is not changed.
 
-    Raises Unfit for what no path of the engine would compute rightly: rows that are not one a sample, states other than
-    buffers that a pass writes and a later one reads, and passes that give something else each time they are called.
+    Raises Unfit if no path of the engine would compute it correctly: if the output does not have one row per sample, if
+    a pass writes a state other than a buffer that a later pass reads, or if equal passes return different results.
     """
     x = x[:SAMPLES] if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))  # batch norm has no variance of one
     with torch.enable_grad(), torch.inference_mode(False):
@@ -122,10 +121,10 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
 
 
 class _Run:
-    """A copy of a module that is called from one state of its buffers and of the generators each time.
+    """A copy of a module; every call starts from the same state of its buffers and of the random generators.
 
-    drawn: whether the last call moved torch's generator, and Python's or NumPy's; written: buffers that calls have
-    changed, but for batch norm's, which an evaluation collects anew.
+    drawn: whether the last call used torch's generator, and Python's or NumPy's.  written: the buffers that calls have
+    changed, except those of batch norm, which an evaluation collects anew.
     """
 
     def __init__(self, module: nn.Module, x: Tensor) -> None:
@@ -137,7 +136,7 @@ class _Run:
         self.written: dict[str, Tensor] = {}
 
     def call(self, training: bool, x: Tensor | None = None, given: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The module's logits, in memory of their own.  given: buffers, instead of those it had at first."""
+        """A copy of the module's logits.  given: values of buffers that replace the initial ones."""
         for name, value in {**self.buffers, **(given or {})}.items():
             at, _, leaf = name.rpartition(".")
             self.module.get_submodule(at)._buffers[leaf] = value.clone()
@@ -166,8 +165,8 @@ class _Run:
         return drawn
 
     def called(self) -> tuple[tuple[str, ...], bool]:
-        """The layers with parameters in the order of the forward pass, where that is not the module's own order; and
-        whether a training pass calls a layer that is in evaluation."""
+        """The layers with parameters in the order of the forward pass, if this is not the module's own order, and
+        whether a training pass calls a layer in evaluation mode."""
         calls: list[tuple[str, bool]] = []
         names = {layer: name for name, layer in self.module.named_modules()}
         with watching(names, lambda layer, _given: calls.append((names[layer], layer.training))):
@@ -180,15 +179,15 @@ class _Run:
         return () if held == usual else tuple(held), not all(training for _, training in calls)
 
     def one_by_one(self) -> Tensor | None:
-        """Logits of the samples alone; None where the module does not take one, or gives something else."""
+        """Logits of the samples one by one; None if the module does not accept one sample or its output differs."""
         try:
             return torch.cat([self.call(True, x[None]) for x in self.x])
-        except Exception:  # whatever a module of the user's raises for a batch of one
+        except Exception:  # a module may raise any error for a batch of one
             return None
 
 
 def _one_row_a_sample(run: _Run, logits: Tensor) -> None:
-    """Unfit where a batch of B samples does not have B rows of logits, for several B."""
+    """Raise Unfit unless a batch of B samples has B rows of logits, for several B."""
     for B in sorted({1, len(run.x) - 1, len(run.x)}):
         try:
             out = run.call(False, run.x[:B])
@@ -205,14 +204,14 @@ def _one_row_a_sample(run: _Run, logits: Tensor) -> None:
 
 
 def _carries(run: _Run, name: str) -> bool:
-    """Whether logits depend on a buffer that training writes: with the values it was given, and others."""
+    """Whether logits depend on a buffer that training writes: they differ between its values and other values."""
     new = run.written[name]
     return _matters(lambda training, b: run.call(training, given={name: b}), run.buffers.get(name, new), new)
 
 
 def _keeps_nothing_else(run: _Run, before: Mapping[Any, tuple[str, Any]]) -> None:
-    """Unfit where a pass wrote to a parameter, drew from a generator of the user's own, or changed what later passes
-    read, be it an attribute, an object or a list in one, or a variable outside of the module."""
+    """Raise Unfit if a pass wrote to a parameter, drew from a generator of the user, or changed a state that later
+    passes read: an attribute, an object or a list in an attribute, or a variable outside of the module."""
     for place in _places(run.module):
         kept = place.value
         state, (was, old) = _State(kept), before.get(place.at, (None, GONE))
@@ -230,7 +229,7 @@ def _keeps_nothing_else(run: _Run, before: Mapping[Any, tuple[str, Any]]) -> Non
 
 
 def _keeps_its_parameters(run: _Run) -> None:
-    """Unfit where a pass writes to parameters of other values, as one that keeps weights within bounds."""
+    """Raise Unfit if a pass writes to parameters when their values are different, for example to bound the weights."""
     for scale in SCALES:
         scaled = _Run(run.module, run.x)
         parameters = dict(scaled.module.named_parameters())
@@ -245,8 +244,8 @@ def _keeps_its_parameters(run: _Run) -> None:
 
 
 def _matters(logits: Callable[[bool, Any], Tensor], *values: Any) -> bool:
-    """Whether `logits(training, value)` are others for another value of a state: one of these, or further than the
-    last one of them."""
+    """Whether `logits(training, value)` change with the value of a state: one of the given values, or a value beyond
+    the last one."""
     try:
         values = (*values, *(_further(values[-1], step) for step in STEPS))
         for training in (True, False):
@@ -259,7 +258,7 @@ def _matters(logits: Callable[[bool, Any], Tensor], *values: Any) -> bool:
 
 
 def _further(value: Any, step: int) -> Any:
-    """A value of the same type, with every number in it a step further on, and longer lists."""
+    """A value of the same type, in which a step is added to every number and lists are longer."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float | complex | np.number):
@@ -280,7 +279,7 @@ def _further(value: Any, step: int) -> Any:
 
 
 class _State(Describer):
-    """What a value holds: a text that differs for different states, `now`, in which code and layers do not count.
+    """A description of a value: a text that differs for different states, `now`, in which code and layers are omitted.
 
     draws: whether a generator of random numbers or an iterator is in it.
     """
@@ -309,12 +308,12 @@ class _Place:
 
     @property
     def at(self) -> tuple[int, str]:
-        """What tells places apart."""
+        """A key that is different for different places."""
         return id(self.owner), self.key
 
     @property
     def value(self) -> Any:
-        """What stands there."""
+        """The value at this place."""
         held = vars(self.owner) if isinstance(self.owner, type) else self.owner
         return held[self.key] if isinstance(held, Mapping) else getattr(held, self.key)
 
@@ -368,7 +367,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    """Whether two outputs agree but for rounding."""
+    """Whether two outputs agree up to rounding."""
     if a.shape != b.shape:
         return False
     size = float(torch.nan_to_num(a).abs().max()) if a.numel() else 0.0
@@ -376,11 +375,11 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
-    """Whether the path that an engine of the module takes through autograd has the gradients that torch computes for
-    the module itself, at two clients' parameters.
+    """Whether the engine's path with autograd has the same gradients as torch for the module itself, at the parameters
+    of two clients.
 
-    A hook, a parametrisation or a forward pass of an instance's own is seen here, and in no layer's kind.  engine:
-    makes one of a module.  In float64 where float32 leaves room for doubt.
+    This comparison finds hooks, parametrisations and changed forward functions, which the types of layers do not show.
+    engine: makes an engine from a module.  If the result in float32 is unclear, float64 decides.
     """
     own = next(module.parameters()).dtype
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-6)):
@@ -407,7 +406,7 @@ def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
 
 
 def _plainly(module: nn.Module, batch: Batch, Y: Tensor, k: int, trial: Trial, criterion: Any) -> Tensor:
-    """The gradient `[d]` of client k's mean loss, as torch has it of a module that holds the parameters."""
+    """The gradient `[d]` of client k's mean loss, computed by torch on a module with these parameters."""
     module = models.holding(module, Y[k]).train()
     with rng.seeded(0, Y.device, trial.outside):
         logits = module(batch.x[k].clone())
