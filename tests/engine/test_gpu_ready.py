@@ -95,8 +95,9 @@ ROUNDS = {
        for path, model in (("batched", normed), ("sequential", normed), ("written", written_out))},
     "full batches": (FEW, {}, {"batch_size": None}),
     "decay, clip and momentum": (FEW, {}, MORE),
-    **{f"a loss of the user's, {path}, {loss}": ([fc.SCAFFOLD()], {"path": path, "loss": loss}, {})
-       for path in ("batched", "sequential") for loss in (nn.CrossEntropyLoss(label_smoothing=0.1), waits_for_nothing)},
+    **{f"a loss of the user's, {path}, {name}": ([fc.SCAFFOLD()], {"path": path, "loss": loss}, {})
+       for path in ("batched", "sequential")
+       for name, loss in (("module", nn.CrossEntropyLoss(label_smoothing=0.1)), ("function", waits_for_nothing))},
 }  # fmt: skip
 CASES = [
     pytest.param(method, made, options, id=f"{kind}-{method!r}")
