@@ -1,4 +1,4 @@
-"""`cite`: the BibTeX of the methods, data and models that were used, from the book's own bibliography."""
+"""`cite`: BibTeX entries of methods, data and models, from the book's bibliography."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 
 @cache
 def _bibliography() -> tuple[dict[str, str], dict[str, list[str]]]:
-    """The entries of the bibliography as BibTeX by key, and by name in code the keys of what is cited for it."""
+    """The entries of the bibliography as key -> BibTeX, and name in the code -> keys of the works to cite."""
     with needs("pictures", "fc.cite"):
         from pybtex.database import BibliographyData, parse_file
         from pybtex.database.output.bibtex import Writer
@@ -22,14 +22,15 @@ def _bibliography() -> tuple[dict[str, str], dict[str, list[str]]]:
     for key, entry in entries.items():
         for name in entry.fields.pop("keywords").split(", "):
             works.setdefault(name, []).append(key)
-    written = Writer()  # `entry.to_string` would look for its plugin in every installed package, for every entry
+    written = Writer()  # `entry.to_string` would search all installed packages for its plugin at every entry
     return {key: written.to_string(BibliographyData({key: entry})).strip() for key, entry in entries.items()}, works
 
 
 def cite(*names: object) -> BibTeX:
-    """BibTeX entries of what was used, each once, in the order asked for; a cell that ends in it prints them.
+    """BibTeX entries for methods, data and software, without duplicates, in the order of `names`; a notebook prints
+    them.
 
-    `names` are methods, data sets, partitions, models or software by their name in the contract
+    `names` are methods, data sets, partitions, models or software by their name in the package
     (`cite("FedUp", "digits")`; case, blanks, `-` and `_` do not matter), or the objects and classes
     themselves (`cite(fc.FedUp(alpha=0.05))`). A FedAvg with server momentum also cites the paper that
     introduced it.
@@ -52,7 +53,7 @@ def cite(*names: object) -> BibTeX:
 
 
 class BibTeX(str):
-    """Text that a notebook or a prompt shows as it is, line by line, when it is the value of a cell."""
+    """Text whose repr is the text itself, so that a notebook or a prompt shows its lines."""
 
     __slots__ = ()
     __repr__ = str.__str__

@@ -1,4 +1,4 @@
-"""What documents are described by: tables and figures, their cells in every profile, claims, and printed numbers."""
+"""Descriptions of the documents: tables and figures, their cells in every profile, claims, and printed numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedcore.support.checks import brief
 
 from ..studies import specification, user_files
 
-FOLDER = Path(__file__).parent  # of the texts: what the documents claim, captions, and what they leave open
+FOLDER = Path(__file__).parent  # with the texts of claims, captions and settings that the documents leave open
 PRINTED = FOLDER / "printed"  # every number that the documents print
 PROFILES = ("quick", "desk", "paper")
 Question = tuple[str, str, str]  # row, the row that it is compared with, column
@@ -28,10 +28,10 @@ Question = tuple[str, str, str]  # row, the row that it is compared with, column
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table: `name` (unique in its table), `spec`, and where the source prints its value.
+    """One entry of a table, with a `name` that is unique in its table and the specification `spec`.
 
-    row, column: where it stands in our table.  source: the value that the document prints (None where it prints none).
-    seeds: how many reporting seeds it has when it is complete.
+    row, column: the position in our table.  source: the value that the document prints, None if it prints none.
+    seeds: the number of reporting seeds of a complete cell.
     """
 
     name: str
@@ -42,11 +42,11 @@ class Cell:
     seeds: checks.Count = 3
 
     def reporting(self, seeds: Sequence[int] | None = None) -> list[int]:
-        """The reporting seeds: the cell's own, from 0 on, unless others are asked for."""
+        """The reporting seeds: `seeds` if given, else 0, 1, ... for the number of the cell."""
         return list(range(self.seeds) if seeds is None else seeds)
 
     def at(self, folder: str | os.PathLike) -> Cell:
-        """The cell with files of the user ("file.py:Name") as seen from a folder, by absolute paths."""
+        """The cell with absolute paths for files of the user ("file.py:Name"), resolved from a folder."""
         return replace(self, spec=user_files.absolute(self.spec, folder))
 
 
@@ -54,11 +54,11 @@ class Cell:
 class Table:
     """A table or figure of a source document.
 
-    name: what the command line calls it.  document: S000 to S004.  make: profile -> its cells.  captions: profile ->
-    what was computed, honestly (data, size, seeds), for each profile that the table has.  left_open: `(setting the
-    source leaves open, our choice)`.  figure: a figure rather than a table.  drawn_from: the name of the table whose
-    cells it shows.  against: the row that gaps are measured from.  proposed: the row that the document proposes.
-    axis: what a figure has to the right: "round", or what the columns count.
+    name: as on the command line.  document: S000 to S004.  make: profile -> its cells.  captions: profile -> what was
+    computed (data, size, seeds), for each profile of the table.  left_open: `(setting that the source leaves open, our
+    choice)`.  figure: a figure rather than a table.  drawn_from: the name of the table whose cells it shows.  against:
+    the reference row of gaps.  proposed: the row that the document proposes.  axis: the horizontal axis of a figure,
+    "round" or the quantity that the columns vary.
     """
 
     name: str
@@ -76,12 +76,12 @@ class Table:
 
     @property
     def compared(self) -> str:
-        """What a comparison of two cells takes, seed by seed: which test "images" are classified correctly, the final
-        "values" of what is no accuracy, or their "logs", whose differences are ratios."""
+        """The data for comparing two cells by seed: "images" (correctness of each test image), "values" (final values
+        other than accuracies), or "logs" of final values, whose differences are ratios."""
         return {"cosine": "values", "points": "values", "rounds": "logs"}.get(self.unit, "images")
 
     def __post_init__(self) -> None:
-        """ValueError for a name that cannot name a folder, and for what are no captions."""
+        """Raise ValueError for a name that cannot name a folder, and for invalid captions."""
         if not isinstance(self.name, str) or slug(self.name) != self.name or not self.name.strip("."):
             raise ValueError(f"a table is called {self.name!r}; use letters, digits, '-', '_', '=' and '.' alone")
         if not isinstance(self.captions, Mapping) or not set(self.captions) <= set(PROFILES):
@@ -90,9 +90,9 @@ class Table:
             )
 
     def cells(self, profile: str) -> list[Cell]:
-        """The cells of a profile; none where the table does not have it.
+        """The cells of a profile; an empty list if the table does not have the profile.
 
-        Raises ValueError where its function fails or gives no cells, and for two that would share a file.
+        Raises ValueError if `make` fails or does not return valid cells, and for two cells that would share a file.
         """
         if profile not in self.captions:
             return []
@@ -100,7 +100,7 @@ class Table:
             cells = list(self.make(profile))
         except ValueError:
             raise
-        except Exception as e:  # whatever a function of the user's raises
+        except Exception as e:  # any error of a user's function
             line = traceback.extract_tb(e.__traceback__)[-1]
             where = f"{Path(line.filename).name}, line {line.lineno}"
             raise ValueError(f"table {self.name} gives no cells ({type(e).__name__}: {e}, {where}); correct it") from e
@@ -131,10 +131,10 @@ class Table:
 class Claim:
     """One statement of a document.
 
-    name: short, unique.  place: where the document says it.  text: what it says, in our words.  printed: the evidence
-    that it gives.  table, questions: the table that decides it, and in each profile the comparisons.  expected,
-    margin: as `judge.verdict` and `judge.decide` have them.  settled: `(verdict, reason, test)` where no run is needed.
-    own: a question of this book that the document does not answer; it has a verdict and is not counted as a claim.
+    name: short and unique.  place: its place in the document.  text: the claim in our words.  printed: the evidence in
+    the document.  table, questions: the table that decides the claim, and the comparisons by profile.  expected,
+    margin: as in `judge.verdict` and `judge.decide`.  settled: `(verdict, reason, test)` if no run is needed.  own: a
+    question of this book that the document leaves open; it has a verdict and is not counted as a claim.
     """
 
     name: str
@@ -153,9 +153,9 @@ class Claim:
 def claims(
     document: str, questions: Mapping[str, Mapping[str, Sequence[Question]]], evidence: Mapping[str, str] = {}
 ) -> list[Claim]:
-    """The claims of a document, as `claims.csv` has them.
+    """The claims of a document, from `claims.csv`.
 
-    questions: by claim, those that decide it.  evidence: by claim, the printed evidence that `printed` gives.
+    questions: claim -> the questions that decide it, by profile.  evidence: claim -> its printed evidence, if computed.
     """
     rows = [row for row in _rows(FOLDER / "claims.csv") if row["document"] == document]
     return [
@@ -177,9 +177,9 @@ def claims(
 
 
 def captions(name: str) -> dict[str, str]:
-    """Profile -> caption, as `captions.csv` has them under this name.
+    """Profile -> caption, from the rows of `captions.csv` with this name.
 
-    `search` says how settings were chosen: which sentence stands for `{search}`, and the values that it is given.
+    Its column `search` names the sentence that replaces `{search}` in the caption, and the values in that sentence.
     """
     rows = _rows(FOLDER / "captions.csv")
     sentences, found = {row["name"]: row["text"] for row in rows if row["profile"] == "search"}, {}
@@ -191,13 +191,13 @@ def captions(name: str) -> dict[str, str]:
 
 
 def left_open(name: str) -> tuple[tuple[str, str], ...]:
-    """`(setting the source leaves open, our choice)`, as `left_open.csv` has them under this name."""
+    """`(setting that the source leaves open, our choice)`, from the rows of `left_open.csv` with this name."""
     return tuple((row["setting"], row["ours"]) for row in _rows(FOLDER / "left_open.csv") if row["name"] == name)
 
 
 def frame(document: str, **defaults: Any) -> Callable[..., Table]:
-    """What the tables of a document share: a function `(name, title, cells, **more) -> Table`, with the texts that
-    stand under the table's name unless it is given others."""
+    """A constructor for the tables of a document, `(name, title, cells, **more) -> Table`, with shared `defaults` and
+    the texts in the CSV files under the table's name, unless others are given."""
 
     def table(name: str, title: str, cells: Callable[[str], Sequence[Cell]], **more: Any) -> Table:
         texts = {"captions": captions(name), "left_open": left_open(name)}
@@ -207,15 +207,17 @@ def frame(document: str, **defaults: Any) -> Callable[..., Table]:
 
 
 def slug(name: str) -> str:
-    """A file name from a cell's name: letters and digits of any script stay, all else becomes a hyphen."""
+    """A file name from a cell's name: letters and digits of any script, `.`, `_` and `=` stay; others become
+    hyphens."""
     return "-".join(filter(None, "".join(c if c.isalnum() or c in "._=" else "-" for c in name).split("-")))
 
 
-_added: list[tuple[Path, Table]] = []  # with the file that defines it
+_added: list[tuple[Path, Table]] = []  # (file that defines it, table)
 
 
 def tables() -> dict[str, Table]:
-    """Every definition of the folder `documents` and of `add`, by name, in the order of the documents."""
+    """Every table of the folder `documents` and of `add`, by name, in the order of the documents.  Raises ValueError if
+    two have the same name."""
     found = [*(table for module in documents() for table in module.TABLES), *(table for _, table in _added)]
     names = [table.name for table in found]
     if len(set(names)) < len(names):
@@ -231,10 +233,11 @@ def documents() -> tuple[ModuleType, ...]:
 
 
 def add(file: str | os.PathLike) -> None:
-    """Take in tables of your own: a Python file that defines `TABLES`, whose folder relative paths in their cells
-    ("file.py:Name") start from.  A file that is added again is read again, in place of what it gave before.
+    """Add your own tables from a Python file that defines `TABLES`.  Relative paths in their cells ("file.py:Name")
+    start from the file's folder.  A file that is added again replaces its earlier tables.
 
-    Raises ValueError for a file that is missing or does not run, with the line, and for one without `TABLES`.
+    Raises ValueError for a file that is missing, for one that raises an error (with the line), and for one without
+    `TABLES`.
     """
     found = getattr(user_files.load(file), "TABLES", None)
     if not isinstance(found, Sequence) or not all(isinstance(table, Table) for table in found):
@@ -252,7 +255,7 @@ def _placed(table: Table, folder: Path) -> Table:
 
 
 def get(name: str) -> Table:
-    """The definition called `name`; raises ValueError with those that are nearest."""
+    """The table called `name`.  Raises ValueError with the nearest names for an unknown one."""
     import difflib
 
     if name not in tables():
@@ -262,9 +265,9 @@ def get(name: str) -> Table:
 
 
 def printed(file: str, **where: str) -> float | None:
-    """The value that a source prints: the one row of `documents/printed/FILE` whose columns are as `where` says.
+    """The value that a source prints: the only row of `documents/printed/FILE` with the columns `where`.
 
-    "441.19k" is 441190.  None where there is no such row, or no number in it.
+    "441.19k" is 441190.  None if there is no such row, or no number in it.  Raises ValueError for several rows.
     """
     rows = [row for row in _rows(PRINTED / file) if all(row[key] == value for key, value in where.items())]
     if len(rows) > 1:
@@ -279,7 +282,7 @@ def printed(file: str, **where: str) -> float | None:
 
 
 def printed_table(file: str) -> Any:
-    """All that a source prints in a table (pandas.DataFrame), as in `documents/printed/FILE`.
+    """All numbers that a source prints in a table (pandas.DataFrame), from `documents/printed/FILE`.
 
     Columns: table, dataset, setting, method, value, unit, bold, note.  Raises FileNotFoundError for an unknown file.
     """

@@ -1,4 +1,4 @@
-"""What the documents' tables share: the search, equal for every method, rows of comparisons, questions, and leads."""
+"""Shared parts of the documents' tables: the search, equal for every method, rows of comparisons, questions, leads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LRS = [0.02, 0.05, 0.1, 0.2, 0.5]
 class Row(NamedTuple):
     """A row of a comparison.
 
-    method: a name, or "file.py:Name".  fixed: its arguments that are not searched.  searched: argument -> the values
-    that a search starts from; "run.server_lr" is one of the run.  limits: argument -> the open interval that the search
-    may not leave; (0, infinity) unless given.
+    method: a name, or "file.py:Name".  fixed: the arguments that are not tuned.  searched: argument -> the initial
+    values of the search; "run.server_lr" is an argument of the run.  limits: argument -> the open interval of the
+    search, (0, infinity) by default.
     """
 
     method: str
@@ -93,8 +93,8 @@ def searched_cells(
 ) -> list[Cell]:
     """A column of `quick` or `desk`: every method with the protocol's search, settings chosen on validation data.
 
-    short: rounds of the search's first runs; a second number: those of its finalists; None: all runs are in full.
-    seeds: those that report.  finalists: of the searches of `desk`; those of `quick` have three.
+    short: rounds of the search's first runs, or [first, finalists']; None for full runs.  seeds: the number of
+    reporting seeds.  finalists: the number of finalists of the searches of `desk`; those of `quick` have three.
     """
     stages: dict[str, Any] = {"seeds": list(range(1000, 1005))} if profile == "quick" else {"finalists": finalists}
     stages = {name: value for name, value in {"rounds": short, **stages}.items() if value is not None}
@@ -124,7 +124,7 @@ def asked(
 
 
 def leads(file: str, row: str, rivals: Sequence[str], places: Sequence[Mapping[str, str]]) -> str:
-    """The printed leads of a row over the best of its rivals, in points, at each place where a source prints them."""
+    """The printed leads of a row over the best of its rivals, in points, for each of `places` with printed values."""
     found = []
     for place in places:
         ours, *theirs = (printed(file, method=method, **place) for method in (row, *rivals))

@@ -15,14 +15,14 @@ CHOSEN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 LEFT_OPEN = left_open("S000")
 
-# the rows of Table 4, and those of methods that stand in Table 1 alone
+# the rows of Table 4, and the methods that only Table 1 lists
 ROWS = {
     row: METHODS[row]
     for row in ("FedAvg", "FedAvg + server momentum", "FedUp", "FedProx", "SCAFFOLD", "MOON", "MimeLite", "FedDyn",
                 "STEM", "FedSMOO", "FedPVR")
 }  # fmt: skip
 OTHERS = {row: METHODS[row] for row in ("FedSGD", "FedSMB", "FedDC", "Mime")}
-# methods that the study does not compare, beside its own and the best known baseline
+# methods that the study does not compare, with its own method and the best known baselines
 FURTHER = {
     row: METHODS[row]
     for row in ("FedAvg", "FedAvg + server momentum", "FedUp", "FedAdagrad", "FedAdam", "FedYogi", "FedNova", "FedExP",
@@ -125,7 +125,7 @@ def _cells4(profile: str, column: str, rows: dict[str, Row]) -> list[Cell]:
     """A column of Table 4, searched: five seeds of `desk` where a claim rests on the column, else three."""
     federation, run, _ = COLUMNS4[profile][column]
     short, seeds = (15, 10) if profile == "quick" else (30, 5 if column in _CLAIMED else 3)
-    # with two where clients are alike, one noisy run of 30 rounds kept FedAvg's best rate from the finals
+    # more than two: with similar clients one noisy short run had excluded FedAvg's best rate from the finals
     finalists = 3 if column == "CIFAR-10, IID" else 2
     return searched_cells(profile, column, federation, run, short, rows, seeds, finalists=finalists)
 
@@ -238,11 +238,11 @@ def table1(profile: str) -> list[Cell]:
     return cells
 
 
-STEPS = (1, 10, 30)  # local steps a round
+STEPS = (1, 10, 30)  # local steps per round
 
 
 def skew(profile: str) -> list[Cell]:
-    """FedAvg alone, by skew and by local steps, with as many gradients in every row."""
+    """FedAvg by skew and by local steps, with the same number of gradients in every row."""
     cells = []
     if profile == "paper":  # the columns of Table 4
         for column in (c for c in _columns4() if c["dataset"] == _CIFAR10):
@@ -264,7 +264,7 @@ def skew(profile: str) -> list[Cell]:
     return cells
 
 
-PAIRS = {  # row of Table 2 -> what the source calls it
+PAIRS = {  # row of Table 2 -> its name in the source
     "A, C": "A vs C (not correcting A)",
     "A-B+C, C": "A-B+C vs C (using -B+C to correct A as Mime)",
     "A-B, C": "A-B vs C (only using -B to correct A)",
@@ -273,7 +273,7 @@ PAIRS = {  # row of Table 2 -> what the source calls it
 
 
 def table2(profile: str) -> list[Cell]:
-    """The four cosines of the Mime ablation, on the local path of FedAvg and on that of Mime."""
+    """The four cosines of the Mime ablation, on the local trajectory of FedAvg and on that of Mime."""
     cifar = {"source": "cifar10", "clients": 100, "partition": _DIRICHLET[0.3]}
     # column -> federation, learning rate, batch, and the source's dataset whose values stand beside it (same data only)
     settings: dict[str, tuple[dict[str, Any], float, int, str]] = {
@@ -357,7 +357,7 @@ def _asked(row: str, base: str, columns: dict[str, tuple[str, ...]]) -> dict[str
 
 
 def _corrected(quick: str, desk: str) -> dict[str, list[Question]]:
-    """Cosine with the global gradient: corrected against not corrected, on both local paths."""
+    """Cosine with the global gradient: corrected against uncorrected, on both local trajectories."""
     paths = {p: [f"{name}, path of {m}" for m in ("FedAvg", "Mime")] for p, name in (("quick", quick), ("desk", desk))}
     return {profile: [("A-B+C, C", "A, C", column) for column in columns] for profile, columns in paths.items()}
 

@@ -29,7 +29,7 @@ TARGETS = {
 
 
 def speed(profile: str) -> list[Cell]:
-    """Rounds to a given accuracy, for which settings are searched anew: the fastest is not the best at the end."""
+    """Rounds to a given accuracy, with their own search, because the fastest setting is not the best at the end."""
     cells = []
     rows = {name: METHODS[name] for name in (*ROWS, "FedUp")}
     for column, (target, rounds) in TARGETS[profile].items():

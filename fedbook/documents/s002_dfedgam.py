@@ -25,7 +25,7 @@ ROWS: dict[str, tuple[str, dict[str, list[float]], bool]] = {
     "DFedGAM": ("DFedGAM", {"rho": [0.02, 0.05, 0.1]}, True),
 }
 EQUAL, TRAFFIC = ", equal gradients", ", equal traffic"  # rows with as many local steps, or models sent, as gossip
-# how many times a server's rounds that is; quick: 80 models a gossip round, a server's 8, or 12 with variates
+# the factor on a server's rounds; quick: 80 models per gossip round, 8 with a server, 12 with control variates
 LONGER = {
     "quick": {f"FedAvg{EQUAL}": 5, f"SCAFFOLD{EQUAL}": 5, f"FedAvg{TRAFFIC}": 10, f"SCAFFOLD{TRAFFIC}": 20 / 3},
     "desk": {f"FedAvg{EQUAL}": 10, f"SCAFFOLD{EQUAL}": 10},
@@ -45,7 +45,7 @@ CHOSEN: dict[str, dict[str, tuple[float, dict[str, float]]]] = {
     },
 }  # fmt: skip
 BELOW_ONE = {name: [0.0, 1.0] for name in ("method.server_momentum", "method.momentum")}
-# the document's column -> its partition; a column of digits is called so
+# column in the document -> its partition
 PARTITIONS = {"Dir-0.3": ["Dirichlet", {"q": 0.3}], "Dir-0.6": ["Dirichlet", {"q": 0.6}], "IID": ["IID", {}]}
 DATA = {"quick": "digits", "desk": "CIFAR-10", "paper": "CIFAR-10"}
 
@@ -69,8 +69,8 @@ def _settings(profile: str, partition: list[Any]) -> tuple[dict[str, Any], dict[
 def table1(profile: str) -> list[Cell]:
     """Accuracy of the server's or the mean model.
 
-    In the profile desk each method is searched at Dir-0.3 and keeps its settings on the other partitions.  Rows of
-    equal gradients stand at Dir-0.3 alone.
+    In the profile desk each method is tuned at Dir-0.3 and keeps its settings on the other partitions.  Rows with equal
+    gradients have cells at Dir-0.3 only.
     """
     cells = []
     equal = {row: ROWS[row.partition(",")[0]] for row in LONGER[profile]}
@@ -105,7 +105,7 @@ def table1(profile: str) -> list[Cell]:
 
 
 def _longer(run: dict[str, Any], times: float) -> dict[str, Any]:
-    """A run of so many times the rounds, which is evaluated as often and whose learning rate falls as far."""
+    """The run with `times` as many rounds, as many evaluations and the same final learning rate."""
     if times == 1:
         return run
     decay = {"lr_decay": round(run["lr_decay"] ** (1 / times), 6)} if "lr_decay" in run else {}
@@ -117,7 +117,7 @@ def figure2(profile: str) -> list[Cell]:
     return [cell for cell in table1(profile) if not cell.row.endswith((EQUAL, TRAFFIC))]
 
 
-WIDE = ", \u03c1 = 0.1"  # a row at the learning rate of the other, with a radius that changes the steps
+WIDE = ", \u03c1 = 0.1"  # the same learning rate with a larger radius, which changes the steps noticeably
 
 
 def local_models(profile: str) -> list[Cell]:
@@ -125,7 +125,7 @@ def local_models(profile: str) -> list[Cell]:
     column, cells = f"{DATA[profile]}, Dir-0.3", []
     federation, run = _settings(profile, PARTITIONS["Dir-0.3"])
     for row, (lr, own) in CHOSEN[profile].items():
-        if not ROWS[row.partition(",")[0]][2]:  # a server's clients have no models of their own
+        if not ROWS[row.partition(",")[0]][2]:  # with a server, clients have no models of their own
             continue
         for name, chosen in {row: own, **({row + WIDE: {"rho": 0.1}} if "rho" in own else {})}.items():
             spec = {
@@ -149,7 +149,7 @@ TABLES = [
 
 
 def _asked(row: str, *rivals: str) -> dict[str, list[Question]]:
-    """In desk, rows of equal gradients are asked about at Dir-0.3 alone: they have no other cells."""
+    """In desk, the questions about rows with equal gradients use Dir-0.3 only, the only column with such cells."""
 
     def partitions(profile: str, rival: str) -> list[str]:
         return list(PARTITIONS) if profile == "quick" or not rival.endswith(EQUAL) else ["Dir-0.3"]

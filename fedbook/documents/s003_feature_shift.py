@@ -1,4 +1,4 @@
-"""The feature-shift study (S003): Figures 5 and 6, and what each of its three measures does.
+"""The feature-shift study (S003): Figures 5 and 6, and the effect of each of its three measures.
 
 It prints no table; its curves are described in words only.
 """
@@ -21,7 +21,7 @@ METHODS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }
 
 
-# methods that give every client a model for its own images, beside FedAvg, training alone and training in one place
+# personal methods, with FedAvg, local training and centralised training
 PERSONAL: dict[str, tuple[list[Any], dict[str, list[float]]]] = {
     "FedAvg": (["FedAvg", {}], {}),
     "FedBN": (["FedBN", {}], {}),
@@ -34,15 +34,15 @@ PERSONAL: dict[str, tuple[list[Any], dict[str, list[float]]]] = {
     "all data in one place": (["Central", {}], {}),
 }
 OURS = "normalisation + ALA"
-# the values of a method's own parameter that a search starts from
+# the initial values of the search over a method's own parameter
 OWN: dict[str, dict[str, list[float]]] = {
     "FedProx": {"mu": [0.001, 0.01, 0.1]},
     "FedALA": {"lr": [0.1, 1.0, 10.0]},
 }
 AUGMENTED = {"num_ops": 2, "magnitude": 10}
-EXPANDED = {**AUGMENTED, "once": True}  # before training, as the study's text has it; its algorithm does it anew
-# profile -> domains of the clients by the order of their owners, where images come from, run, search, seeds; SVHN's
-# small pack has 47 training and 18 test images of its rarest digit
+EXPANDED = {**AUGMENTED, "once": True}  # once before training, as in the study's text; its algorithm repeats it
+# profile -> domains of the clients in the order of their owners, sources of images, run, search, seeds; SVHN's small
+# pack has 47 training and 18 test images of its rarest digit
 DOMAINS = {
     "quick": ("plain", "patches", "inverted", "street", "fonts"),
     "desk": ("MNIST", "MNIST-M", "SVHN", "fonts (for SynthDigits)", "USPS"),
@@ -53,7 +53,7 @@ SOURCES: dict[str, list[Any]] = {
     "desk": ["digits_five", {"train": 460, "test": 180}],
     "paper": ["digits_five", {}],
 }
-# local steps: an epoch of the expanded data, and as many where they are not
+# local steps: one epoch of the expanded data, and equally many without expansion
 RUNS: dict[str, dict[str, Any]] = {
     "quick": {"rounds": 24, "local_steps": 10, "batch_size": 32, "eval_every": 4},
     "desk": {"rounds": 40, "local_steps": 24, "batch_size": 32, "eval_every": 4},
@@ -63,7 +63,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "quick": {"rounds": 8, "finalists": 2}, "desk": {"rounds": [8, 20], "finalists": 2},
 }  # fmt: skip
 SEEDS = {"quick": 10, "desk": 5, "paper": 3}
-# column -> the domains to train and to test on, by their place in FIVE and in DOMAINS
+# column -> the domains for training and for testing, as indices of FIVE and DOMAINS
 COLUMNS: dict[str, dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "quick": {"five domains": ((0, 1, 2, 3, 4), (0, 1, 2, 3, 4)), "unseen domains": ((0, 3, 4), (1, 2))},
     "desk": {"five domains": ((0, 1, 2, 3, 4), (0, 1, 2, 3, 4)), "unseen domains": ((0, 2, 3), (1, 4))},

@@ -11,7 +11,7 @@ from .definitions import Cell, Question, Table, captions, claims, frame, left_op
 from .protocol import asked, leads, search
 
 LOW_QUALITY, HIGH_QUALITY = (0.99, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)
-# the thesis' column -> source, model, rounds, labels in all
+# column in the thesis -> source, model, rounds, number of labels
 DATA: dict[str, tuple[str, str, int, int]] = {
     "EMNIST": ("emnist-mnist", "thesis_cnn", 800, 10),
     "CIFAR-10": ("cifar10", "preact_resnet18", 2500, 10),
@@ -37,11 +37,11 @@ TEMPERATURES = {"temperature": [0.0, 0.5, 1.0]}
 
 @dataclass(frozen=True)
 class Column:
-    """What quick and desk columns of one name share.
+    """The shared settings of the columns of quick and desk with one name.
 
-    model: the whole network.  smallest: the one that a client of capacity 1/16 trains, on its own.  classes: of a
-    client, by skew.  public: samples per class at FedGSE's server.  source_name: the thesis' data set, where it is the
-    same.
+    model: the whole network.  smallest: the sub-model of a client of capacity 1/16, as a separate network.  classes:
+    skew -> classes per client.  public: samples per class at FedGSE's server.  source_name: the thesis' data set, if it
+    is the same.
     """
 
     source: str
@@ -61,7 +61,7 @@ _DIGITS = {**_LOCAL, "cohort": 0.2, "eval_every": 5}
 _NARROW = ["thesis_cnn", {"widths": [8, 16, 32, 64]}], ["thesis_cnn", {"widths": [1, 1, 2, 4]}]
 _DESK = {**_LOCAL, "cohort": 0.1, "rounds": 40, "lr_decay": 0.97, "eval_every": 10}
 _SHORT = {"rounds": 4, "finalists": 2}
-_EARLIER = {"rounds": [6, 20], "finalists": 2}  # of letters in Tables 3.6 and 4.4, whose finalists did not run in full
+_EARLIER = {"rounds": [6, 20], "finalists": 2}  # for letters in Tables 3.6 and 4.4, whose finalists are stopped early
 COLUMNS: dict[str, dict[str, Column]] = {
     "quick": {
         "digits, CNN": Column(
@@ -112,7 +112,7 @@ def cell(
     gse: bool = False,
     **arguments: Any,
 ) -> Cell:
-    """A run of the profile paper; skew: "HIGH", "LOW", "IID", or so many classes a client."""
+    """A cell of the profile paper.  skew: "HIGH", "LOW", "IID", or a number of classes per client."""
     data_source, model, rounds, labels = DATA[data]
     name, own = METHODS[row]
     classes = (CLASSES[skew][labels] if skew != "IID" else None) if isinstance(skew, str) else skew
@@ -141,9 +141,9 @@ def searched(
     source: float | None = None,
     **arguments: Any,
 ) -> Cell:
-    """A run of the profiles quick and desk: settings are chosen on validation data, alike for every method.
+    """A cell of the profiles quick and desk: settings are tuned on validation data, equally for every method.
 
-    FedDSE's temperature is searched too, unless it is given.
+    FedDSE's temperature is tuned too, unless it is given.
     """
     name, own = METHODS.get(row.removesuffix(", printed score").partition(" (")[0], ["HeteroFL", {}])
     arguments = {"capacities": _shares(capacities), "labels": "zero", **own, **arguments}
@@ -237,7 +237,7 @@ def table4_2(profile: str) -> list[Cell]:
 
 
 def table4_5(profile: str) -> list[Cell]:
-    """FedGSE-SPL against the number of classes a client has."""
+    """FedGSE-SPL against the number of classes per client."""
     row = "FedGSE-SPL"
     if profile == "quick":
         data = COLUMNS["quick"]["digits, CNN"]
@@ -251,7 +251,7 @@ def table4_5(profile: str) -> list[Cell]:
 
 
 def profiles(profile: str) -> list[Cell]:
-    """Figures 3.2, 3.3: how alike the clients' mean activations are, layer by layer, before and after training."""
+    """Figures 3.2, 3.3: the similarity of the clients' mean activations by layer, before and after training."""
     cells = []
     for rounds, row in ((1, "after one round"), (20, "after training")):
         for layer in (0, 1):
@@ -276,8 +276,8 @@ def _swept(
 ) -> Callable[[str], list[Cell]]:
     """The cells of a figure of accuracy against one setting.
 
-    quick, paper: its values in each profile.  setting: a value -> what the column is called, and arguments of the
-    cell.  source: a column -> where its value stands among the numbers in the text.
+    quick, paper: the values of the setting in each profile.  setting: a value -> the column's name, and arguments of
+    the cell.  source: a column -> the keys of its value among the printed numbers in the text.
     """
 
     def cells(profile: str) -> list[Cell]:
@@ -323,7 +323,7 @@ def participation(row: str, capacities: Sequence[float], gse: bool = False):
     )  # fmt: skip
 
 
-# FedDSE against the number of classes a client has
+# FedDSE against the number of classes per client
 classes3_8 = _swept(
     ["FedDSE"], (2, 4, 10), (2, 4, 6, 8, 10), lambda k: (f"{k} classes", {"skew": k, "column": f"{k} classes"}),
     skews=[""], capacities=LOW_QUALITY, source=lambda column: {"setting": f"{column} per client (Fig. 3.8)"},
@@ -341,9 +341,9 @@ similar = _swept(
 
 
 def differences(columns: Sequence[str]):
-    """Figures 4.3, 4.4: how far the sub-models' updates are from the whole network's, each method on its own run.
+    """Figures 4.3, 4.4: the gap between updates of the sub-models and of the whole network, each method on its own run.
 
-    Columns: "median", "accuracy", or the share of the rounds over which differences are added up.
+    Columns: "median", "accuracy", or the share of the rounds over which differences are accumulated.
     """
 
     def cells(profile: str) -> list[Cell]:
@@ -355,7 +355,7 @@ def differences(columns: Sequence[str]):
             for row in ("HeteroFL", "Federated Dropout", "FedRolex", "FedGSE-CSL"):
                 if profile == "quick":
                     spec = dict(searched(row, COLUMNS["quick"]["digits, CNN"], "HIGH", HIGH_QUALITY, "", gse=True).spec)
-                    spec.pop("tune")  # one learning rate: a small one makes every difference small
+                    spec.pop("tune")  # one learning rate for all: a smaller one makes differences smaller
                     spec["federation"] = {k: v for k, v in spec["federation"].items() if k != "validation"}
                     spec["run"] = {**spec["run"], "lr": 0.1, "lr_decay": 0.97}
                 else:
@@ -371,9 +371,9 @@ ALONE = "the server's model as it is"
 
 
 def from_public(profile: str) -> list[Cell]:
-    """Our control: every method starts from a model that the server has trained on its public images alone."""
+    """Our control: every method starts from a model that the server has trained on its public images."""
     begin, cells = {"lr": 0.1, "epochs": 40}, []
-    for row in (ALONE, *GSE[:3], *GSE[4:], WHOLE):  # DepthFL's model has heads that the server's lacks
+    for row in (ALONE, *GSE[:3], *GSE[4:], WHOLE):  # without DepthFL, whose model has heads that the server's lacks
         method = row if row in METHODS else "HeteroFL"
         if profile == "paper":
             capacities = (1.0,) if row == WHOLE else HIGH_QUALITY

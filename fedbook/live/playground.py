@@ -39,8 +39,7 @@ RANGES = {
     "angle": (-1e4, 1e4), "mu": (0, 1e3), "alpha": (0, 1e3), "beta": (0, 0.999), "rho": (0, 1e3),
     "FedDyn": {"alpha": (0, 1e3, "above")},
 }  # fmt: skip
-"""Lowest and highest value of each number, as in playground.js: "above" excludes the lowest value, "whole" excludes
-fractions."""
+"""Lowest and highest value of each number, as in playground.js; "above" excludes the lowest, "whole" fractions."""
 
 TOPOLOGIES = ("ring", "complete", "star", "path")
 GOSSIP = ("DFedAvg", "DFedSAM", "DFedGAM")
@@ -49,14 +48,7 @@ DEFAULT_CLIENTS = (
     {"optimum": (2.1, -1.0), "curvature": (0.2, 2.7), "angle": 75.0},
 )
 
-PLACES = (
-    (1.9, 1.4),
-    (-0.8, -1.8),
-    (-2.3, 1.0),
-    (0.9, -2.0),
-    (0.4, 2.1),
-    (2.5, 0.2),
-)  # of further clients, beginning with the third
+PLACES = ((1.9, 1.4), (-0.8, -1.8), (-2.3, 1.0), (0.9, -2.0), (0.4, 2.1), (2.5, 0.2))  # from the third client on
 
 
 def playground(

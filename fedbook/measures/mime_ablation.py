@@ -28,8 +28,10 @@ Run = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Ablation:
-    """What was found: for each split, path and round, and with full batches at the first split for each path, one
-    mapping a seed, name of `probes.mime_ablation` -> mean over clients at each step."""
+    """The results of the ablation, one mapping per seed: name in `probes.mime_ablation` -> mean over clients by step.
+
+    study: by split, local method and round.  exact: with full batches at the first split, by local method.
+    """
 
     plan: dict[str, Any]
     study: dict[tuple[str, str, int], list[Run]]
@@ -63,7 +65,7 @@ def clients(split: str, seed: int) -> Federation:
 
 
 def ablation(profile: str, seed: int, again: bool = False) -> Ablation:
-    """The study of a profile, from this seed on; `again` computes and stores it anew (`stored.Runs`)."""
+    """The ablation of a profile, beginning with this seed; `again` recomputes and stores it (`page_cache.Runs`)."""
     tiny, batch_size = profile == "test", 20
     plan, splits = PLAN | (SMALL if tiny else {}), ("0.1", "IID") if tiny else tuple(SPLITS)
     kept = page_cache.Runs("mime_runs", profile, plan, again=again)
@@ -73,7 +75,7 @@ def ablation(profile: str, seed: int, again: bool = False) -> Ablation:
         """The server models of one FedAvg run after the rounds of the plan."""
         found = {}
 
-        def keep(r: Any, y: Any) -> dict[str, Any]:  # what round t sees is the model after t rounds
+        def keep(r: Any, y: Any) -> dict[str, Any]:  # round t starts from the model after t rounds
             if r.t in plan["rounds"]:
                 found[r.t] = r.x.clone()
             return {}

@@ -54,9 +54,7 @@ def _drawn(figure: Any) -> str:
     settings = {"svg.fonttype": "none", "svg.hashsalt": "fedcore", "image.composite_image": False}
     with rc_context(settings):
         FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
-    return re.sub(
-        r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", out.getvalue()
-    )  # characters that XML does not allow
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", out.getvalue())  # not allowed in XML
 
 
 def _images(figure: Any) -> list[Any]:
