@@ -1,4 +1,4 @@
-"""Layers that hold other layers: in a row, residual, branched."""
+"""Layers that contain other layers: in sequence, residual, or with branches."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .sequences import Recurrent
 
 
 class Walk(Rule):
-    """A layer whose forward is layers, and additions of what they give."""
+    """A layer whose forward consists of layers and additions of their outputs."""
 
     def walked(self, x: Any, through: Callable[[Rule, Any], Any], added: Callable[[Any, Any], Any]) -> Any:
-        """What comes out when x goes through the layers, each a `through(rule, x)`, and sums are `added(a, b)`."""
+        """The output for x, where each layer is computed by `through(rule, x)` and each sum by `added(a, b)`."""
         raise NotImplementedError
 
     def leaves(self, axes: int, written: bool = False) -> int:
@@ -93,7 +93,7 @@ class Chain(Sequential):
 
 
 class Branches(Walk):
-    """A module of the user's own whose forward is layers, and additions of what they give."""
+    """A module of the user's own whose forward consists of layers and additions of their outputs."""
 
     def __init__(self, module: nn.Module, name: str, steps: Sequence[Step]) -> None:
         super().__init__(module, name)

@@ -18,7 +18,7 @@ from .rule import Back, Pass, Rule, Stream, aten, side_by_side
 
 
 class Each(Rule):
-    """Layers that treat every sample and channel alone, so that it does not matter whose they are."""
+    """Layers that treat every sample and channel separately, so that clients need no separate treatment."""
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         return self.module(x)
@@ -115,7 +115,7 @@ class AdaptiveAvgPool2d(Each):
 
 
 class LogSoftmax(Rule):
-    """`nn.LogSoftmax` of the logits, which the cross-entropy takes for them."""
+    """`nn.LogSoftmax` of the logits; its output has the same cross-entropy as the logits."""
 
     takes, writes = (1, 3), (1,)
 
@@ -184,7 +184,7 @@ class Scaler(Each):
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         rate = self.module.rate if p.rate is None else p.rate
-        if isinstance(rate, Tensor):  # one a client
+        if isinstance(rate, Tensor):  # one rate per client
             if x.dim() == 4:
                 return (x.unflatten(1, (p.clients, -1)) / rate.view(-1, 1, 1, 1)).flatten(1, 2)
             return x / rate.view(-1, 1, 1)

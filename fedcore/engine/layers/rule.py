@@ -1,13 +1,13 @@
-"""What the engine knows of layers: one class a layer, and one table of them.
+"""The rules of layers: one class for each kind of layer, and one table of these classes.
 
-A class says up to three things of its layer: `batched`, the forward pass of many clients at once, for autograd to go
-back; `written`, that pass together with the function that goes back without autograd; `units`, which stream of neurons
-leaves the layer and which entries they own.  What a class leaves out is refused by name: gradients then take another
-path, sub-models raise.  To add a layer, write its class and enter it in `table.RULES`.
+A class has up to three methods: `batched`, the forward pass of many clients at once, which autograd differentiates;
+`written`, the forward pass together with a function for the backward pass; and `units`, the stream of neurons in the
+layer's output and the entries that belong to them.  If a method is missing, gradients take another path, and sub-models
+raise an error with the layer's name.  To add a layer, write its class and enter it in `table.RULES`.
 
 Features of m clients are `[m, B, F]`; images are `[B, m*C, H, W]`, so that the channels of one client lie together and
 a convolution's or norm's groups are the clients.  Sequences, samples of two axes, are images of one channel,
-`[B, m, L, F]`: a layer that treats their axes otherwise than those of an image says so in what it `takes`.
+`[B, m, L, F]`; `takes` says which kinds of samples a layer accepts.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ READ_TWICE = "an in-place activation whose input is read elsewhere"
 
 @dataclass
 class Pass:
-    """What the layers of one batched forward pass read besides their input, and what is noted on the way.
+    """The inputs and records of one batched forward pass, shared by all layers.
 
-    params: name -> `[m, *shape]`.  real: where samples are real, None where all are.  single: whether a client has one
-    sample.  rate: for all scalers, a number or one per client; None: their own.  sites: outputs of layers by name, for
-    the names that are in it.  z: the representation of a `models.Projected`.  count, key: real samples of each client,
-    and the seed of its dropout; without keys nothing is dropped.
+    params: name -> `[m, *shape]`.  real: a mask of the samples that are not padding, None without padding.  single:
+    whether a client has one sample.  rate: for all scalers, a number or one per client; None: their own.  sites: gets
+    the outputs of the layers whose names it has.  z: gets the representation of a `models.Projected`.  count, key: the
+    number of real samples of each client, and the seed of its dropout; without keys there is no dropout.
     """
 
     params: dict[str, Tensor]
@@ -66,20 +66,20 @@ class Pass:
     drawing: list[torch.Generator] = field(default_factory=list)
 
     def generators(self, device: torch.device) -> list[torch.Generator]:
-        """One a client, at the place in its stream that the layers before have left it."""
+        """One generator per client, in the state in which the previous layers have left it."""
         if not self.drawing:
             self.drawing += [torch.Generator(device).manual_seed(key) for key in self.key]
         return self.drawing
 
 
 class Rule:
-    """What is known of one layer in its place; of a layer that is not in `RULES`: nothing.
+    """The rule of one layer in a module; for a layer that is not in `RULES`, a rule without methods.
 
-    takes: what the layer reads, samples with 1 axis (features, or a text's symbols), 2 (sequences) or 3 (pictures).
-    writes: the same on the written path, where that is less.
-    fresh: its output is new memory that its own way back does not read, so that an activation may write over it.
-    passes_on: its output may be its input itself.  overwrites: it writes over its input, as `nn.ReLU(inplace=True)`.
-    rereads: the parts of it whose input others read too, so that they must not write over it.
+    takes: the numbers of axes that samples may have: 1 (features, or a text's symbols), 2 (sequences) or 3 (images).
+    writes: the same for the written path, if it accepts fewer.
+    fresh: whether its output is new memory that its backward pass does not read, so that an activation may overwrite
+    it.  passes_on: whether its output may be its input itself.  overwrites: whether it writes over its input, as
+    `nn.ReLU(inplace=True)` does.  rereads: its parts whose input other parts read too and which must not overwrite it.
     """
 
     takes: Sequence[int] = (1, 3)
@@ -94,7 +94,7 @@ class Rule:
         self.trains = any(True for _ in module.parameters())
 
     def below(self, name: str) -> str:
-        """The full name of something inside this layer."""
+        """The full name of a parameter or layer inside this layer."""
         return f"{self.name}.{name}" if self.name else name
 
     def rules_of(self, named: Iterable[tuple[str, nn.Module]]) -> list[Rule]:
@@ -106,31 +106,31 @@ class Rule:
         return rules
 
     def parameters(self) -> Iterator[str]:
-        """Names of all parameters that the rules see, one by one."""
+        """The names of the parameters of all layers that have rules."""
         for part in self.all():
             if not part.children:
                 yield from (part.below(name) for name, _ in part.module.named_parameters(recurse=False))
 
     def leaves(self, axes: int, written: bool = False) -> int:
-        """How many axes the samples that leave have for those that enter; 0: these cannot enter."""
+        """How many axes samples have after this layer if they had `axes` before it; 0: the layer does not take them."""
         return axes if axes in (self.writes if written and self.writes is not None else self.takes) else 0
 
     # --- batched ---
 
     def problem(self) -> str | None:
-        """Why `batched` cannot stand for this layer; None where it can."""
+        """Why `batched` cannot compute this layer; None if it can."""
         if type(self).batched is Rule.batched:
             return type(self.module).__name__
         return READ_TWICE if any(part.overwrites for part in self.rereads) else None
 
     def all(self) -> Iterator[Rule]:
-        """This rule and those of the layers in it."""
+        """This rule and the rules of all layers in it."""
         yield self
         for child in self.children:
             yield from child.all()
 
     def problems(self) -> Iterator[str]:
-        """Why `batched` cannot stand for this layer and those in it."""
+        """Why `batched` cannot compute this layer and the layers in it."""
         for part in self.all():
             hooked = part.module._forward_hooks or part.module._forward_pre_hooks
             problem = type(part.module).__name__ if hooked else part.problem()
@@ -144,7 +144,7 @@ class Rule:
         return out
 
     def entering(self, x: Tensor) -> Activations:
-        """A batch `x [m, B, ...]` as the batched rules take it."""
+        """A batch `x [m, B, ...]` in the layout of the batched rules."""
         if x.dim() < 5:
             return x.transpose(0, 1) if x.dim() == 4 else x
         if x.device.type == "cpu" and x.dtype != torch.float64:  # oneDNN is faster so, and has no kernels for float64
@@ -159,20 +159,21 @@ class Rule:
     # --- written ---
 
     def is_written(self) -> bool:
-        """Whether `written` stands for this layer."""
+        """Whether this layer and all layers in it have a rule for the written path."""
         return type(self).written is not Rule.written and all(child.is_written() for child in self.children)
 
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
-        """The output and the function from its gradient to that of x, which puts the parameters' into s on its way.
+        """The output, and the backward pass: a function from the gradient of the output to that of x, which also puts
+        the gradients of the parameters into s.
 
-        need: whether the gradient of x is asked for.
+        need: whether the gradient of x is needed.
         """
         raise NotImplementedError
 
     # --- units ---
 
     def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        """The stream of neurons that leaves when s enters; ValueError where there is no single one."""
+        """The stream of the layer's output if s is the stream of its input; raises ValueError if there is none."""
         raise ValueError(
             f"no rule says which neurons own what in {type(self.module).__name__} ({self.name or 'the model'}); "
             "GroupNorm, LayerNorm, grouped convolutions and recurrent layers mix channels: use a model of Linear, "
@@ -188,7 +189,7 @@ def side_by_side(x: Annotated[Tensor, "m B C H W"], dtype: torch.dtype) -> Pictu
 
 
 def channels_last(W: Weights, dtype: torch.dtype) -> Annotated[Tensor, "m O kh kw C"]:
-    """`[m, O, C, kh, kw]` as a contiguous `[m, O, kh, kw, C]`; no copy where it lies so already."""
+    """`[m, O, C, kh, kw]` as a contiguous `[m, O, kh, kw, C]`; no copy if it has this layout already."""
     W = W.permute(LAST)
     if W.dtype == dtype and W.is_contiguous():
         return W

@@ -1,4 +1,4 @@
-"""The table of the layers that the engine knows, and which rule a module has."""
+"""The table of all rules of layers, and the rule of a module."""
 
 from __future__ import annotations
 

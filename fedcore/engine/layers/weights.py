@@ -25,7 +25,7 @@ class Linear(Rule):
     takes, writes, fresh = (1, 2, 3), (1,), True
 
     def batched(self, x: Activations, p: Pass) -> Activations:
-        if x.dim() == 4:  # along the last axis
+        if x.dim() == 4:  # a sequence: the product is along the last axis
             rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1)
             out = self.batched(rows.flatten(1, 3), p)
             return out.view(*rows.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
@@ -125,7 +125,7 @@ class Conv2d(Convolution):
         return out, back
 
     def by_columns(self, x: Pictures, s: Sink, need: bool, out: list[int]) -> tuple[Pictures, Back]:
-        """The convolution as a product of its weights, as they lie, with the pictures' columns."""
+        """The convolution as a product of its weights, without a copy, with the columns of the images (im2col)."""
         b, (B, _, H, Wd), (ph, pw), (sh, sw) = s.clients, x.shape, self.module.padding, self.module.stride
         W, tap = s.params[self.weight], None
         if (H, Wd, *out) == (1, 1, 1, 1):  # one pixel: only one tap of the kernel ever sees it
@@ -223,7 +223,7 @@ class BatchNorm(Rule):
         self.takes = (1, 2) if isinstance(module, nn.BatchNorm1d) else (3,)
 
     def batched(self, x: Activations, p: Pass) -> Activations:
-        """Where clients have different numbers of samples: the statistics of the real ones alone."""
+        """The output if clients have different numbers of samples: padding does not count in the statistics."""
         if x.dim() == 4 and isinstance(self.module, nn.BatchNorm1d):  # sequences, whose first axis are the channels
             return as_sequences(self.on_pictures(as_pictures(x), p), p)
         return self.on_pictures(x, p)
@@ -250,7 +250,7 @@ class BatchNorm(Rule):
         return isinstance(self.module, nn.BatchNorm2d)
 
     def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
-        """The caller sees to it that all samples are real."""
+        """The caller guarantees that there is no padding."""
         eps, (w, b) = self.module.eps, scale_and_shift(self, s.params)
         out, mean, scale = aten.native_batch_norm(x, w, b, None, None, True, 0.0, eps)
 
@@ -277,7 +277,7 @@ def scale_and_shift(norm: Rule, params: dict[str, Tensor]) -> tuple[Tensor | Non
 
 
 def put_norm(norm: Rule, s: Sink, dx: Tensor | None, dw: Tensor | None, db: Tensor | None) -> Tensor | None:
-    """Put the gradients of a norm's weights and biases where they go; that of its input goes on."""
+    """Put the gradients of a norm's weights and biases into s, and return that of its input."""
     if norm.module.affine:
         s.put(norm.weight, dw.view(s.clients, -1))
         s.put(norm.bias, db.view(s.clients, -1))
