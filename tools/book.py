@@ -1,15 +1,15 @@
-"""The book's flow: run chapters with papermill, normalise what they wrote, render with jupyter-book.
+"""Build the book: run chapters with papermill, normalise the notebooks, render them with jupyter-book.
 
     python tools/book.py build                        run every chapter, render the book into _build/html, and
-                                                      compare what the chapters show with what is stored
-    python tools/book.py pages                        render the stored outputs into _build/html; runs nothing
+                                                      compare the chapters' outputs with the stored ones
+    python tools/book.py pages                        render the stored outputs into _build/html without a run
     python tools/book.py run scaffold -p seed 1       run one chapter with parameters, into _build/runs
     python tools/book.py refresh [scaffold ...]       run chapters and store their outputs in book/*.ipynb
-    python tools/book.py check --isa default [...]    run chapters and compare with what is stored, and their
-                                                      small runs with tests/expected, on other instructions
+    python tools/book.py check --isa default [...]    run chapters on another instruction set, compare their outputs
+                                                      with the stored ones and their small runs with tests/expected
 
-Sphinx never executes a notebook: its caches show old numbers after a change in the package. Here every
-chapter runs in a fresh kernel of this interpreter, and has succeeded only when papermill says so *and* the
+Sphinx never executes a notebook, because its caches show old numbers after a change in the package. Every
+chapter runs in a fresh kernel of this interpreter, and it has succeeded only if papermill reports no error *and* the
 record of its last cell was written (a killed kernel leaves a notebook that looks complete).
 """
 
@@ -41,8 +41,8 @@ from fedbook.results.notebooks import NotebookFailed, execute  # noqa: E402
 from fedcore.storage.checkpoint import atomic  # noqa: E402
 from tools import outputs  # noqa: E402
 
-# Instruction sets by name: what tells torch, its libraries and numpy's not to use the best that this processor has.
-# A number that hangs on the last bit differs between them, as it would on another make of processor.
+# Instruction sets by name: environment variables that stop torch, numpy and their libraries from using the best one.
+# A number that depends on the last bit differs between them, as it would between processors.
 ISAS = {
     "native": {},
     "avx2": {
@@ -59,8 +59,8 @@ ISAS = {
     },
 }
 CELL_TIMEOUT = 300  # seconds, for one cell in the quick profile
-LINES = 6  # of an error of `run`, without --debug
-PARALLEL = 2  # chapters at once, in threads: separate processes race for the kernels' ports
+LINES = 6  # printed lines of an error of `run` without --debug
+PARALLEL = 2  # chapters at once, in threads, because separate processes race for the kernels' ports
 
 
 class ChapterFailed(Exception):
@@ -68,7 +68,7 @@ class ChapterFailed(Exception):
 
 
 class WrongCall(ChapterFailed):
-    """A chapter or a parameter that does not exist was asked for."""
+    """The call names a chapter or a parameter that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ class Run:
     seconds: float
 
 
-# ---- what the book consists of
+# ---- pages and chapters
 
 
 def pages(root: Path = ROOT) -> list[str]:
-    """The pages of _toc.yml in order, as in the file: `book/index`, `book/averaging`, ..."""
+    """The pages in the order of _toc.yml: `book/index`, `book/averaging`, ..."""
     import yaml
 
     def files(node: Any) -> list[str]:
@@ -106,8 +106,8 @@ def chapters(root: Path = ROOT) -> list[Path]:
 def defaults(source: Path) -> dict[str, Any]:
     """The parameters of a chapter with their default values, read from its cell tagged `parameters`.
 
-    Raises ChapterFailed when there is no such cell, more than one, or a value that is not a literal:
-    papermill does not compute derived values again.
+    Raises ChapterFailed if there is no such cell or more than one, and for a value that is not a literal, because
+    papermill would not recompute derived values.
     """
     cells = [c for c in _read(source).cells if "parameters" in c.metadata.get("tags", [])]
     if len(cells) != 1:
@@ -173,7 +173,7 @@ def run_all(
     timeout: float = CELL_TIMEOUT,
     env: Mapping[str, str] | None = None,
 ) -> dict[Path, Run]:
-    """Run chapters, `PARALLEL` at once, with a line for each; all are tried before a failure is raised."""
+    """Run chapters, `PARALLEL` at once, and print a line for each.  Raises ChapterFailed after all have run."""
     width = max((len(s.stem) for s in sources), default=0)
     print(f"running {len(sources)} chapters, {PARALLEL} at once", flush=True)
     done: dict[Path, Run] = {}
@@ -189,7 +189,7 @@ def run_all(
             except ChapterFailed as error:
                 failures.append(str(error))
                 print(f"  {source.stem:{width}}  FAILED", flush=True)
-    finally:  # after a Ctrl-C nobody waits for what is running: `_command` ends it
+    finally:  # after a Ctrl-C do not wait for running chapters: `_command` ends them
         pool.shutdown(wait=False, cancel_futures=True)
     if failures:
         raise ChapterFailed("\n\n".join(failures))
@@ -200,7 +200,7 @@ def run_all(
 
 
 def differences(new: Any, stored: Any, rules: Path = ROOT / "tests" / "nbval_sanitize.cfg") -> list[str]:
-    """What an executed notebook shows otherwise than the stored one: a line for each cell, by tools/outputs.py."""
+    """The cells whose outputs differ from the stored notebook's (tools/outputs.py), one line each."""
     patterns = _patterns(rules)
     if [c.source for c in new.cells] != [c.source for c in stored.cells]:
         return ["the cells are not those that are stored"]
@@ -214,7 +214,7 @@ def differences(new: Any, stored: Any, rules: Path = ROOT / "tests" / "nbval_san
 
 
 def unlike_stored(done: Mapping[Path, Run]) -> list[str]:
-    """A line for every cell of executed chapters that shows something else than the stored notebook."""
+    """One line for every cell of executed chapters whose output differs from the stored notebook's."""
     return [
         f"{source.stem}, {line}"
         for source in sorted(done)
@@ -223,7 +223,7 @@ def unlike_stored(done: Mapping[Path, Run]) -> list[str]:
 
 
 def check(sources: Sequence[Path], isa: str, *, root: Path = ROOT, timeout: float = CELL_TIMEOUT) -> None:
-    """Run chapters on the instruction set `isa` of ISAS, and compare what they show and record with what is stored.
+    """Run chapters on the instruction set `isa` of ISAS, and compare outputs and records with the stored ones.
 
     Raises ChapterFailed with a line for every cell and number that differs.
     """
@@ -243,14 +243,13 @@ def check(sources: Sequence[Path], isa: str, *, root: Path = ROOT, timeout: floa
 
 
 def normalise(notebook: Any, name: str = "notebook", *, refuse_injected: bool = True) -> Any:
-    """The notebook with only what belongs into the repository; the same code then gives the same bytes.
+    """The notebook reduced to the content that is committed, so that the same code gives the same bytes.
 
-    Kept of the metadata: each cell's tags and `mystnb`; what the page folds, JupyterLab folds too. Executions are
-    numbered 1, 2, ..., streams are joined, stderr is dropped with a notice, and cells without a usable id get one
+    The metadata keep each cell's tags and `mystnb`; cells folded on the page are folded in JupyterLab too. Executions
+    are numbered 1, 2, ..., streams are joined, stderr is dropped with a notice, and cells without a valid id get one
     from their content.
 
-    Raises ChapterFailed for an error output, a live widget, and (unless told otherwise) papermill's
-    injected cell.
+    Raises ChapterFailed for an error output, a live widget, and, if `refuse_injected`, papermill's injected cell.
     """
     import nbformat
 
@@ -301,7 +300,7 @@ def _outputs(cell: Any, where: str) -> list[Any]:
 def keep_timings(new: Any, old: Any, rules: Path = ROOT / "tests" / "nbval_sanitize.cfg") -> Any:
     """`new`, with the stored output of `old` in every cell where only hardware and seconds differ.
 
-    Such a figure stays true of the run that it describes, and a refresh that changes nothing changes no byte.
+    The kept hardware and seconds stay true for the stored run, and a refresh without other changes changes no byte.
     """
     if [c.source for c in new.cells] == [c.source for c in old.cells]:
         for fresh, stored in zip(new.cells, old.cells, strict=True):
@@ -311,7 +310,7 @@ def keep_timings(new: Any, old: Any, rules: Path = ROOT / "tests" / "nbval_sanit
 
 
 def _patterns(rules: Path, names: Sequence[str] | None = None) -> list[tuple[str, str]]:
-    """The (pattern, replacement) pairs of the sanitiser, all or those of the given sections."""
+    """The (pattern, replacement) pairs of the sanitiser file, of all sections or of the given ones."""
     parser = configparser.ConfigParser(delimiters=(":",), interpolation=None)
     parser.read(rules, encoding="utf-8")
     return [(parser[name]["regex"], parser[name]["replace"]) for name in names or parser.sections()]
@@ -337,7 +336,7 @@ def _timeless(value: Any, rules: Path) -> Any:
 
 
 def refresh(sources: Sequence[Path], *, root: Path = ROOT, timeout: float = CELL_TIMEOUT) -> None:
-    """Run chapters and store their outputs in place; all have to succeed before the first file is written."""
+    """Run chapters and store their outputs in their notebooks, which are written only after all have succeeded."""
     for source, run in run_all(sources, root=root, timeout=timeout).items():
         old = source.read_text(encoding="utf-8")
         text = _text(keep_timings(run.notebook, normalise(_read(source), source.stem)))
@@ -360,7 +359,7 @@ def _text(notebook: Any) -> str:
 
 
 def age(results: Path = ROOT / "results") -> str:
-    """A line on whether the code is still the one that computed the stored results."""
+    """A line that states which stored results are older than the code."""
     from fedbook.results import page_cache
     from fedbook.show import benchmarked
     from fedbook.verdicts import overview
@@ -380,9 +379,8 @@ def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | No
     """Build the HTML book into the folder `target` from a clean staging copy beside it; returns its
     index.html.
 
-    `executed` replaces stored notebooks by executed ones. Always from clean: an incremental build forgets the
-    warnings of the pages that it does not read again. Raises ChapterFailed for a warning and for a missing
-    page.
+    `executed` replaces stored notebooks by executed ones. Every build is clean, because an incremental build loses the
+    warnings of pages that it does not read again. Raises ChapterFailed for a warning and for a missing page.
     """
     stage = target.parent / f"{target.name}-stage"
     shutil.rmtree(stage, ignore_errors=True)
@@ -401,7 +399,7 @@ def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | No
     html = stage / "_build" / "html"
     if missing := [page for page in pages(root) if not (html / f"{page}.html").exists()]:
         raise ChapterFailed(f"jupyter-book built no page for: {', '.join(missing)}")
-    shutil.rmtree(target, ignore_errors=True)  # not before there is another
+    shutil.rmtree(target, ignore_errors=True)  # only after the new one is complete
     html.rename(target)
     shutil.rmtree(stage)
     return target / "index.html"
@@ -419,7 +417,7 @@ def _chosen(names: Sequence[str], root: Path = ROOT) -> list[Path]:
 
 
 def _value(text: str) -> Any:
-    """`1` is a number, `[1, 2]` a list, `true` a truth value, `01` and anything else a text."""
+    """The value of a parameter: `1` is a number, `[1, 2]` a list, `true` a bool, `01` and all other words are texts."""
     for read in (json.loads, ast.literal_eval):
         try:
             return read(text)
@@ -475,15 +473,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{run.seconds:.1f} s; {ROOT / '_build' / 'runs' / source.name}")
     except ChapterFailed as failure:
         lines = str(failure).strip().splitlines()
-        if given.command == "run" and not given.debug and len(lines) > LINES:  # a reader's parameters, mostly
+        if given.command == "run" and not given.debug and len(lines) > LINES:  # mostly wrong parameters
             lines = [*lines[: LINES - 2], "...", "(--debug shows all)"]
         print("\n" + "\n".join(lines), file=sys.stderr)
         sys.exit(2 if isinstance(failure, WrongCall) else 1)
 
 
 def _command() -> None:
-    """`main`; Ctrl-C ends it at once, with kernels that are at work, which end with their parent."""
-    for stream in (sys.stdout, sys.stderr):  # of any encoding
+    """Run `main`; Ctrl-C ends it at once together with running kernels, which end with their parent."""
+    for stream in (sys.stdout, sys.stderr):  # terminals of any encoding
         stream.reconfigure(errors="backslashreplace")
     try:
         main()

@@ -1,10 +1,10 @@
-"""The pages of the methods: for each its equation, the lines that run, settings, cost, results and references.
+"""Write the pages of the methods, each with equation, code, settings, cost, results and references.
 
     python tools/cards.py       write book/methods.md, book/methods/NAME.md, their lines in _toc.yml and book/map.html,
                                 the map as a picture
 
-They are made from the package, the map of methods in book/map.md and the stored results, and are committed, so that
-the book builds without a run; `tests/book/test_cards.py` compares them with what this file would write.
+The pages are made from the package, the map of methods in book/map.md and the stored results, and are committed, so
+that the book builds without a run; `tests/book/test_cards.py` compares them with the output of this program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedbook.pictures import styles  # noqa: E402
 from fedbook.verdicts import overview  # noqa: E402
 from fedcore.storage.checkpoint import atomic  # noqa: E402
 
-NAMES = {"DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout"}  # as the field writes them
+NAMES = {"DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout"}  # the usual names
 SPENT = {
     "down": "received, in models of d numbers",
     "up": "sent, in models of d numbers",
@@ -54,7 +54,7 @@ def page(kind: type) -> str:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The map of methods: the name of each -> its row (name, broadcast, direction, aggregate, state)."""
+    """The map of methods: name -> row (name, broadcast, direction, aggregate, state)."""
     lines = text[text.index(HEADER) :].splitlines()[2:]
     found = {}
     for line in lines[: next(k for k, line in enumerate(lines) if not line.startswith("|"))]:
@@ -74,8 +74,8 @@ def chapters(root: Path = ROOT) -> dict[Path, str]:
 
 
 def trained(row: str, spec: Mapping[str, Any]) -> type | None:
-    """The method that a row of a table is about: by its name ("FedAvg + server momentum", "FedGSE, SPL"), else the one
-    that its cells train; None where that is none of the package's."""
+    """The method of a row of a table: by the row's name ("FedAvg + server momentum", "FedGSE, SPL"), else the method in
+    its specification; None if that is not one of the package."""
     named = [kind for kind in fc.ALL if re.match(rf"{re.escape(title(kind))}\b", row)]
     if named:
         return max(named, key=lambda kind: len(title(kind)))
@@ -84,7 +84,7 @@ def trained(row: str, spec: Mapping[str, Any]) -> type | None:
 
 
 def results(root: Path = ROOT / "results") -> list[dict[str, Any]]:
-    """A line for every stored table of accuracies and row of it that a method has there."""
+    """One line for every row of a method in a stored table of accuracies."""
     found = []
     for table, place in overview.stored_tables(root):
         cells = overview.stored_cells(table, place)
@@ -103,7 +103,8 @@ def results(root: Path = ROOT / "results") -> list[dict[str, Any]]:
 
 
 def _measured(line: dict[str, Any]) -> str:
-    """Means from the lowest to the highest column, the number of seeds, and in how many columns a run diverged."""
+    """The lowest and highest mean over the columns, the number of seeds, and the number of columns with diverged
+    runs."""
     finals = list(line["finals"].values())
     means = sorted(sum(values) / len(values) for values in finals if all(map(math.isfinite, values)))
     diverged = len(finals) - len(means)
@@ -171,7 +172,7 @@ def card(kind: type, row: list[str] | None, lines: list[dict[str, Any]], pages: 
         paragraphs = [" ".join(paragraph.split()) for paragraph in rest.split("\n\n")]
         out += ["```{code-block} text", ":class: fc-wrapped", "\n\n".join(paragraphs), "```", ""]
     out += ["## The lines that run", "", "```python", shown.code, "```", ""]
-    model = ', model=fc.models.projected("mlp")' if kind is fc.MOON else ""  # which looks at a representation
+    model = ', model=fc.models.projected("mlp")' if kind is fc.MOON else ""  # its loss needs a representation
     call = f"fc.{kind.__name__}()"
     out += [
         "## Try it", "", "```python", "import fedcore as fc", "",
@@ -229,7 +230,7 @@ VERBS = ("broadcast", "direction", "aggregate", "state")
 
 
 def differs(row: list[str], base: list[str]) -> tuple[bool, ...]:
-    """In which of `VERBS` a row of the map is not FedAvg's; words like "all" and "own" are part of a rule."""
+    """For each of `VERBS`, whether a row of the map differs from FedAvg's."""
 
     def rule(cell: str) -> str:
         return "mean" if cell == "mean of the rows" else cell
@@ -238,7 +239,7 @@ def differs(row: list[str], base: list[str]) -> tuple[bool, ...]:
 
 
 def picture(map_of: dict[str, list[str]]) -> str:
-    """The map as HTML: a line for each set of verbs in which methods differ from FedAvg, and these methods after it."""
+    """The map as HTML: one line per set of verbs in which methods differ from FedAvg, followed by these methods."""
     base = map_of["FedAvg"]
     groups: dict[tuple[bool, ...], list[str]] = {}
     page_of = {title(kind): page(kind) for kind in fc.ALL}
@@ -269,7 +270,7 @@ def _chip(name: str, target: str) -> str:
 
 
 def every(root: Path = ROOT) -> dict[Path, str]:
-    """Path -> text of all pages, as they are to be in the repository."""
+    """Path -> text of all pages for the repository."""
     map_of, lines, pages = (
         rows((root / "book" / "map.md").read_text(encoding="utf-8")),
         results(root / "results"),

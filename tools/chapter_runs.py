@@ -1,11 +1,11 @@
-"""The chapters' small runs without a kernel and without pictures, also with an error planted in the package.
+"""The chapters' small runs without a kernel and without figures, optionally with errors planted in the package.
 
 `records(jobs)` starts one process, which imports torch and the other libraries once and forks for every job; the fork
-runs the code cells of a chapter with `profile="test"` and one seed, and hands back the numbers that its last cell
-records.  A second or two a job, where a kernel that draws takes half a minute.
+runs the code cells of a chapter with `profile="test"` and one seed, and returns the numbers that its last cell records.
+A job takes one or two seconds; a kernel that draws figures would take half a minute.
 
-A planted error is (place, right, wrong), as `tools/planted.py` has them: in the class or function `place` the text
-`right`, which stands there once, becomes `wrong`.
+A planted error is (place, right, wrong), as in `tools/planted.py`: in the class or function `place` the text `right`,
+which occurs there once, is replaced by `wrong`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SETTINGS |= {"MPLBACKEND": "Agg", "TQDM_DISABLE": "1"}
 
 @dataclass(frozen=True)
 class Job:
-    """A small run of a chapter, with the package as it is or with errors planted in it.
+    """A small run of a chapter, with the unchanged package or with errors planted in it.
 
-    only: a tag: just its cell runs, after those tagged `parameters` and `setup`, and what it defines under the name of
-    the tag is recorded.
+    only: a tag; only the cell with this tag runs, after those tagged `parameters` and `setup`, and the variable with
+    the name of the tag is recorded.
     """
 
     chapter: str
@@ -50,7 +50,7 @@ class Job:
 
 
 def flat(value: Any, name: str = "") -> dict[str, float]:
-    """A record's numbers under one name each: lists and mappings are opened, texts left out."""
+    """The numbers of a record by name; lists and mappings are flattened, texts are left out."""
     if isinstance(value, dict | list):
         parts = value.items() if isinstance(value, dict) else enumerate(value)
         return {k: v for key, part in parts for k, v in flat(part, f"{name}/{key}".lstrip("/")).items()}
@@ -58,7 +58,7 @@ def flat(value: Any, name: str = "") -> dict[str, float]:
 
 
 def records(jobs: Sequence[Job], env: Mapping[str, str] | None = None) -> list[dict[str, float] | str]:
-    """The numbers that each job records, by name; for a job that failed, its traceback.
+    """The numbers that each job records, by name, or the traceback of a failed job.
 
     Raises LookupError for a planted error that does not fit the package.
     """
@@ -87,18 +87,18 @@ def _result(record: Path) -> dict[str, float] | str:
 
 
 def plant(folder: Path, errors: Sequence[tuple[str, str, str]]) -> Path:
-    """A copy of the packages under `folder`, with these errors in it, beside the project's book; LookupError for an
-    error that does not fit (`planted`)."""
+    """A copy of the packages in `folder` with these errors planted, beside the project's book.  Raises LookupError for
+    an error that does not fit (`planted.planted`)."""
     for package in planted.PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "book").symlink_to(ROOT / "book")  # where the package finds the printed values
+    (folder / "book").symlink_to(ROOT / "book")  # chapters read files of this folder
     for error in errors:
         file, text = planted.planted(planted.Planted(*error), folder)
         file.write_text(text, encoding="utf-8")
     return folder
 
 
-# ---- the process that runs them
+# ---- the process that runs the jobs
 
 
 def _serve(orders: Sequence[Mapping[str, Any]]) -> None:
@@ -109,7 +109,7 @@ def _serve(orders: Sequence[Mapping[str, Any]]) -> None:
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    # A picture of one pixel: what is compared are the numbers.
+    # Figures are drawn as one pixel, because only the numbers are compared.
     FigureCanvasAgg.draw = lambda canvas: None
     FigureCanvasAgg.buffer_rgba = lambda canvas: np.full((1, 1, 4), 255, np.uint8)
     for order in orders:
@@ -143,16 +143,16 @@ def _run(chapter: str, only: str | None, root: str, record: str) -> None:
 
 
 def solution_of(cell: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> str:
-    """The code of the solution that stands behind an exercise's cell, between lines of `~~~`."""
+    """The code of the solution after an exercise's cell, between lines of `~~~`."""
     texts = ["".join(c["source"]) for c in cells[cells.index(cell) + 1 :] if c["cell_type"] == "markdown"]
     found = re.search(r"^~~~python\n(.*?)^~~~", texts[0] if texts else "", re.DOTALL | re.MULTILINE)
     if not found:
-        raise ValueError(f"cell {cell['id']} is an exercise, but the text behind it has no solution in ~~~python")
+        raise ValueError(f"cell {cell['id']} is an exercise, but the text after it has no solution in ~~~python")
     return found.group(1)
 
 
 def solved(cell: str, solution: str) -> str:
-    """An exercise's cell with the solution's functions and classes in the place of those that are to be written."""
+    """An exercise's cell with its functions and classes replaced by those of the solution."""
     lines, nodes = cell.splitlines(keepends=True), {node.name: node for node in _definitions(cell)}
     for new in _definitions(solution):
         if new.name not in nodes:
@@ -168,7 +168,7 @@ def _definitions(source: str) -> list[ast.FunctionDef | ast.ClassDef]:
 
 
 def check_solution(cell: str, solution: str, names: dict[str, Any], where: str) -> None:
-    """ValueError unless the cell prints "right" with the solution in it, and "not yet" as it stands."""
+    """Raise ValueError unless the cell prints "not yet" unchanged, and "right" with the solution."""
     for source, expected in ((cell, "not yet"), (solved(cell, solution), "right")):
         with contextlib.redirect_stdout(io.StringIO()) as said:
             exec(compile(source, where, "exec"), names)
@@ -177,7 +177,7 @@ def check_solution(cell: str, solution: str, names: dict[str, Any], where: str) 
 
 
 def one_frame_each() -> None:
-    """Of every explorer only the first frame is computed: the full runs of `make book` draw them all."""
+    """Compute only the first frame of every explorer; the full runs of `make book` compute all frames."""
     from fedbook.pictures import widgets
 
     frames, draw = {}, widgets._call

@@ -1,13 +1,14 @@
-"""Make `.venv`, or bring it up to date; says nothing when there is nothing to do.
+"""Make `.venv`, or bring it up to date; prints nothing if it is up to date.
 
-On Linux x86-64 with Python 3.11 to 3.13 every package is the one that requirements.lock names, checked by its hash;
-elsewhere, and where the package index at hand does not have these, the newest that requirements.txt allows.
-REQUIREMENTS=requirements.txt chooses the latter, REQUIREMENTS=requirements.lock ends where the lock cannot be had.
+On Linux x86-64 with Python 3.11 to 3.13 the packages of requirements.lock are installed, checked by their hashes;
+elsewhere, and if the package index lacks one of them, the newest packages that requirements.txt allows.
+REQUIREMENTS=requirements.txt chooses the latter; with REQUIREMENTS=requirements.lock the program fails if the locked
+packages cannot be installed.
 
 `python tools/env.py lock` writes requirements.lock anew from requirements.txt.
 
-Run with the Python that the environment shall have. Only the standard library, and no syntax that an old Python
-cannot read: the message for a Python that is too old must still appear.
+Run it with the Python for the environment. This file uses only the standard library and old syntax, so that a Python
+that is too old can still print the message.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".ready"
 LOCK, BOUNDS = "requirements.lock", "requirements.txt"
-UV = "uv==0.13.9"  # what writes the lock
+UV = "uv==0.13.9"  # the program that writes the lock
 LOCKED = ("Linux", "x86_64", (3, 11), (3, 13))
 
 
@@ -37,7 +38,7 @@ def main():
     if made_for() != version:
         print(f"making .venv with Python {version}", flush=True)
         run(sys.executable, "-m", "venv", "--clear", str(VENV))
-    # Contents, not times: a checkout touches files. The folder belongs to it because `-e .` points there.
+    # Compare contents, since a checkout changes times. The folder is included because `-e .` points to it.
     sources = [ROOT / name for name in (BOUNDS, LOCK, "pyproject.toml")]
     parts = [str(ROOT).encode(), asked.encode(), *(f.read_bytes() for f in sources)]
     wanted = hashlib.sha256(b"\0".join(parts)).hexdigest()
@@ -53,7 +54,7 @@ def main():
             locked = not status
         else:
             print(f"installing {BOUNDS} (some minutes the first time)", flush=True)
-        # What the lock has is all that there is: this package is built by the setuptools that it names.
+        # Nothing beyond the lock is installed, so this package is built by the setuptools in the lock.
         last = ["--no-build-isolation", "--no-deps", "-e", "."] if locked else ["-r", BOUNDS]
         if install(*last)[0]:
             sys.exit(f"failed: pip install {' '.join(last)}")
@@ -67,7 +68,7 @@ def fits():
 
 
 def install(*arguments):
-    """Run pip, show what it says, and return its status and whether a file was not the one that its hash names."""
+    """Run pip, print its output, and return its status and whether the hash of a file did not match."""
     differs = False
     call = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", *arguments]
     with subprocess.Popen(call, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
@@ -78,7 +79,7 @@ def install(*arguments):
 
 
 def lock():
-    """Write requirements.lock anew: the newest that requirements.txt allows today, with the hash of every file."""
+    """Rewrite requirements.lock with the newest packages that requirements.txt allows, and the hash of every file."""
     text = (ROOT / BOUNDS).read_text()
     with tempfile.TemporaryDirectory() as folder:
         bounds, tool = Path(folder, BOUNDS), Path(folder, "uv")
@@ -90,7 +91,7 @@ def lock():
 
 
 def made_for():
-    """The Python version of the environment that stands there, or None when there is none that runs."""
+    """The Python version of the existing environment, or None if there is none that works."""
     show = "import sys; print(*sys.version_info[:2], sep='.')"
     try:
         return subprocess.run([str(PYTHON), "-c", show], check=True, capture_output=True, text=True).stdout.strip()

@@ -1,8 +1,8 @@
-"""Store what the chapters' small runs should give: `python tools/expect.py [scaffold ...]`.
+"""Store the expected numbers of the chapters' small runs: `python tools/expect.py [scaffold ...]`.
 
 Each chapter is run with `profile="test"` at one seed: short, stable training in float64, so that its recorded numbers
-are the same on every processor up to rounding.  A number has to be within RELATIVE of the stored one, or within NOISE
-where it is the rounding error of a zero.  A change of one per cent in a method's rule is a hundred times that.
+are the same on every processor up to rounding.  A number has to be within the relative tolerance RELATIVE of the stored
+one, or within NOISE if it is the rounding error of a zero.  RELATIVE is a hundredth of a one per cent change.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ RELATIVE, NOISE = 1e-4, 1e-9
 
 
 def deviations(chapter: str, numbers: Mapping[str, float] | str, only: str | None = None) -> list[str]:
-    """A line for every recorded number that is not the stored one, and for every name that only one side has.
+    """One line for every recorded number that differs from the stored one, and for every name that only one side has.
 
-    numbers: a chapter's record, or the traceback of a run that failed.  only: compare what begins with this alone.
+    numbers: a chapter's record, or the traceback of a failed run.  only: compare only names with this prefix.
     """
     if isinstance(numbers, str):
         return [f"the run failed: {numbers}"]

@@ -1,12 +1,12 @@
-"""Kill trials: runs and batches that are started, killed at random moments, changed and started again.
+"""Kill trials: start runs and batches, kill them at random moments, change them and start them again.
 
-    python tools/kill_trials.py FOLDER --kills 200          until so many kills, or --minutes; started again it goes on
+    python tools/kill_trials.py FOLDER --kills 200          until so many kills, or --minutes; a second call continues
 
 Case k is drawn from (seed, k): a run of a random method with random settings on one or two processes, or a batch in a
-random profile, plain, on two processes, or as notebooks.  Every case must end as the same that nobody touched: to the
-bit, or, where the number of processes changes on the way, to rounding.  What is stored stays stored and is never
-computed again, another run's checkpoint is refused and left as it was, and no process outlives its launcher.
-`FOLDER/log.jsonl` gets a line a case; the exit status is 1 where one of them failed.
+random profile, plain, on two processes, or as notebooks.  Every case must give the same result as without kills: to the
+bit, or up to rounding if the number of processes changes.  Stored results are kept and never computed again, another
+run's checkpoint is refused and left unchanged, and no process outlives its launcher.  `FOLDER/log.jsonl` gets one line
+per case; the exit status is 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ sys.path.insert(0, str(ROOT))
 from tools.processes import fork, runs  # noqa: E402
 
 SERVER = multiprocessing.get_context("forkserver")  # imports once and forks for each start
-ENDS = 40  # seconds in which what was killed, and what hung on it, must be gone
-MOST = 10  # failed cases: enough to be looked at
-BY_SCORE = {"FedDSE", "FedGSE"}  # rounding may turn their choices
+ENDS = 40  # seconds within which killed processes and their children must have ended
+MOST = 10  # failed cases after which the trials stop
+BY_SCORE = {"FedDSE", "FedGSE"}  # rounding may change their choices
 DEFINITIONS = """
 import json, os
 from fedcore import distributed
@@ -61,14 +61,14 @@ TABLES = [Table("killed", "a trial", "S000", lambda profile: CELLS, dict.fromkey
 
 
 class Failed(Exception):
-    """A case that did not end as it must."""
+    """A case did not end as required."""
 
 
 # --- a run ----------------------------------------------------------------------------------------------------------
 
 
 def drawn(rng: random.Random) -> dict[str, Any]:
-    """A run: method, settings, and how many processes."""
+    """A random run: method, settings, and the number of processes."""
     import fedcore as fc
 
     method = rng.choice([m for m in fc.ALL if m is not fc.Central])
@@ -89,7 +89,7 @@ def drawn(rng: random.Random) -> dict[str, Any]:
 
 
 def train(case: dict[str, Any], folder: Path | None, out: Path, rounds: int, processes: int) -> None:
-    """The run in this process or in some forked from it; what it leaves, or the name of its error, in `out`."""
+    """Run in this process or in forks of it, and write the result, or the name of the error, to `out`."""
     import torch
 
     import fedcore as fc
@@ -127,7 +127,7 @@ def train(case: dict[str, Any], folder: Path | None, out: Path, rounds: int, pro
 
 
 def same(a: Any, b: Any, exactly: bool) -> bool:
-    """Whether two runs left the same, to the bit or to rounding."""
+    """Whether two runs left the same results, to the bit or up to rounding."""
     (first, cohorts, rows), (second, others, more) = a, b
     if cohorts != others or first.keys() != second.keys() or [r[:3] for r in rows] != [r[:3] for r in more]:
         return False
@@ -190,7 +190,7 @@ def drawn_batch(rng: random.Random) -> dict[str, Any]:
 
 
 def command(case: dict[str, Any], folder: Path) -> None:
-    """The batch in this process, or in two forked from it."""
+    """Run the batch in this process, or in two forks of it."""
     import torch
 
     from fedbook import reproduce
@@ -239,7 +239,7 @@ class Command:
 
 
 def stored(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
-    """The finished runs, `{cell and seed: all that is stored}`; every result file is whole at any time."""
+    """The finished runs, `{cell and seed: stored result}`; every result file must be complete at any time."""
     found = {}
     for file in (folder / "results" / case["profile"] / "killed").glob("[!.]*.json"):
         result = json.loads(file.read_text())
@@ -249,7 +249,7 @@ def stored(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def computed(runs: dict[str, Any]) -> dict[str, Any]:
-    """What was found, without how fast the machine was."""
+    """The results without the speed of the machine."""
     return {key: {k: v for k, v in one.items() if k not in ("seconds", "yardstick")} for key, one in runs.items()}
 
 
@@ -300,7 +300,7 @@ def batch(case: dict[str, Any], folder: Path, rng: random.Random, count: collect
 
 
 def whole(process: Any, out: Path, count: collections.Counter) -> Any:
-    """What a start leaves that nobody kills."""
+    """The result of a start without a kill."""
     out.unlink(missing_ok=True)
     finish(process, count)
     return pickle.loads(out.read_bytes())
@@ -315,9 +315,9 @@ def finish(process: Any, count: collections.Counter) -> None:
 
 
 def struck(process: Any, how_many: int, delay: float, rng: random.Random, count: collections.Counter) -> bool:
-    """Start, wait, kill: all of it, or its launcher alone or one of its workers where there are any.
+    """Start, wait, kill: all processes, or, if there are workers, only the launcher or one worker.
 
-    how_many: processes that take part.  False where it had ended before.
+    how_many: the number of processes.  Returns False if the process had ended before the kill.
     """
     process.start()
     count["starts"] += 1
@@ -336,7 +336,7 @@ def struck(process: Any, how_many: int, delay: float, rng: random.Random, count:
                 victim.kill()
         ended = time.monotonic()
         process.join(ENDS)
-        # a notebook's batch goes on when one of its kernels dies, and says that the cell failed
+        # a batch of notebooks continues when one of its kernels dies, and reports that the cell failed
         if process.exitcode is None and how == "worker" and isinstance(process, Command):
             process.join(600)
         _, alive = psutil.wait_procs([p for p in workers if runs(p)], ENDS)
@@ -352,8 +352,8 @@ def struck(process: Any, how_many: int, delay: float, rng: random.Random, count:
 
 
 def trials(folder: Path, kills: int, minutes: float = 1e9, seed: int = 0, kinds: str = "any") -> collections.Counter:
-    """Cases until so many kills or minutes, after those that `folder` has; the counts of all."""
-    os.environ["FEDCORE_TIMEOUT"] = str(ENDS // 4)  # of a worker whose only peer died before they met
+    """Run further cases in `folder` until so many kills or minutes; returns the counts of all cases."""
+    os.environ["FEDCORE_TIMEOUT"] = str(ENDS // 4)  # for a worker whose only peer died before they connected
     SERVER.set_forkserver_preload(["torch", "sklearn.datasets", "fedcore.reproduce"])
     folder.mkdir(parents=True, exist_ok=True)
     log, total, end = folder / "log.jsonl", collections.Counter(), time.monotonic() + 60 * minutes

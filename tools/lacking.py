@@ -1,9 +1,9 @@
-"""What a new method, layer, data set, table or chapter still lacks, in words, with the file to edit.
+"""List what a new method, layer, data set, table or chapter still lacks, with the file to edit.
 
-    python tools/lacking.py     a line for each thing that is missing; the exit status is 0 when nothing is
+    python tools/lacking.py     print one line for each missing part; the exit status is 0 if nothing is missing
 
-A test runs it first of all: a new method without its row in the map fails there with a sentence, and not in forty tests
-with a KeyError.
+A test runs this check first, so that a new method without its row in the map fails with one sentence, and not in forty
+tests with a KeyError.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tools import book, cards  # noqa: E402
 
 
 def text(*names: str) -> str:
-    """The texts of these files, or of all Python files below these folders."""
+    """The joined texts of these files, and of all Python files in these folders."""
     found = [ROOT / name for name in names]
     files = [file for path in found for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def defined() -> list[type[fc.Method]]:
-    """The methods in the modules of `fedcore.algorithms`: the classes that no other class of theirs extends."""
+    """The methods in the modules of `fedcore.algorithms`: classes in `fc.ALL`, and classes without subclasses there."""
     modules = [import_module(f"fedcore.algorithms.{module.name}") for module in iter_modules(algorithms.__path__)]
     kinds = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)}
     kinds = {kind for kind in kinds if issubclass(kind, fc.Method) and kind.__module__.startswith("fedcore.algorithms")}
@@ -46,7 +46,7 @@ def defined() -> list[type[fc.Method]]:
 
 
 def cited() -> set[str]:
-    """The names that the bibliography has an entry for."""
+    """The names with an entry in the bibliography."""
     lines = re.findall(r"keywords *= *\{(.*?)\}", text("fedbook/documents/references.bib"))
     return {plain(name) for line in lines for name in line.split(", ")}
 
@@ -78,7 +78,7 @@ def of_method(kind: type[fc.Method]) -> Iterator[str]:
 
 
 def of_layer(kind: type) -> Iterator[str]:
-    """What a layer of the engine's table lacks; those of the engine itself stand for calls in a module's forward."""
+    """What a layer of the engine's table lacks; the engine's own classes represent calls in a module's forward."""
     tested = re.search(rf"\b{kind.__name__}\b", text("tests/engine", "tests/networks.py"), re.I)
     if not tested and not kind.__module__.startswith("fedcore.engine"):
         yield f"{kind.__name__} has a rule and no test: put it into a network of tests/engine"
@@ -88,7 +88,7 @@ def of_source(name: str) -> Iterator[str]:
     """What a data set lacks."""
     if not re.search(rf"\b{re.escape(name.partition('-')[0])}", text("tests/data")):
         yield f"the source {name!r} has no test: read a file of its format in tests/data/test_data.py"
-    if name != "roles" and not {plain(name), name.partition("-")[0]} & cited():  # roles are made here
+    if name != "roles" and not {plain(name), name.partition("-")[0]} & cited():  # the package makes the roles itself
         yield f"the source {name!r} has no entry in fedbook/documents/references.bib: one whose keywords have {name}"
 
 

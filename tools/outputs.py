@@ -1,15 +1,15 @@
-"""Are two outputs of a notebook cell the same?  Words exactly, numbers as numbers.
+"""Compare two outputs of a notebook cell: words exactly, numbers up to rounding.
 
-Two processors round the same computation differently in its last bit, and now and then a printed digit with it.  So
-outputs are not compared as texts.  Their numbers are read out of them (plain text, HTML, alt texts, streams) and may
-differ by rounding; everything between the numbers has to be equal.  The tolerance is stated here and nowhere else:
+Two processors round the same computation differently in its last bit, which sometimes changes a printed digit.
+Therefore outputs are not compared as texts: their numbers (in plain text, HTML, alt texts, streams) may differ by
+rounding, and the words between the numbers have to be equal.  Only this module defines the tolerance:
 
 - whole numbers are counts and have to be equal;
-- other numbers may differ by one unit of the last digit printed (of the one with more decimals), or by RELATIVE of
-  their size where that is more, or by NOISE: below that a number is the rounding error of a zero.
+- other numbers may differ by one unit of the last printed digit (of the number with more decimals), by the relative
+  tolerance RELATIVE, or by NOISE, below which a number is the rounding error of a zero, whichever is largest.
 
-A cell tagged `chaotic` shows what hangs on an unstable training run.  There the words and the number of numbers are
-compared and their values are not; a comment `# chaotic: ...` in the cell has to give the reason.
+A cell tagged `chaotic` shows results of an unstable training run.  For such a cell the words and the count of numbers
+are compared, but not the values; a comment `# chaotic: ...` in the cell has to give the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IGNORED = ("metadata", "execution_count", "output_type", "name", "traceback", "
 
 
 def parted(text: str) -> tuple[list[str], list[str]]:
-    """The words between the numbers of `text`, with single spaces, and its numbers as they are printed."""
+    """The words between the numbers of `text`, with single spaces, and its numbers as printed."""
     words = [" ".join(part.split()) for part in _NUMBER.split(text)]
     return words, _NUMBER.findall(text)
 
@@ -44,7 +44,7 @@ def close(a: str, b: str) -> bool:
 
 
 def difference(old: str, new: str, *, values: bool = True) -> str | None:
-    """The first difference between two texts, in words, or None; `values=False` leaves out the numbers' values."""
+    """The first difference between two texts, in words, or None; `values=False` ignores the numbers' values."""
     (old_words, old_numbers), (new_words, new_numbers) = parted(old), parted(new)
     for place, (a, b) in enumerate(zip(old_words, new_words, strict=False)):
         if a != b:
@@ -67,9 +67,9 @@ def compare(
 ) -> str | None:
     """The first difference between two lists of outputs of a cell, in words, or None.
 
-    `clean` takes out of a text what may differ between two runs (seconds, hardware); `values=False` compares what
-    is shown without the numbers' values.  What goes to stderr is left out, as it is in stored notebooks: warnings, such
-    as that of a processor without instructions for bfloat16.
+    `clean` removes the parts of a text that may differ between two runs (seconds, hardware); `values=False` ignores the
+    numbers' values.  stderr is left out, as in stored notebooks, because warnings depend on the machine, such as that
+    of a processor without instructions for bfloat16.
     """
     before, after = _by_kind(old), _by_kind(new)
     if lost := sorted(set(before) - set(after)):
@@ -88,7 +88,7 @@ def compare(
 
 
 def _by_kind(outputs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Kind of output (a MIME type, or `text` of a stream) -> what was shown; pieces of one stream are joined."""
+    """Kind of output (a MIME type, or `text` of a stream) -> its texts; the parts of one stream are joined."""
     found: dict[str, list[str]] = defaultdict(list)
     streams: dict[str, int] = {}
     for output in (o for o in outputs if o.get("name") != "stderr"):
@@ -108,6 +108,6 @@ def _by_kind(outputs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _near(text: str, other: str, width: int = 60) -> str:
-    """The part of `text` around the first place where it differs from `other`."""
+    """The part of `text` around the first character that differs from `other`."""
     at = next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
     return text[max(0, at - width // 2) : at + width]

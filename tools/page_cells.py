@@ -1,16 +1,15 @@
-"""What of a chapter's code stands on its page, by tags: at most six folded cells, each with a name, and no machinery.
+"""Set the tags that decide which code of a chapter its page shows: at most six folded cells, each with a name.
 
     python tools/page_cells.py [scaffold ...]      set the tags of all chapters, or of these
 
-- On the page without their source: parameters and imports, cells that only show what is stored, and drawing beyond the
-  six.
-- Folded, under a name made from what the cell shows and the heading it stands under: what else an author tagged
-  `hide-input`.
-- Folded with what it shows, where an author tagged `hide-cell`, or `hide-output`, which leaves the source out: long
-  lists of evidence.
-- Not on the page: the record that tests compare; and the entries that `fc.cite` prints, whose call stays.
+- Output without source: cells of parameters and imports, cells that only show stored results, and further folded cells
+  beyond the six.
+- Folded source, under a name made from the kind of output and the heading above: all other cells tagged `hide-input`.
+- Folded source and output: cells tagged `hide-cell`, such as long lists of evidence; with `hide-output` the source is
+  left out.
+- Not on the page: the record that tests compare, and the entries that `fc.cite` prints, whose call is shown.
 
-Notebooks keep every line; in JupyterLab a folded cell is folded as well (`tools.book.normalise` writes that).
+Notebooks keep every line; JupyterLab folds the same cells (`tools.book.normalise`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from fedbook.pictures.alt_text import plain  # noqa: E402
 
-BARS = 6  # folded cells a page
+BARS = 6  # folded cells per page
 OURS = ("hide-input", "remove-input", "remove-cell", "remove-output")
 STORED = re.compile(
     r"^(?:show\.(?:box|verdicts|result|rates|gaps|together)|fc\.(?:submodel_)?playground|departures|listing\.lines"
@@ -38,7 +37,7 @@ RECORD = "The chapter's key numbers, as compared by the regression test:"
 
 
 def set_tags(notebook: Any, name: str) -> Any:
-    """The notebook of chapter `name` with its tags set, in place; doing it twice changes nothing."""
+    """Set the tags of the notebook of chapter `name`, in place; a second call changes nothing."""
     heading, folded = "", []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -54,7 +53,7 @@ def set_tags(notebook: Any, name: str) -> Any:
         elif {"hide-output", "hide-cell"} & set(cell.metadata.get("tags", [])):
             words = {"code_prompt_show": f"Open: {_about(heading)}", "code_prompt_hide": "Close"}
             cell.metadata.setdefault("mystnb", words)
-    # Drawing gives way to runs, and later cells to earlier ones.
+    # Cells that train come before cells that draw, and earlier cells before later ones.
     order = sorted(range(len(folded)), key=lambda k: ("simulate(" not in folded[k][0].source, k))
     kept = set(order[:BARS])
     for k, (cell, _) in enumerate(folded):
@@ -67,7 +66,7 @@ def set_tags(notebook: Any, name: str) -> Any:
 
 
 def _place(cell: Any, name: str) -> str | None:
-    """The tag that a code cell gets, None for one whose source is read on the page."""
+    """The tag of a code cell, None if the page shows its source."""
     source, tags = cell.source, cell.metadata.get("tags", [])
     if "pages.record(" in source:
         return "remove-cell"
@@ -83,13 +82,13 @@ def _place(cell: Any, name: str) -> str | None:
     if name in REPORTS and "simulate(" not in source and {"hide-input", "remove-input"} & set(tags):
         drawn = re.search(r"\b(?:show|explore)\(", source) and len(lines) > 6
         return "hide-input" if drawn or "hide-input" in tags else "remove-input"
-    # What was folded beyond the six stays so: a second pass must not unfold it.
+    # Cells hidden beyond the six stay hidden: a second pass must not show them.
     return "hide-input" if {"hide-input", "remove-input"} & set(tags) else None
 
 
 def _tag(cell: Any, tag: str | None) -> None:
     tags = [t for t in cell.metadata.get("tags", []) if t not in OURS] + ([tag] if tag else [])
-    if not {"hide-output", "hide-cell"} & set(tags):  # what is folded whole keeps the name that its author gave it
+    if not {"hide-output", "hide-cell"} & set(tags):  # wholly folded cells keep their author's name
         cell.metadata.pop("mystnb", None)
     cell.metadata.pop("tags", None)
     if tags:

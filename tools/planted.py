@@ -1,13 +1,13 @@
-"""Plants one error at a time into a copy of the package and reports which of them a test catches.
+"""Plant one error at a time into a copy of the package, and report which errors the tests catch.
 
-    python -m tools.planted                 # all of them, in one process at a time
-    python -m tools.planted FedSMOO mixing  # those whose place or test selection has one of these words
+    python -m tools.planted                 # all errors, one process at a time
+    python -m tools.planted FedSMOO mixing  # errors whose place or test selection contains one of these words
 
-Each row of `planted.csv` is an error: the quickest tests that must fail for it (a file, and words for pytest's `-k`), a
-place in the package, a text that stands there exactly once, and what replaces it.  A place is a dotted name, such as
-`FedAvg.aggregate` or `topology.gap`, found in the source wherever its file is.  Rows whose place or text no longer fits
-are refused by name before anything runs; a selection of tests that is empty or fails without the error has a verdict of
-its own.  The exit status is 0 when all errors are caught.
+Each row of `planted.csv` is an error: the fastest tests that must fail for it (a file, and words for pytest's `-k`), a
+place in the package, a text that occurs there exactly once, and its replacement.  A place is a dotted name, such as
+`FedAvg.aggregate` or `topology.gap`, in any file of the package.  Rows whose place or text no longer fits are refused
+by name before any test runs; a selection of tests that is empty, or fails without the error, has a separate verdict.
+The exit status is 0 if all errors are caught.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Planted(NamedTuple):
 
 
 def table() -> list[Planted]:
-    """The errors in `planted.csv`; a text of several lines stands there as it stands in the source."""
+    """The errors in `planted.csv`; a text of several lines is written there as in the source."""
     with open(ROOT / "tools" / "planted.csv", newline="", encoding="utf-8") as file:
         return [Planted(**row) for row in csv.DictReader(file)]
 
@@ -55,7 +55,7 @@ Definition = tuple[str, Path, int, int]
 
 @cache
 def definitions() -> list[Definition]:
-    """Every module, class and function of the packages: dotted name, file from the root on, first and last line."""
+    """Every module, class and function of the packages: dotted name, file below the root, first and last line."""
     found: list[Definition] = []
 
     def walk(node: ast.AST, name: str, file: Path) -> None:
@@ -73,7 +73,8 @@ def definitions() -> list[Definition]:
 
 
 def planted(error: Planted, root: Path = ROOT) -> tuple[Path, str]:
-    """The file below `root` that the error is in, and its text with the error; LookupError where it does not fit."""
+    """The file below `root` with the error's place, and its text with the error.  Raises LookupError if the error does
+    not fit."""
     places = [d for d in definitions() if f".{d[0]}".endswith(f".{error.place}")]
     if len(places) != 1:
         raise LookupError(f"{error.place}: {len(places)} definitions of that name")
@@ -86,7 +87,7 @@ def planted(error: Planted, root: Path = ROOT) -> tuple[Path, str]:
 
 
 def run(folder: Path, tests: str, words: str) -> int:
-    """pytest's exit status for a selection, in a child process that has torch already."""
+    """pytest's exit status for a selection of tests, in a fork that has already imported torch."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -105,7 +106,7 @@ def run(folder: Path, tests: str, words: str) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Plants the errors that have one of the words (default: all), prints a table; 0 when all are caught."""
+    """Plant the errors that contain one of the words (default: all), and print a table; returns 0 if all are caught."""
     errors = [e for e in table() if not words or any(w in f"{e.place} {e.tests} {e.words}" for w in words)]
     sys.dont_write_bytecode = True
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # two thirds of a child's time

@@ -1,14 +1,15 @@
-"""Rounds on a pretended GPU, without one.
+"""Simulate rounds on a GPU on a machine without one, by fake tensors.
 
-Under PyTorch's FakeTensorMode a tensor has a shape, a type and a device and no numbers.  An operation on tensors of two
-devices raises, and so does reading a value on the host: the two mistakes that make a run on a GPU fail or wait.
+Under PyTorch's FakeTensorMode a tensor has a shape, a type and a device but no values.  An operation on tensors of two
+devices raises an error, and so does reading a value on the host: the two mistakes that make a run on a GPU fail or
+wait.
 
     with pretended_gpu():
         fc.simulate(method, on_gpu(fed), rounds=3, lr=0.1)
 
-What needs a driver is replaced: the availability of the device, free memory, the streams that copy rows, evaluation,
-the look at finite numbers (both wait for the device on purpose, between rounds), and autograd's backward pass, which
-gives zeros.
+Functions that need a driver are replaced: the check of the device, free memory, the streams that copy rows, evaluation
+and the check for finite numbers (both wait for the device on purpose, between rounds), and autograd's backward pass,
+which returns zeros.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ GPU = torch.device("cuda", 0)
 
 @contextlib.contextmanager
 def pretended_gpu(free: float = 1e12) -> Iterator[None]:
-    """Where tensors may say that they are on a GPU; `free`: bytes of memory that it has."""
+    """A context in which tensors may be on a fake GPU with `free` bytes of memory."""
     patches = [
         mock.patch.object(making, "available", _device),
         mock.patch.object(base, "available", _device),
@@ -48,7 +49,7 @@ def pretended_gpu(free: float = 1e12) -> Iterator[None]:
         mock.patch.object(fc.Quadratic, "evaluate", return_value={}),
         mock.patch.object(run.Run, "check_finite", lambda self: self.unchecked.clear()),
         mock.patch.object(torch.autograd, "grad", _no_gradients),
-        # else autocast, which asks for a driver, would be switched off with a warning, and bfloat16 would not be tried
+        # else autocast, which needs a driver, would be switched off with a warning, and bfloat16 would not be tested
         mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False),
         mock.patch("torch.cuda.is_bf16_supported", return_value=True),
         mock.patch("torch.cuda.get_rng_state", return_value=torch.zeros(16, dtype=torch.uint8)),
@@ -62,15 +63,15 @@ def pretended_gpu(free: float = 1e12) -> Iterator[None]:
 
 
 def on_gpu(fed: Any) -> Any:
-    """The federation on the pretended GPU, with the smaller networks that it has made so far."""
+    """The federation on the fake GPU, with the smaller networks that it has made so far."""
     moved = fed.to(GPU)
-    if isinstance(fed, fc.Federation):  # made here, a smaller network would cut parameters that have no numbers
+    if isinstance(fed, fc.Federation):  # a smaller network made here would cut parameters without values
         moved._smaller.update({to: small.to(GPU) for to, small in fed._smaller.items()})
     return moved
 
 
 def _copied(value: Any, memo: Any = None) -> Any:
-    with unset_fake_temporarily():  # what is copied has numbers
+    with unset_fake_temporarily():  # the copied object has real values
         return _deepcopy(value, memo)
 
 

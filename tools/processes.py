@@ -1,4 +1,4 @@
-"""Processes for tests and for `tools/kill_trials.py`: groups as torchrun starts them, and whether one still runs."""
+"""Processes for tests and for `tools/kill_trials.py`: groups like those of torchrun, and a check whether one runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 
 
 def fork(N: int, work: Callable[[], None]) -> int:
-    """N processes as torchrun starts them, but from one that has read torch already: seconds instead of a minute.
+    """Fork N processes with torchrun's environment; since torch is already imported, this takes seconds, not a minute.
 
     Returns the largest of their exit statuses.
     """
@@ -33,7 +33,7 @@ def fork(N: int, work: Callable[[], None]) -> int:
 
 
 def until(true: Callable[[], bool], seconds: float) -> bool:
-    """Whether it came true in time."""
+    """Wait until the condition holds, at most so many seconds; returns whether it held."""
     end = time.monotonic() + seconds
     while not (came := true()) and time.monotonic() < end:
         time.sleep(0.02)
@@ -41,7 +41,7 @@ def until(true: Callable[[], bool], seconds: float) -> bool:
 
 
 def runs(process: int | psutil.Process) -> bool:
-    """Whether a process runs; one that has ended and was not asked for its status does not."""
+    """Whether a process runs; a zombie, which has ended without being waited for, does not."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(process) if isinstance(process, int) else process
         return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)

@@ -1,11 +1,11 @@
-"""What the book's pages get while Sphinx makes them.
+"""The book's Sphinx extension.
 
-The tokens of the look, the playground's style and script, once for all pages, and the landing page's picture: written
-by the package when a build begins, so that no copy grows old.  Numbers of figures, what other sites show of a page
-(OpenGraph), and, where `BOOK_URL` and `BOOK_REPOSITORY` say where the book stands, a site map and launch buttons.  And
-docstrings, shown in the plain words that this package writes them in.
-They are no reStructuredText: `x_prev`, `*` and `|` mean themselves, what stands in backquotes is code, an indented
-paragraph is an example, and a sentence that begins with "name:" explains a parameter and gets a paragraph of its own.
+At the start of a build the package writes the colour tokens, the playground's CSS and script, shared by all pages, and
+the landing page's picture, so that no copy becomes outdated.  The extension numbers figures, adds OpenGraph metadata,
+and, if `BOOK_URL` and `BOOK_REPOSITORY` give the book's address, a site map and launch buttons.  It also converts
+docstrings, which are plain text and not reStructuredText: `x_prev`, `*` and `|` are literal, text in backquotes is
+code, an indented paragraph is an example, and a sentence that begins with "name:" explains a parameter and gets its own
+paragraph.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMED = r"[a-z_]\w*(?:, [a-z_]\w*)*: "
 
 
 def plain(lines: list[str]) -> list[str]:
-    """A docstring's lines as reStructuredText that shows the same words."""
+    """Convert a docstring's lines to reStructuredText that shows the same words."""
     out: list[str] = []
     for paragraph in "\n".join(lines).strip().split("\n\n"):
         if paragraph.startswith("    "):
@@ -67,7 +67,7 @@ def docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
 
 
 def addresses(app: Any, config: Any) -> None:
-    """What depends on where the book stands: nothing of it is shown as long as nobody says so."""
+    """Set the options that depend on the book's address; without an address they stay off."""
     config.html_baseurl = os.environ.get("BOOK_URL", "").rstrip("/")
     if repository := os.environ.get("BOOK_REPOSITORY"):
         config.html_theme_options |= {
@@ -77,7 +77,7 @@ def addresses(app: Any, config: Any) -> None:
 
 
 def numbered(body: str, chapter: str) -> str:
-    """The page with a number before each figure's caption, and an anchor that a link can name."""
+    """The page with a number before each figure's caption, and an anchor for links."""
     count = itertools.count(1)
 
     def number(found: re.Match[str]) -> str:
@@ -90,11 +90,11 @@ def numbered(body: str, chapter: str) -> str:
 
 
 def readable(body: str) -> str:
-    """The page without markup that screen readers take wrongly: a folded cell whose name is hidden behind a general
-    one, empty headers, names that two elements have, and the lines of a long signature, which Sphinx writes as
-    definitions of nothing."""
+    """The page without markup that misleads screen readers: general labels that hide the names of folded cells, empty
+    headers, duplicate ids, and the lines of a long signature, which Sphinx writes as a definition list without terms.
+    """
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
-    body = re.sub(r"<th[^>]*></th>", "<td></td>", body)  # the corner of pandas' tables heads nothing
+    body = re.sub(r"<th[^>]*></th>", "<td></td>", body)  # the corner of pandas' tables is not a header
 
     def lines(found: re.Match[str]) -> str:
         inner = found[1].replace("<dd>", '<span class="fc-parameter">').replace("</dd>", "</span>")
@@ -102,7 +102,7 @@ def readable(body: str) -> str:
 
     named: set[str] = set()
 
-    def once(found: re.Match[str]) -> str:  # every proof, and a picture that is called as its chapter
+    def once(found: re.Match[str]) -> str:  # for proofs, and pictures named like their chapter
         again = found[2] in named
         named.add(found[2])
         return found[1] if again else found[0]
@@ -112,8 +112,8 @@ def readable(body: str) -> str:
 
 
 def page(app: Any, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Number a page's figures, and say what other sites show of it."""
-    # Cells are not run in the page; the settings of the library for it, written twice, are an error of scripts.
+    """Number a page's figures, and add its metadata."""
+    # Cells do not run in the page; thebe's settings, which are included twice, would raise a script error.
     context["script_files"] = [f for f in context["script_files"] if "thebe" not in f"{f} {vars(f)}".lower()]
     if doctree is None:
         return
@@ -130,7 +130,7 @@ def page(app: Any, name: str, template: str, context: dict[str, Any], doctree: A
     context["metatags"] = context.get("metatags", "") + "\n".join(tags)
 
 
-# What the theme's buttons are called, where their label hides the words on them, or they have none.
+# Labels of the theme's buttons that have none, or whose label hides their text.
 SEARCH = 'search-button-field search-button__button pst-js-only" title="Search"'
 BUTTONS = {
     '<summary><span class="toctree-toggle"': '<summary aria-label="pages of this section"><span class="toctree-toggle"',
@@ -139,7 +139,7 @@ BUTTONS = {
 
 
 def finished(app: Any, error: Exception | None) -> None:
-    """Name the theme's buttons; list the pages for search engines, where the book has an address."""
+    """Label the theme's buttons, and write a site map if the book has an address."""
     if error is not None:
         return
     for file in Path(app.outdir).glob("book/**/*.html"):
@@ -154,7 +154,7 @@ def finished(app: Any, error: Exception | None) -> None:
 
 
 def unannotated(signature: str) -> str:
-    """A signature with `Annotated[int, Within(low=1, ...)]` as `int`: ranges are said in words below it."""
+    """A signature with `int` for `Annotated[int, Within(low=1, ...)]`; the text below it states the ranges."""
     while found := re.search(r"~?(?:typing|types|torch)?\.?Annotated\[", signature):
         depth, at, comma = 1, found.end(), None
         while depth and at < len(signature):

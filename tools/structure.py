@@ -1,11 +1,11 @@
-"""How many lines of code each part of the packages has, which part imports which, and a picture of that.
+"""The lines of code of each part of the packages, the imports between parts, and a diagram of them.
 
     python tools/structure.py            # lines by part, levels and cycles
     python tools/structure.py --draw     # and book/assets/structure.svg, for CONTRIBUTING and the engine's page
-    python tools/structure.py --accept   # and tests/expected/structure.csv: today's lines are what a part may have
+    python tools/structure.py --accept   # and tests/expected/structure.csv: allow today's lines
 
-A part is a file or a folder at the top of a package.  A line counts if code stands on it: blank lines, comments and
-docstrings do not.  A part is one level above the highest part that it imports.
+A part is a file or a folder at the top of a package.  Only lines with code count: not blank lines, comments and
+docstrings.  A part is one level above the highest part that it imports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 
 
 def code_lines(source: str) -> int:
-    """Lines on which code stands."""
+    """The number of lines with code."""
     docstrings: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
@@ -58,7 +58,7 @@ def lines(package: str) -> Counter[str]:
 
 
 def imports(package: str) -> nx.DiGraph:
-    """Which part imports which, at the top of a module or inside of a function; not what only type checkers read."""
+    """The graph of imports between parts, at module level and in functions, without imports for type checkers only."""
     files = sorted((ROOT / package).rglob("*.py"))
     names = (".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files)
     source, graph = Sources.of(dict(zip(names, files, strict=True))), nx.DiGraph()
@@ -90,7 +90,7 @@ def levels(graph: nx.DiGraph) -> dict[str, int]:
 
 
 def grown() -> list[str]:
-    """What has more lines of code than `tests/expected/structure.csv` allows, in words."""
+    """The parts with more lines of code than `tests/expected/structure.csv` allows, in words."""
     with ALLOWED.open(newline="", encoding="utf-8") as f:
         allowed = {(row["package"], row["part"]): int(row["lines"]) for row in csv.DictReader(f)}
     return [
@@ -101,7 +101,7 @@ def grown() -> list[str]:
 
 
 def _counted() -> list[tuple[str, str, int]]:
-    """(package, part, lines); of tests, tools and benchmarks, which are no packages, the lines in all."""
+    """(package, part, lines); for tests, tools and benchmarks, which are not packages, the total."""
     return [
         (package, part, found)
         for package in COUNTED
@@ -110,15 +110,15 @@ def _counted() -> list[tuple[str, str, int]]:
 
 
 def accept() -> None:
-    """Write today's lines as those that are allowed."""
+    """Write today's numbers of lines as the allowed ones."""
     with ALLOWED.open("w", newline="", encoding="utf-8") as f:
         rows = csv.writer(f, lineterminator="\n")
         rows.writerows([("package", "part", "lines"), *_counted()])
 
 
 def draw(package: str = "fedcore") -> None:
-    """The parts of a package as boxes, level above level, with a line down to each part that is imported; left out are
-    lines that follow from others: of a to c where a imports b and b imports c."""
+    """Draw the parts of a package as boxes by level, with a line down to each imported part, without implied lines:
+    from a to c if a imports b and b imports c."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -126,7 +126,7 @@ def draw(package: str = "fedcore") -> None:
     graph.remove_nodes_from([part for part in graph if part.startswith("_") or not graph.degree(part)])
     level = levels(graph)
     rows = [sorted(part for part in graph if level[part] == k) for k in range(max(level.values()) + 1)]
-    shift = [0.5, 0.3, 0.7, 0.4, 0.6]  # parts that are alone on their level would hide the lines between others
+    shift = [0.5, 0.3, 0.7, 0.4, 0.6]  # a single part in the middle would hide the lines of other levels
     place = {
         part: (shift[k % 5] if len(row) == 1 else (i + 0.5) / len(row), k)
         for k, row in enumerate(rows)
@@ -146,7 +146,7 @@ def draw(package: str = "fedcore") -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Print the structure; 1 where a part grew or parts import each other in a cycle."""
+    """Print the structure; returns 1 if a part grew or parts import each other in a cycle."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", action="store_true", help="draw book/assets/structure.svg")
     parser.add_argument("--accept", action="store_true", help="allow today's lines")
