@@ -210,7 +210,7 @@ def _owners(key: str, owner: np.ndarray, labels: np.ndarray) -> np.ndarray:
     if owner.shape != labels.shape[:1]:
         raise ValueError(f"{key} has shape {owner.shape}, the labels {labels.shape}; give one owner per sample")
     if owner.dtype.kind not in "fiubUS" or (owner.dtype.kind == "f" and np.isnan(owner).any()):
-        raise ValueError(f"{key} holds NaN or what is no number or text; give every sample an owner")
+        raise ValueError(f"{key} holds NaN, or values that are no numbers or texts; give every sample an owner")
     return owner
 
 

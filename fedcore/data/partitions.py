@@ -250,7 +250,7 @@ def checked(parts: Sequence[np.ndarray], clients: int, N: int, overlapping: bool
         a, b = order[twice[0]], order[twice[0] + 1]
         whose = f"client {client[a]} has it twice" if client[a] == client[b] else f"clients {client[a]} and {client[b]}"
         raise ValueError(
-            f"index {rows[a]} stands twice in the partition ({whose}); give each sample to one client, "
+            f"index {rows[a]} occurs twice in the partition ({whose}); give each sample to one client, "
             "or, where samples are to be shared, write a partition class with overlapping = True"
         )
     return parts

@@ -85,7 +85,7 @@ def _roles(roles: int = 40, train: int = 200, test: int = 40, length: int = 20) 
     for _ in range(roles):
         words = g.choice(lexicon, 16, replace=False)
         taste = 1 / np.arange(1, 17)
-        follow = np.stack([g.permutation(taste) + taste for _ in words])  # what is said after each word
+        follow = np.stack([g.permutation(taste) + taste for _ in words])  # transition probabilities, one row per word
         follow /= follow.sum(1, keepdims=True)
         mark, text, word = g.choice(list(".!?;")), "", 0
         while len(text) < 3 * (train + test) + 2 * length:

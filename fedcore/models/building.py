@@ -106,7 +106,7 @@ def _checked(module: nn.Module) -> nn.Module:
             if not p.is_floating_point():
                 raise ValueError(
                     f"the model's parameter {at!r} is {p.dtype}; use real floating-point numbers, such as real and "
-                    "imaginary part as two parameters, and a buffer for what is not trained"
+                    "imaginary part as two parameters, and buffers for tensors that are not trained"
                 )
             if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
                 raise ValueError(

@@ -601,7 +601,7 @@ class Short:
     (Lazy([0], [1]), TypeError, "the partition gave a generator; use a list of index arrays"),
     (lambda labels: [labels], TypeError, r"takes other arguments .*a function \(labels, clients, rng\)"),
     (lambda labels, clients, rng: labels, TypeError, "the partition gave a ndarray"),
-    (lambda labels, clients, rng: [np.arange(9)] * clients, ValueError, "stands twice"),
+    (lambda labels, clients, rng: [np.arange(9)] * clients, ValueError, "occurs twice"),
     (lambda labels, clients, rng: [np.ma.masked_equal(np.arange(9), 3)] * clients, ValueError, "masked"),
     (fc.IID, TypeError, r"a function \(labels, clients, rng\)"), ("iid", TypeError, "an object with split"),
 ])  # fmt: skip
