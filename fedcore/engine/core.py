@@ -118,9 +118,7 @@ class Engine:
         for norm in self.norms:
             norm.usual_momentum = getattr(norm, "usual_momentum", norm.momentum)  # the user's, for `evaluated`
             norm.momentum = None
-        self._calls: list[int] | None = (
-            None  # the order of batch norms in a forward pass, found in the first evaluation
-        )
+        self._calls: list[int] | None = None  # order of batch norms in a forward pass, from the first evaluation on
         self._noticed = False
         self._neurons: dict[bool, Neurons] = {}
         self._widths: dict[torch.Size, int] = {}

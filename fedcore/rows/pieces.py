@@ -81,9 +81,7 @@ def _parts(rows: Rows, r: Round, Y: Tensor) -> Iterator[tuple[Round, Tensor]]:
     """The pieces of a round whose clients train smaller networks: the entries of each network are cut out of `Y` for
     its local steps and written back afterwards."""
     if r.memory:
-        raise ValueError(
-            f"{type(rows.method).__name__}.prepare added both parts and memory; with parts, add rows instead of memory"
-        )
+        raise ValueError(f"{type(rows.method).__name__}.prepare added parts and memory; with parts, add rows alone")
     device = rows.fed.device
     for whole in r.parts:
         for part in whole.split(rows.chunk or len(whole.rows)):

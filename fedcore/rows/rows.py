@@ -71,9 +71,7 @@ class Rows(Processes):
         work = s.work(self.method, t, cohort)
 
         def planned(clients: np.ndarray) -> Plan:
-            rows = np.searchsorted(cohort, clients).clip(
-                max=len(cohort) - 1
-            )  # a client outside the cohort takes another's
+            rows = np.searchsorted(cohort, clients).clip(max=len(cohort) - 1)  # any row for a client outside of it
             epochs, steps = (v[rows] if isinstance(v, np.ndarray) else v for v in (work.epochs, work.steps))
             more = {"batch_size": work.batch_size, "walk": work.walk}
             return fed.plan(s.seed, t, clients, epochs=epochs, steps=steps, **more)

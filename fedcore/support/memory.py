@@ -37,7 +37,5 @@ def free(device: torch.device) -> float:
     except (OSError, TypeError, ValueError):
         pass
     if room == math.inf and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
-        room = (
-            os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
-        )  # half of all, since the free part is not known here
+        room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2  # half, as the free part is not known
     return room
