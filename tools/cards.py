@@ -286,8 +286,8 @@ def every(root: Path = ROOT) -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    for path, text in every().items():
-        path.parent.mkdir(exist_ok=True)
+    changed = {path: text for path, text in every().items() if not path.exists() or path.read_text("utf-8") != text}
+    for path, text in changed.items():
         with atomic(path) as f:
             f.write(text.encode())
         print(path.relative_to(ROOT))

@@ -24,7 +24,9 @@ from fedbook.documents.definitions import Table, slug, tables  # noqa: E402
 from fedcore import algorithms  # noqa: E402
 from fedcore.data import sources  # noqa: E402
 from fedcore.engine.layers.table import RULES  # noqa: E402
-from tools import book, cards  # noqa: E402
+from tools import book, cards, page_cells  # noqa: E402
+
+OF_NO_SOURCE = ("your_own",)  # chapters without a source that they could leave
 
 
 def text(*names: str) -> str:
@@ -75,6 +77,8 @@ def of_method(kind: type[fc.Method]) -> Iterator[str]:
     page = f"book/methods/{cards.page(kind)}"
     if not (ROOT / f"{page}.md").exists() or page not in book.pages(ROOT):
         yield f"{name} has no page: run python tools/cards.py, which writes {page}.md and its line in _toc.yml"
+    if f'"fingerprint/{name}' not in text("tests/expected/comparison.json"):
+        yield f"{name} has no stored number in the comparison's small run: run python tools/expect.py comparison"
 
 
 def of_layer(kind: type) -> Iterator[str]:
@@ -115,10 +119,17 @@ def of_chapter(path: Path) -> Iterator[str]:
     for call, why in (("parameters", "refuse misspelt parameters"), ("record", "say that the chapter came to its end")):
         if f"pages.{call}(" not in source:
             yield f"the chapter {name} has no pages.{call}(...), which would {why}: edit book/{name}.ipynb"
+    if name not in OF_NO_SOURCE and "departures(" not in source:
+        yield f"the chapter {name} does not say where it leaves its source: end it with departures({name!r})"
     if f"{{doc}}`{name}`" not in text("book/index.md"):
         yield f"the chapter {name} is not among those of the landing page: add a line to book/index.md"
     if not (ROOT / "tests" / "expected" / f"{name}.json").exists():
         yield f"the chapter {name} has no stored numbers of its small run: run python tools/expect.py {name}"
+    tagged = page_cells.set_tags(book._read(path), name)
+    if [cell.metadata for cell in tagged.cells] != [cell.metadata for cell in book._read(path).cells]:
+        yield f"the chapter {name} has cells without the tags of its page: run python tools/page_cells.py {name}"
+    if not all(cell.execution_count for cell in tagged.cells if cell.cell_type == "code" and cell.source.strip()):
+        yield f"the chapter {name} has cells without outputs: run python tools/book.py refresh {name}"
 
 
 def everything() -> list[str]:

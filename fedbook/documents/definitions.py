@@ -260,7 +260,10 @@ def get(name: str) -> Table:
 
     if name not in tables():
         near = difflib.get_close_matches(name, tables(), 3, 0.3) or list(tables())
-        raise ValueError(f"no table or figure is called {name!r}; did you mean {', '.join(near)}? `list` shows all")
+        raise ValueError(
+            f"no table or figure is called {name!r}; did you mean {', '.join(near[:3])}? `list` shows all; one of your "
+            "own needs --definitions FILE.py"
+        )
     return tables()[name]
 
 

@@ -15,7 +15,7 @@ def test_nothing_is_lacking():
     assert not lacking.everything(), "\n".join(lacking.everything())
 
 
-class FedInit(fc.Method):
+class FedNewest(fc.Method):
     """y <- y - lr g, from somewhere else."""
 
     def broadcast(self, r):
@@ -26,15 +26,26 @@ class FedInit(fc.Method):
     ("listed", "files"),
     [
         (False, ["fedcore/algorithms/__init__.py"]),
-        (True, ["test_lacking.py", "test_lacking.py", "map.md", "references.bib", "reference.py", "_toc.yml"]),
+        (
+            True,
+            [
+                "test_lacking.py",
+                "test_lacking.py",
+                "map.md",
+                "references.bib",
+                "reference.py",
+                "_toc.yml",
+                "comparison",
+            ],
+        ),
     ],
 )
 def test_a_new_method_needs_five_places_and_a_page_that_is_written(monkeypatch, listed, files):
     if listed:
-        monkeypatch.setattr(fc, "ALL", (*fc.ALL, FedInit))
-    found = list(lacking.of_method(FedInit))
+        monkeypatch.setattr(fc, "ALL", (*fc.ALL, FedNewest))
+    found = list(lacking.of_method(FedNewest))
     assert len(found) == len(files)
-    assert all(file in line and "FedInit" in line for file, line in zip(files, found, strict=True))
+    assert all(file in line and "FedNewest" in line for file, line in zip(files, found, strict=True))
 
 
 def test_a_method_that_is_defined_and_not_listed_is_found(monkeypatch):
@@ -59,7 +70,7 @@ def test_a_chapter_says_what_it_lacks(tmp_path, monkeypatch):
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("profile = 'quick'")]), path)
     assert ["_toc.yml" in line for line in lacking.of_chapter(path)] == [True]
     monkeypatch.setattr(lacking.book, "pages", lambda root: ["book/newest"])
-    words = ("parameters", "pages.parameters", "pages.record", "index.md", "expect.py newest")
+    words = ("parameters", "pages.parameters", "pages.record", "departures", "index.md", "expect.py newest", "refresh")
     found = list(lacking.of_chapter(path))
     assert len(found) == len(words)
     assert all(word in line for word, line in zip(words, found, strict=True))
