@@ -123,9 +123,7 @@ class Sequential:
         count, device = batch.count[i], batch.w.device
         buffers = {k: b.clone() for k, b in self.module.named_buffers()}  # forward passes may write to them
         tensors = buffers | models.called_with(self.module, params)
-        tensors |= {
-            name: tensors[name].clone() for name in models.carried(self.module)
-        }  # not views of Y, since the pass writes to them
+        tensors |= {name: tensors[name].clone() for name in models.carried(self.module)}  # the pass writes to these
         with rng.seeded(batch.key[i], device, self.outside) if self.random else contextlib.nullcontext():
             try:
                 with autocast(self.compute, device), self._for_training(rate, dropout):
