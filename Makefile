@@ -1,5 +1,6 @@
 # make book | make test      the two commands; both make .venv when it is missing
 # make pages                 render the pages from stored outputs: nothing is run, under a minute
+# make test-fast             the tests that see most mistakes, under two minutes on two cores
 # make test-isa              the chapters on another instruction set: another processor's last bits (ISA=avx2)
 # make refresh               run the chapters, store their outputs in book/*.ipynb, write the methods' pages (after a change)
 # make lock                  requirements.lock anew: the newest that requirements.txt allows, with hashes
@@ -18,7 +19,7 @@ IN := .venv/bin/python
 # Chapters draw through the notebook's own backend, whatever the shell says.
 unexport MPLBACKEND
 
-.PHONY: book pages test test-isa refresh lock lint clean env
+.PHONY: book pages test test-fast test-isa refresh lock lint clean env
 # The tests of built pages, also in a browser, look at those that were just made.
 book: env
 	@$(IN) tools/book.py build
@@ -33,6 +34,14 @@ pages: env
 test: env
 	@$(IN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 -m "not built" \
     --nbval --nbval-cell-timeout 300 tests book/engine.ipynb
+
+# The methods against their loops and theorems, data, rounds, gradients, and what something new still lacks.
+FAST := tests/rules tests/data tests/round/test_round.py tests/round/test_errors.py tests/round/test_hooks.py \
+    tests/round/test_local_work.py tests/engine/test_engine.py tests/engine/test_modules.py \
+    tests/engine/test_losses.py tests/engine/test_sequences.py tests/tools/test_lacking.py \
+    tests/tools/test_names.py tests/tools/test_structure.py
+test-fast: env
+	@$(IN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(FAST)
 
 ISA := default
 test-isa: env
