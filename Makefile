@@ -36,10 +36,9 @@ test: env
     --nbval --nbval-cell-timeout 300 tests book/engine.ipynb
 
 # The methods against their loops and theorems, data, rounds, gradients, and what something new still lacks.
-FAST := tests/rules tests/data tests/round/test_round.py tests/round/test_errors.py tests/round/test_hooks.py \
-    tests/round/test_local_work.py tests/engine/test_engine.py tests/engine/test_modules.py \
-    tests/engine/test_losses.py tests/engine/test_sequences.py tests/tools/test_lacking.py \
-    tests/tools/test_names.py tests/tools/test_structure.py
+FAST := tests/rules tests/data tests/round/test_round.py tests/round/test_errors.py tests/round/test_local_work.py \
+    tests/engine/test_engine.py tests/engine/test_modules.py tests/engine/test_sequences.py \
+    tests/tools/test_lacking.py tests/tools/test_names.py tests/tools/test_structure.py
 test-fast: env
 	@$(IN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(FAST)
 
