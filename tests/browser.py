@@ -207,6 +207,13 @@ NAMELESS = """[...document.querySelectorAll("input, button, select")].filter(e =
     || e.labels?.[0]?.textContent.trim())).length"""
 
 
+def written(folder: Path, html: str) -> Path:
+    """A page that holds this HTML."""
+    path = folder / "page.html"
+    path.write_text(f"{HEAD}<title>t</title><body>{html}", "utf-8")
+    return path
+
+
 def state(tab: Any) -> dict[str, Any]:
     """The settings of the page's first playground."""
     return tab.evaluate("document.querySelector('.fc-pg').playground.get()")

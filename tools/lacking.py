@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import fedcore as fc  # noqa: E402
+from fedbook.documents import citations  # noqa: E402
 from fedbook.documents.definitions import Table, slug, tables  # noqa: E402
 from fedcore import algorithms  # noqa: E402
 from fedcore.data import sources  # noqa: E402
@@ -47,14 +48,12 @@ def defined() -> list[type[fc.Method]]:
     )
 
 
-def cited() -> set[str]:
-    """The names with an entry in the bibliography."""
-    lines = re.findall(r"keywords *= *\{(.*?)\}", text("fedbook/documents/references.bib"))
-    return {plain(name) for line in lines for name in line.split(", ")}
-
-
-def plain(name: str) -> str:
-    return re.sub(r"[-_ ]", "", name).lower()
+def is_cited(name: str) -> bool:
+    """Whether the bibliography has an entry for this name."""
+    try:
+        return bool(citations.cite(name))
+    except ValueError:
+        return False
 
 
 def of_method(kind: type[fc.Method]) -> Iterator[str]:
@@ -68,14 +67,13 @@ def of_method(kind: type[fc.Method]) -> Iterator[str]:
         yield f"{name} names no source: write its equation, authors and year in the docstring in {file}"
     if not kind().cost().stated:
         yield f"{name} changes the round and does not say what it costs: write cost(self, layout=None) in {file}"
-    if title not in cards.rows(text("book/map.md")):
+    if f"{{doc}}`{title} <methods/{cards.page(kind)}>`" not in text("book/map.md"):
         yield f"{title} has no row in book/map.md: what is broadcast, a local step, what is aggregated, the state"
-    if plain(name) not in cited():
+    if not is_cited(name):
         yield f"{name} has no entry in fedbook/documents/references.bib: one whose keywords have {name}"
     if not re.search(rf"^class {name}\b", text("tests/reference.py"), re.M):
         yield f"{name} has no loop in tests/reference.py: a class {name} that computes the round client by client"
-    page = f"book/methods/{cards.page(kind)}"
-    if not (ROOT / f"{page}.md").exists() or page not in book.pages(ROOT):
+    if (page := f"book/methods/{cards.page(kind)}") not in book.pages(ROOT):
         yield f"{name} has no page: run python tools/cards.py, which writes {page}.md and its line in _toc.yml"
     if f'"fingerprint/{name}' not in text("tests/expected/comparison.json"):
         yield f"{name} has no stored number in the comparison's small run: run python tools/expect.py comparison"
@@ -92,7 +90,8 @@ def of_source(name: str) -> Iterator[str]:
     """What a data set lacks."""
     if not re.search(rf"\b{re.escape(name.partition('-')[0])}", text("tests/data")):
         yield f"the source {name!r} has no test: read a file of its format in tests/data/test_data.py"
-    if name != "roles" and not {plain(name), name.partition("-")[0]} & cited():  # the package makes the roles itself
+    # the package makes the roles itself
+    if name != "roles" and not is_cited(name) and not is_cited(name.partition("-")[0]):
         yield f"the source {name!r} has no entry in fedbook/documents/references.bib: one whose keywords have {name}"
 
 

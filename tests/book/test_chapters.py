@@ -1,11 +1,9 @@
 """Every chapter, re-run small, gives the numbers that are stored; and would not, were a rule wrong by one per cent."""
 
-import json
 import re
 
 import pytest
 
-import fedcore as fc
 from tools import book, chapter_runs, expect, planted, structure
 
 CHAPTERS = [source.stem for source in book.chapters()]
@@ -142,13 +140,6 @@ def test_every_method_has_a_number_that_one_per_cent_changes(recorded, errors):
 @pytest.mark.parametrize(("chapter", "only"), [("comparison", "fingerprint"), ("fedgse", "exact"), ("report", "again")])
 def test_a_cell_alone_gives_what_it_gives_in_its_chapter(recorded, chapter, only):
     assert not expect.deviations(chapter, recorded[chapter_runs.Job(chapter, (), only)], only)
-
-
-def test_every_method_has_a_fingerprint():
-    names = json.loads((book.ROOT / "tests" / "expected" / "comparison.json").read_text(encoding="utf-8"))
-    taken = {name.removeprefix("fingerprint/").partition(",")[0] for name in names if name.startswith("fingerprint/")}
-    methods = {method.__name__ for method in fc.ALL}
-    assert methods <= taken
 
 
 def test_a_deviation_is_what_one_per_cent_makes_and_rounding_does_not(monkeypatch, tmp_path):

@@ -288,14 +288,6 @@ def test_an_unknown_name_is_refused_with_the_known_ones(names):
         cite(*names)
 
 
-def test_each_method_and_partition_of_the_package_can_be_cited():
-    import fedcore
-
-    for method in fedcore.ALL:
-        assert cite(method)
-    assert cite(fedcore.Dirichlet(0.3))
-
-
 def test_each_entry_has_a_name_and_is_given_without_loss():
     from pybtex.database import parse_file, parse_string
 

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from browser import HEAD, NAMELESS, opened, says, slider, state, with_model
+from browser import HEAD, NAMELESS, opened, says, slider, state, with_model, written
 
 import fedcore as fc
 from fedbook.live import base, playground
@@ -302,9 +302,7 @@ def test_the_widget_face_follows_its_model_and_tells_it_what_a_hand_does(browser
 
 @pytest.fixture
 def page(tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(f"{HEAD}<title>t</title><body>{fc.playground(caption='A & <b>').html()}", "utf-8")
-    return path
+    return written(tmp_path, fc.playground(caption="A & <b>").html())
 
 
 def test_the_picture_follows_the_pointer_before_it_lets_go(browser, page):
@@ -540,8 +538,7 @@ def test_a_wrong_number_in_a_field_is_refused_and_said(browser, page):
 @pytest.mark.parametrize("kind", ["quadratic", "logistic"])
 def test_without_script_a_still_picture_stands_with_words_and_caption(browser, tmp_path, kind):
     pg = fc.playground(problem=kind, caption="A & <b>")
-    (tmp_path / "still.html").write_text(f"{HEAD}<title>t</title><body>{pg.html()}", "utf-8")
-    with opened(browser, tmp_path / "still.html", java_script_enabled=False) as tab:
+    with opened(browser, written(tmp_path, pg.html()), java_script_enabled=False) as tab:
         assert tab.get_by_role("img").get_attribute("aria-label") == pg.alt()
         assert tab.locator("figcaption").inner_text() == "A & <b>"
         assert "SCAFFOLD reaches the optimum within 30 rounds." in tab.locator("figure").inner_text()
@@ -564,8 +561,7 @@ def test_nothing_leaves_the_window(browser, page, size):
 
 def test_two_playgrounds_of_a_page_do_not_move_each_other(browser, tmp_path):
     both = fc.playground(name="left").html() + fc.playground(name="right").html()
-    (tmp_path / "two.html").write_text(f"{HEAD}<title>t</title><body>{both}", "utf-8")
-    with opened(browser, f"{(tmp_path / 'two.html').as_uri()}#right:lr=0.05") as tab:
+    with opened(browser, f"{written(tmp_path, both).as_uri()}#right:lr=0.05") as tab:
         tab.locator("#left .pg-start").press("ArrowUp")
         left, right = (tab.evaluate(f"document.querySelector('#{k}').playground.get()") for k in ("left", "right"))
         assert (left["lr"], right["lr"]) == (0.1, 0.05)

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from browser import HEAD, NAMELESS, opened, says, slider, state
+from browser import HEAD, NAMELESS, opened, says, slider, state, written
 
 import fedcore as fc
 from fedbook.live import base, submodel_playground
@@ -166,9 +166,7 @@ def test_settings_are_read_and_set_and_a_wrong_one_changes_nothing():
 
 @pytest.fixture
 def page(tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(f"{HEAD}<title>t</title><body>{fc.submodel_playground(caption='A & <b>').html()}", "utf-8")
-    return path
+    return written(tmp_path, fc.submodel_playground(caption="A & <b>").html())
 
 
 def agree(tab, shown):
@@ -295,8 +293,7 @@ def test_an_address_brings_back_the_very_picture_and_a_wrong_one_is_named(browse
 
 def test_without_script_a_still_picture_stands_with_words_and_caption(browser, tmp_path):
     pg = fc.submodel_playground(["AB", "CD"], caption="A & <b>")
-    (tmp_path / "still.html").write_text(f"{HEAD}<title>t</title><body>{pg.html()}", "utf-8")
-    with opened(browser, tmp_path / "still.html", java_script_enabled=False) as tab:
+    with opened(browser, written(tmp_path, pg.html()), java_script_enabled=False) as tab:
         assert tab.get_by_role("img").get_attribute("aria-label") == pg.alt()
         assert tab.locator("figcaption").inner_text() == "A & <b>"
         assert tab.locator("button, input").count() == 0

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 import warnings
+from unittest import mock
 
 import helpers as h
 import numpy as np
@@ -446,3 +447,15 @@ def test_noise_of_the_round_and_generators_of_ones_own_are_not_spoken_of():
         warnings.filterwarnings("error", message=".*draws from a global generator")
         for network in (torch.nn.Sequential(*layers), Dropping(*layers)):
             fc.simulate(Noisy(), fc.federation(pictures, 3, model=network, device="cpu"), rounds=2, lr=0.01)
+
+
+@pytest.mark.parametrize(("seconds", "any_bar"), [(0.0, False), (0.05, False), (0.4, True), (5.0, True)])
+def test_a_bar_is_made_after_a_second_and_not_before(fed, monkeypatch, seconds, any_bar):
+    """A clock that moves by so many seconds at each look, of which there is one at the start and two a round."""
+    tqdm, clock = mock.MagicMock(), itertools.count()
+    monkeypatch.setattr(progress, "_tqdm", lambda: tqdm)
+    monkeypatch.setattr(progress, "somebody_looks", lambda: True)
+    monkeypatch.setattr(progress.time, "time", lambda: seconds * next(clock))
+    monkeypatch.delenv("FEDCORE_BATCH")
+    fc.simulate(fc.FedAvg(), fed, **RUN)
+    assert tqdm.called == tqdm.return_value.close.called == any_bar

@@ -210,8 +210,3 @@ UNEVEN = [
 def test_local_work_may_differ_by_client_and_round_for_every_method(method, model, rounds, public, options):
     gaps = reference.deviation(method, federation(model, public), model, rounds, **options)
     assert max(gaps) < 1e-9, [f"{gap:.1e}" for gap in gaps]
-
-
-def test_every_method_is_compared():
-    assert {type(c.values[0]) for c in UNEVEN} == set(fc.ALL)
-    assert {type(c.values[0]) for c in CASES} == set(reference.LOOPS)

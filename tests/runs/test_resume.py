@@ -590,3 +590,17 @@ def test_a_rule_whose_numbers_around_it_changed_goes_on_with_a_warning(tmp_path,
     monkeypatch.setitem(STRENGTH, "of", 2.0)
     with pytest.warns(UserWarning, match="mappings and objects .*by another rule.*resume=False"):
         fc.simulate(FromAround(), fed, rounds=4, checkpoint_dir=tmp_path)
+
+
+def test_a_head_that_unpacks_to_more_than_the_file_is_not_unpacked(saved, monkeypatch):
+    np.savez_compressed(saved, head=np.zeros(2**22, np.uint8))
+    plain = np.load
+
+    def small(file, **more):
+        with zipfile.ZipFile(file) as z:
+            assert max(m.file_size for m in z.infolist()) < 2**20
+        return plain(file, **more)
+
+    monkeypatch.setattr(np, "load", small)
+    again(saved.parent, resume=False)
+    assert rounds_in(saved) == 3
