@@ -240,14 +240,14 @@ def combine(
     `Round.total`.  parts: the clients' sub-models (`Round.parts`), so that sums run over their entries alone; None:
     over all entries.
     """
-    delta, share, count = found = x.new_zeros(3, len(x))
+    delta, share, count = sums = x.new_zeros(3, len(x))  # sum p_i (y_i - x), sum p_i, and how many clients trained
     for part in parts or [Part(np.arange(len(Y)))]:
         trained, weights = part.take(mask), p[torch.as_tensor(part.rows).to(p.device)]
-        part.add(delta, torch.where(trained, part.take(Y) - part.take(x.expand(Y.shape)), 0), weights)
-        trained = trained.to(p.dtype)
-        part.add(share, trained, weights)
-        part.add(count, trained, torch.ones_like(weights))
-    torch.lt(count, len(Y), out=count)
-    delta, share, missing = total(found)  # missing: more than 0 where some client did not train the entry
-    delta = torch.where(missing == 0, delta, delta / share)
-    return torch.where(share > 0, x + server_lr * delta, x)
+        update = part.take(Y) - part.take(x.expand(Y.shape))
+        part.add(delta, torch.where(trained, update, 0), weights)
+        part.add(share, trained.to(p.dtype), weights)
+        part.add(count, trained.to(p.dtype), torch.ones_like(weights))
+    count.copy_(count < len(Y))
+    delta, share, missing = total(sums)  # over the processes; missing > 0: some client did not train the entry
+    mean = torch.where(missing == 0, delta, delta / share)
+    return torch.where(share > 0, x + server_lr * mean, x)

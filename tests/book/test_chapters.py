@@ -70,7 +70,7 @@ ROUNDS = [
         ("FedDC", "r.h_i) - r.c_i", "r.h_i) - 1.01 * r.c_i", "FedDC"),
         ("DFedGAM", "self.beta1 * g1", "1.01 * self.beta1 * g1", "DFedGAM, accelerated"),
         ("Gossip", "W @ y", "y + 1.01 * (W @ y - y)", "DFedAvg"),
-        ("combine", "server_lr * delta, x)", "1.01 * server_lr * delta, x)", "HeteroFL"),
+        ("combine", "server_lr * mean, x)", "1.01 * server_lr * mean, x)", "HeteroFL"),
         ("FedAvg", "r.server_lr * delta", "1.01 * r.server_lr * delta", "FedAvg"),
         ("FedAdagrad", "return v + delta**2", "return v + 1.01 * delta**2", "FedAdagrad"),
         ("FedAdam", "return self.beta2 * v", "return 1.01 * self.beta2 * v", "FedAdam"),
