@@ -183,7 +183,7 @@ def test_what_is_folded_stands_in_the_page_under_one_line():
 def test_the_lines_of_functions_are_those_of_the_source_without_what_they_say_of_themselves():
     shown = listing.lines(fc.FedRolex.score, submodels.combine)
     assert shown.code.startswith("def score(self, r: Round, neurons: Neurons) -> list[Tensor]:\n    return [-(")
-    assert shown.code.endswith("return torch.where(share > 0, x + server_lr * delta, x)")
+    assert shown.code.endswith("return torch.where(share > 0, x + server_lr * mean, x)")
     assert '"""' not in shown.code
     assert shown._repr_markdown_() == f"```python\n{shown.code}\n```"
     with pytest.raises(TypeError):
