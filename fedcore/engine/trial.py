@@ -102,8 +102,8 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
         further = {name: run.buffers[name] + 1 for name in run.statistics}
         if further and not _close(run.call(True, given=further), trained):
             raise Unfit(
-                "a layer of the model's, of the kind of batch norm, normalises training batches by its running "
-                "statistics; here an evaluation collects these, and training has none. Use nn.BatchNorm or nn.GroupNorm"
+                "a layer similar to batch norm normalises training batches by its running statistics, but only an "
+                "evaluation computes these statistics here; use nn.BatchNorm or nn.GroupNorm"
             )
         if not in_evaluation and not _close(evaluated[:-1], run.call(False, x[:-1])):
             warnings.warn(

@@ -86,8 +86,8 @@ def _watched(argument: str, f: Callable[..., Any], given: Callable[..., Any]) ->
         answer = f(*arguments)
         if rng.global_states()[first:] != states or _reached(given)[0] != before:
             raise RuntimeError(
-                f"{argument}: {named(given)} wrote to or drew from what all runs would share in one process and none "
-                f"with another; {CURE}, read the history, or draw from np.random.default_rng([seed, t])"
+                f"{argument}: {named(given)} wrote to an object or drew from a generator that the runs of one process "
+                f"share, so results would depend on `workers`; {CURE}, or draw from np.random.default_rng([seed, t])"
             )
         return answer
 

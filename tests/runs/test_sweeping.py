@@ -398,7 +398,7 @@ def test_what_remembers_outside_of_itself_is_refused_and_not_shared(kind):
         lambda **more: fc.sweep(bowls(0), {"lr": [0.1, 0.2]}, seeds=1, **more),
         lambda **more: fc.simulate_many([{"lr": 0.1}, {"lr": 0.2}], bowls(0), **more),
     ):
-        with pytest.raises(RuntimeError, match=r"wrote to or drew from .*on_evaluate=lambda: Stop\(2\)"):
+        with pytest.raises(RuntimeError, match=r"wrote to an object or drew from .*on_evaluate=lambda: Stop\(2\)"):
             call(method=fc.FedAvg(), rounds=4, on_evaluate=make())
     fc.simulate(fc.FedAvg(), bowls(0), rounds=2, on_evaluate=make())  # one run may keep a log
 
