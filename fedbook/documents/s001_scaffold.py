@@ -1,4 +1,4 @@
-"""The SCAFFOLD page (S001): its one figure, whose curves are invented there, drawn from runs here."""
+"""The SCAFFOLD page (S001): its one figure, an illustration there, drawn from runs here."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import fedcore as fc
 from fedbook import pages
 from fedbook.documents import definitions as table_definitions
 from fedbook.documents.definitions import printed_table
+from fedbook.studies.sizes import size
 from fedbook.verdicts.findings import (  # fmt: skip
     DEPARTURES,
     DOCUMENTS,
@@ -323,6 +324,29 @@ def test_depthfl_has_three_times_the_parameters_of_the_others():
     values = conv.pivot(index="setting", columns="method", values="value")
     ratio = values["DepthFL"] / values["others"]
     holds(said("S004", "Table 4.2, DepthFL"), ratio["average parameters"], ratio["average MACs"])
+
+
+def test_by_our_count_of_stages_depthfl_has_fewer_parameters_than_the_others():
+    (here,) = (f.here for f in LEDGER_OF if f.place == "Table 4.2, DepthFL")
+    cells = {cell.name: cell for cell in table_definitions.get("fedgse-table4.2").cells("quick")}
+    for what in ("parameters", "macs"):
+        depth, width = (size(cells[f"CONV {what} {row}"].spec, 0, None, None)["final"] for row in ("DepthFL", "others"))
+        holds(here, depth / width)
+
+
+def test_what_the_ledger_calls_unused_is_used_by_no_definition():
+    """Weighting by samples, standardised activations, other readings of masked cross-entropy, and FedSplit in training;
+    images augmented anew in every round, in the profiles that have results."""
+    for table in table_definitions.tables().values():
+        for profile in table_definitions.PROFILES:
+            for spec in (cell.spec for cell in table.cells(profile) if "federation" in cell.spec):
+                name, arguments = spec["method"]
+                assert name != "FedSplit"
+                assert "weighting" not in spec["run"]
+                assert not arguments.get("standardise")
+                assert arguments.get("labels", "zero") == "zero"
+                if table.document == "S003" and profile != "paper":
+                    assert spec["federation"].get("augment", {"once": True})["once"]
 
 
 def test_table_4_5_has_the_values_of_spl():
