@@ -23,7 +23,9 @@ from ..studies import specification, user_files
 FOLDER = Path(__file__).parent  # with the texts of claims, captions and settings that the documents leave open
 PRINTED = FOLDER / "printed"  # every number that the documents print
 PROFILES = ("quick", "desk", "paper")
-Question = tuple[str, str, str]  # row, the row that it is compared with, column
+Key = tuple[str, str]  # row, column
+# row, the row that it is compared with, column; and the column of the second row, where that is another one
+Question = tuple[str, str, str] | tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class Claim:
     name: short and unique.  place: its place in the document.  text: the claim in our words.  printed: the evidence in
     the document.  table, questions: the table that decides the claim, and the comparisons by profile.  expected,
     margin: as in `judge.verdict` and `judge.decide`.  settled: `(verdict, reason, test)` if no run is needed.  own: a
-    question of this book that the document leaves open; it has a verdict and is not counted as a claim.
+    question of this book that the document leaves open; it has a verdict and is not counted as a claim.  compares:
+    what is compared, as in `overview.answered`, where this is not what the table compares.
     """
 
     name: str
@@ -148,32 +151,49 @@ class Claim:
     margin: float | None = None
     settled: tuple[str, str, str] | None = None
     own: bool = False
+    compares: str = ""
+
+
+def sides(question: Question) -> tuple[Key, Key]:
+    """The two cells that a question compares, each as (row, column)."""
+    row, base, column, *other = question
+    return (row, column), (base, *(other or [column]))
 
 
 def claims(
-    document: str, questions: Mapping[str, Mapping[str, Sequence[Question]]], evidence: Mapping[str, str] = {}
+    document: str,
+    questions: Mapping[str, Mapping[str, Any]],
+    evidence: Mapping[str, str] = {},
 ) -> list[Claim]:
     """The claims of a document, from `claims.csv`.
 
-    questions: claim -> the questions that decide it, by profile.  evidence: claim -> its printed evidence, if computed.
+    questions: claim -> the questions that decide it, by profile.  A row of the file whose text has "{rival}" stands for
+    one claim per rival, "NAME-rival"; its questions are rival -> the questions by profile.  evidence: claim -> its
+    printed evidence, if computed.
     """
-    rows = [row for row in _rows(FOLDER / "claims.csv") if row["document"] == document]
-    return [
-        Claim(
-            row["name"],
-            document,
-            row["place"],
-            row["text"],
-            evidence.get(row["name"], row["printed"]),
-            row["table"],
-            questions.get(row["name"], {}),
-            row["expected"] or "better",
-            float(row["margin"]) if row["margin"] else None,
-            (row["verdict"], row["reason"], row["test"]) if row["verdict"] else None,
-            row["own"] == "yes",
-        )
-        for row in rows
-    ]
+    found = []
+    for row in (row for row in _rows(FOLDER / "claims.csv") if row["document"] == document):
+        asked = questions.get(row["name"], {})
+        named = asked if "{rival}" in row["text"] else {"": asked}
+        for rival, of_profile in named.items():
+            name = f"{row['name']}-{slug(rival).lower()}" if rival else row["name"]
+            found.append(
+                Claim(
+                    name,
+                    document,
+                    row["place"],
+                    row["text"].replace("{rival}", rival),
+                    evidence.get(name, row["printed"]),
+                    row["table"],
+                    of_profile,
+                    row["expected"] or "better",
+                    float(row["margin"]) if row["margin"] else None,
+                    (row["verdict"], row["reason"], row["test"]) if row["verdict"] else None,
+                    row["own"] == "yes",
+                    row["compares"],
+                )
+            )
+    return found
 
 
 def captions(name: str) -> dict[str, str]:

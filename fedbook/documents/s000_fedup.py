@@ -347,6 +347,8 @@ def _across(setting: str) -> str:
 
 
 _SKEWED = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6")}
+_AT_03 = {"quick": ("digits, q=0.3",), "desk": ("CIFAR-10, q=0.3",)}
+_MANY = {"quick": ("five domains of digits, 15 of 50 clients",)}
 _RIVALS = [row for row in ROWS if row not in ("FedUp", "FedAvg", "FedAvg + server momentum")]
 _TABLE5, _RATES = "seed000_table5.csv", [f"sampling rate {rate}%" for rate in (0.2, 0.5, 1)]
 _TEN = ("q=0.3, 10% sampling", "q=0.6, 10% sampling")
@@ -395,6 +397,14 @@ QUESTIONS = {
     "mime-owners": _corrected("five domains of digits", "MNIST by writer"),
     "mime-skew": _corrected("digits, q=0.3", "CIFAR-10, q=0.3"),
     "fedprox-error": _asked("FedProx", "FedAvg", _SKEWED),
+    "feddyn-iid": _asked("FedDyn", "FedUp", {"quick": ("digits, IID",), "desk": ("CIFAR-10, IID",)}),
+    "feddyn-skew": _asked("FedDyn", "FedUp", _AT_03),
+    "mimelite-faster": _asked("MimeLite", "FedUp", _AT_03),
+    "mimelite-accuracy": _asked("MimeLite", "FedUp", _AT_03),
+    "scaffold-many": _asked("SCAFFOLD", "FedAvg", _MANY),
+    "stem-many": _asked("STEM", "FedAvg", _MANY),
+    "fedup-fast-many": {rival: _asked("FedUp", rival, _MANY) for rival in ("FedAvg", *_RIVALS) if rival != "FedDyn"},
+    "fedup-fast-text": _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
 }
 EVIDENCE = {
     "fedavg-skew": f"{_across('q=0.3')} points from IID to q = 0.3, {_across('q=0.6')} to q = 0.6 (Table 4, CIFAR-10)",
@@ -408,6 +418,9 @@ EVIDENCE = {
     ),
     "mime-owners": f"cosine {_cosine_lead('FEMNIST')}",
     "mime-skew": f"cosine {_cosine_lead('CIFAR-10')}",
+    "feddyn-iid": f"{_lead('FedDyn', 'FedUp', 'IID, 10% sampling')} points (CIFAR-10)",
+    "feddyn-skew": f"{_lead('FedDyn', 'FedUp', _TEN[0])} points (CIFAR-10, q = 0.3)",
+    "mimelite-accuracy": f"{_lead('MimeLite', 'FedUp', _TEN[0])} points (CIFAR-10, q = 0.3)",
     "fedprox-error": f"argued in words; Table 4 prints {_lead('FedProx', 'FedAvg', *_TEN)} points",
 }
 CLAIMS = claims("S000", QUESTIONS, EVIDENCE)

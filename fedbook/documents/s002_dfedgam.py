@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .definitions import Cell, Question, claims, frame, left_open, printed
-from .protocol import MLP, leads, search
+from .protocol import MLP, asked, leads, search
 
 GOSSIP = {
     "quick": ["RandomRegular", {"degree": 4}],
@@ -172,6 +172,11 @@ QUESTIONS = {
     "dfedgam-equal": _asked("DFedGAM", f"FedAvg{EQUAL}", f"SCAFFOLD{EQUAL}"),
     "dfedgam-traffic": {"quick": _asked("DFedGAM", f"FedAvg{TRAFFIC}", f"SCAFFOLD{TRAFFIC}")["quick"]},
     "dfedsam-flat": _asked("DFedSAM", "DFedAvg"),
+    "dfedgam-fast": {
+        rival: asked(["DFedGAM"], [rival], {p: [f"{DATA[p]}, Dir-0.3"] for p in ("quick", "desk")})
+        for rival in ROWS
+        if rival not in ("DFedGAM", "FedAvg + server momentum")
+    },
     "dfedgam-overfitting": {"quick": [("DFedGAM", "DFedAvg", "digits, Dir-0.3")]},
 }
 EVIDENCE = {

@@ -186,6 +186,7 @@ _BOTH = ("five domains", "unseen domains")
 QUESTIONS = {
     "shift-accuracy": _asked(OURS, _RIVALS, "five domains"),
     "shift-unseen": _asked(OURS, _RIVALS, "unseen domains"),
+    "shift-fast": {rival: _asked(OURS, (rival,), "five domains") for rival in _RIVALS},
     "shift-normalisation": _asked("normalisation", _ALONE, *_BOTH),
     "shift-augmentation": _asked("augmentation", _ALONE, "unseen domains"),
     "shift-start": _asked("ALA", _ALONE, *_BOTH),

@@ -511,6 +511,11 @@ def _temperatures(ours: int, theirs: int, setting: str) -> str:
     return f"{found} points (EMNIST, HIGH and LOW)"
 
 
+def _from(file: str, before: str, after: str, **where: str) -> str:
+    """The printed step from one setting to another."""
+    return f"{printed(file, setting=before, **where)} becomes {printed(file, setting=after, **where)} %"
+
+
 def _asked(rows: Sequence[str], *rivals: str) -> dict[str, list[Question]]:
     """Every row against every rival: both networks on digits; the letters on the desk, which have five seeds."""
     return asked(rows, rivals, {"quick": tuple(COLUMNS["quick"]), "desk": ("EMNIST letters",)})
@@ -521,6 +526,15 @@ def _asked3_6(row: str, rival: str, kind: str) -> dict[str, list[Question]]:
     return asked(
         [row], [rival], {p: [f"{name}, {kind}, {skew}" for skew in ("HIGH", "LOW")] for p, name in names.items()}
     )
+
+
+def _step(row: str, column: str, other: str, profile: str = "quick") -> dict[str, list[Question]]:
+    """One row in one column against the same row in another column."""
+    return {profile: [(row, row, column, other)]}
+
+
+def _one(row: str, rival: str, column: str) -> dict[str, list[Question]]:
+    return asked([row], [rival], {"quick": (column,)})
 
 
 _BY_WIDTH = ("HeteroFL", "Federated Dropout", "FedRolex")
@@ -535,6 +549,41 @@ QUESTIONS = {
     "fedgse-depthfl": _asked(_BOTH, "DepthFL"),
     "fedgse-csl": _asked(["FedGSE-CSL"], "FedGSE-SPL"),
     "fedgse-spl": _asked(["FedGSE-SPL"], "FedGSE-CSL"),
+    "feddse-classes": _step("FedDSE", "4 classes", "2 classes"),
+    "feddse-classes-fast": _step("FedDSE", "4 classes", "2 classes"),
+    "feddse-classes-enough": _step("FedDSE", "10 classes", "4 classes"),
+    "feddse-large-high": _step("FedDSE", "HIGH, rho=0.6", "HIGH, rho=0"),
+    "feddse-large-low": _step("FedDSE", "LOW, rho=0.6", "LOW, rho=0"),
+    "feddse-large-more": _step("FedDSE", "HIGH, rho=0.6", "HIGH, rho=0.2"),
+    "feddse-large-enough": _step("FedDSE", "LOW, rho=0.6", "LOW, rho=0.2"),
+    "feddse-large-cifar-high": _step("FedDSE", "HIGH, rho=1", "HIGH, rho=0.2", "paper"),
+    "feddse-large-cifar-low": _step("FedDSE", "LOW, rho=1", "LOW, rho=0.2", "paper"),
+    "feddse-clients-high": _step("FedDSE", "HIGH, 10%", "HIGH, 5%"),
+    "feddse-clients-enough": _step("FedDSE", "HIGH, 20%", "HIGH, 10%"),
+    "feddse-clients-low": _step("FedDSE", "LOW, 10%", "LOW, 5%"),
+    "feddse-samples-high": _step("FedDSE", "HIGH, 16", "HIGH, 4"),
+    "feddse-samples-enough": _step("FedDSE", "HIGH, all", "HIGH, 16"),
+    "feddse-samples-low": _step("FedDSE", "LOW, all", "LOW, 4"),
+    "fedgse-gap-gse": _one("FedGSE-CSL", "HeteroFL", "AD, 40"),
+    "fedgse-gap-heterofl": _one("HeteroFL", "FedRolex", "AD, 40"),
+    "fedgse-gap-fedrolex": _one("FedRolex", "Federated Dropout", "AD, 40"),
+    "fedgse-order-gse": _one("FedGSE-CSL", "HeteroFL", "accuracy (%)"),
+    "fedgse-order-heterofl": _one("HeteroFL", "FedRolex", "accuracy (%)"),
+    "fedgse-order-fedrolex": _one("FedRolex", "Federated Dropout", "accuracy (%)"),
+    "fedgse-large-high": _step("FedGSE-CSL", "HIGH, rho=0.2", "HIGH, rho=0"),
+    "fedgse-large-low": _step("FedGSE-CSL", "LOW, rho=0.2", "LOW, rho=0"),
+    "fedgse-large-skew": _step("FedGSE-CSL", "HIGH, rho=0.6", "LOW, rho=0.6"),
+    "fedgse-large-cifar-high": _step("FedGSE-CSL", "HIGH, rho=0.2", "HIGH, rho=0", "paper"),
+    "fedgse-large-cifar-low": _step("FedGSE-CSL", "LOW, rho=0.2", "LOW, rho=0", "paper"),
+    "fedgse-large-rival": {rival: _one("FedGSE-CSL", rival, "HIGH, rho=0.6") for rival in (*_BY_WIDTH, "DepthFL")},
+    "fedgse-clients-high": _step("FedGSE-CSL", "HIGH, 10%", "HIGH, 5%"),
+    "fedgse-clients-low": _step("FedGSE-CSL", "LOW, 10%", "LOW, 5%"),
+    "fedgse-clients-enough-high": _step("FedGSE-CSL", "HIGH, 20%", "HIGH, 10%"),
+    "fedgse-clients-enough-low": _step("FedGSE-CSL", "LOW, 20%", "LOW, 10%"),
+    "fedgse-samples-high": _step("FedGSE-CSL", "HIGH, 50", "HIGH, 8"),
+    "fedgse-samples-low": _step("FedGSE-CSL", "LOW, 50", "LOW, 8"),
+    "fedgse-classes": _step("FedGSE-SPL", "digits, 4 classes", "digits, 2 classes"),
+    "fedgse-classes-enough": _step("FedGSE-SPL", "digits, 10 classes", "digits, 4 classes"),
 }
 EVIDENCE = {
     "feddse-high": _leads("seed004_table3_4.csv", "FedDSE", *DSE[:-1]),
@@ -546,5 +595,19 @@ EVIDENCE = {
     "fedgse-depthfl": "CSL " + _leads("seed004_table4_3.csv", "FedGSE-CSL", "DepthFL"),
     "fedgse-csl": _leads("seed004_table4_3.csv", "FedGSE-CSL", "FedGSE-SPL"),
     "fedgse-spl": _leads("seed004_table4_4.csv", "FedGSE-SPL", "FedGSE-CSL"),
+    "feddse-classes": _from("seed004_text_numbers.csv", *(f"{k} classes per client (Fig. 3.8)" for k in (2, 4))),
+    "feddse-clients-high": _from(
+        "seed004_text_numbers.csv", *(f"participation frc={k}%, HIGH heterogeneity (Fig. 3.9)" for k in (5, 10))
+    ),
+    "feddse-samples-high": _from(
+        "seed004_text_numbers.csv", *(f"{k} inference samples, HIGH heterogeneity (Fig. 3.10)" for k in (64, 128))
+    ),
+    **{
+        name: "; ".join(
+            f"{_from('seed004_table4_5.csv', *(f'{k} classes per client' for k in pair), dataset=net)} ({net})"
+            for net in ("EMNIST (4-block CNN)", "CIFAR-10 (ResNet18)")
+        )
+        for name, pair in (("fedgse-classes", (2, 4)), ("fedgse-classes-enough", (4, 10)))
+    },
 }
 CLAIMS = claims("S004", QUESTIONS, EVIDENCE)

@@ -21,7 +21,18 @@ from ..pictures.styles import looks
 from ..results.batch import ResultFolder, results
 from ..results.cells import Result
 from ..verdicts import judge, overview
-from ..verdicts.claims import Judgement, chapter, confidence, every, judged, ours, printed_gaps, strongest
+from ..verdicts.claims import (
+    Judgement,
+    chapter,
+    compared,
+    confidence,
+    every,
+    judged,
+    label,
+    ours,
+    printed_gaps,
+    strongest,
+)
 from ..verdicts.claims import matrix as claim_lines
 from ..verdicts.claims import summary as claims_ended
 from ..verdicts.findings import DOCUMENTS
@@ -276,7 +287,7 @@ def headline(root: Path | None = None) -> pages.Html:
     settled = sum(claim.settled is not None for claim, _ in best)
     answers = [(claim, answer) for claim, found in best if found for answer in found.answers.values()]
     one = Counter(judge.verdict([answer], claim.expected) for claim, answer in answers)
-    smallest = [a.detectable for claim, a in answers if get(claim.table).compared == "images"]
+    smallest = [a.detectable for claim, a in answers if compared(claim) == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
     waiting = len(best) - verdicts.total()
     first = f"Of {len(best)} central claims {_ways(verdicts)}{f', {waiting} are not run yet' if waiting else ''}. "
@@ -400,13 +411,11 @@ def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     Decided questions have filled points; one colour marks the small data of `quick`, another the document's kind of
     data; a cross marks the gap that the document prints for the same data.
     """
-    judgements = [j for j in judgements if j.answers and get(j.claim.table).compared == "images"]
+    judgements = [j for j in judgements if j.answers and compared(j.claim) == "images"]
     lines = [
-        Line(
-            f"{row} − {base}, {column}", answer, int(j.profile != "quick"), j.printed.get((row, base, column), math.nan)
-        )
+        Line(label(question), answer, int(j.profile != "quick"), j.printed.get(question, math.nan))
         for j in judgements
-        for (row, base, column), answer in j.answers.items()
+        for question, answer in j.answers.items()
     ]
     return _forest(lines, caption, (RESTS["quick"], RESTS["desk"]))
 

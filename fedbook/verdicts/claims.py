@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..documents.definitions import PROFILES, Claim, Question, Table, documents, get
+from ..documents.definitions import PROFILES, Claim, Key, Question, documents, get, sides
 from ..results.batch import ResultFolder
 from . import judge
 from .judge import Answer
@@ -23,7 +23,8 @@ from .overview import answered, stored_cells
 CHAPTERS = {
     "fedavg-mean": "drift", "fedavg": "heterogeneity", "fedprox": "proximal", "fedup-momentum": "server",
     "fedup-bound": "fedup", "fedup-estimate": "fedup", "fedup-communication": "fedup", "fedup-skew": "fedup",
-    "fedup": "comparison", "mime": "mime", "scaffold": "scaffold", "dfed": "dfedgam",
+    "fedup": "comparison", "feddyn": "proximal", "mime": "mime", "stem": "mime", "scaffold": "scaffold",
+    "dfed": "dfedgam",
     "shift-start": "personal", "shift-converges": "personal", "shift": "feature_shift",
     "fedgse": "fedgse", "": "feddse",
 }  # fmt: skip
@@ -59,19 +60,26 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
     out = []
     for profile in (p for p in PROFILES if p in claim.questions):
         asked = claim.questions[profile]
-        cells = {(row, column) for ours, base, column in asked for row in (ours, base)}
+        cells = {key for question in asked for key in sides(question)}
         results = stored_cells(get(claim.table), ResultFolder(root, profile, claim.table), cells)
-        answers = answered(results, asked, margin=claim.margin, compared=get(claim.table).compared)
+        answers = answered(results, asked, margin=claim.margin, compared=compared(claim))
         missing = len(asked) - len(answers)
         if answers:
             verdict = "" if missing else judge.verdict(list(answers.values()), claim.expected)
-            printed = {
-                (row, base, column): a - b
-                for row, base, column in asked
-                if None not in (a := results[row, column][0].source, b := results[base, column][0].source)
-            }
+            printed = _gaps(asked, {key: cell.source for key, (cell, _) in results.items()})
             out.append(Judgement(claim, profile, answers, missing, verdict, printed))
     return out
+
+
+def compared(claim: Claim) -> str:
+    """What the questions of a claim compare, see `overview.answered`."""
+    return claim.compares or get(claim.table).compared
+
+
+def _gaps(asked: Sequence[Question], sources: Mapping[Key, float | None]) -> dict[Question, float]:
+    """The gaps between printed values, for the questions with two of them."""
+    pairs = {question: [sources[key] for key in sides(question)] for question in asked}
+    return {question: ours - theirs for question, (ours, theirs) in pairs.items() if None not in (ours, theirs)}
 
 
 def strongest(judgements: Sequence[Judgement]) -> Judgement | None:
@@ -87,15 +95,10 @@ def chapter(claim: Claim) -> str:
 
 def printed_gaps(claim: Claim) -> dict[Question, float]:
     """The gaps that the document prints, for all questions whose values it prints, also unanswered ones."""
-    if not claim.table:
+    if not claim.table or claim.compares:
         return {}
     sources = {(c.row, c.column): c.source for profile in PROFILES for c in get(claim.table).cells(profile)}
-    return {
-        (row, base, column): a - b
-        for asked in claim.questions.values()
-        for row, base, column in asked
-        if None not in (a := sources[row, column], b := sources[base, column])
-    }
+    return _gaps([question for asked in claim.questions.values() for question in asked], sources)
 
 
 def confidence(judgement: Judgement | None) -> str:
@@ -105,9 +108,9 @@ def confidence(judgement: Judgement | None) -> str:
     if judgement.claim.settled:
         return "proved or counted"
     seeds = min(a.comparison.seeds for a in judgement.answers.values())
-    digits = all(column.startswith("digits") for _, _, column in judgement.answers)
+    made_up = any("roles" in q[2] or "domain" in q[2] for q in judgement.answers)
     data = {
-        "quick": "small digits only" if digits else "made-up data only",
+        "quick": "made-up data only" if made_up else "small digits only",
         "desk": "real data, on a smaller scale than the document's",
         "paper": "the document's own setting",
     }
@@ -163,24 +166,31 @@ def ours(judgement: Judgement) -> str:
         same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
         margin = f" within {same[0][1].margin:g}" if word == judge.EQUAL else ""
         parts.append(
-            f"{word}{margin}: "
-            + ", ".join(f"{_named(q, judgement)} {_short(a, get(judgement.claim.table))}" for q, a in same)
+            f"{word}{margin}: " + ", ".join(f"{_named(q, judgement)} {_short(a, judgement.claim)}" for q, a in same)
         )
     asked = judgement.missing + len(judgement.answers)
     return "; ".join(parts) + (f"; {judgement.missing} of {asked} comparisons not run yet" if judgement.missing else "")
 
 
+def label(question: Question) -> str:
+    """A question as the difference that it asks about."""
+    (row, column), (base, other) = sides(question)
+    return f"{row} − {base}, {column}" if column == other else f"{row}, {column} − {other}"
+
+
 def _named(question: Question, judgement: Judgement) -> str:
     """The names that distinguish a question from the others of its claim."""
-    row, base, column = question
+    (row, column), (base, other) = sides(question)
+    if other != column:
+        return f"{column} than {other}"
     rows, bases, columns = ({q[k] for q in judgement.answers} for k in (0, 1, 2))
     named = [row] * (len(rows) > 1) + [f"than {base}"] * (len(bases) > 1)
     return ", ".join(named + [column] * (len(columns) > 1 or not named))
 
 
-def _short(answer: Answer, table: Table) -> str:
-    c, smallest, digits = answer.comparison, answer.detectable, 3 if table.unit == "cosine" else 1
-    if table.compared == "logs":
+def _short(answer: Answer, claim: Claim) -> str:
+    c, smallest, digits = answer.comparison, answer.detectable, 3 if get(claim.table).unit == "cosine" else 1
+    if compared(claim) in ("logs", "speed"):
         found, words = f"a factor of {math.exp(smallest):.1f}", factor(c)
     else:
         digits += f"{abs(c.gap):.{digits}f}" == f"{c.half:.{digits}f}"  # does the interval reach zero?

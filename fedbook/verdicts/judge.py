@@ -232,9 +232,10 @@ def verdict(answers: Sequence[Answer | str], expected: str = BETTER) -> str:
     """One of `VERDICTS`, by the rule `CLAIMS`.
 
     expected: "better" or "worse" if the claim asserts a difference, "equal" if it asserts none, "not worse" if "better"
-    and "equal" both fulfil it, "not better" if "worse" and "equal" both do.
+    and "equal" both fulfil it, "not better" if "worse" and "equal" both do, "different" if "better" and "worse" do.
     """
-    fulfilled = {"not worse": (BETTER, EQUAL), "not better": (WORSE, EQUAL)}.get(expected, (expected,))
+    either = {"not worse": (BETTER, EQUAL), "not better": (WORSE, EQUAL), "different": (BETTER, WORSE)}
+    fulfilled = either.get(expected, (expected,))
     words = [a if isinstance(a, str) else a.word for a in answers]
     yes, open_ = sum(w in fulfilled for w in words), sum(w == OPEN for w in words)
     no = len(words) - yes - open_

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..documents.definitions import PROFILES, Cell, Table, tables
+from ..documents.definitions import PROFILES, Cell, Key, Question, Table, sides, tables
 from ..pages import half_width
 from ..results import form
 from ..results.batch import ResultFolder, stored
@@ -23,7 +23,6 @@ from ..studies.tuning import lower_is_better
 from . import judge
 from .judge import Answer
 
-Key = tuple[str, str]  # row, column
 MISSING = "not computed yet"
 NOT_RUN, BASE = "not run yet", "baseline"  # in place of a verdict
 
@@ -231,16 +230,17 @@ def judged(
 
 def answered(
     results: Mapping[Key, tuple[Cell, Result | None]],
-    asked: Sequence[tuple[str, str, str]],
+    asked: Sequence[Question],
     seeds: Sequence[int] | None = None,
     margin: float | None = None,
     compared: str = "images",
-) -> dict[tuple[str, str, str], Answer]:
-    """Answers to those questions `(row, base, column)` of one family for which both cells are complete.
+) -> dict[Question, Answer]:
+    """Answers to those questions of one family for which both cells are complete.
 
     A cell is complete if its runs at all seeds (default: its own) record which test images are classified correctly.
     compared: see `Table.compared`; for values and logs, smaller is better if the specifications say so
-    (`tuning.lower_is_better`).
+    (`tuning.lower_is_better`).  "lower values" are values of which smaller ones are better.  "speed": the logarithms of
+    `rounds_to`, which are read from the stored curves of accuracy.
     """
 
     def complete(key: Key) -> Result | None:
@@ -250,21 +250,52 @@ def answered(
         return result if known else None
 
     found = {}
-    for row, base, column in asked:
-        ours, theirs = complete((row, column)), complete((base, column))
+    for question in asked:
+        here, there = sides(question)
+        ours, theirs = complete(here), complete(there)
         if ours and theirs and _images(ours) == _images(theirs):
-            common = results[row, column][0].reporting(seeds)
-            if compared != "images":
-                values, one = np.array([result.finals(common) for result in (ours, theirs)]), 0.0
-                if compared == "logs":  # rounds are counted, so the interval is at least one round wide to either side
-                    known = values[np.isfinite(values)]
-                    one, values = float(np.log1p(1 / known.mean())) if len(known) else 0.0, np.log(values)
-                found[row, base, column] = judge.compare_values(*values, one)
+            common = results[here][0].reporting(seeds)
+            if compared == "images":
+                diverged = tuple(sum(r.runs[seed]["final"] is None for seed in common) for r in (ours, theirs))
+                found[question] = judge.compare(ours.correct(common), theirs.correct(common), diverged)
                 continue
-            diverged = tuple(sum(r.runs[seed]["final"] is None for seed in common) for r in (ours, theirs))
-            found[row, base, column] = judge.compare(ours.correct(common), theirs.correct(common), diverged)
-    lower = compared != "images" and any(lower_is_better(results[row, column][0].spec) for row, _, column in found)
+            if compared == "speed":
+                values, step = rounds_to((ours, theirs), common)
+            else:
+                values, step = np.array([result.finals(common) for result in (ours, theirs)]), 1.0
+            one = 0.0
+            if compared in ("logs", "speed"):  # rounds are counted, so the interval is at least one wide to either side
+                known = values[np.isfinite(values)]
+                one, values = float(np.log1p(step / known.mean())) if len(known) else 0.0, np.log(values)
+            found[question] = judge.compare_values(*values, one)
+    lower = compared in ("lower values", "speed") or (
+        compared != "images" and any(lower_is_better(results[sides(question)[0]][0].spec) for question in found)
+    )
     return dict(zip(found, judge.decide(list(found.values()), margin, lower_is_better=lower), strict=True))
+
+
+SHARE = 0.9  # of the lower of two last accuracies: the accuracy to which speed is measured
+
+
+def rounds_to(pair: tuple[Result, Result], seeds: Sequence[int]) -> tuple[np.ndarray, float]:
+    """The rounds after which the stored curves of two cells first reach a common accuracy, `[2, seeds]`, and the number
+    of rounds between two evaluations.
+
+    The accuracy is the part `SHARE` of the lower of the two mean last accuracies, so that both cells usually reach it.
+    A run that does not counts with all its rounds; one that diverges before has no number (NaN).
+    """
+    target = SHARE * min(float(np.nanmean(result.finals(seeds))) for result in pair)
+    curves = [[result.runs[seed]["history"] for seed in seeds] for result in pair]
+
+    def first(curve: list[list[float]], final: float) -> float:
+        reached = [t for t, value in curve if t and value >= target]
+        return float(reached[0]) if reached else float(curve[-1][0]) if math.isfinite(final) else math.nan
+
+    rounds = [
+        [first(*run) for run in zip(of_cell, result.finals(seeds), strict=True)]
+        for of_cell, result in zip(curves, pair, strict=True)
+    ]
+    return np.array(rounds), max(float(curve[-1][0] - curve[-2][0]) for of_cell in curves for curve in of_cell)
 
 
 def _images(result: Result) -> set[int]:

@@ -31,7 +31,29 @@ def test_a_claim_is_settled_by_a_test_or_asks_of_cells_that_exist(claim):
     for profile, asked in claim.questions.items():
         keys = {(cell.row, cell.column) for cell in definitions.get(claim.table).cells(profile)}
         assert asked
-        assert {(row, column) for row, _, column in asked} | {(base, column) for _, base, column in asked} <= keys
+        assert {key for question in asked for key in definitions.sides(question)} <= keys
+        assert not definitions.get(claim.table).drawn_from, "results lie in the folder of the table that is drawn"
+
+
+COMPOUND = {  # sentences of several comparisons; the list may only become shorter
+    "fedavg-skew", "fedavg-one-step", "fedup-skew", "fedup-best", "fedup-momentum", "fedup-participation", "fedup-many",
+    "mime-owners", "mime-skew", "fedprox-error", "scaffold-accuracy", "scaffold-fedprox", "scaffold-faster",
+    "dfedgam-sam", "dfedgam-gossip", "dfedgam-server", "dfedgam-equal", "dfedgam-traffic", "dfedsam-flat",
+    "shift-accuracy", "shift-unseen", "shift-normalisation", "shift-start", "feddse-high", "feddse-low", "feddse-warm",
+    "feddse-cold", "fedgse-high", "fedgse-low", "fedgse-depthfl", "fedgse-csl", "fedgse-spl",
+}  # fmt: skip
+
+
+def test_a_claim_is_one_comparison_per_profile():
+    several = {claim.name for claim in claims.every() if any(len(asked) > 1 for asked in claim.questions.values())}
+    assert several == COMPOUND
+
+
+def test_a_sentence_about_several_rivals_is_one_claim_for_each():
+    found = [claim for claim in claims.every() if claim.name.startswith("shift-fast")]
+    assert [claim.name for claim in found] == ["shift-fast-fedavg", "shift-fast-fedprox", "shift-fast-fedbn"]
+    assert all(rival in claim.text for claim, rival in zip(found, ("FedAvg", "FedProx", "FedBN"), strict=True))
+    assert not any("{" in claim.text for claim in claims.every())
 
 
 @pytest.mark.parametrize("claim", claims.every(), ids=lambda c: c.name)
@@ -110,6 +132,78 @@ def test_cosines_are_compared_by_seed(tmp_path, monkeypatch):
     assert show.forest([found], "accuracies only") is None
 
 
+def curves(*rounds, upto=20, step=1):
+    """One run for each number: the accuracy is 50 % before that round, 90 % from it on."""
+    return {
+        seed: {
+            **images(np.full(100, 0.9) > 0.5),
+            "final": 90.0,
+            "history": [[t, 90.0 if t >= first else 50.0] for t in range(0, upto + 1, step)],
+        }
+        for seed, first in enumerate(rounds)
+    }
+
+
+@pytest.fixture
+def fast(tmp_path, monkeypatch):
+    """`judge_of(x's runs, y's runs, compares)`: the judgement on "x is faster than y"."""
+    listed = [Cell(row, {"study": "simulate", "row": row}, row, "c") for row in "xy"]
+    monkeypatch.setattr(claims, "get", lambda name: table_of(listed))
+
+    def judge_of(ours, theirs, compares="speed"):
+        for cell, runs in zip(listed, (ours, theirs), strict=True):
+            store(batch.ResultFolder(tmp_path, "quick", "t"), cell, runs)
+        claim = Claim("a", "S000", "§1", "x is faster than y", "", "t", {"quick": [("x", "y", "c")]}, compares=compares)
+        return claims.judged(claim, tmp_path)[0]
+
+    return judge_of
+
+
+def test_speed_is_the_ratio_of_the_rounds_after_which_stored_curves_reach_a_common_accuracy(fast):
+    found = fast(curves(4, 5, 4), curves(12, 15, 12))
+    assert found.verdict == "holds"
+    assert "better: c 0.33 times the rounds" in claims.ours(found)
+    assert fast(curves(12, 15, 12), curves(4, 5, 4)).verdict == "does not hold"
+    same = fast(curves(4, 4, 4), curves(4, 4, 4))
+    assert same.verdict == "cannot be decided here"
+
+
+def test_a_speed_between_two_evaluations_is_not_known(fast):
+    found = fast(curves(10, 10, 10, step=10), curves(20, 20, 20, step=10))
+    (answer,) = found.answers.values()
+    low, high = answer.comparison.interval
+    assert high - low > 2 * np.log1p(10 / 20), "at least the rounds between two evaluations to either side"
+
+
+def test_a_run_that_never_gets_there_counts_with_its_rounds_and_one_that_diverges_leaves_it_open(fast):
+    slow = curves(99, 99, 99)
+    assert next(iter(fast(curves(4, 5, 4), slow).answers.values())).comparison.gap < np.log(0.3)
+    broken = curves(4, 5, 99)
+    broken[2] |= {"final": None, "history": broken[2]["history"][:3]}
+    assert fast(broken, curves(12, 15, 12)).verdict == "cannot be decided here"
+
+
+def test_values_of_which_smaller_ones_are_better_say_so(fast):
+    small, large = ({s: {"final": v} for s, v in enumerate(values)} for values in ((1.0, 1.1, 1.2), (2.0, 2.2, 2.3)))
+    assert fast(small, large, "lower values").verdict == "holds"
+    assert fast(small, large, "values").verdict == "does not hold"
+
+
+def test_a_question_may_compare_two_columns(tmp_path, monkeypatch):
+    listed = [Cell(f"x {column}", {"study": "simulate", "c": column}, "x", column) for column in ("5%", "10%")]
+    for module in (claims, show):
+        monkeypatch.setattr(module, "get", lambda name: table_of(listed))
+    drawn = np.random.default_rng(0).random((3, 500))
+    for cell, share in zip(listed, (0.5, 0.8), strict=True):
+        runs = {seed: images(v < share) for seed, v in enumerate(drawn)}
+        store(batch.ResultFolder(tmp_path, "quick", "t"), cell, runs)
+    (found,) = claims.judged(Claim("a", "", "", "", "", "t", {"quick": [("x", "x", "10%", "5%")]}), tmp_path)
+    assert found.verdict == "holds"
+    assert "10% than 5% +3" in claims.ours(found)
+    assert claims.label(("x", "x", "10%", "5%")) == "x, 10% − 5%"
+    assert show.forest([found], "c") is not None
+
+
 def test_a_settled_claim_needs_no_run(tmp_path):
     claim = Claim("b", "S000", "§2", "z", "-", settled=("holds", "by arithmetic", "tests/test_claims.py::test_x"))
     (line,) = claims.matrix([claim], tmp_path).to_dict("records")
@@ -134,9 +228,7 @@ def test_verdicts_are_counted_by_document_and_by_what_they_rest_on(stored, monke
 def test_the_longest_labels_of_all_claims_leave_a_phone_room_for_the_picture():
     gap = judge.compare(np.array([[1, 1, 0], [1, 0, 1]], bool), np.array([[1, 0, 0], [1, 0, 0]], bool))
     questions = [q for claim in claims.every() for asked in (claim.questions or {}).values() for q in asked]
-    longest = sorted(
-        {f"{row} − {base}, {column}" for row, base, column in questions}, key=lambda text: (len(text), text)
-    )[-20:]
+    longest = sorted({claims.label(question) for question in questions}, key=lambda text: (len(text), text))[-20:]
     figure, _ = show._dots([show.Line(label, judge.decide([gap])[0], 0) for label in longest])
     with warnings.catch_warnings(action="error"):  # matplotlib warns where axes are left without room
         svg.svg(figure, phone=True)
@@ -253,13 +345,13 @@ def test_a_question_of_the_books_own_has_a_verdict_and_is_no_claim_of_the_docume
     assert "§1, leaves open whether: x beats y" in text
 
 
-def test_an_interval_beside_zero_that_holm_keeps_open_is_told_from_one_that_holds_it():
-    table = table_of([])
+def test_an_interval_beside_zero_that_holm_keeps_open_is_told_from_one_that_holds_it(monkeypatch):
+    monkeypatch.setattr(claims, "get", lambda name: table_of([]))
     beside, around = (judge.Comparison(gap, 1.0, 0.0, 10, 0) for gap in (2.4, 0.5))
     one, other = judge.decide([beside, around])
     assert (one.word, other.word) == (judge.OPEN, judge.OPEN)
-    assert "open by Holm's rule" in claims._short(one, table)
-    assert "Holm" not in claims._short(other, table)
+    assert "open by Holm's rule" in claims._short(one, CLAIM)
+    assert "Holm" not in claims._short(other, CLAIM)
 
 
 def test_a_table_names_the_runs_that_its_mean_leaves_out_and_what_its_marks_say():

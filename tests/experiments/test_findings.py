@@ -277,6 +277,18 @@ def test_federated_dropout_is_last_in_one_of_eight_cells():
     assert sum(name == "HeteroFL" for *_, name in last) == 7
 
 
+def test_skew_costs_feddse_six_points_on_one_of_the_two_hard_data_sets():
+    loss = (thesis("3_5") - thesis("3_4")).loc["FedDSE"]
+    assert list(loss[["TinyImageNet", "CIFAR-100"]].round(2)) == [0.69, 6.32]
+
+
+def test_skew_costs_federated_dropout_more_than_fedrolex_on_two_of_four_data_sets():
+    loss = thesis("3_5") - thesis("3_4")
+    more = loss.loc["Federated Dropout"] > loss.loc["FedRolex"]
+    assert set(more.index[~more]) == {"CIFAR-10", "CIFAR-100"}
+    assert len(more) == 4
+
+
 def test_fedrolex_is_not_the_best_rival_in_two_cells():
     above = {}
     for t in ("3_4", "3_5"):

@@ -129,6 +129,8 @@ def test_equal_needs_a_margin_and_an_interval_within_it():
         (["worse", "not distinguished"], "better", "does not hold"),
         (["equal"], "better", "does not hold"),
         (["equal", "better"], "not worse", "holds"),
+        (["worse"], "different", "holds"),
+        (["equal"], "different", "does not hold"),
         (["equal"], "equal", "holds"),
         (["worse"], "worse", "holds"),
         (["not distinguished"] * 3, "better", "cannot be decided here"),
