@@ -137,7 +137,8 @@ class Claim:
     the document.  table, questions: the table that decides the claim, and the comparisons by profile.  expected,
     margin: as in `judge.verdict` and `judge.decide`.  settled: `(verdict, reason, test)` if no run is needed.  own: a
     question of this book that the document leaves open; it has a verdict and is not counted as a claim.  compares:
-    what is compared, as in `overview.answered`, where this is not what the table compares.
+    what is compared, as in `overview.answered`, where this is not what the table compares.  family: the name that the
+    claims of one sentence about several rivals share.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Claim:
     settled: tuple[str, str, str] | None = None
     own: bool = False
     compares: str = ""
+    family: str = ""
 
 
 def sides(question: Question) -> tuple[Key, Key]:
@@ -191,6 +193,7 @@ def claims(
                     (row["verdict"], row["reason"], row["test"]) if row["verdict"] else None,
                     row["own"] == "yes",
                     row["compares"],
+                    row["name"] if rival else "",
                 )
             )
     return found

@@ -40,6 +40,7 @@ METHODS = {
     "STEM": Row("STEM", {}, {"a": [0.1, 0.3, 0.9]}, {"a": _BELOW_ONE}),
     "FedSMOO": Row("FedSMOO", {"rho": 0.05}, {"alpha": _REGULARISED}),
     "FedPVR": Row("FedPVR"),
+    "FedSplit": Row("FedSplit", {}, {"s": [0.3, 1.0, 3.0]}),
     "FedSGD": Row("FedSGD"),
     "FedSMB": Row("FedSMB"),
     "FedDC": Row("FedDC", {}, {"alpha": _REGULARISED}),

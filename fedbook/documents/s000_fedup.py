@@ -218,6 +218,9 @@ def figure3(profile: str) -> list[Cell]:
     return searched_cells(profile, "Shakespeare", {"source": "shakespeare", **federation}, run, 20, rows, 5, _TEXT_LRS)
 
 
+ALL_OF_TEN = "digits, all of 10 clients"
+
+
 def table1(profile: str) -> list[Cell]:
     """The ticks of Table 1 that can be counted or measured: state, traffic, strong skew, few participants."""
     names = ("FedSGD", "FedSMB", "FedProx", "SCAFFOLD", "FedDC", "Mime", "MimeLite", "FedDyn", "MOON", "FedSplit",
@@ -228,13 +231,16 @@ def table1(profile: str) -> list[Cell]:
         for kind, column in (("state", "vectors a client keeps"), ("traffic", "d sent a client and round"))
     ]
     if profile == "quick":
-        rows = {**ROWS, **OTHERS}  # FedSplit needs every client in every round
+        rows = {**ROWS, **OTHERS}
         for column, partition, cohort in (
             ("digits, q=0.02", ["Dirichlet", {"q": 0.02, "equal_sizes": True}], 5),
             ("digits, 1 of 50 clients", _DIRICHLET[0.6], 1),
         ):
             run = {**_DIGITS_RUN, "cohort": cohort}
             cells += searched_cells(profile, column, {**_DIGITS, "partition": partition}, run, 15, rows)
+        federation = {**_DIGITS, "clients": 10, "partition": _DIRICHLET[0.1]}  # FedSplit needs all of them in a round
+        rows = {row: METHODS[row] for row in ("FedAvg", "FedProx", "FedDyn", "FedSplit")}
+        cells += searched_cells(profile, ALL_OF_TEN, federation, {**_DIGITS_RUN, "cohort": None}, 15, rows)
     return cells
 
 

@@ -365,8 +365,11 @@ def whole(document: str, root: Path | None = None, *, pictures: bool = True) -> 
 
 
 def _named(names: Sequence[str]) -> list[Claim]:
-    by_name = {claim.name: claim for claim in every()}
-    return [by_name[name] for name in names]
+    """The claims with these names, or of the families with these names."""
+    found = {name: [claim for claim in every() if name in (claim.name, claim.family)] for name in names}
+    if unknown := [name for name in names if not found[name]]:
+        raise KeyError(", ".join(unknown))
+    return [claim for name in names for claim in found[name]]
 
 
 def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pages.Html:

@@ -54,14 +54,15 @@ def test_a_sentence_about_several_rivals_is_one_claim_for_each():
     assert [claim.name for claim in found] == ["shift-fast-fedavg", "shift-fast-fedprox", "shift-fast-fedbn"]
     assert all(rival in claim.text for claim, rival in zip(found, ("FedAvg", "FedProx", "FedBN"), strict=True))
     assert not any("{" in claim.text for claim in claims.every())
+    assert show._named(["shift-fast"]) == found, "a box shows them by the name of the sentence"
 
 
 @pytest.mark.parametrize("claim", claims.every(), ids=lambda c: c.name)
 def test_the_chapter_of_a_claim_has_it_in_its_box(claim):
     cells = book._read(book.ROOT / "book" / f"{claims.chapter(claim)}.ipynb").cells
     boxes = [cell.source for cell in cells if cell.cell_type == "code" and "show." in cell.source]
-    short = claim.name.partition("-")[2]
-    assert any(f'"{claim.name}"' in box or f'"{short}"' in box for box in boxes)
+    name = claim.family or claim.name
+    assert any(f'"{name}"' in box or f'"{name.partition("-")[2]}"' in box for box in boxes)
 
 
 @pytest.fixture
