@@ -390,16 +390,25 @@ def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pa
     return pages.claims(lines, setting=setting)
 
 
-def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "") -> pages.Html:
+def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "", more: Sequence[str] = ()) -> pages.Html:
     """A summary of a long claim box, one line per claim with its verdict, with the box itself folded below.
 
-    names, root, setting: as for `box`.  Raises KeyError for an unknown name.
+    names, root, setting: as for `box`.  more: further claims, with summary and box in the fold.  Raises KeyError for an
+    unknown name.
     """
+    words = "What was measured, and what checks it"
+    if more:
+        words += f"; and {len(_named(more))} claims about ablations and speed"
+    folded = [box(names, root, setting), *([_short(more, root), box(more, root)] if more else [])]
+    return together([_short(names, root), pages.folded(words, *folded)])
+
+
+def _short(names: Sequence[str], root: Path | None) -> pages.Html:
+    """One line per claim with its verdict."""
     lines = claim_lines(_named(names), root or results())
     lines["verdict"] = lines["verdict"].replace("", pages.VERDICTS[-1])
     document = DOCUMENTS[_named(names)[0].document]
-    short = pages.table(lines[["verdict", "claim"]], f"What the {document} claims, and our verdict")
-    return together([short, pages.folded("What was measured, and what checks it", box(names, root, setting))])
+    return pages.table(lines[["verdict", "claim"]], f"What the {document} claims, and our verdict")
 
 
 def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
