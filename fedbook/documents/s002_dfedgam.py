@@ -12,6 +12,7 @@ GOSSIP = {
     "desk": ["RandomRegular", {"degree": 10}],
     "paper": ["RandomRegular", {"degree": 10}],
 }
+RADII = [0.05, 0.1, 0.2, 0.5, 1.0, 2.0]  # the document's search over rho, in paper
 # row -> method, the values of its own parameter that a search starts from, and whether clients talk to neighbours
 ROWS: dict[str, tuple[str, dict[str, list[float]], bool]] = {
     "FedAvg": ("FedAvg", {}, False),
@@ -56,11 +57,11 @@ def _settings(profile: str, partition: list[Any]) -> tuple[dict[str, Any], dict[
         federation: dict[str, Any] = {"source": "digits", "clients": 20, "model": MLP, "validation": True}
         run: dict[str, Any] = {"rounds": 20, "local_steps": 4, "batch_size": 10, "eval_every": 2}
     else:
-        federation = {"source": "cifar10", "clients": 100, "model": "lenet"}
+        federation = {"source": "cifar10", "clients": 100, "model": "lenet", "validation": True}
         run = {"rounds": 1000, "local_epochs": 5, "batch_size": 50, "lr": 0.1, "lr_decay": 0.995,
                "weight_decay": 0.0005, "clip": 10.0, "eval_every": 10}  # fmt: skip
     if profile == "desk":
-        federation |= {"model": "cifar_cnn", "validation": True}
+        federation |= {"model": "cifar_cnn"}
         run |= {"rounds": 40, "local_epochs": 1, "eval_every": 4}
         run.pop("lr")
     return {**federation, "partition": partition}, run
@@ -83,7 +84,9 @@ def table1(profile: str) -> list[Cell]:
             longer = LONGER[profile].get(row, 1)
             spec: dict[str, Any] = {"study": "simulate", "federation": federation, "run": _longer(run, longer)}
             if profile == "paper":
-                spec["method"] = [method, {**mixing, **({"rho": 0.1} if "rho" in own else {})}]
+                spec["method"] = [method, mixing]
+                if "rho" in own:
+                    spec["tune"] = {"axes": {"method.rho": RADII}, "growth": 0}
             elif profile == "quick" or name == "Dir-0.3":
                 limits = {key: value for key, value in BELOW_ONE.items() if key.removeprefix("method.") in own}
                 short: dict[str, Any] = (

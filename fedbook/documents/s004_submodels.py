@@ -28,9 +28,10 @@ METHODS: dict[str, list[Any]] = {
     "FedGSE-CSL": ["FedGSE", {"variant": "CSL"}],
     "FedGSE-SPL": ["FedGSE", {"variant": "SPL"}],
 }
-# quick and desk: eq. 4-3 as printed, beside the score of the code attributed to the authors; and two references, in
-# which every client trains the same network: no method is needed for the first, the second is what capacities forbid
+# FedGSE as printed, by eq. 4-3 and Algorithms 4.2 and 4.3, beside the score of the code attributed to the authors
 PRINTED = ("FedGSE-CSL, printed score", "FedGSE-SPL, printed score")
+# quick and desk: two references, in which every client trains the same network: no method is needed for the first, the
+# second is what capacities forbid
 SMALLEST, WHOLE = "FedAvg, smallest network for all", "FedAvg, whole network for all"
 TEMPERATURES = {"temperature": [0.0, 0.5, 1.0]}
 
@@ -89,6 +90,17 @@ _SWEPT = replace(
 )  # fmt: skip
 
 
+def _method(row: str) -> tuple[str, dict[str, Any]]:
+    """The method of a row and its arguments; HeteroFL, which is FedAvg at one capacity, for the two references."""
+    name, own = METHODS.get(row.removesuffix(", printed score").partition(" (")[0], ["HeteroFL", {}])
+    return name, {**own, **({"scoring": "printed"} if row in PRINTED else {})}
+
+
+def _twice(rows: Sequence[str]) -> list[str]:
+    """The rows, and for each of FedGSE one with the printed score."""
+    return [*rows, *(row for row in PRINTED if row.partition(",")[0] in rows)]
+
+
 def _shares(capacities: Sequence[float] | Mapping[float, float]) -> dict[str, float]:
     """Capacity -> share of the clients, equal ones unless they are given."""
     if not isinstance(capacities, Mapping):
@@ -114,9 +126,10 @@ def cell(
 ) -> Cell:
     """A cell of the profile paper.  skew: "HIGH", "LOW", "IID", or a number of classes per client."""
     data_source, model, rounds, labels = DATA[data]
-    name, own = METHODS[row]
+    name, own = _method(row)
     classes = (CLASSES[skew][labels] if skew != "IID" else None) if isinstance(skew, str) else skew
-    federation = {"source": data_source, "clients": 100, "partition": _partition(classes), "model": model}
+    federation = {"source": data_source, "clients": 100, "partition": _partition(classes), "model": model,
+                  "augment": ["CropFlip", {"padding": 4, "flip": data != "EMNIST"}]}  # fmt: skip
     if gse:  # the same images are kept from the clients of every method
         federation["public"] = 10
     spec: dict[str, Any] = {
@@ -145,12 +158,10 @@ def searched(
 
     FedDSE's temperature is tuned too, unless it is given.
     """
-    name, own = METHODS.get(row.removesuffix(", printed score").partition(" (")[0], ["HeteroFL", {}])
+    name, own = _method(row)
     arguments = {"capacities": _shares(capacities), "labels": "zero", **own, **arguments}
     axes = TEMPERATURES if row == "FedDSE" else {}
     model = data.model
-    if row in PRINTED:
-        arguments["scoring"] = "printed"
     if row in (SMALLEST, WHOLE):
         arguments["capacities"] = {"1.0": 1.0}
         model = data.smallest if row == SMALLEST else data.model
@@ -168,7 +179,7 @@ def searched(
 
 
 def _printed(file: str, data: str, row: str) -> float | None:
-    return printed(file, dataset=data, method=row)
+    return printed(file, dataset=data, method=row.removesuffix(", printed score"))
 
 
 def _earlier(data: Column) -> Column:
@@ -185,13 +196,12 @@ def main_table(
             return [
                 cell(row, data, skew, capacities, source=_printed(file, data, row), gse=gse)
                 for data in DATA
-                for row in rows
+                for row in _twice(rows)
             ]
-        more = (*(PRINTED if gse else ()), SMALLEST, WHOLE)
         return [
             searched(row, data, skew, capacities, column, gse=gse, source=_printed(file, data.source_name, row))
             for column, data in ((k, _earlier(v) if earlier else v) for k, v in COLUMNS[profile].items())
-            for row in (*rows, *more)
+            for row in (*_twice(rows), SMALLEST, WHOLE)
         ]
 
     return cells
@@ -246,7 +256,8 @@ def table4_5(profile: str) -> list[Cell]:
     for data, printed_name in (("EMNIST", "EMNIST (4-block CNN)"), ("CIFAR-10", "CIFAR-10 (ResNet18)")):
         for k in (2, 4, 6, 8, 10):
             source = printed("seed004_table4_5.csv", dataset=printed_name, setting=f"{k} classes per client")
-            cells.append(cell(row, data, k, HIGH_QUALITY, column=f"{data}, {k} classes", source=source, gse=True))
+            column = f"{data}, {k} classes"
+            cells += [cell(r, data, k, HIGH_QUALITY, column=column, source=source, gse=True) for r in _twice([row])]
     return cells
 
 
@@ -282,7 +293,8 @@ def _swept(
 
     def cells(profile: str) -> list[Cell]:
         made = []
-        for skew, value, row in product(skews, quick if profile == "quick" else paper, rows):
+        values, all_rows = (quick, rows) if profile == "quick" else (paper, _twice(rows))
+        for skew, value, row in product(skews, values, all_rows):
             name, arguments = setting(value)
             arguments = {"skew": skew, "column": f"{skew}, {name}", **more, **arguments}
             if profile == "quick":
@@ -352,7 +364,8 @@ def differences(columns: Sequence[str]):
             what, share = ("accumulated", float(told)) if told[0].isdigit() else (told, 1.0)
             upto = round(share * rounds)
             column = {"median": "median difference", "accuracy": "accuracy (%)"}.get(told, f"AD, {upto}")
-            for row in ("HeteroFL", "Federated Dropout", "FedRolex", "FedGSE-CSL"):
+            rows = ["HeteroFL", "Federated Dropout", "FedRolex", "FedGSE-CSL"]
+            for row in rows if profile == "quick" else _twice(rows):
                 if profile == "quick":
                     spec = dict(searched(row, COLUMNS["quick"]["digits, CNN"], "HIGH", HIGH_QUALITY, "", gse=True).spec)
                     spec.pop("tune")  # one learning rate for all: a smaller one makes differences smaller
@@ -373,8 +386,9 @@ ALONE = "the server's model as it is"
 def from_public(profile: str) -> list[Cell]:
     """Our control: every method starts from a model that the server has trained on its public images."""
     begin, cells = {"lr": 0.1, "epochs": 40}, []
-    for row in (ALONE, *GSE[:3], *GSE[4:], WHOLE):  # without DepthFL, whose model has heads that the server's lacks
-        method = row if row in METHODS else "HeteroFL"
+    rows = [ALONE, *GSE[:3], *GSE[4:], WHOLE]  # without DepthFL, whose model has heads that the server's lacks
+    for row in rows if profile == "quick" else _twice(rows):
+        method = row if row in (*METHODS, *PRINTED) else "HeteroFL"
         if profile == "paper":
             capacities = (1.0,) if row == WHOLE else HIGH_QUALITY
             spec = dict(cell(method, "EMNIST", "HIGH", capacities, gse=True).spec)

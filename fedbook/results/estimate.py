@@ -44,7 +44,8 @@ class Pace:
 
 
 def _rounds(spec: Mapping[str, Any]) -> int:
-    return spec.get("run", {}).get("rounds", 1)
+    """The rounds of a run; 1 for a run of none, which still starts and evaluates."""
+    return max(1, spec.get("run", {}).get("rounds", 1))
 
 
 def _kinds(spec: Mapping[str, Any]) -> list[tuple]:

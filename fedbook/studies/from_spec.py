@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedcore import Federation, RandAugment, algorithms, federation, models, simulate, topology
+from fedcore import CropFlip, Federation, RandAugment, algorithms, federation, models, simulate, topology
 from fedcore.algorithms.averaging import FedAvg
 from fedcore.data import domains, partitions
 from fedcore.support import checks
@@ -144,6 +144,18 @@ def build_source(entry: Any) -> Any:
     return _made(name, getattr(domains, name), arguments)
 
 
+def build_augment(entry: Any) -> Any:
+    """`["CropFlip", {"padding": 4}]` -> `fc.CropFlip(padding=4)`; a mapping has the arguments of `fc.RandAugment`.
+
+    Raises ValueError for an unknown name, and for arguments that the augmentation does not take.
+    """
+    name, arguments = ("RandAugment", entry) if isinstance(entry, Mapping) else entry
+    known = {kind.__name__: kind for kind in (CropFlip, RandAugment)}
+    if name not in known:
+        raise ValueError(f"augment {name!r} is not known; {checks.nearest(name, known)}")
+    return _made(name, known[name], arguments)
+
+
 def federation_of(spec: Mapping[str, Any], seed: int, device: str | None) -> Federation:
     """The federation of a specification; in a search its test set is the validation data."""
     fed = build_federation(spec["federation"], seed, device)
@@ -159,7 +171,8 @@ def curve(rounds: Iterable[Any], values: Iterable[Any]) -> list[list[float]]:
 def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) -> Federation:
     """`{"source", "clients", "partition": ["Dirichlet", {"q": 0.3}], "model": name or [name, arguments], ...}`.
 
-    partition: also lists of indices, one per client.  augment: the arguments of RandAugment.  start:
+    partition: also lists of indices, one per client.  augment: `["CropFlip", {"padding": 4}]`, or the arguments of
+    RandAugment.  start:
     `{"lr", "epochs"}` replaces the initial model by one that the server has trained on its public images.
     """
     settings = dict(entry)
@@ -169,7 +182,7 @@ def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) ->
             settings[kind_of_number] = getattr(torch, settings[kind_of_number])
     model, source = build_model(settings.pop("model", "cnn")), build_source(settings.pop("source"))
     if "augment" in settings:
-        settings["augment"] = RandAugment(**settings["augment"])
+        settings["augment"] = build_augment(settings["augment"])
     begin = settings.pop("start", None)
     fed = federation(source, partition=partition, model=model, seed=seed, device=device, **settings)
     if begin is None:

@@ -22,6 +22,7 @@ import torch
 from helpers import SPEC, environment
 from tables import images, store, table_of
 
+import fedcore as fc
 from fedbook import Cell, reproduce, show, studies
 from fedbook.documents import definitions
 from fedbook.pictures import widgets
@@ -597,6 +598,13 @@ def test_the_estimate_counts_the_grid_until_the_cell_is_tuned():
     assert estimate.rounds_left(SPEC, cells.Result(SPEC), [0, 1]) == 2 * rounds
 
 
+def test_a_cell_of_no_rounds_is_left_until_it_is_stored():
+    spec = merged(SPEC, {"run": {"rounds": 0}})
+    assert estimate.rounds_left(spec, cells.Result(spec), [0, 1]) == 2
+    assert estimate.rounds_left(spec, cells.Result(spec, {0: {}, 1: {}}), [0, 1]) == 0
+    assert estimate.Pace([finished(spec, 3.0)]).seconds(spec, 0.01) == pytest.approx(3.0)
+
+
 def test_the_estimate_counts_what_a_search_really_runs():
     axes = {"run.lr": [0.1, 0.2], "method.mu": [0.1, 1.0, 10.0]}
     for stages in ({}, {"rounds": 1}, {"rounds": [1, 2]}, {"rounds": [1, 2], "finalists": 2, "seeds": [7, 8, 9]}):
@@ -777,6 +785,46 @@ def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path, monk
         "table": "t", "profile": "quick", "cells": 4, "runs": 16, "diverged": 4, "at an edge": 0, "hours": 0,
         "of which tuning": 0,
     }  # fmt: skip
+
+
+def test_the_images_of_the_thesis_are_cropped_in_paper_alone():
+    trained = [
+        (profile, cell.spec["federation"])
+        for table in reproduce.tables().values()
+        for profile in (set(table.captions) if table.document == "S004" else ())
+        for cell in table.cells(profile)
+        if cell.spec["study"] in ("simulate", "gap")
+    ]
+    for profile, federation in trained:
+        crop = ["CropFlip", {"padding": 4, "flip": federation["source"] != "emnist-mnist"}]  # digits are not mirrored
+        assert federation.get("augment") == (crop if profile == "paper" else None)
+    fed = build_federation({"source": "digits", "clients": 2, "augment": crop, "model": "logistic"}, 0, None)
+    assert fed.augment == fc.CropFlip(**crop[1])
+    with pytest.raises(ValueError, match=r"augment 'Crop' is not known.*CropFlip"):
+        build_federation({"source": "digits", "clients": 2, "augment": ["Crop", {}]}, 0, None)
+
+
+def test_in_paper_every_row_of_fedgse_has_the_score_of_the_code_and_the_printed_one():
+    seen = 0
+    for table in reproduce.tables().values():
+        rows = {cell.name: cell.spec for cell in table.cells("paper") if cell.spec.get("method", [""])[0] == "FedGSE"}
+        code = {name: spec for name, spec in rows.items() if "scoring" not in spec["method"][1]}
+        for name, spec in code.items():
+            twin = {**spec, "method": ["FedGSE", {**spec["method"][1], "scoring": "printed"}]}
+            assert identity(rows[f"{name}, printed score"]) == identity(twin)
+        assert len(rows) == 2 * len(code)
+        seen += len(rows)
+    assert seen
+
+
+RADII = [0.05, 0.1, 0.2, 0.5, 1.0, 2.0]  # section 4.1 of the study
+
+
+def test_the_dfedgam_study_searches_its_six_radii_in_paper_and_nothing_else():
+    for cell in reproduce.get("dfedgam-table1").cells("paper"):
+        searched = cell.spec.get("tune", {}).get("axes", {})
+        assert searched == ({"method.rho": RADII} if cell.row in ("FedSAM", "DFedSAM", "DFedGAM") else {})
+        assert cell.spec["federation"]["validation"], "all rows train on the same images"
 
 
 def test_a_start_from_public_images_sees_no_client():
