@@ -22,6 +22,7 @@ from .data import (
     CropFlip,
     DataNotFound,
     Dirichlet,
+    Gaussians,
     RandAugment,
     Shards,
 )
@@ -55,7 +56,7 @@ __version__ = "0.1.0"
 __all__ = [
     *algorithms.__all__,
     "IID", "ByOwner", "CheckpointError", "Complete", "CropFlip", "DataNotFound", "DirectedRandom", "Dirichlet",
-    "Diverged", "Exponential", "Federation", "Graph", "History", "Matrix", "Quadratic", "RandAugment",
+    "Diverged", "Exponential", "Federation", "Gaussians", "Graph", "History", "Matrix", "Quadratic", "RandAugment",
     "RandomRegular", "Ring", "Round", "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore",
     "federation", "models", "one_round", "playground", "probes", "quadratic", "show", "shown", "simulate",
     "simulate_many", "start", "submodel_playground", "submodels", "sweep", "topology",

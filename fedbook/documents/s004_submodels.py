@@ -404,6 +404,23 @@ def from_public(profile: str) -> list[Cell]:
     return cells
 
 
+WAYS = {"uploads": {}, "printed digits": {"public": ["printed_digits", {"per_class": 5}]},
+        "generated": {"public": ["Gaussians", {"per_class": 5}]}}  # fmt: skip
+
+
+def ways(profile: str) -> list[Cell]:
+    """FedGSE with the three kinds of public data that the thesis names, and HeteroFL, which needs none."""
+    data, cells = COLUMNS[profile]["digits, MLP"], []
+    for column in ("FedGSE-CSL", "FedGSE-SPL"):
+        for row, method, own in [
+            *((way, column, own) for way, own in WAYS.items()),
+            ("none: HeteroFL", "HeteroFL", {}),
+        ]:
+            made = searched(method, data, "HIGH", HIGH_QUALITY, "", gse=True, **own)
+            cells.append(Cell(f"{column} {row}", made.spec, row, column, seeds=made.seeds))
+    return cells
+
+
 LEFT_OPEN = left_open("S004")
 DSE = ("HeteroFL", "Federated Dropout", "FedRolex", "DepthFL", "FedDSE")
 GSE = ("HeteroFL", "Federated Dropout", "FedRolex", "DepthFL", "FedGSE-CSL", "FedGSE-SPL")
@@ -477,6 +494,10 @@ TABLES = [
     _table(
         "fedgse-public", "All methods start from the server's public images, strong label skew", from_public,
         "FedGSE-CSL", _FROM_PUBLIC,
+    ),
+    _table(
+        "fedgse-ways", "Three ways to public data, strong label skew", ways, "", captions("fedgse-ways"), "uploads",
+        left_open=(*left_open("fedgse-ways"), *LEFT_OPEN),
     ),
     _gap("fedgse-figure4.3", "Updates of sub-models against the whole network's, by round", ["median"], "round"),
     _gap(

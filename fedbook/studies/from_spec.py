@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedcore import CropFlip, Federation, RandAugment, algorithms, federation, models, simulate, topology
+from fedcore import CropFlip, Federation, Gaussians, RandAugment, algorithms, federation, models, simulate, topology
 from fedcore.algorithms.averaging import FedAvg
 from fedcore.data import domains, partitions
 from fedcore.support import checks
@@ -51,12 +51,20 @@ def build_method(entry: Any, fed: Federation, run: Mapping[str, Any]) -> algorit
         per_epoch = 1 if batch is None else float(np.ceil(fed.sizes / batch).mean())
         steps = np.mean(run.get("local_steps") or np.multiply(run.get("local_epochs", 1), per_epoch))
         arguments["alpha"] = arguments.pop("alpha_K") / float(steps)
-    return _made(name, method_class(name), {key: _argument(key, value) for key, value in arguments.items()})
+    return _made(name, method_class(name), {key: _argument(key, value, fed.seed) for key, value in arguments.items()})
 
 
-def _argument(key: str, value: Any) -> Any:
+def _argument(key: str, value: Any, seed: int) -> Any:
     """An argument from JSON, which has only texts as keys and no topologies: keys of a mapping become numbers, and
-    `mixing`, such as `["Ring", {}]`, becomes a topology."""
+    `mixing`, such as `["Ring", {}]`, becomes a topology.  `public`, if not a number, becomes `["Gaussians", {}]` or
+    what a function of `data.domains` gives with this seed, such as `["printed_digits", {}]`."""
+    if key == "public" and not isinstance(value, int):
+        name, arguments = value
+        return (
+            _made(name, Gaussians, arguments)
+            if name == "Gaussians"
+            else build_source([name, {"seed": seed, **arguments}])
+        )
     if key == "mixing":
         name, arguments = value
         known = {kind.__name__: kind for kind in topology.Topology.__subclasses__()}

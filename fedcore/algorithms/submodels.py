@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .. import rng
 from ..data.arrays import as_array
+from ..data.generated import Gaussians
 from ..engine import PLAIN, Loss
 from ..engine.units import Neurons
 from ..models import Layout
@@ -255,10 +256,12 @@ class FedGSE(Submodel):
     nonlinearity, as Lemma 1 requires.
     "absolute" and "absolute-before": as these two, but with the sum over samples and positions of absolute values.
 
-    variant: "CSL" or "SPL".  public: None takes the federation's public data (`fc.federation(..., public=k)` takes them
-    from the training set before the partition), or else 10 samples per class; a number: that many samples per class,
-    taken from the clients where the federation has no public data; or a pair `(x, y)`.  similar: public samples for
-    each client, 128 in Table 4.1.  capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL, for
+    variant: "CSL" or "SPL".  public: the study's three ways to public data.  Uploads: None takes the federation's own
+    (`fc.federation(..., public=k)` takes them from the training set before the partition), or else 10 samples per
+    class; a number takes that many samples per class from the clients where the federation has none.  Other data: a
+    pair `(x, y)`, inputs of the clients' shape and type with labels among theirs.  Generated: `fc.Gaussians(k)` draws k
+    samples per class from sums that the clients send once.  similar: public samples for each client, 128 in Table 4.1.
+    capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL, for
     another variant or scoring, and for public data that are too few or overlap the clients' or the test data.
     """
 
@@ -272,8 +275,8 @@ class FedGSE(Submodel):
         super().__post_init__()
         if isinstance(self.public, tuple | list) and len(self.public) == 2:
             object.__setattr__(self, "public", Samples(*self.public))
-        elif self.public is not None and not isinstance(self.public, Samples):
-            checks.integer("public", self.public, 1, hint="samples per class, a pair (x, y), or None")
+        elif self.public is not None and not isinstance(self.public, Samples | Gaussians):
+            checks.integer("public", self.public, 1, hint="samples per class, a pair (x, y), fc.Gaussians(k), or None")
 
     def on(self, fed: Any) -> Any:
         """The federation with public data; a UserWarning where the score vanishes."""
@@ -325,10 +328,13 @@ class FedGSE(Submodel):
         return replace(super().cost(layout), note="scores at the server, by passes over public data")
 
 
-def with_public_data(fed: Any, public: Samples | int | None) -> Any:
-    """The federation with public data: the caller's samples, a number of samples per class, or None for its own."""
+def with_public_data(fed: Any, public: Samples | Gaussians | int | None) -> Any:
+    """The federation with public data: the caller's samples, generated ones, a number of samples per class, or None for
+    its own."""
     if isinstance(public, Samples):
         return fed.with_public(public.x, public.y)
+    if isinstance(public, Gaussians):
+        return fed.with_public(*public.samples(fed.source, fed.data.parts, fed.seed))
     if fed.public is None:
         return fed.set_aside(public or 10)
     if public is not None and public * len(np.unique(fed.data.source.train_y)) != len(fed.public[1]):

@@ -5,10 +5,11 @@ from .augment import CropFlip, RandAugment
 from .batches import Plan
 from .clients import Clients
 from .domains import digit_domains, digits_five
+from .generated import Gaussians
 from .partitions import IID, ByOwner, Dirichlet, Shards
 from .sources import load
 
 __all__ = [
-    "IID", "ByOwner", "Clients", "CropFlip", "DataNotFound", "Dirichlet", "Plan", "RandAugment", "Shards", "Source",
-    "data_root", "digit_domains", "digits_five", "load",
+    "IID", "ByOwner", "Clients", "CropFlip", "DataNotFound", "Dirichlet", "Gaussians", "Plan", "RandAugment", "Shards",
+    "Source", "data_root", "digit_domains", "digits_five", "load",
 ]  # fmt: skip

@@ -119,6 +119,25 @@ def digits_five(
         raise DataNotFound(f"digits-five: {e}; or digits-five.npz with all five, owners 0 to 4") from e
 
 
+@needs("data", "printed_digits")
+@checks.arguments
+def printed_digits(
+    per_class: checks.Count = 5,
+    *,
+    size: Side = 8,
+    ink: Annotated[int, checks.Within(1, 255)] = 16,
+    seed: checks.CountFromZero = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Grey digits `[10 per_class, 1, size, size]`, uint8, in matplotlib's fonts, and their labels `[10 per_class]`.
+
+    As in the domain "fonts" of `digit_domains`, but without colours: from 0 to `ink`, as scikit-learn's handwritten
+    digits from 0 to 16.  A server can have such data without asking anybody for their handwriting.
+    Raises ValueError for per_class < 1, size < 8 and ink outside 1..255.
+    """
+    labels, g = np.arange(10).repeat(per_class), rng.numpy_generator(seed, rng.DATA)
+    return np.rint([[ink * _printed(int(c), size, g)] for c in labels]).astype(np.uint8), labels
+
+
 def _assemble(
     name: str, known: Sequence[str], make: Callable[[str], Split], train_on: Sequence[str], test_on: Sequence[str]
 ) -> Source:
@@ -251,11 +270,16 @@ def _two_colours(g: np.random.Generator, distance: float, saturation: float = 1.
             return grey[:, None] + saturation * (colours - grey[:, None])
 
 
-def _font(label: int, size: int, g: np.random.Generator) -> np.ndarray:
-    """A printed digit with random typeface, height, rotation, stroke, position and colours."""
+def _printed(label: int, size: int, g: np.random.Generator) -> np.ndarray:
+    """Ink `[size, size]` in 0..1 of a digit with random typeface, height, rotation, stroke and position."""
     file = _faces()[g.integers(len(_faces()))]
     stroke, shift = int(g.integers(3)), g.uniform(-0.1, 0.1, 2)
-    ink = _written(str(label), file, size, g.uniform(0.5, 0.85), g.uniform(-30, 30), stroke, shift)[..., None]
+    return _written(str(label), file, size, g.uniform(0.5, 0.85), g.uniform(-30, 30), stroke, shift)
+
+
+def _font(label: int, size: int, g: np.random.Generator) -> np.ndarray:
+    """A printed digit in random colours."""
+    ink = _printed(label, size, g)[..., None]
     paper, colour = _two_colours(g, 60)
     return np.rint(paper + ink * (colour - paper)).astype(np.uint8)
 

@@ -46,6 +46,17 @@ def test_images_are_rgb_bytes_of_one_size_and_domains_have_names(small):
     assert fc.data.digit_domains(10, 10, size=28).train_x.shape == (50, 3, 28, 28)
 
 
+def test_printed_digits_are_grey_with_as_much_ink_as_asked_for_and_the_same_from_one_seed():
+    x, y = domains.printed_digits(3, size=8, ink=16, seed=4)
+    assert x.dtype == np.uint8
+    assert x.shape == (30, 1, 8, 8)
+    assert np.bincount(y).tolist() == [3] * 10
+    assert x.min() == 0
+    assert 12 < x.max() <= 16
+    assert np.array_equal(x, domains.printed_digits(3, seed=4)[0])
+    assert not np.array_equal(x, domains.printed_digits(3, seed=5)[0])
+
+
 def test_no_handwritten_digit_is_used_twice():
     """Neither in training and test nor in two domains; scikit-learn's digits hold no image twice."""
     used = np.concatenate([domains._handwritten(0, k, 58).reshape(580, -1) for k in range(3)])

@@ -31,7 +31,7 @@ from fedbook.results.batch import ResultFolder, slug
 from fedbook.results.cells import identity
 from fedbook.results.notebooks import NotebookFailed
 from fedbook.studies import tuning
-from fedbook.studies.from_spec import build_federation
+from fedbook.studies.from_spec import build_federation, build_method
 from fedbook.studies.tuning import merged
 from fedbook.verdicts import judge, overview
 
@@ -844,7 +844,31 @@ def test_the_control_starts_every_method_from_one_model():
     assert listed[0].spec["run"]["rounds"] == 0  # the model as it is
 
 
-IN_NO_DOCUMENT = ("fedup-further", "shift-personal", "scaffold-rounds", "dfedgam-local")
+def test_three_ways_to_public_data_differ_in_these_data_alone():
+    cells = {(cell.column, cell.row): cell.spec for cell in reproduce.get("fedgse-ways").cells("quick")}
+    for column in ("FedGSE-CSL", "FedGSE-SPL"):
+        uploads = cells[column, "uploads"]
+        assert "public" not in uploads["method"][1], "it takes the samples that the federation keeps from all clients"
+        for row in ("printed digits", "generated"):
+            arguments = cells[column, row]["method"][1]
+            assert arguments["public"][1]["per_class"] == uploads["federation"]["public"]
+            without = {key: value for key, value in arguments.items() if key != "public"}
+            assert {**cells[column, row], "method": ["FedGSE", without]} == uploads
+
+
+def test_public_data_in_a_specification_are_drawn_with_the_federations_seed():
+    for name in ("printed_digits", "Gaussians"):
+        drawn = []
+        for seed in (3, 3, 4):
+            fed = build_federation({"source": "digits", "clients": 4, "model": "thesis_mlp"}, seed, None)
+            method = build_method(["FedGSE", {"capacities": {"0.5": 1.0}, "public": [name, {"per_class": 2}]}], fed, {})
+            drawn.append(method.on(fed).public[0])
+        assert torch.equal(drawn[0], drawn[1])
+        assert not torch.equal(drawn[0], drawn[2])
+        assert drawn[0].shape == (20, 1, 8, 8)
+
+
+IN_NO_DOCUMENT = ("fedup-further", "shift-personal", "scaffold-rounds", "dfedgam-local", "fedgse-ways")
 
 
 def test_every_definition_has_cells_captions_and_specifications_that_build():

@@ -182,7 +182,8 @@ def normed(shape, classes) -> nn.Module:
 VALUES = [
     fc.IID(), fc.Dirichlet(0.1), fc.Dirichlet(1, equal_sizes=True), fc.Dirichlet(0.5, min_size=3), fc.Shards(2),
     fc.ByOwner(), fc.ByOwner(subset=True), fc.ByOwner(parts=3), fc.RandAugment(), fc.RandAugment(1, once=True),
-    fc.CropFlip(), fc.CropFlip(2, flip=False), fc.Ring(), fc.Complete(), fc.Torus(), fc.Exponential(),
+    fc.CropFlip(), fc.CropFlip(2, flip=False), fc.Gaussians(), fc.Gaussians(3), fc.FedGSE(0.5, public=fc.Gaussians(2)),
+    fc.Ring(), fc.Complete(), fc.Torus(), fc.Exponential(),
     fc.RandomRegular(), fc.RandomRegular(2), fc.DirectedRandom(3), fc.Graph([(0, 1), (1, 2)]), fc.submodels.Width(0.5),
     fc.submodels.Width(0.5, scaled=True), fc.submodels.Depth(2), *METHODS, *(kind() for kind in fc.ALL),
 ]  # fmt: skip

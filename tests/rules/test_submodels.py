@@ -696,6 +696,58 @@ def test_fedgse_takes_its_public_data_from_the_clients_when_none_is_set_aside():
     assert not torch.equal(a, c)
 
 
+@pytest.mark.filterwarnings("ignore:no sample has a label")
+def test_generated_samples_are_normal_with_the_mean_and_variance_of_each_class_over_all_clients():
+    x, y = np.random.default_rng(0).normal(3, 2, (300, 5)).astype(np.float32), np.arange(300) % 3
+    y[y == 1] = 3  # nobody has class 1
+    made = [fc.federation({"train_images": x, "train_labels": y, "test_images": x[:1], "test_labels": y[:1]}, n,
+                          partition, model="logistic", seed=s)
+            for n, partition, s in ((4, fc.IID(), 0), (7, fc.Dirichlet(0.5), 0), (4, fc.IID(), 1))]  # fmt: skip
+    (drawn, labels), (again, _), (other, _) = (
+        fc.Gaussians(20_000).samples(fed.source, fed.data.parts, fed.seed) for fed in made
+    )
+    assert drawn.dtype == np.float32
+    assert np.bincount(labels).tolist() == [20_000, 0, 20_000, 20_000]
+    for c in (0, 2, 3):
+        h.close(drawn[labels == c].mean(0), x[y == c].astype(float).mean(0), 0.06)
+        h.close(drawn[labels == c].std(0), x[y == c].astype(float).std(0), 0.06)
+    h.close(again, drawn, 1e-5)  # however the samples are dealt out
+    assert not np.allclose(other, drawn, atol=1)
+
+
+def test_a_client_sends_a_number_a_sum_and_a_sum_of_squares_for_each_class_and_no_sample():
+    x, y = np.array([[[1, 2]], [[3, 4]], [[5, 7]]], np.uint8), np.array([2, 0, 2])
+    count, total, squares = fc.data.generated.sums(x, y, 3)
+    assert count.tolist() == [1, 0, 2]
+    assert total.tolist() == [[3, 4], [0, 0], [6, 9]]
+    assert squares.tolist() == [[9, 16], [0, 0], [26, 53]]
+
+
+def test_fedgse_runs_on_generated_samples_as_on_the_same_ones_that_are_given():
+    fed, made = federation(), fc.Gaussians(2)
+    x, y = made.samples(fed.source, fed.data.parts, fed.seed)
+    assert x.dtype == np.uint8
+    assert x.shape == (2 * fed.source.classes, *fed.source.train_x.shape[1:])
+    a, b = (fc.simulate(fc.FedGSE(0.5, public=public), fed, **RUN).params for public in (made, (x, y)))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, fc.simulate(fc.FedGSE(0.5, public=fc.Gaussians(3)), fed, **RUN).params)
+
+
+def test_a_class_of_one_sample_cannot_be_generated_because_its_sum_is_the_sample():
+    x, y = h.images(60, (1, 4, 4), 3)
+    fed = mlp_on(fc.federation((x, np.where(np.arange(60) == 0, 3, y)), clients=4, model="logistic"))
+    with pytest.raises(ValueError, match="2 public samples are clients' samples too"):
+        fc.FedGSE(0.5, public=fc.Gaussians(2)).on(fed)
+
+
+def test_texts_have_no_gaussians():
+    fed = fc.federation("roles", partition=fc.ByOwner(), model="lstm")
+    with pytest.raises(
+        ValueError, match=r"Gaussians\(per_class=2\) needs inputs of numbers .*not texts; give \(x, y\)"
+    ):
+        fc.Gaussians(2).samples(fed.source, fed.data.parts, 0)
+
+
 def test_preact_is_the_thesis_block():
     """out = relu(n1(x)); shortcut = conv1x1(out) or x; out = conv1(out); out = conv2(relu(n2(out))) + shortcut."""
     net = preact((1, 8, 8), 3).double().train()

@@ -1,0 +1,62 @@
+"""Public data that are drawn from what the clients tell about theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import rng
+from ..support import checks
+from .arrays import Source
+from .lists import Lists
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Gaussians(checks.Named):
+    """Public samples that the server draws from one Gaussian for each class, for `fc.FedGSE(public=fc.Gaussians())`.
+
+    Before the first round each client sends, for each class of which it has samples, how many there are and, entry by
+    entry of the inputs as they are stored, their sum and their sum of squares: 2 D + 1 numbers for inputs of D entries.
+    The server adds what all clients send and so knows mean and variance `[D]` of each class over all clients.  Entries
+    are drawn independently of each other; where the data are bytes they are rounded and cut to 0..255.  The draws
+    depend on the seed of the federation, the class and the sample's number.
+
+    No sample leaves a client, but nothing is added to the sums either: the sum of a single sample is this sample.  The
+    FedGSE study 2024, section 4.2.1, names generative models that clients train; this is the simplest model.
+
+    per_class: samples of each class that any client has.
+    Raises ValueError for per_class < 1, and, when they are drawn, for targets that are no class labels and for texts.
+    """
+
+    per_class: checks.Count = 10
+
+    __post_init__ = checks.fields
+
+    def samples(self, source: Source, parts: Lists, seed: int) -> Arrays:
+        """Inputs `[P, ...]` in the type of the source's and labels `[P]`, for the clients whose rows are `parts`."""
+        if source.text or not source.has_classes:
+            what = "texts" if source.text else f"targets {source.train_y.dtype} {source.train_y.shape}"
+            raise ValueError(f"public={self!r} needs inputs of numbers and class labels [N], not {what}; give (x, y)")
+        count, total, squares = (0.0, 0.0, 0.0)
+        for part in parts:
+            sent = sums(source.train_x[part], source.train_y[part], source.classes)
+            count, total, squares = count + sent[0], total + sent[1], squares + sent[2]
+        held = np.flatnonzero(count)
+        mean = total[held] / count[held, None]
+        variance = np.maximum(squares[held] / count[held, None] - mean**2, 0)
+        keys = rng.words(seed, rng.PUBLIC, held.repeat(self.per_class), np.tile(np.arange(self.per_class), len(held)))
+        x = rng.normals(keys, mean.shape[1]) * np.sqrt(variance).repeat(self.per_class, 0)
+        x += mean.repeat(self.per_class, 0)
+        if source.train_x.dtype == np.uint8:
+            x = np.rint(x).clip(0, 255)
+        return x.astype(source.train_x.dtype).reshape(-1, *source.train_x.shape[1:]), held.repeat(self.per_class)
+
+
+def sums(x: np.ndarray, y: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What a client with inputs `x [N, ...]` and labels `y [N]` sends: the number of its samples of each class `[C]`,
+    their sums `[C, D]` and sums of squares `[C, D]`."""
+    flat, own = x.reshape(len(x), -1).astype(np.float64), np.eye(classes)[y]
+    return own.sum(0), own.T @ flat, own.T @ flat**2
