@@ -30,10 +30,11 @@ pages: env
 	@$(IN) tools/book.py pages
 
 # loadfile: the cells of one notebook stay together, in order, in one worker; files in the order of conftest.py.
-# nbval compares one chapter with its stored outputs; `make book`, which runs all chapters, compares all.
+# nbval compares the engine's chapter with its stored outputs, and two more in turn by the day of the last commit;
+# `make book`, which runs all chapters, compares all.
 test: env
 	@$(IN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 -m "not built" \
-    --nbval --nbval-cell-timeout 300 tests book/engine.ipynb
+    --nbval --nbval-cell-timeout 300 tests book/engine.ipynb $$($(IN) tools/book.py turn)
 
 # The methods against their loops and theorems, data, rounds, gradients, and what something new still lacks.
 FAST := tests/rules tests/data tests/round/test_round.py tests/round/test_errors.py tests/round/test_local_work.py \

@@ -103,6 +103,21 @@ def chapters(root: Path = ROOT) -> list[Path]:
     return [path for page in pages(root) if (path := root / f"{page}.ipynb").exists()]
 
 
+def in_turn(day: int, root: Path = ROOT) -> list[Path]:
+    """The two chapters that `make test` compares with nbval on a day, besides that on the engine: the next two a day
+    later, so that all have their turn."""
+    others = [path for path in chapters(root) if path.stem != "engine"]
+    return [others[k % len(others)] for k in (2 * day, 2 * day + 1)]
+
+
+def day(root: Path = ROOT) -> int:
+    """The day of the last commit, counted from 1970, so that a commit is tested alike wherever and whenever; outside of
+    a repository, today."""
+    command = ["git", "-C", str(root), "log", "-1", "--format=%ct"]
+    seconds = subprocess.run(command, capture_output=True, check=False).stdout if shutil.which("git") else b""
+    return int(seconds or time.time()) // 86_400
+
+
 def defaults(source: Path) -> dict[str, Any]:
     """The parameters of a chapter with their default values, read from its cell tagged `parameters`.
 
@@ -437,7 +452,7 @@ def _timed(label: str, work: Callable[[], Any]) -> Any:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("build", "pages", "run", "refresh", "check"):
+    for name in ("build", "pages", "run", "refresh", "check", "turn"):
         command = commands.add_parser(name)
         command.add_argument("--debug", action="store_true", help="show errors with their whole traceback")
         command.add_argument("--timeout", type=float, default=CELL_TIMEOUT, help="seconds per cell")
@@ -445,7 +460,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("chapter")
             pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
             command.add_argument("-p", "--parameter", **pair)
-        elif name not in ("build", "pages"):
+        elif name not in ("build", "pages", "turn"):
             command.add_argument("chapters", nargs="*")
         if name == "check":
             command.add_argument("--isa", choices=ISAS, default="default", help="instruction set")
@@ -461,6 +476,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 raise ChapterFailed("cells show what is not stored (make refresh stores it):\n" + "\n".join(lines))
         elif given.command == "pages":
             print(_timed("rendering what is stored", lambda: render(ROOT / "_build" / "html")))
+        elif given.command == "turn":
+            print(*(path.relative_to(ROOT) for path in in_turn(day())))
         elif given.command == "refresh":
             refresh(_chosen(given.chapters), timeout=given.timeout)
         elif given.command == "check":
