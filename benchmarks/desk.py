@@ -95,6 +95,7 @@ NETWORKS = {
     "lenet": Network("CIFAR-10", "lenet", 50, 1.6, 3.2, 0.15, cohorts=(10,)),
     "thesis_cnn": Network(model="thesis_cnn", share=0.2, cohorts=(10,), **_THESIS),
     "thesis_cnn, 8 to 64": Network(model=["thesis_cnn", {"widths": [8, 16, 32, 64]}], **_THESIS),
+    "thesis_cnn, 16 to 128": Network(model=["thesis_cnn", {"widths": [16, 32, 64, 128]}], **_THESIS),
     "thesis_cnn, 1 to 4": Network("letters", ["thesis_cnn", {"widths": [1, 1, 2, 4]}], 10, low=1.0),
     "digit_model_small": Network("five domains", "digit_model_small", 32, low=1.0, steps=24, cohorts=(5,)),
     "projected cifar_cnn": Network("CIFAR-10", ["projected", {"model": "cifar_cnn", "dim": 256}], 32, 1.0, 1.0, 0.5),

@@ -19,12 +19,15 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from fedcore import distributed
+from fedcore.data import data_root
+from fedcore.data.readers import found
+from fedcore.data.sources import NAMES
 from fedcore.storage.checkpoint import atomic
 from fedcore.support import checks
 from fedcore.support.extras import needs
@@ -226,6 +229,8 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
         now_at_work = f", {running} running now" if running else ""
         done = len(results) - len(left)
         print(f"    {profile}: {done} of {len(results)} cells done x {counts} seeds{now_at_work}; {time}")
+        if absent := _absent(cell for cell, result in results if set(cell.reporting(seeds)) - set(result.runs)):
+            print(f"    data not in {data_root()}: {', '.join(absent)}; put them there, or let a run download them")
         if older := sum(bool(result.outdated(cell.reporting(seeds))) for cell, result in results):
             print(f"    {older} of {len(results)} cells are older than the code; --outdated runs them again")
         known_against = (result.superseded(cell.reporting(seeds)) for cell, result in results)
@@ -235,6 +240,12 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
         for what, choice in t.left_open:
             print(f"    left open: {what}; ours: {choice}")
     return 0
+
+
+def _absent(cells: Iterable[Cell]) -> list[str]:
+    """The data sets of the cells, by name, of which the data root has no file."""
+    sources = [cell.spec.get("federation", {}).get("source") for cell in cells]
+    return [name for name in NAMES if name in sources and not found(name, data_root())]
 
 
 def _stored(t: Table, place: ResultFolder) -> list[tuple[Cell, Result]]:

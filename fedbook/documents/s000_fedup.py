@@ -110,6 +110,10 @@ COLUMNS4: dict[str, dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, s
                 ("q=0.3", _DIRICHLET[0.3], "q=0.3"), ("q=0.6", _DIRICHLET[0.6], "q=0.6"), ("IID", ["IID", {}], "IID"),
             )
         },
+        "CIFAR-100, q=0.3": (
+            {"source": "cifar100", "clients": 100, "partition": _DIRICHLET[0.3], "model": "cifar_cnn"},
+            {**_CIFAR_RUN, "batch_size": 16, "rounds": 600, "clip": 10.0}, (_CIFAR100, "q=0.3, 10% sampling"),
+        ),
         "MNIST by writer": (_WRITERS, _WRITERS_RUN, None),
         "FEMNIST, 105 writers": (
             {**_SOME_WRITERS, "source": "femnist", "clients": 105}, _WRITERS_RUN, (_FEMNIST, "non-IID, 10% sampling"),

@@ -37,6 +37,18 @@ def has_pack(name: str, root: Path) -> bool:
         return False
 
 
+def found(name: str, root: Path) -> bool:
+    """Whether the data root has files of a data set, as a pack or where `read` looks next; True for other names, which
+    need none or those of several sets."""
+    family = name.partition("-")[0]
+    looked = {
+        "femnist": "femnist", "shakespeare": "shakespeare", "tiny": "tiny-imagenet", "mnist": "torchvision/MNIST",
+        "fashionmnist": "torchvision/FashionMNIST", "emnist": "torchvision/EMNIST", "usps": "torchvision/usps*",
+        "cifar10": "torchvision/cifar-10-*", "cifar100": "torchvision/cifar-100-*", "svhn": "torchvision/*32x32.mat",
+    }  # fmt: skip
+    return has_pack(name, root) or family not in looked or any(root.glob(looked[family]))
+
+
 def read(name: str, root: Path, download: bool = True, layout: str | None = None, targets: bool = False) -> Source:
     """One data set by its name: from its pack where there is one, else from its usual origin.
 

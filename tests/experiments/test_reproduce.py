@@ -316,6 +316,21 @@ def test_list_counts_the_cells_that_some_process_works_on_now(trial, here):
     assert "running" not in here("list", "--seeds", "2")[1], "a worker that died works no more"
 
 
+def test_list_names_the_data_that_a_table_still_needs_and_that_are_not_here(tmp_path, monkeypatch, capsys):
+    fed = {"clients": 2, "model": "logistic"}
+    needs = [Cell(name, merged(SPEC, {"federation": {**fed, "source": name}}), name, "c", seeds=1)
+             for name in ("digits", "cifar100", "emnist-letters", "femnist")]  # fmt: skip
+    monkeypatch.setattr(definitions, "_added", [(tmp_path, table_of(needs))])
+    monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
+    (tmp_path / "femnist").mkdir()  # as LEAF leaves it
+    (tmp_path / "torchvision" / "cifar-100-python").mkdir(parents=True)
+    reproduce.main(["list", "--results", str(tmp_path / "results")])
+    assert f"    data not in {tmp_path}: emnist-letters; put them there" in capsys.readouterr().out
+    (tmp_path / "emnist-letters.npz").touch()
+    reproduce.main(["list", "--results", str(tmp_path / "results")])
+    assert "emnist-letters; put" not in capsys.readouterr().out.rpartition("a title")[2]
+
+
 def test_a_reader_that_ends_early_ends_the_command_quietly(trial):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT, "env": environment()}
     with subprocess.Popen(command(trial, "list"), **pipes) as process:
@@ -683,14 +698,14 @@ def test_stand_ins_never_stand_beside_a_value_of_other_data():
         for cell in reproduce.get(name).cells("quick"):
             assert cell.source is None
             assert not any(word in cell.name for word in ("CIFAR", "MNIST", "Shakespeare"))
-    columns = {"fedup-table4": 4, "fedup-table2": 2, "scaffold-figure": 2, "fedup-table5": 0}
-    columns |= {"feddse-table3.4": 1, "feddse-table3.5": 1, "fedgse-table4.3": 1}
+    columns = {"fedup-table4": 5, "fedup-table2": 2, "scaffold-figure": 2, "fedup-table5": 0}
+    columns |= {"feddse-table3.4": 2, "feddse-table3.5": 2, "fedgse-table4.3": 2}
     for name, count in columns.items():
         beside = {
             cell.column: cell.spec["federation"]["source"]
             for cell in reproduce.get(name).cells("desk") if cell.source is not None
         }  # fmt: skip
-        assert set(beside.values()) <= {"cifar10", "femnist"}
+        assert set(beside.values()) <= {"cifar10", "cifar100", "femnist"}
         assert len(beside) == count
 
 
