@@ -8,10 +8,12 @@ seed.  All are wall times of whole rounds in one process, in turns; a ratio is t
 takes the same batches of the same samples with one model, inputs normalised beforehand.  Large networks keep a share of
 each client's samples.
 
-cases: samples per second of every network on every path that takes it.  "vmapped" is the batched path with
+cases: samples per second of every network on every path that takes it.  share_of_kernels: the time of the network's
+products and convolutions alone, each by the fastest kernel that is known (`kernels`), for the same steps of the same
+clients, over that of the round.  operations: multiplications and additions of a round's products and convolutions.
+peaks: 10^9 of these a second, of a product of large matrices by this machine.  "vmapped" is the batched path with
 `torch.vmap` over the module in place of the layers' rules; "decay and clip" are weight decay 1e-3 and clip 10, in the
-round and in plain SGD alike.  bare: the time of the network's products and convolutions alone, for the same steps of
-the same clients, over that of the round.  profile: where a round's time goes on one thread, by kind of operator, as
+round and in plain SGD alike.  profile: where a round's time goes on one thread, by kind of operator, as
 `torch.profiler` sees it, which makes small operators look slower.  cells: what is no training in a cell of a table.
 goals: every goal with what was measured; a network without a goal of its own is to be no slower than plain SGD.
 How fast sub-models are is measured by `submodels.py`.
@@ -29,11 +31,11 @@ from functools import cache, lru_cache, partial
 from statistics import median
 from typing import Any, ClassVar
 
+import kernels
 import numpy as np
 import torch
 import torch.nn.functional as F
 from common import Unevaluated, Watched, arguments, by_kind, in_turns, record, unevaluated
-from paths import bare_layer, with_products
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
 
@@ -62,17 +64,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Network:
-    """A network, how it is trained at its federation, and its goals over plain SGD on two threads.
+    """A network, how it is trained at its federation, and its goals on two threads.
 
-    share: of each client's samples, so that large networks take no longer.  low: the goal in bfloat16, where there are
-    convolutions.  steps: local steps, else one epoch.
+    goal: its speed over plain SGD.  kernels: the share of a round's time that its fastest kernels would take.  share:
+    of each client's samples, so that large networks take no longer.  steps: local steps, else one epoch.
     """
 
     data: str
     model: Any
     batch: int
     goal: float = 1.0
-    low: float | None = None
+    kernels: float | None = None
     share: float = 1.0
     steps: int | None = None
     cohorts: Sequence[int] = (10, 54)
@@ -85,22 +87,22 @@ DATA = {
     "five domains": Data((3, 16, 16), 10, 1_840, 5, fc.IID()),
     "Shakespeare": Data((80,), 80, 10_000, 100, fc.IID()),
 }
-_THESIS = {"data": "letters", "batch": 10, "goal": 1.4, "low": 2.6}
+_THESIS = {"data": "letters", "batch": 10, "kernels": 0.75}
 NETWORKS = {
-    "logistic": Network("MNIST by writer", "logistic", 20, 4.0),
-    "mlp": Network("MNIST by writer", "mlp", 20, 3.5),
-    "femnist_cnn": Network("MNIST by writer", "femnist_cnn", 20, 2.2, 3.2),
-    "cifar_cnn": Network("CIFAR-10", "cifar_cnn", 32, 2.5, 4.0, 0.5),
-    "lenet, 16 and 32 channels": Network("CIFAR-10", ["lenet", {"channels": [16, 32]}], 32, 2.5, 4.0, 0.25),
-    "lenet": Network("CIFAR-10", "lenet", 50, 1.6, 3.2, 0.15, cohorts=(10,)),
+    "logistic": Network("MNIST by writer", "logistic", 20, 3.0),
+    "mlp": Network("MNIST by writer", "mlp", 20, kernels=0.7),
+    "femnist_cnn": Network("MNIST by writer", "femnist_cnn", 20, kernels=0.6),
+    "cifar_cnn": Network("CIFAR-10", "cifar_cnn", 32, kernels=0.75, share=0.5),
+    "lenet, 16 and 32 channels": Network("CIFAR-10", ["lenet", {"channels": [16, 32]}], 32, kernels=0.75, share=0.25),
+    "lenet": Network("CIFAR-10", "lenet", 50, kernels=0.75, share=0.15, cohorts=(10,)),
     "thesis_cnn": Network(model="thesis_cnn", share=0.2, cohorts=(10,), **_THESIS),
     "thesis_cnn, 8 to 64": Network(model=["thesis_cnn", {"widths": [8, 16, 32, 64]}], **_THESIS),
     "thesis_cnn, 16 to 128": Network(model=["thesis_cnn", {"widths": [16, 32, 64, 128]}], **_THESIS),
-    "thesis_cnn, 1 to 4": Network("letters", ["thesis_cnn", {"widths": [1, 1, 2, 4]}], 10, low=1.0),
-    "digit_model_small": Network("five domains", "digit_model_small", 32, low=1.0, steps=24, cohorts=(5,)),
-    "projected cifar_cnn": Network("CIFAR-10", ["projected", {"model": "cifar_cnn", "dim": 256}], 32, 1.0, 1.0, 0.5),
-    "projected femnist_cnn": Network("MNIST by writer", ["projected", {"model": "femnist_cnn", "dim": 256}], 20, low=1),
-    "lstm": Network("Shakespeare", ["lstm", {"embedding": 8, "hidden": 32}], 10, 3.0, steps=10, share=0.5),
+    "thesis_cnn, 1 to 4": Network("letters", ["thesis_cnn", {"widths": [1, 1, 2, 4]}], 10),
+    "digit_model_small": Network("five domains", "digit_model_small", 32, steps=24, cohorts=(5,)),
+    "projected cifar_cnn": Network("CIFAR-10", ["projected", {"model": "cifar_cnn", "dim": 256}], 32, share=0.5),
+    "projected femnist_cnn": Network("MNIST by writer", ["projected", {"model": "femnist_cnn", "dim": 256}], 20),
+    "lstm": Network("Shakespeare", ["lstm", {"embedding": 8, "hidden": 32}], 10, kernels=0.8, steps=10, share=0.5),
 }
 UNEQUAL = ("cifar_cnn", "femnist_cnn")
 PROFILED = ("cifar_cnn", "femnist_cnn", "thesis_cnn, 8 to 64", "lstm")
@@ -205,16 +207,15 @@ def plain(fed: fc.Federation, plan: Plan, decayed: bool = False) -> Callable[[],
     return go
 
 
-def bare(fed: fc.Federation, plan: Plan) -> Callable[[], None]:
-    """The products and convolutions of the plan's steps alone, in the engine's blocks, shared by the threads."""
-    layers, batch = with_products(fed), plan.indices.shape[2]
+def bare(fed: fc.Federation, plan: Plan, library: str, low: bool) -> Callable[[], None]:
+    """The fastest kernels of the plan's steps alone, in the engine's blocks; low: also those in
+    bfloat16."""
+    batch = plan.indices.shape[2]
     each = 2 * fed.x0.element_size() * (batch * fed.engine.width(fed.inputs(fed.x[:2])) + fed.d)
     blocks = choose.blocks(len(plan.steps), None, each, fed.d, fed.device)
     active = [[int(n) for k in range(plan.steps[0]) if (n := (plan.steps[b] > k).sum())] for b in blocks]
-    calls = {
-        m: [bare_layer(layer, shape, m, batch, k > 0) for k, (layer, shape) in enumerate(layers)]
-        for m in set().union(*active)
-    }
+    with kernels.by(library):
+        calls = {m: kernels.step(fed, m, batch, low) for m in set().union(*active)}
 
     def block(part: slice) -> None:
         with torch.no_grad():
@@ -222,7 +223,12 @@ def bare(fed: fc.Federation, plan: Plan) -> Callable[[], None]:
                 for call in calls[m]:
                     call()
 
-    return lambda: choose.share(block, blocks, fed.device)
+    def go() -> None:
+        with kernels.by(library):
+            for part in blocks:
+                block(part)
+
+    return go
 
 
 def on_threads(run: Callable[[], object], threads: int) -> Callable[[], None]:
@@ -253,7 +259,7 @@ def speeds(name: str, cohort: int, share: float, every: bool, args: Any) -> dict
     plan, path = plan_of(fed, network, cohort), _path(fed)
     runs = {"plain SGD": plain(fed, plan), f"plain SGD{DECAYED}": plain(fed, plan, True)}
     runs |= {path: rounds(fed, network, cohort), path + DECAYED: rounds(fed, network, cohort, True)}
-    low = bfloat16() if has_convolutions(fed) else "no convolutions, which alone are computed in bfloat16"
+    low = bfloat16()
     if low is None:
         halved = federation(network, sizes, compute=torch.bfloat16)
         for more in ("", DECAYED):
@@ -269,8 +275,11 @@ def speeds(name: str, cohort: int, share: float, every: bool, args: Any) -> dict
                 refused[other] = str(e)
     if every and args.threads > 1:
         runs[f"{path}, one thread"] = on_threads(runs[path], 1)
-    if name in PROFILED and every:
-        runs["bare"] = bare(fed, plan)
+    own, floors = {"": path, " bfloat16": f"{path} bfloat16"}, defaultdict(list)
+    for kind in own if every else ():
+        for library in kernels.libraries() if own[kind] in runs else ():
+            floors[kind].append(f"kernels, {library}{kind}")
+            runs[floors[kind][-1]] = bare(fed, plan, library, bool(kind))
     times, count = in_turns(runs, args.repeats), int(plan.counts.sum())
     floor = {k: f"plain SGD{DECAYED}" if k.endswith(DECAYED) else "plain SGD" for k in runs}
     sizes = fed.sizes[plan.clients]
@@ -281,7 +290,10 @@ def speeds(name: str, cohort: int, share: float, every: bool, args: Any) -> dict
         "samples_per_second": {k: count / median(wall for _, wall in v) for k, v in times.items()},
         "samples_per_cpu_second": {k: count / median(cpu for cpu, _ in v) for k, v in times.items()},
         "ratio_to_plain": {k: _ratio(times[floor[k]], v) for k, v in times.items()},
-        "bare": _ratio(times["bare"], times[path]) if "bare" in times else None,
+        "share_of_kernels": {
+            own[kind]: min(_ratio(times[floor], times[own[kind]]) for floor in names) for kind, names in floors.items()
+        },
+        "operations": kernels.operations(fed, plan),
     }  # fmt: skip
 
 
@@ -397,11 +409,12 @@ def goals(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     rows = []
     for c in found["cases"]:
         name, path, ratio = f"{c['network']}, {c['cohort']} clients", c["path"], c["ratio_to_plain"]
-        for kind, limit in (("", NETWORKS[c["network"]].goal), (" bfloat16", NETWORKS[c["network"]].low)):
-            for more in ("", DECAYED):
-                if limit is not None and path + kind + more in ratio:
-                    what = f"{name}, {kind.strip() or 'float32'}{more}"
-                    rows.append(goal("over plain SGD", what, limit, ratio[path + kind + more]))
+        if c["share_of_kernels"] and (limit := NETWORKS[c["network"]].kernels):
+            rows.append(goal("share of the fastest kernels", name, limit, c["share_of_kernels"][path]))
+        rows += [
+            goal("over plain SGD", name + more, NETWORKS[c["network"]].goal, ratio[path + more])
+            for more in ("", DECAYED)
+        ]
         if (one := f"{path}, one thread") in ratio:
             rows.append(goal("second thread", name, TOLD, ratio[path] / ratio[one]))
     rows += [
@@ -425,7 +438,7 @@ def main() -> None:
     if args.quick or args.tiny:
         args.repeats = 1
     found: dict[str, list[dict[str, Any]]] = {part: [] for part in ("cases", "unequal", "profile", "cells")}
-    started = time.perf_counter()
+    started, peaks = time.perf_counter(), kernels.peaks()
     if args.add and args.out.exists():
         stored = json.loads(args.out.read_text())
         here = {
@@ -456,7 +469,13 @@ def main() -> None:
             keep("cells", cell(name, share, args))
         for decayed in (False, True) if name in PROFILED else ():
             keep("profile", where_time_goes(name, share, decayed))
-        told = {**found, "goals": goals(found), "seconds": time.perf_counter() - started, "share": share}
+        told = {
+            **found,
+            "peaks": peaks,
+            "goals": goals(found),
+            "seconds": time.perf_counter() - started,
+            "share": share,
+        }
         record(args, "rounds at the federations of the profile desk", told.pop("cases"), **told)
 
 

@@ -2,7 +2,8 @@
 
     python benchmarks/paths.py results/benchmarks/paths.json [--quick] [--threads 1] [--repeats 5] [--models mlp lenet]
 
-Floors: plain SGD of one model on as many samples, and the bare matrix products and convolutions of the same networks.
+Floors: plain SGD of one model on as many samples, and the fastest known kernels of the same networks' products and
+convolutions (`kernels`).  peaks: the machine's, 10^9 operations a second.
 A path is timed as whole rounds of FedAvg (`simulate` without evaluation).  Runs are interleaved, and a ratio is the
 median over the repeats of pairs.  Wall time is noted beside CPU time where there are more threads than one.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
+import kernels
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,7 @@ from common import arguments, in_turns, record, unevaluated
 from torch import nn
 
 import fedcore as fc
+from fedcore.engine import products
 
 # name: input shape, classes, local steps of a round, largest cohort
 SETTINGS = {
@@ -60,67 +63,18 @@ def plain(fed, steps: int, batch: int) -> Callable[[], None]:
 
 
 def bare(fed, cohort: int, steps: int, batch: int) -> Callable[[], None]:
-    """Forward and backward products of all layers with weights, and nothing else."""
+    """The fastest known products and convolutions of all layers with weights, and nothing else."""
     m = cohort if fed.d < fc.engine.SEQUENTIAL_FROM else 1
-    calls = [bare_layer(layer, shape, m, batch, k > 0) for k, (layer, shape) in enumerate(with_products(fed))]
+    with kernels.by(library := products.library()):
+        calls = kernels.step(fed, m, batch)
 
     def go() -> None:
-        with torch.no_grad():
+        with torch.no_grad(), kernels.by(library):
             for _ in range(steps * cohort // m):
                 for call in calls:
                     call()
 
     return go
-
-
-def with_products(fed) -> list[tuple[nn.Module, torch.Size]]:
-    """The layers that are products or convolutions, in order, and the shape of a sample that enters each."""
-    seen: list[tuple[nn.Module, torch.Size]] = []
-    hooks = [
-        layer.register_forward_hook(lambda module, inputs, _: seen.append((module, inputs[0].shape[1:])))
-        for layer in fed.engine.module.modules()
-        if isinstance(layer, nn.Linear | nn.Conv2d | nn.LSTM)
-    ]
-    fed.engine.module(fed.inputs(fed.x[:2]))
-    for hook in hooks:
-        hook.remove()
-    return seen
-
-
-def bare_layer(layer: nn.Module, shape: torch.Size, m: int, batch: int, need: bool) -> Callable[[], None]:
-    """Forward and back through one layer for m clients by the library's kernel alone; need: also to its input."""
-    if isinstance(layer, nn.Linear):
-        x, w = torch.randn(m, batch, layer.in_features), layer.weight.detach().repeat(m, 1, 1)
-        e, out = torch.randn(m, batch, layer.out_features), torch.empty_like(w)
-
-        def call() -> None:
-            torch.bmm(x, w.transpose(1, 2))
-            torch.bmm(e.transpose(1, 2), x, out=out)
-            if need:
-                torch.bmm(e, w)
-
-        return call
-    if isinstance(layer, nn.LSTM):  # one client after another
-        x, params = torch.randn(batch, *shape, requires_grad=True), list(layer.parameters())
-        e = torch.randn_like(layer(x)[0])
-
-        def call() -> None:
-            with torch.enable_grad():
-                for _ in range(m):
-                    torch.autograd.grad(layer(x)[0], [x, *params], e)
-
-        return call
-    last = torch.channels_last
-    x = torch.randn(batch, m * shape[0], *shape[1:]).contiguous(memory_format=last)
-    w = layer.weight.detach().repeat(m, 1, 1, 1).contiguous(memory_format=last)
-    where = (layer.stride, layer.padding, layer.dilation)
-    e = torch.randn_like(F.conv2d(x, w, None, *where, m))
-
-    def call() -> None:
-        F.conv2d(x, w, None, *where, m)
-        torch.ops.aten.convolution_backward(e, x, w, None, *where, False, (0, 0), m, (need, True, False))
-
-    return call
 
 
 def rounds(fed, path: str, cohort: int, steps: int, batch: int) -> Callable[[], None]:
@@ -160,6 +114,7 @@ def main() -> None:
     models = {"nargs": "*", "default": [m for m in SETTINGS if m in fc.models.MODELS]}
     quick = {"action": "store_true", "help": "only cohort 10 and batch 20"}
     args, rows = arguments(__doc__, 5, models=models, quick=quick), []
+    peaks = kernels.peaks()
     swept = [*((m, 20) for m in COHORTS), *((10, B) for B in BATCHES if B != 20)]
     for model in args.models:
         largest = SETTINGS[model][3]
@@ -169,7 +124,9 @@ def main() -> None:
             rows.append(row)
             ratios = "  ".join(f"{k} {v:.2f}" for k, v in row["ratio_to_plain"].items())
             print(f"{model:16} m={cohort:<4} B={batch:<3} {ratios}", flush=True)
-            record(args, "whole rounds of FedAvg against plain SGD of one model", rows)  # a long run keeps what it has
+            record(
+                args, "whole rounds of FedAvg against plain SGD of one model", rows, peaks=peaks
+            )  # a long run keeps what it has
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from torch import Tensor
 from .algorithms import contract
 from .algorithms.method import DIRECTION, Method, Round
 from .engine.descent import clipped
+from .engine.products import fastest
 from .engine.undisturbed import as_usual
 from .objective.base import Objective
 from .rows.pieces import pieces
@@ -107,6 +108,7 @@ def one_round(
     return play(method, fed, state.copy(), t, s, Rows(method, fed, s), watch)
 
 
+@fastest()
 def play(
     method: Method, fed: Objective, state: State, t: int, s: Settings, rows: Rows, watch: Watch | None = None
 ) -> tuple[State, Seen]:

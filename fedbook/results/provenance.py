@@ -28,6 +28,7 @@ import torch
 
 from fedcore.data.arrays import data_root
 from fedcore.data.readers import pack
+from fedcore.engine import products
 from fedcore.storage import sources
 from fedcore.storage.sources import Sources
 
@@ -172,13 +173,14 @@ def superseded(spec: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 
 def machine(device: str | None, spec: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Device, threads, versions, the commit of a result of `spec`, and the yardstick of this machine."""
+    """Device, threads, library of products, versions, commit of a result of `spec`, and the machine's yardstick."""
     from fedcore import __version__
 
     used = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return {
         "device": torch.cuda.get_device_name(used) if used.type == "cuda" else processor(),
         "threads": torch.get_num_threads(),
+        "products": products.library(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "version": __version__,

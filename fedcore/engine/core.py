@@ -21,7 +21,7 @@ from ..data.normalisation import with_channels_last
 from ..support import checks
 from .batch import Batch
 from .batched import Batched, Criterion
-from .choose import PATHS, blocks, even, is_large, share
+from .choose import PATHS, blocks, even, is_large
 from .descent import descend
 from .layers.composite import Branches, Chain
 from .layers.pointwise import Dropout
@@ -31,6 +31,7 @@ from .layers.table import rule_of
 from .loss import PLAIN, CustomLoss, Loss
 from .mapped import Mapped
 from .passes import watching
+from .products import fastest, library
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
 from .trial import Trial
@@ -64,7 +65,7 @@ def in_turn(method: Called) -> Called:
 
     @wraps(method)
     def alone(self: Engine, *given: Any, **named: Any) -> Any:
-        with self.turn.lock, as_usual():
+        with self.turn.lock, as_usual(), fastest():
             return method(self, *given, **named)
 
     return alone  # type: ignore[return-value]
@@ -153,6 +154,11 @@ class Engine:
     def one_by_one(self) -> bool:
         """Whether clients must be computed one after another, by the module itself."""
         return not self.axes
+
+    @property
+    def products(self) -> str:
+        """Which library computes float32 products on the CPU: "mkl" or "onednn" (`products.use` chooses another)."""
+        return library()
 
     @cached_property
     def trained(self) -> Annotated[Tensor, "d"] | None:
@@ -263,6 +269,7 @@ class Engine:
 
     # --- gradients ---
 
+    @fastest()
     def gradient(
         self, Y: Parameters, batch: Batch, loss: Loss = PLAIN, along: Parameters | None = None
     ) -> tuple[Parameters, PerClient]:
@@ -280,16 +287,13 @@ class Engine:
                 "a fc.models.Projected of your own"
             )
         G, losses = torch.empty_like(Y), Y.new_zeros(len(Y))
-
-        def work(part: slice) -> None:
-            b = batch.rows(part).trimmed()
-            if b.y.shape[1]:
-                losses[part] = self.written.gradient(Y[part], b, G[part])
-            else:
-                G[part] = 0
-
         if loss.plain and along is None and self._writes(Y, batch):
-            share(work, self._blocks(Y, batch), Y.device)
+            for part in self._blocks(Y, batch):
+                b = batch.rows(part).trimmed()
+                if b.y.shape[1]:
+                    losses[part] = self.written.gradient(Y[part], b, G[part])
+                else:
+                    G[part] = 0
             return G, losses
         with self.turn.lock:
             if self._by_autograd(batch) == "sequential":
@@ -303,6 +307,7 @@ class Engine:
             G[:, place] = 0
         return G, losses
 
+    @fastest()
     def descend(
         self,
         Y: Parameters,
@@ -326,27 +331,17 @@ class Engine:
             self._descend_by_gradients(Y, counts, batch, lr, decay, clip)
             return
 
-        last = threading.local()  # the last copy of each thread, used again because new memory is slow
-
-        def work(part: slice) -> None:
-            m = part.stop - part.start
-            fresh = getattr(last, "clients", None) != m
-            params = working = last.params = self.written.load(Y[part], None if fresh else last.params)
-            if fresh:
-                last.clients = m
-                last.grads = None if clip is None else {name: torch.empty_like(v) for name, v in params.items()}
-            grads = last.grads
+        largest = Y[: max(part.stop - part.start for part in parts)]
+        memory, grads = self.written.memory(largest), {} if clip is None else self.written.memory(largest)
+        for part in parts:
+            params = self.written.load(Y[part], memory)
             for k, a in enumerate((counts[:, part] > 0).sum(1).tolist()):
                 if not a:
                     break
-                if a < m:
-                    m, working = a, {name: v[:a] for name, v in working.items()}
-                    grads = grads and {name: v[:a] for name, v in grads.items()}
+                some, room = ({name: v[:a] for name, v in each.items()} for each in (params, grads))
                 samples = batch(k, slice(part.start, part.start + a)).trimmed()
-                self.written.step(working, samples, lr, decay, clip, grads)
+                self.written.step(some, samples, lr, decay, clip, room)
             self.written.store(params, Y[part])
-
-        share(work, parts, Y.device)
 
     def _descend_by_gradients(
         self, Y: Parameters, counts: np.ndarray, batch: Callable[[int, slice], Batch], lr: float, *more: float | None

@@ -15,7 +15,7 @@ from ..traced import Step
 if TYPE_CHECKING:
     from ..units import Streams
     from ..written import Sink
-from .pointwise import ReLU
+from .pointwise import MaxPool2d, ReLU
 from .rule import Back, Pass, Rule, Stream, aten
 from .sequences import Recurrent
 
@@ -48,7 +48,8 @@ class Sequential(Walk):
         # named_children() would skip a layer that is used twice
         self.rules_of(module._modules.items() if parts is None else parts)
         self.passes_on, self.overwrites = all(part.passes_on for part in self.children), overwrites(self.children)
-        for before, part in itertools.pairwise(self.children):
+        self.order = pooled_first(self.children)
+        for before, part in itertools.pairwise(self.order):
             if isinstance(part, ReLU):
                 part.spares = not before.fresh
 
@@ -64,7 +65,7 @@ class Sequential(Walk):
 
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
         backs = []
-        for child in self.children:
+        for child in self.order:
             x, back = child.written(x, s, need)
             backs.append(back)
             need = need or child.trains
@@ -76,6 +77,18 @@ class Sequential(Walk):
             return e
 
         return x, back
+
+
+def pooled_first(parts: Iterable[Rule]) -> list[Rule]:
+    """The layers with each max pooling before the ReLU that precedes it, which then has fewer numbers to treat.
+
+    max(relu(x)) = relu(max(x)), and where the maximum is positive both orders choose the same pixel.
+    """
+    order = list(parts)
+    for i in range(len(order) - 1):
+        if isinstance(order[i], ReLU) and isinstance(order[i + 1], MaxPool2d):
+            order[i : i + 2] = order[i + 1], order[i]
+    return order
 
 
 def overwrites(parts: Sequence[Rule]) -> bool:

@@ -171,7 +171,7 @@ class Flatten(Rule):
             return x, lambda e: e
         (B, _, H, W), b = x.shape, s.clients
         out = x.view(B, b, -1, H, W).transpose(0, 1).reshape(b, B, -1)
-        return out.to(s.dtype), lambda e: side_by_side(e.view(b, B, -1, H, W), s.compute)
+        return out, lambda e: side_by_side(e.view(b, B, -1, H, W), out.dtype)
 
     def units(self, streams: Streams, s: int, picture: bool) -> Stream:
         return super().units(streams, s, picture) if self.problem() else (s, False)

@@ -182,10 +182,11 @@ class Rule:
 
 
 def side_by_side(x: Annotated[Tensor, "m B C H W"], dtype: torch.dtype) -> Pictures:
-    """Images `[m, B, C, H, W]` as `[B, m*C, H, W]` in channels_last."""
-    m, B, C, H, W = x.shape
-    out = torch.empty(B, H, W, m, C, dtype=dtype, device=x.device).copy_(x.permute(1, 3, 4, 0, 2))
-    return out.view(B, H, W, m * C).permute(0, 3, 1, 2)
+    """Images `[m, B, C, H, W]` as `[B, m*C, H, W]` in channels_last.
+
+    Two copies, of whole pictures and then from one layout to the other, are faster than one from end to end.
+    """
+    return x.to(dtype).transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
 
 
 def channels_last(W: Weights, dtype: torch.dtype) -> Annotated[Tensor, "m O kh kw C"]:

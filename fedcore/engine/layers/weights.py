@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 from .rule import FIRST, LAST, Back, Pass, Rule, Stream, aten, channels_last, side_by_side
 from .sequences import as_pictures, as_sequences
 
+FEW = 32  # linear layers with fewer outputs are no faster in bfloat16, and logits keep their digits
+
 
 class Linear(Rule):
     """`nn.Linear`: one product per client."""
@@ -29,20 +31,23 @@ class Linear(Rule):
             rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1)
             out = self.batched(rows.flatten(1, 3), p)
             return out.view(*rows.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
-        return self.product(x, p.params)
+        return self.product(x, p.params[self.weight], p.params)
 
-    def product(self, x: Vectors, params: dict[str, Tensor]) -> Vectors:
+    def product(self, x: Vectors, W: Annotated[Tensor, "m out in"], params: dict[str, Tensor]) -> Vectors:
         """W x + b."""
-        weight = params[self.weight].transpose(1, 2)
         if self.module.bias is None:
-            return torch.bmm(x, weight)
-        return torch.baddbmm(params[self.bias].unsqueeze(1), x, weight)
+            return torch.bmm(x, W.transpose(1, 2))
+        return torch.baddbmm(params[self.bias].unsqueeze(1).to(x.dtype), x, W.transpose(1, 2))
 
     def written(self, x: Vectors, s: Sink, need: bool) -> tuple[Vectors, Back]:
-        W, out = s.params[self.weight], self.product(x, s.params)
+        given = x.dtype
+        x = x.to(s.compute if self.module.out_features >= FEW else s.dtype)
+        W = s.params[self.weight].to(x.dtype)
+        out = self.product(x, W, s.params)
 
         def back(e: Tensor) -> Tensor | None:
-            down = torch.bmm(e, W) if need else None  # before W may move
+            e = e.to(x.dtype)
+            down = torch.bmm(e, W).to(given) if need else None  # before W may move
             s.product(self.weight, e.transpose(1, 2), x)
             if self.module.bias is not None:
                 s.put(self.bias, e.sum(1))
@@ -92,8 +97,9 @@ class Conv2d(Convolution):
         return c.groups == 1 and not isinstance(c.padding, str) and c.padding_mode == "zeros"
 
     def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
-        c, b, W = self.module, s.clients, s.params[self.weight]
+        c, b, W, given = self.module, s.clients, s.params[self.weight], x.dtype
         _, O, C, kh, kw = W.shape
+        x = x.to(s.compute if C > 1 else s.dtype)  # with one channel, oneDNN is slower in bfloat16
         out = [
             (n + 2 * p - g * (k - 1) - 1) // t + 1
             for n, k, t, p, g in zip(x.shape[2:], c.kernel_size, c.stride, c.padding, c.dilation, strict=True)
@@ -107,10 +113,10 @@ class Conv2d(Convolution):
             x, stride = x[:, :, ::sh, ::sw].contiguous(memory_format=torch.channels_last), (1, 1)
         bias = None if c.bias is None else s.params[self.bias].reshape(-1).to(x.dtype)
         w = channels_last(W, x.dtype).view(b * O, kh, kw, C).permute(0, 3, 1, 2)
-        out = F.conv2d(x, w, bias, stride, c.padding, c.dilation, groups=b)
+        out = F.conv2d(x, w, bias, stride, c.padding, c.dilation, groups=b).to(s.compute)
 
         def back(e: Tensor) -> Tensor | None:
-            sizes = None if bias is None else [b * O]
+            e, sizes = e.to(x.dtype), None if bias is None else [b * O]
             dx, dw, db = aten.convolution_backward(
                 e, x, w, sizes, stride, c.padding, c.dilation, False, (0, 0), b, (need, True, bias is not None)
             )
@@ -120,7 +126,7 @@ class Conv2d(Convolution):
             s.put(self.weight, dw.unflatten(0, (b, O)))
             if bias is not None:
                 s.put(self.bias, db.view(b, O))
-            return dx
+            return dx.to(given) if need else None
 
         return out, back
 

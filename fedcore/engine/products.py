@@ -1,0 +1,113 @@
+"""Which library computes the products of float32 matrices on a CPU: MKL, or oneDNN where it is faster.
+
+On AMD's processors MKL uses AVX2 where oneDNN uses AVX-512: products of a cohort are up to twice as fast by oneDNN, and
+equal to rounding.  torch computes products by oneDNN where `torch.backends.mkldnn.matmul.fp32_precision` allows
+bfloat16.  Processors without AMX have no such shortcut and keep float32's accuracy; those with AMX lose bits, and on
+them the products stay MKL's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..support import checks
+
+LIBRARIES = ("auto", "mkl", "onednn")
+TOLERANCE = 4.0  # how many times the error of MKL's products oneDNN's may have
+
+_lock = threading.Lock()
+_asked, _inside, _before = "auto", 0, "none"
+
+
+def use(library: str) -> None:
+    """Compute the products of all federations in this process by "mkl" or "onednn"; "auto": by the rule of `library`.
+
+    Raises ValueError for another name, or while a federation is computing.
+    """
+    global _asked
+    checks.choice("library", library, LIBRARIES)
+    with _lock:
+        if _inside:
+            raise ValueError(f"library={library!r} while a federation is computing; choose it before the first round")
+        _asked = library
+
+
+def library() -> str:
+    """The library of float32 products on this machine's CPU: what `use` has chosen, else "onednn" on AMD's processors
+    with AVX-512 if its products are as accurate as MKL's there, else "mkl".
+
+    A torch that cannot choose has "mkl", which stands for whatever library it was built with.
+    """
+    if _switch() is None:
+        return "mkl"
+    if _asked != "auto":
+        return _asked
+    return "onednn" if _is_amd() and _is_accurate() else "mkl"
+
+
+@contextlib.contextmanager
+def fastest() -> Iterator[None]:
+    """A block in which torch computes float32 products by `library()`; afterwards as the caller had chosen.
+
+    torch has one switch for all threads.  It is set by the first block of any thread and reset by the last, so that
+    threads do not change one another's products.
+    """
+    global _inside, _before
+    if library() == "mkl":
+        yield
+        return
+    switch = _switch()
+    with _lock:
+        if not _inside:
+            _before, switch.fp32_precision = switch.fp32_precision, "bf16"
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                switch.fp32_precision = _before
+
+
+@cache
+def _switch() -> Any:
+    """torch's switch; None if this torch has none."""
+    switch = getattr(torch.backends.mkldnn, "matmul", None)
+    usable = torch.backends.mkldnn.is_available() and hasattr(switch, "fp32_precision")
+    return switch if usable else None
+
+
+@cache
+def _is_amd() -> bool:
+    """Whether this is a processor of AMD with AVX-512 and without AMX."""
+    able = getattr(torch.cpu, "get_capabilities", dict)()
+    return "AMD" in str(able.get("cpu_name")) and bool(able.get("avx512_f")) and not able.get("amx_tile")
+
+
+@cache
+def _is_accurate() -> bool:
+    """Whether oneDNN's product of two float32 matrices is as close to the exact one as MKL's, up to `TOLERANCE`."""
+    switch, errors = _switch(), {}
+    with _lock:
+        before = switch.fp32_precision
+        try:
+            for precision in ("none", "bf16"):
+                switch.fp32_precision = precision
+                errors[precision] = _error()
+        finally:
+            switch.fp32_precision = before
+    return errors["bf16"] <= TOLERANCE * errors["none"]
+
+
+def _error() -> float:
+    """The largest error of a product of two random float32 matrices."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(64, 784, generator=generator) for _ in range(2))
+    return (a @ b.T - a.double() @ b.double().T).abs().max().item()

@@ -1,0 +1,117 @@
+"""Matrix products by MKL or by oneDNN: chosen by a rule, equal to rounding, and never the caller's setting."""
+
+from __future__ import annotations
+
+import threading
+
+import helpers as h
+import pytest
+import torch
+
+import fedcore as fc
+from fedcore.engine import products
+
+needs_switch = pytest.mark.skipif(products._switch() is None, reason="this torch has no switch for matrix products")
+ZEN = {"cpu_name": "AMD EPYC", "avx512_f": True, "amx_tile": False}
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    """The rule decides anew, and nothing that a test has chosen stays."""
+    yield
+    products.use("auto")
+    for cached in (products._is_amd, products._is_accurate):
+        cached.cache_clear()
+
+
+def trained(**more):
+    fed = fc.federation(h.images(60), clients=5, model="mlp", **more)
+    return fc.simulate(fc.FedAvg(), fed, rounds=2, lr=0.1, batch_size=8).params
+
+
+@pytest.mark.parametrize(
+    "cpu",
+    [{}, {**ZEN, "cpu_name": "Intel Xeon"}, {**ZEN, "avx512_f": False}, {**ZEN, "amx_tile": True}],
+    ids=["unknown", "Intel", "AVX2 alone", "AMX"],
+)
+def test_processors_other_than_amds_with_avx512_keep_mkl(cpu, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu, raising=False)
+    products._is_amd.cache_clear()
+    assert products.library() == "mkl"
+
+
+@needs_switch
+@pytest.mark.parametrize(("tolerance", "library"), [(4.0, "onednn"), (0.0, "mkl")], ids=["accurate", "less accurate"])
+def test_amds_with_avx512_take_onednn_only_if_it_is_as_accurate(tolerance, library, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: ZEN, raising=False)
+    monkeypatch.setattr(products, "TOLERANCE", tolerance)
+    errors = iter((1.0, 2.0))  # MKL's, then oneDNN's
+    monkeypatch.setattr(products, "_error", lambda: next(errors))
+    products._is_amd.cache_clear()
+    products._is_accurate.cache_clear()
+    assert products.library() == library
+    assert fc.federation(h.images(60), clients=5).engine.products == library
+
+
+@needs_switch
+def test_both_libraries_train_the_same_model_to_rounding_and_each_repeats_its_bits():
+    runs = {}
+    for library in ("mkl", "onednn"):
+        products.use(library)
+        runs[library], again = trained(), trained()
+        assert torch.equal(runs[library], again)
+    h.close(runs["mkl"], runs["onednn"], 1e-4)
+
+
+@needs_switch
+@pytest.mark.parametrize("before", ["none", "bf16"])
+def test_the_callers_setting_stands_after_a_round_and_after_an_error(before):
+    switch = torch.backends.mkldnn.matmul
+    usual, switch.fp32_precision = switch.fp32_precision, before
+    try:
+        products.use("onednn")
+        trained()
+        assert switch.fp32_precision == before
+        with pytest.raises(ValueError, match="stopped"), products.fastest(), products.fastest():
+            raise ValueError(f"stopped in {switch.fp32_precision}")
+        assert switch.fp32_precision == before
+    finally:
+        switch.fp32_precision = usual
+
+
+@needs_switch
+def test_a_thread_that_ends_first_leaves_the_others_their_products():
+    products.use("onednn")
+    switch, inside, leave = torch.backends.mkldnn.matmul, threading.Event(), threading.Event()
+
+    def first():
+        with products.fastest():
+            inside.set()
+            leave.wait(10)
+
+    one = threading.Thread(target=first)
+    one.start()
+    inside.wait(10)
+    with products.fastest():
+        leave.set()
+        one.join()
+        assert switch.fp32_precision == "bf16"
+        with pytest.raises(ValueError, match="while a federation is computing"):
+            products.use("mkl")
+    assert switch.fp32_precision != "bf16"
+
+
+def test_a_torch_without_the_switch_trains_by_mkl(monkeypatch):
+    monkeypatch.setattr(products, "_switch", lambda: None)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: ZEN, raising=False)
+    for cached in (products._is_amd, products._is_accurate):
+        cached.cache_clear()
+    assert products.library() == "mkl"
+    products.use("onednn")
+    assert products.library() == "mkl"
+    assert trained().isfinite().all()
+
+
+def test_another_name_is_refused():
+    with pytest.raises(ValueError, match="library='openblas'"):
+        products.use("openblas")
