@@ -41,6 +41,7 @@ from torch.autograd.profiler import record_function
 
 import fedcore as fc
 from fedbook.results import provenance
+from fedbook.show import benchmarked
 from fedbook.studies.from_spec import build_model
 from fedbook.studies.training import packed
 from fedcore import rng
@@ -410,7 +411,7 @@ def goals(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     for c in found["cases"]:
         name, path, ratio = f"{c['network']}, {c['cohort']} clients", c["path"], c["ratio_to_plain"]
         if c["share_of_kernels"] and (limit := NETWORKS[c["network"]].kernels):
-            rows.append(goal("share of the fastest kernels", name, limit, c["share_of_kernels"][path]))
+            rows.append(goal(benchmarked.SHARE, name, limit, c["share_of_kernels"][path]))
         rows += [
             goal("over plain SGD", name + more, NETWORKS[c["network"]].goal, ratio[path + more])
             for more in ("", DECAYED)

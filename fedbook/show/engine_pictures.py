@@ -112,12 +112,32 @@ def roofline(data: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
         ax.plot(x, mine, marker, color=colour, markersize=8, label=model)
         ax.plot(x, rate["bare work"], marker, color=colour, markersize=8, markerfacecolor="white")
         roof, numbers[model] = max(roof, rate["bare work"]), f"{mine:.3g} GFLOP/s at {x:.3g}"
+    roof = max(roof, *(peak for kind, peak in data["paths"].get("peaks", {"": 0.0}).items() if kind != "bfloat16"))
     ax.axhline(roof, color="#444444", linestyle="--")
-    ax.text(1.3, roof * 1.08, "fastest bare products", fontsize=10)
+    ax.text(1.3, roof * 1.08, "product of two large matrices", fontsize=10)
     ax.set(xscale="log", yscale="log", xlabel="operations for each byte moved", ylabel="10⁹ operations a second")
     ax.set(xlim=(1.2, 400), ylim=(1, roof * 1.9))
     ax.legend(loc="lower right", ncols=2)
     return fig, numbers
+
+
+def yardstick(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+    """The share of a round's time that its products and convolutions would take by the fastest known kernels, for the
+    networks of the profile desk, in float32 and in bfloat16, beside the goals."""
+    rows = [case for case in file["cases"] if case["share_of_kernels"]]
+    limits = {g["what"]: g["goal"] for g in file["goals"] if g["group"] == benchmarked.SHARE}
+    fig, ax = plots.figure(6.4, 0.32 * len(rows) + 1.2)
+    for row, case in enumerate(rows):
+        for k, share in enumerate(share for _, share in sorted(case["share_of_kernels"].items())):
+            label = ("float32", "bfloat16")[k] if not row else None
+            ax.barh(row + 0.2 - 0.4 * k, 100 * share, 0.36, color=plots.COLOURS[k], label=label)
+        if limit := limits.get(f"{case['network']}, {case['cohort']} clients"):
+            ax.plot([100 * limit] * 2, [row - 0.42, row + 0.42], "-", color="#444444", label=None if row else "goal")
+    ax.set_yticks(range(len(rows)), [case["network"] for case in rows])
+    ax.set(xlabel="% of a round that its fastest kernels would take", xlim=(0, 105), ylim=(len(rows) - 0.5, -0.5))
+    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
+    peaks = {name: f"{peak:.0f} GFLOP/s" for name, peak in file["peaks"].items()}
+    return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"], "peaks": str(peaks)}
 
 
 KINDS = {  # label in the figure: kinds of operators in the profile
@@ -181,10 +201,10 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and most are slower."
         parts.append(widgets.show(peers(file), caption=words))
-    for name in ("peers", "peers_lenet", "flsimulator", "desk", "desk_avx2", "memory", "mixing", "submodels"):
+    for name in ("peers", "flsimulator", "desk", "desk_avx2", "memory", "mixing", "submodels", "bfloat16"):
         if file := data[name]:
             parts.append(benchmarked.table(file, name.partition("_")[0]))
-        elif name not in ("peers", "peers_lenet", "flsimulator"):  # other simulators cannot be installed everywhere
+        elif name not in ("peers", "flsimulator"):  # other simulators cannot be installed everywhere
             parts.append(missing(name))
     if file := data["scaling"]:
         taken = scaling(file, "seconds_per_round", "milliseconds a round", 1e3)

@@ -29,7 +29,8 @@ def test_it_runs_from_end_to_end_and_every_goal_is_judged(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=patient, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
-    groups = {"over plain SGD", "second thread", "unequal over equal clients", "evaluation and bookkeeping"}
+    groups = {"over plain SGD", "share of the fastest kernels", "second thread", "unequal over equal clients"}
+    groups |= {"evaluation and bookkeeping"}
     assert {row["group"] for row in found["goals"]} == groups
     for row in found["goals"]:
         assert row["value"] > 0
@@ -40,6 +41,9 @@ def test_it_runs_from_end_to_end_and_every_goal_is_judged(tmp_path):
         "refused"
     ].keys()
     assert all(abs(sum(row["shares"].values()) - 1) < 1e-9 for row in found["profile"] + found["cells"])
+    assert all(share > 0 for share in first["share_of_kernels"].values())
+    assert first["operations"] > 1e6
+    assert min(found["peaks"].values()) > 0
     assert found["code"], "it says which code it measured"
 
 
