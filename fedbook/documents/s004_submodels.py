@@ -272,16 +272,21 @@ def table4_5(profile: str) -> list[Cell]:
     return cells
 
 
+SPLITS = {"2 classes each": _partition(2), "4 classes each": _partition(4), "8 classes each": _partition(8),
+          "IID": _partition(None)}  # fmt: skip
+LAYERS = 3  # 50, 24, 10
+
+
 def profiles(profile: str) -> list[Cell]:
-    """Figures 3.2, 3.3: the similarity of the clients' mean activations by layer, before and after training."""
+    """Figures 3.2, 3.3: the clients' mean activations and their conflicts by layer, after one round and after 40."""
     cells = []
-    for rounds, row in ((1, "after one round"), (20, "after training")):
-        for layer in (0, 1):
-            federation = {"source": "digits" if profile == "quick" else "emnist-mnist", "clients": 5,
-                          "partition": ["Shards", {"classes": 2}], "model": "thesis_mlp"}  # fmt: skip
-            run = {"rounds": rounds, "lr": 0.1, "batch_size": 10, "eval_every": rounds}
-            spec = {"study": "profiles", "method": ["FedAvg", {}], "federation": federation, "run": run, "layer": layer}
-            cells.append(Cell(f"layer {layer + 1} {row}", spec, row, f"layer {layer + 1}"))
+    for (split, partition), rounds, layer in product(SPLITS.items(), (1, 40), range(LAYERS)):
+        row, column = f"{split}, {rounds} round{'s' * (rounds > 1)}", f"layer {layer + 1}"
+        federation = {"source": "digits" if profile == "quick" else "emnist-mnist", "clients": 5,
+                      "partition": partition, "model": "thesis_mlp"}  # fmt: skip
+        run = {"rounds": rounds, "lr": 0.1, "local_steps": 5, "batch_size": 20, "eval_every": rounds}
+        spec = {"study": "profiles", "method": ["FedAvg", {}], "federation": federation, "run": run, "layer": layer}
+        cells.append(Cell(f"{column} {row}", spec, row, column))
     return cells
 
 
@@ -320,7 +325,6 @@ def _swept(
 
 
 RHO = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-QUICK_RHO = (0.0, 0.2, 0.6)
 
 
 def shares(rows: Sequence[str], data: str, capacities: tuple[float, float], gse: bool = False, *, inner: bool = False):
@@ -329,8 +333,8 @@ def shares(rows: Sequence[str], data: str, capacities: tuple[float, float], gse:
     def setting(rho: float) -> tuple[str, dict[str, Any]]:
         return f"rho={rho:g}", {"capacities": dict(zip(capacities, (rho, 1 - rho), strict=True))}
 
-    quick, paper = ([rho for rho in values if 0 < rho < 1 or not inner] for values in (QUICK_RHO, RHO))
-    return _swept(rows, quick, paper, setting, data=data, gse=gse)
+    values = [rho for rho in RHO if 0 < rho < 1 or not inner]
+    return _swept(rows, values, values, setting, data=data, gse=gse)
 
 
 def participation(row: str, capacities: Sequence[float], gse: bool = False):
@@ -340,25 +344,27 @@ def participation(row: str, capacities: Sequence[float], gse: bool = False):
         skew, share = column.split(", ")
         return {"method": row, "setting": f"participation frc={share}, {skew} heterogeneity (Fig. 3.9)"}
 
+    values = (0.05, 0.1, 0.15, 0.2)
     return _swept(
-        [row], (0.05, 0.1, 0.2), (0.05, 0.1, 0.15, 0.2), lambda share: (f"{share:.0%}", {"participation": share}),
-        capacities=capacities, gse=gse, source=source,
+        [row], values, values, lambda share: (f"{share:.0%}", {"participation": share}), capacities=capacities, gse=gse,
+        source=source,
     )  # fmt: skip
 
 
 # FedDSE against the number of classes per client
+CLASSES_HELD = (2, 4, 6, 8, 10)
 classes3_8 = _swept(
-    ["FedDSE"], (2, 4, 10), (2, 4, 6, 8, 10), lambda k: (f"{k} classes", {"skew": k, "column": f"{k} classes"}),
+    ["FedDSE"], CLASSES_HELD, CLASSES_HELD, lambda k: (f"{k} classes", {"skew": k, "column": f"{k} classes"}),
     skews=[""], capacities=LOW_QUALITY, source=lambda column: {"setting": f"{column} per client (Fig. 3.8)"},
 )  # fmt: skip
 # FedDSE against the number of local samples that it scores with (quick clients have about 29)
 scoring = _swept(
-    ["FedDSE"], (4, 16, None), (64, 128, 256, None), lambda b: (str(b or "all"), {"budget": b}),
+    ["FedDSE"], (4, 8, 16, None), (64, 128, 256, None), lambda b: (str(b or "all"), {"budget": b}),
     capacities=LOW_QUALITY,
 )  # fmt: skip
 # FedGSE against the number of similar public samples
 similar = _swept(
-    ["FedGSE-CSL", "FedGSE-SPL"], (8, 50), (64, 128, 256, 512), lambda k: (str(k), {"similar": k}),
+    ["FedGSE-CSL", "FedGSE-SPL"], (8, 16, 32, 50), (64, 128, 256, 512), lambda k: (str(k), {"similar": k}),
     capacities=HIGH_QUALITY, gse=True,
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Studies that measure within rounds by `fedcore.probes`: cosines of corrections, and updates of sub-models."""
+"""Studies that measure models and rounds: cosines of corrections, updates of sub-models, and clients' neurons."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedcore import Diverged, probes, simulate
 from fedcore.support import checks
@@ -77,3 +78,34 @@ def gap(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | N
         t, values = np.unique(rounds), by_round(gaps, everyone).cumsum()
         final = float(values[-1])
     return {"final": final, "mean": float(values.mean()), "history": curve(t, values), "sums": sums}
+
+
+def profiles(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
+    """What the clients' data do to one layer of a trained network of fully connected layers (FedDSE study, Figures 3.2
+    and 3.3); layer `spec["layer"]`, from 0.
+
+    `final`: the mean cosine between two clients' mean activations, over all pairs.  `activations`: the means `[n,
+    width]` after the nonlinearity; of the last layer, the probabilities.  For the pairs (0, 1), (0, 2), ... of clients,
+    `apart` is the total variation distance `[pairs]` between their labels, from 0 (alike) to 1 (no label in common),
+    and `conflicts [pairs, width]` is 1 for a neuron at which they conflict: the inner product of their gradients by its
+    incoming weights and bias is negative.
+    """
+    fed, layer = federation_of(spec, seed, device), spec["layer"]
+    x = simulate(build_method(spec["method"], fed, spec["run"]), fed, seed=seed, checkpoint_dir=folder, **spec["run"])
+    x, everyone = x.params, np.arange(fed.n)
+    gradient = fed.full_gradient(x.expand(fed.n, -1), fed.plan(0, 0, everyone, batch_size=None))
+    weight, bias = list(fed.engine.layout.views(gradient).values())[2 * layer :][:2]
+    shares = torch.as_tensor(fed.data.label_counts / fed.data.label_counts.sum(1, keepdims=True)).to(bias)
+    hidden = fed.activations(x, everyone)  # the gradient by a logit's bias: its mean probability minus its share
+    h = hidden[layer] if layer < len(hidden) else bias + shares
+    i, k = np.triu_indices(fed.n, 1)
+    value = float(torch.cosine_similarity(h[i], h[k], dim=1).mean())
+    against = (weight[i] * weight[k]).sum(2) + bias[i] * bias[k] < 0
+    return {
+        "final": value,
+        "mean": value,
+        "history": [],
+        "activations": [[round(v, 3) for v in row] for row in h.tolist()],
+        "apart": [round(v, 3) for v in ((shares[i] - shares[k]).abs().sum(1) / 2).tolist()],
+        "conflicts": against.int().tolist(),
+    }

@@ -1,4 +1,4 @@
-"""Studies that train: accuracy of a run, accuracy of one client's model, similarity of the clients' activations."""
+"""Studies that train: accuracy of a run, and accuracy of one client's model."""
 
 from __future__ import annotations
 
@@ -56,14 +56,3 @@ def personal(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
     rounds, values = history.curve(client=None if spec["client"] == "global" else spec["client"])
     values = 100 * values
     return {"final": float(values[-1]), "mean": float(values[1:].mean()), "history": curve(rounds, values)}
-
-
-def profiles(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
-    """The mean cosine between two clients' mean activations at layer `spec["layer"]` after training, over all pairs."""
-    fed = federation_of(spec, seed, device)
-    history = run(build_method(spec["method"], fed, spec["run"]), fed, seed=seed, checkpoint_dir=folder, **spec["run"])
-    h = fed.activations(history.params, np.arange(fed.n))[spec["layer"]]
-    h = h / h.norm(dim=1, keepdim=True).clamp_min(1e-12)
-    pairs = (h @ h.T)[*np.triu_indices(fed.n, 1)]
-    value = float(pairs.mean())
-    return {"final": value, "mean": value, "history": []}
