@@ -58,9 +58,10 @@ class Table:
 
     name: as on the command line.  document: S000 to S004.  make: profile -> its cells.  captions: profile -> what was
     computed (data, size, seeds), for each profile of the table.  left_open: `(setting that the source leaves open, our
-    choice)`.  figure: a figure rather than a table.  drawn_from: the name of the table whose cells it shows.  against:
-    the reference row of gaps.  proposed: the row that the document proposes.  axis: the horizontal axis of a figure,
-    "round" or the quantity that the columns vary.
+    choice)`.  figure: a figure rather than a table.  drawn_from: the name of the table whose cells it shows.  beside:
+    the name of the figure whose cells it shows too.  against: the reference row of gaps.  proposed: the row that the
+    document proposes.  axis: the horizontal axis of a figure, "round" or the quantity that the columns vary; see
+    `show.drawing`.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Table:
     left_open: tuple[tuple[str, str], ...] = ()
     figure: bool = False
     drawn_from: str | None = None
+    beside: str = ""
     against: str = "FedAvg"
     proposed: str | None = None
     unit: str = "%"

@@ -164,7 +164,8 @@ def ablation(profile: str) -> list[Cell]:
 
 LEFT_OPEN = left_open("S003")
 _table = frame("S003")
-_drawn = {"captions": captions("shift"), "left_open": LEFT_OPEN, "figure": True, "axis": "round", "proposed": OURS}
+_drawn = {"captions": captions("shift"), "left_open": LEFT_OPEN, "figure": True, "axis": "round and client",
+          "proposed": OURS}  # fmt: skip
 TABLES = [
     _table("shift-figure5", "Five clients and the global model", figure5, **_drawn),
     _table("shift-figure6", "Tested on two other domains", figure6, **_drawn),

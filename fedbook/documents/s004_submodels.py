@@ -447,9 +447,9 @@ _TABLES, _FIRST, _WEAKER, _CNN, _MLP, _PAPER, _FROM_PUBLIC, _UNTUNED, _COUNTED =
                  "from public images", "untuned", "counted")
 )  # fmt: skip
 _AXES = {
-    "3.2": "layer", "3.5": "data", "3.5-low": "data", "3.6": "rho", "3.7": "rho", "3.8": "classes a client",
-    "3.9": "clients in a round", "3.10": "scoring samples", "4.5a": "rho", "4.5b": "rho", "4.6": "rho", "4.7": "rho",
-    "4.8": "round", "4.9": "clients in a round", "4.10": "similar public samples",
+    "3.2": "neuron", "3.3": "distance of labels", "3.5": "skew", "3.5-low": "skew", "3.6": "rho", "3.7": "rho",
+    "3.8": "classes a client", "3.9": "clients in a round", "3.10": "scoring samples", "4.5a": "rho", "4.5b": "rho",
+    "4.6": "rho", "4.7": "rho", "4.8": "round", "4.9": "clients in a round", "4.10": "similar public samples",
 }  # fmt: skip
 
 
@@ -471,10 +471,14 @@ _gse_high, _gse_low = (
 _drawn = {"figure": True}
 
 
-def _gap(name: str, title: str, columns: Sequence[str], axis: str) -> Table:
+def _skewed(cells: Callable[[str], list[Cell]], skew: str) -> Callable[[str], list[Cell]]:
+    return lambda profile: [replace(c, column=f"{c.column}, {skew}") for c in cells(profile) if c.row in DSE]
+
+
+def _gap(name: str, title: str, columns: Sequence[str], axis: str, unit: str = "as the column says") -> Table:
     return _framed(
         name, title, differences(columns), left_open=(*left_open("S004 differences"), *LEFT_OPEN),
-        figure=True, against="HeteroFL", proposed="FedGSE-CSL", axis=axis, unit="as the column says",
+        figure=True, against="HeteroFL", proposed="FedGSE-CSL", axis=axis, unit=unit,
     )  # fmt: skip
 
 
@@ -484,14 +488,20 @@ TABLES = [
     _table("feddse-table3.5", "Low-quality clients, weaker label skew", _dse_low, "FedDSE", _TABLES),
     _table("feddse-table3.6", "Temperature, capacities and skew", table3_6, "FedDSE (T=1)", _FIRST, "FedRolex"),
     _table(
-        "feddse-figure3.2", "Activation profiles of clients (and 3.3)", profiles, "", _UNTUNED, "", unit="cosine",
-        **_drawn,
+        "feddse-figure3.2", "Activations of five clients by neuron, and conflicts of all ten pairs (and 3.3)", profiles,
+        "", _UNTUNED, "", unit="cosine", **_drawn,
     ),
     _table(
-        "feddse-figure3.5", "Table 3.4 drawn", _dse_high, "FedDSE", _TABLES, drawn_from="feddse-table3.4", **_drawn
+        "feddse-figure3.3", "Neurons in conflict by layer and by how far labels differ", profiles, "", _UNTUNED, "",
+        drawn_from="feddse-figure3.2", unit="% of neurons in conflict", **_drawn,
     ),
     _table(
-        "feddse-figure3.5-low", "Table 3.5 drawn", _dse_low, "FedDSE", _TABLES, drawn_from="feddse-table3.5", **_drawn
+        "feddse-figure3.5", "Tables 3.4 and 3.5 drawn", _skewed(_dse_high, "HIGH"), "FedDSE", _TABLES,
+        drawn_from="feddse-table3.4", beside="feddse-figure3.5-low", **_drawn,
+    ),
+    _table(
+        "feddse-figure3.5-low", "Table 3.5 drawn", _skewed(_dse_low, "LOW"), "FedDSE", _TABLES,
+        drawn_from="feddse-table3.5", **_drawn,
     ),
     _table(
         "feddse-figure3.6", "By the share rho of large clients (in the thesis: EMNIST)",
@@ -516,7 +526,10 @@ TABLES = [
         "fedgse-ways", "Three ways to public data, strong label skew", ways, "", captions("fedgse-ways"), "uploads",
         left_open=(*left_open("fedgse-ways"), *LEFT_OPEN),
     ),
-    _gap("fedgse-figure4.3", "Updates of sub-models against the whole network's, by round", ["median"], "round"),
+    _gap(
+        "fedgse-figure4.3", "Updates of sub-models against the whole network's", ["median"], "round and density",
+        "difference of updates",
+    ),
     _gap(
         "fedgse-figure4.4", "Accumulated difference (AD) and accuracy",
         ["0.2", "0.4", "0.6", "0.8", "1", "accuracy"], "rounds",

@@ -19,6 +19,7 @@ from .styles import COLOURS, LINES, looks
 from .styles import MARKERS as MARKERS  # re-exported for chapters
 
 STYLE = Path(__file__).with_name("book.mplstyle")
+SOLID = {"linewidth": 1, "linestyle": "-"}  # error bars
 LEGEND = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 10}
 
 
@@ -84,21 +85,69 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
 
 
 @needs("pictures", "a picture")
-def cumulative(ax: Any, groups: Mapping[str, Any]) -> Any:
-    """The empirical distribution function of each group's values as a step line; returns `ax`.
+def density(ax: Any, groups: Mapping[str, Any]) -> Any:
+    """The density of each group's values by a Gaussian kernel (`seaborn.kdeplot`), between their lowest and highest;
+    returns `ax`.
 
-    `groups` maps a label to at least one finite number.  Raises ValueError for an empty group and for values that are
-    not finite.
+    `groups` maps a label to finite numbers that are not all equal.  Raises ValueError for other values.
     """
     import seaborn
 
-    for (label, values), look in zip(groups.items(), looks(list(groups)), strict=True):
+    for k, ((label, values), look) in enumerate(zip(groups.items(), looks(list(groups)), strict=True)):
         values = np.asarray(values, dtype=float)
-        if not len(values) or not np.isfinite(values).all():
-            raise ValueError(f"group {label!r} is empty or not finite; give at least one finite number per group")
-        line = {"color": look.colour, "linestyle": look.line}
-        seaborn.ecdfplot(x=values, ax=ax, label=f"{label} ({len(values)})", **line)
-    ax.legend(**LEGEND)
+        if not len(values) or not np.isfinite(values).all() or values.min() == values.max():
+            raise ValueError(f"group {label!r} has no density; give at least two finite numbers that differ")
+        marks = {"marker": look.marker, "markersize": 5.5, "markevery": (10 * k % 50, 50)}
+        line = {"color": look.colour, "linestyle": look.line, "linewidth": 2, "label": label, **marks}
+        seaborn.kdeplot(x=values, ax=ax, cut=0, **line)
+    return ax
+
+
+@needs("pictures", "a picture")
+def grouped(ax: Any, groups: Mapping[str, Mapping[Any, Any]], bars: bool = False) -> Any:
+    """The mean of each group at each tick, plus and minus one standard deviation, in the style of its label; returns
+    `ax`.
+
+    `groups` maps a label to tick -> values over seeds; a tick with a value that is not finite is left out.  Groups
+    stand beside each other (seaborn), as points joined by lines or as bars.  Ticks that are numbers are in order.
+    """
+    import pandas as pd
+    import seaborn
+
+    ticks = list(dict.fromkeys(tick for at in groups.values() for tick in at))
+    order = ticks if any(isinstance(tick, str) for tick in ticks) else sorted(ticks)
+    lines = [(label, at, v) for label, values in groups.items() for at, known in values.items()
+             for v in known if np.isfinite(known).all()]  # fmt: skip
+    data, styles = pd.DataFrame(lines, columns=["group", "tick", "value"]), looks(list(groups))
+    given = {"x": "tick", "y": "value", "hue": "group", "order": order, "hue_order": list(groups), "legend": False,
+             "palette": [look.colour for look in styles], "errorbar": "sd", "err_kws": SOLID}  # fmt: skip
+    if bars:
+        seaborn.barplot(data, ax=ax, saturation=1, **given)
+        ax.set_xticks(range(len(order)), order, rotation=30, ha="right")
+    else:
+        shapes = {"markers": [look.marker for look in styles], "linestyles": [look.line for look in styles]}
+        dodge = 0.35 if len(groups) > 1 else False
+        seaborn.pointplot(data, ax=ax, dodge=dodge, linewidth=1.4, markersize=5, **shapes, **given)
+    ax.set(xlabel="", ylabel="")
+    return ax
+
+
+@needs("pictures", "a picture")
+def heat(ax: Any, grid: Any, label: str = "", **options: Any) -> Any:
+    """A heat map of `grid [rows, columns]` (`seaborn.heatmap`, which takes `options`), the first row on top, with a
+    colour bar if it has a label; returns `ax`."""
+    import seaborn
+    from matplotlib import style
+
+    sizes = np.shape(grid)
+    edges = {"linewidths": 0.6, "linecolor": "#f0f0f0"} if max(sizes) <= 40 else {}
+    steps = [next(s for s in (1, 2, 5, 10, 20, 50, 100, 10**9) if size <= 12 * s) for size in sizes]
+    bar = {"label": label, "pad": 0.02, "aspect": 18}
+    with style.context(STYLE):
+        seaborn.heatmap(np.asarray(grid), ax=ax, cbar=bool(label), cbar_kws=bar, **{
+            "yticklabels": steps[0], "xticklabels": steps[1], **edges, **options})  # fmt: skip
+    ax.grid(False)
+    ax.tick_params(rotation=0)
     return ax
 
 
@@ -111,32 +160,33 @@ def partition(counts: Any, ax: Any = None) -> Any:
     Without `ax` a figure of fitting height is made; it is the `.figure` of the returned axes.
     Raises ValueError unless `counts` is a non-empty matrix of finite numbers >= 0.
     """
-    from matplotlib import style
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
     counts = np.asarray(counts, dtype=float)
     if counts.ndim != 2 or not counts.size or not np.isfinite(counts).all() or counts.min() < 0:
         raise ValueError(f"counts has shape {counts.shape}; give finite numbers >= 0 as [clients, labels]")
-    clients, labels = counts.shape
     if ax is None:
-        ax = figure(height=min(4.6, 2.0 + 0.13 * labels))[1]
-    shades = ["#ffffff", "#cfe0f1", "#6ba3d8", COLOURS[0], "#0b2f57"]
-    with style.context(STYLE):
-        norm = PowerNorm(0.5, vmin=0, vmax=max(1.0, counts.max()))
-        edges = {"edgecolors": "#f0f0f0", "linewidth": 0.6} if max(clients, labels) <= 40 else {}
-        corners = np.arange(clients + 1) - 0.5, np.arange(labels + 1) - 0.5
-        colours = LinearSegmentedColormap.from_list("samples", shades)
-        mesh = ax.pcolormesh(*corners, counts.T, norm=norm, cmap=colours, **edges)
-        bar = ax.figure.colorbar(mesh, ax=ax, label="samples", pad=0.02, aspect=18)
-        top = norm.vmax
-        bar.set_ticks(sorted({0, *(float(f"{top * share:.1g}") for share in (0.05, 0.25)), float(int(top))}))
-        bar.outline.set_visible(False)
-    ax.grid(False)
+        ax = figure(height=min(4.6, 2.0 + 0.13 * counts.shape[1]))[1]
+    shades = LinearSegmentedColormap.from_list("samples", ["#ffffff", "#cfe0f1", "#6ba3d8", COLOURS[0], "#0b2f57"])
+    top = max(1.0, counts.max())
+    heat(ax, counts.T, "samples", cmap=shades, norm=PowerNorm(0.5, vmin=0, vmax=top))
+    ticks = sorted({0, *(float(f"{top * share:.1g}") for share in (0.05, 0.25)), float(int(top))})
+    ax.collections[0].colorbar.set_ticks(ticks)
+    ax.invert_yaxis()
     ax.set(xlabel="client", ylabel="label")
-    for axis, size in ((ax.xaxis, clients), (ax.yaxis, labels)):
-        step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 10**9) if size <= 12 * s)
-        axis.set_ticks(range(0, size, step))
     return ax
+
+
+def legend(figure: Any, labels: Sequence[str], bars: bool = False) -> None:
+    """A legend below the panels of a figure: the style of each label, or its colour alone for bars."""
+    from matplotlib.lines import Line2D
+
+    shapes = [("s", "none") if bars else look[1:] for look in looks(labels)]
+    keys = [
+        Line2D([], [], color=look.colour, marker=marker, linestyle=line, label=label)
+        for label, look, (marker, line) in zip(labels, looks(labels), shapes, strict=True)
+    ]
+    figure.legend(handles=keys, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
 
 
 def arrows(ax: Any, paths: Mapping[str, Any] | Sequence[Any], legend: bool = True) -> Any:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import pages
-from ..documents.definitions import PROFILES, Claim, Table, documents, get, tables
+from ..documents.definitions import PROFILES, Cell, Claim, Table, documents, get, tables
 from ..pictures import plots
 from ..pictures.styles import looks
 from ..results.batch import ResultFolder, results
@@ -49,6 +51,7 @@ RESTS = {
     "quick": "small or made-up data",
 }  # fmt: skip
 SIGNS = dict(zip((*ENDS, ""), ("\u2713", "(\u2713)", "\u2717", "?", "\u2026"), strict=True))  # verdict -> sign
+BARS = ("client", "skew")  # kinds of a figure that are drawn as bars
 WIDEST = 15  # limit of the axis of gaps, in points of accuracy
 LONGEST = 56  # characters of a label on one line; longer labels leave no room for the picture on a phone
 
@@ -83,68 +86,133 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
     """A figure drawn from its cells through `fc.show`, with mean and one standard deviation over the seeds; None if no
     cell is complete.
 
-    With `table.axis` "round", each column is a panel with the recorded curves.  Otherwise the final values are plotted:
-    the text of a column before its last comma names the panel, the rest is the tick on the axis.
+    A panel for each column and each kind in `table.axis`, which joins kinds by "and".  "round": the recorded curves;
+    "density": how often their values occur, over all rounds and seeds; "client": the last accuracy of each client.
+    "distance of labels": neurons in conflict for pairs of clients, a panel for each length of training.  Otherwise the
+    final values: the text of a column before its last comma names the panel, the rest is the tick on the axis.
     """
     from ..pictures.widgets import show
 
-    panels: dict[str, dict[str, dict[Any, list[float]]]] = {}  # panel -> row -> tick -> a value for each seed
+    if table.axis == "neuron":
+        return _neurons(table, place, caption)
+    stored, kinds = overview.stored_cells(table, place), table.axis.split(" and ")
+    if table.beside:
+        other = get(table.beside)
+        stored |= overview.stored_cells(other, replace(place, table=other.drawn_from or other.name))
+    panels: dict[tuple[str, str], dict[str, dict[Any, list[float]]]] = {}  # kind, title -> row -> tick -> values
     finals: dict[tuple[str, str], list[float]] = {}
-    for cell, result in overview.stored_cells(table, place).values():
+    for cell, result in stored.values():
         asked = cell.reporting(seeds)
         if result is None or any(seed not in result.runs for seed in asked):
             continue
-        runs = result.runs
-        panel, _, tick = (cell.column, "", "") if table.axis == "round" else cell.column.rpartition(", ")
-        tick = tick.removeprefix("rho=")
-        points = panels.setdefault(panel, {}).setdefault(cell.row, {})
-        for run in (runs[seed] for seed in asked):
-            final = math.nan if run["final"] is None else run["final"]
-            finals.setdefault((panel, cell.row), []).append(final)
-            for at, value in run.get("history", ()) if table.axis == "round" else [(tick, final)]:
-                points.setdefault(at, []).append(value)
+        for run, kind in product((result.runs[seed] for seed in asked), kinds):
+            title, row, points = _points(kind, cell, run)
+            for at, value in points:
+                panels.setdefault((kind, title), {}).setdefault(row, {}).setdefault(at, []).append(value)
+            if kind == kinds[0]:
+                told = [_final(run)] if kind == "round" else [value for _, value in points]
+                finals.setdefault((title, row), []).extend(told)
     if not panels:
         return None
     rows = list(dict.fromkeys(row for lines in panels.values() for row in lines))
     wide = min(3, len(panels))
     tall = -(-len(panels) // wide)
-    figure, axes = plots.figure(width=7.4 if wide > 1 else 6.4, height=1.2 + (2.4 if wide == 1 else 1.9) * tall,
+    figure, axes = plots.figure(width=7.4 if wide > 1 else 6.4, height=1.2 + (2.4 if wide < 3 else 1.9) * tall,
                                 ncols=wide, nrows=tall)  # fmt: skip
     drawn = list(np.atleast_1d(axes).flat)
-    for ax, (panel, lines) in zip(drawn, panels.items(), strict=False):
-        ticks = list(dict.fromkeys(at for points in lines.values() for at in points))
-        at = sorted(ticks) if table.axis == "round" else ticks
-        most = max(len(values) for points in lines.values() for values in points.values())
-        series = {row: np.full((most, len(at)), math.nan) for row in rows}  # all rows in all panels, for equal colours
-        for row, points in lines.items():
-            for k, tick in enumerate(at):
-                series[row][: len(points.get(tick, [])), k] = points.get(tick, [])
-        plots.curves(ax, series, x=at if table.axis == "round" else range(len(at)), legend=False)
-        if table.axis != "round":
-            ax.set_xticks(range(len(at)), at)
-        for line in ax.lines if wide > 1 else ():
-            line.set(linewidth=1.2, markersize=3.5)
-        ax.set_title(panel, fontsize=10)
-        k = drawn.index(ax)
-        if k >= len(panels) - wide:
-            ax.set_xlabel("communication round" if table.axis == "round" else table.axis)
-        if k % wide == 0:
-            ax.set_ylabel(table.unit)
+    for k, (ax, ((kind, title), lines)) in enumerate(zip(drawn, panels.items(), strict=False)):
+        lines = {row: lines.get(row, {}) for row in rows}  # all rows in all panels, for equal colours
+        if k and kind == kinds[0] != "round" and table.unit != "as the column says":
+            ax.sharey(drawn[0])
+        if kind == "round":
+            at = sorted({t for points in lines.values() for t in points})
+            most = max(len(values) for points in lines.values() for values in points.values())
+            series = {
+                row: np.array([(points.get(t, []) + [math.nan] * most)[:most] for t in at]).T
+                for row, points in lines.items()
+            }
+            plots.curves(ax, series, x=at, legend=False)
+            for line in ax.lines if wide > 1 else ():
+                line.set(linewidth=1.2, markersize=3.5)
+        elif kind == "density":
+            plots.density(ax, {row: points[""] for row, points in lines.items() if points})
+        else:
+            plots.grouped(ax, lines, bars=kind in BARS)
+        ax.set_title(title, fontsize=10)
+        if kind != kinds[0] or k >= len(panels) - wide:
+            ax.set_xlabel({"round": "communication round", "density": table.unit}.get(kind, kind))
+        if kind != kinds[0] or k % wide == 0:
+            ax.set_ylabel("density" if kind == "density" else table.unit)
     for ax in drawn[len(panels) :]:
         ax.set_visible(False)
-    figure.legend(*drawn[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    shared = [panel for panel, lines in panels.items() if len(lines) == len(rows)]  # means need all rows
-    by_panel = len(finals) <= 12 or not shared
-    over = "" if len(shared) == len(panels) else f", {len(shared)} of {len(panels)} panels"
+    plots.legend(figure, rows, bars=all(kind in BARS for kind in kinds))
+    shared = {title for (kind, title), lines in panels.items() if kind == kinds[0] and len(lines) == len(rows)}
+    by_panel = len(finals) <= 12 or not shared  # means need all rows
+    several = len({title for title, _ in finals})
+    over = "" if len(shared) == several else f", {len(shared)} of {several} panels"
     means: dict[str, list[float]] = {}
-    for (panel, row), values in finals.items():
-        if by_panel or panel in shared:
-            name = f"{panel} {row}".strip() if by_panel else row + over
+    for (title, row), values in finals.items():
+        if by_panel or title in shared:
+            name = f"{title} {row}".strip() if by_panel else row + over
             means.setdefault(name, []).extend(np.array(values)[np.isfinite(values)])
     numbers = {name: np.mean(values) if values else "diverged" for name, values in means.items()}
-    words = (
-        f"{table.title}: {len(panels)} panels ({'; '.join(filter(None, panels))}), a line for each of {', '.join(rows)}"
-    )
+    titles = "; ".join(filter(None, (title for _, title in panels)))
+    words = f"{table.title}: {len(panels)} panels ({titles}), one colour for each of {', '.join(rows)}"
+    return show(figure, numbers, alt=words, caption=caption)
+
+
+def _final(run: Mapping[str, Any]) -> float:
+    return math.nan if run["final"] is None else run["final"]
+
+
+def _points(kind: str, cell: Cell, run: Mapping[str, Any]) -> tuple[str, str, Sequence[tuple[Any, float]]]:
+    """What a run adds to the panels of a kind (`drawing`): the panel's title, the row, and pairs (tick, value)."""
+    if kind == "round":
+        return cell.column, cell.row, run.get("history", ())
+    if kind == "density":
+        return "all rounds and seeds", cell.row, [("", value) for _, value in run["history"]]
+    if kind == "client":
+        known = {name.partition(" (")[0]: value for name, value in run.get("clients", {}).items()}
+        if known and cell.row != "FedBN":  # whose server has no model
+            known = {**known, "server": run["server"]}
+        return "last round, by client", cell.row, list(known.items())
+    if kind == "distance of labels":
+        shares = [100 * np.mean(neurons) for neurons in run["conflicts"]]
+        pairs = [(round(4 * apart) / 4, share) for apart, share in zip(run["apart"], shares, strict=True)]
+        return cell.row.rpartition(", ")[2], cell.column, pairs
+    title, _, tick = cell.column.rpartition(", ")
+    return title, cell.row, [(tick.removeprefix("rho="), _final(run))]
+
+
+def _neurons(table: Table, place: ResultFolder, caption: str | None) -> Any:
+    """The first row of a table of `studies.probing.profiles` after the longest training, seed 0, a line of panels for
+    each layer: mean activations by client, and for each pair of clients the neurons at which they conflict."""
+    from matplotlib.colors import ListedColormap
+
+    from ..pictures.widgets import show
+
+    stored = [result for cell, result in overview.stored_cells(table, place).values() if result and 0 in result.runs]
+    longest = max((result.spec["run"]["rounds"] for result in stored), default=0)
+    runs = [result.runs[0] for result in stored if result.spec["run"]["rounds"] == longest]
+    runs = runs[: len({cell.column for cell in table.cells(place.profile)})]
+    if not runs:
+        return None
+    figure, axes = plots.figure(width=7.4, height=5.0, ncols=2, nrows=len(runs))
+    numbers, shades = {}, ListedColormap(["#ffffff", plots.COLOURS[1]])
+    for k, (run, (left, right)) in enumerate(zip(runs, np.atleast_2d(axes), strict=True), 1):
+        h, against = np.array(run["activations"]), np.array(run["conflicts"])
+        pairs = [f"{i}, {j}" for i, j in zip(*np.triu_indices(len(h), 1), strict=True)]
+        every = {"xticklabels": h.shape[1] // 5}
+        plots.heat(left, h, "activation", cmap="Blues", vmin=0, **every)
+        plots.heat(right, against, cmap=shades, vmin=0, vmax=1, yticklabels=pairs, **every)
+        left.set(title=f"layer {k}: mean activation", ylabel="client")
+        right.set(title="in conflict", ylabel="pair")
+        right.tick_params(axis="y", labelsize=7.5)
+        numbers |= {f"layer {k}, neurons in conflict, of {h.shape[1]}": against.sum(1).mean()}
+        numbers |= {f"layer {k}, cosine of activations": run["final"]}
+    for ax in (left, right):
+        ax.set_xlabel("neuron")
+    words = f"{table.title}: {len(runs)} layers, mean activations by client and neurons in conflict by pair of clients"
     return show(figure, numbers, alt=words, caption=caption)
 
 
@@ -358,7 +426,8 @@ def whole(document: str, root: Path | None = None, *, pictures: bool = True) -> 
     """
     own = [table for table in tables().values() if table.document == document]
     curves = [table.name for table in own if table.drawn_from and table.axis == "round"]
-    parts = [result(table.name, root, pictures=pictures) for table in own if table.name not in curves]
+    shown = [table.name for table in own if table.name not in {*curves, *(table.beside for table in own)}]
+    parts = [result(name, root, pictures=pictures) for name in shown]
     parts += [pages.setting(curves_in_the_chapter=", ".join(curves))] if curves else []
     count = "one figure" if len(own) == 1 else f"{len(own)} tables and figures"
     return pages.folded(f"The {DOCUMENTS[document]}: {count}, cell by cell", *parts)
@@ -490,12 +559,23 @@ class Line(NamedTuple):
 
 def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tuple[Any, bool]:
     """The forest plot, and whether its axis is cut at `WIDEST`."""
+    import pandas as pd
+    import seaborn
+
     labels = [x.label.replace(", ", ",\n", 1) if len(x.label) > LONGEST else x.label for x in lines]
     figure, ax = plots.figure(width=7.0, height=0.9 + (0.33 if "\n" in "".join(labels) else 0.24) * len(lines))
+    ends = [
+        (k, end, plots.COLOURS[line.colour], "#ffffff" if line.answer.word == OPEN else plots.COLOURS[line.colour])
+        for k, line in enumerate(lines)
+        for c in [line.answer.comparison]
+        for end in np.clip([c.gap, *c.interval], -WIDEST, WIDEST)
+    ]
+    data = pd.DataFrame(ends, columns=["line", "gap", "colour", "fill"])
+    whole = {"estimator": "median", "errorbar": ("pi", 100), "order": range(len(lines)), "err_kws": {"linewidth": 1.5}}
+    for (colour, fill), part in data.groupby(["colour", "fill"]):
+        look = {"color": colour, "markerfacecolor": fill, "linestyle": "none", "markersize": 5.5, "markeredgewidth": 1}
+        seaborn.pointplot(part, x="gap", y="line", orient="y", ax=ax, **whole, **look)
     for k, line in enumerate(lines):
-        c, colour = line.answer.comparison, plots.COLOURS[line.colour]
-        filled = colour if line.answer.word != OPEN else "#ffffff"
-        ax.errorbar(np.clip(c.gap, -WIDEST, WIDEST), k, xerr=c.half, fmt="o", color=colour, mfc=filled)
         ax.plot(line.printed, k, "x", color="#000000")
     ax.axvline(0, color="#7d8590", linewidth=1)
     ends = [end for line in lines for end in line.answer.comparison.interval]
@@ -504,9 +584,7 @@ def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tup
     if cut:  # the gap of a diverged method would compress all others
         ax.set_xlim(min(left, 0) - 1, max(right, 0) + 1)
     ax.set_yticks(range(len(lines)), labels, fontsize=9)
-    ax.margins(y=min(0.05, 1 / len(lines)))
-    ax.invert_yaxis()
-    ax.set_xlabel(unit)
+    ax.set(xlabel=unit, ylabel="")
     return figure, cut
 
 
