@@ -33,6 +33,7 @@ PRINTED = ("FedGSE-CSL, printed score", "FedGSE-SPL, printed score")
 # quick and desk: two references, in which every client trains the same network: no method is needed for the first, the
 # second is what capacities forbid
 SMALLEST, WHOLE = "FedAvg, smallest network for all", "FedAvg, whole network for all"
+CLASSES_HELD = (2, 4, 6, 8, 10)
 TEMPERATURES = {"temperature": [0.0, 0.5, 1.0]}
 
 
@@ -262,10 +263,10 @@ def table4_5(profile: str) -> list[Cell]:
     row = "FedGSE-SPL"
     if profile == "quick":
         data = COLUMNS["quick"]["digits, CNN"]
-        return [searched(row, data, k, HIGH_QUALITY, f"digits, {k} classes", gse=True) for k in (2, 4, 10)]
+        return [searched(row, data, k, HIGH_QUALITY, f"digits, {k} classes", gse=True) for k in CLASSES_HELD]
     cells = []
     for data, printed_name in (("EMNIST", "EMNIST (4-block CNN)"), ("CIFAR-10", "CIFAR-10 (ResNet18)")):
-        for k in (2, 4, 6, 8, 10):
+        for k in CLASSES_HELD:
             source = printed("seed004_table4_5.csv", dataset=printed_name, setting=f"{k} classes per client")
             column = f"{data}, {k} classes"
             cells += [cell(r, data, k, HIGH_QUALITY, column=column, source=source, gse=True) for r in _twice([row])]
@@ -352,7 +353,6 @@ def participation(row: str, capacities: Sequence[float], gse: bool = False):
 
 
 # FedDSE against the number of classes per client
-CLASSES_HELD = (2, 4, 6, 8, 10)
 classes3_8 = _swept(
     ["FedDSE"], CLASSES_HELD, CLASSES_HELD, lambda k: (f"{k} classes", {"skew": k, "column": f"{k} classes"}),
     skews=[""], capacities=LOW_QUALITY, source=lambda column: {"setting": f"{column} per client (Fig. 3.8)"},
