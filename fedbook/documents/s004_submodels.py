@@ -224,8 +224,9 @@ def table3_6(profile: str) -> list[Cell]:
     rows = {"FedRolex": {}, "FedDSE (T=0)": {"temperature": 0.0}, "FedDSE (T=1)": {"temperature": 1.0}}
     if profile != "paper":
         first, *more = COLUMNS[profile]
-        kinds = {"capacity 1/4": (0.25,), "five capacities": LOW_QUALITY}
-        asked = [(first, kind) for kind in kinds] + [("MNIST", "capacity 1/4")] * ("MNIST" in more)
+        kinds = {"capacity 1/4": (0.25,), "five capacities": LOW_QUALITY, "capacity 1/2": (0.5,)}
+        asked = [(first, kind) for kind in kinds if kind != "capacity 1/2" or profile == "quick"]
+        asked += [("MNIST", "capacity 1/4")] * ("MNIST" in more)
         for (name, kind), skew, (row, own) in product(asked, ("HIGH", "LOW"), rows.items()):
             data = _earlier(COLUMNS[profile][name])
             cells.append(searched(row, data, skew, kinds[kind], f"{name}, {kind}, {skew}", **own))

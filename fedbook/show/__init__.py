@@ -216,10 +216,11 @@ def _neurons(table: Table, place: ResultFolder, caption: str | None) -> Any:
     return show(figure, numbers, alt=words, caption=caption)
 
 
-def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pages.Html:
+def result(name: str, root: Path | None = None, *, pictures: bool = True, title: str = "") -> pages.Html:
     """The stored results of a table or figure in every profile, beginning with the one nearest to the document.
 
-    root: the results folder, by default the project's.  pictures: False leaves figures out.  A profile without results
+    root: the results folder, by default the project's.  pictures: False leaves figures out.  title: what the caption
+    says first, by default the table's title.  A profile without results
     is left out.  The caption names rows and columns without results; a table without any results is marked as not run
     yet.  Raises KeyError for an unknown name.
     """
@@ -229,7 +230,7 @@ def result(name: str, root: Path | None = None, *, pictures: bool = True) -> pag
         place = ResultFolder(root, profile, table.drawn_from or name)
         if profile not in table.captions or not place.folder.exists():
             continue
-        words = f"{name}, {profile}: {table.title}. {table.captions[profile]}"
+        words = f"{name}, {profile}: {title or table.title}. {table.captions[profile]}"
         if not table.figure:
             tidy, waiting = _run_so_far(overview.frame(table, place))
             said = legend(table, tidy)

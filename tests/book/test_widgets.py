@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fedbook.pictures import plots, styles, svg, widgets
@@ -312,7 +313,7 @@ def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, ki
         (lambda: plots.figure(width=0), r"width=0.*use numbers > 0"),
         (lambda: plots.curves(line().axes[0], {"a": np.zeros((2, 3, 4))}), r"shape \(2, 3, 4\); give \[seeds"),
         (lambda: plots.curves(line().axes[0], {"a": np.zeros(3)}, x=[1, 2]), r"x has shape \(2,\).*shape \(3,\)"),
-        (lambda: plots.cumulative(line().axes[0], {"a": []}), r"group 'a' is empty or not finite"),
+        (lambda: plots.density(line().axes[0], {"a": [2.0, 2.0]}), r"group 'a' has no density; give at least two"),
         (lambda: plots.partition([1, 2]), r"counts has shape \(2,\); give finite numbers >= 0 as \[clients, labels\]"),
         (lambda: plots.arrows(line().axes[0], {"p": [1, 2, 3]}), r"path 'p' has shape \(3,\); give points as \[k, 2\]"),
         (lambda: plots.contours(line().axes[0], lambda p: p, (0, 1), (0, 1)), r"return one value per point"),
@@ -342,11 +343,49 @@ def test_curves_draw_the_mean_and_one_standard_deviation_of_the_seeds():
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["FedAvg", "one seed"]
 
 
-def test_a_cumulative_plot_steps_by_the_share_of_each_value():
-    ax = plots.cumulative(plots.figure()[1], {"a": [3.0, 1.0, 2.0, 2.0], "b": [5.0]})
-    np.testing.assert_allclose(ax.lines[0].get_xydata()[1:], [[1, 0.25], [2, 0.5], [2, 0.75], [3, 1.0]])
-    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["a (4)", "b (1)"]
+def test_a_density_lies_between_the_lowest_and_the_highest_value_and_encloses_the_area_one():
+    values = np.random.default_rng(0).gamma(9.0, size=2000)
+    ax = plots.density(plots.figure()[1], {"a": values, "b": [1.0, 2.0]})
+    x, y = ax.lines[0].get_data()
+    assert (x[0], x[-1]) == pytest.approx((values.min(), values.max()))
+    assert np.trapezoid(y, x) == pytest.approx(1, abs=0.01)
+    assert [line.get_label() for line in ax.lines] == ["a", "b"]
     assert ax.lines[0]._unscaled_dash_pattern != ax.lines[1]._unscaled_dash_pattern
+
+
+def test_groups_stand_beside_each_other_with_their_mean_and_deviation_in_their_own_style():
+    groups = {"FedAvg": {0.5: [1.0, 3.0], 0.25: [5.0, 5.0]}, "FedProx": {0.5: [2.0, np.nan], 0.25: [4.0, 8.0]}}
+    points = plots.grouped(plots.figure()[1], groups)
+    assert [t.get_text() for t in points.get_xticklabels()] == ["0.25", "0.5"]
+    lines = [line for line in points.lines if line.get_marker() != "None"]
+    np.testing.assert_allclose([line.get_ydata() for line in lines], [[5, 2], [6, np.nan]])  # no mean without a seed
+    assert (np.diff([line.get_xdata()[0] for line in lines]) > 0).all()
+    np.testing.assert_allclose(points.lines[2].get_ydata(), [2 - np.sqrt(2), 2 + np.sqrt(2)])
+    bars = plots.grouped(
+        plots.figure()[1], {"FedAvg": {"a": [1.0, 3.0]}, "FedProx": {"a": [4.0], "b": [5.0]}}, bars=True
+    )
+    heights = [[bar.get_height() for bar in group] for group in bars.containers]
+    assert heights == [[2.0], [4.0, 5.0]]
+    for ax, methods in ((points, lines), (bars, bars.containers)):
+        shown = [to_hex(m.get_color() if ax is points else m[0].get_facecolor()) for m in methods]
+        assert shown == [styles.METHODS[name].colour for name in ("FedAvg", "FedProx")]
+
+
+def test_a_statistical_picture_is_the_same_every_time_and_has_colours_for_dark_pages():
+    def drawn():
+        figure, axes = plots.figure(7.4, 3.0, ncols=3)
+        plots.density(axes[0], {"FedAvg": [1.0, 2.0, 4.0]})
+        plots.grouped(axes[1], {"FedAvg": {"a": [1.0, 2.0]}, "SCAFFOLD": {"a": [3.0, 4.0]}}, bars=True)
+        plots.heat(axes[2], [[0.0, 1.0], [2.0, 3.0]], "cosine", cmap="Blues")
+        plots.legend(figure, ["FedAvg", "SCAFFOLD"])
+        return show(figure)
+
+    picture = drawn()
+    assert picture.drawn == drawn().drawn
+    assert "Heat map of 2 rows by 2 columns, cosine from 0 to 3, highest in row 1, column 1" in picture.alt
+    for name in ("FedAvg", "SCAFFOLD"):
+        assert styles.dark(styles.METHODS[name].colour) in picture.drawn.wide
+        assert f">{name}<" in picture.drawn.phone
 
 
 def test_a_partition_picture_shows_the_counts_of_a_hundred_clients_and_sixty_two_labels():
@@ -355,7 +394,7 @@ def test_a_partition_picture_shows_the_counts_of_a_hundred_clients_and_sixty_two
     np.testing.assert_array_equal(np.asarray(ax.collections[0].get_array()), counts.T)
     assert len(show(ax.figure).drawn.wide) < 60_000
     assert len(ax.get_xticks()) <= 12
-    assert ax.get_xlim() == (-0.5, 99.5)
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0, 100), (0, 62)), "the label 0 is below"
 
 
 def test_arrows_are_as_long_as_the_steps():

@@ -659,6 +659,13 @@ def test_progress_counts_cells_divergences_and_answers():
     assert "fedup-table4 3 of 4 2 1 0 0 1" in text
 
 
+def pictures_of(monkeypatch):
+    """The matplotlib figures that `show.drawing` shows from now on."""
+    seen, real = [], widgets.show
+    monkeypatch.setattr(widgets, "show", lambda figure, *a, **b: seen.append(figure) or real(figure, *a, **b))
+    return seen
+
+
 @pytest.mark.parametrize(("axis", "panels"), [("round", ["HIGH, 5%", "HIGH, 10%"]), ("share", ["HIGH"])])
 def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
     drawn = [Cell(c, {**SPEC, "name": c}, "FedAvg", c) for c in ("HIGH, 5%", "HIGH, 10%")]
@@ -667,14 +674,73 @@ def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
     for k, cell in enumerate(drawn):
         finals = {seed: k + seed + 1.0 for seed in (0, 1)}
         store(place, cell, {s: {"final": v, "history": [[0, 0.0], [4, v]]} for s, v in finals.items()})
-    seen, real = [], widgets.show
-    monkeypatch.setattr(widgets, "show", lambda figure, *a, **b: seen.append(figure) or real(figure, *a, **b))
+    seen = pictures_of(monkeypatch)
     picture = show.drawing(figure, place, [0, 1])
     axes = [ax for ax in seen[0].axes if ax.get_visible()]
     assert [ax.get_title(loc="left") for ax in axes] == panels
     curves = [list(ax.lines[0].get_ydata()) for ax in axes]
     assert curves == ([[0.0, 1.5], [0.0, 2.5]] if axis == "round" else [[1.5, 2.5]])
     assert "FedAvg" in picture.alt
+
+
+def test_a_figure_has_a_panel_by_client_where_runs_have_it_and_no_server_for_fedbn(tmp_path, monkeypatch):
+    drawn = [Cell(row, {**SPEC, "name": row}, row, "five domains") for row in ("FedAvg", "FedBN")]
+    figure, place = table_of(drawn, figure=True, axis="round and client"), ResultFolder(tmp_path, "quick", "t")
+    seen = pictures_of(monkeypatch)
+    for k, cell in enumerate(drawn):
+        run = {"final": 50.0 + k, "history": [[4, 40.0], [8, 50.0 + k]]}
+        store(place, cell, {0: {**run, "clients": {"plain": 60.0 + k, "fonts (made)": 40.0}, "server": 70.0}})
+    assert "five domains FedBN = 51" in repr(show.drawing(figure, place, [0]))
+    curves, clients = seen[0].axes
+    assert [len(curves.lines), curves.get_title(loc="left")] == [2, "five domains"]
+    assert [t.get_text() for t in clients.get_xticklabels()] == ["plain", "fonts", "server"]
+    assert [[bar.get_height() for bar in bars] for bars in clients.containers] == [[60, 40, 70], [61, 40]]
+    for cell in drawn:  # the runs of another study have no clients
+        store(place, cell, {0: {"final": 50.0, "history": [[4, 40.0]]}})
+    show.drawing(figure, place, [0])
+    assert len(seen[1].axes) == 1
+
+
+def test_a_figure_shows_the_cells_of_two_tables_beside_each_other(tmp_path, monkeypatch):
+    high, low = ([Cell("c", {**SPEC, "name": skew}, "FedAvg", f"digits, {skew}")] for skew in ("HIGH", "LOW"))
+    other = table_of(low, name="other", figure=True, axis="skew", drawn_from="low")
+    monkeypatch.setattr(show, "get", {"other": other}.__getitem__)
+    for value, skewed, name in ((60.0, high, "high"), (80.0, low, "low")):
+        store(ResultFolder(tmp_path, "quick", name), skewed[0], {0: {"final": value, "history": []}})
+    seen = pictures_of(monkeypatch)
+    both = table_of(high, figure=True, axis="skew", beside="other")
+    assert "digits FedAvg = 70" in repr(show.drawing(both, ResultFolder(tmp_path, "quick", "high"), [0]))
+    assert [bar.get_height() for bar in seen[0].axes[0].patches] == [60, 80]
+
+
+def test_densities_count_the_recorded_values_of_all_rounds_and_seeds(tmp_path, monkeypatch):
+    cell = Cell("c", SPEC, "HeteroFL", "median difference")
+    figure, place = table_of([cell], figure=True, axis="round and density"), ResultFolder(tmp_path, "quick", "t")
+    store(place, cell, {s: {"final": 0.5, "history": [[1, 0.2 + s], [2, 0.4 + s]]} for s in (0, 1)})
+    seen = pictures_of(monkeypatch)
+    assert "median difference HeteroFL = 0.5" in repr(show.drawing(figure, place, [0, 1]))
+    x = seen[0].axes[1].lines[0].get_xdata()
+    assert (x[0], x[-1]) == pytest.approx((0.2, 1.4))
+
+
+def test_conflicts_are_drawn_by_layer_and_distance_of_labels_and_by_neuron(tmp_path, monkeypatch):
+    spec = merged(SPEC, {"run": {"rounds": 40}})
+    drawn = [Cell(f"{k}", {**spec, "layer": k}, "IID, 40 rounds", f"layer {k}") for k in (1, 2)]
+    place, seen = ResultFolder(tmp_path, "quick", "t"), pictures_of(monkeypatch)
+    for k, cell in enumerate(drawn):
+        run = {"activations": [[0.0] * 10, [1.0] * 10, [2.0] * 10], "apart": [1.0, 0.02, 0.98]}
+        conflicts = [[1] * 5 + [0] * 5, [0] * 10, [1] * (5 + 2 * k) + [0] * (5 - 2 * k)]
+        store(place, cell, {0: {"final": 0.25, "history": [], **run, "conflicts": conflicts}})
+    said = repr(show.drawing(table_of(drawn, figure=True, axis="distance of labels"), place, [0]))
+    assert "40 rounds layer 2 = 40" in said
+    (ax,) = seen[0].axes
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.0", "1.0"]
+    lines = [list(line.get_ydata()) for line in ax.lines if line.get_marker() != "None"]
+    assert lines == [[0, 50], [0, 60]]
+    said = repr(show.drawing(table_of(drawn, figure=True, axis="neuron"), place))
+    assert "layer 2, neurons in conflict, of 10 = 4" in said
+    maps = [np.asarray(ax.collections[0].get_array()).shape for ax in seen[1].axes if ax.get_label() != "<colorbar>"]
+    assert maps == [(3, 10)] * 4
 
 
 def test_the_numbers_of_a_figure_are_means_over_the_columns_that_all_its_lines_have(tmp_path):

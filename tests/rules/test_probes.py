@@ -5,6 +5,8 @@ Closed forms on quadratics, autograd on networks, and the consensus distance.
 
 from __future__ import annotations
 
+import itertools
+
 import helpers as h
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 
 import fedcore as fc
 from fedbook.studies import probing
+from fedbook.studies.from_spec import build_federation
 from fedcore import probes
 
 COSINES = ("A, C", "A-B+C, C", "A-B, C", "A, B")
@@ -88,6 +91,42 @@ def study(rounds, lr, steps, local_steps=1):
     run = {"rounds": rounds, "lr": lr, "batch_size": 10, "local_steps": local_steps}
     spec = {"method": ["FedAvg", {}], "federation": federation, "run": run, "steps": steps, "pair": "A, C"}
     return probing.mime(spec, 0, None, None)
+
+
+def clients_neurons(partition, layer):
+    federation = {"source": "digits", "clients": 4, "partition": partition, "model": "thesis_mlp", "dtype": "float64"}
+    run = {"rounds": 2, "lr": 0.1, "batch_size": 20, "local_steps": 3}
+    spec = {"method": ["FedAvg", {}], "federation": federation, "run": run, "layer": layer}
+    fed = build_federation(federation, 0, None)
+    return probing.profiles(spec, 0, None, None), fed, fc.simulate(fc.FedAvg(), fed, seed=0, **run).params
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_clients_conflict_at_a_neuron_whose_parameters_they_pull_apart(layer):
+    found, fed, x = clients_neurons(["Shards", {"classes": 4}], layer)
+    gradients, means = [], []
+    for i in range(4):
+        module = fed.module(x, i)
+        linear = [part for part in module.network if isinstance(part, torch.nn.Linear)][layer]
+        seen = []
+        linear.register_forward_hook(lambda m, given, out, seen=seen: seen.append(out))
+        logits = module(torch.as_tensor(fed.x[fed.index[i]]))
+        torch.nn.functional.cross_entropy(logits, fed.y[fed.index[i]]).backward()
+        gradients.append(torch.cat([linear.weight.grad, linear.bias.grad[:, None]], 1))
+        means.append((seen[0].relu() if layer < 2 else seen[0].softmax(1)).mean(0).detach())
+    np.testing.assert_allclose(found["activations"], torch.stack(means), atol=6e-4)
+    labels = [np.bincount(fed.y[part], minlength=10) / len(part) for part in fed.index]
+    for k, (a, b) in enumerate(itertools.combinations(range(4), 2)):
+        inner = (gradients[a] * gradients[b]).sum(1)
+        assert found["conflicts"][k] == (inner < 0).int().tolist()
+        assert found["apart"][k] == pytest.approx(np.abs(labels[a] - labels[b]).sum() / 2, abs=1e-3)
+    assert 0 < np.mean(found["conflicts"]) < 1
+
+
+def test_clients_of_unlike_labels_are_farther_apart_and_conflict_at_more_neurons():
+    apart, alike = (clients_neurons(split, 0)[0] for split in (["Shards", {"classes": 3}], ["IID", {}]))
+    assert np.mean(apart["apart"]) > 0.5 > 0.1 > np.mean(alike["apart"])
+    assert np.mean(apart["conflicts"]) > 2 * np.mean(alike["conflicts"])
 
 
 def test_a_cosine_of_what_leaves_the_finite_numbers_in_the_run_or_on_local_paths_is_counted_as_diverged():
