@@ -115,11 +115,11 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
     if not panels:
         return None
     rows = list(dict.fromkeys(row for lines in panels.values() for row in lines))
-    wide = min(3, len(panels))
+    wide = 4 if len(panels) == 8 else min(3, len(panels))
     tall = -(-len(panels) // wide)
     figure, axes = plots.figure(width=7.4 if wide > 1 else 6.4, height=1.2 + (2.4 if wide < 3 else 1.9) * tall,
                                 ncols=wide, nrows=tall)  # fmt: skip
-    drawn = list(np.atleast_1d(axes).flat)
+    drawn, rounds = list(np.atleast_1d(axes).flat), "round" if wide > 3 else "communication round"
     for k, (ax, ((kind, title), lines)) in enumerate(zip(drawn, panels.items(), strict=False)):
         lines = {row: lines.get(row, {}) for row in rows}  # all rows in all panels, for equal colours
         if k and kind == kinds[0] != "round" and table.unit != "as the column says":
@@ -140,7 +140,7 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
             plots.grouped(ax, lines, bars=kind in BARS)
         ax.set_title(title, fontsize=10)
         if kind != kinds[0] or k >= len(panels) - wide:
-            ax.set_xlabel({"round": "communication round", "density": table.unit}.get(kind, kind))
+            ax.set_xlabel({"round": rounds, "density": table.unit}.get(kind, kind))
         if kind != kinds[0] or k % wide == 0:
             ax.set_ylabel("density" if kind == "density" else table.unit)
     for ax in drawn[len(panels) :]:
@@ -569,10 +569,10 @@ def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tup
         (k, end, plots.COLOURS[line.colour], "#ffffff" if line.answer.word == OPEN else plots.COLOURS[line.colour])
         for k, line in enumerate(lines)
         for c in [line.answer.comparison]
-        for end in np.clip([c.gap, *c.interval], -WIDEST, WIDEST)
+        for end in np.clip(c.gap, -WIDEST, WIDEST) + np.array([0, -c.half, c.half])
     ]
     data = pd.DataFrame(ends, columns=["line", "gap", "colour", "fill"])
-    whole = {"estimator": "median", "errorbar": ("pi", 100), "order": range(len(lines)), "err_kws": {"linewidth": 1.5}}
+    whole = {"estimator": "median", "errorbar": ("pi", 100), "order": range(len(lines)), "err_kws": plots.SOLID}
     for (colour, fill), part in data.groupby(["colour", "fill"]):
         look = {"color": colour, "markerfacecolor": fill, "linestyle": "none", "markersize": 5.5, "markeredgewidth": 1}
         seaborn.pointplot(part, x="gap", y="line", orient="y", ax=ax, **whole, **look)
@@ -585,7 +585,8 @@ def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tup
     if cut:  # the gap of a diverged method would compress all others
         ax.set_xlim(min(left, 0) - 1, max(right, 0) + 1)
     ax.set_yticks(range(len(lines)), labels, fontsize=9)
-    ax.set(xlabel=unit, ylabel="")
+    ax.set_ylabel("")
+    ax.set_xlabel(unit, loc="right")  # a phone has no room to its right
     return figure, cut
 
 
