@@ -24,11 +24,13 @@ class Gaussians(checks.Named):
     are drawn independently of each other; where the data are bytes they are rounded and cut to 0..255.  The draws
     depend on the seed of the federation, the class and the sample's number.
 
-    No sample leaves a client, but nothing is added to the sums either: the sum of a single sample is this sample.  The
-    FedGSE study 2024, section 4.2.1, names generative models that clients train; this is the simplest model.
+    No sample leaves a client, but nothing is added to the sums either: a client with a single sample of a class sends
+    this sample.  The FedGSE study 2024, section 4.2.1, names generative models that clients train; this is the simplest
+    model.
 
     per_class: samples of each class that any client has.
-    Raises ValueError for per_class < 1, and, when they are drawn, for targets that are no class labels and for texts.
+    Raises ValueError for per_class < 1, and, when they are drawn, for targets that are no class labels, for texts, and
+    where all clients together have a single sample of a class.
     """
 
     per_class: checks.Count = 10
@@ -45,6 +47,11 @@ class Gaussians(checks.Named):
             sent = sums(source.train_x[part], source.train_y[part], source.classes)
             count, total, squares = count + sent[0], total + sent[1], squares + sent[2]
         held = np.flatnonzero(count)
+        if count[held].min() < 2:
+            raise ValueError(
+                f"public={self!r}: one class has a single sample, which its sum would hand over; "
+                "give (x, y), or leave this class out of the data"
+            )
         mean = total[held] / count[held, None]
         variance = np.maximum(squares[held] / count[held, None] - mean**2, 0)
         keys = rng.words(seed, rng.PUBLIC, held.repeat(self.per_class), np.tile(np.arange(self.per_class), len(held)))
