@@ -170,7 +170,7 @@ def partition(counts: Any, ax: Any = None) -> Any:
     shades = LinearSegmentedColormap.from_list("samples", ["#ffffff", "#cfe0f1", "#6ba3d8", COLOURS[0], "#0b2f57"])
     top = max(1.0, counts.max())
     heat(ax, counts.T, "samples", cmap=shades, norm=PowerNorm(0.5, vmin=0, vmax=top))
-    ticks = sorted({0, *(float(f"{top * share:.1g}") for share in (0.05, 0.25)), float(int(top))})
+    ticks = sorted({0, *(max(1, round(float(f"{top * share:.1g}"))) for share in (0.05, 0.25)), int(top)})
     ax.collections[0].colorbar.set_ticks(ticks)
     ax.invert_yaxis()
     ax.set(xlabel="client", ylabel="label")

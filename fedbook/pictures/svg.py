@@ -98,6 +98,8 @@ def _prepared(figure: Any, phone: bool) -> Iterator[None]:
             figure.set_size_inches(min(PHONE, inches[0]), height)
             for legend, columns in legends:
                 _arrange(legend, min(2, columns))
+            if any(ax.get_label() == "<colorbar>" for ax in figure.axes):
+                figure.get_layout_engine().execute(figure)  # one pass alone cuts the labels of stacked colour bars
         yield
     finally:
         for legend, columns in legends:

@@ -397,6 +397,17 @@ def test_a_partition_picture_shows_the_counts_of_a_hundred_clients_and_sixty_two
     assert (ax.get_xlim(), ax.get_ylim()) == ((0, 100), (0, 62)), "the label 0 is below"
 
 
+def test_labels_of_colour_bars_stay_within_a_picture_for_phones():
+    figure, axes = plots.figure(6.4, 2.9, ncols=2)
+    for ax in axes:
+        plots.partition([[9, 1000], [120, 16]], ax=ax)
+    text = show(figure).drawn.phone
+    width = float(re.search(r'width="([\d.]+)"', text)[1])
+    ends = [float(x) for x in re.findall(r'<text [^>]* x="([\d.]+)"[^>]*>samples<', text)]
+    assert len(ends) == 2
+    assert max(ends) < width - 1
+
+
 def test_arrows_are_as_long_as_the_steps():
     ax = plots.figure()[1]
     plots.arrows(ax, {"client": np.array([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0]])})
