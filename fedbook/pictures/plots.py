@@ -253,3 +253,26 @@ def plane(ax: Any, problem: Any, xlim: tuple, ylim: tuple) -> Any:
     ax.set_aspect("equal", adjustable="box")
     ax.set(xlim=xlim, ylim=ylim)
     return ax
+
+
+def walks(ax: Any, problem: Any, methods: Mapping[str, Any], xlim: tuple, ylim: tuple, **run: Any) -> dict[str, float]:
+    """The server's models under each method on a quadratic problem in the plane, drawn as by `plane` and `arrows`.
+
+    Returns the distance of each method's last model from the optimum.
+
+    methods: label -> `Method`.  run: arguments of `simulate`.  Raises ValueError for a problem of another dimension.
+    """
+    import fedcore
+
+    paths = {}
+    for label, method in methods.items():
+        points: list[Any] = []
+        seen = [lambda r, y, points=points: points.append(r.x) or {}]
+        points.append(fedcore.simulate(method, problem, probes=seen, **run).params)
+        paths[label] = np.stack([x.numpy() for x in points])
+    arrows(plane(ax, problem, xlim, ylim), paths, legend=False)
+    ax.set_aspect("equal", adjustable="box")
+    ax.set(xlim=xlim, ylim=ylim)
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    star = problem.optimum.numpy()
+    return {label: float(np.linalg.norm(path[-1] - star)) for label, path in paths.items()}
