@@ -14,6 +14,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+import fedcore as fc
 from fedbook.pictures import plots, styles, svg, widgets
 from fedbook.pictures.alt_text import printed, rounded
 from fedbook.pictures.widgets import describe, explore, show
@@ -416,6 +417,20 @@ def test_arrows_are_as_long_as_the_steps():
     assert arrows.scale == 1
     assert ax.get_aspect() == 1
     plots.arrows(ax, [np.zeros((1, 2))])  # a single point is a path without an arrow
+
+
+def test_walks_draw_a_path_for_each_method_and_say_how_far_it_ends_from_the_optimum():
+    ax = plots.figure()[1]
+    problem = fc.playground().federation
+    methods = {"FedAvg": fc.FedAvg(), "one, by hand": fc.SCAFFOLD()}
+    ends = plots.walks(ax, problem, methods, (-3, 3), (-2, 2), rounds=40, lr=0.1, local_steps=10)
+    drawn = {line.get_label(): line.get_xydata() for line in ax.lines if line.get_gid() == "path"}
+    last = fc.simulate(fc.FedAvg(), problem, rounds=40, lr=0.1, local_steps=10).params
+    assert list(drawn) == list(methods)
+    assert len(drawn["FedAvg"]) == 41, "the start and every round"
+    assert np.allclose(drawn["FedAvg"][-1], last)
+    assert ends["FedAvg"] == pytest.approx(float((last - problem.optimum).norm()))
+    assert ends["one, by hand"] < 0.05 < ends["FedAvg"]
 
 
 def test_contours_of_a_quadratic_are_evenly_spaced():

@@ -276,6 +276,20 @@ def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(
         show.box(["b"], root)
 
 
+def test_further_claims_of_a_chapter_stand_in_the_fold_below_its_own(stored, monkeypatch):
+    root, write = stored
+    for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.6)):
+        write("quick", row, share)
+    atoms = [replace(CLAIM, name=f"b-{rival}", text=f"x beats {rival} soon", family="b") for rival in "yz"]
+    monkeypatch.setattr(show, "every", lambda: [CLAIM, *atoms])
+    page = show.verdicts(["a"], root, more=["b"]).html
+    above, folded = page.split("<details", 1)
+    assert "2 claims about ablations and speed" in folded
+    assert all(f"x beats {rival} soon" in folded for rival in "yz")
+    assert "soon" not in above
+    assert "ablations" not in show.verdicts(["a"], root).html
+
+
 def test_the_matrix_of_all_claims_leads_to_the_line_of_each(stored, monkeypatch):
     root, write = stored
     reason = ("holds", "by arithmetic", "tests/test_claims.py::test_x")
