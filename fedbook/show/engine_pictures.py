@@ -201,6 +201,9 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and most are slower."
         parts.append(widgets.show(peers(file), caption=words))
+    if file := data["desk"]:
+        words = "Where a round's time goes. The profiler makes small operators look slower than they are."
+        parts.append(widgets.show(*time_shares(file), caption=words))
     for name in ("peers", "flsimulator", "desk", "desk_avx2", "memory", "mixing", "submodels", "bfloat16"):
         if file := data[name]:
             parts.append(benchmarked.table(file, name.partition("_")[0]))

@@ -79,10 +79,10 @@ class Engine:
     written on a CPU if there are rules for all layers, else batched or sequential (the written path has not been
     measured on a GPU).  "written" is for gradients of the cross-entropy alone: other computations are batched or
     sequential.  criterion: the loss, called as `F.cross_entropy` is; a different loss excludes the written path.
-    compute: torch.bfloat16 computes convolutions (on paths with autograd, all operations of autocast) in this type;
-    parameters, gradients and evaluation keep theirs.  block: the largest number of clients that are computed together;
-    by default the whole cohort, and on the written path a number that depends on sizes alone, so that equal runs are
-    equal bit for bit on all machines of a kind.
+    compute: torch.bfloat16 computes convolutions and linear layers in this type (`Written`; on paths with autograd, all
+    operations of autocast); parameters, gradients and evaluation keep theirs.  block: the largest number of clients
+    that are computed together; by default the whole cohort, and on the written path a number that depends on sizes
+    alone, so that equal runs on as many threads are equal bit for bit on all machines of a kind.
     mapped: whether the batched path maps the module over the clients by `torch.vmap` (only if `mapped.maps` allows it)
     instead of using its layers' rules.  trial: properties found by running the forward pass (`trial.tried`).
     Batch-norm modules train on batch statistics; `evaluate` first collects the statistics of all training data

@@ -87,7 +87,7 @@ def federation(
     model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
-    convolutions with 8 bits of mantissa; the largest number of clients computed together.
+    convolutions and linear layers with 8 bits of mantissa; the largest number of clients computed together.
     normalise: "pooled", "client", "half" or "none", see `Federation`.
     augment: of training images, anew in each batch: `CropFlip(4)`, `RandAugment()`, or a function of your own,
     `(uint8 images [N, C, H, W], torch.Generator) -> images` of the same shape and type, called with one client's batch;

@@ -49,7 +49,7 @@ def first_line(e: Exception) -> str:
 
 
 def emulates_bfloat16(device: torch.device) -> bool:
-    """Whether convolutions in bfloat16 are emulated here: on an x86 processor without instructions for it."""
+    """Whether bfloat16 is emulated here: on an x86 processor without instructions for it."""
     if device.type != "cpu" or platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     bounds = [os.environ[name].upper() for name in ISA if name in os.environ]
@@ -62,6 +62,6 @@ def warn_of_bfloat16(device: torch.device) -> None:
     """Warn if bfloat16 is slower than float32 on this device."""
     if emulates_bfloat16(device):
         checks.warn(
-            "compute=torch.bfloat16: this processor has no instructions for it (AVX512_BF16, AMX), so that its "
-            "convolutions take longer than in float32; leave compute out unless you want the rounding itself",
+            "compute=torch.bfloat16: this processor has no instructions for it (AVX512_BF16, AMX), so that training "
+            "takes longer than in float32; leave compute out unless you want the rounding itself",
         )
