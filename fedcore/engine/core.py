@@ -21,7 +21,7 @@ from ..data.normalisation import with_channels_last
 from ..support import checks
 from .batch import Batch
 from .batched import Batched, Criterion
-from .choose import PATHS, blocks, even, is_large
+from .choose import PATHS, ROOM_OF_LSTM, blocks, even, is_large
 from .descent import descend
 from .layers.composite import Branches, Chain
 from .layers.pointwise import Dropout
@@ -32,6 +32,7 @@ from .loss import PLAIN, CustomLoss, Loss
 from .mapped import Mapped
 from .passes import watching
 from .products import fastest, library
+from .recurrent import is_fused
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
 from .trial import Trial
@@ -251,15 +252,18 @@ class Engine:
                 self._widths[x.shape[1:]] = _numbers(self.module.eval(), x.clone())  # it may write over its input
         return self._widths[x.shape[1:]]
 
-    def _blocks(self, Y: Tensor, batch: Batch) -> list[slice]:
+    def _blocks(self, Y: Tensor, batch: Batch, room: int | None = None) -> list[slice]:
         """The blocks of clients that are computed together, by `block` or by the rule of sizes in `choose.blocks`."""
         numbers = 0 if self.block else batch.x.shape[1] * self.width(batch.x[0, :2]) + self.layout.d
-        return blocks(len(Y), self.block, 2 * Y.element_size() * numbers, self.layout.d, Y.device)
+        return blocks(len(Y), self.block, 2 * Y.element_size() * numbers, self.layout.d, Y.device, room)
 
     def _parts(self, Y: Tensor, batch: Batch) -> list[slice]:
         """The blocks of clients on the batched path: one, unless with `block` or recurrent layers (memory)."""
         whole = self.block is None and not self.recurs
-        return [slice(0, len(Y))] if whole else self._blocks(Y, batch)
+        if whole:
+            return [slice(0, len(Y))]
+        one_by_one = any(isinstance(m, nn.LSTM) for m in self.module.modules()) and is_fused(batch.x)
+        return self._blocks(Y, batch, ROOM_OF_LSTM if one_by_one else None)
 
     def _writes(self, Y: Tensor, batch: Batch) -> bool:
         """Whether the written path computes plain gradients of this batch."""

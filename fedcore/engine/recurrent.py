@@ -29,7 +29,7 @@ def states(layer: nn.LSTM | nn.GRU, x: Annotated[Tensor, "m B L _"], params: Seq
 
     params: in the module's order, `[m, *shape]` each.
     """
-    if isinstance(layer, nn.LSTM) and _is_fused(x):
+    if isinstance(layer, nn.LSTM) and is_fused(x):
         return torch.stack([_fused(layer, one.contiguous(), [p[i] for p in params]) for i, one in enumerate(x)])
     kind, each = LSTM if isinstance(layer, nn.LSTM) else GRU, len(params) // layer.num_layers
     h = x.transpose(1, 2)
@@ -40,7 +40,7 @@ def states(layer: nn.LSTM | nn.GRU, x: Annotated[Tensor, "m B L _"], params: Seq
     return h.transpose(1, 2)
 
 
-def _is_fused(x: Tensor) -> bool:
+def is_fused(x: Tensor) -> bool:
     """Whether oneDNN has an LSTM as one kernel: of one client, but no product per time step is faster than that."""
     return x.device.type == "cpu" and x.dtype != torch.float64 and torch.backends.mkldnn.is_available()
 
