@@ -94,6 +94,7 @@ ROUNDS = {
     **{f"{path} in bfloat16": (KINDS, {"model": model, "path": path} | BF16, {})
        for path, model in (("batched", normed), ("sequential", normed), ("written", written_out))},
     "full batches": (FEW, {}, {"batch_size": None}),
+    "cropped and mirrored": ([fc.FedAvg()], {"augment": fc.CropFlip(2)}, {}),
     "decay, clip and momentum": (FEW, {}, MORE),
     **{f"a loss of the user's, {path}, {name}": ([fc.SCAFFOLD()], {"path": path, "loss": loss}, {})
        for path in ("batched", "sequential")
