@@ -18,6 +18,7 @@ from string import Template
 from fedcore.support.progress import say
 
 from .documents.definitions import tables
+from .results import provenance
 from .studies import user_files
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -25,26 +26,26 @@ _PROFILES = {
     "quick": {
         "source": '"digits", "clients": 50', "model": "protocol.MLP", "short": "15", "seeds": "10",
         "run": '{"rounds": 40, "cohort": 5, "local_epochs": 4, "batch_size": 10, "eval_every": 5}',
-        "caption": "8x8 digits, Dirichlet 0.3, 50 clients, 5 a round, 4 epochs, 40 rounds, an MLP.",
+        "caption": "8x8 digits, Dirichlet 0.3, an MLP",
     },
     "desk": {
         "source": '"cifar10", "clients": 100', "model": '"cifar_cnn"', "short": "[30, 120]", "seeds": "5",
         "run": '{"rounds": 300, "cohort": 0.1, "local_epochs": 1, "batch_size": 32, "eval_every": 10}',
-        "caption": "CIFAR-10, Dirichlet 0.3, 100 clients, 10 a round, one epoch, 300 rounds, a small CNN.",
+        "caption": "CIFAR-10, Dirichlet 0.3, a small CNN",
     },
 }  # fmt: skip
 _TO_DO = """\
 {file} runs as it stands and is the last chapter of _toc.yml; then
-  write it, and run it by        python tools/book.py run {name}
-  say where it leaves its source in fedbook/verdicts/departures.csv, and end the page with departures("{name}")
+  write it, and run it by        {python} tools/book.py run {name}
+  say where it leaves its source in fedbook/verdicts/departures.csv, and show that in the cell above its summary
   ask stored results for claims in a module of fedbook/documents, CLAIMS, and show them by show.box([...])
-  store what it shows by         python tools/page_cells.py {name} && python tools/book.py refresh {name}
-  store its small run's numbers  python tools/expect.py {name}
-  declare typed numbers of prose in tests/expected/prose.csv; make test says what is missing"""
+  store what it shows by         {python} tools/page_cells.py {name} && {python} tools/book.py refresh {name}
+  store its small run's numbers  {python} tools/expect.py {name}
+  declare typed results of prose in tests/expected/prose.csv; {python} tools/lacking.py says what is missing"""
 _TO_RUN = """\
 {file} has a method and its table; edit it, then run
-  python -m fedcore.reproduce {name} --definitions {file}{more}
-  python -m fedcore.reproduce report {name} --definitions {file} --format markdown"""
+  {python} -m fedbook {name} --definitions {file}{more}
+  {python} -m fedbook report {name} --definitions {file} --format markdown{trial}"""
 
 
 def table(name: str, profile: str = "quick", folder: Path = Path()) -> str:
@@ -69,8 +70,9 @@ def table(name: str, profile: str = "quick", folder: Path = Path()) -> str:
     if profile not in _PROFILES:
         raise ValueError(f"profile {profile!r} has no template; use one of {', '.join(_PROFILES)}")
     _write(file, "table.py.txt", _PROFILES[profile] | {"name": name, "title": title, "profile": profile})
-    more = "" if profile == "quick" else f" --profile {profile}"
-    return _TO_RUN.format(name=name, file=file, more=more)
+    trial = " --uncommitted" if provenance.is_trial(Path("results")) else ""
+    more = ("" if profile == "quick" else f" --profile {profile}") + trial
+    return _TO_RUN.format(python=_python(), name=name, file=file, more=more, trial=trial)
 
 
 def chapter(name: str, folder: Path = Path()) -> str:
@@ -91,9 +93,15 @@ def chapter(name: str, folder: Path = Path()) -> str:
         raise ValueError(f"{contents.resolve()} does not exist or lists no chapters; start in the folder of the book")
     if file.with_suffix(".md").exists():
         raise ValueError(f"{file.with_suffix('.md')} is a page of this name; choose another name")
-    _write(file, "chapter.ipynb", {"title": name.replace("_", " ").capitalize()})
+    _write(file, "chapter.ipynb", {"title": name.replace("_", " ").capitalize(), "name": name})
     contents.write_text(f"{parts[1]}      - file: book/{name}\n{parts[2]}", encoding="utf-8")
-    return _TO_DO.format(name=name, file=file)
+    return _TO_DO.format(python=_python(), name=name, file=file)
+
+
+def _python() -> str:
+    """This interpreter as one types it here."""
+    used = Path(sys.executable)
+    return str(used.relative_to(Path.cwd()) if used.is_relative_to(Path.cwd()) else used)
 
 
 def _write(file: Path, template: str, values: Mapping[str, str]) -> None:

@@ -305,7 +305,10 @@ def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace, dama
         if not text:
             but = f" but {damaged} files that are damaged, named above" if damaged else ""
             what = ", ".join(names) or "any table"
-            raise ValueError(f"nothing is stored of {what} in {root}{but}; run a table first")
+            trials = root / "uncommitted"
+            there = any(any(trials.glob(f"*/{name}/*.json")) for name in names or "*")
+            remedy = f"{trials} has some: add --uncommitted" if there else "run a table first"
+            raise ValueError(f"nothing is stored of {what} in {root}{but}; {remedy}")
         if given.output:
             Path(given.output).write_text(text + "\n", encoding="utf-8")
         else:

@@ -2,16 +2,18 @@
 
     python tools/lacking.py     print one line for each missing part; the exit status is 0 if nothing is missing
 
-A test runs this check first, so that a new method without its row in the map fails with one sentence, and not in forty
-tests with a KeyError.
+A test runs `everything` first, so that a new method without its row in the map fails with one sentence, and not in
+forty tests with a KeyError.  Where that finds nothing, `stale` looks further.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -23,11 +25,19 @@ import fedcore as fc  # noqa: E402
 from fedbook.documents import citations  # noqa: E402
 from fedbook.documents.definitions import Table, slug, tables  # noqa: E402
 from fedcore import algorithms  # noqa: E402
-from fedcore.data import sources  # noqa: E402
+from fedcore.data import readers, sources  # noqa: E402
 from fedcore.engine.layers.table import RULES  # noqa: E402
-from tools import book, cards, page_cells  # noqa: E402
+from tools import book, cards, chapter_runs, expect, page_cells  # noqa: E402
 
 OF_NO_SOURCE = ("your_own",)  # chapters without a source that they could leave
+TESTS = (  # whose messages say what to edit
+    "tests/tools/test_structure.py::test_no_part_has_more_lines_of_code_than_it_is_allowed",
+    "tests/book/test_cards.py::test_pages_are_what_the_code_and_the_results_give",
+    "tests/book/test_notation.py", "tests/book/test_prose.py",
+    "tests/engine/test_modules.py::test_gradients_are_autograds_on_the_module_alone",
+    "tests/book/test_book.py::test_a_chapter_is_stored_as_refresh_writes_it_with_every_cell_run",
+    "tests/book/test_book.py::test_a_chapter_checks_all_its_parameters_and_ends_with_its_record",
+)  # fmt: skip
 
 
 def text(*names: str) -> str:
@@ -35,6 +45,30 @@ def text(*names: str) -> str:
     found = [ROOT / name for name in names]
     files = [file for path in found for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def unshown(chapter: str, names: Iterable[str]) -> Iterator[str]:
+    """Those of these names that a chapter's stored outputs do not have."""
+    outputs = str([cell.get("outputs") for cell in book._read(ROOT / "book" / f"{chapter}.ipynb").cells])
+    for name in names:
+        if not re.search(rf"\b{re.escape(name)}\b", outputs):
+            yield f"{name} is not on the page {chapter}: run tools/book.py refresh {chapter}"
+
+
+def failing(*tests: str) -> list[str]:
+    """The first line of what each failing test says, with the test's name."""
+    words = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(words, cwd=ROOT, env={**os.environ, "COLUMNS": "3000"}, capture_output=True, text=True)
+    found = re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - (?:AssertionError: )?(.*))?$", done.stdout, re.MULTILINE)
+    return [f"{said} ({name})" for name, said in found]
+
+
+def stale() -> list[str]:
+    """What TESTS say, and the small run of the report, which counts tables and findings: half a minute."""
+    (numbers,) = chapter_runs.records([chapter_runs.Job("report")])
+    remedy = "run tools/expect.py report and tools/book.py refresh report"
+    found = [*unshown("comparison", (kind.__name__ for kind in fc.ALL)), *unshown("report", tables()), *failing(*TESTS)]
+    return found + [f"the report: {line}; {remedy}" for line in expect.deviations("report", numbers)]
 
 
 def defined() -> list[type[fc.Method]]:
@@ -73,10 +107,8 @@ def of_method(kind: type[fc.Method]) -> Iterator[str]:
         yield f"{name} has no entry in fedbook/documents/references.bib: one whose keywords have {name}"
     if not re.search(rf"^class {name}\b", text("tests/reference.py"), re.M):
         yield f"{name} has no loop in tests/reference.py: a class {name} that computes the round client by client"
-    if (page := f"book/methods/{cards.page(kind)}") not in book.pages(ROOT):
-        yield f"{name} has no page: run python tools/cards.py, which writes {page}.md and its line in _toc.yml"
     if f'"fingerprint/{name}' not in text("tests/expected/comparison.json"):
-        yield f"{name} has no stored number in the comparison's small run: run python tools/expect.py comparison"
+        yield f"{name} has no stored number in the comparison's small run: run tools/expect.py comparison"
 
 
 def of_layer(kind: type) -> Iterator[str]:
@@ -84,6 +116,14 @@ def of_layer(kind: type) -> Iterator[str]:
     tested = re.search(rf"\b{kind.__name__}\b", text("tests/engine", "tests/networks.py"), re.I)
     if not tested and not kind.__module__.startswith("fedcore.engine"):
         yield f"{kind.__name__} has a rule and no test: put it into a network of tests/engine"
+
+
+def of_readers() -> Iterator[str]:
+    """Readers that no name leads to."""
+    code = text("fedcore/data/readers.py")
+    for name, f in inspect.getmembers(readers, inspect.isfunction):
+        if f.__annotations__.get("return") == "Source" and len(re.findall(rf"\b{name}\b", code)) == 1:
+            yield f"the reader {name} has no entry in READERS, at the end of fedcore/data/readers.py"
 
 
 def of_source(name: str) -> Iterator[str]:
@@ -102,7 +142,7 @@ def of_table(table: Table) -> Iterator[str]:
     folder = ROOT / "results" / "quick" / (table.drawn_from or table.name)
     missing = [cell.name for cell in table.cells("quick") if not (folder / f"{slug(cell.name)}.json").exists()]
     if missing:
-        yield f"the table {table.name} has no result for {missing[0]}: run python -m fedbook {table.name}"
+        yield f"{table.name} has no result for {missing[0]}: commit its code, then run -m fedbook {table.name}"
 
 
 def of_chapter(path: Path) -> Iterator[str]:
@@ -111,36 +151,31 @@ def of_chapter(path: Path) -> Iterator[str]:
     if f"book/{name}" not in book.pages(ROOT):
         yield f"the chapter {name} is in no list: add book/{name} to _toc.yml"
         return
-    try:
-        book.defaults(path)
-    except book.ChapterFailed as e:
-        yield f"{e}, with profile and seed: edit book/{name}.ipynb"
-    for call, why in (("parameters", "refuse misspelt parameters"), ("record", "say that the chapter came to its end")):
-        if f"pages.{call}(" not in source:
-            yield f"the chapter {name} has no pages.{call}(...), which would {why}: edit book/{name}.ipynb"
-    if name not in OF_NO_SOURCE and "departures(" not in source:
-        yield f"the chapter {name} does not say where it leaves its source: end it with departures({name!r})"
+    if name not in OF_NO_SOURCE and not re.search(r"^[^#\n]*departures\(", source, re.MULTILINE):
+        yield (
+            f"the chapter {name} does not say where it leaves its source: show its lines of "
+            f"fedbook/verdicts/departures.csv by fedbook.verdicts.findings.departures({name!r})"
+        )
     if f"{{doc}}`{name}`" not in text("book/index.md"):
         yield f"the chapter {name} is not among those of the landing page: add a line to book/index.md"
     if not (ROOT / "tests" / "expected" / f"{name}.json").exists():
-        yield f"the chapter {name} has no stored numbers of its small run: run python tools/expect.py {name}"
+        yield f"the chapter {name} has no stored numbers of its small run: run tools/expect.py {name}"
     tagged = page_cells.set_tags(book._read(path), name)
     if [cell.metadata for cell in tagged.cells] != [cell.metadata for cell in book._read(path).cells]:
-        yield f"the chapter {name} has cells without the tags of its page: run python tools/page_cells.py {name}"
-    if not all(cell.execution_count for cell in tagged.cells if cell.cell_type == "code" and cell.source.strip()):
-        yield f"the chapter {name} has cells without outputs: run python tools/book.py refresh {name}"
+        yield f"the chapter {name} has cells without the tags of its page: run tools/page_cells.py {name}"
 
 
 def everything() -> list[str]:
     """All that is lacking."""
     found = [line for kind in defined() for line in of_method(kind)]
     found += [line for kind in RULES for line in of_layer(kind)]
+    found += of_readers()
     found += [line for name in sources.NAMES for line in of_source(name)]
     found += [line for table in tables().values() for line in of_table(table)]
     return found + [line for path in sorted((ROOT / "book").glob("*.ipynb")) for line in of_chapter(path)]
 
 
 if __name__ == "__main__":
-    lines = everything()
+    lines = everything() or stale()
     print("\n".join(lines) or "nothing is lacking")
     sys.exit(bool(lines))

@@ -196,15 +196,20 @@ def run(
     outdated: also rerun results that are older than the code.  Ctrl-C keeps finished results, and checkpoints of
     unfinished runs.  Results of the same cells in other tables are copied first (`take_over`).
 
-    Raises ImportError without dask.distributed, ValueError if no scheduler answers or too few open files are allowed,
-    and `distributed.Lost` if a process of torchrun is lost; errors of single cells are in `Outcome.failed`.
+    Raises `provenance.UncommittedCode` before the first cell if the repository would keep a result of code that is not
+    committed, ImportError without dask.distributed, ValueError if no scheduler answers or too few open files are
+    allowed, and `distributed.Lost` if a process of torchrun is lost; errors of single cells are in `Outcome.failed`.
     """
     world = distributed.world()
     cells = [cell.at(Path.cwd()) for cell in cells]  # kernels and workers have another current folder
 
     def left() -> tuple[list[Cell], Outcome]:
         take_over(place, cells)
-        return missing(place, cells, seeds, outdated)
+        found, outcome = missing(place, cells, seeds, outdated)
+        for cell in found:
+            with contextlib.suppress(ValueError):  # a file that the cell names is missing: running the cell reports it
+                provenance.check_committed(place.file(cell), cell.spec)
+        return found, outcome
 
     todo, outcome = world.first(left)
     for cell in cells if world.rank == 0 else ():

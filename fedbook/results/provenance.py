@@ -110,6 +110,11 @@ def check_committed(file: Path, spec: Mapping[str, Any] | None = None) -> None:
         )
 
 
+def is_trial(folder: Path) -> bool:
+    """Whether results of today's code in `folder` may be refused: code is uncommitted and the repository keeps them."""
+    return bool(uncommitted(*FILES)) and _is_kept(folder.resolve())
+
+
 def _changed(spec: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The uncommitted files among the code of a result.  spec: None for a result whose code is `sources.library`."""
     return uncommitted(*SOURCES.reached(sources.library_roots() if spec is None else roots(spec)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -61,24 +62,16 @@ def read(name: str, root: Path, download: bool = True, layout: str | None = None
             return from_mapping(name, archives.read(file, packed=True), layout, targets)
         except Exception as e:  # damage shows in many ways: zip, npy header, or what the arrays hold
             raise ValueError(f"{file} is not readable as a data pack ({e}); it should be {PACK}") from e
-    if name == "digits":
-        return _digits()
-    if name == "roles":
-        return _roles().copied()
-    if name in ("femnist", "shakespeare"):
-        return _leaf(name, root)
-    if name == "tiny-imagenet":
-        return _image_folder(name, root)
-    return _torchvision(name, root, download)
+    return READERS[name](name, root) if name in READERS else _torchvision(name, root, download)
 
 
-def _digits() -> Source:
+def _digits(name: str, root: Path) -> Source:
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
     x, y = x.astype(np.uint8).reshape(-1, 1, 8, 8), y.astype(np.int64)
     test = np.arange(len(y)) % 5 == 4  # every fifth image: 1,438 to train on, 359 to test
-    return Source("digits", x[~test], y[~test], x[test], y[test], 10)
+    return Source(name, x[~test], y[~test], x[test], y[test], 10)
 
 
 @cache
@@ -191,3 +184,12 @@ def _image_folder(name: str, root: Path) -> Source:
         raise ValueError(f"{folder} has other classes in train than in val; use the same folder names in both")
     (x, y, _), (tx, ty, _) = map(from_dataset, sets)
     return from_arrays(name, x, y, tx, ty, "channels_first")
+
+
+READERS: dict[str, Callable[[str, Path], Source]] = {
+    "digits": _digits,
+    "roles": lambda name, root: _roles().copied(),
+    "femnist": _leaf,
+    "shakespeare": _leaf,
+    "tiny-imagenet": _image_folder,
+}

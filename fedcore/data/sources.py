@@ -19,11 +19,11 @@ from ..support.extras import needs
 from .arrays import PACK, Source, as_array, data_root, from_arrays, from_mapping
 from .datasets import from_dataset, is_dataset
 from .domains import digit_domains, digits_five
-from .readers import EMNIST_SPLITS, has_pack, pack, read
+from .readers import EMNIST_SPLITS, READERS, has_pack, pack, read
 
 NAMES = (
-    "digits", "mnist", "fashionmnist", *(f"emnist-{s}" for s in EMNIST_SPLITS), "cifar10", "cifar100", "svhn", "usps",
-    "femnist", "shakespeare", "tiny-imagenet", "digit-domains", "digits-five", "roles",
+    *READERS, "mnist", "fashionmnist", *(f"emnist-{s}" for s in EMNIST_SPLITS), "cifar10", "cifar100", "svhn", "usps",
+    "digit-domains", "digits-five",
 )  # fmt: skip
 VALIDATION = ("validation", "val", "valid")
 SPELLINGS = {"emnist": "emnist-balanced", "fashion-mnist": "fashionmnist", "tinyimagenet": "tiny-imagenet"}

@@ -245,18 +245,21 @@ def test_the_book_has_its_chapters():
 @each_chapter
 def test_a_chapter_is_stored_as_refresh_writes_it_with_every_cell_run(chapter):
     notebook = read(chapter)
-    assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip())
-    assert book._text(book.normalise(notebook)) == chapter.read_text(encoding="utf-8"), "run `make refresh`"
+    every = all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip())
+    assert every, f"{chapter.name} has cells that were not run: tools/book.py refresh {chapter.stem}"
+    stored = chapter.read_text(encoding="utf-8")
+    assert book._text(book.normalise(notebook)) == stored, f"run tools/book.py refresh {chapter.stem}"
 
 
 @each_chapter
 def test_a_chapter_checks_all_its_parameters_and_ends_with_its_record(chapter):
     values = book.defaults(chapter)
+    for name in ("parameters", "record"):
+        assert len(calls(chapter, name)) == 1, f"{chapter.name} needs one call of pages.{name}(...)"
     (call,) = calls(chapter, "parameters")
     assert {"profile", "seed"} <= set(values)
     assert sorted(keyword.arg for keyword in call.keywords) == sorted(values)
     assert values["profile"] == "quick"
-    assert len(calls(chapter, "record")) == 1
     assert "record(" in code_cells(chapter)[-1].source
 
 

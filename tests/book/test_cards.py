@@ -17,7 +17,7 @@ def written():
 
 def test_pages_are_what_the_code_and_the_results_give(written):
     stale = [path.name for path, text in written.items() if not path.exists() or path.read_text("utf-8") != text]
-    assert not stale, "python tools/cards.py writes them"
+    assert not stale, f"{', '.join(stale)}: not what code, map and results give; run tools/cards.py, which writes them"
     assert {path.stem for path in (cards.ROOT / "book" / "methods").iterdir()} == {cards.page(kind) for kind in fc.ALL}
 
 

@@ -71,7 +71,8 @@ def test_each_letter_of_a_page_stands_in_a_table(page):
             use = use._replace(inside=False)
             if not index and row_of(use, page) is None:
                 missing[use.shown()].add(formula)
-    assert not missing, "\n".join(f"{letter} in {sorted(where)[0]}" for letter, where in missing.items())
+    found = ", ".join(f"{letter} in {sorted(where)[0]}" for letter, where in missing.items())
+    assert not missing, f"{found}: add a line to book/letters.csv, or for the whole book to book/notation.csv"
 
 
 def test_no_letter_has_two_rows_in_the_table_of_the_book():

@@ -33,7 +33,9 @@ def test_a_typed_number_is_declared_and_is_no_result_of_ours(source):
     prose = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     found = {number for text in prose for number in typed(text)}
     known = {line["number"] for line in declared() if line["chapter"] == source.stem}
-    assert found == known
+    assert found == known, (
+        f"tests/expected/prose.csv: without a line are {sorted(found - known)}, left over {sorted(known - found)}"
+    )
 
 
 def test_an_origin_is_no_experiment_of_ours():

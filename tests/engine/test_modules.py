@@ -218,7 +218,10 @@ def test_gradients_are_autograds_on_the_module_alone(kind):
     path = engine.chosen(torch.device("cpu"))
     if expected != "any":
         large = path == SEQUENTIAL and expected == BATCHED and engine.layout.d > 2e5  # which pays one by one
-        assert large or path == (BATCHED if expected == "mapped" else expected)
+        assert large or path == (BATCHED if expected == "mapped" else expected), (
+            f"the network takes the path {path}: its layers need RULES, and BACKWARD if written, in "
+            "fedcore/engine/layers, and its calls F.name need LAYERS in fedcore/engine/traced.py"
+        )
         assert engine.mapped == (expected == "mapped")
     truth, before = by_autograd(copy.deepcopy(module), Y, b), b.x.clone()
     along = torch.ones_like(Y)

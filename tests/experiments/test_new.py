@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import nbformat
 import pytest
 
 from fedbook import new, reproduce
 from fedbook.documents import definitions, protocol
 from fedbook.documents.protocol import BASELINES
-from fedbook.results import cells
+from fedbook.results import cells, provenance
 from fedcore import algorithms
 from tools import book
 
@@ -30,6 +33,7 @@ def here(tmp_path, monkeypatch, capsys):
 def test_the_template_runs_end_to_end_and_its_table_is_reported(here, tmp_path, monkeypatch):
     status, out, _ = here("new", "FedNew")
     assert status == 0
+    assert all(line.split()[:3] == [sys.executable, "-m", "fedbook"] for line in out.splitlines()[1:])
     run, report = (line.split()[3:] for line in out.splitlines()[1:])
     file = tmp_path / "FedNew.py"
     file.write_text(file.read_text().replace('"rounds": 40', '"rounds": 2'))
@@ -60,9 +64,23 @@ def test_the_template_searches_its_method_and_ten_baselines_alike(profile, here)
     assert all(len(values) >= 3 for search in searches for values in search["axes"].values())
     assert len({str([search["seeds"], search["rounds"]]) for search in searches}) == 1
     assert listed[0].spec["federation"]["validation"]
+    assert f"rounds={listed[0].spec['run']['rounds']}" in definitions.get("fedNew").captions[profile]
     assert {cell.seeds for cell in listed} == {10 if profile == "quick" else 5}
     with open("fedNew.py") as f:
         assert len(f.readlines()) <= 40
+
+
+def test_the_commands_say_that_a_trial_is_one_where_code_is_not_committed(here, monkeypatch):
+    monkeypatch.setattr(provenance, "uncommitted", lambda *names: ("fedcore/rng.py",))
+    assert "--uncommitted" not in here("new", "FedNew")[1], "results here are in no repository"
+    monkeypatch.setattr(provenance, "_is_kept", lambda file: True)
+    assert here("new", "FedNewer")[1].count(" --uncommitted") == 2
+
+
+def test_this_python_is_named_as_one_types_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    assert Path(new._python()) == Path(".venv/bin/python")
 
 
 def test_every_row_of_the_protocol_searches_arguments_that_its_method_takes():
@@ -114,8 +132,8 @@ def test_a_new_chapter_runs_as_it_stands_and_is_the_last_of_the_contents(checkou
     assert new.main(["chapter", "own_topic"]) == 0
     assert "python tools/expect.py own_topic" in capsys.readouterr().out
     file = checkout / "book" / "own_topic.ipynb"
-    chapters = len(book.chapters(book.ROOT))
-    assert book.pages(checkout) == [*before[: chapters + 1], "book/own_topic", *before[chapters + 1 :]]
+    place = before.index("book/your_own") + 1  # the first part ends there
+    assert book.pages(checkout) == [*before[:place], "book/own_topic", *before[place:]]
     notebook = nbformat.read(file, as_version=4)
     nbformat.validate(notebook)
     assert notebook.cells[0].source.startswith("# Own topic\n")

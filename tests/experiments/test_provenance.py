@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -457,8 +458,10 @@ def test_results_of_uncommitted_code_are_refused_and_those_of_other_code_are_nam
     )  # fmt: skip
     assert "1 of 1 cells are older than the code" in out
     assert "trial: 1 of 1 runs are older than the code." in out
-    assert "UncommittedCode" in err
-    assert "fedcore/algorithms/averaging.py changed. Commit first" in err
+    (refused,) = [line for line in err.splitlines() if "not committed" in line]
+    assert "fedcore/algorithms/averaging.py changed. Commit first" in refused
+    assert "FAILED" not in err, "the batch was refused before its first cell"
+    assert re.findall(r"^end (\d)$", out, re.MULTILINE) == ["0", "0", "2", "0"]
     assert set(json.loads(first.read_text())["runs"]) == {"0"}
     trial = json.loads((repository / "results" / "uncommitted" / "quick" / "trial" / "one.json").read_text())
     assert all(run["commit"].endswith("+") for run in trial["runs"].values())

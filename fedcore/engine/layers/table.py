@@ -37,7 +37,9 @@ RULES: dict[type[nn.Module], type[Rule]] = {
     traced.Swap: sequences.Swap,
     traced.Symbols: sequences.Symbols,
 }
-ACTIVATIONS = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.ReLU6, nn.Hardswish, nn.Softplus)
+ACTIVATIONS = (
+    nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.ReLU6, nn.Hardswish, nn.Softplus,
+)  # fmt: skip
 RULES |= dict.fromkeys(ACTIVATIONS, pointwise.Pointwise)
 RULES |= dict.fromkeys((nn.LSTM, nn.GRU), sequences.Recurrent)
 POOLS = (nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d)
