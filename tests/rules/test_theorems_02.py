@@ -281,3 +281,16 @@ def test_the_server_can_compute_the_second_upload_itself():
     for r, y in seen:
         c = c + (-c - (y - r.x) / (r.K * r.lr)).sum(0) / fed.n
     close(c, run.state["c"], 1e-13)
+
+
+@pytest.mark.parametrize("coupling", [0.0, 0.5])
+def test_a_corrected_parameter_is_exact_where_curvature_does_not_couple_it_to_the_others(coupling):
+    class First(fc.FedPVR):
+        def mask(self, layout, x):
+            return torch.arange(2) == 0
+
+    A = np.array([[[1.0, coupling], [coupling, 2.0]], [[3.0, -coupling], [-coupling, 0.5]]])
+    fed = fc.quadratic(A, np.array([[1.0, 2.0], [-1.0, -3.0]]), x0=np.zeros(2))
+    off = fc.simulate(First(), fed, rounds=400, lr=0.1, local_steps=8, eval_every=400).params - fed.optimum
+    assert bool(abs(off[0]) < 1e-9) == (coupling == 0)
+    assert abs(off[1]) > 0.1, "the other one has FedAvg's bias"

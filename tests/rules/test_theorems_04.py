@@ -96,3 +96,29 @@ def test_thm_forced_negative_first_step_holds_on_a_network_with_mini_batches():
     HC = (fed.gradient(X + eps * C, plan, 1) - fed.gradient(X - eps * C, plan, 1)) / (2 * eps)
     expected = -(HC @ C) / HC.norm(dim=1) / C.norm()
     np.testing.assert_allclose(found["A-B, C"][0], expected.numpy(), atol=1e-3)
+
+
+@pytest.mark.parametrize("a", [0.0, 1.0])
+def test_stem_takes_mimes_step_with_its_own_direction_or_fedavgs_from_the_second_step_on(a):
+    A, b = problem(n=3, p=2)
+    fed, lr, K = fc.quadratic(A, b, x0=np.ones(2)), 0.05, 4
+    x = np.ones(2)
+    d = np.einsum("npq,nq->p", A, x - b) / 3  # the mean gradient, as in the first round
+    ends = []
+    for A_i, b_i in zip(A, b, strict=True):
+        y = x - lr * d
+        for _ in range(K - 1):
+            y = y - lr * (A_i @ (y - b_i) + (1 - a) * (d - A_i @ (x - b_i)))
+        ends.append(y)
+    after = fc.simulate(fc.STEM(a), fed, rounds=1, lr=lr, local_steps=K).params
+    assert after.numpy() == pytest.approx(np.mean(ends, axis=0), abs=1e-12)
+
+
+def test_stem_that_forgets_nothing_stands_still_wherever_its_direction_is_zero():
+    A, b = problem(n=3, p=2)
+    fed = fc.quadratic(A, b, x0=np.ones(2))
+    work = {"lr": 0.05, "local_steps": 4}
+    for a, moves in ((0.0, False), (0.3, True)):
+        state = fc.start(fc.STEM(a), fed)
+        after, _ = fc.one_round(fc.STEM(a), fed, state, 1, **work)  # d is zero before the first round
+        assert bool((after["x"] - state["x"]).norm() > 1e-3) == moves

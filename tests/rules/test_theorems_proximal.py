@@ -37,3 +37,13 @@ def test_thm_feddyn_stationary(method, K):
     if isinstance(method, fc.FedDyn):
         np.testing.assert_allclose(0.7 * r.h_i.numpy(), -gradients, atol=1e-8)
     assert torch.linalg.vector_norm(r.h_i.mean(0)) < 1e-8
+
+
+@pytest.mark.parametrize("phi", [20, 90, 150, 180])
+def test_moons_term_is_least_beyond_the_servers_representation(phi):
+    degrees = torch.arange(-180, 180, dtype=torch.float64)
+    z, server, last = (
+        torch.stack([a.cos(), a.sin()], -1) for a in map(torch.deg2rad, (degrees, 0 * degrees, 0 * degrees + phi))
+    )
+    lowest = degrees[fc.MOON(tau=0.5).contrast(z, server, last).argmin()]
+    assert float(lowest) == -(90 - phi / 2)
