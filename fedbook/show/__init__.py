@@ -326,14 +326,16 @@ def glance(root: Path | None = None) -> pages.Html:
         chosen = [claim for claim in every() if claim.document == document]
         found = [(claim, strongest(judged(claim, root or results()))) for claim in chosen]
         found.sort(key=lambda pair: [*SIGNS].index(pair[1].verdict if pair[1] else ""))
-        entries = []
+        entries, before = [], ""
         for claim, best in found:
             verdict, rests = (best.verdict, best.profile or "proof") if best else ("", "")
             words = f"{claim.text}: {verdict or MISSING} ({confidence(best)})"
             about = claim.name.replace("-", " ") + " (ours)" * claim.own
+            again = claim.family and claim.family == before  # the name of its sentence stands beside it
+            shown, before = about.removeprefix(claim.family.replace("-", " ") + " " if again else ""), claim.family
             entries.append(
                 f'<a href="#claim-{claim.name}" data-verdict="{verdict}" data-rests="{rests}" title="{escape(words)}" '
-                f'aria-label="{escape(f"{about}: {words}")}">{SIGNS[verdict]} {escape(about)}</a>'
+                f'aria-label="{escape(f"{about}: {words}")}">{SIGNS[verdict]} {escape(shown)}</a>'
             )
             lines.append(f"{name} | {about} | {verdict or MISSING} | {confidence(best)}")
         rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{" ".join(entries)}</td></tr>')

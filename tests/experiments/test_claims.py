@@ -276,6 +276,15 @@ def test_a_claim_box_says_what_each_profile_found_and_what_the_verdict_rests_on(
         show.box(["b"], root)
 
 
+def test_at_a_glance_a_sentence_about_several_rivals_is_named_once(stored, monkeypatch):
+    root, _ = stored
+    atoms = [replace(CLAIM, name=f"b-fast-{rival}", family="b-fast") for rival in ("y", "z")]
+    monkeypatch.setattr(show, "every", lambda: [CLAIM, *atoms])
+    html = show.glance(root).html
+    assert "… b fast y</a>" in html
+    assert "… z</a>" in html
+
+
 def test_further_claims_of_a_chapter_stand_in_the_fold_below_its_own(stored, monkeypatch):
     root, write = stored
     for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.6)):
