@@ -123,12 +123,12 @@ CLIENTS = [
 
 
 def svg_of_network(
-    sizes: Sequence[int], kept: np.ndarray, conflict: np.ndarray, clients: Sequence[str], alt: str, words: str
+    sizes: Sequence[int], kept: np.ndarray, conflict: np.ndarray, legend: Sequence[str], alt: str, words: str
 ) -> str:
     """HTML of a small network with a legend: a ring around each hidden neuron shows which clients train the neuron.
 
     sizes: units of each layer.  kept `[n, hidden]`: whether a client trains a neuron.  conflict `[hidden]`: the mean
-    cosine of the clients' updates of a neuron, NaN if fewer than two train it.  clients: the classes of each client.
+    cosine of the clients' updates of a neuron, NaN if fewer than two train it.  legend: the words for each client.
     """
 
     def place(layer: int, unit: int) -> tuple[float, float]:
@@ -146,8 +146,8 @@ def svg_of_network(
         f'<g class="pg-lines" fill="none" stroke="#8884"><path d="{"".join(lines)}"/></g><g class="pg-ends" '
         'fill="#fff" stroke="#888">'
     ]
-    for layer, names in ((0, "xy"), (len(sizes) - 1, "ABCDEF")):
-        for unit, name in enumerate(names):
+    for layer, names in ((0, "xyz"), (len(sizes) - 1, "ABCDEF")):
+        for unit, name in enumerate(names[: sizes[layer]]):
             x, y = place(layer, unit)
             parts.append(
                 f'<g transform="translate({x:.1f} {y:.1f})"><circle r="13"/><text y="4.5" font-size="13" stroke="none" '
@@ -159,18 +159,16 @@ def svg_of_network(
         x, y = place(layer, unit)
         pull = max(0.0, -np.nan_to_num(conflict[j]))
         parts.append(f'<g class="pg-neuron" transform="translate({x:.1f} {y:.1f})">')
-        parts += [_sector(i, len(clients), bool(own[j])) for i, own in enumerate(kept)]
+        parts += [_sector(i, len(legend), bool(own[j])) for i, own in enumerate(kept)]
         parts.append(
             f'<circle r="14.5" class="pg-core" style="--c:{100 * pull:.0f}%" fill="rgb({255 - 37 * pull:.0f} '
             f'{255 - 142 * pull:.0f} {255 - 134 * pull:.0f})"/><text y="4.5" font-size="13" text-anchor="middle" '
             f'fill="#1d2430">{_inside(conflict[j])}</text></g>'
         )
-    legend = "".join(
-        f'<li style="--k:{_mixed(CLIENTS[i])}">client {i + 1}: {classes}</li>' for i, classes in enumerate(clients)
-    )
+    items = "".join(f'<li style="--k:{_mixed(CLIENTS[i])}">{text}</li>' for i, text in enumerate(legend))
     return (
         f'<div class="pg-stage"><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" class="pg-plane" role="img" '
-        f'aria-label="{html.escape(alt)}">{"".join(parts)}</svg></div><ul class="pg-side pg-legend">{legend}</ul>'
+        f'aria-label="{html.escape(alt)}">{"".join(parts)}</svg></div><ul class="pg-side pg-legend">{items}</ul>'
         f'<p class="pg-says">{html.escape(words)}</p>'
     )
 

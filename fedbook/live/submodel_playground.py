@@ -170,7 +170,8 @@ class SubmodelPlayground(Live):
         """The HTML shown before the script runs and in pages without scripts, drawn from the package's numbers."""
         found = self.numbers()
         kept, conflict = found["kept"][0], found["conflict"][0]
-        return still.svg_of_network(SIZES, kept, conflict, self.clients, self.alt(), self._words())
+        legend = [f"client {i + 1}: {classes}" for i, classes in enumerate(self.clients)]
+        return still.svg_of_network(SIZES, kept, conflict, legend, self.alt(), self._words())
 
 
 # ------------------------------------------------------------------------------------------------- the problem

@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from numbers import Real
 from typing import Annotated, Any, NamedTuple
 
@@ -160,20 +160,20 @@ def _values(name: str, values: Any) -> list:
         raise ValueError(f"{name}={values!r} is empty; give at least one value")
     if len(values) > 1000:
         raise ValueError(f"{name} has {len(values):,} values, more than a slider can show; give a few tens at most")
-    labels = _labels(values)
+    labels = labels_of(values)
     for label in labels:
         if labels.count(label) > 1:
             raise ValueError(f"{name} has the value {label} {labels.count(label)} times; give each value once")
     return list(values)
 
 
-def _labels(values: Sequence) -> list[str]:
+def labels_of(values: Sequence) -> list[str]:
     """The labels of a control's values: short ones if these are distinct, else exact ones."""
     short = [f"{v:.6g}" if isinstance(v, float) else str(getattr(v, "__name__", v)) for v in values]
     return short if len(set(short)) == len(short) else [repr(v) for v in values]
 
 
-def _control(values: Sequence) -> str:
+def control_kind(values: Sequence) -> str:
     """The kind of control: a toggle for two values, a slider for numbers, a menu otherwise; text for a single value."""
     if len(values) < 3:
         return "toggle" if len(values) == 2 else "text"
@@ -222,22 +222,57 @@ class Explorer:
     start: int
     play: int | None
     caption: str
+    fn: Callable | None = field(default=None, repr=False)
+    live: dict[str, tuple[Real, Real]] | None = None  # parameter -> ends of its control in the kernel; None: frames
+
+    def at(self, **setting: Any) -> Picture:
+        """The picture of any setting, drawn anew by `fn` where no frame has it.
+
+        Raises TypeError unless each parameter has a value, and the errors of `fn`.
+        """
+        if set(setting) != set(self.values):
+            raise TypeError(f"at() was given {', '.join(setting) or 'nothing'}; give {', '.join(self.values)}")
+        index = [next((k for k, v in enumerate(vs) if _same(v, setting[n])), -1) for n, vs in self.values.items()]
+        if min(index) >= 0:
+            return self._picture(int(np.ravel_multi_index(index, [len(v) for v in self.values.values()])))
+        figure, numbers = _call(self.fn, setting)
+        alt = _frame_alt({name: labels_of([v])[0] for name, v in setting.items()}, figure, numbers)
+        return Picture(draw(figure), alt, printed(numbers), self.caption)
+
+    @cached_property
+    def widget(self) -> Any:
+        """Controls of ipywidgets for any value, and the picture that the kernel draws; made once.
+
+        Raises ImportError without ipywidgets, and ValueError for an explorer without `live`.
+        """
+        if self.live is None:
+            raise ValueError(
+                "this explorer shows stored frames; give explore(..., live=True) for a control that computes"
+            )
+        from ..live.recomputed import panel
+
+        return panel(self)
+
+    def at_start(self) -> dict[str, Any]:
+        """The setting shown first."""
+        at = np.unravel_index(self.start, [len(v) for v in self.values.values()])
+        return {name: values[k] for (name, values), k in zip(self.values.items(), at, strict=True)}
 
     def settings(self) -> list[dict[str, str]]:
         """Parameter name -> label, for every frame."""
-        labels = [_labels(v) for v in self.values.values()]
+        labels = [labels_of(v) for v in self.values.values()]
         return [dict(zip(self.values, row, strict=True)) for row in itertools.product(*labels)]
 
     def html(self) -> str:
         """Self-contained HTML: the first frame, and a script that adds the controls for all frames."""
-        titles = [_title(name) for name in self.values]
+        titles = [title(name) for name in self.values]
         first = self.frames[self.start]
         pictures = [(svg.uri(drawn.wide), svg.uri(drawn.phone)) for drawn in self.pictures]
         store = {
             "names": list(self.values),
             "titles": titles,
-            "labels": [_labels(v) for v in self.values.values()],
-            "kinds": [_control(v) for v in self.values.values()],
+            "labels": [labels_of(v) for v in self.values.values()],
+            "kinds": [control_kind(v) for v in self.values.values()],
             "play": self.play,
             "frames": [{"picture": f.picture, "alt": f.alt, "numbers": list(f.numbers.items())} for f in self.frames],
             "pictures": _packed(pictures),
@@ -247,20 +282,31 @@ class Explorer:
         setting = dict(zip(titles, self.settings()[self.start].values(), strict=True))
         body = _row("fc-setting", setting) + _row("fc-numbers", first.numbers)
         tail = f'\n<script type="application/json">{data}</script>\n<script>\n{asset("explore.js")}\n</script>'
-        return _figure_html(self._start_picture(), body, self.start, tail)
+        return _figure_html(self._picture(self.start), body, self.start, tail)
 
-    def _start_picture(self) -> Picture:
-        first = self.frames[self.start]
-        return Picture(self.pictures[first.picture], first.alt, first.numbers, self.caption)
+    def _picture(self, frame: int) -> Picture:
+        shown = self.frames[frame]
+        return Picture(self.pictures[shown.picture], shown.alt, shown.numbers, self.caption)
 
     def __repr__(self) -> str:
         return _table([setting | frame.numbers for setting, frame in zip(self.settings(), self.frames, strict=True)])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/html": self.html(), "text/plain": repr(self)}
+        page = self.html()
+        if self.live is not None:
+            from ..live import base, recomputed
+
+            page = recomputed.connected(self, page) if base.can_be_live() else page
+        return {"text/html": page, "text/plain": repr(self)}
 
 
-def _title(name: str) -> str:
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are the same, or numbers that differ by rounding alone."""
+    numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in (a, b))
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) if numbers else a == b
+
+
+def title(name: str) -> str:
     """The title of a parameter's control, with Greek letters, and spaces in place of underscores."""
     return " ".join(GREEK.get(part, part) for part in name.split("_"))
 
@@ -279,6 +325,9 @@ def explore(
     play: Annotated[str | bool, checks.Kind(lambda v: isinstance(v, str | bool), "a name, False or None")]
     | None = None,
     max_frames: checks.Count = 60,
+    live: Annotated[
+        bool | Mapping, checks.Kind(lambda v: isinstance(v, bool | Mapping), "True, False or a mapping")
+    ] = False,
     **values: Sequence,
 ) -> Explorer:
     """A figure with a control for each of `values`: `explore(fn, alpha=[0.1, 1.0], K=[1, 5, 10])`.
@@ -287,6 +336,11 @@ def explore(
     every combination, so the figure follows a control without delay.  Three or more numbers get a slider, two values
     of any kind a toggle, other values a menu.  `start` is the setting shown first, e.g. `{"K": 5}` (default: first
     values); `play` names the parameter that the play button steps (default: the first with a slider; False: no button).
+
+    live=True: while a kernel with ipywidgets runs, its controls take the place of the frames, and `fn` is called for
+    any number between the smallest and the largest of `values`; `live={"K": (1, 50)}` gives other ends.  Saved
+    notebooks and pages have the frames.
+
     Raises ValueError for no parameter, an empty list, values that are not a sequence, a repeated value, a name that
     `fn` does not take, more than `max_frames` combinations, an unknown name or value in `start` or `play`, and if `fn`
     does not return a figure.
@@ -305,16 +359,34 @@ def explore(
     several = [name for name, v in lists.items() if len(v) > 1]
     if isinstance(play, str) and play not in several:
         raise ValueError(f"play={play!r} is not a parameter with several values; use one of {several or 'none'}")
-    sliders = [name for name, v in lists.items() if _control(v) == "slider"]
+    sliders = [name for name, v in lists.items() if control_kind(v) == "slider"]
     steps = play if isinstance(play, str) else sliders[0] if sliders and play is not False else None
-    labels = [dict(zip(lists, row, strict=True)) for row in itertools.product(*map(_labels, lists.values()))]
+    labels = [dict(zip(lists, row, strict=True)) for row in itertools.product(*map(labels_of, lists.values()))]
     frames, index = [], {}
     for row, words in zip(itertools.product(*lists.values()), labels, strict=True):
         figure, numbers = _call(fn, dict(zip(lists, row, strict=True)))
         picture = index.setdefault(draw(figure), len(index))  # identical pictures are stored once
         frames.append(Frame(picture, _frame_alt(words, figure, numbers), printed(numbers)))
     played = None if steps is None else list(lists).index(steps)
-    return Explorer(lists, frames, list(index), first, played, caption or "")
+    return Explorer(lists, frames, list(index), first, played, caption or "", fn, _ends(lists, live))
+
+
+def _ends(lists: Mapping[str, list], live: bool | Mapping) -> dict[str, tuple[Real, Real]] | None:
+    """Parameter -> smallest and largest number of its control in the kernel; None without such controls."""
+    if live is False:
+        return None
+    numbers = {
+        name: (min(values), max(values)) for name, values in lists.items()
+        if all(isinstance(v, Real) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    }  # fmt: skip
+    for name, given in ({} if live is True else live).items():
+        if name not in lists:
+            raise ValueError(f"live names {name!r}, which is no parameter; use some of {', '.join(lists)}")
+        fits = isinstance(given, Sequence) and len(given) == 2 and all(isinstance(v, Real) for v in given)
+        if name not in numbers or not fits or not given[0] <= numbers[name][0] <= numbers[name][1] <= given[1]:
+            raise ValueError(f"live has {name}={given!r}; give two numbers with all values of {name} between them")
+        numbers[name] = tuple(given)
+    return {name: (low, high) for name, (low, high) in numbers.items() if low < high}
 
 
 def _start(lists: Mapping[str, list], start: Mapping[str, Any] | None) -> int:
@@ -323,6 +395,6 @@ def _start(lists: Mapping[str, list], start: Mapping[str, Any] | None) -> int:
         if name not in lists:
             raise ValueError(f"start names {name!r}, which has no slider; use some of {', '.join(lists)}")
         if value not in lists[name]:
-            raise ValueError(f"start has {name}={value!r}; use one of {', '.join(_labels(lists[name]))}")
+            raise ValueError(f"start has {name}={value!r}; use one of {', '.join(labels_of(lists[name]))}")
     at = [v.index(start[name]) if start and name in start else 0 for name, v in lists.items()]
     return int(np.ravel_multi_index(at, [len(v) for v in lists.values()]))

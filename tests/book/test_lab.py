@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -21,6 +22,30 @@ SHOWN = {  # what is looked for, and a word in it
     "aside#alg-scaffold": "Algorithm",
     "aside#thm-scaffold-convergence": "Theorem",
     "div#eq-scaffold-step": "(1)",
+}
+NOTEBOOKS = {
+    "playground.ipynb": ("import fedcore\npg = fedcore.playground()\npg", "pg.lr = 0.3\npg.start"),
+    "explorer.ipynb": (
+        """\
+import time
+
+import fedcore
+from fedbook.pictures import plots
+
+
+def power(a, K):
+    if a > 2.9:
+        raise ValueError("a is too large")
+    time.sleep(3 if K == 7 else 0)
+    figure, ax = plots.figure(4, 2)
+    ax.plot([0, 1, 2], [a * x**K for x in (0, 1, 2)])
+    return figure, {"at 2": a * 2**K}
+
+
+shown = fedcore.explore(power, a=[1.0, 2.0], K=[1, 2], live={"a": (0.0, 3.0), "K": (1, 9)})
+shown""",
+        "shown.widget.children[0].value",
+    ),
 }
 # Scrolls until an element is there: JupyterLab draws cells when they come near.
 FIND = """async css => {
@@ -41,9 +66,10 @@ def lab(tmp_path_factory):
     """The address of a JupyterLab of its own on a folder with one chapter and a notebook with a playground."""
     folder = tmp_path_factory.mktemp("lab")
     shutil.copy(ROOT / "book" / CHAPTER, folder)
-    cells = map(nbformat.v4.new_code_cell, ("import fedcore\npg = fedcore.playground()\npg", "pg.lr = 0.3\npg.start"))
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=list(cells), metadata=kernel), folder / "playground.ipynb")
+    for name, sources in NOTEBOOKS.items():
+        cells = list(map(nbformat.v4.new_code_cell, sources))
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / name)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -84,10 +110,9 @@ def test_an_algorithm_a_theorem_and_a_numbered_equation_are_drawn(lab):
         assert not errors
 
 
-def test_a_playground_and_the_kernel_hold_one_state_and_without_the_kernel_the_saved_picture_moves(lab):
-    """Once with the kernel that made it, once more after that is gone and the notebook was opened anew."""
-    pytest.importorskip("anywidget")
-    mounted = "document.querySelector('figure.fc-ready')?.playground"
+@contextmanager
+def opened(lab, notebook):
+    """A notebook with its kernel: the page, what runs a cell, and what ends all kernels and opens it anew."""
     with chromium() as browser:
         tab, errors, dialogs = browser.new_page(viewport={"width": 1280, "height": 1200}), [], []
         tab.set_default_timeout(60_000)
@@ -105,7 +130,7 @@ def test_a_playground_and_the_kernel_hold_one_state_and_without_the_kernel_the_s
         ask.get(f"{base}/lab")
         token = {"X-XSRFToken": {c["name"]: c["value"] for c in tab.context.cookies()}["_xsrf"]}
         # A page that asks for a kernel itself shows a dialog for good when a slow machine gives it none at once.
-        made = {"path": "playground.ipynb", "name": "", "type": "notebook", "kernel": {"name": "python3"}}
+        made = {"path": notebook, "name": "", "type": "notebook", "kernel": {"name": "python3"}}
         for _ in range(5):
             reply = ask.post(f"{base}/api/sessions", data=made, headers=token, timeout=120_000)
             if reply.ok:
@@ -120,7 +145,25 @@ def test_a_playground_and_the_kernel_hold_one_state_and_without_the_kernel_the_s
                 if tab.locator(".jp-CodeCell .jp-InputPrompt").nth(cell).inner_text().strip() != "[ ]:":
                     return
 
-        tab.goto(f"{lab}playground.ipynb?reset", timeout=120_000)
+        def end():
+            tab.keyboard.press("Control+s")
+            tab.wait_for_selector(".jp-mod-current:not(.jp-mod-dirty)")
+            for session in ask.get(f"{base}/api/sessions").json():
+                ask.delete(f"{base}/api/sessions/{session['id']}", headers=token)
+            tab.goto("about:blank")
+            tab.goto(f"{lab}{notebook}?reset", timeout=120_000)
+
+        tab.goto(f"{lab}{notebook}?reset", timeout=120_000)
+        yield tab, run, end
+        assert "Error" not in tab.locator(".jp-OutputArea-output").first.inner_text()
+        assert not errors
+
+
+def test_a_playground_and_the_kernel_hold_one_state_and_without_the_kernel_the_saved_picture_moves(lab):
+    """Once with the kernel that made it, once more after that is gone and the notebook was opened anew."""
+    pytest.importorskip("anywidget")
+    mounted = "document.querySelector('figure.fc-ready')?.playground"
+    with opened(lab, "playground.ipynb") as (tab, run, end):
         run(0)
         tab.wait_for_function("Object.keys(globalThis.fcModels || {}).length", timeout=120_000)
         tab.wait_for_function(mounted)
@@ -129,13 +172,8 @@ def test_a_playground_and_the_kernel_hold_one_state_and_without_the_kernel_the_s
         run(1)
         tab.wait_for_function(f"{mounted}.get().lr === 0.3")
         assert tab.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output").inner_text() == "[-1.55, 1.9]"
-        tab.keyboard.press("Control+s")
-        tab.wait_for_selector(".jp-mod-current:not(.jp-mod-dirty)")
 
-        for session in ask.get(f"{base}/api/sessions").json():
-            ask.delete(f"{base}/api/sessions/{session['id']}", headers=token)
-        tab.goto("about:blank")
-        tab.goto(f"{lab}playground.ipynb?reset", timeout=120_000)
+        end()
         tab.wait_for_function(mounted)
         tab.wait_for_timeout(3000)  # a widget's view would by now have given up
         assert not tab.evaluate("Object.keys(globalThis.fcModels || {}).length"), "the kernel is still there"
@@ -150,5 +188,42 @@ def test_a_playground_and_the_kernel_hold_one_state_and_without_the_kernel_the_s
         after = tab.evaluate(f"{mounted}.get().start")
         assert after[0] > before[0]
         assert after[1] < before[1]
-        assert "Error" not in tab.locator(".jp-OutputArea-output").first.inner_text()
-        assert not errors
+
+
+def test_an_explorer_computes_in_the_kernel_what_no_frame_has_and_without_the_kernel_shows_its_frames(lab):
+    """A value is typed beside a slider of ipywidgets, and the picture, its numbers or the error follow."""
+    pytest.importorskip("anywidget")
+    with opened(lab, "explorer.ipynb") as (tab, run, end):
+        run(0)
+        panel, frames = tab.locator(".fc-recomputed"), tab.locator("figure.fc-explorer")
+        panel.locator(".fc-numbers").wait_for()
+        assert not frames.is_visible()
+        assert panel.locator("img").is_visible()
+
+        def put(slider, value):
+            field = panel.locator(".widget-readout").nth(slider)
+            field.fill(value)
+            field.press("Enter")
+
+        numbers = "document.querySelector('.fc-recomputed .fc-numbers')?.innerText"
+        put(0, "1.3")
+        tab.wait_for_function(f"/at 2\\s2.6/.test({numbers})")
+        assert "At a 1.3, K 1." in panel.locator("img").get_attribute("alt")
+        run(1)
+        assert tab.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output").inner_text() == "1.3"
+        put(1, "7")
+        late = (
+            "(bar => bar && getComputedStyle(bar).opacity === '1')(document.querySelector('.fc-recomputed progress'))"
+        )
+        tab.wait_for_function(late)
+        tab.wait_for_function(f"/at 2\\s166.4/.test({numbers})")
+        assert not panel.locator("progress").count()
+        put(0, "2.95")
+        tab.wait_for_function("/a is too large/.test(document.querySelector('.fc-recomputed pre')?.innerText)")
+
+        end()
+        tab.locator(".fc-ready .fc-controls").wait_for()
+        tab.wait_for_timeout(3000)  # a widget's view would by now have given up
+        assert not panel.count(), "the kernel is still there"
+        frames.get_by_role("button", name="2").first.click()
+        assert "At a 2, K 1." in frames.locator("img").get_attribute("alt")
