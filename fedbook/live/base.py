@@ -200,4 +200,6 @@ def _style(*names: str) -> str:
 
 
 def _kinds() -> list[type[Live]]:
+    for module in ("playground", "submodel_playground", "mask_playground"):
+        importlib.import_module(f"{__package__}.{module}")
     return Live.__subclasses__()

@@ -106,7 +106,7 @@ class MaskPlayground(Live):
         return (
             f"Network {self.network} with 3 inputs, 6 hidden neurons and 3 classes; neurons kept: "
             f"{', '.join(kept) or 'none'}. The sub-model's gradient is {found['gap']:.3g} from the whole network's, "
-            f"number {found['rank']} among the masks of this size; what the mask cuts off has length "
+            f"rank {found['rank']} among the masks of this size; what the mask cuts off has length "
             f"{found['masked']:.3g}. No mask of this size has a gap below {found['bound']:.3g}."
         )
 

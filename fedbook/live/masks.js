@@ -69,18 +69,18 @@ function found(net, kept) {
   return {...gaps(net, kept, whole), bound: min(...masks.map((v) => v.masked)), length: gaps(net, every.map(() => false), whole).masked, masks, picked};
 }
 
-const code = (mask) => mask.map(Number).join(""), bits = (text) => [...text].map((c) => c === "1");
+const three = (v) => v.toPrecision(3), code = (mask) => mask.map(Number).join(""), bits = (text) => [...text].map((c) => c === "1");
 
 // -------------------------------------------------------------------------------------------------- the picture
 
-const W = 300, H = 300, CHART = {w: 340, h: 300, left: 46, right: 12, top: 12, bottom: 40};
+const W = 440, H = 330, CHART = {w: 340, h: 300, left: 46, right: 12, top: 12, bottom: 40};
 
 // A mask's picture in `root`, a <figure>.  config: {name, caption, state: {kept, network}, networks, scores: {name: look}}.
 function mount(root, config, onChange = () => {}) {
   const nets = config.networks, [inputs, hidden, outputs] = [nets[0].x[0].length, nets[0].b[0].length, nets[0].b[1].length];
   const initial = structuredClone(config.state);
   let s = structuredClone(initial);
-  const place = (l, j) => [34 + (l * (W - 68)) / 2, H / 2 + (j - ([inputs, hidden, outputs][l] - 1) / 2) * 46];
+  const place = (l, j) => [36 + (l * (W - 72)) / 2, H / 2 + (j - ([inputs, hidden, outputs][l] - 1) / 2) * 50];
   const draw = framed(() => render()), tell = settled(() => onChange(structuredClone(s)));
   const change = (patch, quiet = false) => {
     s = {...s, ...patch};
@@ -168,8 +168,8 @@ function mount(root, config, onChange = () => {}) {
 
     const rank = (name) => now.masks.filter((v) => v[name] < now[name] * (1 - 1e-9)).length + 1, of = now.masks.length;
     const named = kept.flatMap((on, j) => (on ? [j + 1] : []));
-    const text = `Network ${s.network}, ${named.length ? `neurons ${listed(named)}` : "no neuron"} kept: gap ${short(now.gap)}, number ${rank("gap")} of ${of}; ` +
-      `masked gap ${short(now.masked)}, number ${rank("masked")}. No mask of this size has a gap below the bound ${short(now.bound)}.`;
+    const text = `Network ${s.network}, ${named.length ? `neurons ${listed(named)}` : "no neuron"} kept: sub-model gap ${three(now.gap)}, rank ${rank("gap")} of ${of}; ` +
+      `masked gap ${three(now.masked)}, rank ${rank("masked")}. No mask of this size has a gap below the bound ${three(now.bound)}.`;
     if (says.textContent !== text) {
       says.textContent = text;
       plane.setAttribute("aria-label", text);

@@ -61,8 +61,13 @@ def panel(explorer: Explorer) -> Any:
 
 
 def _control(ipywidgets: Any, name: str, values: Sequence, ends: tuple | None, start: Any) -> Any:
-    """A slider between the ends: of whole numbers, of numbers, or of their logarithms; without ends a choice."""
+    """A slider between the ends: of whole numbers, of numbers, or of their logarithms; without ends a choice.
+
+    A mask, such as "110100", gets a button for each place.
+    """
     said = {"description": title(name), "value": start, **WIDE}
+    if all(isinstance(v, str) and len(v) == len(start) > 1 and not set(v) - set("01") for v in values):
+        return _mask(ipywidgets, title(name), start)
     if ends is None:
         kind = {"toggle": "ToggleButtons", "slider": "SelectionSlider"}.get(control_kind(values), "Dropdown")
         return getattr(ipywidgets, kind)(options=list(zip(labels_of(values), values, strict=True)), **said)
@@ -73,6 +78,24 @@ def _control(ipywidgets: Any, name: str, values: Sequence, ends: tuple | None, s
     if low > 0 and high / low >= 50:
         return ipywidgets.FloatLogSlider(min=math.log10(low), max=math.log10(high), **said)
     return ipywidgets.FloatSlider(min=low, max=high, **said)
+
+
+def _mask(ipywidgets: Any, words: str, start: str) -> Any:
+    import traitlets
+
+    buttons = [
+        ipywidgets.ToggleButton(value=c == "1", description=str(k), layout={"width": "3em"})
+        for k, c in enumerate(start, 1)
+    ]
+    box = ipywidgets.HBox([ipywidgets.Label(words), *buttons])
+    box.add_traits(value=traitlets.Unicode(start))
+
+    def read(_: Any) -> None:
+        box.value = "".join("01"[button.value] for button in buttons)
+
+    for button in buttons:
+        button.observe(read, names="value")
+    return box
 
 
 def connected(explorer: Explorer, page: str) -> str:

@@ -169,7 +169,7 @@ def _values(name: str, values: Any) -> list:
 
 def labels_of(values: Sequence) -> list[str]:
     """The labels of a control's values: short ones if these are distinct, else exact ones."""
-    short = [f"{v:.6g}" if isinstance(v, float) else str(getattr(v, "__name__", v)) for v in values]
+    short = [f"{v:.6g}".replace("inf", "∞") if isinstance(v, float) else str(getattr(v, "__name__", v)) for v in values]
     return short if len(set(short)) == len(short) else [repr(v) for v in values]
 
 
@@ -355,7 +355,7 @@ def explore(
     if total > max_frames:
         sizes = " x ".join(f"{len(v)} {name}" for name, v in lists.items())
         raise ValueError(f"{sizes} = {total} combinations, but at most max_frames={max_frames} are drawn; give fewer")
-    first = _start(lists, start)
+    first, ends = _start(lists, start), _ends(lists, live)
     several = [name for name, v in lists.items() if len(v) > 1]
     if isinstance(play, str) and play not in several:
         raise ValueError(f"play={play!r} is not a parameter with several values; use one of {several or 'none'}")
@@ -368,25 +368,27 @@ def explore(
         picture = index.setdefault(draw(figure), len(index))  # identical pictures are stored once
         frames.append(Frame(picture, _frame_alt(words, figure, numbers), printed(numbers)))
     played = None if steps is None else list(lists).index(steps)
-    return Explorer(lists, frames, list(index), first, played, caption or "", fn, _ends(lists, live))
+    return Explorer(lists, frames, list(index), first, played, caption or "", fn, ends)
 
 
 def _ends(lists: Mapping[str, list], live: bool | Mapping) -> dict[str, tuple[Real, Real]] | None:
     """Parameter -> smallest and largest number of its control in the kernel; None without such controls."""
     if live is False:
         return None
-    numbers = {
-        name: (min(values), max(values)) for name, values in lists.items()
-        if all(isinstance(v, Real) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-    }  # fmt: skip
+    finite = {  # an infinite value is a frame of its own
+        name: [v for v in values if math.isfinite(v)]
+        for name, values in lists.items()
+        if all(isinstance(v, Real) and not isinstance(v, bool) for v in values)
+    }
+    ends = {name: (min(values), max(values)) for name, values in finite.items() if values == lists[name]}
     for name, given in ({} if live is True else live).items():
         if name not in lists:
             raise ValueError(f"live names {name!r}, which is no parameter; use some of {', '.join(lists)}")
         fits = isinstance(given, Sequence) and len(given) == 2 and all(isinstance(v, Real) for v in given)
-        if name not in numbers or not fits or not given[0] <= numbers[name][0] <= numbers[name][1] <= given[1]:
+        if not fits or not finite.get(name) or not given[0] <= min(finite[name]) <= max(finite[name]) <= given[1]:
             raise ValueError(f"live has {name}={given!r}; give two numbers with all values of {name} between them")
-        numbers[name] = tuple(given)
-    return {name: (low, high) for name, (low, high) in numbers.items() if low < high}
+        ends[name] = tuple(given)
+    return {name: (low, high) for name, (low, high) in ends.items() if low < high}
 
 
 def _start(lists: Mapping[str, list], start: Mapping[str, Any] | None) -> int:

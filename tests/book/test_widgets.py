@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import types
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
@@ -274,6 +275,113 @@ def test_a_live_kernel_gets_the_frames_themselves_which_move_without_it(monkeypa
     assert explorer._repr_mimebundle_() == {"text/html": explorer.html(), "text/plain": repr(explorer)}
 
 
+# ----------------------------------------------------------------------------- controls that compute in the kernel
+
+
+def computed(**more):
+    """An explorer, its controls by name, and what its last widget shows."""
+    pytest.importorskip("ipywidgets")
+    explorer = explore(numbered_line, slope=[1.0, 2.0], K=[1, 3], **more)
+    slope, K, bar, shown = explorer.widget.children
+    return explorer, slope, K, bar, shown
+
+
+def test_a_slider_of_ipywidgets_computes_a_value_that_no_frame_has():
+    explorer, slope, K, bar, shown = computed(live=True, start={"K": 3}, caption="A & B.")
+    assert shown.value == explorer.at(slope=1.0, K=3).html()
+    assert (slope.min, slope.max, K.min, K.max) == (1.0, 2.0, 1, 3)
+    slope.value, K.value = 1.25, 2
+    figure, numbers = numbered_line(1.25, 2)
+    assert "<b>1.5</b>" in shown.value
+    assert 'alt="At slope 1.25, K 2.' in shown.value
+    assert show(figure, numbers).drawn.wide == explorer.at(slope=1.25, K=2).drawn.wide
+    assert not bar.value, "the bar is gone once the picture is there"
+
+
+def test_a_stored_frame_is_shown_without_a_call():
+    calls = []
+
+    def fn(slope):
+        calls.append(slope)
+        return line(slope)
+
+    pytest.importorskip("ipywidgets")
+    explorer = explore(fn, slope=[0.02, 2.0], live={"slope": (0.01, 4.0)})
+    slider = explorer.widget.children[0]
+    slider.value = 2.0
+    assert calls == [0.02, 2.0]
+    slider.value = 3.0
+    assert calls == [0.02, 2.0, 3.0]
+    assert type(slider).__name__ == "FloatLogSlider"
+
+
+def test_an_error_of_the_function_stands_in_the_picture_and_the_next_value_replaces_it():
+    def fn(slope):
+        if slope > 3:
+            raise ValueError(f"slope={slope} <is> too steep")
+        return line(slope)
+
+    pytest.importorskip("ipywidgets")
+    slider, bar, shown = explore(fn, slope=[1.0, 2.0], live={"slope": (0.0, 5.0)}).widget.children
+    slider.value = 4.0
+    assert "ValueError: slope=4.0 &lt;is&gt; too steep" in shown.value
+    assert "<img" not in shown.value
+    assert not bar.value
+    slider.value = 2.5
+    assert "<img" in shown.value
+
+
+def test_a_slow_function_shows_a_bar_and_is_called_when_the_slider_is_released(monkeypatch):
+    seen = []
+
+    def fn(slope):
+        seen.append(explorer.widget.children[-2].value if slope == 1.5 else "")
+        return line(slope)
+
+    pytest.importorskip("ipywidgets")
+    from fedbook.live import recomputed
+
+    explorer = explore(fn, slope=[1.0, 2.0], live=True)
+    slider = explorer.widget.children[0]
+    monkeypatch.setattr(recomputed, "DRAGGED", 0)
+    slider.value = 1.5
+    assert "<progress" in seen[-1], "while it computes"
+    assert not slider.continuous_update
+    monkeypatch.setattr(recomputed, "DRAGGED", 100)
+    slider.value = 1.6
+    assert slider.continuous_update, "a quick picture follows a dragged slider"
+
+
+def test_words_are_chosen_and_a_mask_has_a_button_for_each_place():
+    pytest.importorskip("ipywidgets")
+    fn = lambda kept, kind, T: (line(), {"kept": kept.count("1"), "T": T})  # noqa: E731
+    explorer = explore(fn, kept=["111", "100"], kind=["a", "b", "c"], T=[1.0, np.inf], live={"T": (0.1, 9.0)})
+    mask, kind, T, _, shown = explorer.widget.children
+    assert [button.description for button in mask.children[1:]] == ["1", "2", "3"]
+    mask.children[2].value = False
+    assert mask.value == "101"
+    assert "<b>2</b>" in shown.value
+    kind.value, T.value = "c", 4.5
+    assert "kind c, T 4.5" in shown.value
+    assert explorer.settings()[1]["T"] == "∞"
+
+
+def test_what_is_stored_is_the_frames_alone_and_a_kernel_adds_a_key(monkeypatch):
+    explorer, *_ = computed(live=True)
+    frames = explore(numbered_line, slope=[1.0, 2.0], K=[1, 3])
+    assert explorer._repr_mimebundle_() == frames._repr_mimebundle_()
+    IPython = pytest.importorskip("IPython")
+    pytest.importorskip("anywidget")
+    monkeypatch.delenv("FEDCORE_LIVE", raising=False)
+    monkeypatch.setattr(IPython, "get_ipython", lambda: types.SimpleNamespace(kernel=True))
+    assert frames._repr_mimebundle_()["text/html"] == frames.html(), "no control was asked for"
+    bundle = explorer._repr_mimebundle_()
+    assert set(bundle) == {"text/html", "text/plain"}, "what a saved notebook cannot show without its kernel"
+    assert re.sub(r' data-key="\w{32}"', "", bundle["text/html"]).replace(
+        '<script>dispatchEvent(new Event("fc-explorers"))</script>\n', "\n"
+    ).replace("\n\n", "\n") == explorer.html()  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
@@ -305,6 +413,10 @@ def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, ki
         (lambda: explore(line, slope=range(8), K=range(8)), r"8 slope x 8 K = 64 combinations.*max_frames=60"),
         (lambda: explore(line, slope=[1.0, 2.0], start={"slope": 3.0}), r"start has slope=3.0; use one of 1, 2"),
         (lambda: explore(line, slope=[1.0, 2.0], play="K"), r"play='K' is not a parameter.*use one of \['slope'\]"),
+        (lambda: explore(line, slope=[1.0], live={"L": (0, 1)}), r"live names 'L', which is no parameter"),
+        (lambda: explore(line, slope=[1.0, 5.0], live={"slope": (0, 2)}), r"live has slope=\(0, 2\); give two numbers"),
+        (lambda: explore(line, slope=["a", "b"], live={"slope": (0, 2)}), r"live has slope=\(0, 2\); give two numbers"),
+        (lambda: explore(line, slope=[1.0, 2.0]).widget, r"shows stored frames; give explore\(\.\.\., live=True\)"),
         (lambda: explore(3, slope=[1.0]), r"fn is a int; give a function"),
         (lambda: explore(lambda n: None, n=[1]), r"what fn\(n=1\) returned is a NoneType, not a matplotlib Figure"),
         (lambda: explore(lambda n: (line(), {"x": [1, 2]}), n=[1]), r"numbers\['x'\] is \[1, 2\]; give one number"),
