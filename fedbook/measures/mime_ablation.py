@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -31,11 +31,14 @@ class Ablation:
     """The results of the ablation, one mapping per seed: name in `probes.mime_ablation` -> mean over clients by step.
 
     study: by split, local method and round.  exact: with full batches at the first split, by local method.
+    runs: `(split, local method, round) -> list of Run`, computed where they are not stored; a split is one of the
+    study's or the concentration of a Dirichlet partition, such as "0.2"; a round is at most the plan's last.
     """
 
     plan: dict[str, Any]
     study: dict[tuple[str, str, int], list[Run]]
     exact: dict[str, list[Run]]
+    runs: Callable[[str, str, int], list[Run]]
 
     @property
     def splits(self) -> list[str]:
@@ -61,7 +64,8 @@ class Ablation:
 def clients(split: str, seed: int) -> Federation:
     """The ten clients of a split."""
     model = lambda shape, classes: models.mlp(shape, classes, hidden=(32,))  # noqa: E731
-    return federation("digits", PLAN["clients"], SPLITS[split], model, seed=seed, dtype=torch.float64)
+    partition = SPLITS.get(split) or Dirichlet(float(split))
+    return federation("digits", PLAN["clients"], partition, model, seed=seed, dtype=torch.float64)
 
 
 def ablation(profile: str, seed: int, again: bool = False) -> Ablation:
@@ -71,17 +75,12 @@ def ablation(profile: str, seed: int, again: bool = False) -> Ablation:
     kept = page_cache.Runs("mime_runs", profile, plan, again=again)
 
     @cache
-    def trained(split: str, s: int) -> dict[int, Any]:
-        """The server models of one FedAvg run after the rounds of the plan."""
-        found = {}
-
-        def keep(r: Any, y: Any) -> dict[str, Any]:  # round t starts from the model after t rounds
-            if r.t in plan["rounds"]:
-                found[r.t] = r.x.clone()
-            return {}
-
+    def trained(split: str, s: int) -> list[Any]:
+        """The server models of one FedAvg run after 0, 1, ... rounds, to the last of the plan."""
+        found: list[Any] = []
         work = {"lr": plan["lr"], "local_steps": plan["K"], "batch_size": batch_size, "seed": s}
-        simulate(FedAvg(), clients(split, s), rounds=max(plan["rounds"]) + 1, probes=[keep], **work)
+        look = lambda r, y: found.append(r.x.clone()) or {}  # noqa: E731  (round t starts from the model after t rounds)
+        simulate(FedAvg(), clients(split, s), rounds=max(plan["rounds"]) + 1, probes=[look], **work)
         return found
 
     @kept.keep
@@ -96,10 +95,12 @@ def ablation(profile: str, seed: int, again: bool = False) -> Ablation:
         return {name: [float(f"{v:.9g}") for v in values] for name, values in means.items()}
 
     seeds = range(seed, seed + (1 if tiny else 3))
-    study = {
-        (split, path, t): [ablation(split, path, t, s, batch_size) for s in seeds]
-        for split in splits for t in plan["rounds"] for path in PATHS
-    }  # fmt: skip
+
+    def runs(split: str, path: str, t: int) -> list[Run]:
+        return [ablation(split, path, t, s, batch_size) for s in seeds]
+
+    places = [(split, path, t) for split in splits for t in plan["rounds"] for path in PATHS]
+    study = {place: runs(*place) for place in places}
     exact = {path: [ablation(splits[0], path, plan["rounds"][1], s, None) for s in seeds] for path in PATHS}
     kept.store()
-    return Ablation(plan, study, exact)
+    return Ablation(plan, study, exact, runs)
