@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import html
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -24,6 +24,7 @@ from fedcore.support import checks
 from fedcore.support.extras import needs
 
 from ..pictures import styles
+from ..pictures.recomputed import can_be_live
 from ..pictures.widgets import asset
 
 
@@ -142,15 +143,6 @@ class Live(ABC):
         alone = not os.environ.get("FEDCORE_BATCH")
         config = self.config() | ({"key": self.widget.config["key"]} if can_be_live() else {})
         return {"text/html": self._html(alone, config), "text/plain": repr(self)}
-
-
-def can_be_live() -> bool:
-    """Whether widgets can work: FEDCORE_LIVE is not 0, anywidget is installed, and a kernel runs."""
-    if os.environ.get("FEDCORE_LIVE", "1") == "0" or not importlib.util.find_spec("anywidget"):
-        return False
-    from IPython import get_ipython  # comes with anywidget
-
-    return getattr(get_ipython(), "kernel", None) is not None
 
 
 @cache

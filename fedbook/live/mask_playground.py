@@ -70,11 +70,8 @@ class MaskPlayground(Live):
         own, k = torch.tensor([c == "1" for c in self.kept]), self.kept.count("1")
         among = masks.all_masks([SIZES[1]], [k]) if k else [own[None]]
         every, mine = masks.gaps(net, x, y, among), masks.gaps(net, x, y, [own[None]])
-        found = {
-            "gap": float(mine["sub-model"]),
-            "masked": float(mine["masked"]),
-            "bound": float(every["masked"].min()),
-        }
+        found = {"gap": float(mine["sub-model"]), "masked": float(mine["masked"])}
+        found["bound"] = float(every["masked"].min())
         found["rank"] = int((every["sub-model"] < found["gap"] * (1 - 1e-9)).sum()) + 1
         scores = masks.scores(net, x, y)
         chosen = {name: masks.top(scores[name], [k])[0] if k else own for name in SCORES}
@@ -88,15 +85,8 @@ class MaskPlayground(Live):
     def config(self) -> dict[str, Any]:
         """The data for the page's script: the state, the networks with their samples, and the names of the scores."""
         net, x, y = self._drawn
-        drawn = [
-            {
-                "W": [W[k].tolist() for W, _ in net],
-                "b": [b[k].tolist() for _, b in net],
-                "x": x[k].tolist(),
-                "y": y[k].tolist(),
-            }
-            for k in range(NETWORKS)
-        ]
+        drawn = [{"W": [W[k].tolist() for W, _ in net], "b": [b[k].tolist() for _, b in net],
+                  "x": x[k].tolist(), "y": y[k].tolist()} for k in range(NETWORKS)]  # fmt: skip
         words = {"name": self.name, "caption": self.caption, "state": self.state}
         return words | {"networks": drawn, "scores": list(SCORES)}
 

@@ -246,10 +246,8 @@ class Explorer:
         Raises ImportError without ipywidgets, and ValueError for an explorer without `live`.
         """
         if self.live is None:
-            raise ValueError(
-                "this explorer shows stored frames; give explore(..., live=True) for a control that computes"
-            )
-        from ..live.recomputed import panel
+            raise ValueError("this explorer shows stored frames; give explore(..., live=True) to compute others")
+        from .recomputed import panel
 
         return panel(self)
 
@@ -294,9 +292,9 @@ class Explorer:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         page = self.html()
         if self.live is not None:
-            from ..live import base, recomputed
+            from . import recomputed
 
-            page = recomputed.connected(self, page) if base.can_be_live() else page
+            page = recomputed.connected(self, page) if recomputed.can_be_live() else page
         return {"text/html": page, "text/plain": repr(self)}
 
 

@@ -339,7 +339,7 @@ def test_a_slow_function_shows_a_bar_and_is_called_when_the_slider_is_released(m
         return line(slope)
 
     pytest.importorskip("ipywidgets")
-    from fedbook.live import recomputed
+    from fedbook.pictures import recomputed
 
     explorer = explore(fn, slope=[1.0, 2.0], live=True)
     slider = explorer.widget.children[0]

@@ -7,7 +7,9 @@ hidden anywidget puts the controls where the frames stand (`recomputed.js`); wit
 from __future__ import annotations
 
 import html
+import importlib.util
 import math
+import os
 import time
 import traceback
 import uuid
@@ -18,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedcore.support.extras import needs
 
-from ..pictures.widgets import asset, control_kind, labels_of, title
+from .widgets import asset, control_kind, labels_of, title
 
 if TYPE_CHECKING:
-    from ..pictures.widgets import Explorer
+    from .widgets import Explorer
 
 DRAGGED = 0.4  # seconds: a picture that takes longer is drawn when the slider is released
 WIDE = {"style": {"description_width": "initial"}, "layout": {"width": "100%"}}
@@ -83,10 +85,8 @@ def _control(ipywidgets: Any, name: str, values: Sequence, ends: tuple | None, s
 def _mask(ipywidgets: Any, words: str, start: str) -> Any:
     import traitlets
 
-    buttons = [
-        ipywidgets.ToggleButton(value=c == "1", description=str(k), layout={"width": "3em"})
-        for k, c in enumerate(start, 1)
-    ]
+    buttons = [ipywidgets.ToggleButton(value=c == "1", description=str(k), layout={"width": "3em"})
+               for k, c in enumerate(start, 1)]  # fmt: skip
     box = ipywidgets.HBox([ipywidgets.Label(words), *buttons])
     box.add_traits(value=traitlets.Unicode(start))
 
@@ -96,6 +96,15 @@ def _mask(ipywidgets: Any, words: str, start: str) -> Any:
     for button in buttons:
         button.observe(read, names="value")
     return box
+
+
+def can_be_live() -> bool:
+    """Whether widgets can work: FEDCORE_LIVE is not 0, anywidget is installed, and a kernel runs."""
+    if os.environ.get("FEDCORE_LIVE", "1") == "0" or not importlib.util.find_spec("anywidget"):
+        return False
+    from IPython import get_ipython  # comes with anywidget
+
+    return getattr(get_ipython(), "kernel", None) is not None
 
 
 def connected(explorer: Explorer, page: str) -> str:
