@@ -52,10 +52,11 @@ def panel(explorer: Explorer) -> Any:
         except Exception as error:
             said = "".join(traceback.format_exception_only(error))
             shown.value = f'<pre class="fc-error" role="alert">{html.escape(said)}</pre>'
-        bar.value, seconds = "", time.perf_counter() - begun
+        seconds = time.perf_counter() - begun
         for control in controls.values():
             if control.has_trait("continuous_update"):
                 control.continuous_update = seconds < DRAGGED
+        bar.value = ""
 
     for control in controls.values():
         control.observe(compute, names="value")
