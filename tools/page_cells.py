@@ -28,7 +28,7 @@ from fedbook.pictures.alt_text import plain  # noqa: E402
 BARS = 6  # folded cells per page
 OURS = ("hide-input", "remove-input", "remove-cell", "remove-output")
 STORED = re.compile(
-    r"^(?:show\.(?:box|verdicts|result|rates|gaps|together)|fc\.(?:submodel_)?playground|departures|listing\.lines"
+    r"^(?:show\.(?:box|verdicts|result|rates|gaps|together)|(?:fc\.(?:submodel_)?|mask_)playground|departures|listing\.lines"
     r"|pages\.(?:source|filtered|folded)|matrix|section|listed|forest|where|together|peers_table|memory_table"
     r"|by_table|(?:fc\.show\(\s+\*?)?engine_pictures|benchmarked)\b", re.MULTILINE,
 )  # fmt: skip

@@ -73,14 +73,14 @@ const three = (v) => v.toPrecision(3), code = (mask) => mask.map(Number).join(""
 
 // -------------------------------------------------------------------------------------------------- the picture
 
-const W = 440, H = 330, CHART = {w: 340, h: 300, left: 46, right: 12, top: 12, bottom: 40};
+const W = 440, H = 290, CHART = {w: 340, h: 250, left: 46, right: 12, top: 12, bottom: 40};
 
 // A mask's picture in `root`, a <figure>.  config: {name, caption, state: {kept, network}, networks, scores: {name: look}}.
 function mount(root, config, onChange = () => {}) {
   const nets = config.networks, [inputs, hidden, outputs] = [nets[0].x[0].length, nets[0].b[0].length, nets[0].b[1].length];
   const initial = structuredClone(config.state);
   let s = structuredClone(initial);
-  const place = (l, j) => [36 + (l * (W - 72)) / 2, H / 2 + (j - ([inputs, hidden, outputs][l] - 1) / 2) * 50];
+  const place = (l, j) => [36 + (l * (W - 72)) / 2, H / 2 + (j - ([inputs, hidden, outputs][l] - 1) / 2) * 44];
   const draw = framed(() => render()), tell = settled(() => onChange(structuredClone(s)));
   const change = (patch, quiet = false) => {
     s = {...s, ...patch};

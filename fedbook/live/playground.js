@@ -1238,4 +1238,4 @@ function mount(root, config, onChange = () => {}) {
 const widget = widgetOf(mount, "fc-pg");
 export default widget;
 
-mountAll(mount, "figure.fc-pg:not(.fc-ready, .pg-net)");
+mountAll(mount, "figure.fc-pg:not(.fc-ready, .pg-net, .pg-masks)");
