@@ -1,6 +1,6 @@
 """How fast training is here: `python -m benchmarks [FOLDER]` writes FOLDER/speed.json and FOLDER/speed.svg.
 
-    python -m benchmarks [results/benchmarks] [--threads 2] [--environments ~/.cache/fedcore/peers] [--quick]
+    python -m benchmarks [results/benchmarks] [--threads 2] [--repeats 5] [--environments ~/.cache/fedcore/peers] [--quick]
 
 desk: whole rounds of the networks of the profile desk, as ratios to plain SGD and as shares of the fastest known
 kernels of their layers, with the machine's peak (`desk.py`).  peers: FedAvg here and in other simulators, which are
@@ -35,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=HERE.parent / "results" / "benchmarks")
     parser.add_argument("--threads", default="2")
+    parser.add_argument("--repeats", default="5")
     parser.add_argument("--environments", default=str(Path.home() / ".cache" / "fedcore" / "peers"))
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
@@ -43,10 +44,11 @@ def main() -> None:
     from fedbook.show import engine_pictures
 
     provenance.check_committed(args.folder / "speed.json")
-    threads, few = ("--threads", args.threads), ("--repeats", "1", "--rounds", "2") if args.quick else ()
+    both = ("--threads", args.threads, "--repeats", "1" if args.quick else args.repeats)
+    quick, few = (("--quick",), ("--rounds", "2")) if args.quick else ((), ())
     found = {
-        "desk": measured("desk.py", *threads, *(["--quick"] if args.quick else [])),
-        "peers": measured("peers.py", *threads, *few, "--environments", args.environments),
+        "desk": measured("desk.py", *both, *quick),
+        "peers": measured("peers.py", *both, *few, "--environments", args.environments),
     }
     args.folder.mkdir(parents=True, exist_ok=True)
     (args.folder / "speed.json").write_text(json.dumps(found, indent=1) + "\n")

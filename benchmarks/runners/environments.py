@@ -59,7 +59,9 @@ def make(folder: Path, peer: str) -> str:
         other = shutil.which(f"python{PYTHONS[peer]}")
         if other is None:
             return f"no python{PYTHONS[peer]} on the path"
-        subprocess.run([other, "-m", "venv", "--clear", str(folder / peer)], check=True)
+        made = subprocess.run([other, "-m", "venv", "--clear", str(folder / peer)], capture_output=True, text=True)
+        if made.returncode:
+            return f"python{PYTHONS[peer]} makes no environment: {last_words(made.stderr)}"
     else:
         venv.create(folder / peer, with_pip=True, clear=True)
     own = python(folder, peer)
