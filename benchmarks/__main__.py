@@ -1,10 +1,10 @@
 """How fast training is here: `python -m benchmarks [FOLDER]` writes FOLDER/speed.json and FOLDER/speed.svg.
 
-    python -m benchmarks [results/benchmarks] [--threads 2] [--repeats 5] [--environments ~/.cache/fedcore/peers] [--quick]
+    python -m benchmarks [results/benchmarks] [--threads 2] [--repeats 5] [--environments FOLDER] [--quick]
 
 desk: whole rounds of the networks of the profile desk, as ratios to plain SGD and as shares of the fastest known
 kernels of their layers, with the machine's peak (`desk.py`).  peers: FedAvg here and in other simulators, which are
-installed into the folder of environments at the first call (`peers.py`).  The picture shows the shares.  About 40
+installed into ~/.cache/fedcore/peers or another folder at the first call (`peers.py`).  The picture shows the shares.  About 40
 minutes on two cores that do nothing else; quick: ten, with fewer samples and repeats, and figures for a look alone.
 """
 

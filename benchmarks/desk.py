@@ -94,7 +94,6 @@ NETWORKS = {
     "mlp": Network("MNIST by writer", "mlp", 20, kernels=0.7),
     "femnist_cnn": Network("MNIST by writer", "femnist_cnn", 20, kernels=0.6),
     "cifar_cnn": Network("CIFAR-10", "cifar_cnn", 32, kernels=0.75, share=0.5),
-    "lenet, 16 and 32 channels": Network("CIFAR-10", ["lenet", {"channels": [16, 32]}], 32, kernels=0.75, share=0.25),
     "lenet": Network("CIFAR-10", "lenet", 50, kernels=0.75, share=0.15, cohorts=(10,)),
     "thesis_cnn": Network(model="thesis_cnn", share=0.2, cohorts=(10,), **_THESIS),
     "thesis_cnn, 8 to 64": Network(model=["thesis_cnn", {"widths": [8, 16, 32, 64]}], **_THESIS),
