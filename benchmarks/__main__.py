@@ -4,8 +4,9 @@
 
 desk: whole rounds of the networks of the profile desk, as ratios to plain SGD and as shares of the fastest known
 kernels of their layers, with the machine's peak (`desk.py`).  peers: FedAvg here and in other simulators, which are
-installed into ~/.cache/fedcore/peers or another folder at the first call (`peers.py`).  The picture shows the shares.  About 40
-minutes on two cores that do nothing else; quick: ten, with fewer samples and repeats, and figures for a look alone.
+installed at the first call, into ~/.cache/fedcore/peers if no other folder is given (`peers.py`).  The picture shows
+the shares.  About 40 minutes on two cores that do nothing else; quick: ten, with fewer samples and repeats, and figures
+for a look alone.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def make(folder: Path, peer: str) -> str:
             return f"no python{PYTHONS[peer]} on the path"
         made = subprocess.run([other, "-m", "venv", "--clear", str(folder / peer)], capture_output=True, text=True)
         if made.returncode:
-            return f"python{PYTHONS[peer]} makes no environment: {last_words(made.stderr)}"
+            return f"no python{PYTHONS[peer]} on the path that makes an environment"
     else:
         venv.create(folder / peer, with_pip=True, clear=True)
     own = python(folder, peer)

@@ -132,7 +132,8 @@ def yardstick(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
             label = ("float32", "bfloat16")[k] if not row else None
             ax.barh(row + 0.2 - 0.4 * k, 100 * share, 0.36, color=plots.COLOURS[k], label=label)
         if limit := limits.get(f"{case['network']}, {case['cohort']} clients"):
-            ax.plot([100 * limit] * 2, [row - 0.42, row + 0.42], "-", color="#444444", label=None if row else "goal")
+            ax.plot([100 * limit] * 2, [row - 0.42, row + 0.42], "-", color="#444444")
+    ax.plot([], [], "-", color="#444444", label="goal")
     ax.set_yticks(range(len(rows)), [case["network"] for case in rows])
     ax.set(xlabel="% of a round that its fastest kernels would take", xlim=(0, 105), ylim=(len(rows) - 0.5, -0.5))
     ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
