@@ -161,7 +161,7 @@ class Clients:
         if self.normalise == "none" or numbers:
             return x.to(self.dtype)
         mean, std = self._statistics_of(rows)
-        return x.to(self.dtype, copy=True).sub_(mean).div_(std)
+        return (x.to(self.dtype) - mean).div_(std)
 
     def _statistics_of(self, rows: Tensor | int | None) -> Tensor:
         return self.statistics[:, -1 if rows is None or self.normalise != "client" else rows]
