@@ -109,8 +109,13 @@ def _serve(orders: Sequence[Mapping[str, Any]]) -> None:
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+    def draw(canvas: FigureCanvasAgg) -> None:
+        """Nothing but what matplotlib needs to find a renderer: it replaces the figure's own method for a moment."""
+        if "draw" in vars(canvas.figure):
+            canvas.figure.draw(canvas.get_renderer())
+
     # Figures are drawn as one pixel, because only the numbers are compared.
-    FigureCanvasAgg.draw = lambda canvas: None
+    FigureCanvasAgg.draw = draw
     FigureCanvasAgg.buffer_rgba = lambda canvas: np.full((1, 1, 4), 255, np.uint8)
     for order in orders:
         if (child := os.fork()) == 0:

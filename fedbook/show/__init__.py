@@ -422,13 +422,17 @@ def evidence(document: str, root: Path | None = None) -> pages.Html:
     return pages.folded(words, *filter(None, [matrix(document, root), drawn]))
 
 
+LARGE = ("feddse-figure3.2", "feddse-figure3.3")  # a page of all documents has no room for each neuron
+
+
 def whole(document: str, root: Path | None = None, *, pictures: bool = True) -> pages.Html:
     """The tables and figures of a document as `result` shows them, folded.
 
-    Curves by round that are drawn from a table's cells are only named, because a chapter draws them.
+    Curves by round that are drawn from a table's cells, and `LARGE` pictures, are only named, because a chapter draws
+    them.
     """
     own = [table for table in tables().values() if table.document == document]
-    curves = [table.name for table in own if table.drawn_from and table.axis == "round"]
+    curves = [table.name for table in own if (table.drawn_from and table.axis == "round") or table.name in LARGE]
     shown = [table.name for table in own if table.name not in {*curves, *(table.beside for table in own)}]
     parts = [result(name, root, pictures=pictures) for name in shown]
     parts += [pages.setting(curves_in_the_chapter=", ".join(curves))] if curves else []

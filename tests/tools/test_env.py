@@ -63,7 +63,6 @@ def test_what_is_imported_is_required_and_what_is_required_is_used():
 OTHERS = {"blazefl", "fedjax", "fedlab", "fl_sim", "flsim", "flwr", "fluke", "jax", "pfl", "setuptools", "tools"}
 # What is run by its command or by another package's configuration.
 COMMANDS = {
-    "ipywidgets": "what anywidget's pictures are shown by",
     "jupyter-book": "builds the pages",
     "jupyterlab": "where the chapters are read with live pictures",
     "jupyterlab-myst": "an extension of JupyterLab",
