@@ -123,10 +123,10 @@ def roofline(data: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
 
 def yardstick(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     """The share of a round's time that its products and convolutions would take by the fastest known kernels, for the
-    networks of the profile desk, in float32 and in bfloat16, beside the goals."""
-    rows = [case for case in file["cases"] if case["share_of_kernels"]]
+    plain networks of the profile desk, in float32 and in bfloat16, beside the goals."""
+    rows = [case for case in file["cases"] if case["share_of_kernels"] and case["path"] == "written"]
     limits = {g["what"]: g["goal"] for g in file["goals"] if g["group"] == benchmarked.SHARE}
-    fig, ax = plots.figure(6.4, 0.32 * len(rows) + 1.2)
+    fig, ax = plots.figure(6.4, 0.2 * len(rows) + 0.9)
     for row, case in enumerate(rows):
         for k, share in enumerate(share for _, share in sorted(case["share_of_kernels"].items())):
             label = ("float32", "bfloat16")[k] if not row else None
