@@ -154,10 +154,6 @@ def vmapped(fed: fc.Federation) -> fc.Federation:
     return replace(fed, engine=Engine(module, "batched", mapped=True))
 
 
-def has_convolutions(fed: fc.Federation) -> bool:
-    return any(isinstance(layer, nn.Conv2d) for layer in fed.engine.module.modules())
-
-
 def bfloat16() -> str | None:
     """Why bfloat16 is not measured here; None where the processor has it."""
     able = torch.cpu.get_capabilities()
@@ -208,8 +204,7 @@ def plain(fed: fc.Federation, plan: Plan, decayed: bool = False) -> Callable[[],
 
 
 def bare(fed: fc.Federation, plan: Plan, library: str, low: bool) -> Callable[[], None]:
-    """The fastest kernels of the plan's steps alone, in the engine's blocks; low: also those in
-    bfloat16."""
+    """The fastest kernels of the plan's steps alone, in the engine's blocks; low: also those in bfloat16."""
     batch = plan.indices.shape[2]
     each = 2 * fed.x0.element_size() * (batch * fed.engine.width(fed.inputs(fed.x[:2])) + fed.d)
     blocks = choose.blocks(len(plan.steps), None, each, fed.d, fed.device)

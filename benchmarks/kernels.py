@@ -88,7 +88,7 @@ def operations(fed: fc.Federation, plan: Plan) -> int:
 
     with FlopCounterMode(display=False) as counter:
         F.cross_entropy(fed.engine.module.train()(fed.inputs(fed.x[:2])), fed.y[:2]).backward()
-    return counter.get_total_flops() // 2 * int(plan.counts.sum())
+    return counter.get_total_flops() // 2 * int(plan.counts.sum())  # counted on two samples
 
 
 def step(fed: fc.Federation, m: int, batch: int, low: bool = False) -> list[Call]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,22 @@ def test_it_has_every_network_of_the_profile(desk):
     trained = [cell.spec["federation"]["model"] for t in tables().values() for cell in t.cells("desk")
                if "federation" in cell.spec]  # fmt: skip
     assert [model for model in trained if model not in [n.model for n in desk.NETWORKS.values()]] == []
+
+
+def test_each_of_its_networks_can_be_made(desk):
+    for network in desk.NETWORKS.values():
+        assert desk.federation(network, [80, 80]).d > 0
+
+
+def test_one_command_writes_one_json_with_both_parts_and_one_picture(tmp_path, monkeypatch):
+    stored = json.loads((ROOT / "results" / "benchmarks" / "speed.json").read_text())
+    monkeypatch.setattr(sys, "argv", ["benchmarks", str(tmp_path), "--quick"])
+    both = runpy.run_path(str(ROOT / "benchmarks" / "__main__.py"))
+    measured = {"desk.py": "desk", "peers.py": "peers"}
+    monkeypatch.setitem(both["main"].__globals__, "measured", lambda script, *_: stored[measured[script]])
+    both["main"]()
+    assert json.loads((tmp_path / "speed.json").read_text()) == stored
+    assert "<svg" in (tmp_path / "speed.svg").read_text()
 
 
 def test_its_clients_are_as_unequal_as_those_of_the_real_federations(desk):
