@@ -301,7 +301,7 @@ class Explorer:
 def _same(a: Any, b: Any) -> bool:
     """Whether two values are the same, or numbers that differ by rounding alone."""
     numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in (a, b))
-    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) if numbers else a == b
+    return math.isclose(a, b, rel_tol=1e-9) if numbers else a == b
 
 
 def title(name: str) -> str:
@@ -336,12 +336,12 @@ def explore(
     values); `play` names the parameter that the play button steps (default: the first with a slider; False: no button).
 
     live=True: while a kernel with ipywidgets runs, its controls take the place of the frames, and `fn` is called for
-    any number between the smallest and the largest of `values`; `live={"K": (1, 50)}` gives other ends.  Saved
-    notebooks and pages have the frames.
+    any number between the smallest and the largest of `values`; `live={"K": (1, 50)}` gives other ends.  Texts of
+    equal length that have only 0 and 1 are masks: each place gets a button.  Saved notebooks and pages have the frames.
 
     Raises ValueError for no parameter, an empty list, values that are not a sequence, a repeated value, a name that
-    `fn` does not take, more than `max_frames` combinations, an unknown name or value in `start` or `play`, and if `fn`
-    does not return a figure.
+    `fn` does not take, more than `max_frames` combinations, an unknown name or value in `start`, `play` or `live`, and
+    if `fn` does not return a figure.
     """
     if not callable(fn):
         raise ValueError(f"fn is a {type(fn).__name__}; give a function that returns a matplotlib Figure")
@@ -354,6 +354,10 @@ def explore(
         sizes = " x ".join(f"{len(v)} {name}" for name, v in lists.items())
         raise ValueError(f"{sizes} = {total} combinations, but at most max_frames={max_frames} are drawn; give fewer")
     first, ends = _start(lists, start), _ends(lists, live)
+    if hidden := [name for name in ends or () if start and not math.isfinite(start.get(name, 0))]:
+        raise ValueError(
+            f"start has {hidden[0]}={start[hidden[0]]!r}, which a live slider cannot show; use a finite one"
+        )
     several = [name for name, v in lists.items() if len(v) > 1]
     if isinstance(play, str) and play not in several:
         raise ValueError(f"play={play!r} is not a parameter with several values; use one of {several or 'none'}")
@@ -383,8 +387,11 @@ def _ends(lists: Mapping[str, list], live: bool | Mapping) -> dict[str, tuple[Re
         if name not in lists:
             raise ValueError(f"live names {name!r}, which is no parameter; use some of {', '.join(lists)}")
         fits = isinstance(given, Sequence) and len(given) == 2 and all(isinstance(v, Real) for v in given)
+        fits = fits and all(math.isfinite(v) for v in given)
         if not fits or not finite.get(name) or not given[0] <= min(finite[name]) <= max(finite[name]) <= given[1]:
-            raise ValueError(f"live has {name}={given!r}; give two numbers with all values of {name} between them")
+            raise ValueError(
+                f"live has {name}={given!r}; give two finite numbers with all values of {name} between them"
+            )
         ends[name] = tuple(given)
     return {name: (low, high) for name, (low, high) in ends.items() if low < high}
 

@@ -21,12 +21,11 @@ class Gaussians(checks.Named):
     Before the first round each client sends, for each class of which it has samples, how many there are and, entry by
     entry of the inputs as they are stored, their sum and their sum of squares: 2 D + 1 numbers for inputs of D entries.
     The server adds what all clients send and so knows mean and variance `[D]` of each class over all clients.  Entries
-    are drawn independently of each other; where the data are bytes they are rounded and cut to 0..255.  The draws
-    depend on the seed of the federation, the class and the sample's number.
+    are drawn independently of each other; where the data are bytes they are rounded and cut to 0..255, which moves mean
+    and variance a little.  The draws depend on the seed of the federation, the class and the sample's number.
 
-    No sample leaves a client, but nothing is added to the sums either: a client with a single sample of a class sends
-    this sample.  The FedGSE study 2024, section 4.2.1, names generative models that clients train; this is the simplest
-    model.
+    The sums are not protected: a client with a single sample of a class sends this sample.  The FedGSE study 2024,
+    section 4.2.1, names generative models that clients train; this is the simplest model.
 
     per_class: samples of each class that any client has.
     Raises ValueError for per_class < 1, and, when they are drawn, for targets that are no class labels, for texts, and

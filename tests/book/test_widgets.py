@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import math
 import re
 import subprocess
 import sys
@@ -414,8 +415,8 @@ def test_numbers_get_a_slider_two_values_a_toggle_and_all_else_a_menu(values, ki
         (lambda: explore(line, slope=[1.0, 2.0], start={"slope": 3.0}), r"start has slope=3.0; use one of 1, 2"),
         (lambda: explore(line, slope=[1.0, 2.0], play="K"), r"play='K' is not a parameter.*use one of \['slope'\]"),
         (lambda: explore(line, slope=[1.0], live={"L": (0, 1)}), r"live names 'L', which is no parameter"),
-        (lambda: explore(line, slope=[1.0, 5.0], live={"slope": (0, 2)}), r"live has slope=\(0, 2\); give two numbers"),
-        (lambda: explore(line, slope=["a", "b"], live={"slope": (0, 2)}), r"live has slope=\(0, 2\); give two numbers"),
+        (lambda: explore(line, slope=[1.0, 5.0], live={"slope": (0, 2)}), r"live has slope=\(0, 2\); give two finite numbers"),
+        (lambda: explore(line, slope=["a", "b"], live={"slope": (0, 2)}), r"live has slope=\(0, 2\); give two finite numbers"),
         (lambda: explore(line, slope=[1.0, 2.0]).widget, r"shows stored frames; give explore\(\.\.\., live=True\)"),
         (lambda: explore(3, slope=[1.0]), r"fn is a int; give a function"),
         (lambda: explore(lambda n: None, n=[1]), r"what fn\(n=1\) returned is a NoneType, not a matplotlib Figure"),
@@ -575,3 +576,23 @@ def test_rounding_does_not_decide_which_of_two_curves_ends_highest():
         assert "first ends highest, at 1, third lowest" in describe(figure)
         ax.lines[-1].remove()
         assert "ends highest" not in describe(figure), "both end together"
+
+
+def test_a_live_slider_has_finite_ends_and_a_finite_start():
+    def fn(a):
+        return plots.figure()[0]
+
+    with pytest.raises(ValueError, match="two finite numbers"):
+        explore(fn, a=[0.1, 1.0], live={"a": (0, math.inf)})
+    with pytest.raises(ValueError, match="a live slider cannot show"):
+        explore(fn, a=[0.1, 1.0, math.inf], start={"a": math.inf}, live={"a": (0.1, 1)})
+
+
+def test_small_values_have_frames_of_their_own():
+    seen = []
+    explorer = explore(lambda a: seen.append(a) or plots.figure()[0], a=[1e-13, 5e-13, 1.0])
+    drawn = len(seen)
+    explorer.at(a=5e-13)
+    assert len(seen) == drawn
+    explorer.at(a=3e-13)
+    assert seen[drawn:] == [3e-13]
