@@ -241,3 +241,14 @@ def with_model(tab: Any, call: str, config: dict[str, Any], state: dict[str, Any
         }}""",
         [config, state],
     )
+
+
+@contextmanager
+def core_of(browser, folder, kind, names):
+    """An open page with nothing but the script of a live picture, whose functions of these names stand in `core`."""
+    script = f'<script type="module">\n{kind.module()}\nwindow.core = {{{names}}};\n</script>'
+    path = folder / "core.html"
+    path.write_text(f"{HEAD}<title>core</title>{script}<style>{kind.style()}</style><body>", "utf-8")
+    with opened(browser, path) as tab:
+        tab.wait_for_function("window.core")
+        yield tab

@@ -2,23 +2,16 @@
 
 import pytest
 import torch
-from browser import HEAD, NAMELESS, opened, says, slider, state, with_model, written
+from browser import NAMELESS, core_of, opened, says, slider, state, with_model, written
 
 from fedbook.live.mask_playground import SCORES, SIZES, MaskPlayground, mask_playground
 from fedbook.measures import masks
 
-CORE = f"""{HEAD}<title>core</title><script type="module">
-{MaskPlayground.module()}
-window.core = {{widget, found, bits}};
-</script><style>{MaskPlayground.style()}</style><body>"""
-
 
 @pytest.fixture(scope="module")
 def core(browser, tmp_path_factory):
-    path = tmp_path_factory.mktemp("core") / "core.html"
-    path.write_text(CORE, "utf-8")
-    with opened(browser, path) as tab:
-        tab.wait_for_function("window.core")
+    names = "widget, found, bits"
+    with core_of(browser, tmp_path_factory.mktemp("core"), MaskPlayground, names) as tab:
         yield tab
 
 

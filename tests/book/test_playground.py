@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from browser import HEAD, NAMELESS, opened, says, slider, state, with_model, written
+from browser import NAMELESS, core_of, opened, says, slider, state, with_model, written
 
 import fedcore as fc
 from fedbook.live import base, playground
@@ -44,18 +44,10 @@ def random_state(method, number):
     }
 
 
-CORE = f"""{HEAD}<title>core</title><script type="module">
-{Playground.module()}
-window.core = {{widget, placed, run, problem, cohort, checked, longRun, told, METHODS, DEFAULTS, RANGE}};
-</script>"""
-
-
 @pytest.fixture(scope="module")
 def core(browser, tmp_path_factory):
-    path = tmp_path_factory.mktemp("core") / "core.html"
-    path.write_text(CORE, "utf-8")
-    with opened(browser, path) as tab:
-        tab.wait_for_function("window.core")
+    names = "widget, placed, run, problem, cohort, checked, longRun, told, METHODS, DEFAULTS, RANGE"
+    with core_of(browser, tmp_path_factory.mktemp("core"), Playground, names) as tab:
         yield tab
 
 
@@ -273,9 +265,7 @@ def test_an_output_is_html_and_names_its_model_only_where_a_kernel_would_answer(
 
 def test_the_widget_face_follows_its_model_and_tells_it_what_a_hand_does(browser, tmp_path):
     pg = fc.playground(caption="<i>live</i>")
-    (tmp_path / "core.html").write_text(f"{CORE}<style>{Playground.style()}</style><body>", "utf-8")
-    with opened(browser, tmp_path / "core.html") as tab:
-        tab.wait_for_function("window.core")
+    with core_of(browser, tmp_path, Playground, "widget") as tab:
         with_model(tab, "render({model, el: document.body})", pg.config(), pg.state)
         assert tab.locator("figcaption").inner_text() == "<i>live</i>"
         tab.locator(".pg-start").press("ArrowRight")

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from browser import HEAD, NAMELESS, opened, says, slider, state, written
+from browser import NAMELESS, core_of, opened, says, slider, state, written
 
 import fedcore as fc
 from fedbook.live import base, submodel_playground
@@ -31,18 +31,10 @@ def random_state(number):
     ).state
 
 
-CORE = f"""{HEAD}<title>core</title><script type="module">
-{SubmodelPlayground.module()}
-window.core = {{widget, run, problem, checked, fromHash, toHash, DEFAULTS, DEALT, METHODS}};
-</script><style>{SubmodelPlayground.style()}</style><body>"""
-
-
 @pytest.fixture(scope="module")
 def core(browser, tmp_path_factory):
-    path = tmp_path_factory.mktemp("core") / "core.html"
-    path.write_text(CORE, "utf-8")
-    with opened(browser, path) as tab:
-        tab.wait_for_function("window.core")
+    names = "widget, run, problem, checked, fromHash, toHash, DEFAULTS, DEALT, METHODS"
+    with core_of(browser, tmp_path_factory.mktemp("core"), SubmodelPlayground, names) as tab:
         yield tab
 
 
