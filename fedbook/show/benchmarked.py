@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedcore.storage import sources
 
@@ -14,30 +14,10 @@ from .. import pages
 from . import together
 
 NAMES = (
-    "paths", "paths_2threads", "flsimulator", "scaling", "memory", "mixing", "submodels", "modules", "compile", "gpu",
-    "desk_avx2", "bfloat16", "speed",
+    "flsimulator", "scaling", "memory", "mixing", "submodels", "modules", "compile", "gpu", "desk_avx2", "bfloat16",
+    "speed",
 )  # fmt: skip
 SHARE = "share of the fastest kernels"
-# model: a sample's shape and the number of classes, as benchmarks/paths.py trains it
-SHAPES = {
-    "logistic": ((1, 28, 28), 10),
-    "mlp": ((1, 28, 28), 10),
-    "femnist_cnn": ((1, 28, 28), 62),
-    "lenet": ((3, 32, 32), 10),
-    "thesis_cnn": ((1, 28, 28), 10),
-    "resnet18_gn": ((3, 32, 32), 10),
-    "resnet18_gn_3x3": ((3, 32, 32), 10),
-}
-# model: goals for the speed over plain SGD of one model, one thread: in float32, with convolutions in bfloat16
-PLAIN = {
-    "logistic": (4.0, None),
-    "mlp": (3.5, None),
-    "femnist_cnn": (2.2, 3.2),
-    "lenet": (1.15, 2.2),
-    "thesis_cnn": (1.0, 1.75),
-    "resnet18_gn": (1.0, 2.1),
-    "resnet18_gn_3x3": (1.0, 2.1),
-}
 # model, type: goals for the speed over the fastest other simulator, on AMD's processors with AVX-512
 PEERS = {
     ("mlp", "float32"): 2.5,
@@ -53,15 +33,12 @@ ON_GPU = {
     "ResNet18-GN, 3x3 stem, bfloat16, over the sequential eager loop": 2,
 }
 CLAIMS = {  # group of goals: the claim
-    "one thread": "on its best path training a cohort together beats plain SGD on the same samples, one thread",
-    "two threads": "a second thread makes a round at least 1.7 times as fast",
     "peers": "it is 2 to 3 times as fast as the fastest of the other simulators",
     "registered": "a round takes no longer where more clients are registered",
     "memory": "a round takes at most 1.5 times the memory that it must",
     "desk": "at the unequal clients of the profile desk, networks, second thread and evaluation reach their goals",
     "GPU": "on a GPU it is 2 to 20 times as fast as a loop over the clients",
 }
-FLOAT32 = ("written", "batched", "sequential")
 OPEN = "not measured yet"
 
 
@@ -82,75 +59,11 @@ def outdated(folder: Path) -> list[str]:
     return [name for name, found in stored.items() if found.get("code") != sources.library()]
 
 
-def best(case: Mapping[str, Any], kind: str = "float32", of: str = "ratio_to_plain") -> tuple[float, str] | None:
-    """The value and the name of the fastest path of a case; None if no path of this kind was timed."""
-    names = FLOAT32 if kind == "float32" else ("written bfloat16",)
-    found = [(case[of][name], name) for name in names if name in case[of]]
-    return max(found) if found else None
-
-
-def typical(data: Mapping[str, Any], file: str, model: str) -> dict[str, Any] | None:
-    """The case of a model to which the goals refer: 10 clients (or 5, the most that were run for one model), batch
-    20."""
-    cases = [c for c in (data[file] or {"cases": []})["cases"] if c["model"] == model and c["batch"] == 20]
-    return max((c for c in cases if c["cohort"] <= 10), key=lambda c: c["cohort"], default=None)
-
-
-class Work(NamedTuple):
-    """The arithmetic and memory traffic of a step of local SGD, counted and not timed.
-
-    operations: multiplications and additions of all products and convolutions for one sample, forward and backward.
-    d: the number of parameters of a client.  width: the number of input values and activations of one sample.
-    """
-
-    operations: int
-    d: int
-    width: int
-
-    def moved(self, batch: int, size: int = 4) -> int:
-        """The least memory traffic of one client's step, in bytes: parameters and activations written and read once."""
-        return 2 * size * (self.d + batch * self.width)
-
-    def intensity(self, batch: int, size: int = 4) -> float:
-        """Arithmetic intensity: operations per byte moved, the same for every number of clients."""
-        return batch * self.operations / self.moved(batch, size)
-
-
-def work(model: str) -> Work:
-    """The `Work` of a model of the benchmarks, by PyTorch's FLOP counter and the engine's count of activations."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode  # slow to import
-
-    from fedcore import models
-    from fedcore.engine import Engine
-
-    shape, classes = SHAPES[model]
-    net = models.MODELS[model](shape, classes)
-    with FlopCounterMode(display=False) as counter:
-        torch.nn.functional.cross_entropy(net(torch.zeros(1, *shape)), torch.zeros(1, dtype=torch.int64)).backward()
-    engine = Engine(net)
-    return Work(counter.get_total_flops(), engine.layout.d, engine.width(torch.zeros(2, *shape)))
-
-
-def settings(data: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Samples of a step -> cohort and batch size, for the models that were timed at several of these."""
-    pairs = sorted((c["cohort"], c["batch"]) for c in data["paths"]["cases"] if c["model"] == "mlp")
-    return dict(sorted({m * batch: (m, batch) for m, batch in pairs}.items()))
-
-
 def goals(data: Mapping[str, Any]) -> Any:
     """Every goal with its measured value (pandas.DataFrame): group, what, goal, measured, reached."""
     import pandas as pd
 
     rows: list[tuple[str, str, float, float | None, bool]] = []  # last entry: True for "at least", False for "at most"
-    for model, limits in PLAIN.items():
-        for kind, limit in zip(("float32", "bfloat16"), limits, strict=True):
-            case = typical(data, "paths", model)
-            found = case and best(case, kind)
-            if limit is not None:
-                rows.append(("one thread", f"{model}, {kind}, over plain SGD", limit, found and found[0], True))
-    for model in PLAIN:
-        rows.append(("two threads", f"{model}, best path, over one thread", 1.7, _second_thread(data, model), True))
     ratios = {(g["model"], g["kind"]): g["ratio"] for g in _goals(data, "peers")}
     for (model, kind), limit in PEERS.items():
         rows.append(("peers", f"{model}, {kind}, over the fastest peer", limit, ratios.get((model, kind)), True))
@@ -176,12 +89,6 @@ def goals(data: Mapping[str, Any]) -> Any:
 
 def _goals(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return (data[name] or {}).get("goals", [])
-
-
-def _second_thread(data: Mapping[str, Any], model: str) -> float | None:
-    """The speed of the best path on two threads over that on one."""
-    one, two = typical(data, "paths", model), typical(data, "paths_2threads", model)
-    return best(two, of="samples_per_second")[0] / best(one, of="samples_per_second")[0] if one and two else None
 
 
 def claims(measured: Any) -> pages.Html:
@@ -319,31 +226,24 @@ def _operators(file: Mapping[str, Any]) -> pages.Html:
     return pages.table(pd.DataFrame(kinds), caption, 3)
 
 
-def choices(data: Mapping[str, Any]) -> pages.Html:
-    """The recommended path by model, with the measured ratios behind it."""
+def choices(desk: Mapping[str, Any]) -> pages.Html:
+    """The path that `path="auto"` takes for the networks of the profile desk, with the measured ratios behind it."""
     import pandas as pd
-    import torch
-
-    from fedcore.engine.choose import blocks
 
     rows = []
-    for model in PLAIN:
-        one = typical(data, "paths", model)
-        (ratio, path), low, counts = best(one), best(one, "bfloat16"), work(model)
-        parts = blocks(one["cohort"], None, counts.moved(20), counts.d, torch.device("cpu"))
-        size = max(part.stop - part.start for part in parts)
+    for case in (case for case in desk["cases"] if case["share_of_kernels"]):
+        path, ratios = case["path"], case["ratio_to_plain"]
         rows.append(
             {
-                "model": model,
+                "network": case["network"],
                 "path": path,
-                "clients in a block": size,
-                "over plain SGD": ratio,
-                "bare products' share": f"{100 * ratio / one['ratio_to_plain']['bare work']:.0f} %",
-                "bfloat16 over float32": low[0] / ratio if low else None,
-                "second thread": _second_thread(data, model),
+                "over plain SGD": ratios[path],
+                "share of kernels": f"{100 * case['share_of_kernels'][path]:.0f}%",
+                "bfloat16 over float32": ratios[f"{path} bfloat16"] / ratios[path],
+                "second thread": ratios[path] / ratios[f"{path}, one thread"],
             }
         )
-    return pages.table(pd.DataFrame(rows), "By model: 10 clients (5 of the last), batch 20", 3)
+    return pages.table(pd.DataFrame(rows), "By network: ten clients (five of the domains), two threads", 3)
 
 
 def other_choices(data: Mapping[str, Any]) -> pages.Html:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import pages
 from ..pictures import plots, widgets
 from . import benchmarked
-from .benchmarked import FLOAT32, PLAIN, best, missing, settings, typical, where, work
+from .benchmarked import missing, where
 
 LOOKS = {  # a path's colour and marker
     "written": (plots.COLOURS[0], "o"),
@@ -16,6 +17,7 @@ LOOKS = {  # a path's colour and marker
     "sequential": (plots.COLOURS[2], "^"),
     "written bfloat16": (plots.COLOURS[3], "D"),
 }
+KERNELS = ("kernels, mkl", "kernels, onednn")  # of float32, by the libraries that have them
 STEPS = (
     ("$x$", "the server's model, $d$ numbers"),
     ("$Y$", "broadcast: one row for each client"),
@@ -61,67 +63,36 @@ def _matrix(ax: Any, y: float, clients: int, parts: int) -> None:
             ax.add_patch(Rectangle(at, *size, facecolor=plots.COLOURS[row], edgecolor="none"))
 
 
-def by_setting(data: Mapping[str, Any], samples: int) -> tuple[Any, dict[str, str]]:
-    """Each path's speed over plain SGD, for the models that were timed at several cohorts and batch sizes.
+def by_path(desk: Mapping[str, Any], clients: int) -> tuple[Any, dict[str, str]]:
+    """The speed of a round over plain SGD on every path that was timed, for the plain networks of the profile desk.
 
-    samples: the number of samples in one step of the whole cohort, a key of `settings`.
+    clients: the size of the cohort, 10 or 54.  The bar is the speed of the fastest kernels alone, with ten clients.
     """
-    cohort, batch = settings(data)[samples]
-    fig, ax = plots.figure(6.4, 2.8)
-    names, found = [m for m in PLAIN if len(_swept(data, m)) > 1], {}
-    for row, model in enumerate(names):
-        case = _swept(data, model).get((cohort, batch))
-        if case is None:
+    cases = {case["network"]: case for case in desk["cases"] if case["cohort"] == clients}
+    names = [case["network"] for case in desk["cases"] if case["share_of_kernels"] and case["path"] == "written"]
+    fig, ax = plots.figure(6.4, 0.28 * len(names) + 0.9)
+    found = {}
+    for row, ratios in enumerate(cases[name]["ratio_to_plain"] if name in cases else {} for name in names):
+        if not ratios:
             ax.text(1, row, " not timed", va="center", color="#767676")
             continue
-        ratios = case["ratio_to_plain"]
-        ax.plot([min(ratios.values()), ratios["bare work"]], [row, row], "-", color="#c4c4c4", zorder=1)
-        ax.plot(ratios["bare work"], row, "|", color="#444444", markersize=18, markeredgewidth=3)
-        for path, (colour, marker) in LOOKS.items():
-            if path in ratios:
-                ax.plot(ratios[path], row, marker, color=colour, markersize=8)
-        found[model] = f"{best(case)[0]:.2f} ({best(case)[1]})"
+        bare = max((ratio for name, ratio in ratios.items() if name in KERNELS), default=math.nan)
+        shown = {path: ratios[path] for path in LOOKS if path in ratios}
+        ax.plot([min(shown.values()), bare], [row, row], "-", color="#c4c4c4", zorder=1)
+        ax.plot(bare, row, "|", color="#444444", markersize=14, markeredgewidth=3)
+        for path, ratio in shown.items():
+            ax.plot(ratio, row, LOOKS[path][1], color=LOOKS[path][0], markersize=7)
+        found[names[row]] = f"{ratios['written']:.2f}"
     for path, (colour, marker) in LOOKS.items():
         ax.plot([], [], marker, color=colour, label=path)
-    ax.plot([], [], "|", color="#444444", markersize=12, markeredgewidth=3, label="bare products")
+    ax.plot([], [], "|", color="#444444", markersize=12, markeredgewidth=3, label="kernels alone")
     ax.axvline(1, color="#9a9a9a", linestyle=":")
     ax.set_yticks(range(len(names)), names)
     ax.set_xscale("log", base=2)
-    ax.set_xticks([0.5, 1, 2, 4, 8, 16, 32, 64], ["½", "1", "2", "4", "8", "16", "32", "64"])
-    ax.set(xlabel="samples per second over plain SGD", xlim=(0.4, 70), ylim=(len(names) - 0.5, -0.5))
+    ax.set_xticks([0.5, 1, 2, 4, 8, 16], ["½", "1", "2", "4", "8", "16"])
+    ax.set(xlabel="samples per second over plain SGD", xlim=(0.35, 28), ylim=(len(names) - 0.5, -0.5))
     ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
-    return fig, {"clients": str(cohort), "batch": str(batch)} | found
-
-
-def _swept(data: Mapping[str, Any], model: str) -> dict[tuple[int, int], Any]:
-    return {(c["cohort"], c["batch"]): c for c in data["paths"]["cases"] if c["model"] == model}
-
-
-def roofline(data: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
-    """A roofline plot, operations per second against operations per byte: plain SGD, best float32 path, bare
-    products."""
-    fig, ax = plots.figure(6.4, 3.3)
-    roof, numbers = 0.0, {}
-    for k, model in enumerate(PLAIN):
-        case, counts = typical(data, "paths", model), work(model)
-        rate = {name: v * counts.operations / 1e9 for name, v in case["samples_per_second"].items()}
-        x, mine = counts.intensity(case["batch"]), max(rate[name] for name in FLOAT32 if name in rate)
-        colour, marker = plots.COLOURS[k], plots.MARKERS[k]
-        ax.plot([x, x], [rate["plain SGD"], max(mine, rate["bare work"])], color=colour, linestyle="-", linewidth=0.8)
-        ax.plot(x, rate["plain SGD"], "_", color=colour, markersize=11, markeredgewidth=2.5)
-        ax.plot(x, mine, marker, color=colour, markersize=8, label=model)
-        ax.plot(x, rate["bare work"], marker, color=colour, markersize=8, markerfacecolor="white")
-        roof, numbers[model] = max(roof, rate["bare work"]), f"{mine:.3g} GFLOP/s at {x:.3g}"
-    peaks = [peak for kind, peak in data["paths"].get("peaks", {}).items() if kind != "bfloat16"]
-    roof = max([roof, *peaks])
-    ax.axhline(roof, color="#444444", linestyle="--")
-    ax.text(
-        1.3, roof * 1.08, "product of two large matrices" if roof in peaks else "fastest bare products", fontsize=10
-    )
-    ax.set(xscale="log", yscale="log", xlabel="operations for each byte moved", ylabel="10⁹ operations a second")
-    ax.set(xlim=(1.2, 400), ylim=(1, roof * 1.9))
-    ax.legend(loc="lower right", ncols=2)
-    return fig, numbers
+    return fig, found
 
 
 def yardstick(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
