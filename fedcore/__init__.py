@@ -22,7 +22,10 @@ from .data import (
     CropFlip,
     DataNotFound,
     Dirichlet,
+    FeatureShift,
     Gaussians,
+    LabelSwap,
+    Quantity,
     RandAugment,
     Shards,
 )
@@ -56,10 +59,10 @@ __version__ = "0.1.0"
 __all__ = [
     *algorithms.__all__,
     "IID", "ByOwner", "CheckpointError", "Complete", "CropFlip", "DataNotFound", "DirectedRandom", "Dirichlet",
-    "Diverged", "Exponential", "Federation", "Gaussians", "Graph", "History", "Matrix", "Quadratic", "RandAugment",
-    "RandomRegular", "Ring", "Round", "Shards", "Shown", "SweepFailed", "Torus", "cite", "distributed", "explore",
-    "federation", "models", "one_round", "playground", "probes", "quadratic", "show", "shown", "simulate",
-    "simulate_many", "start", "submodel_playground", "submodels", "sweep", "topology",
+    "Diverged", "Exponential", "FeatureShift", "Federation", "Gaussians", "Graph", "History", "LabelSwap", "Matrix",
+    "Quadratic", "Quantity", "RandAugment", "RandomRegular", "Ring", "Round", "Shards", "Shown", "SweepFailed", "Torus",
+    "cite", "distributed", "explore", "federation", "models", "one_round", "playground", "probes", "quadratic", "show",
+    "shown", "simulate", "simulate_many", "start", "submodel_playground", "submodels", "sweep", "topology",
 ]  # fmt: skip
 
 

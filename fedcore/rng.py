@@ -17,7 +17,7 @@ import torch
 
 # purposes: each has its own stream of random numbers
 (COHORT, BATCH, DROPOUT, INIT, PARTITION, DATA, MIXING, AUGMENT, RESAMPLE, MASK, CAPACITY, NOISE, EVALUATION, OWN,
- SCHEDULE, PUBLIC) = range(1, 17)  # fmt: skip
+ SCHEDULE, PUBLIC, COINS, SHIFT) = range(1, 19)  # fmt: skip
 BLOCK = 1 << 20  # normal numbers that are drawn together, which bounds the memory
 
 _GAMMA, _A, _B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the constants of SplitMix64

@@ -6,10 +6,11 @@ from .batches import Plan
 from .clients import Clients
 from .domains import digit_domains, digits_five
 from .generated import Gaussians
+from .kinds import FeatureShift, LabelSwap, Quantity
 from .partitions import IID, ByOwner, Dirichlet, Shards
 from .sources import load
 
 __all__ = [
-    "IID", "ByOwner", "Clients", "CropFlip", "DataNotFound", "Dirichlet", "Gaussians", "Plan", "RandAugment", "Shards",
-    "Source", "data_root", "digit_domains", "digits_five", "load",
+    "IID", "ByOwner", "Clients", "CropFlip", "DataNotFound", "Dirichlet", "FeatureShift", "Gaussians", "LabelSwap",
+    "Plan", "Quantity", "RandAugment", "Shards", "Source", "data_root", "digit_domains", "digits_five", "load",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -47,22 +47,31 @@ class Dirichlet(checks.Named):
     which the FedUp study (section 6.1.1) uses with min_size 10.  The default None means 10, or a tenth of the mean
     client size where that is less.  `equal_sizes=True` gives every client the same number of samples instead (the
     setting of FedDyn and FedDC): client i draws labels from its own p_i ~ Dirichlet(q, ..., q); labels without samples
-    left are excluded.
+    left are excluded.  `sizes=` does the same with given sizes: one number for each client, whose sum may leave samples
+    out, or `fc.Quantity(...)`.
 
-    Raises ValueError for q <= 0, and when `max_draws` draws never gave each client min_size samples.
+    Raises ValueError for q <= 0, when `max_draws` draws never gave each client min_size samples, and for sizes that
+    are below 1, not one for each client, or together more than the samples.
     """
 
     q: checks.Positive
     equal_sizes: bool = False
     min_size: checks.Count | None = None
     max_draws: checks.Count = 10_000
+    sizes: Any = None
 
-    __post_init__ = checks.fields
+    def __post_init__(self) -> None:
+        checks.fields(self)
+        if self.sizes is not None and self.equal_sizes:
+            raise ValueError(f"equal_sizes=True and sizes={checks.brief(self.sizes)}; use one of the two")
+        if self.sizes is not None and not hasattr(self.sizes, "sizes"):
+            sizes = tuple(checks.integer("sizes: a client's", size, 1) for size in self.sizes)
+            object.__setattr__(self, "sizes", sizes)
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
         _enough(labels, clients)
-        if self.equal_sizes:
-            return self._equal(labels, clients, rng)
+        if self.equal_sizes or self.sizes is not None:
+            return self._sized(labels, clients, rng)
         N, least = len(labels), self.min_size or max(1, min(10, len(labels) // (10 * clients)))
         if least * clients > N:
             raise ValueError(
@@ -86,11 +95,19 @@ class Dirichlet(checks.Named):
             f"{self.max_draws} draws; use a larger q, fewer clients, a smaller min_size, or equal_sizes=True"
         )
 
-    def _equal(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Indices:
-        classes = np.unique(labels)
+    def _sized(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Indices:
+        classes, sizes = np.unique(labels), self.sizes
+        if sizes is None:
+            sizes = [len(part) for part in np.array_split(np.arange(len(labels)), clients)]
+        elif hasattr(sizes, "sizes"):
+            sizes = sizes.sizes(len(labels), clients, rng)
+        if len(sizes) != clients or sum(sizes) > len(labels):
+            raise ValueError(
+                f"sizes has {len(sizes)} numbers of sum {sum(sizes)}; use one for each of {clients} clients, of sum "
+                f"<= {len(labels)}, the samples of the source"
+            )
         left = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]
         wish = rng.dirichlet(np.full(len(classes), self.q), size=clients)
-        sizes = [len(part) for part in np.array_split(np.arange(len(labels)), clients)]
         parts: list[list[int]] = [[] for _ in range(clients)]
         # one sample for each client in turn; otherwise the last clients would get only the remaining labels
         for turn in range(max(sizes)):

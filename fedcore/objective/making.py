@@ -79,7 +79,8 @@ def federation(
     readings, as of numbers `[N, a, b]`, a ValueError asks for the layout (`data.arrays.from_arrays`).
     clients: their number; None means all owners with `ByOwner()`, all clients of a list, all index arrays of a
     partition.
-    partition: `IID()` (default, but for a list with one entry per client), `Dirichlet(q)`, `Shards(c)`, `ByOwner()`; a
+    partition: `IID()` (default, but for a list with one entry per client), `Dirichlet(q)`, `Shards(c)`, `ByOwner()`,
+    `Quantity(spread)`; `FeatureShift(kind, strength)` and `LabelSwap(share)`, which change the clients' data too; a
     function `(labels, clients, rng) -> list of index arrays`, which draws from the NumPy generator rng; an object with
     `split(labels, clients, rng, owner)` (and `overlapping = True` where clients may share samples); or a list of index
     arrays, one per client.  Indices refer to the training samples as they were given; none may occur twice, some may be
@@ -182,6 +183,9 @@ def federation(
                 f"partition={checks.brief(partition)} deals other samples when it is called again, so seed= does not "
                 "decide the partition; draw from the generator rng that it is given"
             )
+    if hasattr(partition, "changed"):
+        x, y = partition.changed(source, parts, rng.numpy_generator(seed, rng.SHIFT))
+        source = replace(source, train_x=x, train_y=y)
     kept = None
     if own_test is not None:
         source, parts, kept = keep_own(source, parts, own_test, seed)

@@ -181,6 +181,8 @@ def normed(shape, classes) -> nn.Module:
 
 VALUES = [
     fc.IID(), fc.Dirichlet(0.1), fc.Dirichlet(1, equal_sizes=True), fc.Dirichlet(0.5, min_size=3), fc.Shards(2),
+    fc.Quantity(1.5, "power"), fc.Dirichlet(0.5, sizes=fc.Quantity(2.0)), fc.FeatureShift("blur", 2.0, fc.Shards(3)),
+    fc.LabelSwap(0.3, pairs=((0, 2),)),
     fc.ByOwner(), fc.ByOwner(subset=True), fc.ByOwner(parts=3), fc.RandAugment(), fc.RandAugment(1, once=True),
     fc.CropFlip(), fc.CropFlip(2, flip=False), fc.Gaussians(), fc.Gaussians(3), fc.FedGSE(0.5, public=fc.Gaussians(2)),
     fc.Ring(), fc.Complete(), fc.Torus(), fc.Exponential(),

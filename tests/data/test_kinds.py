@@ -1,0 +1,151 @@
+"""Heterogeneity beside label skew: sizes, inputs and labels that differ by client."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import helpers as h
+import numpy as np
+import pytest
+
+import fedcore as fc
+
+N, CLIENTS = 600, 6
+IMAGES = h.images(N, (1, 9, 9), 4)
+TEST = h.images(40, (1, 9, 9), 4, seed=1)
+FEATURES = np.zeros((N, 5))
+
+
+def mine(fed, i):
+    """Client i's training samples and labels."""
+    rows = fed.data.index[i]
+    return fed.source.train_x[rows].astype(float), fed.source.train_y[rows]
+
+
+def federation(partition, images=IMAGES, **more):
+    return fc.federation((images, TEST), clients=CLIENTS, partition=partition, model="logistic", **more)
+
+
+@pytest.mark.parametrize("partition", [fc.Quantity(1.0), fc.Quantity(1.2, "power"), fc.Quantity(0.0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_quantity_deals_every_sample_once_and_gives_each_client_one(partition, seed):
+    parts = partition.split(np.zeros(N), CLIENTS, np.random.default_rng(seed), None)
+    assert sorted(np.concatenate(parts)) == list(range(N))
+    assert min(map(len, parts)) >= 1
+
+
+def test_quantity_has_the_sizes_of_its_law_whatever_the_labels():
+    draw = np.random.default_rng(0)
+    power = np.sort(fc.Quantity(1.0, "power").sizes(10**6, 4, draw))[::-1]
+    assert np.allclose(power / power[0], 1 / np.arange(1, 5), atol=1e-5)
+    logs = np.log(fc.Quantity(0.7).sizes(10**8, 3000, draw))
+    assert logs.std() == pytest.approx(0.7, rel=0.05)
+    assert np.ptp(fc.Quantity(0.0).sizes(N, 7, draw)) <= 1
+    fed = federation(fc.Quantity(1.0))
+    shares = fed.label_counts() / fed.sizes[:, None]
+    assert np.abs(shares[fed.sizes > 100] - 0.25).max() < 0.1
+
+
+def test_dirichlet_keeps_to_the_sizes_that_it_is_given():
+    sizes = [50, 10, 200, 1, 30, 9]
+    fed = federation(fc.Dirichlet(0.1, sizes=sizes))
+    assert fed.sizes.tolist() == sizes
+    assert (fed.label_counts()[2] / 200).max() > 0.5, "labels are skewed"
+    law = fc.Quantity(1.0)
+    assert sorted(federation(fc.Dirichlet(0.1, sizes=law)).sizes)[-1] > 200
+    with pytest.raises(ValueError, match="one for each of 6 clients, of sum <= 600"):
+        federation(fc.Dirichlet(0.1, sizes=[100] * 7))
+    with pytest.raises(ValueError, match="use one of the two"):
+        fc.Dirichlet(0.1, equal_sizes=True, sizes=sizes)
+
+
+def test_a_quarter_turn_is_exact_and_anticlockwise_and_the_middle_client_is_not_turned():
+    fed = federation(fc.FeatureShift("rotation", 90.0), normalise="none")
+    plain = federation(fc.IID(), normalise="none")
+    turned = [np.rot90(x, 1, (2, 3)) for x in (mine(plain, i)[0] for i in range(CLIENTS))]
+    assert np.array_equal(mine(fed, CLIENTS - 1)[0], turned[-1])
+    assert not np.array_equal(mine(fed, 2)[0], mine(plain, 2)[0])
+    odd = fc.federation((IMAGES, TEST), clients=5, partition=fc.FeatureShift("rotation", 30.0), model="mlp")
+    same = fc.federation((IMAGES, TEST), clients=5, partition=fc.IID(), model="mlp")
+    assert np.array_equal(mine(odd, 2)[0], mine(same, 2)[0])
+
+
+def test_blur_and_noise_grow_from_client_to_client_and_leave_the_first_alone():
+    plain = federation(fc.IID(), normalise="none")
+    for kind, strength in (("blur", 3.0), ("noise", 0.2)):
+        fed = federation(fc.FeatureShift(kind, strength), normalise="none")
+        apart = [np.abs(mine(fed, i)[0] - mine(plain, i)[0]).mean() for i in range(CLIENTS)]
+        assert apart[0] == 0
+        assert all(a < b for a, b in pairwise(apart)), kind
+    x = np.zeros((N, 1, 21, 21))
+    x[:, 0, 10, 10] = 1.0
+    fed = fc.federation(
+        ((x, IMAGES[1]), (x[:40], TEST[1])), clients=2, partition=fc.FeatureShift("blur", 1.5), model="logistic"
+    )
+    spot, at = fed.source.train_x[fed.data.index[1][0], 0].sum(0), np.arange(21) - 10
+    assert spot.sum() == pytest.approx(1)
+    assert (spot * at**2).sum() == pytest.approx(1.5**2, rel=0.01)
+    noisy = fc.federation(
+        ((x, IMAGES[1]), (x[:40], TEST[1])), clients=2, partition=fc.FeatureShift("noise", 0.3), model="logistic"
+    )
+    assert (noisy.source.train_x[noisy.data.index[1]] - x[0]).std() == pytest.approx(0.3, rel=0.01)
+
+
+def test_the_last_clients_have_each_pair_of_labels_exchanged_in_training_and_in_their_own_test_data():
+    options = {"own_test": 0.2, "normalise": "none"}
+    swapped, plain = (federation(p, **options) for p in (fc.LabelSwap(0.5, pairs=((0, 2),)), fc.IID()))
+    other = np.array([2, 1, 0, 3])
+    for i in range(CLIENTS):
+        both = [[mine(fed, i)[1], fed.own_test(i)[1].numpy()] for fed in (swapped, plain)]
+        labels, given = map(np.concatenate, both)
+        assert np.array_equal(np.sort(labels), np.sort(other[given] if i >= 3 else given))
+    assert np.array_equal(swapped.source.test_y, plain.source.test_y)
+    everyone = federation(fc.LabelSwap(1.0))
+    assert np.array_equal(everyone.source.train_y, IMAGES[1] ^ 1)
+
+
+def test_no_model_serves_both_groups_of_a_swap_and_personal_models_serve_their_own():
+    x, y = h.images(N, (1, 4, 4), 2)
+    fed = fc.federation(((x, y), (x, y)), clients=4, partition=fc.LabelSwap(), model="logistic", own_test=0.3)
+    run = {"rounds": 20, "lr": 0.5, "personal": True, "progress": False, "eval_every": 20}
+
+    def own(method):
+        last = fc.simulate(method, fed, **run).frame().query("round == 20 and metric == 'own_accuracy'")
+        return last.value.mean()
+
+    assert own(fc.LocalOnly()) > 0.95
+    assert own(fc.FedAvg()) < 0.7
+
+
+def test_the_data_of_the_caller_stay_as_they_are_and_a_seed_decides_the_noise():
+    x, y = IMAGES[0].copy(), IMAGES[1].copy()
+    first, again, other = (federation(fc.FeatureShift("noise", 0.1), (x, y), seed=s) for s in (0, 0, 1))
+    assert np.array_equal(x, IMAGES[0])
+    assert np.array_equal(first.source.train_x, again.source.train_x)
+    assert not np.array_equal(first.source.train_x, other.source.train_x)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: fc.Quantity(-1), "spread"),
+        (lambda: fc.Quantity(1, "zipf"), "law"),
+        (lambda: fc.FeatureShift("turn"), "kind"),
+        (lambda: fc.FeatureShift(partition="iid"), "partition"),
+        (lambda: fc.LabelSwap(1.5), "share"),
+        (lambda: fc.LabelSwap(pairs=((1, 1),)), "pairs of different labels"),
+        (lambda: federation(fc.LabelSwap(pairs=((1, 7),))), "label 7; use 0 to 3"),
+        (
+            lambda: fc.federation(
+                ((FEATURES, IMAGES[1]), (FEATURES[:40], TEST[1])),
+                clients=2,
+                partition=fc.FeatureShift(),
+                model="logistic",
+            ),
+            "images",
+        ),
+    ],
+)
+def test_what_does_not_suit_is_refused_by_name(call, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        call()
