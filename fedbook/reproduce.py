@@ -233,9 +233,6 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
             print(f"    data not in {data_root()}: {', '.join(absent)}; put them there, or let a run download them")
         if older := sum(bool(result.outdated(cell.reporting(seeds))) for cell, result in results):
             print(f"    {older} of {len(results)} cells are older than the code; --outdated runs them again")
-        known_against = (result.superseded(cell.reporting(seeds)) for cell, result in results)
-        for reason in dict.fromkeys(filter(None, known_against)):
-            print(f"    superseded: {reason}")
         print(f"    {t.captions[profile]}" + (f" Drawn from the cells of {t.drawn_from}." if t.drawn_from else ""))
         for what, choice in t.left_open:
             print(f"    left open: {what}; ours: {choice}")
@@ -282,9 +279,8 @@ def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
                 continue
             frames[t.name] = tidy = overview.frame(t, place, seeds)
             # whether a result is older than the code depends on today's code, so the table leaves it out
-            tidy = export.plain(tidy.drop(columns="older"))
             with atomic(place.folder / "table.csv") as f:
-                tidy.to_csv(f, index=False, float_format="%.6g")
+                tidy.drop(columns="older").to_csv(f, index=False, float_format="%.6g")
         if frames:
             print(f"{profile}: tidy values in {root / profile}/*/table.csv\n{overview.progress(frames)}\n")
             for sentence in overview.reservations(frames):

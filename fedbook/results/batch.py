@@ -18,7 +18,7 @@ from fedcore.support.progress import Bar
 
 from ..documents.definitions import Cell, slug, tables
 from . import provenance
-from .cells import CorruptResult, Result, identity, load, run_cell, sweep_checkpoints
+from .cells import CorruptResult, Result, identity, load, run_cell
 from .notebooks import NotebookFailed, execute
 
 NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
@@ -197,8 +197,8 @@ def run(
     unfinished runs.  Results of the same cells in other tables are copied first (`take_over`).
 
     Raises `provenance.UncommittedCode` before the first cell if the repository would keep a result of code that is not
-    committed, ImportError without dask.distributed, ValueError if no scheduler answers or too few open files are
-    allowed, and `distributed.Lost` if a process of torchrun is lost; errors of single cells are in `Outcome.failed`.
+    committed, ImportError without dask.distributed, ValueError if no scheduler answers, and `distributed.Lost` if a
+    process of torchrun is lost; errors of single cells are in `Outcome.failed`.
     """
     world = distributed.world()
     cells = [cell.at(Path.cwd()) for cell in cells]  # kernels and workers have another current folder
@@ -212,9 +212,6 @@ def run(
         return found, outcome
 
     todo, outcome = world.first(left)
-    for cell in cells if world.rank == 0 else ():
-        if cell.name in outcome.stood:
-            sweep_checkpoints(place.file(cell), cell.spec, place.workshop)
     shown = Bar(place.table, len(cells), len(outcome.stood), "cell", progress and world.rank == 0, each=True)
     call = partial(one, place, seeds=seeds, device=device, outdated=outdated)
 
@@ -298,22 +295,14 @@ def _on_cluster(
 
 
 def _room_for_files(needed: int) -> None:
-    """Raise the limit of open files and sockets to `needed`: a worker and its kernel use about thirty.
-
-    Raises ValueError if the system allows fewer.
-    """
+    """Raise the limit of open files and sockets towards `needed`: a worker and its kernel use about thirty."""
     if os.name != "posix":
         return
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY not in (soft, hard) and hard < needed:
-        raise ValueError(
-            f"{hard} open files are allowed and this batch of notebooks needs about {needed}; say ulimit -n {needed} "
-            "first, or use fewer --workers, or --plain"
-        )
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    if resource.RLIM_INFINITY not in (soft, hard) and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
 
 
 def _cores() -> Sequence[int]:

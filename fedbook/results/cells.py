@@ -25,7 +25,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from fedcore.support import checks
 from .. import studies
 from ..studies import specification, user_files
 from ..studies.tuning import choose, merged
-from . import form, provenance, tracing
+from . import provenance, tracing
 
 FORMAT = 1  # of the result files; raise it when the meaning of their contents changes
 
@@ -100,10 +100,11 @@ class Result:
         tuned = self.tuned is None or self.tuned.get("code") == today
         return [s for s in chosen if not tuned or self.runs[s].get("code") != today]
 
-    def trust(self, codes: Collection[str], today: str) -> None:
-        """Mark results of the code hashes `codes` as of `today`'s code, because all of them leave the same trace."""
+    def trust(self, today: str) -> None:
+        """Mark results of the code that left the trace as of `today`'s code, because both leave the same trace."""
+        before = self.trace["code"]
         for one in (self.tuned, self.trace, *self.runs.values()):
-            if one and one.get("code") in codes:
+            if one and one.get("code") == before:
                 one["code"] = today
 
     def replaces(self, file: Path) -> list[str]:
@@ -117,11 +118,6 @@ class Result:
         """Whether runs of today's code have no trace, because the process ended before it stored the trace."""
         return bool(self.runs) and self.trace is None and not self.outdated()
 
-    def superseded(self, seeds: Sequence[int] | None = None) -> str:
-        """Known errors that invalidate the runs (`provenance.SUPERSEDED`); "" if none are known."""
-        chosen = self.runs if seeds is None else [s for s in seeds if s in self.runs]
-        return "; ".join(dict.fromkeys(filter(None, (provenance.superseded(self.spec, self.runs[s]) for s in chosen))))
-
 
 def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
     """A hash of the specification and the seed.  The hash of the code is `provenance.code`."""
@@ -134,24 +130,14 @@ def _text(spec: Mapping[str, Any]) -> str:
 
 
 def _json(spec: Any, **options: Any) -> str:
-    """A specification as JSON.  Raises ValueError that names the first key whose value JSON cannot represent."""
+    """A specification as JSON.  Raises ValueError for a value that JSON cannot represent."""
     try:
         return json.dumps(spec, allow_nan=False, **options)
     except (ValueError, TypeError) as e:
-        where, value = next(_not_json(spec), ("a key", spec))
         raise ValueError(
-            f"the specification has {where}={checks.brief(value)}, which JSON does not have; use a finite number, a "
-            "text, true or false, a list or a mapping, or leave it out"
+            f"the specification has a value that JSON does not have ({e}); use finite numbers, texts, true or false, "
+            "lists and mappings"
         ) from e
-
-
-def _not_json(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """The path and the value of every entry that JSON cannot represent."""
-    if isinstance(value, Mapping | list | tuple):
-        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _not_json(inner, f"{where}.{key}" if where else str(key))
-    elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
-        yield where, value
 
 
 def _hash(text: str, more: int | str | None) -> str:
@@ -182,7 +168,8 @@ def _content(file: Path) -> dict[str, Any] | None:
     try:
         content = archives.unsealed(file)
         _text(content["spec"])
-        form.check(content)
+        if not isinstance(content["runs"], dict):
+            raise ValueError("it has no runs by seed")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:  # it may hold finished seeds, so it must not be replaced
@@ -205,11 +192,7 @@ def _standing(content: Mapping[str, Any], spec: Mapping[str, Any]) -> Result:
 
     runs = {int(seed): run for seed, run in content["runs"].items() if stands(run, int(seed))}
     tuned = content["tuned"] if content["tuned"] and stands(content["tuned"]) else None
-    result = Result(spec, runs, tuned, content.get("trace") if runs else None)
-    if result.trace and (codes := result.trace.pop("codes", None)):  # earlier versions listed all codes with one trace
-        result.trust(codes, codes[-1])
-        result.trace["code"] = codes[-1]
-    return result
+    return Result(spec, runs, tuned, content.get("trace") if runs else None)
 
 
 def _store(file: Path, result: Result) -> None:
@@ -308,26 +291,12 @@ def run_cell(
         if file is not None and (late or result.untraced()):
             values = _trace(result, device)
             if result.trace and _as_before(result, values):
-                result.trust([result.trace["code"]], today)
+                result.trust(today)
             result.trace = {"values": values, "code": today}
             store()
         if folder is not None and world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
     return result
-
-
-def sweep_checkpoints(file: Path, spec: Mapping[str, Any], workshop: Path) -> None:
-    """Remove checkpoints of runs that are already stored, left by a process that was killed before it removed them."""
-    folders = list(workshop.glob(f"{identity(spec)}-*"))
-    if not folders or is_running(file):
-        return
-    result = load(file, spec)
-    for folder in folders:
-        for run in folder.iterdir():
-            if result.tuned if run.name.startswith("tune") else run.name in {f"seed{seed}" for seed in result.runs}:
-                shutil.rmtree(run, ignore_errors=True)
-        with contextlib.suppress(OSError):  # the folder still has checkpoints of another seed
-            folder.rmdir()
 
 
 def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | None = None) -> bool | None:
@@ -347,7 +316,7 @@ def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | N
         provenance.check_committed(file, spec)
         if not _as_before(result, tracing.trace(_chosen(result), device)):
             return False
-        result.trust([result.trace["code"]], provenance.code(spec))
+        result.trust(provenance.code(spec))
         _store(file, result)
     return not result.outdated()
 

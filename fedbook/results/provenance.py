@@ -1,4 +1,4 @@
-"""Where a result comes from: the code that can change it, the machine, and known errors that invalidate it.
+"""Where a result comes from: the code that can change it, and the machine.
 
 The code of a result is a hash (`storage.sources`) over the modules that its computation imports: the module of its
 study, that of its method, and everything that these import.  Modules that only draw or store do not count, nor do those
@@ -18,8 +18,7 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -140,38 +139,6 @@ def _git(*words: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.rstrip()
-
-
-# --- known errors -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Superseded:
-    """A known error: the results that it affects, as `applies(specification, run)`, and its description."""
-
-    reason: str
-    applies: Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
-
-
-def _partition(spec: Mapping[str, Any]) -> str:
-    return spec.get("federation", {}).get("partition", ["IID"])[0]
-
-
-SUPERSEDED = [
-    Superseded(
-        "labels were dealt in a cycle, so that clients shared few sets of labels",
-        lambda spec, run: _partition(spec) == "Shards" and "code" not in run,
-    ),
-    Superseded(
-        "FedGSE ranked its neurons by the printed score, which batch norm cancels",
-        lambda spec, run: spec.get("method", [""])[0] == "FedGSE" and "code" not in run,
-    ),
-]
-
-
-def superseded(spec: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """Known errors that invalidate a stored run; "" if none are known."""
-    return "; ".join(known.reason for known in SUPERSEDED if known.applies(spec, run))
 
 
 # --- the machine --------------------------------------------------------------------------------------------------

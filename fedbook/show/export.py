@@ -77,7 +77,7 @@ def _legend(table: Table, tidy: Any) -> str:
 
 def _line(name: str) -> str:
     """A user's name in one line, because a line break would end the comment or the table cell that contains it."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(name)).split())
+    return " ".join(str(name).split())
 
 
 def _markdown(grid: Any, title: str, legend: str) -> str:
@@ -120,37 +120,12 @@ def _escaped(entry: str) -> str:
 
 
 def _csv(grid: Any, title: str, legend: str) -> str:
-    title = re.sub(r"""([,;"']\s*)([=+\-@])""", r"\1'\2", title)
-    body = plain(grid.rename_axis("row").reset_index()).to_csv(index=False, lineterminator="\n")
+    body = grid.rename_axis("row").reset_index().to_csv(index=False, lineterminator="\n")
     return f"# {title}\n{body}".rstrip("\n")
-
-
-def plain(frame: Any) -> Any:
-    """The frame with a quote before texts that a spreadsheet would take for a formula."""
-    return frame.rename(columns=_no_formula).map(_no_formula)
-
-
-def _no_formula(value: Any) -> Any:
-    if not isinstance(value, str) or not value.lstrip().startswith(("=", "+", "-", "@")):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
-
-
-def _html(grid: Any, title: str, legend: str) -> str:
-    from html import escape
-
-    head, body = f"<h3>{escape(title)}</h3>", grid.to_html(border=0)
-    return f"{head}\n{body}\n<p>{escape(legend)}</p>"
 
 
 def _rows(grid: Any) -> list[list[str]]:
     return [[name, *line] for name, line in zip(grid.index, grid.to_numpy().tolist(), strict=True)]
 
 
-FORMATS: dict[str, Callable[[Any, str, str], str]] = {
-    "markdown": _markdown, "latex": _latex, "csv": _csv, "html": _html,
-}  # fmt: skip
+FORMATS: dict[str, Callable[[Any, str, str], str]] = {"markdown": _markdown, "latex": _latex, "csv": _csv}

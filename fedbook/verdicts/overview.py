@@ -16,7 +16,6 @@ import numpy as np
 
 from ..documents.definitions import PROFILES, Cell, Key, Question, Table, sides, tables
 from ..pages import half_width
-from ..results import form
 from ..results.batch import ResultFolder, stored
 from ..results.cells import Result
 from ..studies.tuning import lower_is_better
@@ -46,9 +45,8 @@ def frame(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None)
     Columns: table, row, column, source, mean, sd, n, complete, diverged, difference, source_gap; gap, gap_halfwidth,
     verdict and detectable (the smallest gap that would have been found) of the answer to "is it better than the row
     `table.against`?", all gaps of the table being one family of `judge.decide`; setting (chosen by the search) and edge
-    (the axes of the search on whose boundary it lies); older (the number of runs older than the code) and superseded
-    (known errors that invalidate the runs).  The verdict is empty until both cells are complete, and for numbers that
-    are counted.
+    (the axes of the search on whose boundary it lies); older (the number of runs older than the code). The verdict is
+    empty until both cells are complete, and for numbers that are counted.
     """
     import pandas as pd
 
@@ -84,7 +82,6 @@ def frame(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None)
                 "setting": json.dumps(result.tuned["setting"]) if result and result.tuned else "",
                 "edge": ", ".join(result.tuned.get("edges", ())) if result and result.tuned else "",
                 "older": len(result.outdated(asked)) if result else 0,
-                "superseded": result.superseded(asked) if result else "",
             }
         )
     return pd.DataFrame(lines)
@@ -161,7 +158,9 @@ def _setting(text: str) -> str:
     """A setting as JSON in short: "lr 0.1, mu 0.01"."""
     parts = json.loads(text).values() if text else ()
     pairs = [pair for part in parts for pair in (part.items() if isinstance(part, dict) else [("", part)])]
-    return ", ".join(f"{name} {value:g}" if form.number(value) else f"{name} {value}".strip() for name, value in pairs)
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}".strip() for name, value in pairs
+    )
 
 
 def progress(frames: Mapping[str, Any]) -> str:
@@ -303,13 +302,11 @@ def _images(result: Result) -> set[int]:
 
 
 def reservations(frames: Mapping[str, Any]) -> list[str]:
-    """Reservations about the results of these tables (name -> `frame`), one sentence each: age and known errors."""
+    """How many runs of these tables (name -> `frame`) are older than the code, a sentence for each with such runs."""
     out = []
     for name, tidy in frames.items():
         if runs := int(tidy["older"].sum()):
             out.append(f"{name}: {runs} of {int(tidy['n'].sum())} runs are older than the code.")
-        for reason, part in tidy[tidy["superseded"] != ""].groupby("superseded"):
-            out.append(f"{name}: {len(part)} of {len(tidy)} cells are superseded: {reason}.")
     return out
 
 

@@ -22,7 +22,6 @@ from fedbook.studies import tuning
 from fedbook.studies.tuning import merged
 from fedbook.verdicts import overview
 from fedcore.data import DataNotFound
-from fedcore.storage import archives
 from fedcore.storage.sources import Sources
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -332,19 +331,6 @@ def test_a_run_of_code_that_computes_the_same_confirms_those_before(tmp_path, co
     assert both.outdated() == []
 
 
-def test_what_earlier_versions_listed_as_of_one_trace_is_read_as_one(tmp_path, counted):
-    _, become = counted
-    file, spec = tmp_path / "cell.json", {"study": "counted", "lr": 0.5}
-    cells.run_cell(spec, [0, 1], file=file)
-    content = archives.unsealed(file)
-    content["runs"]["0"]["code"] = "sunday"
-    content["trace"] = {"values": content["trace"]["values"], "codes": ["sunday", "monday"]}
-    file.write_bytes(archives.sealed(content))
-    assert cells.load(file, spec).outdated() == []
-    become("tuesday")
-    assert cells.load(file, spec).outdated() == [0, 1]
-
-
 def test_a_cell_whose_process_ended_before_its_trace_gets_it_from_the_next_batch(tmp_path, monkeypatch):
     place, cell, take = batch.ResultFolder(tmp_path, "quick", "t"), fedbook.Cell("c", TUNED, seeds=2), cells._trace
     file = place.file(cell)
@@ -370,19 +356,6 @@ def test_a_run_that_does_not_say_which_code_computed_it_is_older():
     result = cells.Result(spec, {0: {"final": 1.0, "commit": "e5f4d24d0dde+"}})
     assert result.outdated() == [0]
     assert result.outdated([1]) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"federation": {**SMALL, "partition": ["Shards", {"classes": 2}]}}, "labels were dealt in a cycle"),
-        ({"method": ["FedGSE", {"variant": "SPL"}]}, "printed score"),
-    ],
-)
-def test_results_of_earlier_rules_are_superseded_until_they_are_run_again(change, words):
-    spec, old, new = {**SPEC, **change}, {"final": 1.0}, {"final": 1.0, "code": "0123456789abcdef"}
-    assert words in cells.Result(spec, {0: old}).superseded()
-    assert cells.Result(spec, {0: new}).superseded() == cells.Result(SPEC, {0: old}).superseded() == ""
 
 
 def test_no_stored_result_comes_from_uncommitted_code():

@@ -6,7 +6,6 @@ import errno
 import functools
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -505,24 +504,6 @@ def test_ctrl_c_ends_a_batch_in_five_seconds_and_says_what_is_kept(trial):
     assert "Traceback" not in err
 
 
-def test_checkpoints_of_stored_runs_are_swept_at_the_next_start_and_others_kept(trial, here):
-    assert here("two", "--plain", "--seeds", "1")[0] == 0
-    folder = trial / "results" / "quick" / "two" / "unfinished" / f"{identity(SPEC)}-0123456789abcdef"
-    for run in ("seed0", "seed1"):  # as a kill after the result was stored leaves the first
-        (folder / run).mkdir(parents=True)
-    assert here("two", "--plain", "--seeds", "1")[0] == 0
-    assert [left.name for left in folder.iterdir()] == ["seed1"]
-    (folder / "seed1").rename(folder / "seed0")
-    assert here("two", "--plain", "--seeds", "1")[0] == 0
-    assert not folder.exists()
-
-
-def test_too_few_open_files_for_notebooks_are_said_before_anything_starts(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
-    with pytest.raises(ValueError, match=r"64 open files are allowed.*needs about 128; say ulimit -n 128 first"):
-        batch._room_for_files(128)
-
-
 def test_a_local_cluster_listens_on_no_interface_but_loopback():
     psutil = pytest.importorskip("psutil")
     known, seen = set(psutil.Process().net_connections()), []
@@ -655,7 +636,7 @@ def test_progress_counts_cells_divergences_and_answers():
     verdicts = [judge.BETTER, judge.OPEN, overview.BASE, overview.NOT_RUN]
     complete = [True, True, True, False]
     tidy = pd.DataFrame({"verdict": verdicts, "diverged": [0, 2, 0, 0], "complete": complete, "older": 0, "n": 3})
-    text = " ".join(overview.progress({"fedup-table4": tidy.assign(superseded="", source_gap=1.0)}).split())
+    text = " ".join(overview.progress({"fedup-table4": tidy.assign(source_gap=1.0)}).split())
     assert "fedup-table4 3 of 4 2 1 0 0 1" in text
 
 
