@@ -715,12 +715,22 @@ def test_generated_samples_are_normal_with_the_mean_and_variance_of_each_class_o
     assert not np.allclose(other, drawn, atol=1)
 
 
-def test_a_client_sends_a_number_a_sum_and_a_sum_of_squares_for_each_class_and_no_sample():
+def test_a_client_sends_a_number_a_mean_and_a_sum_of_squares_for_each_class_and_no_sample():
     x, y = np.array([[[1, 2]], [[3, 4]], [[5, 7]]], np.uint8), np.array([2, 0, 2])
-    count, total, squares = fc.data.generated.sums(x, y, 3)
+    count, mean, squares = fc.data.generated.moments(x, y, 3)
     assert count.tolist() == [1, 0, 2]
-    assert total.tolist() == [[3, 4], [0, 0], [6, 9]]
-    assert squares.tolist() == [[9, 16], [0, 0], [26, 53]]
+    assert mean.tolist() == [[3, 4], [0, 0], [3, 4.5]]
+    assert squares.tolist() == [[0, 0], [0, 0], [8, 12.5]]
+
+
+def test_a_large_offset_of_the_inputs_leaves_the_spread_of_generated_samples():
+    """Around 1e6 neighbouring float32 are 1/16 apart; mean square minus squared mean would lose a spread as small."""
+    spread = np.random.default_rng(0).choice([0, 1 / 16], (300, 5)).astype(np.float32)
+    x, y = spread + np.float32(1e6), np.zeros(300, int)
+    a, b, c = (fc.data.generated.moments(x[i], y[i], 1) for i in np.split(np.arange(300), [40, 41]))
+    _, mean, squares = fc.data.generated.merged(fc.data.generated.merged(a, b), c)
+    h.close(mean[0] - 1e6, spread.mean(0, dtype=float), 1e-6)
+    h.close(squares[0] / 300, spread.var(0, dtype=float), 1e-8)
 
 
 def test_fedgse_runs_on_generated_samples_as_on_the_same_ones_that_are_given():
@@ -733,10 +743,10 @@ def test_fedgse_runs_on_generated_samples_as_on_the_same_ones_that_are_given():
     assert not torch.equal(a, fc.simulate(fc.FedGSE(0.5, public=fc.Gaussians(3)), fed, **RUN).params)
 
 
-def test_a_class_of_one_sample_cannot_be_generated_because_its_sum_is_the_sample():
+def test_a_class_of_one_sample_cannot_be_generated_because_its_mean_is_the_sample():
     x, y = h.images(60, (1, 4, 4), 3)
     fed = mlp_on(fc.federation((x, np.where(np.arange(60) == 0, 3, y)), clients=4, model="logistic"))
-    with pytest.raises(ValueError, match="one class has a single sample, which its sum would hand over"):
+    with pytest.raises(ValueError, match="one class has a single sample, which its mean would hand over"):
         fc.FedGSE(0.5, public=fc.Gaussians(2)).on(fed)
 
 
