@@ -56,12 +56,12 @@ class Cell:
 class Table:
     """A table or figure of a source document.
 
-    name: as on the command line.  document: S000 to S004.  make: profile -> its cells.  captions: profile -> what was
-    computed (data, size, seeds), for each profile of the table.  left_open: `(setting that the source leaves open, our
-    choice)`.  figure: a figure rather than a table.  drawn_from: the name of the table whose cells it shows.  beside:
-    the name of the figure whose cells it shows too.  against: the reference row of gaps.  proposed: the row that the
-    document proposes.  axis: the horizontal axis of a figure, "round" or the quantity that the columns vary; see
-    `show.drawing`.
+    name: as on the command line.  document: S000 to S004, or "known" for numbers that others published.  make: profile
+    -> its cells.  captions: profile -> what was computed (data, size, seeds), for each profile of the table.
+    left_open: `(setting that the source leaves open, our choice)`.  figure: a figure rather than a table.
+    drawn_from: the name of the table whose cells it shows.  beside: the name of the figure whose cells it shows too.
+    against: the reference row of gaps.  proposed: the row that the document proposes.  axis: the horizontal axis of a
+    figure, "round" or the quantity that the columns vary; see `show.drawing`.
     """
 
     name: str
@@ -252,8 +252,8 @@ def tables() -> dict[str, Table]:
 
 @cache
 def documents() -> tuple[ModuleType, ...]:
-    """The modules of the folder `documents`, one for each source document."""
-    names = sorted(m.name for m in pkgutil.iter_modules([Path(__file__).parent]) if re.match(r"s\d", m.name))
+    """The modules of the folder `documents`: one for each source document, and the known numbers."""
+    names = sorted(m.name for m in pkgutil.iter_modules([Path(__file__).parent]) if re.match(r"s\d|known", m.name))
     return tuple(importlib.import_module(f"{__package__}.{name}") for name in names)
 
 

@@ -14,7 +14,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedcore import CropFlip, Federation, Gaussians, RandAugment, algorithms, federation, models, simulate, topology
+from fedcore import (
+    CropFlip,
+    Federation,
+    Gaussians,
+    RandAugment,
+    algorithms,
+    data,
+    federation,
+    models,
+    simulate,
+    topology,
+)
 from fedcore.algorithms.averaging import FedAvg
 from fedcore.data import domains, partitions
 from fedcore.support import checks
@@ -128,11 +139,15 @@ def build_partition(entry: Any) -> Any:
                 "index arrays"
             )
         return made
-    known = {key: kind for key, kind in vars(partitions).items() if isinstance(kind, type) and hasattr(kind, "split")}
-    del known["Partition"]  # the protocol
+    known = {key: kind for key, kind in vars(data).items() if isinstance(kind, type) and hasattr(kind, "split")}
     if name not in known:
         raise ValueError(f'partition {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
-    return _made(name, known[name], arguments)
+    inner = {key: build_partition(arguments[key]) for key in ("partition", "sizes") if _is_named(arguments.get(key))}
+    return _made(name, known[name], {**arguments, **inner})
+
+
+def _is_named(entry: Any) -> bool:
+    return isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[0], str)
 
 
 def build_source(entry: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..support import checks
 from .arrays import Source
 
-NORMALISE = ("pooled", "client", "half", "none")
+NORMALISE = ("pooled", "client", "half", "unit", "none")
 IMAGES_AT_A_TIME = 1024  # bounds the memory for the squares
 
 
@@ -23,7 +23,7 @@ def normalisation(source: Source, parts: Sequence[np.ndarray], kind: str) -> tup
     images; last of all clients' images together.  A training image of no client has the last ones.  A constant channel
     has std 1.
 
-    Raises ValueError for "client" and "half" where the inputs are no images.
+    Raises ValueError for "client", "half" and "unit" where the inputs are no images.
     """
     x, n = source.train_x, len(parts)
     train_rows, test_rows = np.full(len(x), -1), np.full(len(source.test_x), -1)
@@ -34,9 +34,10 @@ def normalisation(source: Source, parts: Sequence[np.ndarray], kind: str) -> tup
         return _stacked(*(part[None] for part in pooled)), train_rows, test_rows
     if not images:
         raise ValueError(f"normalise={kind!r} needs images [N, C, H, W], the data has {x.shape}; use 'pooled'")
-    if kind == "half":
-        half = np.full((1, 1), 127.5 if x.dtype == np.uint8 else 0.5)
-        return _stacked(half, half), train_rows, test_rows
+    if kind in ("half", "unit"):
+        largest = np.full((1, 1), 255.0 if x.dtype == np.uint8 else 1.0)
+        mean, std = (largest / 2, largest / 2) if kind == "half" else (0 * largest, largest)
+        return _stacked(mean, std), train_rows, test_rows
     groups = [x[part] for part in parts]
     weights = np.array([len(part) for part in parts]) / sum(map(len, parts))
     for i, part in enumerate(parts):
@@ -72,7 +73,7 @@ def told_of_scale(source: Source, kind: str) -> None:
             checks.warn(
                 f"{name} inputs reach {size:g} and training inputs {max(-low, high):g}; scale both in the same way"
             )
-    if (images and x.dtype == np.uint8) or (images and kind not in ("pooled", "half")):
+    if (images and x.dtype == np.uint8) or (images and kind not in ("pooled", "half", "unit")):
         return
     most = 20 if images or x.dtype == np.uint8 else 100
     if max(-low, high) <= most and (most == 100 or not (low >= 0 and high > 10 and (x == np.rint(x)).all())):

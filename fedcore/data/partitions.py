@@ -128,17 +128,26 @@ class Shards(checks.Named):
     The labels are dealt like shuffled cards, and a card that the client already holds is returned: with 10 labels and
     c = 2, a hundred clients hold about 42 of the 45 pairs.  The public codes of HeteroFL and of the study shuffle too,
     but there a client that is dealt the same label twice holds one label and fewer samples.
-    Raises ValueError for more classes than labels, and for fewer shards than labels (samples would be lost).
+
+    cut: True cuts the samples, sorted by label, into clients * classes shards of equal size and deals each client
+    `classes` of them at random, as McMahan et al. (2017) do: a client may then hold fewer labels, or more where a shard
+    crosses two.  Raises ValueError for more classes than labels, and for fewer shards than labels (samples would be
+    lost), unless `cut`.
     """
 
     classes: checks.Count
+    cut: bool = False
 
     __post_init__ = checks.fields
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
-        _enough(labels, clients)
+        _enough(labels, clients * self.classes if self.cut else clients)
         known = np.unique(labels)
         c = self.classes
+        if self.cut:
+            shards = np.array_split(np.lexsort((rng.permutation(len(labels)), labels)), clients * c)
+            dealt = rng.permutation(clients * c).reshape(clients, c)
+            return [np.sort(np.concatenate([shards[k] for k in mine])) for mine in dealt]
         if c > len(known):
             raise ValueError(f"classes={c} per client, but the source has {len(known)} labels; use <= {len(known)}")
         if clients * c < len(known):

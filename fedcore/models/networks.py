@@ -60,12 +60,15 @@ def logistic(shape: Shape, classes: checks.Count) -> nn.Module:
 
 
 @checks.arguments
-def mlp(shape: Shape, classes: checks.Count, hidden: Widths = (200, 200)) -> nn.Module:
-    """Fully connected ReLU network; the default is the 784-200-200-10 of the FedAvg paper (199,210)."""
+def mlp(shape: Shape, classes: checks.Count, hidden: Widths = (200, 200), dropout: checks.Fraction = 0.0) -> nn.Module:
+    """Fully connected ReLU network; the default is the 784-200-200-10 of the FedAvg paper (199,210).
+
+    dropout: the probability with which a hidden unit is set to 0 in training.
+    """
     widths = [math.prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for a, b in itertools.pairwise(widths):
-        layers += [nn.Linear(a, b), nn.ReLU()]
+        layers += [nn.Linear(a, b), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 

@@ -58,9 +58,10 @@ class Federation(Objective):
 
     normalise: uint8 images are used as (x - mean) / std per channel, with the statistics of the whole training set
     ("pooled"), of each client's own training images before any augmentation ("client", also for float images), with
-    mean and std 1/2 of the range ("half", also for float images), or unchanged as floats from 0 to 255 ("none").  A
-    constant channel has std 1 instead of 0.  With "client", other images can be read with three statistics: the
-    client's "own", those of the image's domain ("target"), or those of all clients' data ("pooled").
+    mean and std 1/2 of the range ("half", also for float images), divided by the range ("unit"), or unchanged as floats
+    from 0 to 255 ("none").  A constant channel has std 1 instead of 0.  With "client", other images can be read with
+    three statistics: the client's "own", those of the image's domain ("target"), or those of all clients' data
+    ("pooled").
     """
 
     data: Clients
@@ -131,7 +132,7 @@ class Federation(Objective):
 
     @property
     def normalise(self) -> str:
-        """How inputs are normalised: "pooled", "client", "half" or "none"."""
+        """How inputs are normalised: "pooled", "client", "half", "unit" or "none"."""
         return self.data.normalise
 
     @property

@@ -89,7 +89,7 @@ def federation(
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
     convolutions and linear layers with 8 bits of mantissa; the largest number of clients computed together.
-    normalise: "pooled", "client", "half" or "none", see `Federation`.
+    normalise: "pooled", "client", "half", "unit" or "none", see `Federation`.
     augment: of training images, anew in each batch: `CropFlip(4)`, `RandAugment()`, or a function of your own,
     `(uint8 images [N, C, H, W], torch.Generator) -> images` of the same shape and type, called with one client's batch;
     its draws from the generator, which is on the images' device, depend on seed, round, client and local step alone.

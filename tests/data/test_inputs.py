@@ -136,7 +136,7 @@ def test_a_partition_of_ones_own_may_change_the_labels_and_owners_that_it_is_giv
     lambda x: (x % 17).astype(np.float64), lambda x: torch.tensor(x).float()[:, 0],
 ])  # fmt: skip
 def test_images_on_the_scale_of_bytes_are_told_of(change):
-    for normalise in ("pooled", "half"):
+    for normalise in ("pooled", "half", "unit"):
         with pytest.warns(UserWarning, match=r"images .*x / \d+.*x.astype\(np.uint8\)") as told:
             fc.federation(((change(X), Y), (change(TX), TY)), 2, model="logistic", normalise=normalise)
         assert told[0].filename == __file__
@@ -672,3 +672,9 @@ def test_text_needs_no_more_than_its_layout():
     assert given.source.text
     assert given.inputs(given.x[:2]).dtype == torch.int64
     assert torch.isfinite(fc.simulate(fc.FedAvg(), given, rounds=1).params).all()
+
+
+def test_unit_scales_bytes_by_255_and_leaves_floats():
+    for x, scale in ((X, 255.0), (X / 255, 1.0)):
+        fed = fc.federation(((x, Y), (x, Y)), 2, model="logistic", normalise="unit", dtype=torch.float64)
+        assert torch.equal(fed.data.inputs(fed.data.x), fed.data.x.double() / scale)

@@ -94,6 +94,17 @@ def label_sets(parts, y):
 TEN = np.repeat(np.arange(10), 200)
 
 
+def test_shards_that_are_cut_are_equal_runs_of_the_sorted_samples_and_a_client_may_hold_one_label_or_more_than_two():
+    y = np.random.default_rng(0).permutation(np.repeat(np.arange(10), [3, 17, *[10] * 8]))
+    held = set()
+    for seed in range(20):
+        parts = split(fc.Shards(2, cut=True), y, 10, seed)
+        assert_complete(parts, 100, 10)
+        assert {len(p) for p in parts} == {10}
+        held |= {len(np.unique(y[p])) for p in parts}
+    assert held == {1, 2, 3}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_shards_are_dealt_at_random_so_that_clients_share_labels_in_many_ways(seed):
     sets = label_sets(split(fc.Shards(2), TEN, 100, seed), TEN)
