@@ -141,7 +141,7 @@ def build_partition(entry: Any) -> Any:
         return made
     known = {key: kind for key, kind in vars(data).items() if isinstance(kind, type) and hasattr(kind, "split")}
     if name not in known:
-        raise ValueError(f'partition {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
+        raise ValueError(f'partition {name!r} is not known; use one of {", ".join(sorted(known))}, or "file.py:Name"')
     inner = {key: build_partition(arguments[key]) for key in ("partition", "sizes") if _is_named(arguments.get(key))}
     return _made(name, known[name], {**arguments, **inner})
 
