@@ -146,10 +146,7 @@ def claims(
 
     `seeds` is the number of seeds behind the numbers (None if each line states its own), `seconds` the time of the
     computation, `setting` the data, clients and rounds in words. Hardware and versions are read from the machine.
-    Raises ValueError for an empty box.
     """
-    if not items:
-        raise ValueError("the claim box is empty; give at least one Claim")
     blocks, lines = [], []
     for c in items:
         rows = [(c.asked, escape(c.claim)), ("measured here", escape(c.measured))]
@@ -186,15 +183,10 @@ def setting(*, seconds: float | None = None, today: str = "", **facts: Any) -> H
 
 
 def departures(items: Sequence[tuple[str, str, str]]) -> Html:
-    """A folded, numbered list of the departures from a chapter's source: *the paper*, *this book*, *why*.
-
-    Raises ValueError for a departure that does not have three non-empty texts.
-    """
+    """A folded, numbered list of the departures from a chapter's source: *the paper*, *this book*, *why*."""
     heads = ("The paper", "This book", "Why")
     rows, lines = [], []
     for number, item in enumerate(items, 1):
-        if len(item) != 3 or not all(part.strip() for part in item):
-            raise ValueError(f"departure {number} is {item!r}; give three texts: paper says, this book does, why")
         parts = [f"<dt>{head}</dt><dd>{escape(part)}</dd>" for head, part in zip(heads, item, strict=True)]
         rows.append(f"<li><dl>{''.join(parts)}</dl></li>")
         lines += [f"{number}. the paper: {item[0]}", f"   this book: {item[1]}", f"   why: {item[2]}"]
@@ -208,10 +200,8 @@ def folded(summary: str, *parts: Any) -> Html:
     """Tables and pictures that a page keeps folded under the line `summary` until a reader opens them.
 
     parts: at least one object with an HTML representation (`pages.table`, `fc.show`, `fc.explore`, `show.result`).
-    Raises ValueError without parts, and TypeError for a part without an HTML representation.
+    Raises TypeError for a part without an HTML representation.
     """
-    if not parts:
-        raise ValueError(f"nothing is folded under {summary!r}; give at least one table or picture")
     body = "\n".join([f"<summary>{escape(summary)}</summary>", *map(_html, parts)])
     text = "\n\n".join([summary, *map(repr, parts)])
     return Html(f'<details class="fc-fold tex2jax_process">{body}</details>', text)
@@ -307,17 +297,9 @@ def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
     Each column in `menus` gets a menu of its values. A categorical column sorts in the order of its categories, every
     other column by its text. The table scrolls in its own window. It works offline and by keyboard; without
     JavaScript all rows are shown.
-
-    Raises ValueError for no columns or more than 8, no rows, and a menu of an unknown column.
     """
     frame = _verdict_first(frame)
     names = [str(name) for name in frame.columns]
-    if not 1 <= len(names) <= 8:
-        raise ValueError(f"the table has {len(names)} columns; a filtered table has 1 to 8, merge or leave some out")
-    if frame.empty:
-        raise ValueError("the table has no rows; give at least one")
-    if unknown := [name for name in menus if name not in names]:
-        raise ValueError(f"menus={unknown} are no columns; the table has: {', '.join(names)}")
     orders = [list(column.cat.categories) if column.dtype == "category" else None for _, column in frame.items()]
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     rows, lines = [], []

@@ -265,8 +265,23 @@ def _chip(name: str, target: str) -> str:
     colour = next(key for key, value in styles.colours().items() if value == look.colour)
     return (
         f'<li><a href="methods/{target}.html" style="--k:var(--fc-{colour})">'
-        f'<svg viewBox="-8 -8 16 16" aria-hidden="true"><path d="{styles.outline(look.marker)}"/></svg>{name}</a></li>'
+        f'<svg viewBox="-8 -8 16 16" aria-hidden="true"><path d="{_outline(look.marker)}"/></svg>{name}</a></li>'
     )
+
+
+def _outline(marker: str, radius: float = 6.0) -> str:
+    """The outline of a marker around the origin as the data of an SVG path, y downwards."""
+    corners = {"s": (4, 45, 1.2), "D": (4, 90, 1.25), "^": (3, 90, 1.3), "v": (3, -90, 1.3)}
+    if marker in corners:
+        count, turn, size = corners[marker]
+        points = [(size, turn + 360 * k / count) for k in range(count)]
+    elif marker == "o":
+        points = [(1.0, 15.0 * k) for k in range(24)]
+    else:  # a star, and two crosses drawn as stars of four points
+        count, turn, inner = {"*": (5, 90, 0.45), "P": (4, 90, 0.45), "X": (4, 45, 0.45)}[marker]
+        points = [((1.3, inner)[k % 2], turn + 180 * k / count) for k in range(2 * count)]
+    at = [(radius * r * math.cos(math.radians(t)), -radius * r * math.sin(math.radians(t))) for r, t in points]
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in at) + "Z"
 
 
 def every(root: Path = ROOT) -> dict[Path, str]:

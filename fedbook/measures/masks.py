@@ -44,12 +44,7 @@ def random_networks(
 
     sizes: inputs, hidden widths, classes.  Weights are normal with variance gain / fan-in, biases normal with standard
     deviation `bias`, inputs standard normal, labels uniform.
-    Raises TypeError or ValueError for counts that are not integers >= 1 and for a network without a hidden layer.
     """
-    checks.integer("count", count, 1), checks.integer("samples", samples, 1)
-    gain, bias = checks.number("gain", gain, 0, open_low=True), checks.number("bias", bias, 0)
-    if len(sizes) < 3:
-        raise ValueError(f"sizes={list(sizes)} has no hidden layer; use [inputs, hidden, ..., classes]")
     g = rng.numpy_generator(seed, rng.DATA)
     net = [
         tuple(torch.from_numpy(g.normal(size=(count, *shape)) * sd) for shape, sd in layer)
@@ -112,9 +107,7 @@ def top(score: Sequence[Tensor], k: Sequence[int]) -> list[Tensor]:
 
 def all_masks(widths: Sequence[int], k: Sequence[int]) -> list[Tensor]:
     """Every way to keep k[l] of the widths[l] units in each hidden layer: one `bool [C, m_l]` per layer, C the product
-    of the binomial coefficients, in lexicographic order.  Raises ValueError for a k outside 1..m_l."""
-    for m, n in zip(widths, k, strict=True):
-        checks.integer("k", n, 1, m, hint="units of the layer")
+    of the binomial coefficients, in lexicographic order."""
     sets = itertools.product(*(itertools.combinations(range(m), n) for m, n in zip(widths, k, strict=True)))
     rows = [[[i in kept for i in range(m)] for m, kept in zip(widths, choice, strict=True)] for choice in sets]
     return [torch.tensor(layer) for layer in zip(*rows, strict=True)]

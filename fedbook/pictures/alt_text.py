@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from fedcore.support import checks
 from fedcore.support.extras import needs
 
 
 def rounded(value: Any, digits: int = 4) -> str:
     """A number with `digits` significant digits; whole numbers below a million have no exponent."""
+    value = value.item() if hasattr(value, "item") else value  # scalars of numpy and torch
     if isinstance(value, str | bool | int):
         return str(value)
     value = float(value)
@@ -30,18 +32,13 @@ def printed(numbers: Mapping[str, Any] | None) -> dict[str, str]:
     if numbers is not None and not isinstance(numbers, Mapping):
         raise ValueError(f"numbers is a {type(numbers).__name__}; give a dictionary name -> number")
     for name, value in (numbers or {}).items():
-        if not isinstance(value, str | bool | int | float):
-            try:
-                value = value.item()  # scalars of numpy and torch
-            except (AttributeError, ValueError, RuntimeError, TypeError):
-                what = (
-                    f"{type(value).__name__} of shape {tuple(value.shape)}" if hasattr(value, "shape") else repr(value)
-                )
-                raise ValueError(f"numbers[{name!r}] is {what}; give one number or a string") from None
         label = plain(str(name))
         if label in out:
             raise ValueError(f"numbers holds {label!r} twice, once the names are printed; give each its own name")
-        out[label] = rounded(value)
+        try:
+            out[label] = rounded(value)
+        except (ValueError, RuntimeError, TypeError) as e:
+            raise ValueError(f"numbers[{name!r}] is {checks.brief(value)}; give one number or a string") from e
     return out
 
 

@@ -29,15 +29,12 @@ def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int =
 
     `width` and `height` are in inches; 6.4 inches fill a text column, and labels stay legible on a phone.
     Lines drawn with `ax.plot` take the colours and dashes of `COLOURS` and `LINES` in order.
-    Raises ValueError for a size that is not positive.
     """
     import matplotlib
     from cycler import cycler
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    if not (width > 0 and height > 0):
-        raise ValueError(f"width={width}, height={height} inches is out of range; use numbers > 0")
     cycle = cycler(color=COLOURS[: len(LINES)], linestyle=LINES)
     with style.context([STYLE, {"axes.prop_cycle": cycle}]):
         fig = Figure(figsize=(width, height), layout="constrained")
@@ -59,13 +56,10 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
     """
     for k, ((label, values), look) in enumerate(zip(series.items(), looks(list(series)), strict=True)):
         values = np.atleast_2d(np.asarray(values, dtype=float))
-        if values.ndim != 2 or not values.size:
-            raise ValueError(f"series[{label!r}] has shape {values.shape}; give [seeds, points] or [points]")
         at = np.arange(1, values.shape[1] + 1) if x is None else np.asarray(x, dtype=float)
-        if at.shape != values.shape[1:]:
+        if not values.size or at.shape != values.shape[1:]:
             raise ValueError(
-                f"x has shape {at.shape} but series[{label!r}] has {values.shape[1]} points; "
-                f"give x with shape ({values.shape[1]},)"
+                f"series[{label!r}] has shape {values.shape} and x {at.shape}; give equal numbers of points"
             )
         mean = values.mean(axis=0)
         if len(values) > 1:
@@ -217,13 +211,11 @@ def contours(ax: Any, f: Callable, xlim: tuple, ylim: tuple, levels: int = 8, co
     """Level lines of a function of two variables; returns `ax`.
 
     `f` takes points [n, 2] and returns values [n].  The levels grow quadratically from the minimum, so that a quadratic
-    has evenly spaced ellipses.  Raises ValueError if `f` returns another shape.
+    has evenly spaced ellipses.
     """
     x, y = np.linspace(*xlim, 121), np.linspace(*ylim, 121)
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
     values = np.asarray(f(grid), dtype=float)
-    if values.shape != (len(grid),):
-        raise ValueError(f"f returned shape {values.shape} for points {grid.shape}; return one value per point")
     low, high = values.min(), values.max()
     heights = low + (high - low) * np.linspace(0, 1, levels + 2)[1:-1] ** 2
     if high > low:
@@ -234,11 +226,7 @@ def contours(ax: Any, f: Callable, xlim: tuple, ylim: tuple, levels: int = 8, co
 def plane(ax: Any, problem: Any, xlim: tuple, ylim: tuple) -> Any:
     """A quadratic problem in two dimensions: level lines of the global objective F, an open square at each client's
     minimiser, a star at the global one; returns `ax`.
-
-    Raises ValueError for another dimension.
     """
-    if problem.d != 2:
-        raise ValueError(f"the problem has {problem.d} dimensions; a plane shows 2")
     A, b = problem.A.cpu().numpy(), problem.b.cpu().numpy()
 
     def objective(points: np.ndarray) -> np.ndarray:
@@ -260,7 +248,7 @@ def walks(ax: Any, problem: Any, methods: Mapping[str, Any], xlim: tuple, ylim: 
 
     Returns the distance of each method's last model from the optimum.
 
-    methods: label -> `Method`.  run: arguments of `simulate`.  Raises ValueError for a problem of another dimension.
+    methods: label -> `Method`.  run: arguments of `simulate`.
     """
     import fedcore
 

@@ -6,7 +6,6 @@ and differ in marker and line; methods that are often compared have different co
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -97,21 +96,6 @@ def looks(labels: Sequence[str]) -> list[Look]:
     return out
 
 
-def outline(marker: str, radius: float = 6.0) -> str:
-    """The outline of a marker around the origin as the data of an SVG path, y downwards."""
-    corners = {"s": (4, 45, 1.2), "D": (4, 90, 1.25), "^": (3, 90, 1.3), "v": (3, -90, 1.3)}
-    if marker in corners:
-        count, turn, size = corners[marker]
-        points = [(size, turn + 360 * k / count) for k in range(count)]
-    elif marker == "o":
-        points = [(1.0, 15.0 * k) for k in range(24)]
-    else:  # a star, and two crosses drawn as stars of four points
-        count, turn, inner = {"*": (5, 90, 0.45), "P": (4, 90, 0.45), "X": (4, 45, 0.45)}[marker]
-        points = [((1.3, inner)[k % 2], turn + 180 * k / count) for k in range(2 * count)]
-    at = [(radius * r * math.cos(math.radians(t)), -radius * r * math.sin(math.radians(t))) for r, t in points]
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in at) + "Z"
-
-
 def dark(colour: str) -> str:
     """The colour on dark pages for a colour of light pages (`#rrggbb`): its pair in tokens.css, or else the same hue
     with inverted lightness, so that white becomes the page's background and a scale keeps its order."""
@@ -120,14 +104,6 @@ def dark(colour: str) -> str:
             return colours(dark=True)[name]
     lightness, a, b = _oklab(colour)
     return _hex(0.93 - 0.725 * lightness, 0.92 * a, 0.92 * b)
-
-
-def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours by WCAG 2, from 1 to 21."""
-    low, high = sorted(
-        sum(w * v for w, v in zip((0.2126, 0.7152, 0.0722), _linear(c), strict=True)) for c in (one, other)
-    )
-    return (high + 0.05) / (low + 0.05)
 
 
 def _linear(colour: str) -> list[float]:

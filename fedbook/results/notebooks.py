@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import logging
 import os
 import re
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcore.storage.checkpoint import is_alive
-
-HOUR = 3600.0  # seconds; long enough, since a kernel reads its specification only when it starts
 _serial = itertools.count()
 
 
@@ -103,11 +98,6 @@ class _Kernel:
 
     def __enter__(self) -> str:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for other in self.folder.parent.iterdir():  # remove specifications left by killed processes
-            found = re.fullmatch(r"notebook-(\d+)-\d+", other.name)
-            with contextlib.suppress(OSError):
-                if found and time.time() - other.stat().st_mtime > HOUR and not is_alive(int(found[1])):
-                    shutil.rmtree(other, ignore_errors=True)
         (self.folder / "kernel.json").write_text(json.dumps(self.spec), encoding="utf-8")
         return self.name
 

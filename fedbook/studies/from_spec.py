@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedcore import (
     CropFlip,
@@ -88,12 +87,11 @@ def _argument(key: str, value: Any, seed: int) -> Any:
 def build_model(entry: Any) -> Any:
     """The model of an entry, a name or `[name, arguments]`; the argument `model` of `projected` is such an entry too.
 
-    Raises ValueError for an unknown name, and for a name in a file that is not a function
-    `(shape, classes) -> nn.Module`.
+    A name in a file is a function `(shape, classes, ...) -> nn.Module`.  Raises ValueError for an unknown name.
     """
     name, arguments = (entry, {}) if isinstance(entry, str) else entry
     if user_files.is_reference(name):
-        return _model_of_file(name, arguments)
+        return partial(user_files.find(name), **arguments)
     if isinstance(entry, str):
         return entry
     if name == "projected":
@@ -103,42 +101,18 @@ def build_model(entry: Any) -> Any:
     return partial(models.MODELS[name], **arguments)
 
 
-def _model_of_file(name: str, arguments: Mapping[str, Any]) -> Any:
-    make = user_files.find(name)
-    if not user_files.accepts(make, (1, 8, 8), 10, **arguments):
-        raise ValueError(
-            f"{name} cannot be called with (shape, classes) and {dict(arguments)}, so it is no model; use a function "
-            "(shape, classes, ...) -> torch.nn.Module"
-        )
-
-    def model(shape: tuple[int, ...], classes: int) -> nn.Module:
-        module = make(shape, classes, **arguments)
-        if not isinstance(module, nn.Module):
-            kind = type(module).__name__
-            raise ValueError(f"{name} returned a {kind} for shape {shape}, {classes} classes; return a torch.nn.Module")
-        return module
-
-    return model
-
-
 def build_partition(entry: Any) -> Any:
     """`["Dirichlet", {"q": 0.3}]` -> `fc.Dirichlet(q=0.3)`; a partition without arguments may be its name alone, and
     lists of indices, one per client, are a partition too.
 
-    Raises ValueError for an unknown name, and for a name in a file whose object has no method
-    `split(labels, clients, rng, owner)`.
+    A name in a file makes an object with a method `split(labels, clients, rng, owner)`.  Raises ValueError for an
+    unknown name.
     """
     if not isinstance(entry, str) and not isinstance(entry[0], str):
         return partitions.Listed(tuple(map(np.asarray, entry)))
     name, arguments = (entry, {}) if isinstance(entry, str) else entry
     if user_files.is_reference(name):
-        made = user_files.find(name)(**arguments)
-        if not user_files.accepts(getattr(made, "split", None), np.zeros(1, int), 1, np.random.default_rng(0), None):
-            raise ValueError(
-                f"{name} gives a {type(made).__name__} and no partition; give it split(labels, clients, rng, owner) -> "
-                "index arrays"
-            )
-        return made
+        return _made(name, user_files.find(name), arguments)
     known = {key: kind for key, kind in vars(data).items() if isinstance(kind, type) and hasattr(kind, "split")}
     if name not in known:
         raise ValueError(f'partition {name!r} is not known; use one of {", ".join(sorted(known))}, or "file.py:Name"')

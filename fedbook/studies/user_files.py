@@ -10,7 +10,6 @@ A file is executed once, in the process that runs the cell, in any current folde
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import sys
@@ -93,14 +92,3 @@ def find(reference: str) -> Any:
         there = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
         raise ValueError(f"{file} defines no {name!r}; use one of {', '.join(there) or 'what it defines: nothing'}")
     return getattr(module, name)
-
-
-def accepts(function: Any, *arguments: Any, **named_arguments: Any) -> bool:
-    """Whether a function, a class or a bound method can be called with these arguments."""
-    try:
-        inspect.signature(function).bind(*arguments, **named_arguments)
-    except TypeError:
-        return False
-    except ValueError:  # written in C, without a signature
-        return callable(function)
-    return True

@@ -139,9 +139,6 @@ def test_a_single_claim_needs_no_list():
     [
         (lambda: Claim("S", "c", "m", "true"), "cannot be decided here"),
         (lambda: Claim("S", "c", " ", "holds"), "measured of a claim is empty"),
-        (lambda: pages.claims([], seeds=1), "at least one Claim"),
-        (lambda: pages.departures([("a", "b", "")]), "departure 1 is"),
-        (lambda: pages.folded("a"), "nothing is folded under 'a'"),
         (lambda: pages.record(), "record is empty"),
         (lambda: pages.record(x=None), "a record takes numbers, texts, lists and mappings"),
         (lambda: pages.record(x={1, 2}), "a record takes numbers, texts, lists and mappings"),

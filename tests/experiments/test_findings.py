@@ -24,7 +24,6 @@ from fedbook.verdicts.findings import (  # fmt: skip
     KINDS,
     LEDGER,
     SEVERITIES,
-    Finding,
     counted,
     departures,
     findings,
@@ -44,6 +43,7 @@ def test_every_line_of_the_file_is_a_finding_and_none_stands_there_twice():
     with LEDGER.open(encoding="utf-8", newline="") as file:
         assert len(list(csv.reader(file))) == len(LEDGER_OF) + 1
     assert len({(f.document, f.place) for f in LEDGER_OF}) == len({f.finding for f in LEDGER_OF}) == len(LEDGER_OF)
+    assert all(f.place.strip() and f.finding.strip() and f.here.strip() for f in LEDGER_OF)
     for field, known in (("document", DOCUMENTS), ("kind", KINDS), ("severity", SEVERITIES)):
         assert {getattr(f, field) for f in LEDGER_OF} == set(known)
 
@@ -64,21 +64,6 @@ def test_every_cell_that_shows_a_finding_exists():
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         known |= {f"{path.stem}#{cell['id']}" for cell in cells if cell["cell_type"] == "code"}
     assert not {f.shown_by for f in LEDGER_OF if "#" in f.shown_by} - known
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"document": "S009"}, "document='S009' of a finding is unknown; use one of: S000, S001"),
-        ({"kind": "typo"}, "kind='typo' .* use one of: error, contradiction, gap, attribution"),
-        ({"severity": "bad"}, "severity='bad' .* changes a result, changes a formula, misleads, slip"),
-        ({"finding": " "}, "finding of a finding in S000 is empty"),
-    ],
-)
-def test_a_wrong_finding_is_refused(change, words):
-    good = {"document": "S000", "place": "p", "kind": "gap", "severity": "slip", "finding": "f.", "here": "h."}
-    with pytest.raises(ValueError, match=words):
-        Finding(**good | change)
 
 
 # ---- numbers, computed from the printed tables; what the ledger says about the place holds them
@@ -446,15 +431,6 @@ def test_texts_are_escaped_and_html_is_kept(frame):
     ]  # fmt: skip
 
 
-def test_a_table_that_cannot_be_filtered_is_refused(frame):
-    with pytest.raises(ValueError, match=r"menus=\['colour'\] are no columns; the table has: name, weight, shown by"):
-        pages.filtered(frame, "c", ["colour"])
-    with pytest.raises(ValueError, match="has 9 columns; a filtered table has 1 to 8"):
-        pages.filtered(pd.DataFrame([range(9)]), "c")
-    with pytest.raises(ValueError, match="has no rows"):
-        pages.filtered(frame[:0], "c")
-
-
 @pytest.fixture
 def page(frame, tmp_path):
     path = tmp_path / "page.html"
@@ -539,7 +515,5 @@ def test_departures_are_those_of_chapters_that_exist():
 
 def test_a_departure_says_a_number_of_the_page():
     assert "settles at 0.250 instead" in departures("averaging", literal="0.250").text
-    with pytest.raises(ValueError, match=r"\{literl\}"):
-        departures("averaging", literl=1)
     with pytest.raises(ValueError, match="'12_none'"):
         departures("12_none")

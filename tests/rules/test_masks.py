@@ -131,16 +131,3 @@ def test_networks_come_from_the_seed():
     W, bias = masks.random_networks(4000, (4, 5, 3), 1, gain=2.0, bias=0.3)[0][0]
     assert W.std().item() == pytest.approx(math.sqrt(0.5), rel=0.02)
     assert bias.std().item() == pytest.approx(0.3, rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: masks.random_networks(0, (3, 6, 3), 16), "count=0"),
-        (lambda: masks.random_networks(5, (3, 3), 16), "no hidden layer"),
-        (lambda: masks.all_masks([6], [7]), "k=7"),
-    ],
-)
-def test_bad_input_names_the_value_and_the_remedy(call, says):
-    with pytest.raises(ValueError, match=says):
-        call()
