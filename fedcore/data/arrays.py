@@ -28,7 +28,6 @@ LAYOUTS = {  # the numbers of axes that inputs may have, and their meaning
 PARTS = ("train_images", "train_labels", "test_images", "test_labels")
 PACK = f"an .npz with {', '.join(PARTS)} (optional train_owner, test_owner)"
 NUMPYS = (torch.float16, torch.float32, torch.float64)
-DEEPEST = 32  # axes of an array
 READ_AS = {"1": "L", **dict.fromkeys(("P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"), "RGB")}  # PIL modes
 
 
@@ -182,27 +181,25 @@ def _check_inputs(what: str, inputs: np.ndarray, labels: np.ndarray, targets: bo
         )
     if not inputs.size:
         raise ValueError(f"the {what} set is empty: inputs {inputs.shape} hold no numbers; give at least one sample")
-    if inputs.dtype.kind not in "fiub":
-        raise ValueError(f"{what} inputs of type {inputs.dtype} are not numbers; use an array of real numbers")
-    if inputs.dtype.kind == "f":
-        fits = np.abs(inputs).reshape(len(inputs), -1) <= np.finfo(np.float32).max
-        if bad := int((~fits.all(1)).sum()):
-            raise ValueError(
-                f"{bad} {what} inputs hold NaN, infinity or numbers beyond float32; clean or drop or scale them"
-            )
+    kind = inputs.dtype.kind
+    if kind not in "fiub" or (kind == "f" and not (np.abs(inputs) <= np.finfo(np.float32).max).all()):
+        raise ValueError(
+            f"{what} inputs of type {inputs.dtype} are not numbers, or hold NaN, infinity or numbers beyond float32; "
+            "clean or drop or scale them"
+        )
 
 
 def _check_labels(what: str, labels: np.ndarray, targets: bool) -> None:
-    real = labels.dtype.kind == "f"
-    if real and not np.isfinite(labels).all():
+    kind = labels.dtype.kind
+    if kind == "f":
+        fits = np.isfinite(labels).all() and (targets or (labels == np.rint(labels)).all())
+    else:
+        fits = kind in "iub"
+    if not fits:
         raise ValueError(
-            f"{what} {'targets' if targets else 'labels'} of type {labels.dtype} hold NaN or infinity, as missing "
-            "values are; clean or drop them first, and use integers 0..C-1 for classes"
-        )
-    if labels.dtype.kind not in "iubf" or (real and not targets and (labels != np.rint(labels)).any()):
-        raise ValueError(
-            f"{what} labels of type {labels.dtype} are not integers; use classes 0..C-1, as "
-            "np.unique(y, return_inverse=True)[1] makes them, or loss= for targets that are no classes"
+            f"{what} labels of type {labels.dtype} are not integers, or hold NaN or infinity; clean or drop missing "
+            "values and use classes 0..C-1, as np.unique(y, return_inverse=True)[1] makes them, or loss= for finite "
+            "targets that are no classes"
         )
 
 
@@ -241,34 +238,30 @@ def as_array(part: Any, label: bool = False) -> np.ndarray:
     first, `[C, H, W]`: images with a palette or in another colour space become RGB, and images of one bit become grey
     bytes.  label: keep the numbers of such images, because they are the classes of targets.
 
-    Raises ValueError where samples differ in shape, for masked and missing values, and for tensors and matrices that
-    are sparse, quantised, nested, or without values.
+    Raises ValueError where samples differ in shape, for masked and missing values, and for tensors that are sparse,
+    quantised, nested, or without values.
     """
     if isinstance(part, Tensor):
         return _of_tensor(part)
-    if hasattr(part, "getbands") and hasattr(part, "convert"):  # PIL's, which is not imported
+    if hasattr(part, "getbands"):  # an image of PIL, which is not imported
         array = np.asarray(part if label else part.convert(READ_AS.get(part.mode, part.mode)))
         return array if array.ndim == 2 else array.transpose(2, 0, 1)
-    if hasattr(part, "toarray") and hasattr(part, "nnz"):
-        raise ValueError(f"a sparse matrix {part.shape} is no array; use x.toarray()")
     if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
         raise ValueError("values are masked; use x.filled(0), or leave out their samples")
     if isinstance(part, list | tuple) and any(map(_is_array, part)):
         return stacked(part, "sample", label)
-    try:
-        array = np.asarray(part)
-    except ValueError:  # NumPy's own message does not say which sample it is
-        return stacked(part, "sample", label)
+    array = np.asarray(part)
     texts = array.dtype.kind in "US" and isinstance(part, list | tuple)
-    if texts and not all(isinstance(e, str | bytes | list | tuple) for e in part):
+    if texts and not all(isinstance(e, str | bytes) for e in part):
         raise ValueError(f"{checks.brief(part)} mixes texts and other values; give one kind")
-    if array.dtype != object:
+    if array.dtype != object or not array.ndim:
         return array
-    if array.ndim and any(map(_is_array, array.flat)):
-        return stacked(array, "sample", label)
-    if any(e is None or type(e).__name__ in ("NAType", "NaTType") or e != e for e in array.flat):
+    listed = array.tolist()
+    if any(map(_is_array, listed)):
+        return stacked(listed, "sample", label)
+    if any(e is None or type(e).__name__ in ("NAType", "NaTType") or e != e for e in listed):
         raise ValueError("values are missing (None, NA or NaN); give numbers, or leave out their samples")
-    return np.asarray(array.tolist()) if array.ndim else array
+    return np.asarray(listed)
 
 
 def real_numbers(name: str, value: Any, hint: str) -> np.ndarray:
@@ -283,14 +276,9 @@ def real_numbers(name: str, value: Any, hint: str) -> np.ndarray:
 
 
 def _is_array(part: Any) -> bool:
-    """Whether it is an array or a PIL image, or a (nested) list whose first element is one."""
-    for _ in range(DEEPEST):
-        if not isinstance(part, list | tuple) or not part:
-            break
-        part = part[0]
-    else:
-        raise ValueError(f"a list is nested more than {DEEPEST} times, or holds itself; give an array")
-    return (hasattr(part, "__array__") and not isinstance(part, np.generic)) or hasattr(part, "getbands")
+    """Whether it is a list, an array or a PIL image."""
+    array = hasattr(part, "__array__") and not isinstance(part, np.generic)
+    return array or isinstance(part, list | tuple) or hasattr(part, "getbands")
 
 
 def _of_tensor(part: Tensor) -> np.ndarray:
@@ -299,8 +287,8 @@ def _of_tensor(part: Tensor) -> np.ndarray:
         return (part.float() if part.is_floating_point() and part.dtype not in NUMPYS else part).numpy()
     except (RuntimeError, TypeError) as e:
         raise ValueError(
-            f"a {type(part).__name__} of {part.dtype} is no array of numbers: it is sparse, quantised, nested, masked "
-            "or has no values; use a plain tensor (x.to_dense(), x.dequantize(), x.to_padded_tensor(0.0))"
+            f"a {type(part).__name__} of {part.dtype} is no array of numbers; use a plain tensor with values "
+            "(x.to_dense(), x.dequantize(), x.to_padded_tensor(0.0))"
         ) from e
 
 

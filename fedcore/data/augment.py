@@ -15,6 +15,7 @@ from torch import Tensor
 from .. import rng
 from ..support import checks
 from ..support.extras import needs
+from .arrays import Source
 
 UNSIGNED = ("Identity", "AutoContrast", "Equalize", "Solarize", "Posterize")
 SIGNED = (
@@ -134,20 +135,14 @@ class Own:
     once = False
 
     def __call__(self, x: Tensor, word: int) -> Tensor:
-        """Augmented copies of one client's images; TypeError or ValueError for another type, shape or device."""
-        return self._like(x, self._drawn(x, word))
-
-    def _drawn(self, x: Tensor, word: int) -> Any:
-        return self.function(x, torch.Generator(x.device).manual_seed(int(word) & 0x7FFFFFFFFFFFFFFF))
-
-    def _like(self, x: Tensor, out: Any) -> Tensor:
-        name = getattr(self.function, "__qualname__", type(self.function).__name__)
-        if not isinstance(out, Tensor):
-            raise TypeError(f"augment={name} gave {type(out).__name__}; return a uint8 tensor {tuple(x.shape)}")
-        if out.dtype != torch.uint8 or out.shape != x.shape or out.device != x.device:
+        """Augmented copies of one client's images; ValueError for another type, shape or device."""
+        out = self.function(x.clone(), torch.Generator(x.device).manual_seed(int(word) & 0x7FFFFFFFFFFFFFFF))
+        usual = isinstance(out, Tensor) and out.dtype == torch.uint8
+        if not usual or out.shape != x.shape or out.device != x.device:
+            what = f"{out.dtype} {tuple(out.shape)} on {out.device}" if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(
-                f"augment={name} gave {out.dtype} of shape {tuple(out.shape)} on {out.device}; return uint8 images of "
-                f"shape {tuple(x.shape)} on {x.device}, as they were given"
+                f"augment={checks.brief(self.function)} gave {what}; return uint8 images of shape {tuple(x.shape)} on "
+                f"{x.device}, as they were given"
             )
         return out
 
@@ -159,7 +154,7 @@ class Own:
         out = x.clone()
         for row, word, count in zip(range(len(x)), words, counts, strict=True):
             if count:
-                out[row, :count] = self(x[row, :count].clone(), word)
+                out[row, :count] = self(x[row, :count], word)
         return out
 
     def checked(self, x: Tensor) -> Own:
@@ -167,14 +162,14 @@ class Own:
         with rng.seeded(0):
             before = rng.global_states()
             try:
-                first, again = (self._drawn(x.clone(), 0) for _ in range(2))
+                first, again = self(x, 0), self(x, 0)
             except Exception as e:  # whatever a function of the user's raises
                 raise ValueError(
                     f"augment={checks.brief(self.function)} does not take uint8 images {tuple(x.shape)} and a "
                     f"torch.Generator ({type(e).__name__}: {e}); use a function (images [N, C, H, W], generator) -> "
                     "images, or fc.CropFlip(4)"
                 ) from e
-            if rng.global_states() != before or not torch.equal(self._like(x, first), self._like(x, again)):
+            if rng.global_states() != before or not torch.equal(first, again):
                 raise ValueError(
                     f"augment={checks.brief(self.function)} draws from another generator than the one that it is "
                     "given, so runs could not be repeated; draw with torch.rand(n, generator=generator), or use "
@@ -183,16 +178,27 @@ class Own:
         return self
 
 
-def augmentation(given: Any) -> RandAugment | CropFlip | Own | None:
-    """The augmentation given as `augment=`, or None; TypeError for anything but an augmentation or a function."""
-    if given is None or isinstance(given, RandAugment | CropFlip):
-        return given
-    if callable(given) and not isinstance(given, type):
-        return Own(given)
-    raise TypeError(
-        f"augment={checks.brief(given)}; use fc.RandAugment(), fc.CropFlip(4), a function (uint8 images [N, C, H, W], "
-        "torch.Generator) -> images, or None"
-    )
+def augmentation(given: Any, source: Source) -> RandAugment | CropFlip | Own | None:
+    """The augmentation given as `augment=`, or None.
+
+    Raises TypeError for anything but an augmentation or a function, ValueError where the source's samples are no images
+    for it, and for a function that does not take them.
+    """
+    if given is None:
+        return None
+    if not callable(given) or isinstance(given, type):
+        raise TypeError(
+            f"augment={checks.brief(given)}; use fc.RandAugment(), fc.CropFlip(4), a function (uint8 images "
+            "[N, C, H, W], torch.Generator) -> images, or None"
+        )
+    x, few = source.train_x, isinstance(given, RandAugment)
+    if source.text or x.dtype != np.uint8 or x.ndim != 4 or (few and x.shape[1] not in (1, 3)):
+        raise ValueError(
+            f"augment={given!r} needs uint8 images{' with 1 or 3 channels' if few else ''}, the data is {x.dtype} of "
+            f"shape {x.shape[1:]}; use augment=None"
+        )
+    known = isinstance(given, RandAugment | CropFlip)
+    return given if known else Own(given).checked(torch.as_tensor(x[:8].copy()))
 
 
 def _blend(x: Tensor, other: Tensor, factor: float) -> Tensor:

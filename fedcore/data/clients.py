@@ -117,7 +117,7 @@ class Clients:
     @cached_property
     def label_counts(self) -> np.ndarray:
         """Training samples per client and label, `[n, classes]`; ValueError where targets are no class labels."""
-        _need_classes(self.source, "counts of labels")
+        need_classes(self.source, "counts of labels")
         y = self.source.train_y
         return np.stack([np.bincount(y[part % len(y)], minlength=self.source.classes) for part in self.index])
 
@@ -239,7 +239,7 @@ class Clients:
         Raises ValueError where a sample is a client's or a test sample, or of another shape or type than the source's.
         """
         s = self.source
-        _need_classes(s, "public data")
+        need_classes(s, "public data")
         x, y = as_array(x), as_array(y)
         layout = "channels_first" if s.layout == "image" and x.shape[1:] == s.train_x.shape[1:] else s.layout
         given = from_arrays("public", x, y, x, y, layout, classes=s.classes)
@@ -314,7 +314,7 @@ def set_aside(source: Source, k: int, seed: int) -> tuple[Source, Arrays, np.nda
     Raises ValueError where a class has fewer than k, and where targets are no class labels.
     """
     checks.integer("public", k, 1)
-    _need_classes(source, "public data by class")
+    need_classes(source, "public data by class")
     order = np.argsort(rng.words(seed, rng.DATA, np.arange(len(source.train_y))), kind="stable")
     by_class = [order[source.train_y[order] == c][:k] for c in np.unique(source.train_y)]
     if (least := min(map(len, by_class))) < k:
@@ -323,7 +323,8 @@ def set_aside(source: Source, k: int, seed: int) -> tuple[Source, Arrays, np.nda
     return source.keeping(kept), (source.train_x[~kept], source.train_y[~kept]), kept
 
 
-def _need_classes(source: Source, what: str) -> None:
+def need_classes(source: Source, what: str) -> None:
+    """ValueError where targets are no class labels; what: the plural noun that needs them."""
     if not source.has_classes:
         raise ValueError(
             f"{what} need class labels [N], the targets are {source.train_y.dtype} {source.train_y.shape}; use a "

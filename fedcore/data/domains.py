@@ -7,7 +7,6 @@ SynthDigits and USPS.  A sample's owner is its domain, so that `ByOwner()` gives
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -76,10 +75,8 @@ def digits_five(
 ) -> Source:
     """MNIST, MNIST-M, SVHN, SynthDigits and USPS as RGB images `[3, size, size]`, with labels equally frequent to one.
 
-    The sources of a domain are, in this order: first, FedBN's prepared files
-    `digits-five/{MNIST,MNIST_M,SVHN,SynthDigits,USPS}/test.pkl` and `.../partitions/train_part0.pkl` to 9 in the data
-    root, pickles of `(images, labels)`, of which only arrays are unpickled; then a pack `mnist.npz`, `mnist-m.npz`,
-    `svhn.npz`, `synthdigits.npz` or `usps.npz`; then torchvision.  Otherwise two domains are made here: MNIST-M from
+    A domain is read from a pack `mnist.npz`, `mnist-m.npz`, `svhn.npz`, `synthdigits.npz` or `usps.npz` in the data
+    root, else with torchvision.  Two domains are made here where they have no pack: MNIST-M from
     other MNIST digits as |patch - digit|, as Ganin et al. (2016) describe, on the images of `BSR/BSDS500/data/images`
     in the data root, else on scikit-learn's two photographs; SynthDigits rendered in matplotlib's fonts.
 
@@ -90,9 +87,8 @@ def digits_five(
 
     @cache
     def found(domain: str) -> Split | None:
-        split = _prepared(folder / "digits-five", domain)
-        if split or (domain in ("MNIST-M", "SynthDigits") and not pack(domain.lower(), folder).is_file()):
-            return split
+        if domain in ("MNIST-M", "SynthDigits") and not pack(domain.lower(), folder).is_file():
+            return None
         source = read(domain.lower(), folder, download)
         return source.train_x, source.train_y, source.test_x, source.test_y
 
@@ -304,37 +300,6 @@ def _street(label: int, size: int, g: np.random.Generator) -> np.ndarray:
 
 
 # --- the five data sets of the literature -------------------------------------------------------------------------
-
-HARMLESS = {  # the names in pickles of NumPy arrays; NumPy 2 writes `_core` for `core`
-    "numpy.ndarray", "numpy.dtype", "_codecs.encode", "numpy.core.multiarray._reconstruct",
-    "numpy.core.multiarray.scalar", "numpy.core.numeric._frombuffer",
-}  # fmt: skip
-
-
-class _Arrays(pickle.Unpickler):
-    """Unpickles NumPy arrays and plain containers alone; UnpicklingError for any other class or function."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}".replace("numpy._core", "numpy.core") not in HARMLESS:
-            raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array")
-        return super().find_class(module, name)
-
-
-def _prepared(folder: Path, domain: str) -> Split | None:
-    folder, parts = folder / domain.replace("-", "_"), []
-    for files in (sorted(folder.glob("partitions/train_part*.pkl")), [folder / "test.pkl"]):
-        if not files or not files[0].is_file():
-            return None
-        pairs = []
-        for file in files:
-            try:
-                with file.open("rb") as f:
-                    images, labels = _Arrays(f).load()
-                pairs.append((np.asarray(images, np.uint8), np.asarray(labels).reshape(-1).astype(np.int64)))
-            except Exception as e:  # a damaged pickle raises various errors
-                raise ValueError(f"{file} is no pickle of (images, labels) ({e}); make it with FedBN's scripts") from e
-        parts += [np.concatenate(part) for part in zip(*pairs, strict=True)]
-    return tuple(parts)
 
 
 def _balanced(labels: np.ndarray, count: int, second: bool, domain: str) -> np.ndarray:

@@ -248,8 +248,8 @@ def checked(parts: Sequence[np.ndarray], clients: int, N: int, overlapping: bool
 
     overlapping: whether several clients may have the same sample, and one client may have it several times.
 
-    Raises TypeError for anything but a list of arrays of whole numbers; ValueError where the number of arrays differs
-    from clients, and for an empty array, an index out of range, and an index that occurs twice.
+    Raises TypeError for anything but a list; ValueError where the number of arrays differs from clients, and for arrays
+    that are empty or hold other than whole numbers, an index out of range, and an index that occurs twice.
     """
     if not isinstance(parts, list | tuple):
         raise TypeError(f"the partition gave a {type(parts).__name__}; use a list of index arrays, one per client")
@@ -257,27 +257,22 @@ def checked(parts: Sequence[np.ndarray], clients: int, N: int, overlapping: bool
         raise ValueError(f"clients={clients}, but the partition has {len(parts)} index arrays; use one per client")
     parts = [as_array(part) for part in parts]
     for i, part in enumerate(parts):
-        if part.ndim != 1:
-            raise ValueError(f"the indices of client {i} have shape {part.shape}; use one axis, [N_i]")
-        if not len(part):
-            raise ValueError(f"client {i} has no samples in the partition; give each client one at least")
-        if part.dtype.kind not in "iu":
-            raise TypeError(
-                f"client {i} has indices of type {part.dtype}; use integers, np.flatnonzero(mask) of a mask"
+        if part.ndim != 1 or not len(part) or part.dtype.kind not in "iu":
+            raise ValueError(
+                f"client {i} has indices {part.dtype} {part.shape} in the partition; give each client one integer at "
+                "least, on one axis [N_i], np.flatnonzero(mask) of a mask"
             )
     parts = [part.astype(np.int64, copy=False) for part in parts]
-    rows, client = np.concatenate(parts), np.repeat(np.arange(clients), [len(part) for part in parts])
-    if len(outside := np.flatnonzero((rows < 0) | (rows >= N))):
-        at = outside[0]
-        raise ValueError(f"client {client[at]} has index {rows[at]}, but there are {N} samples; use 0 to {N - 1}")
-    order = np.argsort(rows, kind="stable")
-    twice = np.flatnonzero(np.diff(rows[order]) == 0)
-    if len(twice) and not overlapping:
-        a, b = order[twice[0]], order[twice[0] + 1]
-        whose = f"client {client[a]} has it twice" if client[a] == client[b] else f"clients {client[a]} and {client[b]}"
+    rows = np.concatenate(parts)
+    if rows.min() < 0 or rows.max() >= N:
         raise ValueError(
-            f"index {rows[a]} occurs twice in the partition ({whose}); give each sample to one client, "
-            "or, where samples are to be shared, write a partition class with overlapping = True"
+            f"the partition has indices from {rows.min()} to {rows.max()}, but there are {N} samples; use 0 to {N - 1}"
+        )
+    known, counts = np.unique(rows, return_counts=True)
+    if counts.max() > 1 and not overlapping:
+        raise ValueError(
+            f"index {known[counts.argmax()]} occurs twice in the partition; give each sample to one client, or, where "
+            "samples are to be shared, write a partition class with overlapping = True"
         )
     return parts
 

@@ -8,15 +8,14 @@ A data set of a name is read from `NAME.npz` in the data root where there is suc
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader
 
 from ..support import checks
 from ..support.extras import needs
-from .arrays import PACK, Source, as_array, data_root, from_arrays, from_mapping
+from .arrays import Source, as_array, data_root, from_arrays, from_mapping
 from .datasets import from_dataset, is_dataset
 from .domains import digit_domains, digits_five
 from .readers import EMNIST_SPLITS, READERS, has_pack, pack, read
@@ -60,18 +59,13 @@ def load(
     held = None
     if isinstance(source, Mapping):
         if not {"train", "test"} <= source.keys():
-            if source and all(map(_is_part, source.values())):
-                raise ValueError(
-                    f"source has the keys {checks.brief(list(source))}; use list(source.values()) for one client each, "
-                    f"a mapping with 'train' and 'test', or {PACK}"
-                )
             return _told(from_mapping("arrays", source, layout, targets))
         held = next((source[key] for key in VALIDATION if key in source), None)
         if unread := [str(key) for key in source if key not in ("train", "test", *VALIDATION)]:
             checks.warn(f"{', '.join(unread[:10])} of the source are not read; use 'train', 'test' and 'validation'")
         source = (source["train"], source["test"])
     parts = source if isinstance(source, tuple) and len(source) == 2 and _is_part(source[0]) else (source,)
-    _check_clients(parts[0], {"test": parts[-1], "validation": held})
+    _check_clients(parts[0], [parts[-1], held])
     (x, y, owner, classes), *test = (_part(part) for part in parts)
     extra: dict[str, Any] = {"classes": classes, "by_client": owner is not None}
     if test:
@@ -90,25 +84,18 @@ def load(
     return _told(from_arrays("arrays", x, y, test_x, test_y, layout, targets, **extra), declared=classes is not None)
 
 
-def _check_clients(train: Any, others: Mapping[str, Any]) -> None:
+def _check_clients(train: Any, others: Sequence[Any]) -> None:
     """ValueError for clients without training samples, and for test or validation data of another number of
     clients."""
-    if isinstance(train, list) and train and isinstance(train[0], tuple) and isinstance(train[0][0], tuple):
-        raise ValueError(
-            "source is a list of clients' training and test data; use a tuple of two lists, those of all clients to "
-            "train on and to test on: ([(x, y), ...], [(test_x, test_y), ...])"
-        )
     if not _is_by_client(train):
         return
-    for i, one in enumerate(train):
-        if not len(one) or (isinstance(one, tuple) and np.shape(one[-1])[:1] == (0,)):
-            raise ValueError(f"client {i} has no samples; leave it out of the list, or give it one at least")
-    for name, given in others.items():
-        if _is_by_client(given) and len(given) != len(train):
-            raise ValueError(
-                f"{len(train)} clients have training data, and {len(given)} have {name} data; give one set for each "
-                "client (empty where it has none), or one set for all clients, without a list"
-            )
+    sizes = [(np.shape(one[-1]) or (1,))[0] if isinstance(one, tuple) else len(one) for one in train]
+    if 0 in sizes or any(_is_by_client(other) and len(other) != len(train) for other in others):
+        raise ValueError(
+            f"the training data are a list of {len(train)} clients of {sizes[:10]} samples; give each client one "
+            "training sample at least, and test and validation data as lists of as many clients (empty where a client "
+            "has none), or as one set for all clients, without a list"
+        )
 
 
 def _told(source: Source, declared: bool = False) -> Source:
@@ -119,18 +106,12 @@ def _told(source: Source, declared: bool = False) -> Source:
     if not source.has_classes:
         return source
     trained = np.unique(source.train_y)
-    unknown = np.setdiff1d(source.test_y, trained)
-    gaps = np.setdiff1d(np.arange(source.classes), np.append(trained, unknown))
-    if len(unknown):
+    expected = source.test_y if declared else np.append(np.arange(source.classes), source.test_y)
+    if len(without := np.setdiff1d(expected, trained)):
         checks.warn(
-            f"{np.isin(source.test_y, unknown).sum()} of {len(source.test_y)} test samples have labels that no "
-            f"training sample has ({_few(unknown)}), which no model can learn; number the labels of both sets alike, "
-            "or give training samples of them"
-        )
-    if len(gaps) and not declared:
-        checks.warn(
-            f"no sample has a label of {_few(gaps)}, but labels up to {source.classes - 1} make {source.classes} "
-            "classes; number the labels of both sets 0..C-1 without gaps, as np.unique(y, return_inverse=True)[1] does"
+            f"no training sample has a label of {', '.join(map(str, without[:10]))}, of {source.classes} classes, and "
+            f"{np.isin(source.test_y, without).sum()} of {len(source.test_y)} test samples have one; number the labels "
+            "of both sets 0..C-1 without gaps, as np.unique(y, return_inverse=True)[1] does, or give samples of them"
         )
     if len(trained) == 1 and not declared:
         checks.warn(
@@ -138,10 +119,6 @@ def _told(source: Source, declared: bool = False) -> Source:
             "samples of two classes at least"
         )
     return source
-
-
-def _few(labels: np.ndarray) -> str:
-    return f"{', '.join(map(str, labels[:10]))}{', ...' if len(labels) > 10 else ''}"
 
 
 def _is_part(part: Any) -> bool:
@@ -154,13 +131,13 @@ def _is_by_client(part: Any) -> bool:
     if not isinstance(part, list) or not part:
         return False
     first = part[0]
-    return is_dataset(first) or (isinstance(first, tuple) and len(first) == 2 and np.ndim(first[1]) > 0)
+    if isinstance(first, tuple):
+        return len(first) == 2 and not isinstance(first[0], tuple) and np.ndim(first[1]) > 0
+    return is_dataset(first)
 
 
 def _part(part: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | None]:
     """Inputs, labels, each sample's client where the data are given client by client, and the number of classes."""
-    if any(isinstance(one, DataLoader) for one in (part if isinstance(part, list | tuple) else [part])):
-        raise TypeError("source holds a DataLoader; use its samples, loader.dataset: a run draws its batches itself")
     if is_dataset(part):
         x, y, classes = from_dataset(part)
         return x, y, None, classes
@@ -178,8 +155,9 @@ def _part(part: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | N
     if isinstance(part, tuple) and len(part) == 2:
         return as_array(part[0]), as_array(part[1], label=True), None, None
     raise TypeError(
-        f"source={type(part).__name__}; use a name ({', '.join(NAMES)}), a pair of arrays (x, y), a map-style dataset, "
-        "a list of either with one per client, two of these for training and test, or a mapping"
+        f"source={type(part).__name__}; use a name ({', '.join(NAMES)}), a pair of arrays (x, y), a map-style dataset "
+        "(that of a DataLoader is loader.dataset), a list of either with one per client, a tuple of two of these for "
+        "training and test, ([(x, y), ...], [(test_x, test_y), ...]), or a mapping"
     )
 
 

@@ -92,27 +92,19 @@ def _float32() -> Iterator[None]:
 def _checked(module: nn.Module) -> nn.Module:
     """The module; ValueError where its parameters are not initialised or cannot be replaced by those of a client."""
     for name, part in module.named_modules():
-        what = f"{type(part).__name__}{f' at {name!r}' if name else ''}"
-        if isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            raise ValueError(f"the model is wrapped in {what}; give the module inside it, {name or 'model'}.module")
-        if isinstance(part, torch.jit.ScriptModule):
-            raise ValueError(f"the model is compiled by torch.jit ({what}); give the nn.Module that it was made of")
-        for at, p in part.named_parameters(prefix=name, recurse=False):
-            if nn.parameter.is_lazy(p) or p.is_meta or p.layout != torch.strided:
-                raise ValueError(
-                    f"the model's parameter {at!r}, in its {what}, has no dense values yet; call the model once on an "
-                    "example, or give the layer its number of inputs"
-                )
-            if not p.is_floating_point():
-                raise ValueError(
-                    f"the model's parameter {at!r} is {p.dtype}; use real floating-point numbers, such as real and "
-                    "imaginary part as two parameters, and buffers for tensors that are not trained"
-                )
-            if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
-                raise ValueError(
-                    f"the model's parameter {at!r} has a hook on its gradient, which the clients' copies would lose; "
-                    "compute it in the forward pass (p * mask, a hook of the layer), or set requires_grad=False"
-                )
+        if isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel | torch.jit.ScriptModule):
+            raise ValueError(
+                f"the model holds a {type(part).__name__}, {name or 'itself'!r}; give the nn.Module that it was made "
+                "of, such as model.module"
+            )
+    for name, p in module.named_parameters():
+        empty = nn.parameter.is_lazy(p) or p.is_meta or p.layout != torch.strided
+        if empty or not p.is_floating_point() or p._backward_hooks or p._post_accumulate_grad_hooks:
+            raise ValueError(
+                f"the model's parameter {name!r} is no tensor of real floating-point numbers with values and without a "
+                "hook on its gradient; call a model with lazy layers once on an example, use buffers for what is not "
+                "trained, and compute in the forward pass what a hook computes (p * mask)"
+            )
     return module
 
 

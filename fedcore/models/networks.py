@@ -9,19 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import numbers
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 from torch import Tensor, nn
 
 from ..support import checks
 from .parts import PreAct, Projected, Residual, Scaler
-
-_A_SHAPE = checks.Kind(lambda value: _whole(value) and len(value) > 0, "the shape of a sample, such as (1, 28, 28)")
-Shape = Annotated[Sequence[int], _A_SHAPE]
-Widths = Annotated[Sequence[int], checks.Kind(lambda value: _whole(value), "a sequence of whole numbers from 1 on")]
 
 
 @checks.arguments
@@ -46,21 +40,12 @@ def projected(model: str | Callable = "cnn", dim: checks.Count = 256) -> Callabl
     return make
 
 
-def _whole(values: Any) -> bool:
-    """Whether the values are a sequence of positive whole numbers."""
-    return isinstance(values, Sequence | np.ndarray) and all(
-        isinstance(v, numbers.Integral) and not isinstance(v, bool) and v >= 1 for v in values
-    )
-
-
-@checks.arguments
-def logistic(shape: Shape, classes: checks.Count) -> nn.Module:
+def logistic(shape: Sequence[int], classes: int) -> nn.Module:
     """Multinomial logistic regression on the flattened input (7,850 parameters for 28x28 and 10 classes)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-@checks.arguments
-def mlp(shape: Shape, classes: checks.Count, hidden: Widths = (200, 200), dropout: checks.Fraction = 0.0) -> nn.Module:
+def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (200, 200), dropout: float = 0.0) -> nn.Module:
     """Fully connected ReLU network; the default is the 784-200-200-10 of the FedAvg paper (199,210).
 
     dropout: the probability with which a hidden unit is set to 0 in training.
@@ -72,8 +57,7 @@ def mlp(shape: Shape, classes: checks.Count, hidden: Widths = (200, 200), dropou
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
-@checks.arguments
-def digit_cnn(shape: Shape, classes: checks.Count) -> nn.Module:
+def digit_cnn(shape: Sequence[int], classes: int) -> nn.Module:
     """A small CNN for 8x8 digits: two 3x3 convolutions (16, 32), each halved by pooling (6,090 parameters)."""
     _expect("digit_cnn", shape, (1, 8, 8))
     return nn.Sequential(
@@ -83,8 +67,7 @@ def digit_cnn(shape: Shape, classes: checks.Count) -> nn.Module:
     )  # fmt: skip
 
 
-@checks.arguments
-def femnist_cnn(shape: Shape, classes: checks.Count) -> nn.Module:
+def femnist_cnn(shape: Sequence[int], classes: int) -> nn.Module:
     """The FedUp study's FEMNIST CNN, reading (A): 320 flattened features -> classes (25,182 for 62 classes)."""
     _expect("femnist_cnn", shape, (1, 28, 28))
     return nn.Sequential(
@@ -94,8 +77,7 @@ def femnist_cnn(shape: Shape, classes: checks.Count) -> nn.Module:
     )  # fmt: skip
 
 
-@checks.arguments
-def lenet(shape: Shape, classes: checks.Count) -> nn.Module:
+def lenet(shape: Sequence[int], classes: int) -> nn.Module:
     """The CIFAR LeNet of the FedDyn study: two 5x5 convolutions, two hidden layers (797,962 for 10 classes)."""
     _expect("lenet", shape, (3, 32, 32))
     return nn.Sequential(
@@ -105,8 +87,7 @@ def lenet(shape: Shape, classes: checks.Count) -> nn.Module:
     )  # fmt: skip
 
 
-@checks.arguments
-def cifar_cnn(shape: Shape, classes: checks.Count) -> nn.Module:
+def cifar_cnn(shape: Sequence[int], classes: int) -> nn.Module:
     """A CNN for a few CPU cores: four times as fast as `lenet` with as many channels (57,770 for 10 classes).
 
     A 5x5 convolution (16, stride 2) halved by pooling, a 3x3 convolution (32), then 800-64-classes; 3x32x32.
@@ -119,8 +100,7 @@ def cifar_cnn(shape: Shape, classes: checks.Count) -> nn.Module:
     )  # fmt: skip
 
 
-@checks.arguments
-def digit_model(shape: Shape, classes: checks.Count) -> nn.Module:
+def digit_model(shape: Sequence[int], classes: int) -> nn.Module:
     """FedBN's digit network (Li et al. 2021), with batch norm behind each layer but the last (14,219,210).
 
     Three 5x5 convolutions (64, 64, 128; the first two halved by pooling), then 6272-2048-512-classes; 3x28x28.
@@ -129,8 +109,7 @@ def digit_model(shape: Shape, classes: checks.Count) -> nn.Module:
     return _normed(shape, classes, (64, 64, 128), (2048, 512))
 
 
-@checks.arguments
-def digit_model_small(shape: Shape, classes: checks.Count) -> nn.Module:
+def digit_model_small(shape: Sequence[int], classes: int) -> nn.Module:
     """`digit_model` with 8, 8, 16 channels and 64-32 features, for any image of at least 4x4 (24,546 for 3x16x16)."""
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(f"digit_model_small needs images [C, H, W] of at least 4x4, the data has {tuple(shape)}")
@@ -152,7 +131,7 @@ Stem = Annotated[str, checks.OneOf(("imagenet", "3x3"))]
 
 
 @checks.arguments
-def resnet18_gn(shape: Shape, classes: checks.Count, stem: Stem = "imagenet") -> nn.Module:
+def resnet18_gn(shape: Sequence[int], classes: int, stem: Stem = "imagenet") -> nn.Module:
     """ResNet18 with GroupNorm (2 groups) instead of BatchNorm (11,181,642 parameters for 10 classes).
 
     `stem="imagenet"`: 7x7 stride 2 and max-pool, as the FedDyn study (and, following it, FedUp) uses even on 32x32
@@ -183,27 +162,22 @@ def resnet18_gn(shape: Shape, classes: checks.Count, stem: Stem = "imagenet") ->
     return net
 
 
-@checks.arguments
-def resnet18_gn_3x3(shape: Shape, classes: checks.Count) -> nn.Module:
+def resnet18_gn_3x3(shape: Sequence[int], classes: int) -> nn.Module:
     """`resnet18_gn` with the 3x3 stem."""
     return resnet18_gn(shape, classes, stem="3x3")
 
 
-@checks.arguments
-def thesis_mlp(shape: Shape, classes: checks.Count) -> nn.Module:
+def thesis_mlp(shape: Sequence[int], classes: int) -> nn.Module:
     """The fully connected network of the FedDSE study, section 3.1.2: 50 and 24 hidden units (40,724 on 28x28)."""
     return mlp(shape, classes, hidden=(50, 24))
 
 
-@checks.arguments
-def thesis_cnn(shape: Shape, classes: checks.Count, widths: Widths = (64, 128, 256, 512)) -> nn.Module:
+def thesis_cnn(shape: Sequence[int], classes: int, widths: Sequence[int] = (64, 128, 256, 512)) -> nn.Module:
     """The CNN of the FedDSE/FedGSE study, which is HeteroFL's `Conv` (1,556,874 parameters on 1x28x28, 10 classes).
 
     Four blocks [3x3 convolution, scaler, batch norm, ReLU, 2x2 max-pool], the last without its pool, then global
     average pooling and a linear layer.  The study draws a pool in every block; the public code removes the last.
     """
-    if not len(widths):
-        raise ValueError("widths=() has no block; use one width for each block, such as (64, 128)")
     if len(shape) != 3 or min(shape[1:]) < 2 ** (len(widths) - 1):
         raise ValueError(f"thesis_cnn needs images [C, H, W], H, W >= {2 ** (len(widths) - 1)}, not {tuple(shape)}")
     layers: list[nn.Module] = []
@@ -212,14 +186,12 @@ def thesis_cnn(shape: Shape, classes: checks.Count, widths: Widths = (64, 128, 2
     return nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
 
 
-@checks.arguments
-def thesis_cnn_small(shape: Shape, classes: checks.Count) -> nn.Module:
+def thesis_cnn_small(shape: Sequence[int], classes: int) -> nn.Module:
     """`thesis_cnn` with three blocks of 16, 32, 64 channels, for 8x8 digits (24,170 parameters)."""
     return thesis_cnn(shape, classes, widths=(16, 32, 64))
 
 
-@checks.arguments
-def preact_resnet(shape: Shape, classes: checks.Count, blocks: Widths) -> nn.Module:
+def preact_resnet(shape: Sequence[int], classes: int, blocks: Sequence[int]) -> nn.Module:
     """The pre-activation ResNet of HeteroFL: 3x3 stem without pool, stages of 64, 128, 256, 512, `blocks` each."""
     if len(shape) != 3:
         raise ValueError(f"a ResNet needs images [C, H, W], the data has shape {tuple(shape)}; use model='mlp'")
@@ -232,14 +204,12 @@ def preact_resnet(shape: Shape, classes: checks.Count, blocks: Widths) -> nn.Mod
     return nn.Sequential(*layers, *head)
 
 
-@checks.arguments
-def preact_resnet18(shape: Shape, classes: checks.Count) -> nn.Module:
+def preact_resnet18(shape: Sequence[int], classes: int) -> nn.Module:
     """The FedDSE/FedGSE study's ResNet18 (11,172,170 parameters for RGB and 10 classes, 11,218,340 for 100)."""
     return preact_resnet(shape, classes, (2, 2, 2, 2))
 
 
-@checks.arguments
-def preact_resnet34(shape: Shape, classes: checks.Count) -> nn.Module:
+def preact_resnet34(shape: Sequence[int], classes: int) -> nn.Module:
     """The FedDSE/FedGSE study's ResNet34 (21,377,800 parameters for RGB and 200 classes)."""
     return preact_resnet(shape, classes, (3, 4, 6, 3))
 
@@ -257,16 +227,14 @@ class CharLSTM(nn.Module):
         return self.classifier(self.lstm(self.embedding(x))[0][:, -1])
 
 
-@checks.arguments
-def lstm(shape: Shape, classes: checks.Count, embedding: checks.Count = 8, hidden: checks.Count = 100) -> nn.Module:
+def lstm(shape: Sequence[int], classes: int, embedding: int = 8, hidden: int = 100) -> nn.Module:
     """The next-character LSTM of the Shakespeare task: 80 symbols, 8-dimensional embedding, 2x100 (133,520)."""
     if len(shape) != 1:
         raise ValueError(f"lstm takes sequences of symbols [L], the data has {tuple(shape)}; use model='cnn' or 'mlp'")
     return CharLSTM(classes, embedding, hidden)
 
 
-@checks.arguments
-def cnn(shape: Shape, classes: checks.Count) -> nn.Module:
+def cnn(shape: Sequence[int], classes: int) -> nn.Module:
     """The study's network for this image size: 8x8 digit CNN, 28x28 FEMNIST CNN, 32x32 RGB LeNet, digit domains."""
     nets = {(1, 8, 8): digit_cnn, (1, 28, 28): femnist_cnn, (3, 32, 32): lenet}
     nets |= {(3, 16, 16): digit_model_small, (3, 28, 28): digit_model}

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from .. import models, rng
 from ..data.arrays import as_array
-from ..data.augment import CropFlip, Own, RandAugment, augmentation
-from ..data.clients import Clients, keep_own, set_aside
+from ..data.augment import CropFlip, RandAugment, augmentation
+from ..data.clients import Clients, keep_own, need_classes, set_aside
 from ..data.normalisation import NORMALISE, told_of_scale
 from ..data.partitions import IID, ByOwner, Dealt, Dirichlet, Listed, Partition, Shards, checked
-from ..data.sources import Source, load
+from ..data.sources import load
 from ..engine import PATHS, Engine
 from ..engine.choose import is_large
 from ..engine.core import own_copy
@@ -145,11 +145,8 @@ def federation(
             "function (labels, clients, rng) -> list of index arrays, an object with split(labels, clients, rng, "
             "owner), or a list of index arrays, one per client"
         )
-    if isinstance(partition, Dirichlet | Shards) and not source.has_classes:
-        raise ValueError(
-            f"partition={partition} deals class labels, which the targets {source.train_y.dtype} "
-            f"{source.train_y.shape} are not; use fc.IID(), fc.ByOwner() or index arrays"
-        )
+    if isinstance(partition, Dirichlet | Shards):
+        need_classes(source, f"partition={partition} and other partitions by label")
     if clients is None:
         if isinstance(partition, Listed):
             clients = len(partition.parts)
@@ -160,9 +157,7 @@ def federation(
                 "clients=None needs partition=ByOwner() on a source with owners, or a list of index arrays; "
                 "use clients=n"
             )
-    augment = augmentation(augment)
-    if augment is not None:
-        _augmentable(augment, source)
+    augment = augmentation(augment, source)
     if isinstance(partition, Dealt):
         checks.takes("partition", partition.function, "labels, clients, rng", "a list of index arrays, one per client")
     checks.takes("partition", partition.split, "labels, clients, rng, owner", "a list of index arrays, one per client")
@@ -232,23 +227,17 @@ def on_network(
             "use a model made for this shape, model='mlp', or another layout for data in memory"
         ) from e
     trained = [p.requires_grad for p in module.parameters()]
-    if trained and not any(trained):
+    if trained and not (any(trained) and logits.requires_grad):
         raise ValueError(
-            "no parameter of the model is trained; set requires_grad=True for some, as module.requires_grad_() does"
-        )
-    if not logits.requires_grad and trained:
-        raise ValueError(
-            "the model's logits have no gradient by its parameters; return what torch computes from them, without "
-            "detach(), torch.no_grad() or NumPy"
+            "no parameter of the model is trained, or its logits have no gradient by them; set requires_grad=True for "
+            "some, and return what torch computes from them, without detach(), torch.no_grad() or NumPy"
         )
     classes = data.source.classes
-    if logits.is_complex():
-        raise ValueError(f"the model gives logits of {logits.dtype}; return real numbers, such as their abs()")
-    if loss is None and (logits.ndim != 2 or logits.shape[1] < classes):
-        dense = "" if logits.ndim == 2 else ", or give loss=..., which is called with what the model gives"
+    if logits.is_complex() or (loss is None and (logits.ndim != 2 or logits.shape[1] < classes)):
         raise ValueError(
-            f"the model gives {tuple(logits.shape[1:])} logits a sample, the source has {classes} "
-            f"classes; make its last layer {classes} wide{dense}"
+            f"the model gives {logits.dtype} of shape {tuple(logits.shape[1:])} a sample, the source has {classes} "
+            f"classes; return real numbers and make the last layer {classes} wide, or give loss=..., which is called "
+            "with what the model gives"
         )
     warn_of_outputs(loss, logits)
     for name in ("carried", "called"):
@@ -282,15 +271,3 @@ def on_network(
         criterion = checked_loss(loss, logits, data.y[some], accuracy)
     engine = Engine(module, path, criterion, compute, block, mapped, trial).to(data.device, data.dtype)
     return Federation(data, taking(data, engine), x0, partition, seed, checked_metrics(metrics))
-
-
-def _augmentable(augment: RandAugment | CropFlip | Own, source: Source) -> None:
-    """ValueError where the source's samples are no images for this augmentation."""
-    x, few = source.train_x, isinstance(augment, RandAugment)
-    if source.text or x.dtype != np.uint8 or x.ndim != 4 or (few and x.shape[1] not in (1, 3)):
-        raise ValueError(
-            f"augment={augment!r} needs uint8 images{' with 1 or 3 channels' if few else ''}, the data is {x.dtype} of "
-            f"shape {x.shape[1:]}; use augment=None"
-        )
-    if isinstance(augment, Own):
-        augment.checked(torch.as_tensor(x[:8].copy()))

@@ -70,36 +70,23 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
             f"loss={brief(function)}; {LOSS}, such as torch.nn.MSELoss() or F.binary_cross_entropy_with_logits"
         )
     z, y = z.detach().requires_grad_(), y.to(z.dtype) if y.is_floating_point() else y
-    with torch.enable_grad():
-        try:
+    try:
+        with torch.enable_grad():
             value = function(z, y)
-        except Exception as e:  # whatever a function of the user's raises
-            raise ValueError(
-                f"loss={name(function)} does not take logits {tuple(z.shape)} and targets {tuple(y.shape)} of "
-                f"{y.dtype} ({first_line(e)}); {LOSS}"
-            ) from e
-        if not isinstance(value, Tensor) or tuple(value.shape) not in ((), (len(z),)):
-            what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
-            more = ", such as .flatten(1).mean(1) of these" if getattr(value, "ndim", 0) > 1 else ""
-            raise ValueError(f"loss={name(function)} gives a value of {what} for {len(z)} samples; {LOSS}{more}")
-        if value.is_complex() or not value.requires_grad:
-            which = "is complex" if value.is_complex() else "has no gradient by the logits"
-            raise ValueError(
-                f"loss={name(function)} {which}; compute real numbers in torch, without item(), detach() or NumPy"
-            )
-        if not torch.isfinite(value).all():
-            raise ValueError(
-                f"loss={name(function)} is not finite on {len(z)} training samples; use a loss that is "
-                "defined for all logits and targets, such as one that takes logits and no probabilities"
-            )
-        loss = CustomLoss(function, value.dim() == 0, y.dim() - 1, accuracy, z.dim() - 1)
-        try:
-            loss(z, y)
-        except Exception as e:
-            raise ValueError(
-                f"loss={name(function)} gives a mean, whose samples are computed by torch.vmap, which it does not take "
-                f"({first_line(e)}); return one loss per sample, [B]"
-            ) from e
+            loss = CustomLoss(function, getattr(value, "ndim", 1) == 0, y.dim() - 1, accuracy, z.dim() - 1)
+            loss(z, y)  # a mean is computed by torch.vmap
+    except Exception as e:  # whatever a function of the user's raises
+        raise ValueError(
+            f"loss={name(function)} does not take logits {tuple(z.shape)} and targets {tuple(y.shape)} of {y.dtype}, "
+            f"or gives a mean that torch.vmap cannot compute sample by sample ({first_line(e)}); {LOSS}"
+        ) from e
+    what = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    usual = isinstance(value, Tensor) and value.requires_grad and not value.is_complex()
+    if not usual or tuple(value.shape) not in ((), (len(z),)) or not torch.isfinite(value).all():
+        raise ValueError(
+            f"loss={name(function)} gives {what} for {len(z)} samples; {LOSS}, of finite real numbers with a gradient "
+            "by the logits (no item(), detach() or NumPy), and .flatten(1).mean(1) of several values per sample"
+        )
     wrong = _mixed(loss, z.detach(), y)
     # An untrained model gives nearly equal logits for all samples, and a weighted mean of equal losses equals their
     # mean.  Noise whose size grows from sample to sample makes the losses differ, also with many targets per sample.
@@ -108,26 +95,22 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
     with contextlib.suppress(Exception):  # a loss of probabilities, for example, takes no noise
         wrong = wrong or _mixed(loss, z.detach() + noise, y)
     if wrong:
-        raise ValueError(wrong)
+        raise ValueError(
+            f"loss={name(function)} gives other values for samples together than one by one, and a sample's loss must "
+            "not depend on the others: a mean with weight= or ignore_index= divides by the weights of the whole batch, "
+            "so use reduction='none' and .flatten(1).mean(1), one loss per sample; no sum over samples, and no "
+            f"broadcasting of [B, 1] against [B] (logits are {tuple(z.shape)}, targets {tuple(y.shape)})"
+        )
     return loss
 
 
-def _mixed(loss: CustomLoss, z: Tensor, y: Tensor) -> str:
-    """The error text where a sample's loss depends on the other samples; otherwise an empty text."""
+def _mixed(loss: CustomLoss, z: Tensor, y: Tensor) -> bool:
+    """Whether a sample's loss depends on the other samples."""
     function, value, each = loss.function, loss.function(z, y), loss(z, y)
     alone = torch.stack([function(z[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(z))])
     pairs = ((value, alone.mean() if loss.mean else alone), (each, alone))
-    if not torch.isfinite(value).all() or all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pair in pairs):
-        return ""
-    weighed = (
-        "a mean with weight= or ignore_index= divides by the weights of the whole batch: use reduction='none'"
-        f"{' and .flatten(1).mean(1)' if y.dim() > 1 else ''}, one loss per sample; "
-    )
-    return (
-        f"loss={name(function)} is {value.mean():g} on {len(z)} samples, but their mean one by one is "
-        f"{alone.mean():g}; a sample's loss must not depend on the others: {weighed if loss.mean else ''}no sum over "
-        f"samples, and no broadcasting of [B, 1] against [B] (logits are {tuple(z.shape)}, targets {tuple(y.shape)})"
-    )
+    together = all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pair in pairs)
+    return bool(torch.isfinite(value).all()) and not together
 
 
 def checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:

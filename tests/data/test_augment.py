@@ -101,7 +101,7 @@ def test_the_function_is_part_of_a_federations_identity():
 
 @pytest.mark.parametrize(("augment", "exception", "words"), [
     (lambda x, g: x[:1], ValueError, "return uint8 images of shape"), (lambda x, g: x.float(), ValueError, "float32"),
-    (lambda x, g: x.numpy(), TypeError, "ndarray; return a uint8 tensor"), (lambda x, g: None, TypeError, "NoneType"),
+    (lambda x, g: x.numpy(), ValueError, "ndarray; return uint8 images"), (lambda x, g: None, ValueError, "NoneType"),
     (lambda x: x, ValueError, r"\(images \[N, C, H, W\], generator\) -> images"),
     (lambda x, g: x.flip(3) if torch.rand(()) < 0.5 else x, ValueError, "another generator"),
     (lambda x, g: x + random.randrange(200), ValueError, "another generator"),

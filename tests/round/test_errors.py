@@ -181,14 +181,18 @@ FEDERATION = [
     (lambda: fed(model=flat(nn.Linear(16, 2))), ValueError, "(2,) 3 classes 3 wide"),
     (lambda: fed(model=Pair()), ValueError, "tuple logits [B, classes]"),
     (lambda: fed(model=nn.Flatten()), ValueError, "no parameters at least one"),
-    (lambda: fed(model=flat(nn.LazyLinear(3))), ValueError, "LazyLinear '1' call example inputs"),
+    (lambda: fed(model=flat(nn.LazyLinear(3))), ValueError, "'1.weight' call lazy once example"),
     (lambda: fed(model=nn.DataParallel(flat(nn.Linear(16, 3)))), ValueError, "DataParallel model.module"),
-    (lambda: fed(model=torch.jit.script(flat(nn.Linear(16, 3)))), ValueError, "torch.jit nn.Module that it was made"),
+    (
+        lambda: fed(model=torch.jit.script(flat(nn.Linear(16, 3)))),
+        ValueError,
+        "ScriptModule nn.Module",
+    ),
     (lambda: fed(model=Detached()), ValueError, "no gradient detach() torch.no_grad() NumPy"),
     (lambda: fed(model=flat(nn.Linear(16, 3)).requires_grad_(False)), ValueError, "no parameter trained requires_grad"),
     (lambda: fed(model=nan_weights()), ValueError, "initial parameters NaN finite"),
-    (lambda: fed(model=typed(torch.complex64)), ValueError, "parameter 'w' is torch.complex64 real floating-point"),
-    (lambda: fed(model=typed(torch.int32)), ValueError, "parameter 'w' is torch.int32 real floating-point"),
+    (lambda: fed(model=typed(torch.complex64)), ValueError, "parameter 'w' real floating-point"),
+    (lambda: fed(model=typed(torch.int32)), ValueError, "parameter 'w' real floating-point"),
     (lambda: fed(compute=torch.float16), ValueError, "compute=torch.float16; use torch.bfloat16, or None"),
     (lambda: fed(model=Centred(), path="batched"), ValueError, "'batched' Centred 'auto' 'sequential'"),
     (lambda: Engine(flat(nn.RReLU(), nn.Linear(16, 3)), "batched"), ValueError, "'batched' RReLU 'auto' 'sequential'"),
@@ -214,8 +218,8 @@ START = [
     (lambda: fed().evaluate_clients(fed().x0[None], np.ma.masked_equal([0], 0)), ValueError, "masked"),
 ]
 DATA = [
-    (lambda: fed((spoiled(math.nan), Y)), ValueError, "1 training inputs NaN clean or drop"),
-    (lambda: fed((spoiled(-math.inf), Y)), ValueError, "1 training inputs infinity clean or drop"),
+    (lambda: fed((spoiled(math.nan), Y)), ValueError, "training inputs NaN clean or drop"),
+    (lambda: fed((spoiled(-math.inf), Y)), ValueError, "training inputs infinity clean or drop"),
     (lambda: fed((REALS * 1e300, Y)), ValueError, "beyond float32 scale"),
     (lambda: fed((X[:, :, :0], Y)), ValueError, "(32, 1, 0, 4) no numbers"),
     (lambda: fed(((X, Y), (REALS, Y))), ValueError, "uint8 float64 one type"),
@@ -254,7 +258,7 @@ INPUTS = [
     (lambda: fed([(X[:9], Y[:9]), (X[:9], Y[:8])]), ValueError, "client 1 (9, 1, 4, 4) (8,) each with its label"),
     (lambda: fed([(X[:9], Y[:9]), (X[:9, :, 1:], Y[:9])]), ValueError, "client 1 (9, 1, 3, 4) client 0 (9, 1, 4, 4)"),
     (lambda: fed([(X[:9], Y[:9]), (X[9:], Y[9:])]), ValueError, "clients=4 2 owners clients=2 None"),
-    (lambda: fed([(X[:9], Y[:9]), (X[:0], Y[:0])]), ValueError, "client 1 has no samples; leave it out"),
+    (lambda: fed([(X[:9], Y[:9]), (X[:0], Y[:0])]), ValueError, "2 clients [9, 0] samples at least"),
     (lambda: fed(partition=[[0, 1], [4], [3], [5]]), ValueError, "clients [1] no training data another partition"),
     (lambda: fed(partition=np.arange(8).reshape(4, 2)), TypeError, "partition=array list of index arrays"),
 ]
@@ -299,13 +303,13 @@ LOSSES = [
     (lambda: fed(REAL, loss=lambda z, y: z), ValueError, "shape (20, 1) 20 samples [B] mean"),
     (lambda: fed(REAL, loss=lambda z, y: 1.0), ValueError, "float 20 samples [B] mean"),
     (lambda: fed(REAL, loss=lambda z, y: (z.detach()[:, 0] - y) ** 2), ValueError, "gradient logits detach()"),
-    (lambda: fed(REAL, loss=lambda z, y: z[:, 0].log()), ValueError, "not finite 20 training samples"),
-    (lambda: fed(REAL, loss=lambda z, y: z[:, 0] * 1j), ValueError, "complex"),
+    (lambda: fed(REAL, loss=lambda z, y: z[:, 0].log()), ValueError, "(20,) 20 samples finite"),
+    (lambda: fed(REAL, loss=lambda z, y: z[:, 0] * 1j), ValueError, "complex64 real"),
     (lambda: fed(REAL, loss=nn.MSELoss()), ValueError, "one by one [B, 1] [B] (20, 1) (20,)"),
     (lambda: fed(REAL, loss=nn.MSELoss(reduction="sum")), ValueError, "one by one no sum over samples"),
     (lambda: fed(REAL, loss=lambda z, y: z.var()), ValueError, "one by one not depend on the others"),
-    (lambda: fed(REAL, loss=item_loss), ValueError, "item_loss mean torch.vmap one loss per sample, [B]"),
-    (lambda: fed((FEATURES, Y / 0.0), loss=mse), ValueError, "training targets NaN or infinity clean or drop"),
+    (lambda: fed(REAL, loss=item_loss), ValueError, "item_loss mean torch.vmap one loss per sample [B]"),
+    (lambda: fed((FEATURES, Y / 0.0), loss=mse), ValueError, "training labels NaN or infinity clean or drop"),
     (lambda: fed(((FEATURES, Y / 3), (FEATURES, np.eye(3)[Y])), loss=mse), ValueError, "() (3,) targets differ shape"),
     (lambda: fed(fc.data.load(REAL, targets=True)), ValueError, "float64 (32,) class labels loss=..."),
     (lambda: fed(metrics=[mse]), TypeError, "metrics= mapping name -> function"),
@@ -440,7 +444,6 @@ def itself():
 
 @pytest.mark.parametrize("call", [
     lambda: fc.quadratic(itself(), [[1.0]]), lambda: fc.DFedSAM((itself(),)), lambda: fc.topology.spectrum(itself()),
-    lambda: fc.federation(([itself(), 1], [0, 1])), lambda: fed(partition=[itself()]),
     lambda: QUADRATIC.evaluate(np.float64), lambda: fc.quadratic([[[1.0]]], [[1.0]], device=LONG),
     lambda: fc.cite(LONG), lambda: fc.playground(2, name=LONG + "!"), lambda: run().curve(LONG),
     lambda: fc.federation(LONG), lambda: fc.playground(2, np.array(1.0)),
@@ -509,12 +512,10 @@ M = fc.models
 
 
 @pytest.mark.parametrize("call", [
-    lambda: M.mlp((4,), 3, hidden=(0,)), lambda: M.mlp((4,), 3, hidden=("a",)), lambda: M.mlp((4,), 3, hidden=5),
-    lambda: M.mlp((), 3), lambda: M.mlp((4,), 0), lambda: M.thesis_cnn((1, 8, 8), 3, widths=()),
     lambda: M.resnet18_gn((3, 8, 8), 3, stem="7x7"), lambda: M.preact_resnet((3, 8, 8), 3, (1, 1)),
-    lambda: M.lstm((8,), 3, hidden=0), lambda: M.build("mlp", (4,), 3, seed=-1),
+    lambda: M.build("mlp", (4,), 3, seed=-1),
 ])  # fmt: skip
-def test_models_of_no_size_are_refused(call):
+def test_models_that_are_not_built_are_refused(call):
     with pytest.raises((TypeError, ValueError), match=r"\b(use|did you mean)\b"):
         call()
 
