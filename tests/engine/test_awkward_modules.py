@@ -327,7 +327,7 @@ REFUSED = {
     "hidden state in an attribute": (
         lambda: Net(lambda net, z: (setattr(net, "h", net.h + 1), F.relu(z) * net.h)[1], h=0), "attribute 'h'",
     ),
-    "not initialised": (lambda: nn.Sequential(nn.LazyLinear(3)), "LazyLinear"),
+    "not initialised": (lambda: nn.Sequential(nn.LazyLinear(3)), "lazy layers"),
     "a generator of its own": (
         lambda: Net(lambda net, z: F.relu(z) * float(net.g.uniform(0.5, 1.5)), g=np.random.default_rng(0)),
         "attribute 'g'",
