@@ -115,12 +115,7 @@ def _write(file: Path, template: str, values: Mapping[str, str]) -> None:
 
 def _is_importable(name: str) -> bool:
     """Whether a module has this name in any case: some file systems do not distinguish `Torch.py` from `torch.py`."""
-    if name.lower() in {known.lower() for known in sys.stdlib_module_names}:
-        return True
-    try:
-        found = [importlib.util.find_spec(one) for one in {name, name.lower()}]
-    except (ImportError, ValueError):  # the module exists and is broken
-        return True
+    found = [importlib.util.find_spec(one) for one in {name, name.lower()}]
     return any(spec is not None and str(Path(spec.origin or "").parent) not in user_files.ADDED for spec in found)
 
 

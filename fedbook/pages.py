@@ -132,13 +132,6 @@ def half_width(sd: float, n: int) -> float:
     return sd / math.sqrt(n) * t.ppf(0.975, n - 1) if n > 1 else math.nan
 
 
-def claim(
-    source: str, claim: str, measured: str, verdict: str, *, seeds: int, test: str | None = None, **line: Any
-) -> Html:
-    """The claim box of a chapter with a single claim; see `claims`."""
-    return claims([Claim(source, claim, measured, verdict, test)], seeds=seeds, **line)
-
-
 def claims(
     items: Sequence[Claim], *, seeds: int | None = None, seconds: float | None = None, setting: str = ""
 ) -> Html:

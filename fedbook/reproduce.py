@@ -38,7 +38,7 @@ from .documents import definitions
 from .documents.definitions import PROFILES, Cell, Table, get, printed, tables
 from .results import batch, estimate, provenance
 from .results.batch import ResultFolder
-from .results.cells import CorruptResult, Result, confirm, is_running, load, run_cell
+from .results.cells import CorruptResult, Result, confirm, load, run_cell
 from .show import curves, export, summary
 from .verdicts import claims, overview
 
@@ -224,11 +224,8 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
         print(f"{t.name}  [{'figure' if t.figure else 'table'} of {t.document}]  {t.title}")
         time = _time(sum(known) / at_once, len(left) - len(known)) if left else "done"
         counts = " or ".join(sorted({str(len(cell.reporting(seeds))) for cell, _ in results}))
-        place = ResultFolder(root, profile, t.drawn_from or t.name)
-        running = sum(is_running(place.file(cell)) for cell, _ in results)
-        now_at_work = f", {running} running now" if running else ""
         done = len(results) - len(left)
-        print(f"    {profile}: {done} of {len(results)} cells done x {counts} seeds{now_at_work}; {time}")
+        print(f"    {profile}: {done} of {len(results)} cells done x {counts} seeds; {time}")
         if absent := _absent(cell for cell, result in results if set(cell.reporting(seeds)) - set(result.runs)):
             print(f"    data not in {data_root()}: {', '.join(absent)}; put them there, or let a run download them")
         if older := sum(bool(result.outdated(cell.reporting(seeds))) for cell, result in results):

@@ -84,13 +84,16 @@ def svg_of_playground(
             f'<rect x="-11" y="-11" width="22" height="22" rx="5" fill="#fff" stroke="#1d2430"/>'
             f'<text y="4.6" font-size="13" text-anchor="middle" fill="#1d2430">{i + 1}</text></g>'
         )
-    label = html.escape(alt)
-    legend = "".join(f'<li style="--k:{_mixed(looks[name])}">{name}</li>' for name in paths)
+    return _staged(parts, {name: looks[name] for name in paths}, alt, " ".join(words))
+
+
+def _staged(parts: Sequence[str], legend: Mapping[str, Mapping[str, Any]], alt: str, words: str) -> str:
+    """HTML of a picture with its parts, a legend (words -> their colours), and a sentence below."""
+    items = "".join(f'<li style="--k:{_mixed(look)}">{text}</li>' for text, look in legend.items())
     return (
         f'<div class="pg-stage"><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" class="pg-plane" role="img" '
-        f'aria-label="{label}">'
-        f'{"".join(parts)}</svg></div><ul class="pg-side pg-legend">{legend}</ul>'
-        f'<p class="pg-says">{html.escape(" ".join(words))}</p>'
+        f'aria-label="{html.escape(alt)}">{"".join(parts)}</svg></div><ul class="pg-side pg-legend">{items}</ul>'
+        f'<p class="pg-says">{html.escape(words)}</p>'
     )
 
 
@@ -165,12 +168,7 @@ def svg_of_network(
             f'{255 - 142 * pull:.0f} {255 - 134 * pull:.0f})"/><text y="4.5" font-size="13" text-anchor="middle" '
             f'fill="#1d2430">{_inside(conflict[j])}</text></g>'
         )
-    items = "".join(f'<li style="--k:{_mixed(CLIENTS[i])}">{text}</li>' for i, text in enumerate(legend))
-    return (
-        f'<div class="pg-stage"><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" class="pg-plane" role="img" '
-        f'aria-label="{html.escape(alt)}">{"".join(parts)}</svg></div><ul class="pg-side pg-legend">{items}</ul>'
-        f'<p class="pg-says">{html.escape(words)}</p>'
-    )
+    return _staged(parts, dict(zip(legend, CLIENTS, strict=False)), alt, words)
 
 
 def _sector(i: int, n: int, takes: bool) -> str:

@@ -227,7 +227,7 @@ def run(
         shown.update()
 
     if notebooks and todo:
-        _on_cluster(call, todo, collect, shown.set_postfix_str, scheduler, workers)
+        _on_cluster(call, todo, collect, scheduler, workers)
     else:
         for cell in todo:
             shown.set_postfix_str(cell.name)
@@ -240,7 +240,6 @@ def _on_cluster(
     call: Callable[..., str],
     todo: Sequence[Cell],
     collect: Callable[[Cell, Callable[[], Any]], None],
-    name_running: Callable[[str], None],
     scheduler: str | None,
     workers: int | None,
 ) -> None:
@@ -255,8 +254,7 @@ def _on_cluster(
     import torch
 
     gpus = torch.cuda.device_count()
-    # a worker gets its next cell only when it is free, so that the cells shown as running do run
-    dask.config.set({"distributed.scheduler.worker-saturation": 1.0})
+    dask.config.set({"distributed.scheduler.worker-saturation": 1.0})  # a worker gets its next cell when it is free
     if scheduler is None:
         count = workers or gpus or len(_cores())
         _room_for_files(64 + 32 * count)
@@ -281,12 +279,8 @@ def _on_cluster(
                 on = call.keywords["device"] or (f"cuda:{k % gpus}" if gpus > 1 and cluster is not None else None)
                 key = f"{cell.name}-{k}"
                 futures[client.submit(call, cell=cell, device=on, key=key, pure=False, retries=RETRIES)] = cell
-            name_running(", ".join(cell.name for cell in todo[: sum(client.nthreads().values())]))
             for future in as_completed(futures):
                 collect(futures[future], future.result)
-                threads = client.nthreads()  # another scheduler may queue more cells than run
-                at_work = (key for worker, keys in client.processing().items() for key in list(keys)[: threads[worker]])
-                name_running(", ".join(key.rpartition("-")[0] for key in at_work))
         except KeyboardInterrupt:  # no waiting: threads of this process end with it, remote workers are cancelled
             if scheduler is not None:
                 client.cancel(list(futures), force=True)

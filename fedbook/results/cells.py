@@ -359,25 +359,6 @@ def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated:
     return replace(result, runs=runs)
 
 
-def is_running(file: str | os.PathLike) -> bool:
-    """Whether a process is working on this result file, that is, holds its lock.
-
-    False if the lock cannot be tried, as in a read-only folder.
-    """
-    from filelock import FileLock, Timeout
-
-    lock = _lock(Path(file))
-    if not lock.exists():
-        return False
-    try:
-        with FileLock(lock, timeout=0):
-            return False
-    except Timeout:
-        return True
-    except OSError:
-        return False
-
-
 def _lock(file: Path) -> Path:
     return file.with_name(f".{file.stem}.lock")
 

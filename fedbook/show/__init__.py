@@ -36,7 +36,6 @@ from ..verdicts.claims import (
     strongest,
 )
 from ..verdicts.claims import matrix as claim_lines
-from ..verdicts.claims import summary as claims_ended
 from ..verdicts.findings import DOCUMENTS
 from ..verdicts.judge import BETTER, EQUAL, OPEN, WORSE, Answer
 from ..verdicts.overview import MISSING
@@ -379,11 +378,15 @@ def _ways(counts: Mapping[str, int]) -> str:
 
 def ended(root: Path | None = None) -> pages.Html:
     """The claim box of all documents together: the counts of verdicts by document."""
-    lines = claims_ended(root or results()).to_dict("records")
-    counts = [f"{DOCUMENTS[line['document']]}: {_ways(line) or MISSING}" for line in lines]
-    words = [word for word in ENDS if any(line[word] for line in lines)]
+    chosen = [claim for claim in every() if not claim.own]
+    found: dict[str, Counter] = {claim.document: Counter() for claim in chosen}
+    for claim in chosen:
+        if best := strongest(judged(claim, root or results())):
+            found[claim.document][best.verdict] += 1
+    counts = [f"{DOCUMENTS[document]}: {_ways(verdicts) or MISSING}" for document, verdicts in found.items()]
+    words = [word for word in ENDS if any(verdicts[word] for verdicts in found.values())]
     mixed = "holds in part" if {*words} - {pages.VERDICTS[-1]} else pages.VERDICTS[-1]
-    claim = f"{sum(line['claims'] for line in lines)} central claims in all"
+    claim = f"{len(chosen)} central claims in all"
     one = pages.Claim("Each document", claim, "; ".join(counts), words[0] if len(words) == 1 else mixed)
     return pages.claims([one], setting="the strongest evidence for each claim")
 

@@ -204,26 +204,8 @@ def table(file: Mapping[str, Any], name: str) -> pages.Html:
             shares = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in cell["shares"].items())
             notes[f"{cell['network']}: share of a cell"] = shares
     parts = [pages.table(pd.DataFrame(cases), caption, 3)]
-    parts += [_operators(file)] if name == "submodels" else []
     parts += [pages.setting(**notes)] if notes else []
     return together([*parts, where(file)])
-
-
-def _operators(file: Mapping[str, Any]) -> pages.Html:
-    """The time of a round on sub-models by kind of operator."""
-    import pandas as pd
-
-    spent = {part["ratio"]: {k: 1e3 * v for k, v in part["seconds"].items()} for part in file["profile"]}
-    kinds = [
-        {
-            "operators": kind,
-            **{f"r = {r:g}, ms": spent[r].get(kind, 0.0) for r in spent},
-            **{f"over r = {r:g}": whole / spent[r][kind] if spent[r].get(kind) else None for r in spent if r < 1},
-        }
-        for kind, whole in spent[1.0].items()
-    ]
-    caption = "Where a round's time goes: what shrinks like the multiply-adds, and what does not"
-    return pages.table(pd.DataFrame(kinds), caption, 3)
 
 
 def choices(desk: Mapping[str, Any]) -> pages.Html:
@@ -264,14 +246,3 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
     ]
     found = [(*row[:2], " to ".join(f"{v:.2f}" for v in sorted({min(row[2]), max(row[2])})), row[3]) for row in rows]
     return pages.table(pd.DataFrame(found, columns=["when", "choose", "ratio", "over"]), "Beside the path", 3)
-
-
-def at_home(data: Mapping[str, Any]) -> dict[str, str]:
-    """Method -> the peak memory of a round per registered client outside the cohort, in bytes."""
-    found = {}
-    for method in dict.fromkeys(c["method"] for c in data["scaling"]["cases"]):
-        cases = [c for c in data["scaling"]["cases"] if c["against"] == "registered" and c["method"] == method]
-        few, many = (pick(cases, key=lambda c: c["clients"]) for pick in (min, max))
-        each = (many["peak_bytes"] - few["peak_bytes"]) / (many["clients"] - few["clients"])
-        found[f"{method}, a client at home"] = f"{each:,.0f} bytes"
-    return found

@@ -189,7 +189,7 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
         held = scaling(file, "peak_bytes", "peak of memory, MB", 1e-6)
         words = "Time grows with the cohort and the model, not with clients that stay at home."
         parts += [widgets.show(taken, caption=words)]
-        parts += [widgets.show(held, benchmarked.at_home(data), caption="Memory also grows with registered clients.")]
+        parts += [widgets.show(held, caption="Memory also grows with registered clients.")]
         parts += [where(file)]
     return pages.folded("All goals, other simulators, memory, sub-models, and what grows with what", *parts)
 

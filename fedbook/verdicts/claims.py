@@ -139,26 +139,6 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
     return pd.DataFrame(lines)
 
 
-def summary(root: Path) -> Any:
-    """Counts of verdicts per document (pandas.DataFrame).
-
-    Columns: document, claims, one per verdict, not run yet, and how many verdicts rest on a proof or a count, and on
-    runs of each profile.
-    """
-    import pandas as pd
-
-    lines = []
-    for document in dict.fromkeys(claim.document for claim in every()):
-        best = [strongest(judged(claim, root)) for claim in every() if claim.document == document and not claim.own]
-        line = {"document": document, "claims": len(best)}
-        line |= {word: sum(j is not None and j.verdict == word for j in best) for word in judge.VERDICTS}
-        line["not run yet"] = best.count(None)
-        line["by proof or count"] = sum(j is not None and j.claim.settled is not None for j in best)
-        line |= {f"by {p} runs": sum(j is not None and j.profile == p for j in best) for p in PROFILES}
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
 def ours(judgement: Judgement) -> str:
     """The answers of a judgement in words, grouped by answer."""
     parts = []

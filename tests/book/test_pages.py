@@ -128,12 +128,6 @@ def test_hardware_versions_and_seconds_stand_alone_in_the_element_that_compariso
     assert "torch" not in machine.sub("", fast.html)
 
 
-def test_a_single_claim_needs_no_list():
-    one = pages.claim("S", "c", "m", "holds", seeds=1)
-    assert one == pages.claims([Claim("S", "c", "m", "holds")], seeds=1)
-    assert "1 seed<" in one.html
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -113,13 +113,6 @@ def begun(folder: Path, *arguments: str) -> None:
     sys.exit(reproduce.main(command(folder, *arguments)[3:]))
 
 
-def working(file: Path, locked) -> None:
-    """A process that is at work on a cell until it is killed."""
-    with cells._alone(file):
-        locked.set()
-        time.sleep(600)
-
-
 def result(folder: Path, table: str, cell: str) -> dict:
     return json.loads((folder / "results" / "quick" / table / f"{slug(cell)}.json").read_text())
 
@@ -300,19 +293,6 @@ def test_two_batches_on_one_folder_run_no_cell_twice(trial):
         assert reproduce.load(
             trial / "results" / "quick" / "counted" / f"c{k}.json", {"study": "counted", "name": f"c{k}"}
         ).runs
-
-
-def test_list_counts_the_cells_that_some_process_works_on_now(trial, here):
-    assert "running" not in here("list", "--seeds", "2")[1]
-    locked = h.SERVER.Event()
-    file = ResultFolder(trial / "results", "quick", "counted").file(Cell("c1", {}))
-    process = h.SERVER.Process(target=working, args=(file, locked), daemon=True)
-    process.start()
-    assert locked.wait(60)
-    assert "0 of 4 cells done x 2 seeds, 1 running now;" in here("list", "--seeds", "2")[1]
-    process.kill()
-    process.join()
-    assert "running" not in here("list", "--seeds", "2")[1], "a worker that died works no more"
 
 
 def test_list_names_the_data_that_a_table_still_needs_and_that_are_not_here(tmp_path, monkeypatch, capsys):
@@ -512,7 +492,7 @@ def test_a_local_cluster_listens_on_no_interface_but_loopback():
         return [c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN" and c not in known]
 
     call = functools.partial(look, device=None)
-    batch._on_cluster(call, [Cell("a", {})], lambda cell, result: seen.extend(result()), lambda _: None, None, 1)
+    batch._on_cluster(call, [Cell("a", {})], lambda cell, result: seen.extend(result()), None, 1)
     assert set(seen) == {"127.0.0.1"}
 
 
