@@ -910,7 +910,9 @@ def test_public_data_in_a_specification_are_drawn_with_the_federations_seed():
         assert drawn[0].shape == (20, 1, 8, 8)
 
 
-IN_NO_DOCUMENT = ("fedup-further", "shift-personal", "scaffold-rounds", "dfedgam-local", "fedgse-ways")
+IN_NO_DOCUMENT = (
+    "fedup-further", "shift-personal", "scaffold-rounds", "dfedgam-local", "fedgse-ways", "known-mlp", "known-2nn",
+)  # fmt: skip
 
 
 def test_every_definition_has_cells_captions_and_specifications_that_build():
