@@ -227,7 +227,8 @@ def table3_6(profile: str) -> list[Cell]:
         kinds = {"capacity 1/4": (0.25,), "five capacities": LOW_QUALITY, "capacity 1/2": (0.5,)}
         asked = [(first, kind) for kind in kinds if kind != "capacity 1/2" or profile == "quick"]
         asked += [("MNIST", "capacity 1/4")] * ("MNIST" in more)
-        for (name, kind), skew, (row, own) in product(asked, ("HIGH", "LOW"), rows.items()):
+        skews = ("HIGH", "LOW") + ("IID",) * (profile == "quick")
+        for (name, kind), skew, (row, own) in product(asked, skews, rows.items()):
             data = _earlier(COLUMNS[profile][name])
             cells.append(searched(row, data, skew, kinds[kind], f"{name}, {kind}, {skew}", **own))
         return cells
@@ -339,16 +340,16 @@ def shares(rows: Sequence[str], data: str, capacities: tuple[float, float], gse:
     return _swept(rows, values, values, setting, data=data, gse=gse)
 
 
-def participation(row: str, capacities: Sequence[float], gse: bool = False):
+def participation(rows: Sequence[str], capacities: Sequence[float], gse: bool = False):
     """Accuracy against the share of clients in a round; HIGH and LOW."""
 
     def source(column: str) -> dict[str, str]:
         skew, share = column.split(", ")
-        return {"method": row, "setting": f"participation frc={share}, {skew} heterogeneity (Fig. 3.9)"}
+        return {"method": rows[0], "setting": f"participation frc={share}, {skew} heterogeneity (Fig. 3.9)"}
 
     values = (0.05, 0.1, 0.15, 0.2)
     return _swept(
-        [row], values, values, lambda share: (f"{share:.0%}", {"participation": share}), capacities=capacities, gse=gse,
+        rows, values, values, lambda share: (f"{share:.0%}", {"participation": share}), capacities=capacities, gse=gse,
         source=source,
     )  # fmt: skip
 
@@ -513,7 +514,7 @@ TABLES = [
         shares(("FedDSE",), "CIFAR-10", (0.5, 0.0625)), "FedDSE", _PAPER, **_drawn,
     ),
     _table("feddse-figure3.8", "FedDSE by classes a client", classes3_8, "FedDSE", _MLP, **_drawn),
-    _table("feddse-figure3.9", "By participation", participation("FedDSE", LOW_QUALITY), "FedDSE", _MLP, **_drawn),
+    _table("feddse-figure3.9", "By participation", participation(("FedDSE",), LOW_QUALITY), "FedDSE", _MLP, **_drawn),
     _table("feddse-figure3.10", "FedDSE by scoring samples", scoring, "FedDSE", _MLP, **_drawn),
     _table("fedgse-table4.2", "Mean size of sub-models, in millions", table4_2, "", _COUNTED, "", unit="millions"),
     _table("fedgse-table4.3", "High-quality clients, strong label skew", _gse_high, "FedGSE-CSL", _TABLES),
@@ -557,8 +558,8 @@ TABLES = [
         **_drawn,
     ),
     _table(
-        "fedgse-figure4.9", "By participation", participation("FedGSE-CSL", HIGH_QUALITY, True), "FedGSE-CSL", _MLP,
-        **_drawn,
+        "fedgse-figure4.9", "By participation", participation(("FedGSE-CSL", "FedGSE-SPL"), HIGH_QUALITY, True),
+        "FedGSE-CSL", _MLP, **_drawn,
     ),
     _table("fedgse-figure4.10", "FedGSE by similar samples", similar, "FedGSE-CSL", _MLP, **_drawn),
 ]  # fmt: skip
