@@ -172,7 +172,8 @@ def claims(
     """The claims of a document, from `claims.csv`.
 
     questions: claim -> the questions that decide it, by profile.  A row of the file whose text has "{rival}" stands for
-    one claim per rival, "NAME-rival"; its questions are rival -> the questions by profile.  evidence: claim -> its
+    one claim per rival, or another part of its sentence, "NAME-rival"; its questions are rival -> the questions by
+    profile.  evidence: claim -> its
     printed evidence, if computed.
     """
     found = []

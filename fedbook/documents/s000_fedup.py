@@ -358,7 +358,8 @@ def _across(setting: str) -> str:
 
 _SKEWED = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6")}
 _AT_03 = {"quick": ("digits, q=0.3",), "desk": ("CIFAR-10, q=0.3",)}
-_MANY = {"quick": ("five domains of digits, 15 of 50 clients",)}
+_EACH = {many: f"five domains of digits, {m} of 50 clients" for many, m in (("500", 8), ("1020", 15))}
+_MANY = {"quick": (_EACH["1020"],)}
 _RIVALS = [row for row in ROWS if row not in ("FedUp", "FedAvg", "FedAvg + server momentum")]
 _TABLE5, _RATES = "seed000_table5.csv", [f"sampling rate {rate}%" for rate in (0.2, 0.5, 1)]
 _TEN = ("q=0.3, 10% sampling", "q=0.6, 10% sampling")
@@ -400,9 +401,7 @@ QUESTIONS = {
             "desk": tuple(f"MNIST by writer, {m} of 539 clients" for m in (1, 2, 3)),
         },
     ),
-    "fedup-many": _asked(
-        "FedUp", "FedAvg", {"quick": tuple(f"five domains of digits, {m} of 50 clients" for m in (8, 15))}
-    ),
+    "fedup-many": _asked("FedUp", "FedAvg", {"quick": tuple(_EACH.values())}),
     "fedup-text": _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
     "mime-owners": _corrected("five domains of digits", "MNIST by writer"),
     "mime-skew": _corrected("digits, q=0.3", "CIFAR-10, q=0.3"),
@@ -411,8 +410,8 @@ QUESTIONS = {
     "feddyn-skew": _asked("FedDyn", "FedUp", _AT_03),
     "mimelite-faster": _asked("MimeLite", "FedUp", _AT_03),
     "mimelite-accuracy": _asked("MimeLite", "FedUp", _AT_03),
-    "scaffold-many": _asked("SCAFFOLD", "FedAvg", _MANY),
-    "stem-many": _asked("STEM", "FedAvg", _MANY),
+    "scaffold-many": {many: _asked("SCAFFOLD", "SCAFFOLD", {"quick": (column,)}) for many, column in _EACH.items()},
+    "stem-many": {many: _asked("STEM", "STEM", {"quick": (column,)}) for many, column in _EACH.items()},
     "fedup-fast-many": {rival: _asked("FedUp", rival, _MANY) for rival in ("FedAvg", *_RIVALS) if rival != "FedDyn"},
     "fedup-fast-text": _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
 }

@@ -642,7 +642,10 @@ QUESTIONS = {
     "fedgse-large-skew": _step("FedGSE-CSL", "HIGH, rho=0.6", "LOW, rho=0.6"),
     "fedgse-large-cifar-high": _step("FedGSE-CSL", "HIGH, rho=0.2", "HIGH, rho=0", "paper"),
     "fedgse-large-cifar-low": _step("FedGSE-CSL", "LOW, rho=0.2", "LOW, rho=0", "paper"),
-    "fedgse-large-rival": {rival: _one("FedGSE-CSL", rival, "HIGH, rho=0.6") for rival in (*_BY_WIDTH, "DepthFL")},
+    "fedgse-large-rival": {
+        f"{rival} (rho={rho:g})": _one("FedGSE-CSL", rival, f"HIGH, rho={rho:g}")
+        for rival, rho in product((*_BY_WIDTH, "DepthFL"), (RHO[1], RHO[-2]))
+    },
     "fedgse-clients-high": _step("FedGSE-CSL", "HIGH, 10%", "HIGH, 5%"),
     "fedgse-clients-low": _step("FedGSE-CSL", "LOW, 10%", "LOW, 5%"),
     "fedgse-clients-enough-high": _step("FedGSE-CSL", "HIGH, 20%", "HIGH, 10%"),

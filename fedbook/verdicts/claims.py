@@ -155,6 +155,8 @@ def ours(judgement: Judgement) -> str:
 def label(question: Question) -> str:
     """A question as the difference that it asks about."""
     (row, column), (base, other) = sides(question)
+    if (row, column) == (base, other):
+        return f"{row} − untrained, {column}"
     return f"{row} − {base}, {column}" if column == other else f"{row}, {column} − {other}"
 
 

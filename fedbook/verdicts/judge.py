@@ -16,14 +16,6 @@ LEVEL = 0.05  # of a family: the probability of any wrong decision in it
 POWER = 0.8
 WORDS = BETTER, WORSE, EQUAL, OPEN = ("better", "worse", "equal", "not distinguished")
 VERDICTS = ("holds", "does not hold", "holds in part", "cannot be decided here")
-RULE = (
-    "Two methods are compared on the same seeds and the same test images. The quantity is the mean difference in "
-    "accuracy; its 95 % interval counts the spread over seeds (Student's t) and over test images, and is never "
-    "narrower than one test image to either side. A diverged run counts as guessing and is named. All questions of "
-    "one claim, figure or table are a family; within it Holm's rule keeps the probability of any wrong decision at "
-    "5 %. Three answers: 'better', 'worse', 'not distinguished'; the last always with the smallest difference that "
-    "would have been found with probability 0.8; 'equal' within a stated margin where two one-sided tests allow it."
-)
 CLAIMS = (
     "A claim holds where every question it asks is answered its way; it does not hold where at least one is answered "
     "the other way (also 'equal', where it speaks of a difference) and none its way; it holds in part where both "

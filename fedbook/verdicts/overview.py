@@ -239,7 +239,8 @@ def answered(
     A cell is complete if its runs at all seeds (default: its own) record which test images are classified correctly.
     compared: see `Table.compared`; for values and logs, smaller is better if the specifications say so
     (`tuning.lower_is_better`).  "lower values" are values of which smaller ones are better.  "speed": the logarithms of
-    `rounds_to`, which are read from the stored curves of accuracy.
+    `rounds_to`, which are read from the stored curves of accuracy.  "start": the final accuracy of the first row with
+    that before its first round; a run that diverged counts with the latter.
     """
 
     def complete(key: Key) -> Result | None:
@@ -260,6 +261,10 @@ def answered(
                 continue
             if compared == "speed":
                 values, step = rounds_to((ours, theirs), common)
+            elif compared == "start":
+                begun = np.array([ours.runs[seed]["history"][0][1] for seed in common])
+                last = np.array(ours.finals(common))
+                values, step = np.array([np.where(np.isfinite(last), last, begun), begun]), 1.0
             else:
                 values, step = np.array([result.finals(common) for result in (ours, theirs)]), 1.0
             one = 0.0

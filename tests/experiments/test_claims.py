@@ -190,6 +190,21 @@ def test_values_of_which_smaller_ones_are_better_say_so(fast):
     assert fast(small, large, "values").verdict == "does not hold"
 
 
+@pytest.mark.parametrize(
+    ("last", "verdict"),
+    [((11.0, 9.0, 10.0), "holds"), ((None, 10.5, 9.5), "holds"), ((58.0, 61.0, 59.0), "does not hold")],
+)
+def test_a_method_does_not_converge_if_it_ends_where_it_started_or_diverges(tmp_path, monkeypatch, last, verdict):
+    cell = Cell("x", {"study": "simulate"}, "x", "c")
+    monkeypatch.setattr(claims, "get", lambda name: table_of([cell]))
+    runs = {seed: {"final": value, "history": [[0, 10.0], [9, value]]} for seed, value in enumerate(last)}
+    store(batch.ResultFolder(tmp_path, "quick", "t"), cell, runs)
+    asked = {"quick": [("x", "x", "c")]}
+    claim = Claim("a", "S000", "§1", "x does not converge", "", "t", asked, "not better", 5.0, compares="start")
+    assert claims.judged(claim, tmp_path)[0].verdict == verdict
+    assert claims.label(("x", "x", "c")) == "x − untrained, c"
+
+
 def test_a_question_may_compare_two_columns(tmp_path, monkeypatch):
     listed = [Cell(f"x {column}", {"study": "simulate", "c": column}, "x", column) for column in ("5%", "10%")]
     for module in (claims, show):
