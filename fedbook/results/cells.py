@@ -25,6 +25,7 @@ import os
 import shutil
 import time
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +41,7 @@ from fedcore.support import checks
 
 from .. import studies
 from ..studies import specification, user_files
+from ..studies.training import late
 from ..studies.tuning import choose, merged
 from . import provenance, tracing
 
@@ -67,15 +69,30 @@ class Result:
     aside: str = ""
 
     def finals(self, seeds: Sequence[int] | None = None) -> list[float]:
-        """Final values in the order of the seeds; a run that diverged is NaN."""
+        """The values that are judged, in the order of the seeds; NaN for a run that diverged.
+
+        They are accuracies late in a run (`training.late`) where the study records single images by round, else final
+        values.
+        """
         chosen = sorted(self.runs) if seeds is None else [s for s in seeds if s in self.runs]
-        return [math.nan if (v := self.runs[s]["final"]) is None else v for s in chosen]
+        return [self._value(self.runs[s]) for s in chosen]
+
+    def _value(self, run: Mapping[str, Any]) -> float:
+        if run["final"] is None:
+            return math.nan
+        if "late" in run:
+            return run["late"]
+        judged_late = self.spec["study"] == "simulate" and "images" in run and run.get("history")
+        return late(run["history"]) if judged_late else run["final"]
 
     def correct(self, seeds: Sequence[int]) -> np.ndarray:
-        """Whether the reported model classifies each test image correctly, `[seeds, images]`, for `judge.compare`.
+        """The share of a run's evaluations in which each test image is classified correctly, `[seeds, images]`, for
+        `judge.compare`.
 
-        For a run with several reported `models` the entry is the share of models that are correct; for a diverged run
-        it is 1 / classes.  Raises ValueError for a seed without a record of single images.
+        The evaluations are those late in the run.  Older results record single images at the last round alone; they
+        are moved to the accuracy late in the run, so that the spread over images is an upper bound.  For a run with
+        several reported `models` the entry is the share of models that are correct; for a diverged run it is
+        1 / classes.  Raises ValueError for a seed without a record of single images.
         """
         rows = []
         for seed in seeds:
@@ -85,9 +102,16 @@ class Result:
             if run["final"] is None:
                 rows.append(np.full(run["images"], 1 / run["classes"]))
             else:
-                bits, shape = np.frombuffer(base64.b64decode(run["correct"]), np.uint8), (run.get("models", 1), -1)
-                rows.append(np.unpackbits(bits, count=shape[0] * run["images"]).reshape(shape).mean(0))
+                rows.append(self._shares(run))
         return np.stack(rows)
+
+    def _shares(self, run: Mapping[str, Any]) -> np.ndarray:
+        if "right" in run:
+            counts = zlib.decompress(base64.b64decode(run["right"]))
+            return np.frombuffer(counts, np.uint8) / run["evaluations"]
+        bits, shape = np.frombuffer(base64.b64decode(run["correct"]), np.uint8), (run.get("models", 1), -1)
+        shares = np.unpackbits(bits, count=shape[0] * run["images"]).reshape(shape).mean(0)
+        return shares + (self._value(run) / 100 - shares.mean() if self.spec["study"] == "simulate" else 0.0)
 
     def outdated(self, seeds: Sequence[int] | None = None) -> list[int]:
         """Seeds whose run, or whose tuning, was computed by code with another hash than today's.

@@ -10,7 +10,8 @@ on all tuning seeds ("rounds": [4, 12] stops them after twelve rounds); if all o
 until one does not.  With `finalists` = m, the finalists are the m best settings, and the best setting at each of the m
 best learning rates, so that a method with its own parameter has as many rates in the last stage as one without.  Short
 runs favour high rates: if a finalist diverges, and while the best finalist has the lowest rate of them, the best
-setting at the next lower rate joins.  Then the axes may grow once more.  A score is the mean of the final metric, on
+setting at the next lower rate joins.  Then the axes may grow once more.  A score is the mean accuracy late in the run
+(`training.late_rounds`), or of the final metric where it is no accuracy, on
 validation data if the federation has them; of equal scores the first wins, and a setting that diverged with any seed
 comes last.  `{"grid": [{"run": {"lr": 0.1}}, ...]}` lists the settings one by one instead.
 """
@@ -115,7 +116,8 @@ class Search:
         if spec.get("federation", {}).get("validation"):
             spec["on"] = "validation"
         seeds = self.spec["tune"].get("seeds", [1000])[: 2 if first and rounds is not None else None]
-        values = [self.run(spec, s, f"tune{len(self.tried)}-{s}")["final"] for s in seeds]
+        found = [self.run(spec, s, f"tune{len(self.tried)}-{s}") for s in seeds]
+        values = [one.get("late", one["final"]) for one in found]
         score = None if None in values else float(np.mean(values))
         self.tried.append({"setting": setting, "rounds": rounds, "score": score, "values": values})
         return score

@@ -510,7 +510,9 @@ def test_differences_add_up_over_the_rounds_of_one_run():
     assert whole["history"][-1][1] == pytest.approx(whole["final"], abs=1e-4)
     assert found(run={**run, "rounds": 2})["final"] == pytest.approx(whole["history"][1][1], abs=1e-4)
     assert found(method=["HeteroFL", {"capacities": {"1.0": 1.0}, "labels": "zero"}])["final"] < 1e-5
-    accuracy = reproduce.run_cell({**SPEC, "federation": federation, "method": method, "run": run}, [0]).finals()[0]
+    accuracy = reproduce.run_cell({**SPEC, "federation": federation, "method": method, "run": run}, [0]).runs[0][
+        "final"
+    ]
     assert found(what="accuracy")["final"] == accuracy
     median = found(what="median")
     assert 0 < median["final"] < whole["final"]
