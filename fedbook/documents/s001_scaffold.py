@@ -61,4 +61,6 @@ QUESTIONS = {
         "desk": [("SCAFFOLD", "FedAvg", "CIFAR-10, q=0.3")],
     },
 }
-CLAIMS = claims("S001", QUESTIONS)
+# without a clip, its best rates overflow in a network without normalisation: to be run again with clipped gradients
+_UNSTABLE = "desk: unstable without clipping"
+CLAIMS = claims("S001", QUESTIONS, withdrawn=dict.fromkeys(QUESTIONS, _UNSTABLE))

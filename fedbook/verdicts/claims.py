@@ -66,6 +66,8 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
         missing = len(asked) - len(answers)
         if answers:
             verdict = "" if missing else judge.verdict(list(answers.values()), claim.expected)
+            if verdict and claim.withdrawn.startswith(f"{profile}:"):
+                verdict = judge.VERDICTS[-1]
             printed = _gaps(asked, {key: cell.source for key, (cell, _) in results.items()})
             out.append(Judgement(claim, profile, answers, missing, verdict, printed))
     return out
@@ -114,7 +116,14 @@ def confidence(judgement: Judgement | None) -> str:
         "desk": "real data, on a smaller scale than the document's",
         "paper": "the document's own setting",
     }
-    return f"{data[judgement.profile]}, {seeds} seeds"
+    withdrawn = claim_withdrawn(judgement)
+    return f"{data[judgement.profile]}, {seeds} seeds" + (f"; withdrawn: {withdrawn}" if withdrawn else "")
+
+
+def claim_withdrawn(judgement: Judgement) -> str:
+    """Why the runs of this profile do not decide the claim, or ""."""
+    profile, _, reason = judgement.claim.withdrawn.partition(": ")
+    return reason if profile == judgement.profile else ""
 
 
 def matrix(claims: Sequence[Claim], root: Path) -> Any:
