@@ -108,7 +108,8 @@ class Comparison:
 def compare(ours: np.ndarray, theirs: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
     """Compare accuracies in points: correctness `[seeds, images]` of two methods on the same seeds and images.
 
-    Entries are shares of a run's late evaluations, in [0, 1] but for older results (`Result.correct`); all entries of a diverged run are 1 / classes.  Raises ValueError for different shapes.
+    Entries are shares of a run's late evaluations, in [0, 1] but for older results (`Result.correct`); all entries of a
+    diverged run are 1 / classes.  Raises ValueError for different shapes.
     """
     if np.shape(ours) != np.shape(theirs) or np.ndim(ours) != 2:
         raise ValueError(

@@ -249,8 +249,8 @@ def test_a_cell_keeps_which_test_images_its_model_classifies_correctly(tmp_path)
     assert held.shape == (2, 359)
     np.testing.assert_allclose(100 * held.mean(1), made.finals([1, 0]))
     fed = fc.federation("digits", clients=5, model="logistic", validation=True, seed=0)
-    x = fc.simulate(fc.FedProx(), fed, rounds=2, lr=0.1, seed=0).params
-    np.testing.assert_array_equal(held[1], fed.correct(x).numpy())
+    late = [fed.correct(fc.simulate(fc.FedProx(), fed, rounds=t, lr=0.1, seed=0).params) for t in (1, 2)]
+    np.testing.assert_array_equal(held[1], sum(late).numpy() / 2)
     assert judge.compare(held, held).gap == 0
 
 
