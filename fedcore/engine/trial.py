@@ -8,37 +8,33 @@ states it writes, which random generators it uses, and whether it returns the sa
 from __future__ import annotations
 
 import contextlib
-import copy
-import types
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import models, rng
-from ..storage.identity import GENERATORS, Describer, codes, is_own
+from ..storage.identity import Describer
 from .batch import Batch
 from .loss import PLAIN
 from .passes import watching
 
 SAMPLES = 3  # the number of samples in a trial
-STEPS = (1, 10, 1000)  # added to a state, to see whether later passes read it
+TRIES = 3  # of which one shows that passes leave all as it was: other threads may change a variable, too
+STEPS = (1, 10, 1000)  # added to a buffer, to see whether later passes read it
 SEED = 20_000  # seeds the generators during a trial
 CLOSE = 1e-4  # tolerance relative to the largest logit: float32 rounds to 1e-6
-CODE = type | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.ModuleType | nn.Module
-GONE = object()  # the value of a name that is not bound
-SCALES = (-100.0, 0.01)  # factors of the parameters, to see whether a pass keeps them within bounds
-WRITES = (
-    "a forward pass of the model writes to {}, on which later passes depend, and which a client's steps would lose; "
-    "keep it in a buffer (register_buffer), which is carried from step to step and averaged, draw from torch's global "
-    "generator, which is seeded for each client and step, and bound a weight by a parametrisation"
+SCALES = (1.0, -100.0, 0.01)  # factors of the parameters, to see whether a pass keeps them within bounds
+KEEPS = (
+    "every forward pass of the model, a {}, changes what it was called with or what later passes compute, as an "
+    "attribute, a variable outside of it, or a random generator of its own, which a client's steps would lose; keep "
+    "what lasts in a buffer (register_buffer), which is carried from step to step and averaged, and draw from torch's "
+    "global generator, which is seeded for each client and step"
 )
 
 
@@ -72,16 +68,18 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
     """Try a module on samples `x [B, ...]` in the form of its inputs; the module itself is not changed.
 
     Raises Unfit if no path of the engine would compute it correctly: if the output does not have one row per sample, if
-    a pass writes a state other than a buffer that a later pass reads, or if equal passes return different results.
+    a pass writes to a parameter, or if equal passes return different results or change a state other than a buffer.
     """
     x = x[:SAMPLES] if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))  # batch norm has no variance of one
     with torch.enable_grad(), torch.inference_mode(False):
         run = _Run(module, x)
-        before = {place.at: (_State(place.value).now, place.value) for place in _places(run.module)}
         evaluated, written = run.call(False), dict(run.written)
-        in_evaluation = any(run.draws(False))
         _one_row_a_sample(run, evaluated)
-        trained, drawn = run.call(True), run.draws(True)
+        _keeps_its_parameters(run)
+        run = _Run(module, x)  # of which no pass in evaluation has changed anything
+        trained = run.call(True)
+        if not _close(run.call(False), evaluated):
+            raise Unfit(KEEPS.format(type(module).__name__))
         if written and not (
             _close(run.call(False, given=written), evaluated) and _close(run.call(True, given=written), trained)
         ):
@@ -91,14 +89,9 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
                 "model; write to it under `if self.training:`"
             )
         carried = tuple(name for name in run.written if _carries(run, name))
-        _keeps_nothing_else(run, before)
-        _keeps_its_parameters(run)
-        if not _close(run.call(True), trained) or not _close(run.call(False), evaluated):
-            raise Unfit(
-                f"the model, a {type(module).__name__}, gives other logits each time it is called, on the same samples "
-                "and with the same state of the generators; draw from torch's global generator, which is seeded for "
-                "each client and step, and keep in buffers what lasts from call to call"
-            )
+        if not any(_is_repeatable(run, trained, evaluated) for _ in range(TRIES)):
+            raise Unfit(KEEPS.format(type(module).__name__))
+        drawn, in_evaluation = run.draws(True), any(run.draws(False))
         further = {name: run.buffers[name] + 1 for name in run.statistics}
         if further and not _close(run.call(True, given=further), trained):
             raise Unfit(
@@ -155,14 +148,19 @@ class _Run:
                 self.written[name] = b.detach().clone()
         return out.detach().clone()
 
+    def state(self) -> str:
+        """A description of all that passes may change: the module, and the variables that its code and hooks use."""
+        hooks = [[h.values() for k, h in vars(m).items() if k.endswith("_hooks")] for m in self.module.modules()]
+        return _State().text([self.module, hooks])
+
     def draws(self, training: bool) -> list[bool]:
-        """Whether passes draw from torch's generator, and from Python's or NumPy's: where the last one did, others are
-        asked, as another thread may have drawn, too."""
-        drawn = self.drawn
-        for _ in range(2 * any(drawn)):
+        """Whether passes draw from torch's generator, and from Python's or NumPy's: all of a few, as another thread may
+        have drawn during one of them."""
+        found = []
+        for _ in range(TRIES):
             self.call(training)
-            drawn = [a and b for a, b in zip(drawn, self.drawn, strict=True)]
-        return drawn
+            found.append(self.drawn)
+        return [all(drawn) for drawn in zip(*found, strict=True)]
 
     def called(self) -> tuple[tuple[str, ...], bool]:
         """The layers with parameters in the order of the forward pass, if this is not the module's own order, and
@@ -204,32 +202,29 @@ def _one_row_a_sample(run: _Run, logits: Tensor) -> None:
 
 
 def _carries(run: _Run, name: str) -> bool:
-    """Whether logits depend on a buffer that training writes: they differ between its values and other values."""
+    """Whether logits depend on a buffer that training writes: they differ between its values, or for values beyond."""
     new = run.written[name]
-    return _matters(lambda training, b: run.call(training, given={name: b}), run.buffers.get(name, new), new)
+    further = [~new if new.dtype == torch.bool else new + step for step in STEPS]
+    try:
+        for training in (True, False):
+            first, *others = (run.call(training, given={name: b}) for b in (run.buffers.get(name, new), new, *further))
+            if not all(_close(other, first) for other in others):
+                return True
+    except Exception:  # of a value that the module cannot work with
+        return True
+    return False
 
 
-def _keeps_nothing_else(run: _Run, before: Mapping[Any, tuple[str, Any]]) -> None:
-    """Raise Unfit if a pass wrote to a parameter, drew from a generator of the user, or changed a state that later
-    passes read: an attribute, an object or a list in an attribute, or a variable outside of the module."""
-    for place in _places(run.module):
-        kept = place.value
-        state, (was, old) = _State(kept), before.get(place.at, (None, GONE))
-        if state.now == was:
-            continue
-
-        def with_value(training: bool, value: Any, place: _Place = place) -> Tensor:
-            place.put(value)
-            return run.call(training)
-
-        read = isinstance(kept, nn.Parameter) or state.draws or _matters(with_value, old, kept)
-        place.put(kept)
-        if read:
-            raise Unfit(WRITES.format(place.name))
+def _is_repeatable(run: _Run, trained: Tensor, evaluated: Tensor) -> bool:
+    """Whether passes return what they have returned, and leave every state but buffers as it was."""
+    run.call(False)
+    before = run.state()
+    same = _close(run.call(True), trained) and _close(run.call(False), evaluated)
+    return same and run.state() == before
 
 
 def _keeps_its_parameters(run: _Run) -> None:
-    """Raise Unfit if a pass writes to parameters when their values are different, for example to bound the weights."""
+    """Raise Unfit if a pass writes to parameters, now or when their values are out of bounds that it keeps."""
     for scale in SCALES:
         scaled = _Run(run.module, run.x)
         parameters = dict(scaled.module.named_parameters())
@@ -240,130 +235,23 @@ def _keeps_its_parameters(run: _Run) -> None:
                 scaled.call(training)
         for name, p in parameters.items():
             if not _equal(p, given[name]):
-                raise Unfit(WRITES.format(f"its parameter {name!r}"))
-
-
-def _matters(logits: Callable[[bool, Any], Tensor], *values: Any) -> bool:
-    """Whether `logits(training, value)` change with the value of a state: one of the given values, or a value beyond
-    the last one."""
-    try:
-        values = (*values, *(_further(values[-1], step) for step in STEPS))
-        for training in (True, False):
-            first, *others = (logits(training, value) for value in values)
-            if not all(_close(other, first) for other in others):
-                return True
-    except Exception:  # of a value that the module cannot work with
-        return True
-    return False
-
-
-def _further(value: Any, step: int) -> Any:
-    """A value of the same type, in which a step is added to every number and lists are longer."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float | complex | np.number):
-        return value + step
-    if isinstance(value, Tensor | np.ndarray):
-        return ~value if "bool" in str(value.dtype) else value + step
-    if type(value) is tuple:
-        return tuple(_further(v, step) for v in value)
-    if isinstance(value, list | deque):
-        longer = [_further(v, step) for v in value] * (1 + step if len(value) < 10 else 2)
-        return type(value)(longer)
-    if isinstance(value, CODE) or not (isinstance(value, dict) or hasattr(value, "__dict__")):
-        return value
-    other = copy.copy(value)
-    held = other if isinstance(value, dict) else vars(other)
-    held.update({k: _further(v, step) for k, v in held.items()})
-    return other
+                raise Unfit(
+                    f"a forward pass of the model writes to its parameter {name!r}, which a client's steps would lose; "
+                    "bound a weight by a parametrisation"
+                )
 
 
 class _State(Describer):
-    """A description of a value: a text that differs for different states, `now`, in which code and layers are omitted.
-
-    draws: whether a generator of random numbers or an iterator is in it.
-    """
-
-    def __init__(self, value: Any) -> None:
-        super().__init__(containers=True)
-        self.draws = False
-        self.now = self.text(value)
+    """A description of a value: a text that differs for different states.  Tensors are described by their bytes."""
 
     def text(self, value: Any) -> str:
-        if isinstance(value, CODE):
-            return ""
-        self.draws |= isinstance(value, GENERATORS | Iterator)
         if isinstance(value, Tensor):
             value = value.detach().to_dense().cpu().resolve_conj().contiguous().view(-1).view(torch.uint8)
-        return super().text(list(value) if isinstance(value, deque) else value)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a value stands, `owner[key]` or `owner.key`, and how messages call it."""
-
-    owner: Any
-    key: str
-    name: str
-
-    @property
-    def at(self) -> tuple[int, str]:
-        """A key that is different for different places."""
-        return id(self.owner), self.key
-
-    @property
-    def value(self) -> Any:
-        """The value at this place."""
-        held = vars(self.owner) if isinstance(self.owner, type) else self.owner
-        return held[self.key] if isinstance(held, Mapping) else getattr(held, self.key)
-
-    def put(self, value: Any) -> None:
-        """Set the value."""
-        if not isinstance(self.owner, dict):
-            setattr(self.owner, self.key, value)
-        elif value is GONE:
-            self.owner.pop(self.key, None)
-        else:
-            self.owner[self.key] = value
-
-
-def _places(module: nn.Module) -> list[_Place]:
-    """Where a pass may write to, but for buffers: parameters, attributes of layers, and in the user's code the
-    attributes of classes and the closure variables and globals that functions use."""
-    usual, found, code, seen = vars(nn.Module()).keys(), [], [], set()
-    for at, layer in module.named_modules():
-        dot, kind = f"{at}." if at else "", type(layer).__name__
-        for what, held in (("parameter", layer._parameters), ("attribute", vars(layer))):
-            names = [key for key in held if key not in usual]
-            found += [_Place(held, key, f"its {what} {dot + key!r} (of {kind})") for key in names]
-        code += [*type(layer).__mro__, *vars(layer).values()]
-        code += [hook for key in usual if key.endswith("_hooks") for hook in vars(layer)[key].values()]
-    while code:
-        one = code.pop()
-        # the function of a method, of a partial, or of a property
-        one = getattr(one, "__func__", getattr(one, "func", getattr(one, "fget", one)))
-        one = one if isinstance(one, type | types.FunctionType) else type(one)
-        if one in seen or not is_own(one):
-            continue
-        seen.add(one)
-        if isinstance(one, types.FunctionType):
-            names = {name for inner in codes(one.__code__) for name in inner.co_names}
-            around = [(one.__globals__, name, name) for name in names & one.__globals__.keys()]
-            cells = zip(one.__closure__ or (), one.__code__.co_freevars, strict=True)
-            around += [(cell, "cell_contents", name) for cell, name in cells]
-            around += [(one, "__defaults__", "defaults"), *((vars(one), key, key) for key in vars(one))]
-        else:
-            around = [(one, key, key) for key in vars(one) if not key.startswith("__")]
-        for owner, key, name in around:
-            place = _Place(owner, key, f"{name!r} of {one.__qualname__}")
-            with contextlib.suppress(ValueError):  # a variable that is not bound yet
-                code.append(place.value)
-                found.append(place)
-    return [place for place in found if not isinstance(place.value, CODE)]
+        return super().text(value)
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return _State(a).now == _State(b).now
+    return _State().text(a) == _State().text(b)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
