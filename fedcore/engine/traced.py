@@ -108,7 +108,6 @@ LAYERS: Mapping[str, Callable[..., nn.Module]] = {
 ADDITIONS = (operator.add, operator.iadd, torch.add)
 RECURRENT = (nn.LSTM, nn.GRU)
 EITHER_WAY = (nn.Embedding, nn.Linear)  # whose output does not depend on which of two axes are the samples
-VIEWS = (nn.Flatten, nn.Identity, nn.Dropout, Select, Swap)  # whose output may be their input's memory
 
 
 class _Tracer(fx.Tracer):
@@ -265,14 +264,7 @@ class _Reading:
             return None
         if len({part.turned for part in parts}) > 1:
             return None
-        if node.target is operator.iadd and not self._is_new(node.args[0], parts[0]):
-            return None
         return self._step(node.name, None, *parts, turned=parts[0].turned)
-
-    def _is_new(self, node: fx.Node, value: _Value) -> bool:
-        """Whether `+=` may write over a tensor: a layer has made it for this alone."""
-        made = [layer for name, layer, _ in self.found if name == value.step]
-        return len(node.users) == 1 and bool(made) and not isinstance(made[0], VIEWS)
 
     def _layer(self, node: fx.Node) -> nn.Module | None:
         """The layer that a call of a function or method is; None where it is none that is known."""

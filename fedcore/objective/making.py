@@ -35,7 +35,10 @@ from .targets import Metric, checked_loss, checked_metrics, telling, warn_of_out
 FIRST = 20  # training samples on which a user's loss is tried
 
 
-HOOKED = "a layer that computes something else than its kind does (a hook, a parametrisation, a forward of its own)"
+HOOKED = (
+    "a layer that computes something else than its kind does (a hook, a parametrisation, a forward of its own, or one "
+    "that writes over what another reads)"
+)
 
 
 @checks.arguments

@@ -69,6 +69,12 @@ def codebook(net, z):  # exponential moving averages of what is assigned to each
     return z + net.codes[near]
 
 
+def added(net, z):  # in place, and read under its first name
+    h = z
+    h += torch.relu(z)
+    return z + torch.tanh(h)
+
+
 def layer_drop(net, z):
     return z if net.training and random.random() < 0.5 else z + torch.relu(net.h(z))
 
@@ -312,6 +318,13 @@ PLAIN = {
     "control flow by the data": lambda: Net(lambda net, z: F.relu(z) if z.sum() > 0 else torch.tanh(z)),
     "a function with its own derivative": lambda: Net(lambda net, z: Doubling.apply(F.relu(z))),
     "written over its input": lambda: Net(lambda net, z: F.relu(z.mul_(0.5), inplace=True)),
+    "in place where another reads": lambda: Net(lambda net, z: z + net.h(F.relu(z, inplace=True)), h=nn.Linear(8, 8)),
+    "in place behind layers that hand on": lambda: nn.Sequential(
+        nn.Linear(6, 8),
+        models.Residual(nn.Sequential(nn.Identity(), nn.ReLU(inplace=True), nn.Linear(8, 8))),
+        nn.Linear(8, 3),
+    ),
+    "added in place": lambda: Net(added),
     "a part without a gradient": lambda: Net(lambda net, z: torch.as_tensor(z.detach().numpy())),
 }
 CHANGES = "changes what it was called with"

@@ -183,12 +183,6 @@ def setting(module: nn.Module) -> tuple[nn.Module, torch.Tensor, Batch]:
     return module.double(), rows(module, 3), batch(3, 4, (1, 8, 8), 5)
 
 
-def test_an_in_place_layer_whose_input_is_read_twice_is_left_to_the_module():
-    body = models.Residual(nn.Sequential(nn.ReLU(inplace=True), conv(4, 4)))
-    with pytest.raises(ValueError, match="path='batched' has no rule for an in-place activation whose input is read"):
-        Engine(nn.Sequential(conv(1, 4), body, *head(4)), "batched")
-
-
 @pytest.mark.parametrize("loss", [None, PLAIN], ids=["output", "derivative"])
 def test_a_layers_output_is_observed_before_another_writes_over_it(loss):
     def net(inplace: bool) -> nn.Module:

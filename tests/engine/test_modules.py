@@ -34,10 +34,6 @@ def pooled(x):
     return F.max_pool2d(F.relu(x), 2)
 
 
-def twice(x):
-    return x.relu_() + x  # twice the positive part: the first has written over the second
-
-
 class Block(nn.Module):
     def __init__(self, c, norm, act):
         super().__init__()
@@ -121,16 +117,8 @@ MODULES = {
     "in place, after and as a layer": (
         lambda: nn.Sequential(relu(), nn.Conv2d(1, 4, 3), relu(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), relu(),
                               nn.Flatten(), nn.Linear(64, 5)), WRITTEN),
-    "in place, first in a residual body": (
-        lambda: bodied(models.Residual(nn.Sequential(relu(), nn.Conv2d(4, 4, 3, padding=1)))), "any"),
-    "in place, behind layers that pass on": (
-        lambda: bodied(models.Residual(nn.Sequential(
-            nn.Identity(), nn.Sequential(models.Scaler(), relu()), nn.Conv2d(4, 4, 3, padding=1)))), "any"),
     "in place, inside a residual body": (
         lambda: bodied(models.Residual(nn.Sequential(nn.Conv2d(4, 4, 1), relu(), nn.Conv2d(4, 4, 1)))), WRITTEN),
-    "in place, before a classifier": (
-        lambda: models.Projected(nn.Sequential(nn.Flatten(), nn.Linear(64, 6)), nn.Sequential(
-            relu(), nn.Linear(6, 5))), "any"),
     "a representation": (
         lambda: models.Projected(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh()), nn.Linear(6, 5)), BATCHED),
     "a parameter of its own": (
@@ -153,8 +141,6 @@ MODULES = {
     "branches on data": (
         lambda: Net(lambda m, x: m.out(x.flatten(1)) if x.sum() > 0 else -m.out(x.flatten(1)), out=nn.Linear(64, 5)),
         SEQUENTIAL),
-    "written over where read twice": (
-        lambda: Net(lambda m, x: m.out(twice(m.fc(x.flatten(1)))), fc=nn.Linear(64, 64), out=nn.Linear(64, 5)), "any"),
 }  # fmt: skip
 
 
@@ -291,16 +277,16 @@ def test_a_forward_is_read_without_being_changed():
     class Remembers(nn.Module):
         def __init__(self):
             super().__init__()
-            self.fc, self.calls, self.last = nn.Linear(64, 5), 0, None
+            self.fc, self.last = nn.Linear(64, 5), None
 
         def forward(self, x):
-            self.calls, self.last = self.calls + 1, x
+            self.last = x
             return self.fc(x.flatten(1))
 
     module = Remembers()
     fed = fc.federation(h.images(60), clients=5, model=module)
     assert fed.engine.chosen(fed.device) == WRITTEN
-    assert (module.calls, module.last) == (0, None)
+    assert module.last is None
     assert np.isfinite(fc.simulate(fc.FedAvg(), fed, rounds=1).final("loss"))
 
 

@@ -47,7 +47,6 @@ class Sequential(Walk):
         super().__init__(module, name)
         # named_children() would skip a layer that is used twice
         self.rules_of(module._modules.items() if parts is None else parts)
-        self.passes_on, self.overwrites = all(part.passes_on for part in self.children), overwrites(self.children)
         self.order = pooled_first(self.children)
         for before, part in itertools.pairwise(self.order):
             if isinstance(part, ReLU):
@@ -91,16 +90,6 @@ def pooled_first(parts: Iterable[Rule]) -> list[Rule]:
     return order
 
 
-def overwrites(parts: Sequence[Rule]) -> bool:
-    """Whether layers, one after another, write over what enters the first: not what a layer before has made anew."""
-    for part in parts:
-        if part.overwrites:
-            return True
-        if not part.passes_on:
-            return False
-    return False
-
-
 class Chain(Sequential):
     """A module of the user's own whose forward is one layer after another."""
 
@@ -113,12 +102,6 @@ class Branches(Walk):
         layers = [(step, layer) for step, layer, _ in steps if layer is not None]
         rules = dict(zip((step for step, _ in layers), self.rules_of(layers), strict=True))
         self.steps = [(step, rules.get(step), reads) for step, _, reads in steps]
-        read = [one for _, _, reads in steps for one in reads]
-        shared = {one for one in read if read.count(one) > 1}  # also under another name, where a layer passes it on
-        for step, rule, reads in self.steps:
-            if rule is not None and rule.passes_on and reads[0] in shared:
-                shared.add(step)
-        self.rereads = [rule for _, rule, reads in self.steps if rule is not None and reads[0] in shared]
 
     def walked(self, x: Any, through: Callable[[Rule, Any], Any], added: Callable[[Any, Any], Any]) -> Any:
         values = {"": x}
@@ -175,7 +158,6 @@ class Heads(Rule):
         super().__init__(module, name)
         self.stages = self.rules_of((f"stages.{i}", stage) for i, stage in enumerate(module.stages))
         self.heads = self.rules_of((f"heads.{i}", head) for i, head in enumerate(module.heads))
-        self.rereads = (*self.stages[1:], *self.heads)
 
     def leaves(self, axes: int, written: bool = False) -> int:
         ends = set()
@@ -201,10 +183,6 @@ class Heads(Rule):
 
 class Projected(Sequential):
     """`models.Projected`: classifier(encoder(x)), where the encoder's output is the representation."""
-
-    def __init__(self, module: nn.Module, name: str) -> None:
-        super().__init__(module, name)
-        self.rereads = self.children[1:]
 
     def is_written(self) -> bool:
         return False

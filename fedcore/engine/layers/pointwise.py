@@ -45,8 +45,7 @@ class Pointwise(Each):
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__(module, name)
-        self.overwrites = getattr(module, "inplace", False)
-        if self.overwrites:
+        if getattr(module, "inplace", False):
             self.module = copy.copy(module)
             self.module.inplace = False
         self.fresh = type(module) not in (nn.Tanh, nn.Sigmoid)
@@ -82,7 +81,7 @@ class ReLU(Pointwise):
 class Identity(Each):
     """`nn.Identity`."""
 
-    takes, passes_on = (1, 2, 3), True
+    takes = (1, 2, 3)
 
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
         return x, lambda e: e
@@ -136,7 +135,7 @@ class LogSoftmax(Rule):
 class Dropout(Rule):
     """`nn.Dropout`: every client draws for its own samples, by its own generator, as it would alone."""
 
-    takes, passes_on = (1, 2, 3), True
+    takes = (1, 2, 3)
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         rate = self.module.p
@@ -153,7 +152,7 @@ class Dropout(Rule):
 class Flatten(Rule):
     """`nn.Flatten` of all axes but the first: from pictures to features, a channel becoming a block of columns."""
 
-    takes, passes_on = (1, 2, 3), True
+    takes = (1, 2, 3)
 
     def problem(self) -> str | None:
         return None if (self.module.start_dim, self.module.end_dim) == (1, -1) else "Flatten of some axes"
@@ -180,7 +179,7 @@ class Flatten(Rule):
 class Scaler(Each):
     """`models.Scaler`: x / rate."""
 
-    takes, passes_on = (1, 2, 3), True
+    takes = (1, 2, 3)
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         rate = self.module.rate if p.rate is None else p.rate

@@ -41,9 +41,6 @@ Stream = tuple[int, bool]  # which stream of neurons, and whether it is pictures
 Weights = Annotated[Tensor, "m O C kh kw"]
 
 
-READ_TWICE = "an in-place activation whose input is read elsewhere"
-
-
 @dataclass
 class Pass:
     """The inputs and records of one batched forward pass, shared by all layers.
@@ -78,14 +75,12 @@ class Rule:
     takes: the numbers of axes that samples may have: 1 (features, or a text's symbols), 2 (sequences) or 3 (images).
     writes: the same for the written path, if it accepts fewer.
     fresh: whether its output is new memory that its backward pass does not read, so that an activation may overwrite
-    it.  passes_on: whether its output may be its input itself.  overwrites: whether it writes over its input, as
-    `nn.ReLU(inplace=True)` does.  rereads: its parts whose input other parts read too and which must not overwrite it.
+    it.
     """
 
     takes: Sequence[int] = (1, 3)
     writes: Sequence[int] | None = None
-    fresh = passes_on = overwrites = False
-    rereads: Sequence[Rule] = ()
+    fresh = False
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self.module, self.name = module, name
@@ -119,9 +114,7 @@ class Rule:
 
     def problem(self) -> str | None:
         """Why `batched` cannot compute this layer; None if it can."""
-        if type(self).batched is Rule.batched:
-            return type(self.module).__name__
-        return READ_TWICE if any(part.overwrites for part in self.rereads) else None
+        return type(self.module).__name__ if type(self).batched is Rule.batched else None
 
     def all(self) -> Iterator[Rule]:
         """This rule and the rules of all layers in it."""

@@ -61,7 +61,7 @@ class Recurrent(Rule):
 class Select(Rule):
     """`x[:, index]`: one step of each sequence."""
 
-    takes, passes_on = (2,), True
+    takes = (2,)
 
     def leaves(self, axes: int, written: bool = False) -> int:
         return 1 if axes == 2 else 0
@@ -73,8 +73,6 @@ class Select(Rule):
 class Mean(Select):
     """The mean over the first or the second axis of each sequence."""
 
-    passes_on = False
-
     def batched(self, x: Sequences, p: Pass) -> Vectors:
         return x.mean(self.module.axis + 1).transpose(0, 1)
 
@@ -82,7 +80,7 @@ class Mean(Select):
 class Swap(Rule):
     """The two axes of each sequence in the other order."""
 
-    takes, passes_on = (2,), True
+    takes = (2,)
 
     def batched(self, x: Sequences, p: Pass) -> Sequences:
         return x.transpose(2, 3)
@@ -91,7 +89,7 @@ class Swap(Rule):
 class Symbols(Each):
     """`x.long()`: the symbols of texts, whatever the type of their numbers."""
 
-    takes, passes_on = (1,), True
+    takes = (1,)
 
 
 class Pool1d(Each):
