@@ -13,10 +13,7 @@ from fedcore.storage import sources
 from .. import pages
 from . import together
 
-NAMES = (
-    "flsimulator", "scaling", "memory", "mixing", "submodels", "modules", "compile", "gpu", "desk_avx2", "bfloat16",
-    "speed",
-)  # fmt: skip
+NAMES = ("flsimulator", "scaling", "memory", "mixing", "submodels", "modules", "gpu", "desk_avx2", "bfloat16", "speed")
 SHARE = "share of the fastest kernels"
 # model, type: goals for the speed over the fastest other simulator, on AMD's processors with AVX-512
 PEERS = {
@@ -233,13 +230,11 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
     import pandas as pd
 
     own = [row["speed over one client after another"] for row in data["modules"]["cases"] if row["path"] == "batched"]
-    eager = [case["compiled_seconds"] / case["written_seconds"] for case in data["compile"]["cases"]]
     chunks = {c["chunk"]: c["needed"] for c in data["memory"]["cases"] if (c["model"], c["cohort"]) == ("mlp", 50)}
     lists = next(c for c in data["mixing"]["cases"] if (c["clients"], c["dtype"]) == (1000, "float32"))
     small = next(c for c in data["submodels"]["cases"] if (c["ratio"], c["training"]) == (0.25, "compact"))
     rows = [
         ("attention, LSTM, GRU", "path='auto', batched", own, "one client after another"),
-        ("mlp, femnist_cnn", "no torch.compile", eager, "the compiled batched gradient"),
         ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "no chunks, in memory needed"),
         ("1,000 clients, no server", "lists of neighbours", [lists["dense_over_lists"]], "a dense product"),
         ("a quarter of the width", "training='compact'", [small["speedup"]], "the whole network"),

@@ -14,7 +14,7 @@ from . import passes
 from .batch import Batch
 from .layers.rule import Pass, Rule
 from .loss import Loss
-from .shapes import Activations, Logits, Parameters, PerClient, Representations
+from .shapes import Logits, Parameters, PerClient, Representations
 
 Criterion = Callable[..., Tensor]
 
@@ -24,7 +24,6 @@ class Batched:
 
     def __init__(self, rule: Rule, layout: Layout, criterion: Criterion, compute: torch.dtype | None) -> None:
         self.rule, self.layout, self.criterion, self.compute = rule, layout, criterion, compute
-        self.forward: Callable[[Rule, Tensor, Pass], Tensor] = forward  # what `replay.Compiled` compiles
 
     def gradient(self, Y: Parameters, batch: Batch, loss: Loss, along: Parameters | None, G: Parameters) -> PerClient:
         """Write the gradients at the rows of Y, or their derivatives in the directions `along`, into G; return the
@@ -33,7 +32,7 @@ class Batched:
         # would split and concatenate it once more
         leaves = {k: v.requires_grad_() for k, v in self.layout.views(Y.detach()).items()}
         p = self._pass(leaves, batch, loss.rate)
-        logits = self._logits(self.forward if loss.penalty is None and along is None else forward, batch, p)
+        logits = self._logits(batch, p)
         each = loss.of_samples(logits, batch.y, self.criterion)
         if loss.penalty is not None:
             others = [self.features(reference, batch, loss) for reference in loss.references]
@@ -45,14 +44,14 @@ class Batched:
     @torch.no_grad()
     def logits(self, Y: Parameters, batch: Batch) -> Logits:
         """Logits of the batch in training mode."""
-        return self._logits(forward, batch, self._pass(self.layout.views(Y), batch, None))
+        return self._logits(batch, self._pass(self.layout.views(Y), batch, None))
 
     @torch.no_grad()
     def features(self, Y: Parameters, batch: Batch, loss: Loss) -> Representations:
         """Representations of the batch, with the loss's rate for scalers, without dropout, for use as references."""
         p = self._pass(self.layout.views(Y), batch, loss.rate)
         p.key = ()
-        self._logits(forward, batch, p)
+        self._logits(batch, p)
         return p.z.to(Y.dtype)
 
     def observe(self, Y: Parameters, batch: Batch, sites: Sequence[str], loss: Loss | None) -> list[Tensor]:
@@ -63,7 +62,7 @@ class Batched:
             leaves = {k: v.requires_grad_(backward) for k, v in self.layout.views(Y.detach()).items()}
             p = self._pass(leaves, batch, 1.0)
             p.sites, p.key = dict.fromkeys(sites), ()
-            logits = forward(self.rule, self.rule.entering(batch.x), p)
+            logits = self.rule(self.rule.entering(batch.x), p)
             seen = list(p.sites.values())
             if loss is not None:
                 each = loss.of_samples(logits, batch.y, self.criterion)
@@ -77,15 +76,10 @@ class Batched:
             rate = torch.as_tensor(rate, dtype=batch.w.dtype).to(batch.w.device, batch.w.dtype)
         return Pass(params, len(batch.y), batch.real(), 1 in batch.count, rate, count=batch.count, key=batch.key)
 
-    def _logits(self, forward: Callable[[Rule, Tensor, Pass], Tensor], batch: Batch, p: Pass) -> Logits:
+    def _logits(self, batch: Batch, p: Pass) -> Logits:
         with autocast(self.compute, batch.w.device):
-            logits = forward(self.rule, self.rule.entering(batch.x), p)
+            logits = self.rule(self.rule.entering(batch.x), p)
         return logits if self.compute is None else logits.to(batch.w.dtype)
-
-
-def forward(rule: Rule, x: Activations, p: Pass) -> Activations | Logits:
-    """One forward pass, as a function that `torch.compile` accepts."""
-    return rule(x, p)
 
 
 # --- what both paths through autograd share -------------------------------------------------------------------------

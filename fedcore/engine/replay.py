@@ -1,10 +1,10 @@
-"""Optional: gradients compiled by `torch.compile`, or replayed as CUDA graphs.
+"""Optional: gradients that are replayed as CUDA graphs.
 
-Use `from fedcore.engine import replay`, then `fed = replay.compiled(fed)` or `fed = replay.graphed(fed)`.  With CUDA
-graphs, the many small kernels of a local step cost one launch.  They need CUDA, a module with rules for all its layers,
-and memory for a step's inputs, activations and gradients for each captured number of clients.  Three computations are
-not replayed: batch norm, which depends on the number of a client's samples, gradients of more than the cross-entropy,
-and the smaller networks of sub-model methods.
+Use `from fedcore.engine import replay`, then `fed = replay.graphed(fed)`.  With CUDA graphs, the many small kernels of
+a local step cost one launch.  They need CUDA, a module with rules for all its layers, and memory for a step's inputs,
+activations and gradients for each captured number of clients.  Three computations are not replayed: batch norm, which
+depends on the number of a client's samples, gradients of more than the cross-entropy, and the smaller networks of
+sub-model methods.
 """
 
 from __future__ import annotations
@@ -46,28 +46,6 @@ def capture(work: Callable[[], Gradients], device: torch.device) -> tuple[Callab
     with torch.cuda.graph(graph):
         out = work()
     return graph.replay, out
-
-
-def compiled(fed: Federation) -> Federation:
-    """The same federation with the paths through autograd compiled by `torch.compile`, instead of the written one.
-
-    On a CPU this needs a C++ compiler.  Each number of clients and each batch size is compiled anew, in seconds to
-    minutes, and after several of them PyTorch compiles no more.  Smaller networks, Hessian-vector products and
-    representations are never compiled.
-    """
-    return replace(fed, engine=Compiled(fed.engine.module, **fed.engine.settings))
-
-
-class Compiled(Engine):
-    """An engine whose forward and backward passes are compiled."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        for path in (self.batched, self.sequential):
-            path.forward = torch.compile(path.forward)
-
-    def chosen(self, device: torch.device) -> str:
-        return self.general(device)
 
 
 class Graphed(Engine):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import torch
@@ -39,7 +39,6 @@ class Sequential:
     ) -> None:
         self.module, self.layout, self.criterion, self.compute = module, layout, criterion, compute
         self.random, self.outside = random, outside
-        self.forward: Callable[..., Tensor] = forward  # what `replay.Compiled` compiles
         self.norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.scalers = [m for m in module.modules() if isinstance(m, models.Scaler)]
         self.dropouts = [m for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
@@ -48,7 +47,6 @@ class Sequential:
         """Write the gradients at the rows of Y, or their derivatives in the directions `along`, into G; return the
         clients' losses `[m]`."""
         losses = Y.new_zeros(len(Y))
-        plain = self.forward if loss.penalty is None and along is None else forward
         for i, count in enumerate(batch.count):
             if not count:
                 G[i] = 0
@@ -57,7 +55,7 @@ class Sequential:
             views = self.layout.views(Y[i].detach().clone())
             leaves = {k: v.requires_grad_() for k, v in views.items() if k not in models.carried(self.module)}
             with contextlib.nullcontext() if along is None else sdpa_kernel(SDPBackend.MATH):  # twice differentiable
-                logits = self._logits(plain, {**views, **leaves}, batch, i, one.rate)
+                logits = self._logits({**views, **leaves}, batch, i, one.rate)
             each = one.of_samples(logits, batch.y[i, :count], self.criterion)
             if one.penalty is not None:
                 z = self.module.z.to(Y.dtype)
@@ -77,9 +75,7 @@ class Sequential:
     def logits(self, Y: Parameters, batch: Batch) -> Tensor:
         """Logits `[m, B, ...]` of the batch in training mode; 0 for padding."""
         rows = {
-            i: self._logits(forward, self.layout.views(Y[i].clone()), batch, i, None)
-            for i, count in enumerate(batch.count)
-            if count
+            i: self._logits(self.layout.views(Y[i].clone()), batch, i) for i, count in enumerate(batch.count) if count
         }
         first = next(iter(rows.values()))
         out = first.new_zeros(*batch.w.shape, *first.shape[1:])
@@ -95,23 +91,22 @@ class Sequential:
         for i, count in enumerate(batch.count):
             if count:
                 written: dict[str, Tensor] = {}
-                self._logits(forward, self.layout.views(Y[i].clone()), batch, i, None, written=written)
+                self._logits(self.layout.views(Y[i].clone()), batch, i, written=written)
                 rows[i] = torch.cat([written[k].reshape(-1).to(Y.dtype) for k in models.carried(self.module)])
         return torch.stack(rows)
 
     @torch.no_grad()
     def _features(self, row: Flat, batch: Batch, i: int, rate: Any) -> Annotated[Tensor, "_ f"]:
-        self._logits(forward, self.layout.views(row.clone()), batch, i, rate, dropout=False)
+        self._logits(self.layout.views(row.clone()), batch, i, rate, dropout=False)
         z, self.module.z = self.module.z, None
         return z.to(row.dtype)
 
     def _logits(
         self,
-        forward: Callable[..., Tensor],
         params: dict[str, Tensor],
         batch: Batch,
         i: int,
-        rate: Any,
+        rate: Any = None,
         dropout: bool = True,
         written: dict[str, Tensor] | None = None,
     ) -> Tensor:
@@ -127,7 +122,7 @@ class Sequential:
         with rng.seeded(batch.key[i], device, self.outside) if self.random else contextlib.nullcontext():
             try:
                 with autocast(self.compute, device), self._for_training(rate, dropout):
-                    logits = forward(self.module, tensors, (batch.x[i, :count].clone(),))
+                    logits = functional_call(self.module, tensors, (batch.x[i, :count].clone(),))
             except ValueError as e:
                 if count > 1 or not self.norms:
                     raise
@@ -152,8 +147,3 @@ class Sequential:
         finally:
             for (layer, name, _), value in zip(layers, usual, strict=True):
                 setattr(layer, name, value)
-
-
-def forward(module: nn.Module, params: dict[str, Tensor], inputs: tuple[Tensor, ...]) -> Tensor:
-    """`functional_call` as a function of this package, which `torch.compile` follows; PyTorch's own it would skip."""
-    return functional_call(module, params, inputs)

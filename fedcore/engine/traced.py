@@ -107,7 +107,6 @@ LAYERS: Mapping[str, Callable[..., nn.Module]] = {
 }
 ADDITIONS = (operator.add, operator.iadd, torch.add)
 RECURRENT = (nn.LSTM, nn.GRU)
-EITHER_WAY = (nn.Embedding, nn.Linear)  # whose output does not depend on which of two axes are the samples
 
 
 class _Tracer(fx.Tracer):
@@ -185,10 +184,9 @@ def steps(module: nn.Module, known: Callable[[nn.Module], bool]) -> list[Step] |
 
 @dataclass(frozen=True)
 class _Value:
-    """The output of a step, "" the input.  turned: its first two axes are the other way round, steps before samples."""
+    """The output of a step, "" the input."""
 
     step: str
-    turned: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,7 +210,7 @@ class _Reading:
         self.values: dict[fx.Node, _Value | _Last | str | tuple] = {}
 
     def ends(self, last: Any) -> bool:
-        """Whether this is the output of the last step, with the samples first."""
+        """Whether this is the output of the last step."""
         return bool(self.found) and self.values.get(last) == _Value(self.found[-1][0])
 
     def value(self, node: fx.Node) -> _Value | _Last | str | tuple | None:
@@ -225,7 +223,7 @@ class _Reading:
         item = node.args[1] if node.target is operator.getitem else None
         shape = node.target == "size" or (node.target is getattr and node.args[1] == "shape")
         if shape or (source == SIZE and item is not None):
-            return None if isinstance(source, _Value) and source.turned else SIZE  # its first is no number of samples
+            return SIZE
         if isinstance(source, tuple):
             return source[item] if item in range(len(source)) else None
         if isinstance(source, _Last):
@@ -233,28 +231,21 @@ class _Reading:
             return self._step(node.name, Select(-1), source) if only or item in (-1, source.layers - 1) else None
         if not isinstance(source, _Value):
             return None
-        if _axes(node) in ((0, 1), (1, 0), (1, 0, 2)):  # samples and steps change places
-            return _Value(source.step, not source.turned)
         if node.op == "call_module":
             return self._module(node, source) if len(node.args) == 1 and not node.kwargs else None
-        if source.turned and item is not None:
-            return self._step(node.name, Select(item), source) if isinstance(item, int) else None
-        layer = None if source.turned else self._layer(node)
+        layer = self._layer(node)
         return self._sum(node) if layer is None else self._step(node.name, layer, source)
 
-    def _step(self, name: str, layer: nn.Module | None, *reads: _Value | _Last, turned: bool = False) -> _Value:
+    def _step(self, name: str, layer: nn.Module | None, *reads: _Value | _Last) -> _Value:
         self.found.append((name, layer, tuple(one.step for one in reads)))
-        return _Value(name, turned)
+        return _Value(name)
 
     def _module(self, node: fx.Node, source: _Value) -> _Value | tuple | None:
         """A layer of the module's; a recurrent one returns `out, (h, c)`, a GRU `out, h`."""
         layer = self.module.get_submodule(node.target)
+        out = self._step(node.target, layer, source)
         if not isinstance(layer, RECURRENT):
-            known = not source.turned or isinstance(layer, EITHER_WAY)
-            return self._step(node.target, layer, source, turned=source.turned) if known else None
-        if source.turned == layer.batch_first:
-            return None  # it would go along the samples
-        out = self._step(node.target, layer, source, turned=source.turned)
+            return out
         last = _Last(out.step, layer.num_layers)
         return out, (last if isinstance(layer, nn.GRU) else (last, UNREAD))
 
@@ -262,16 +253,14 @@ class _Reading:
         parts = [self.values.get(a) if isinstance(a, fx.Node) else None for a in node.args]
         if node.target not in ADDITIONS or node.kwargs or not all(isinstance(part, _Value) for part in parts):
             return None
-        if len({part.turned for part in parts}) > 1:
-            return None
-        return self._step(node.name, None, *parts, turned=parts[0].turned)
+        return self._step(node.name, None, *parts)
 
     def _layer(self, node: fx.Node) -> nn.Module | None:
         """The layer that a call of a function or method is; None where it is none that is known."""
         name, arguments = _name(node), node.args[1:]
         if node.target is operator.getitem:
             return _selected(*arguments)
-        if _axes(node) in ((1, 2), (2, 1), (-1, -2), (-2, -1), (0, 2, 1)):
+        if _swaps(node):
             return Swap()
         if name in ("view", "reshape"):
             sizes = {one for one, value in self.values.items() if value == SIZE}
@@ -306,13 +295,12 @@ def _keeps_samples(arguments: tuple, sizes: set[fx.Node]) -> bool:
     return rows == -1 and isinstance(columns, int) and columns > 0
 
 
-def _axes(node: fx.Node) -> tuple | None:
-    """The arguments of a transposition or permutation."""
-    name, axes = _name(node), node.args[1:]
-    if node.kwargs or name not in ("transpose", "swapaxes", "permute", "t"):
-        return None
+def _swaps(node: fx.Node) -> bool:
+    """Whether a transposition or permutation swaps the two axes of each sequence."""
+    axes = node.args[1:]
     axes = tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], tuple | list) else axes
-    return (0, 1) if name == "t" else axes
+    both = (1, 2), (2, 1), (-1, -2), (-2, -1), (0, 2, 1)
+    return _name(node) in ("transpose", "swapaxes", "permute") and axes in both
 
 
 def _selected(index: Any) -> nn.Module | None:

@@ -35,10 +35,7 @@ from .targets import Metric, checked_loss, checked_metrics, telling, warn_of_out
 FIRST = 20  # training samples on which a user's loss is tried
 
 
-HOOKED = (
-    "a layer that computes something else than its kind does (a hook, a parametrisation, a forward of its own, or one "
-    "that writes over what another reads)"
-)
+HOOKED = "a layer that does not compute what its kind does (a hook, a parametrisation, written over what others read)"
 
 
 @checks.arguments

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 import helpers as h
 import pytest
 import torch
-from torch import nn
 
 import fedcore as fc
 from fedcore.engine import replay
@@ -58,22 +55,3 @@ def test_without_cuda_the_engine_runs_as_before():
     a, b = (fc.simulate(fc.FedAvg(), f, rounds=2, batch_size=4, device="cpu") for f in (fed, again))
     assert torch.equal(a.params, b.params)
     assert not again.engine.graphs
-
-
-@pytest.mark.skipif(not shutil.which("c++"), reason="needs a C++ compiler")
-@pytest.mark.parametrize("kind", ["batched", "sequential"])
-def test_compiled_paths_give_the_same_run(kind):
-    from torch._dynamo.utils import counters  # seconds, in each process that collects the tests
-
-    smooth = lambda shape, classes: nn.Sequential(  # noqa: E731
-        nn.Flatten(), nn.Linear(64, 6), nn.Softplus(), nn.Linear(6, classes)
-    )
-    fed = h.network((8, 8, 8), "logistic" if kind == "batched" else smooth, (1, 8, 8), path=kind)
-    again, options = replay.compiled(fed), {"rounds": 2, "lr": 0.1, "batch_size": 4}
-    assert again.engine.chosen(again.device) == kind
-    counters.clear()
-    # DFedGAM's Hessian-vector products are not compiled
-    for method in (fc.FedAvg(), fc.SCAFFOLD(), fc.DFedGAM(fc.Ring(), 0.05)):
-        a, b = (fc.simulate(method, f, device="cpu", **options) for f in (fed, again))
-        h.close(a.params, b.params, 1e-12)
-    assert counters["stats"]["unique_graphs"] > 0

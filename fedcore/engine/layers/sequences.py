@@ -42,16 +42,11 @@ class Recurrent(Rule):
     takes, fresh = (2,), True
 
     def problem(self) -> str | None:
-        layer, kind = self.module, type(self.module).__name__
-        for is_so, what in (
-            (not self.name, "the whole model"),
-            (layer.bidirectional, "bidirectional=True"),
-            (layer.dropout and layer.num_layers > 1, "dropout between its layers (use one layer each, and nn.Dropout)"),
-            (layer.proj_size, "proj_size"),
-        ):
-            if is_so:
-                return f"{kind} with {what}"
-        return None
+        layer = self.module
+        drops = layer.dropout and layer.num_layers > 1
+        if layer.batch_first and not (layer.bidirectional or drops or layer.proj_size):
+            return None
+        return f"{type(layer).__name__} with options beside batch_first=True, num_layers and bias"
 
     def batched(self, x: Sequences, p: Pass) -> Sequences:
         params = [p.params[self.below(name)] for name, _ in self.module.named_parameters()]
