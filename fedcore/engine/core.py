@@ -117,10 +117,7 @@ class Engine:
         self.settings |= {"mapped": mapped, "trial": trial}  # for engines of other modules
         self.classifies = not isinstance(criterion, CustomLoss) or criterion.accuracy
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        for norm in self.norms:
-            norm.usual_momentum = getattr(norm, "usual_momentum", norm.momentum)  # the user's, for `evaluated`
-            norm.momentum = None
-        self._calls: list[int] | None = None  # order of batch norms in a forward pass, from the first evaluation on
+        self._calls: list[int] | None = None  # `_one` of each batch norm in the order of an evaluation's calls
         self._noticed = False
         self._neurons: dict[bool, Neurons] = {}
         self._widths: dict[torch.Size, int] = {}
@@ -211,28 +208,22 @@ class Engine:
 
     def described(self, device: torch.device, axes: int) -> str:
         """The path for samples with so many axes on this device, with the reason if missing rules make it slow."""
-        path = self.chosen(device)
         if self.path != "auto" or axes in self.axes:
-            return repr(path)
-        return f"'sequential' (one client after another, which is slow: {self._missing(axes)})"
-
-    def _missing(self, axes: int) -> str:
-        """Why clients with such samples are computed one after another, and the remedy."""
+            return repr(self.chosen(device))
         missing = ", ".join(self.unsupported) or f"samples with {axes} axes in {type(self.module).__name__}"
         return (
-            f"no rule for {missing}, and torch.vmap does not take the module; layers with rules stand in "
-            "fedcore.engine.layers.table.RULES"
+            f"'sequential' (one client after another, which is slow: no rule for {missing}, and torch.vmap does not "
+            "take the module; layers with rules stand in fedcore.engine.layers.table.RULES)"
         )
 
-    def _notice(self, axes: int) -> None:
+    def _notice(self, device: torch.device, axes: int) -> None:
         """Warn once that samples with so many axes need the slow path, unless the user chose the path."""
-        if self.path != "auto" or axes in self.axes or self._noticed:
-            return
-        self._noticed = True
-        checks.warn(
-            f"{type(self.module).__name__} is trained one client after another, which is slow: {self._missing(axes)}; "
-            "call such layers one after another, or take the time, with path='sequential' and without this notice",
-        )
+        if self.path == "auto" and axes not in self.axes and not self._noticed:
+            self._noticed = True
+            checks.warn(
+                f"the path of {type(self.module).__name__} is {self.described(device, axes)}; call such layers one "
+                "after another, or take the time, with path='sequential' and without this notice",
+            )
 
     def general(self, device: torch.device) -> str:
         """The path with autograd, for modules and losses for which the written path has no rule."""
@@ -301,7 +292,7 @@ class Engine:
             return G, losses
         with self.turn.lock:
             if self._by_autograd(batch) == "sequential":
-                self._notice(batch.x.dim() - 2)
+                self._notice(Y.device, batch.x.dim() - 2)
                 losses = self.sequential.gradient(Y, batch, loss, along, G)
             else:
                 for part in self._parts(Y, batch):
@@ -434,11 +425,7 @@ class Engine:
     def evaluated(self, x: Flat, train: Callable[[], Chunks]) -> nn.Module:
         """A copy of the module as `evaluate` uses it: the parameters `x [d]`, batch-norm statistics of `train`."""
         self._for_evaluation(x, train)
-        module = models.holding(self.module, x)
-        for norm in module.modules():
-            if isinstance(norm, nn.modules.batchnorm._BatchNorm):
-                norm.momentum = norm.__dict__.pop("usual_momentum")
-        return module
+        return models.holding(self.module, x)
 
     def _answered(
         self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None
@@ -477,36 +464,39 @@ class Engine:
         for norm in self.norms:
             norm.reset_running_stats()
         if self.norms:
-            first, more = next(chunks := iter(train())), next(chunks, None)
+            (inputs, _), more = next(chunks := iter(train())), next(chunks, None)
             if self._calls is None:
-                self._calls = self._called(params, first[0])
+                with watching(self.norms, lambda layer, _given: self._calls.append(_one(layer))):
+                    self._calls = []
+                    self._answers(params, inputs[:1], 0)
             if more is None and len(set(self._calls)) == len(self._calls):
-                self._collect_at_once(params, first[0])
+                self._collect_at_once(params, inputs)
             else:
-                self._collect_by_layers(params, first[0], train)
+                self._collect_by_layers(params, train)
         return params
 
     def _collect_at_once(self, params: dict[str, Tensor], inputs: Tensor) -> None:
         """Collect the batch-norm statistics of training data in one chunk, by one forward pass."""
+        usual = [norm.momentum for norm in self.norms]
         for norm in self.norms:
             norm.momentum = 1.0
             norm.train()
         self._answers(params, inputs, 0)
         self.module.eval()
-        for norm in self.norms:
-            norm.momentum = None
+        for norm, momentum in zip(self.norms, usual, strict=True):
+            norm.momentum = momentum
 
-    def _collect_by_layers(self, params: dict[str, Tensor], example: Tensor, train: Callable[[], Chunks]) -> None:
+    def _collect_by_layers(self, params: dict[str, Tensor], train: Callable[[], Chunks]) -> None:
         """Collect the batch-norm statistics of all training data, for any order of samples and any chunks.
 
         The inputs of a batch norm depend on the statistics of earlier batch norms.  Therefore the batch norms are
         treated in the order of the forward pass, and for each of them all chunks go through the network up to this
         layer.  A batch norm that a forward pass calls several times has the statistics of all its inputs.
         """
-        order, counts = self._called(params, example), {}
-        for k, at in enumerate(order):
+        counts = {}
+        for k, at in enumerate(self._calls):
             norms = [norm for norm in self.norms if _one(norm) == at]
-            pooled = Pooled(calls=order[: k + 1].count(at))
+            pooled = Pooled(calls=self._calls[: k + 1].count(at))
             with watching(norms, pooled):
                 for chunk, (inputs, _) in enumerate(train()):
                     pooled.left = pooled.calls
@@ -518,13 +508,6 @@ class Engine:
                 counts[norm] = pooled.count
         for norm, n in counts.items():
             norm.running_var = norm.running_var * (n / max(n - 1, 1))  # as torch keeps running statistics
-
-    def _called(self, params: dict[str, Tensor], example: Tensor) -> list[int]:
-        """The batch norms in the order of the forward pass, `_one` of each call."""
-        order: list[int] = []
-        with watching(self.norms, lambda layer, _given: order.append(_one(layer))):
-            self._answers(params, example[:1], 0)
-        return order
 
 
 def _one(norm: nn.Module) -> int:

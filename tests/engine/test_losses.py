@@ -230,7 +230,7 @@ def made(kind, **options):
         return fc.federation(source, model=model(), **settings | options)
 
 
-@pytest.mark.filterwarnings("ignore:.*is trained one client after another")
+@pytest.mark.filterwarnings("ignore:.*one client after another")
 @pytest.mark.parametrize("batch_size", [5, None])
 @pytest.mark.parametrize("path", ["auto", "sequential"])
 @pytest.mark.parametrize("kind", DENSE)

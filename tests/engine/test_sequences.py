@@ -119,7 +119,7 @@ def test_a_slow_path_is_said_once_and_not_where_it_was_asked_for(recwarn):
     fc.simulate(fc.FedAvg(), fed.forced("sequential"), rounds=1, local_steps=1)
     fc.simulate(fc.FedAvg(), corpus(TEXTS["GRU"], "auto"), rounds=1, local_steps=1)
     (notice,) = [str(w.message) for w in recwarn]
-    for words in ("Net is trained one client after another", "LSTM with options", "path='sequential'"):
+    for words in ("Net is 'sequential' (one client after another", "LSTM with options", "path='sequential'"):
         assert words in notice
 
 
