@@ -52,19 +52,9 @@ class Symbols(nn.Module):
 def _max_pool(pool: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """The pooling layer from the arguments of its function, whose order is another."""
 
-    def make(
-        kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> nn.Module:  # fmt: skip
-        return pool(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
-
-    return make
-
-
-def _log_softmax(dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> nn.Module:
-    if dtype is not None:
-        raise TypeError(f"dtype={dtype}: the layer has none")
-    return nn.LogSoftmax(dim)
+    return lambda kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False: pool(
+        kernel_size, stride, padding, dilation, return_indices, ceil_mode
+    )
 
 
 def _mean(dim: Any, keepdim: bool = False) -> nn.Module:
@@ -100,7 +90,7 @@ LAYERS: Mapping[str, Callable[..., nn.Module]] = {
     "adaptive_avg_pool2d": nn.AdaptiveAvgPool2d,
     "adaptive_max_pool1d": nn.AdaptiveMaxPool1d,
     "flatten": lambda start_dim=0, end_dim=-1: nn.Flatten(start_dim, end_dim),  # whose own default leaves the samples
-    "log_softmax": _log_softmax,
+    "log_softmax": lambda dim=None, _stacklevel=3, dtype=None: nn.LogSoftmax(dim),
     "mean": _mean,
     "contiguous": nn.Identity,
     "long": Symbols,
@@ -263,8 +253,8 @@ class _Reading:
         if _swaps(node):
             return Swap()
         if name in ("view", "reshape"):
-            sizes = {one for one, value in self.values.items() if value == SIZE}
-            return nn.Flatten() if _keeps_samples(arguments, sizes) else None
+            shape = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
+            return nn.Flatten() if len(shape) == 2 else None  # one row a sample, as the trial of a module has found
         if name not in LAYERS or any(isinstance(a, fx.Node) for a in (*arguments, *node.kwargs.values())):
             return None
         try:
@@ -279,20 +269,6 @@ def _name(node: fx.Node) -> str:
         return node.target
     name = getattr(node.target, "__name__", "")
     return name if node.target in (getattr(F, name, None), getattr(torch, name, None)) else ""
-
-
-def _keeps_samples(arguments: tuple, sizes: set[fx.Node]) -> bool:
-    """Whether `view(*arguments)` is one row a sample: (B, -1), (B, number), (-1, number).
-
-    A (-1, number) that is none would change how many samples there are, and no layer here changes that back.
-    """
-    shape = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
-    if len(shape) != 2:
-        return False
-    rows, columns = shape
-    if rows in sizes:
-        return isinstance(columns, int) or columns in sizes
-    return rows == -1 and isinstance(columns, int) and columns > 0
 
 
 def _swaps(node: fx.Node) -> bool:

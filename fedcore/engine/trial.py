@@ -266,7 +266,8 @@ def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
     """Whether the engine's path with autograd has the same gradients as torch for the module itself, at the parameters
     of two clients.
 
-    This comparison finds hooks, parametrisations and changed forward functions, which the types of layers do not show.
+    This comparison finds hooks, parametrisations, changed forward functions, and layers that write over what others
+    read, which the types of layers do not show.
     engine: makes an engine from a module.  If the result in float32 is unclear, float64 decides.
     """
     own = next(module.parameters()).dtype
@@ -283,7 +284,10 @@ def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
         by_rules = x.dim() - 1 in made.axes  # which draw numbers of their own for dropout: here none is dropped
         batch = Batch(torch.stack([inputs, inputs.flip(0)]), labels, weights, counts, [] if by_rules else [0, 0])
         found = torch.empty_like(Y)
-        (made.batched if by_rules else made.sequential).gradient(Y, batch, PLAIN, None, found)
+        try:
+            (made.batched if by_rules else made.sequential).gradient(Y, batch, PLAIN, None, found)
+        except RuntimeError:  # rules for other shapes than those of this forward
+            return False
         for place in made.layout.frozen:
             found[:, place] = 0
         with _WithoutDropout() if by_rules else contextlib.nullcontext():

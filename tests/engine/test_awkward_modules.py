@@ -324,6 +324,9 @@ PLAIN = {
         models.Residual(nn.Sequential(nn.Identity(), nn.ReLU(inplace=True), nn.Linear(8, 8))),
         nn.Linear(8, 3),
     ),
+    "several rows a sample in between": lambda: Net(
+        lambda net, z: torch.relu(net.h(z.view(-1, 4))).view(-1, 8), h=nn.Linear(4, 4)
+    ),
     "added in place": lambda: Net(added),
     "a part without a gradient": lambda: Net(lambda net, z: torch.as_tensor(z.detach().numpy())),
 }
