@@ -27,7 +27,6 @@ import torch
 from fedcore import distributed
 from fedcore.data import data_root
 from fedcore.data.readers import found
-from fedcore.data.sources import NAMES
 from fedcore.storage.checkpoint import atomic
 from fedcore.support import checks
 from fedcore.support.extras import needs
@@ -239,7 +238,8 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
 def _absent(cells: Iterable[Cell]) -> list[str]:
     """The data sets of the cells, by name, of which the data root has no file."""
     sources = [cell.spec.get("federation", {}).get("source") for cell in cells]
-    return [name for name in NAMES if name in sources and not found(name, data_root())]
+    names = dict.fromkeys(name for name in sources if isinstance(name, str))
+    return [name for name in names if not found(name, data_root())]
 
 
 def _stored(t: Table, place: ResultFolder) -> list[tuple[Cell, Result]]:

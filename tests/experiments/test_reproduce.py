@@ -298,14 +298,15 @@ def test_two_batches_on_one_folder_run_no_cell_twice(trial):
 def test_list_names_the_data_that_a_table_still_needs_and_that_are_not_here(tmp_path, monkeypatch, capsys):
     fed = {"clients": 2, "model": "logistic"}
     needs = [Cell(name, merged(SPEC, {"federation": {**fed, "source": name}}), name, "c", seeds=1)
-             for name in ("digits", "cifar100", "emnist-letters", "femnist")]  # fmt: skip
+             for name in ("digits", "cifar100", "emnist-letters", "femnist", "tiny-imagenet32")]  # fmt: skip
     monkeypatch.setattr(definitions, "_added", [(tmp_path, table_of(needs))])
     monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
     (tmp_path / "femnist").mkdir()  # as LEAF leaves it
     (tmp_path / "torchvision" / "cifar-100-python").mkdir(parents=True)
     reproduce.main(["list", "--results", str(tmp_path / "results")])
-    assert f"    data not in {tmp_path}: emnist-letters; put them there" in capsys.readouterr().out
-    (tmp_path / "emnist-letters.npz").touch()
+    assert f"    data not in {tmp_path}: emnist-letters, tiny-imagenet32; put them there" in capsys.readouterr().out
+    for name in ("emnist-letters", "tiny-imagenet32"):
+        (tmp_path / f"{name}.npz").touch()
     reproduce.main(["list", "--results", str(tmp_path / "results")])
     assert "emnist-letters; put" not in capsys.readouterr().out.rpartition("a title")[2]
 
