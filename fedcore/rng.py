@@ -6,6 +6,7 @@ two methods that run with one seed see the same cohorts and the same batches.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Iterator
@@ -43,6 +44,12 @@ def words(*parts: int | np.ndarray) -> np.ndarray:
             h = (h ^ (h >> np.uint64(27))) * np.uint64(_B)
             h = h ^ (h >> np.uint64(31))
     return h
+
+
+def geometric(p: float, *parts: int) -> int:
+    """The number of throws up to the first success, which has probability p; a function of (p, parts)."""
+    u = (float(words(*parts)[0] >> np.uint64(11)) + 0.5) / 2.0**53
+    return 1 if p == 1 else 1 + math.floor(math.log(u) / math.log1p(-p))
 
 
 def normals(keys: np.ndarray, size: int) -> np.ndarray:

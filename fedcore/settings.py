@@ -140,7 +140,8 @@ class Settings:
         """The local work of round t for its cohort, after the method's `local_work`."""
         lr = (self.lr[t] if isinstance(self.lr, ByRound) else self.lr) * self.lr_decay**t
         epochs, steps = (_amount_of(amount, t, cohort) for amount in (self.local_epochs, self.local_steps))
-        return contract.local_work(method, Work(t, lr, self.momentum, epochs, steps, self.batch_size), len(cohort))
+        work = Work(t, lr, self.momentum, epochs, steps, self.batch_size, seed=self.seed)
+        return contract.local_work(method, work, len(cohort))
 
     def named(self) -> dict[str, Any]:
         """The settings by name; a setting that is a function of the round becomes {"by round": its values}."""

@@ -1,4 +1,4 @@
-"""Methods whose clients keep the last layers of the network to themselves: FedPer, FedRep."""
+"""Methods that treat the last layers of the network apart: FedPer, FedRep, FedBABU."""
 
 from __future__ import annotations
 
@@ -78,3 +78,27 @@ class FedRep(FedPer):
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         head_first = r.step < self.share * r.K - 1e-3  # so that rounding of a whole share * K adds no step
         return torch.where(r.top == head_first, G(y), 0)
+
+
+@dataclass(frozen=True)
+class FedBABU(FedPer):
+    """FedAvg on the body alone; the last layers keep their initial values in all clients (Oh et al. 2022).
+
+    v = g in the entries of the body, 0 in those of the last layers, which are neither trained nor sent.  The paper then
+    fine-tunes the whole network on each client's data; `fc.LocalOnly` for a few steps on a federation with
+    `start=history.params` does that.  Without fine-tuning the clients use the server's model.
+
+    layers: as FedPer.  0 is FedAvg.  Raises ValueError for more layers than the model has.
+    """
+
+    client_state = ()
+
+    def broadcast(self, r: Round) -> Tensor:
+        return r.x
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        return torch.where(r.top, 0, G(y))
+
+    aggregate = Method.aggregate
+    personal = Method.personal
+    client_start = Method.client_start

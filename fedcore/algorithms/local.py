@@ -1,4 +1,4 @@
-"""Methods whose clients keep a personal model of all d parameters: LocalOnly, Ditto, pFedMe."""
+"""Methods whose clients keep a personal model of all d parameters: LocalOnly, Ditto, APFL, pFedMe, Per-FedAvg."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..engine.descent import clipped
 from ..models import Layout
-from ..support.checks import Count, NonNegative, Positive
+from ..support.checks import Count, Fraction, NonNegative, Positive
 from .method import Cost, Gradient, Method, Round
 
 
@@ -87,6 +87,55 @@ class Ditto(Method):
 
 
 @dataclass(frozen=True)
+class APFL(Method):
+    """FedAvg, and for each client a model that is mixed with the server's (Deng et al. 2020, Algorithm 1).
+
+    In each local step, on the same mini-batch, y <- y - lr g(y) and v_i <- v_i - lr alpha_i g(z_i), where the client's
+    model is z_i = alpha_i v_i + (1 - alpha_i) y.  The y_i are averaged; `v_i [n, d]` stays with its client, which uses
+    alpha_i v_i + (1 - alpha_i) x after the round.  alpha = 0 leaves all clients the server's model.  Clip and momentum
+    apply to y alone.  The authors' code mixes the two models' outputs in the place of their parameters.
+
+    alpha: of every client, or its start with `adaptive`, where the first step of each round takes alpha_i <- alpha_i -
+    lr <v_i - y, g(z_i)>, cut to [0, 1] (eq. 11; the authors' code adds 0.02 alpha_i to this gradient).
+    Raises ValueError for alpha outside [0, 1].
+    """
+
+    alpha: Fraction = 0.5
+    adaptive: bool = False
+
+    @property
+    def client_state(self) -> tuple[str, ...]:
+        """v_i, and with `adaptive` alpha_i, whose d entries are equal."""
+        return ("v_i", "alpha_i") if self.adaptive else ("v_i",)
+
+    def client_start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"v_i": x, "alpha_i": torch.full_like(x, self.alpha)} if self.adaptive else {"v_i": x}
+
+    def prepare(self, r: Round) -> Round:
+        alpha = r.alpha_i[:, :1] if self.adaptive else torch.full_like(r.p, self.alpha)
+        return r.extended(memory={"v": r.v_i.clone(), "alpha": alpha.clone()})
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        apart = r.v - y
+        g = G(y + r.alpha * apart)
+        r.v.sub_(r.alpha * g, alpha=r.lr)
+        if self.adaptive and r.step == 0:
+            r.alpha.sub_((apart * g).sum(1, keepdim=True), alpha=r.lr).clamp_(0, 1)
+        return G(y)
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        new = {"x": r.x + r.server_lr * r.mean(y - r.x), "v_i": r.v}
+        return new | {"alpha_i": r.alpha.expand_as(y)} if self.adaptive else new
+
+    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
+        alpha, v_i = state["alpha_i"] if self.adaptive else self.alpha, state["v_i"]
+        return alpha * v_i + (1 - alpha) * state["x"].to(v_i.device)
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        return Cost.of(layout, gradients=2)
+
+
+@dataclass(frozen=True)
 class pFedMe(Method):
     """SGD on the clients' Moreau envelopes, min_theta F_i(theta) + lam/2 ||theta - y||^2 (T. Dinh et al. 2020).
 
@@ -129,3 +178,43 @@ class pFedMe(Method):
 
     def cost(self, layout: Layout | None = None) -> Cost:
         return Cost.of(layout, gradients=self.inner_steps)
+
+
+@dataclass(frozen=True)
+class PerFedAvg(Method):
+    """Per-FedAvg (Fallah et al. 2020): a server's model that is good after one gradient step of each client.
+
+    Local SGD on F_i(y - alpha grad F_i(y)): v = (I - alpha H(y)) g(y - alpha g(y)), with H the Hessian; without it if
+    `first_order` (the paper's Per-FedAvg (FO)).  The paper draws a mini-batch for each of the three derivatives; here
+    they are of one, the local step's.  alpha = 0 is FedAvg.
+
+    A client's own model is theta_i = x - alpha grad F_i(x), one full step from the model x that it received in its last
+    round; `theta_i [n, d]` serves evaluation alone.
+
+    alpha: default 0.01, as in the authors' runs.  Raises ValueError for alpha < 0.
+    """
+
+    alpha: NonNegative = 0.01
+    first_order: bool = False
+    client_state = ("theta_i",)
+
+    def client_start(self, x: Tensor) -> dict[str, Tensor]:
+        return {"theta_i": x}
+
+    def prepare(self, r: Round) -> Round:
+        x = r.x.expand(r.m, -1)
+        return r.extended(rows={"theta": x - self.alpha * r.full_gradient(x)})
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        g = G(y - self.alpha * G(y))
+        return g if self.first_order else g - self.alpha * G(y, along=g)
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        return {"x": r.x + r.server_lr * r.mean(y - r.x), "theta_i": r.theta}
+
+    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
+        return state["theta_i"]
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        note = "the full gradient gives the client's own model, for evaluation"
+        return Cost.of(layout, gradients=2, products=0 if self.first_order else 1, full_gradients=1, note=note)

@@ -44,6 +44,7 @@ class Gradient(Protocol):
 class Work:
     """The local work of round t: learning rate, momentum, and `steps`, or `epochs` over batches of `batch_size`.
 
+    seed: of the run, for a number of steps that is drawn.
     steps, epochs: one whole number for all clients, or `[m]`, one for each client of the cohort in ascending order.
     batch_size None: full local batches.  walk: an epoch continues over rounds, one mini-batch after another (FedSMB).
     """
@@ -55,6 +56,7 @@ class Work:
     steps: int | np.ndarray | None = None
     batch_size: int | None = 20
     walk: bool = False
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -277,9 +279,13 @@ class Round:
         """The network's hidden units and their entries in the flat vector."""
         return self.objective.neurons(aligned)
 
+    def label_counts(self) -> Tensor:
+        """How many samples of each label each client has, `[m, classes]`."""
+        return torch.as_tensor(self.objective.label_counts()[self.ids]).to(self.p.device)
+
     def owned(self) -> Tensor:
         """Which labels each client holds, `[m, classes]` bool."""
-        return self.objective.owned(self.ids).to(self.p.device)
+        return self.label_counts() > 0
 
     def activations(self, budget: int | None = None) -> list[Tensor]:
         """Mean activations of the server's model over each client's data, `[m, width]` for each stream.

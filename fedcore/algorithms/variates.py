@@ -1,17 +1,18 @@
-"""Methods that correct client drift with a state for each client: SCAFFOLD, FedDyn, FedDC, FedPVR."""
+"""Methods that correct client drift with a state for each client: SCAFFOLD, ProxSkip, FedDyn, FedDC, FedPVR."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from .. import rng
 from ..models import Layout
 from ..support import checks
-from ..support.checks import NonNegative, OneOf, Positive
-from .method import Cost, Gradient, Method, Round, and_one, share
+from ..support.checks import NonNegative, OneOf, Positive, PositiveFraction
+from .method import Cost, Gradient, Method, Round, Work, and_one, share
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,41 @@ class SCAFFOLD(Method):
             return Cost.of(layout, down=2, up=2, full_gradients=1)
         note = "from y_i and K_i the server computes c_i+; as written 2 d up"
         return Cost.of(layout, down=2, up=and_one(layout), note=note)
+
+
+@dataclass(frozen=True)
+class ProxSkip(Method):
+    """ProxSkip for federated learning, named Scaffnew (Mishchenko et al. 2022, Algorithm 2).
+
+    v = g - h_i; after each local step a coin, the same for all clients, says with probability p that they communicate:
+    x <- mean_i y_i, and h_i <- h_i + (p / lr) (x - y_i).  A round here ends with a communication, so its number of
+    local steps K is geometric, P(K = k) = p (1 - p)^(k-1), and 1/p on average.  With lr = 1/L and p = sqrt(mu / L),
+    where the F_i are mu-strongly convex and L-smooth, it needs O(sqrt(L / mu) log(1 / eps)) rounds.
+
+    With a fixed K in the place of both K and 1/p it would be SCAFFOLD, option II, with all clients.  The method fixes
+    the local work (`local_steps` and `local_epochs` are not used), and `server_lr` must be 1.
+
+    p: default 0.2, five local steps on average.  Raises ValueError unless 0 < p <= 1.
+    """
+
+    p: PositiveFraction = 0.2
+    full_participation = True
+    client_state = ("h_i",)
+
+    def local_work(self, work: Work) -> Work:
+        return replace(work, epochs=1, steps=rng.geometric(self.p, work.seed, rng.COINS, work.t))
+
+    def prepare(self, r: Round) -> Round:
+        if r.server_lr != 1:
+            raise ValueError(f"server_lr={r.server_lr:g} but ProxSkip's server takes the mean; use server_lr=1.0")
+        return r
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        return G(y) - r.h_i
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        x = r.x + r.mean(y - r.x)
+        return {"x": x, "h_i": r.h_i + self.p / r.lr * (x - y)}
 
 
 @dataclass(frozen=True)

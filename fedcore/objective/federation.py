@@ -461,10 +461,6 @@ class Federation(Objective):
         """The model's hidden units and their entries in the flat vector; ValueError for models that mix channels."""
         return self.engine.neurons(aligned)
 
-    def owned(self, clients: np.ndarray) -> Tensor:
-        """Which labels each of these clients has samples of, `[a, classes]` bool."""
-        return torch.as_tensor(self.data.label_counts[clients] > 0).to(self.device)
-
     def activations(self, x: Tensor, clients: np.ndarray, budget: int | None = None, key: int = 0) -> list[Tensor]:
         """Mean activations of the model `x [d]` over the clients' samples and positions, `[a, width]` for each stream.
 

@@ -134,7 +134,7 @@ class Quadratic(Objective):
             "network (fc.federation)"
         )
 
-    logits = shrink = owned = activations = module = _absent
+    logits = shrink = label_counts = activations = module = _absent
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 

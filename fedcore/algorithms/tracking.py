@@ -1,0 +1,112 @@
+"""Methods without a server that reach the optimum of all clients' data: each client corrects its own drift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from ..models import Layout
+from ..support.checks import BelowOne
+from ..topology import DirectedRandom
+from .decentralised import Gossip
+from .method import Cost, Gradient, Round
+
+
+@dataclass(frozen=True)
+class Corrected(Gossip):
+    """Base of the decentralised methods with a correction `c_i [n, d]` of each client's gradient, sum_i c_i = 0.
+
+    The sum stays 0 because the columns of W sum to 1; therefore a directed graph is refused.
+    """
+
+    client_state = ("X", "c_i")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.mixing, DirectedRandom):
+            raise ValueError(
+                f"mixing={self.mixing!r}, whose W is not doubly stochastic, so that the corrections would not sum to "
+                "0; use fc.RandomRegular(degree)"
+            )
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        return G(y) + r.c_i
+
+
+@dataclass(frozen=True)
+class DSGT(Corrected):
+    """Decentralised SGD with gradient tracking and local steps (Nedic et al. 2017; K-GT of Liu et al. 2024).
+
+    v = g + c_i.  After K_i steps, z_i = (x_i - y_i) / (K_i lr) is the client's mean direction, and
+    c_i <- c_i + sum_j w_ij z_j - z_i;  X <- W Y.
+
+    With one local step z_i is the tracker of the mean gradient, z^t = W z^{t-1} + g^t - g^{t-1}, and X <- W (X - lr Z)
+    (some codes take X <- W X - lr Z).  With W = 11'/n it is SCAFFOLD, option II, with all clients.  K-GT starts the
+    corrections at the mean gradient minus the client's own; here they start at 0, as those of SCAFFOLD.
+
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  Raises ValueError for one that does
+    not suit, and for a directed graph.
+    """
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        W = r.W.ordered(r.clients)
+        z = (r.X - y) / (r.K * r.lr)
+        X = W @ y
+        return {"x": X.mean(0), "X": X, "c_i": r.c_i + W @ z - z}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        once = super().cost(layout)
+        models = once.down and 2 * once.down
+        return replace(once, down=models, up=models, note="y_j and z_j of and to all neighbours")
+
+
+@dataclass(frozen=True)
+class ExactDiffusion(Corrected):
+    """Exact Diffusion (Yuan et al. 2019) and D2 (Tang et al. 2018), with local steps (LED of Alghunaim 2024).
+
+    v = g + c_i;  X <- W~ Y, and c_i <- c_i + (y_i - x_i) / (K_i lr) with the new x_i: what mixing took from the client
+    is given back in the next round's steps.  W~ = (I + W) / 2 if `lazy`, which is Exact Diffusion, else W, which is D2.
+
+    With one local step X^{t+1} = W~ (2 X^t - X^{t-1} - lr (g^t - g^{t-1})), at a constant lr.  Each neighbour receives
+    one model, where gradient tracking sends two vectors.  With lazy=False and W = 11'/n it is SCAFFOLD, option II, with
+    all clients.
+
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  lazy: False needs a W whose eigenvalues
+    are above -1/3.  Raises ValueError for a mixing that does not suit, and for a directed graph.
+    """
+
+    lazy: bool = True
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        X = r.W.ordered(r.clients) @ y
+        if self.lazy:
+            X = (X + y) / 2
+        return {"x": X.mean(0), "X": X, "c_i": r.c_i + (y - X) / (r.K * r.lr)}
+
+
+@dataclass(frozen=True)
+class QGDSGDm(Gossip):
+    """Decentralised SGD with quasi-global momentum (Lin et al. 2021, Algorithm 1).
+
+    v = beta m_i + g;  X <- W Y;  m_i <- mu m_i + (1 - mu) (x_i^t - x_i^{t+1}) / (K_i lr).  The buffer `m_i [n, d]`
+    follows the model after mixing and therefore the movement of all models, not only the client's own gradients; it is
+    constant during a round.  With `nesterov`, v = g + beta (beta m_i + g).  beta = 0 is DFedAvg.
+
+    mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  beta: default 0.9.  mu: default beta,
+    as in the paper.  Raises ValueError for a mixing that does not suit, and unless 0 <= beta, mu < 1.
+    """
+
+    beta: BelowOne = 0.9
+    mu: BelowOne | None = None
+    nesterov: bool = False
+    client_state = ("X", "m_i")
+
+    def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
+        g = G(y)
+        m = self.beta * r.m_i + g
+        return g + self.beta * m if self.nesterov else m
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        X, mu = r.W.ordered(r.clients) @ y, self.beta if self.mu is None else self.mu
+        return {"x": X.mean(0), "X": X, "m_i": mu * r.m_i + (1 - mu) * (r.X - X) / (r.K * r.lr)}
