@@ -213,6 +213,28 @@ class SCAFFOLD(Loop):
         self.c = self.c + change / self.n
 
 
+class ProxSkip(Loop):
+    """Coins are thrown until the first success; the uniform number of the seed says how many."""
+
+    def start(self):
+        self.h_i = self.zeros()
+
+    def batches(self, i):
+        u = ((rng.word(self.run.seed, rng.COINS, self.t) >> 11) + 0.5) / 2**53
+        steps = 1
+        while (1 - self.hp.p) ** steps >= u:
+            steps += 1
+        return super().batches(i, steps=steps)
+
+    def direction(self, i, y, batch, k):
+        return self.G(y, batch) - self.h_i[i]
+
+    def server(self, cohort, Y):
+        self.x = self.mean(Y)
+        for i in cohort:
+            self.h_i[i] = self.h_i[i] + self.hp.p / self.rate(self.t) * (self.x - Y[i])
+
+
 class FedPVR(SCAFFOLD):
     def start(self):
         super().start()
@@ -403,6 +425,45 @@ class FedSAM(Loop):
 # --- what reviewers ask for beside the methods of the sources -------------------------------------------------------
 
 
+class FedLC(Loop):
+    """The softmax runs over the labels that the client has."""
+
+    def direction(self, i, y, batch, k):
+        inputs, labels = batch
+        own = h.whole(self.fed, i)[1].tolist()
+        held = sorted(set(own))
+        margin = torch.tensor([self.hp.tau / own.count(c) ** 0.25 for c in held], dtype=torch.float64)
+
+        def loss(net):
+            logits = net(inputs)
+            if self.hp.tau == 0:
+                return F.cross_entropy(logits, labels)
+            return F.cross_entropy(logits[:, held] - margin, torch.tensor([held.index(c) for c in labels.tolist()]))
+
+        return gradient(self.net, y, loss) + self.run.weight_decay * y
+
+
+class FedNTD(Loop):
+    def direction(self, i, y, batch, k):
+        inputs, labels = batch
+
+        def others(logits):
+            """Log-probabilities of the labels that are not the sample's own, a row for each sample."""
+            rows = [torch.cat([row[:c], row[c + 1 :]]) for row, c in zip(logits, labels.tolist(), strict=True)]
+            return (torch.stack(rows) / self.hp.tau).log_softmax(1)
+
+        nn.utils.vector_to_parameters(self.x, self.net.parameters())
+        with torch.no_grad():
+            log_q = others(self.net(inputs))
+
+        def loss(net):
+            logits = net(inputs)
+            kept = (log_q.exp() * (log_q - others(logits))).sum(1).mean()
+            return F.cross_entropy(logits, labels) + self.hp.beta * kept
+
+        return gradient(self.net, y, loss) + self.run.weight_decay * y
+
+
 class FedAdagrad(Loop):
     def start(self):
         self.m, self.v = torch.zeros_like(self.x), torch.full_like(self.x, self.hp.tau**2)
@@ -563,6 +624,48 @@ class DFedGAM(DFedAvg):
         return w - hp.gamma * across
 
 
+class DSGT(DFedAvg):
+    def start(self):
+        super().start()
+        self.c = self.zeros()
+
+    def direction(self, i, y, batch, k):
+        return self.G(y, batch) + self.c[i]
+
+    def server(self, cohort, Y):
+        z = [(self.X[i] - Y[i]) / (self.K(i) * self.rate(self.t)) for i in range(self.n)]
+        self.c = [c + mixed - own for c, mixed, own in zip(self.c, self.mixed(z), z, strict=True)]
+        super().server(cohort, Y)
+
+
+class ExactDiffusion(DSGT):
+    def server(self, cohort, Y):
+        DFedAvg.server(self, cohort, Y)
+        if self.hp.lazy:
+            self.X = [(self.X[i] + Y[i]) / 2 for i in range(self.n)]
+            self.x = sum(self.X) / self.n
+        for i in range(self.n):
+            self.c[i] = self.c[i] + (Y[i] - self.X[i]) / (self.K(i) * self.rate(self.t))
+
+
+class QGDSGDm(DFedAvg):
+    def start(self):
+        super().start()
+        self.m = self.zeros()
+
+    def direction(self, i, y, batch, k):
+        g = self.G(y, batch)
+        heavy = self.hp.beta * self.m[i] + g
+        return g + self.hp.beta * heavy if self.hp.nesterov else heavy
+
+    def server(self, cohort, Y):
+        before, mu = self.X, self.hp.beta if self.hp.mu is None else self.hp.mu
+        super().server(cohort, Y)
+        for i in range(self.n):
+            moved = (before[i] - self.X[i]) / (self.K(i) * self.rate(self.t))
+            self.m[i] = mu * self.m[i] + (1 - mu) * moved
+
+
 # --- section 5 --------------------------------------------------------------------------------------------------------
 
 
@@ -605,6 +708,12 @@ class FedPer(FedBN):
     def owned(self):
         layers = entries_of_layers(self.net)
         return torch.arange(len(self.x)) >= sum(layers[: len(layers) - self.hp.layers])
+
+
+class FedBABU(Loop):
+    def direction(self, i, y, batch, k):
+        head = FedPer.owned(self)
+        return torch.where(head, 0.0, self.G(y, batch))
 
 
 class FedRep(FedPer):
@@ -716,6 +825,40 @@ class pFedMe(Loop):
     def server(self, cohort, Y):
         beta = self.run.server_lr
         self.x = (1 - beta) * self.x + beta * self.mean(Y)
+
+    def models(self):
+        return self.theta
+
+
+class APFL(Loop):
+    """A step of y and one of v, both from the values before the step."""
+
+    def start(self):
+        self.alpha, self.v = [self.hp.alpha] * self.n, [self.x for _ in range(self.n)]
+
+    def direction(self, i, y, batch, k):
+        lr, alpha, v = self.rate(self.t), self.alpha[i], self.v[i]
+        g = self.G(alpha * v + (1 - alpha) * y, batch)
+        self.v[i] = v - lr * alpha * g
+        if self.hp.adaptive and k == 0:
+            self.alpha[i] = min(1.0, max(0.0, alpha - lr * float((v - y) @ g)))
+        return self.G(y, batch)
+
+    def models(self):
+        return [alpha * v + (1 - alpha) * self.x for alpha, v in zip(self.alpha, self.v, strict=True)]
+
+
+class PerFedAvg(Loop):
+    def start(self):
+        self.theta = [self.x for _ in range(self.n)]
+
+    def before(self, cohort):
+        for i in cohort:
+            self.theta[i] = self.x - self.hp.alpha * self.full(i, self.x)
+
+    def direction(self, i, y, batch, k):
+        g = self.G(y - self.hp.alpha * self.G(y, batch), batch)
+        return g if self.hp.first_order else g - self.hp.alpha * self.H(y, batch, g)
 
     def models(self):
         return self.theta

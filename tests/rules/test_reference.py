@@ -42,6 +42,10 @@ def plain_cnn(shape, classes):
     )  # fmt: skip
 
 
+def idle(shape, classes):
+    return mlp(shape, classes + 2)
+
+
 def residual(shape, classes):
     body = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4))
     return nn.Sequential(
@@ -103,8 +107,17 @@ CASES = [
     case(fc.FedPVR(("1.weight", "3")), model=deep, name="named", **PLAIN),
     case(fc.FedPVR(("1",)), model=eleven, name="1 and 10", **PLAIN),
     case(fc.FedPVR("all"), model=deep, name="all", **PLAIN),
+    *both(fc.ProxSkip(0.4), rounds=6),
+    case(fc.ProxSkip(1.0), name="one step", **PLAIN),
+    case(fc.ProxSkip(0.3), name="full", **PLAIN | {"batch_size": None}),
     *both(fc.FedUp(0.1)),
     *both(fc.FedSAM(0.2)),
+    *both(fc.FedLC(0.7), server_lr=0.7),
+    case(fc.FedLC(0.0), name="plain", **PLAIN),
+    case(fc.FedLC(2.0), model=idle, name="two logits without a label", **PLAIN),
+    *both(fc.FedNTD(0.6, 2.0), server_lr=0.7),
+    case(fc.FedNTD(0.0), name="plain", **PLAIN),
+    case(fc.FedNTD(3.0, 0.5), model=idle, name="two logits without a label", **PLAIN),
     *both(fc.FedAdagrad(beta1=0.3, tau=0.05), server_lr=0.1),
     *both(fc.FedAdam(beta1=0.6, beta2=0.8, tau=0.05), server_lr=0.1),
     *both(fc.FedYogi(beta1=0.6, beta2=0.8, tau=0.05), server_lr=0.1),
@@ -117,9 +130,16 @@ CASES = [
     *both(fc.FedSpeed(0.2, 0.7, 3.0), server_lr=0.7),
     *both(fc.FedPer()),
     case(fc.FedPer(layers=2), model=deep, name="two layers", **PLAIN | {"server_lr": 0.7}),
+    *both(fc.FedBABU(), server_lr=0.7),
+    case(fc.FedBABU(layers=2), model=deep, name="two layers", **PLAIN),
     *both(fc.FedRep(share=0.3), rich=RICH | {"momentum": 0.0}),
     *both(fc.Ditto(0.6), server_lr=0.7),
     *both(fc.pFedMe(2.0, 3, 0.1), server_lr=0.7),
+    *both(fc.APFL(0.3), server_lr=0.7),
+    *both(fc.APFL(0.3, adaptive=True), rounds=6),
+    case(fc.APFL(0.9, adaptive=True), name="cut to 1", rounds=8, **PLAIN | {"lr": 2.0}),
+    *both(fc.PerFedAvg(0.2), server_lr=0.7),
+    *both(fc.PerFedAvg(0.2, first_order=True)),
     *both(fc.LocalOnly()),
     *both(fc.Central()),
     case(fc.Central(), name="steps", **PLAIN | {"local_steps": 7, "server_lr": 0.7}),
@@ -131,6 +151,11 @@ CASES = [
     case(fc.DFedGAM(rho=0.2), model=residual, rounds=2, name="residual", **PLAIN),
     *both(fc.DFedGAM(rho=0.2, form="gam", alpha=0.7)),
     *both(fc.DFedGAM(rho=0.2, form="accelerated", rho_inner=0.05, beta0=0.3, beta1=0.6, gamma=0.2)),
+    *both(fc.DSGT(fc.Matrix(W))),
+    *both(fc.ExactDiffusion(fc.Matrix(W))),
+    *both(fc.ExactDiffusion(lazy=False)),
+    *both(fc.QGDSGDm(fc.RandomRegular(2), 0.6)),
+    *both(fc.QGDSGDm(beta=0.6, mu=0.3, nesterov=True)),
     *both(fc.FedBN()),
     case(fc.FedBN(), model=scaled, name="server_lr", **PLAIN | {"server_lr": 0.7}),
     *both(fc.FedALA(lr=5.0), rounds=6),
