@@ -28,7 +28,10 @@ from fedbook.pictures import styles  # noqa: E402
 from fedbook.verdicts import overview  # noqa: E402
 from fedcore.storage.checkpoint import atomic  # noqa: E402
 
-NAMES = {"DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout"}  # the usual names
+NAMES = {  # the usual names
+    "DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion",
+    "QGDSGDm": "QG-DSGDm", "PerFedAvg": "Per-FedAvg",
+}  # fmt: skip
 SPENT = {
     "down": "received, in models of d numbers",
     "up": "sent, in models of d numbers",

@@ -53,7 +53,8 @@ class FedNTD(Method):
 
     q_x and q_y are the softmax, at temperature tau, of the logits of the server's model (constant) and of the client's,
     over all labels but the sample's own: what the server's model knows of labels that the client lacks is kept, and the
-    sample's own label is learnt freely.  beta = 0 is FedAvg.  The loss has no factor tau^2, in paper and authors' code.
+    sample's own label is learnt freely.  beta = 0 is FedAvg.  The loss has no factor tau^2, as in the paper; the
+    authors' code has been published with it and without.
 
     beta: default 1.  tau: default 1.  Raises ValueError for beta < 0, tau <= 0.
     """

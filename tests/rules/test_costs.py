@@ -16,6 +16,7 @@ from networks import scaled
 from torch import nn
 
 import fedcore as fc
+from fedcore import rng
 from fedcore.engine import counting
 from fedcore.engine.batched import Batched
 from fedcore.engine.sequential import Sequential
@@ -34,6 +35,7 @@ COSTS = [
     (fc.FedProx(), d, d, 1, 0, 0),
     (fc.SCAFFOLD("I"), 2 * d, 2 * d, 1, 0, 1),
     (fc.SCAFFOLD("II"), 2 * d, d + 1, 1, 0, 0),
+    (fc.ProxSkip(), d, d, 1, 0, 0),  # all clients know the coins, and h_i follows from the new x
     (fc.FedDC(), 2 * d, d + 1, 1, 0, 0),
     (fc.Mime(), 3 * d, 2 * d, 2, 0, 1),
     (fc.MimeLite(), 2 * d, 2 * d, 1, 0, 1),
@@ -58,6 +60,11 @@ COSTS = [
     (fc.DFedGAM(), 2 * d, 2 * d, 2, 1, 0),
     (fc.DFedGAM(form="gam"), 2 * d, 2 * d, 2, 2, 0),
     (fc.DFedGAM(form="accelerated"), 2 * d, 2 * d, 4, 0, 0),
+    (fc.DSGT(), 4 * d, 4 * d, 1, 0, 0),  # two vectors to each of two neighbours
+    (fc.ExactDiffusion(), 2 * d, 2 * d, 1, 0, 0),
+    (fc.QGDSGDm(fc.Torus()), 4 * d, 4 * d, 1, 0, 0),
+    (fc.FedLC(), d, d, 1, 0, 0),
+    (fc.FedNTD(), d, d, 1, 0, 0),  # and a forward pass of the server's model
     (fc.FedBN(), d - NORM, d - NORM, 1, 0, 0),
     (fc.FedALA(sample=0.8), d, d, 1, 0, 0.8),  # from a client's third round on; 0 in its first, 8.8 to 80 in its second
     (fc.FedALA(layers=0), d, d, 1, 0, 0),
@@ -73,7 +80,12 @@ COSTS = [
     (fc.FedPer(), d - HEAD, d - HEAD, 1, 0, 0),
     (fc.FedPer(layers=0), d, d, 1, 0, 0),
     (fc.FedRep(layers=2), 48, 48, 1, 0, 0),  # of three layers the first, with its norm
+    (fc.FedBABU(), d - HEAD, d - HEAD, 1, 0, 0),
+    (fc.FedBABU(layers=0), d, d, 1, 0, 0),
     (fc.Ditto(), d, d, 2, 0, 0),
+    (fc.APFL(), d, d, 2, 0, 0),
+    (fc.PerFedAvg(), d, d, 2, 1, 1),  # the full gradient for the client's own model
+    (fc.PerFedAvg(first_order=True), d, d, 2, 0, 1),
     (fc.pFedMe(), d, d, 5, 0, 0),
     (fc.LocalOnly(), 0, 0, 1, 0, 0),
     (fc.Central(), 0, 0, 1, 0, 0),
@@ -209,6 +221,9 @@ def test_a_round_takes_the_gradients_that_its_method_states(method, path):
         return
     if isinstance(method, fc.FedSGD | fc.FedSMB | fc.DPSGD):  # one step, whatever was asked for
         assert (two, four) == (step, step)
+    elif isinstance(method, fc.ProxSkip):  # as many as the coins say
+        steps = rng.geometric(method.p, 0, rng.COINS, 3)
+        assert (two, four) == (steps * step, steps * step)
     else:
         assert ((four - two) / 2, looked) == (step, 2 * cost.forwards * fed.n)
         once = two - 2 * step
