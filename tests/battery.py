@@ -23,7 +23,7 @@ METHODS = [
     fc.FedDSE({1: 0.5, 0.5: 0.5}, 1.0), fc.FedGSE(0.5, "SPL", public=1), fc.FedAdagrad(0.3, 0.1),
     fc.FedAdam(0.6, 0.8, 0.1), fc.FedYogi(0.6, 0.8, 0.1), fc.FedNova(), fc.FedExP(), fc.FedCM(0.3),
     fc.MoFedSAM(0.05, 0.3), fc.FedGamma(0.05), fc.FedSpeed(0.05, 0.7, 3.0), fc.FedPer(), fc.FedRep(), fc.Ditto(0.5),
-    fc.pFedMe(2.0, 3, 0.1), fc.LocalOnly(), fc.Central(),
+    fc.pFedMe(2.0, 3, 0.1), fc.LocalOnly(), fc.Central(), fc.APFL(0.4, adaptive=True), fc.PerFedAvg(0.1),
 ]  # fmt: skip
 
 
@@ -50,11 +50,13 @@ def contrastive(shape, classes) -> nn.Module:
     )
 
 
+def needs_a_network(method: fc.Method) -> bool:
+    return isinstance(method, fc.MOON | fc.FedLC | fc.FedNTD | fc.FedBABU) or getattr(method, "smallest", 1) < 1
+
+
 def run(method, fed, **options) -> fc.History:
-    if isinstance(method, fc.MOON) and isinstance(fed, fc.Quadratic):
-        pytest.skip("a quadratic has no representation")
-    if getattr(method, "smallest", 1) < 1 and isinstance(fed, fc.Quadratic):
-        pytest.skip("a quadratic has no neurons")
+    if needs_a_network(method) and isinstance(fed, fc.Quadratic):
+        pytest.skip("a quadratic has no representations, logits, head or neurons")
     if method.full_participation:
         options["cohort"] = None
     return fc.simulate(method, fed, **RUN | options)

@@ -644,8 +644,8 @@ class ExactDiffusion(DSGT):
         if self.hp.lazy:
             self.X = [(self.X[i] + Y[i]) / 2 for i in range(self.n)]
             self.x = sum(self.X) / self.n
-        for i in range(self.n):
-            self.c[i] = self.c[i] + (Y[i] - self.X[i]) / (self.K(i) * self.rate(self.t))
+        most = max(self.K(i) for i in range(self.n))
+        self.c = [c + (y - x) / (most * self.rate(self.t)) for c, y, x in zip(self.c, Y.values(), self.X, strict=True)]
 
 
 class QGDSGDm(DFedAvg):

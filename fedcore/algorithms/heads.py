@@ -88,10 +88,19 @@ class FedBABU(FedPer):
     fine-tunes the whole network on each client's data; `fc.LocalOnly` for a few steps on a federation with
     `start=history.params` does that.  Without fine-tuning the clients use the server's model.
 
-    layers: as FedPer.  0 is FedAvg.  Raises ValueError for more layers than the model has.
+    layers: as FedPer.  0 is FedAvg.  Raises ValueError unless the model has more layers than these.
     """
 
     client_state = ()
+
+    def prepare(self, r: Round) -> Round:
+        layers = len(r.layout.layers()) if r.layout else 1
+        if self.layers >= layers:
+            raise ValueError(
+                f"layers={self.layers} but the model has {layers} with weights, so that FedBABU would train nothing; "
+                "use a deeper model, or layers=0, which is FedAvg"
+            )
+        return super().prepare(r)
 
     def broadcast(self, r: Round) -> Tensor:
         return r.x

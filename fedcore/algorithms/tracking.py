@@ -65,12 +65,13 @@ class DSGT(Corrected):
 class ExactDiffusion(Corrected):
     """Exact Diffusion (Yuan et al. 2019) and D2 (Tang et al. 2018), with local steps (LED of Alghunaim 2024).
 
-    v = g + c_i;  X <- W~ Y, and c_i <- c_i + (y_i - x_i) / (K_i lr) with the new x_i: what mixing took from the client
-    is given back in the next round's steps.  W~ = (I + W) / 2 if `lazy`, which is Exact Diffusion, else W, which is D2.
+    v = g + c_i;  X <- W~ Y, and c_i <- c_i + (y_i - x_i) / (K lr) with the new x_i: what mixing took from the client is
+    given back in the next round's steps.  W~ = (I + W) / 2 if `lazy`, which is Exact Diffusion, else W, which is D2.
+    The papers have one K for all clients; here K = max_i K_i, with which sum_i c_i stays 0 if the K_i differ.
 
     With one local step X^{t+1} = W~ (2 X^t - X^{t-1} - lr (g^t - g^{t-1})), at a constant lr.  Each neighbour receives
-    one model, where gradient tracking sends two vectors.  With lazy=False and W = 11'/n it is SCAFFOLD, option II, with
-    all clients.
+    one model, where gradient tracking sends two vectors.  With lazy=False, W = 11'/n and equal K_i it is SCAFFOLD,
+    option II, with all clients.
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  lazy: False needs a W whose eigenvalues
     are above -1/3.  Raises ValueError for a mixing that does not suit, and for a directed graph.
@@ -82,7 +83,7 @@ class ExactDiffusion(Corrected):
         X = r.W.ordered(r.clients) @ y
         if self.lazy:
             X = (X + y) / 2
-        return {"x": X.mean(0), "X": X, "c_i": r.c_i + (y - X) / (r.K * r.lr)}
+        return {"x": X.mean(0), "X": X, "c_i": r.c_i + (y - X) / (r.K.max() * r.lr)}
 
 
 @dataclass(frozen=True)

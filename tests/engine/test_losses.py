@@ -439,7 +439,7 @@ def test_a_model_whose_outputs_are_not_what_a_loss_of_torchs_takes_is_told_of(la
 
 def test_what_needs_class_labels_says_so():
     one = fed()
-    for call in (one.label_counts, lambda: one.owned(np.arange(2)), lambda: one.set_aside(1), one.plot,
+    for call in (one.label_counts, lambda: one.set_aside(1), one.plot,
                  lambda: one.with_public(X[:3], np.arange(3)), lambda: fed(public=1)):  # fmt: skip
         with pytest.raises(ValueError, match=r"class labels"):
             call()

@@ -128,7 +128,7 @@ def test_batches_are_paired_between_methods(monkeypatch):
     fed, logs = make("network"), []
     # more gradients, or clients, or parts of the cohort one after the other
     more = (fc.Mime, fc.MimeLite, fc.STEM, fc.FedSMOO, fc.FedSAM, fc.FedSpeed, fc.MOON, fc.FedSplit)
-    more += (fc.Ditto, fc.pFedMe, Submodel)
+    more += (fc.Ditto, fc.APFL, fc.pFedMe, fc.PerFedAvg, Submodel)
     own_work = (fc.FedSGD, fc.FedSMB, fc.FedALA, *more)
     centralised = [m for m in METHODS if not m.full_participation]
     for method in (
@@ -146,7 +146,7 @@ def test_batches_are_paired_between_methods(monkeypatch):
 
 MODELS = {"X", "x_i", "v_i", "theta_i"}  # states that are the clients' models themselves
 MASKED = {"bn_i": fc.FedBN.mask, "head_i": fc.FedPer.top}  # and those that are a part of them
-OTHERS = {"c_i", "h_i", "mu_i", "g_i", "z_i", "prev", "last", "W_i"}  # corrections, duals, memory of earlier rounds
+OTHERS = {"c_i", "h_i", "mu_i", "g_i", "z_i", "m_i", "prev", "last", "W_i", "alpha_i"}  # corrections, duals, memory
 
 
 @every_method
@@ -162,6 +162,8 @@ def test_personal_rows_are_the_models_that_the_clients_states_hold(method):
             X = state[name]
         elif name in MASKED:
             X = torch.where(MASKED[name](method, fed.layout, state["x"]), state[name], X)
+    if isinstance(method, fc.APFL):  # which mixes its own with the server's
+        X = torch.lerp(state["x"].expand_as(X), X, state.get("alpha_i", torch.tensor(method.alpha).double()))
     own = (MODELS | MASKED.keys()) & set(method.client_state)
     assert (len(X.unique(dim=0)) > 1) == bool(own)
     for name, values in fed.evaluate_clients(X).items():
@@ -249,6 +251,9 @@ def test_hyper_parameters_have_the_contracts_names_and_working_defaults():
         fc.FedNova: [], fc.FedExP: ["eps"], fc.FedCM: ["alpha"], fc.MoFedSAM: ["rho", "beta"], fc.FedGamma: ["rho"],
         fc.FedSpeed: ["rho", "alpha", "lam"], fc.FedPer: ["layers"], fc.FedRep: ["layers", "share"], fc.Ditto: ["lam"],
         fc.pFedMe: ["lam", "inner_steps", "inner_lr"], fc.LocalOnly: [], fc.Central: [],
+        fc.DSGT: ["mixing"], fc.ExactDiffusion: ["mixing", "lazy"], fc.QGDSGDm: ["mixing", "beta", "mu", "nesterov"],
+        fc.ProxSkip: ["p"], fc.FedLC: ["tau"], fc.FedNTD: ["beta", "tau"], fc.FedBABU: ["layers"],
+        fc.APFL: ["alpha", "adaptive"], fc.PerFedAvg: ["alpha", "first_order"],
     }  # fmt: skip
     assert names == {m: [f.name for f in dataclasses.fields(m)] for m in names}
     assert (fc.FedAvg().server_momentum, fc.SCAFFOLD().option) == (0.0, "II")

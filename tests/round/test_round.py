@@ -11,7 +11,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
-from battery import METHODS, make
+from battery import METHODS, make, needs_a_network
 from torch import nn
 
 import fedcore as fc
@@ -32,8 +32,7 @@ def rounds(method, fed, T, **settings):
 
 SUITED = pytest.mark.parametrize(
     ("method", "kind"),
-    [(m, "network") for m in METHODS]
-    + [(m, "quadratic") for m in METHODS if not isinstance(m, fc.MOON) and getattr(m, "smallest", 1) == 1],
+    [(m, "network") for m in METHODS] + [(m, "quadratic") for m in METHODS if not needs_a_network(m)],
     ids=repr,
 )
 

@@ -124,7 +124,7 @@ def battery(kind: str, method: fc.Method) -> dict:
 def suits(kind: str, method: fc.Method) -> bool:
     if isinstance(method, fc.Central):  # one machine
         return False
-    return kind == "network" or not (isinstance(method, fc.MOON) or getattr(method, "smallest", 1) < 1)
+    return kind == "network" or not every.needs_a_network(method)
 
 
 BATTERY = [(kind, m) for kind in ("quadratic", "network") for m in every.METHODS if suits(kind, m)]
