@@ -42,7 +42,7 @@ from fedcore.support import checks
 from .. import studies
 from ..studies import specification, user_files
 from ..studies.training import late
-from ..studies.tuning import choose, merged
+from ..studies.tuning import choose, merged, of_seed
 from . import provenance, tracing
 
 FORMAT = 1  # of the result files; raise it when the meaning of their contents changes
@@ -67,6 +67,11 @@ class Result:
     tuned: dict[str, Any] | None = None
     trace: dict[str, Any] | None = None
     aside: str = ""
+
+    @property
+    def searches(self) -> list[Mapping[str, Any]]:
+        """The searches of the cell: one for all seeds, or with `"each"` one for each seed, in their order."""
+        return [self.tuned] if self.tuned else [run["tuned"] for _, run in sorted(self.runs.items()) if "tuned" in run]
 
     def finals(self, seeds: Sequence[int] | None = None) -> list[float]:
         """The values that are judged, in the order of the seeds; NaN for a run that diverged.
@@ -288,22 +293,25 @@ def run_cell(
         missing = [seed for seed in seeds if seed not in result.runs]
         if missing and file is not None:
             world.first(lambda: provenance.check_committed(file, spec))
-        begin = time.perf_counter()
-        if missing and "tune" in spec and result.tuned is None:
-            result.tuned = {
-                "id": identity(spec),
-                **choose(spec, run),
-                **_made_of(spec),
-                "seconds": round(time.perf_counter() - begin, 2),  # not included in the seconds of the runs
-            }
+        each = "tune" in spec and spec["tune"].get("each", False)
+
+        def searched(searching: Mapping[str, Any]) -> dict[str, Any]:
+            begin = time.perf_counter()
+            found = {"id": identity(spec), **choose(searching, run), **_made_of(spec)}
+            return {**found, "seconds": round(time.perf_counter() - begin, 2)}  # beside the seconds of the runs
+
+        if missing and "tune" in spec and not each and result.tuned is None:
+            result.tuned = searched(spec)
             store()
         for seed in missing:
+            own = {"tuned": searched(of_seed(spec, seed))} if each else {}
             begin = time.perf_counter()
-            found = run(_chosen(result), seed, f"seed{seed}")
+            found = run(merged(spec, own["tuned"]["setting"]) if own else _chosen(result), seed, f"seed{seed}")
             seconds = time.perf_counter() - begin
             result.runs[seed] = {
                 "id": identity(spec, seed),
                 **found,
+                **own,
                 **_made_of(spec),
                 **provenance.machine(device, spec),
                 **({"processes": world.size} if world.size > 1 else {}),
@@ -356,13 +364,14 @@ def _trace(result: Result, device: str | None) -> list[float]:
 
 def _as_before(result: Result, values: list[float]) -> bool:
     """Whether today's search and trace agree with the stored ones."""
-    chosen = result.tuned is None or tracing.same_choice(result.spec, result.tuned)
+    specs = [result.spec] if result.tuned else [of_seed(result.spec, seed) for seed in sorted(result.runs)]
+    chosen = all(map(tracing.same_choice, specs, result.searches))
     return chosen and tracing.alike(result.trace["values"], values)
 
 
 def _chosen(result: Result) -> dict[str, Any]:
-    """The specification with the setting that tuning chose."""
-    return merged(result.spec, result.tuned["setting"] if result.tuned else {})
+    """The specification with the setting that tuning chose, for the first seed if each has its own."""
+    return merged(result.spec, result.searches[0]["setting"] if result.searches else {})
 
 
 def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated: bool) -> Result:

@@ -16,7 +16,8 @@ def rounds_left(spec: Mapping[str, Any], result: Result, seeds: Sequence[int]) -
     """The rounds that a cell still needs: for its missing seeds and, if it is not tuned yet, for its search."""
     rounds, missing = _rounds(spec), len(set(seeds) - set(result.runs))
     tune = spec.get("tune") if missing and result.tuned is None else None
-    return missing * rounds + (planned(tune, rounds) if tune else 0)
+    searches = missing if tune and tune.get("each") else 1
+    return missing * rounds + (searches * planned(tune, rounds) if tune else 0)
 
 
 class Pace:

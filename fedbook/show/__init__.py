@@ -284,11 +284,12 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
     tried: set[float] = set()
     for row, look in zip(rows, looks(rows), strict=True):
         _, result = stored[row, column]
-        if not (result and result.tuned):
+        if not (result and result.searches):
             return None
-        short = min(trial["rounds"] or math.inf for trial in result.tuned["tried"])
+        trials = result.searches[0]["tried"]
+        short = min(trial["rounds"] or math.inf for trial in trials)
         best: dict[float, float] = {}
-        for trial in result.tuned["tried"]:
+        for trial in trials:
             if (trial["rounds"] or math.inf) == short:
                 lr, score = trial["setting"]["run"]["lr"], trial["score"]
                 best[lr] = max(best.get(lr, -math.inf), -math.inf if score is None else score)
@@ -607,8 +608,8 @@ def summary(result: Result, seeds: Sequence[int], name: str) -> pages.Html:
     finals = {seed: value for seed, value in zip(sorted(result.runs), result.finals(), strict=True) if seed in seeds}
     last = result.runs[max(finals)]
     facts = {f"seed {seed}": "diverged" if math.isnan(v) else f"{v:.4g}" for seed, v in finals.items()}
-    if result.tuned:
-        facts["tuned to"] = str(result.tuned["setting"])
+    if result.searches:
+        facts["tuned to"] = "; ".join(dict.fromkeys(str(one["setting"]) for one in result.searches))
     where = {k: last[k] for k in ("device", "threads", "torch", "version", "commit") if k in last}
     seconds = sum(result.runs[seed].get("seconds", 0) for seed in finals)
     return pages.setting(cell=name, **facts, **where, seconds=seconds)

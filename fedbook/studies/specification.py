@@ -84,6 +84,12 @@ Rounds = Kind(
 )
 
 
+Race = Kind(
+    lambda v: _are(v, _counts(1)) and len(v) > 1 and list(v) == sorted(set(v)),
+    "the rounds of the stages, each longer than the one before, such as [30, 60, 120, 300]",
+)
+
+
 @checks.arguments
 def _search(
     *,
@@ -91,6 +97,9 @@ def _search(
     axes: Annotated[Any, Axes] | None = None,
     seeds: Annotated[Any, Seeds] = (1000,),
     rounds: Annotated[Any, Rounds] | None = None,
+    race: Annotated[Any, Race] | None = None,
+    behind: checks.NonNegative = 8.0,
+    each: bool = False,
     finalists: checks.Count | None = None,
     growth: checks.CountFromZero | None = None,
     limits: checks.Mapped | None = None,
@@ -98,6 +107,8 @@ def _search(
     """Check the arguments of a search (`tuning`) by their annotations."""
     if grid is None and axes is None:
         raise ValueError("a search needs axes or grid; give axes={'run.lr': [0.1, 0.2]}")
+    if race is not None and (rounds is not None or axes is None):
+        raise ValueError("race replaces rounds and needs axes; leave rounds and grid out")
 
 
 def _known(what: str, given: Any, known: Collection[str], needed: Collection[str]) -> None:

@@ -14,18 +14,27 @@ setting at the next lower rate joins.  Then the axes may grow once more.  A scor
 (`training.late_rounds`), or of the final metric where it is no accuracy, on
 validation data if the federation has them; of equal scores the first wins, and a setting that diverged with any seed
 comes last.  `{"grid": [{"run": {"lr": 0.1}}, ...]}` lists the settings one by one instead.
+
+`{"race": [60, 120, 240, 600], "behind": 8}` replaces `rounds`.  All settings are run for 60 rounds.  Those that diverge
+or are more than 8 points behind the best are dropped, and the others go on from their checkpoints to 120 rounds; then
+the better half (at least `finalists`) goes on to 240, and the better half of these to the end.  There, too, the next
+lower rate joins while the slowest wins, and the axes may grow.  With `{"each": true}` every reporting seed j has a
+search of its own, on the seeds of the search plus 10 j, so that the spread over seeds contains that of the choice.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from fedcore.storage.identity import short as digest
 
 Setting = dict[str, Any]
 Study = Callable[[Mapping[str, Any], int, str], Mapping[str, Any]]
@@ -44,7 +53,8 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
             search.score(setting)
         return {"setting": search.best(), "tried": search.tried, "edges": []}
     axes = {name: sorted(values) for name, values in tune["axes"].items()}
-    short, long = stages(tune)
+    race = tune.get("race")
+    short, long = stages(tune) if race is None else (race[0], _shorter(race[-1], spec))
     for values in itertools.product(*axes.values()):
         search.score(named(dict(zip(axes, values, strict=True))), short, first=True)
     left = dict.fromkeys(axes, tune.get("growth", 2))
@@ -62,7 +72,7 @@ def choose(spec: Mapping[str, Any], run: Study) -> dict[str, Any]:
 
     grow(short, first=True)
     if short is not None:
-        first, others = search.finalists(tune.get("finalists", 3))
+        first, others = search.finalists(tune.get("finalists", 3)) if race is None else (search.raced(tune), [])
         finals = [search.score(setting, long) for setting in first]
         while others and not any(score is not None for score in finals):
             finals.append(search.score(others.pop(0), long))
@@ -83,12 +93,23 @@ def planned(tune: Mapping[str, Any], rounds: int) -> int:
     if "grid" in tune:
         return len(tune["grid"]) * seeds * rounds
     combinations = math.prod(map(len, tune["axes"].values()))
+    if (
+        "race" in tune
+    ):  # each stage goes on from the one before; from the second on at most half of the settings are left
+        lengths = tune["race"]
+        left = [combinations, combinations, *(-(-combinations // 2**k) for k in range(1, len(lengths) - 1))]
+        return seeds * sum(n * (b - a) for n, a, b in zip(left, [0, *lengths], lengths, strict=False))
     short, long = stages(tune)
     if short is None:
         return combinations * seeds * rounds
     count, rates = tune.get("finalists", 3), len(tune["axes"].get("run.lr", [None]))
     others = min(count, rates) - 1 if combinations > rates else 0  # the best settings at further rates
     return combinations * min(seeds, 2) * short + min(count + others, combinations) * seeds * (long or rounds)
+
+
+def _shorter(rounds: int, spec: Mapping[str, Any]) -> int | None:
+    """The rounds of a run that is shorter than a full one, None for a full one."""
+    return None if rounds == spec.get("run", {}).get("rounds") else rounds
 
 
 def stages(tune: Mapping[str, Any]) -> tuple[int | None, int | None]:
@@ -115,8 +136,12 @@ class Search:
             spec["run"] = {**spec["run"], "rounds": rounds}
         if spec.get("federation", {}).get("validation"):
             spec["on"] = "validation"
-        seeds = self.spec["tune"].get("seeds", [1000])[: 2 if first and rounds is not None else None]
-        found = [self.run(spec, s, f"tune{len(self.tried)}-{s}") for s in seeds]
+        few = first and rounds is not None and "race" not in self.spec["tune"]
+        seeds = self.spec["tune"].get("seeds", [1000])[: 2 if few else None]
+        name = digest(
+            json.dumps(setting, sort_keys=True)
+        )  # a longer run of a setting goes on from the checkpoint of a shorter one
+        found = [self.run(spec, s, f"tune-{name}-{s}") for s in seeds]
         values = [one.get("late", one["final"]) for one in found]
         score = None if None in values else float(np.mean(values))
         self.tried.append({"setting": setting, "rounds": rounds, "score": score, "values": values})
@@ -128,6 +153,18 @@ class Search:
             raise ValueError("the search has no settings; give `grid` or `axes` with at least one value each")
         longest = max(_length(t) for t in self.tried)
         return self._ordered([t for t in self.tried if _length(t) == longest])[:count]
+
+    def raced(self, tune: Mapping[str, Any]) -> list[Setting]:
+        """The settings that a race leaves for its last stage; the first stage has been run."""
+        sign = -1 if lower_is_better(self.spec) else 1
+        known = [t for t in self.tried if t["score"] is not None]
+        best = max((sign * t["score"] for t in known), default=0.0)
+        left = self._ordered([t for t in known if sign * t["score"] >= best - tune.get("behind", 8.0)])
+        for rounds in tune["race"][1:-1]:
+            for setting in left:
+                self.score(setting, rounds)
+            left = self.leading(max(tune.get("finalists", 3), -(-len(left) // 2)))
+        return left or self.leading(1)
 
     def _ordered(self, trials: list[dict[str, Any]]) -> list[Setting]:
         """The settings of the trials, best first; equal scores keep their order, diverged settings come last."""
@@ -161,6 +198,14 @@ class Search:
     def best(self) -> Setting:
         """The best setting."""
         return self.leading(1)[0]
+
+
+def of_seed(spec: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """The specification whose search has the tuning seeds of a reporting seed (`"each"`)."""
+    tune = spec.get("tune", {})
+    if not tune.get("each"):
+        return spec
+    return {**spec, "tune": {**tune, "seeds": [s + 10 * seed for s in tune.get("seeds", [1000])]}}
 
 
 def lower_is_better(spec: Mapping[str, Any]) -> bool:

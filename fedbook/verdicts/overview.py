@@ -79,8 +79,10 @@ def frame(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None)
                 "gap_halfwidth": answer.comparison.half if answer else math.nan,
                 "verdict": answer.word if answer else BASE if len(finals) and row == table.against else waiting,
                 "detectable": answer.detectable if answer else math.nan,
-                "setting": json.dumps(result.tuned["setting"]) if result and result.tuned else "",
-                "edge": ", ".join(result.tuned.get("edges", ())) if result and result.tuned else "",
+                "setting": json.dumps(result.searches[0]["setting"]) if result and result.searches else "",
+                "edge": ", ".join(sorted({e for one in result.searches for e in one.get("edges", ())}))
+                if result
+                else "",
                 "older": len(result.outdated(asked)) if result else 0,
             }
         )
@@ -190,7 +192,7 @@ def compute(root: Path) -> Any:
     for table, place in stored_tables(root):
         found = [result for _, result in stored_cells(table, place).values() if result and result.runs]
         runs = [run for result in found for run in result.runs.values()]
-        search = sum((r.tuned or {}).get("seconds", 0.0) for r in found)
+        search = sum(one.get("seconds", 0.0) for r in found for one in r.searches)
         seconds = sum(run.get("seconds", 0.0) for run in runs) + search
         if runs:
             lines.append(
@@ -200,7 +202,7 @@ def compute(root: Path) -> Any:
                     "cells": len(found),
                     "runs": len(runs),
                     "diverged": sum(run["final"] is None for run in runs),
-                    "at an edge": sum(bool((r.tuned or {}).get("edges")) for r in found),
+                    "at an edge": sum(any(one.get("edges") for one in r.searches) for r in found),
                     "hours": round(seconds / 3600, 2),
                     "of which tuning": round(search / 3600, 2),
                 }
