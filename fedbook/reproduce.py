@@ -85,11 +85,10 @@ def _main(given: argparse.Namespace) -> int:
         print(new.table(given.names[1], given.profile))
         return 0
     if given.names[0] == "report":
-        damaged = export.damaged(given.names[1:], root)
-        if damaged:
+        if damaged := export.damaged(given.names[1:], root):
             say("\n".join(damaged))
         if given.format or given.plot:
-            return _export(root, seeds, given, len(damaged))
+            return _export(root, seeds, given)
         return _report(root, seeds, given.names[1:])
     if distributed.world().size > 1 and not given.plain:
         raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
@@ -291,17 +290,15 @@ def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
     return 0
 
 
-def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace, damaged: int) -> int:
+def _export(root: Path, seeds: list[int] | None, given: argparse.Namespace) -> int:
     names = given.names[1:]
     if given.format:
         text = export.text(names, given.format, root, seeds)
         if not text:
-            but = f" but {damaged} files that are damaged, named above" if damaged else ""
             what = ", ".join(names) or "any table"
-            trials = root / "uncommitted"
-            there = any(any(trials.glob(f"*/{name}/*.json")) for name in names or "*")
-            remedy = f"{trials} has some: add --uncommitted" if there else "run a table first"
-            raise ValueError(f"nothing is stored of {what} in {root}{but}; {remedy}")
+            raise ValueError(
+                f"nothing is stored of {what} in {root}; run a table first, or add --uncommitted for trials"
+            )
         if given.output:
             Path(given.output).write_text(text + "\n", encoding="utf-8")
         else:

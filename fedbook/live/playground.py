@@ -106,15 +106,6 @@ class Playground(Live):
         )
 
     @property
-    def clients(self) -> list[dict[str, Any]]:
-        """One mapping per client: `optimum`, `curvature`, `angle`."""
-        return self.state["clients"]
-
-    @clients.setter
-    def clients(self, value: int | Sequence[Mapping[str, Any]]) -> None:
-        self.set(clients=value)
-
-    @property
     def methods(self) -> dict[str, Method]:
         """The displayed methods, by name."""
         graph = {"mixing": graph_of(self._state["topology"], len(self._state["clients"]))}
@@ -122,10 +113,6 @@ class Playground(Live):
             name: getattr(algorithms, name)(**h, **(graph if name in GOSSIP else {}))
             for name, h in self._state["methods"].items()
         }
-
-    @methods.setter
-    def methods(self, value: Sequence[str | Method]) -> None:
-        self.set(methods=value)
 
     # --- the picture ------------------------------------------------------------------------------------------------
 
