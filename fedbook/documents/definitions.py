@@ -169,14 +169,13 @@ def sides(question: Question) -> tuple[Key, Key]:
 def claims(
     document: str,
     questions: Mapping[str, Mapping[str, Any]],
-    evidence: Mapping[str, str] = {},
     withdrawn: Mapping[str, str] = {},
 ) -> list[Claim]:
     """The claims of a document, from `claims.csv`.
 
     questions: claim -> the questions that decide it, by profile.  A row of the file whose text has "{rival}" stands for
     one claim per rival, or another part of its sentence, "NAME-rival"; its questions are rival -> the questions by
-    profile.  evidence: claim -> its printed evidence, if computed.  withdrawn: claim -> "profile: reason" (`Claim`).
+    profile.  withdrawn: claim -> "profile: reason" (`Claim`).
     """
     found = []
     for row in (row for row in _rows(FOLDER / "claims.csv") if row["document"] == document):
@@ -190,7 +189,7 @@ def claims(
                     document,
                     row["place"],
                     row["text"].replace("{rival}", rival),
-                    evidence.get(name, row["printed"]),
+                    row["printed"],
                     row["table"],
                     of_profile,
                     row["expected"] or "better",

@@ -1,11 +1,11 @@
-"""Shared parts of the documents' tables: the search, equal for every method, rows of comparisons, questions, leads."""
+"""Shared parts of the documents' tables: the search, equal for every method, rows of comparisons, questions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .definitions import Cell, Question, printed
+from .definitions import Cell, Question
 
 MLP = ["mlp", {"hidden": [64]}]
 LRS = [0.02, 0.05, 0.1, 0.2, 0.5]
@@ -122,13 +122,3 @@ def asked(
         profile: [(row, rival, column) for column in names for row in rows for rival in rivals]
         for profile, names in columns.items()
     }
-
-
-def leads(file: str, row: str, rivals: Sequence[str], places: Sequence[Mapping[str, str]]) -> str:
-    """The printed leads of a row over the best of its rivals, in points, for each of `places` with printed values."""
-    found = []
-    for place in places:
-        ours, *theirs = (printed(file, method=method, **place) for method in (row, *rivals))
-        if ours is not None and None not in theirs:
-            found.append(f"{ours - max(theirs):+.2f}")
-    return ", ".join(found)

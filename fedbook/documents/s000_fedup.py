@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from .definitions import Cell, Question, claims, frame, left_open, printed
-from .protocol import METHODS, MLP, Row, asked, leads, searched_cells, simulation
+from .protocol import METHODS, MLP, Row, asked, searched_cells, simulation
 
 # the paper profile: arguments that the source does not print, as the authors of each method chose them
 CHOSEN: dict[str, dict[str, Any]] = {
@@ -342,27 +342,11 @@ TABLES = [
 ]  # fmt: skip
 
 
-def _lead(row: str, base: str, *settings: str, dataset: str = _CIFAR10, file: str = "seed000_table4.csv") -> str:
-    """The printed leads of one row over another, in points."""
-    return leads(file, row, [base], [{"dataset": dataset, "setting": setting} for setting in settings])
-
-
-def _across(setting: str) -> str:
-    """FedAvg's printed difference between a skewed and the IID column of Table 4, in points."""
-    skewed, alike = (
-        printed("seed000_table4.csv", dataset=_CIFAR10, setting=f"{name}, 10% sampling", method="FedAvg")
-        for name in (setting, "IID")
-    )
-    return f"{skewed - alike:+.2f}"
-
-
 _SKEWED = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6")}
 _AT_03 = {"quick": ("digits, q=0.3",), "desk": ("CIFAR-10, q=0.3",)}
 _EACH = {many: f"five domains of digits, {m} of 50 clients" for many, m in (("500", 8), ("1020", 15))}
 _MANY = {"quick": (_EACH["1020"],)}
 _RIVALS = [row for row in ROWS if row not in ("FedUp", "FedAvg", "FedAvg + server momentum")]
-_TABLE5, _RATES = "seed000_table5.csv", [f"sampling rate {rate}%" for rate in (0.2, 0.5, 1)]
-_TEN = ("q=0.3, 10% sampling", "q=0.6, 10% sampling")
 
 
 def _asked(row: str, base: str, columns: dict[str, tuple[str, ...]]) -> dict[str, list[Question]]:
@@ -373,11 +357,6 @@ def _corrected(quick: str, desk: str) -> dict[str, list[Question]]:
     """Cosine with the global gradient: corrected against uncorrected, on both local trajectories."""
     paths = {p: [f"{name}, path of {m}" for m in ("FedAvg", "Mime")] for p, name in (("quick", quick), ("desk", desk))}
     return {profile: [("A-B+C, C", "A, C", column) for column in columns] for profile, columns in paths.items()}
-
-
-def _cosine_lead(dataset: str) -> str:
-    before, after = (printed("seed000_table2.csv", dataset=dataset, method=PAIRS[p]) for p in ("A, C", "A-B+C, C"))
-    return "" if before is None or after is None else f"{before} becomes {after}"
 
 
 QUESTIONS = {
@@ -415,21 +394,4 @@ QUESTIONS = {
     "fedup-fast-many": {rival: _asked("FedUp", rival, _MANY) for rival in ("FedAvg", *_RIVALS) if rival != "FedDyn"},
     "fedup-fast-text": _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
 }
-EVIDENCE = {
-    "fedavg-skew": f"{_across('q=0.3')} points from IID to q = 0.3, {_across('q=0.6')} to q = 0.6 (Table 4, CIFAR-10)",
-    "fedup-skew": f"{_lead('FedUp', 'FedAvg', *_TEN)} points (CIFAR-10, q = 0.3 and 0.6)",
-    "fedup-owners": f"{_lead('FedUp', 'FedAvg', 'non-IID, 10% sampling', dataset=_FEMNIST)} points (FEMNIST)",
-    "fedup-iid": f"{_lead('FedUp', 'FedAvg', 'IID, 10% sampling')} points (CIFAR-10)",
-    "fedup-best": f"{_lead('FedUp', 'FedSMOO', _TEN[0])} (FedSMOO) to {_lead('FedUp', 'STEM', _TEN[0])} (STEM) points",
-    "fedup-participation": (
-        f"{_lead('FedUp', 'FedAvg', *_RATES, dataset=_FEMNIST, file=_TABLE5)} (FEMNIST) and "
-        f"{_lead('FedUp', 'FedAvg', *_RATES, dataset=_CIFAR1000, file=_TABLE5)} (CIFAR-10) points at 0.2, 0.5 and 1 %"
-    ),
-    "mime-owners": f"cosine {_cosine_lead('FEMNIST')}",
-    "mime-skew": f"cosine {_cosine_lead('CIFAR-10')}",
-    "feddyn-iid": f"{_lead('FedDyn', 'FedUp', 'IID, 10% sampling')} points (CIFAR-10)",
-    "feddyn-skew": f"{_lead('FedDyn', 'FedUp', _TEN[0])} points (CIFAR-10, q = 0.3)",
-    "mimelite-accuracy": f"{_lead('MimeLite', 'FedUp', _TEN[0])} points (CIFAR-10, q = 0.3)",
-    "fedprox-error": f"argued in words; Table 4 prints {_lead('FedProx', 'FedAvg', *_TEN)} points",
-}
-CLAIMS = claims("S000", QUESTIONS, EVIDENCE)
+CLAIMS = claims("S000", QUESTIONS)

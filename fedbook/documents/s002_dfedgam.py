@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .definitions import Cell, Question, claims, frame, left_open, printed
-from .protocol import MLP, asked, leads, search
+from .protocol import MLP, asked, search
 
 GOSSIP = {
     "quick": ["RandomRegular", {"degree": 4}],
@@ -163,11 +163,6 @@ def _asked(row: str, *rivals: str) -> dict[str, list[Question]]:
     }
 
 
-def _leads(row: str, rival: str) -> str:
-    return leads("seed002_table1.csv", row, [rival], [{"setting": name} for name in PARTITIONS])
-
-
-_COLUMNS = "points (Dir-0.3, Dir-0.6, IID)"
 QUESTIONS = {
     "dfedgam-sam": _asked("DFedGAM", "DFedSAM"),
     "dfedgam-gossip": _asked("DFedGAM", "D-PSGD", "DFedAvg", "DFedAvgM"),
@@ -182,11 +177,4 @@ QUESTIONS = {
     },
     "dfedgam-overfitting": {"quick": [("DFedGAM", "DFedAvg", "digits, Dir-0.3")]},
 }
-EVIDENCE = {
-    "dfedgam-sam": f"{_leads('DFedGAM', 'DFedSAM')} {_COLUMNS}",
-    "dfedgam-gossip": f"over DFedAvgM, the best of the three: {_leads('DFedGAM', 'DFedAvgM')} {_COLUMNS}",
-    "dfedgam-server": f"over FedAvg: {_leads('DFedGAM', 'FedAvg')} {_COLUMNS}",
-    "dfedsam-flat": f"{_leads('DFedSAM', 'DFedAvg')} {_COLUMNS}",
-    "dfedgam-points": f"{_leads('DFedGAM', 'DFedSAM')} points in its Table 1",
-}
-CLAIMS = claims("S002", QUESTIONS, EVIDENCE)
+CLAIMS = claims("S002", QUESTIONS)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from .definitions import Cell, Question, Table, captions, claims, frame, left_open, printed
-from .protocol import asked, leads, search
+from .protocol import asked, search
 
 LOW_QUALITY, HIGH_QUALITY = (0.99, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)
 # column in the thesis -> source, model, rounds, number of labels
@@ -568,24 +568,6 @@ TABLES = [
 ]  # fmt: skip
 
 
-def _leads(file: str, row: str, *rivals: str) -> str:
-    """The printed leads of a row over the best of its rivals, in points, by data set."""
-    over = "over the best of them " if len(rivals) > 1 else ""
-    return f"{over}{leads(file, row, rivals, [{'dataset': data} for data in DATA])} points ({', '.join(DATA)})"
-
-
-def _temperatures(ours: int, theirs: int, setting: str) -> str:
-    """The printed leads of one temperature over the other in Table 3.6, HIGH and LOW."""
-    places = [{"setting": f"{setting}; data heterogeneity {skew}"} for skew in ("HIGH", "LOW")]
-    found = leads("seed004_table3_6.csv", f"FedDSE (T={ours})", [f"FedDSE (T={theirs})"], places)
-    return f"{found} points (EMNIST, HIGH and LOW)"
-
-
-def _from(file: str, before: str, after: str, **where: str) -> str:
-    """The printed step from one setting to another."""
-    return f"{printed(file, setting=before, **where)} becomes {printed(file, setting=after, **where)} %"
-
-
 def _asked(rows: Sequence[str], *rivals: str) -> dict[str, list[Question]]:
     """Every row against every rival: both networks on digits; the letters on the desk, which have five seeds."""
     return asked(rows, rivals, {"quick": tuple(COLUMNS["quick"]), "desk": ("EMNIST letters",)})
@@ -658,29 +640,4 @@ QUESTIONS = {
     "fedgse-classes": _step("FedGSE-SPL", "digits, 4 classes", "digits, 2 classes"),
     "fedgse-classes-enough": _step("FedGSE-SPL", "digits, 10 classes", "digits, 4 classes"),
 }
-EVIDENCE = {
-    "feddse-high": _leads("seed004_table3_4.csv", "FedDSE", *DSE[:-1]),
-    "feddse-low": _leads("seed004_table3_5.csv", "FedDSE", *DSE[:-1]),
-    "feddse-warm": _temperatures(1, 0, "homogeneous capacity 1/4"),
-    "feddse-cold": _temperatures(0, 1, "heterogeneous capacity r={0.99,0.5,0.25,0.125,0.0625}"),
-    "fedgse-high": "CSL " + _leads("seed004_table4_3.csv", "FedGSE-CSL", *_BY_WIDTH),
-    "fedgse-low": "SPL " + _leads("seed004_table4_4.csv", "FedGSE-SPL", *_BY_WIDTH),
-    "fedgse-depthfl": "CSL " + _leads("seed004_table4_3.csv", "FedGSE-CSL", "DepthFL"),
-    "fedgse-csl": _leads("seed004_table4_3.csv", "FedGSE-CSL", "FedGSE-SPL"),
-    "fedgse-spl": _leads("seed004_table4_4.csv", "FedGSE-SPL", "FedGSE-CSL"),
-    "feddse-classes": _from("seed004_text_numbers.csv", *(f"{k} classes per client (Fig. 3.8)" for k in (2, 4))),
-    "feddse-clients-high": _from(
-        "seed004_text_numbers.csv", *(f"participation frc={k}%, HIGH heterogeneity (Fig. 3.9)" for k in (5, 10))
-    ),
-    "feddse-samples-high": _from(
-        "seed004_text_numbers.csv", *(f"{k} inference samples, HIGH heterogeneity (Fig. 3.10)" for k in (64, 128))
-    ),
-    **{
-        name: "; ".join(
-            f"{_from('seed004_table4_5.csv', *(f'{k} classes per client' for k in pair), dataset=net)} ({net})"
-            for net in ("EMNIST (4-block CNN)", "CIFAR-10 (ResNet18)")
-        )
-        for name, pair in (("fedgse-classes", (2, 4)), ("fedgse-classes-enough", (4, 10)))
-    },
-}
-CLAIMS = claims("S004", QUESTIONS, EVIDENCE)
+CLAIMS = claims("S004", QUESTIONS)

@@ -1,5 +1,6 @@
 """Claims: each is settled by a test that exists, or asks questions of cells that exist; verdicts follow one rule."""
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -55,6 +56,62 @@ def test_a_sentence_about_several_rivals_is_one_claim_for_each():
     assert all(rival in claim.text for claim, rival in zip(found, ("FedAvg", "FedProx", "FedBN"), strict=True))
     assert not any("{" in claim.text for claim in claims.every())
     assert show._named(["shift-fast"]) == found, "a box shows them by the name of the sentence"
+
+
+CIFAR, WRITERS = {"dataset": "CIFAR-10 (100 clients), ResNet18"}, {"dataset": "FEMNIST (3400 clients), CNN"}
+SKEWED, ALIKE = (
+    [{"setting": f"q={q}, 10% sampling"} | CIFAR for q in (0.3, 0.6)],
+    {"setting": "IID, 10% sampling"} | CIFAR,
+)
+RATES = [{"setting": f"sampling rate {rate}%"} for rate in (0.2, 0.5, 1)]
+MANY = {"dataset": "CIFAR-10 (1000 clients, q=0.8), ResNet18"}
+SPLITS = [{"setting": split} for split in ("Dir-0.3", "Dir-0.6", "IID")]
+SETS = [{"dataset": name} for name in ("EMNIST", "CIFAR-10", "CIFAR-100", "TinyImageNet")]
+NARROW = ("HeteroFL", "Federated Dropout", "FedRolex")
+UNEQUAL = "heterogeneous capacity r={0.99,0.5,0.25,0.125,0.0625}; data heterogeneity "
+LEADS = {  # claim -> the printed table, a row, its rivals, and where the numbers in the claim's evidence stand
+    "fedup-skew": ("000_table4", "FedUp", ("FedAvg",), SKEWED),
+    "fedup-owners": ("000_table4", "FedUp", ("FedAvg",), [{"setting": "non-IID, 10% sampling"} | WRITERS]),
+    "fedup-iid": ("000_table4", "FedUp", ("FedAvg",), [ALIKE]),
+    "fedup-participation": (
+        "000_table5",
+        "FedUp",
+        ("FedAvg",),
+        [at | data for data in (WRITERS, MANY) for at in RATES],
+    ),
+    "fedprox-error": ("000_table4", "FedProx", ("FedAvg",), SKEWED),
+    "feddyn-iid": ("000_table4", "FedDyn", ("FedUp",), [ALIKE]),
+    "feddyn-skew": ("000_table4", "FedDyn", ("FedUp",), SKEWED[:1]),
+    "mimelite-accuracy": ("000_table4", "MimeLite", ("FedUp",), SKEWED[:1]),
+    "dfedgam-sam": ("002_table1", "DFedGAM", ("DFedSAM",), SPLITS),
+    "dfedgam-gossip": ("002_table1", "DFedGAM", ("D-PSGD", "DFedAvg", "DFedAvgM"), SPLITS),
+    "dfedgam-server": ("002_table1", "DFedGAM", ("FedAvg",), SPLITS),
+    "dfedsam-flat": ("002_table1", "DFedSAM", ("DFedAvg",), SPLITS),
+    "feddse-high": ("004_table3_4", "FedDSE", (*NARROW, "DepthFL"), SETS),
+    "feddse-low": ("004_table3_5", "FedDSE", (*NARROW, "DepthFL"), SETS),
+    "feddse-cold": (
+        "004_table3_6",
+        "FedDSE (T=0)",
+        ("FedDSE (T=1)",),
+        [{"setting": UNEQUAL + k} for k in ("HIGH", "LOW")],
+    ),
+    "fedgse-high": ("004_table4_3", "FedGSE-CSL", NARROW, SETS),
+    "fedgse-low": ("004_table4_4", "FedGSE-SPL", NARROW, SETS),
+    "fedgse-depthfl": ("004_table4_3", "FedGSE-CSL", ("DepthFL",), SETS),
+    "fedgse-csl": ("004_table4_3", "FedGSE-CSL", ("FedGSE-SPL",), SETS),
+    "fedgse-spl": ("004_table4_4", "FedGSE-SPL", ("FedGSE-CSL",), SETS),
+}
+
+
+@pytest.mark.parametrize("name", LEADS)
+def test_the_evidence_of_a_claim_is_what_the_documents_table_prints(name):
+    table, row, rivals, places = LEADS[name]
+    evidence = next(claim.printed for claim in claims.every() if claim.name == name)
+    leads = []
+    for place in places:
+        ours, *theirs = (definitions.printed(f"seed{table}.csv", method=m, **place) for m in (row, *rivals))
+        leads.append(f"{ours - max(theirs):+.2f}")
+    assert re.findall(r"[+-]\d+\.\d\d", evidence) == leads
 
 
 @pytest.mark.parametrize("claim", claims.every(), ids=lambda c: c.name)

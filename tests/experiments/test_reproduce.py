@@ -189,15 +189,6 @@ def test_a_result_of_a_data_pack_that_was_replaced_does_not_stand(tmp_path, monk
     assert reproduce.load(tmp_path / "cell.json", spec).runs
 
 
-def test_a_link_in_the_place_of_a_lock_keeps_its_target(tmp_path):
-    target = tmp_path / "precious"
-    target.write_text("kept")
-    (tmp_path / ".cell.lock").symlink_to(target)
-    with pytest.raises(OSError, match=r"cell\.lock"):
-        reproduce.run_cell(SPEC, [0], file=tmp_path / "cell.json")
-    assert target.read_text() == "kept"
-
-
 def test_the_order_of_keys_does_not_make_another_cell():
     assert identity(dict(reversed(SPEC.items())), 0) == identity(SPEC, 0)
     assert identity(SPEC, 0) != identity(SPEC, 1)
