@@ -147,7 +147,7 @@ def from_arrays(
         given["validation"] = validation[:2]
     xs, ys = ([as_array(pair[k], label=k == 1) for pair in given.values()] for k in range(2))
     for what, inputs, labels in zip(given, xs, ys, strict=True):
-        _check_inputs(what, inputs, labels, targets)
+        check_inputs(what, inputs, labels, targets)
         _check_labels(what, labels, targets)
     ys, classes = _classes(ys, targets, extra.pop("classes", None))
     layout = _guess(xs[0]) if layout is None else checks.choice("layout", layout, LAYOUTS)
@@ -173,7 +173,8 @@ def from_arrays(
     return Source(name, x, ys[0], shaped[1], ys[1], classes, text=layout == "text", **extra)
 
 
-def _check_inputs(what: str, inputs: np.ndarray, labels: np.ndarray, targets: bool) -> None:
+def check_inputs(what: str, inputs: np.ndarray, labels: np.ndarray, targets: bool) -> None:
+    """ValueError for inputs that are no finite numbers, or do not fit the labels; what: the set's name."""
     if not inputs.ndim or not labels.ndim or len(inputs) != len(labels) or (labels.ndim > 1 and not targets):
         raise ValueError(
             f"{what} inputs {inputs.shape} do not fit labels {labels.shape}; give one integer label per input, as "

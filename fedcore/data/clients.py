@@ -249,15 +249,12 @@ class Clients:
                 f"{s.train_x.dtype} {s.train_x.shape[1:]}; use the same"
             )
         known = {row.tobytes() for row in given.train_x}
-        held = {"clients'": s.train_x[self.parts.rows], "test": s.test_x}
-        if self.kept is not None:
-            held["clients' own test"] = self.kept[0].cpu().numpy()
-        for what, theirs in held.items():
-            if both := sum(row.tobytes() in known for row in theirs):
-                raise ValueError(
-                    f"{both} public samples are {what} samples too; take public data out of the training pool with "
-                    "fc.federation(..., public=k), never from the test set"
-                )
+        held = [s.train_x[self.parts.rows], s.test_x, *([] if self.kept is None else [self.kept[0].cpu().numpy()])]
+        if both := sum(row.tobytes() in known for theirs in held for row in theirs):
+            raise ValueError(
+                f"{both} public samples are clients' or test samples too; take public data out of the training pool "
+                "with fc.federation(..., public=k), never from the test set"
+            )
         x, y = (torch.as_tensor(np.ascontiguousarray(a)).to(self.device) for a in (given.train_x, given.train_y))
         return replace(self, public=(x, y))
 

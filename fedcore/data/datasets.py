@@ -10,7 +10,6 @@ import numpy as np
 from .arrays import stacked
 
 LABELS = ("label", "labels", "target", "targets", "y")
-ITEMS = "items (x, y), or named columns of which one is the label"
 
 
 def is_dataset(part: Any) -> bool:
@@ -30,14 +29,17 @@ def from_dataset(dataset: Any) -> tuple[np.ndarray, np.ndarray, int | None]:
     """
     if not len(dataset):
         raise ValueError("the dataset is empty; give at least one sample")
-    columns, classes = None, None
-    first, features = dataset[0], getattr(dataset, "features", None)
-    if isinstance(first, Mapping):
-        columns = _columns(list(getattr(dataset, "column_names", None) or first))
-        if isinstance(features, Mapping):
-            classes = getattr(features.get(columns[1]), "num_classes", None)
-    pairs = [_pair(dataset[k], k, columns) for k in range(len(dataset))]
-    x, y = zip(*pairs, strict=True)
+    items, keys, classes = [dataset[k] for k in range(len(dataset))], (0, 1), None
+    if isinstance(items[0], Mapping):
+        keys = _columns(list(getattr(dataset, "column_names", None) or items[0]))
+        features = getattr(dataset, "features", None)
+        classes = getattr(features.get(keys[1]), "num_classes", None) if isinstance(features, Mapping) else None
+    elif wrong := [item for item in items if not isinstance(item, tuple | list) or len(item) != 2]:
+        raise ValueError(
+            f"an item of the dataset is a {type(wrong[0]).__name__} and no pair; use a dataset with items (x, y), or "
+            "named columns of which one is the label"
+        )
+    x, y = ([item[key] for item in items] for key in keys)
     return stacked(x, "item"), stacked(y, "label", label=True), classes
 
 
@@ -50,12 +52,3 @@ def _columns(names: Sequence[str]) -> tuple[str, str]:
             "dataset.select_columns(['image', 'fine_label']).rename_column('fine_label', 'label')"
         )
     return inputs[0], labels[0]
-
-
-def _pair(item: Any, k: int, columns: tuple[str, str] | None) -> tuple[Any, Any]:
-    if columns is not None:
-        return item[columns[0]], item[columns[1]]
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
-        raise ValueError(f"item {k} of the dataset is a {type(item).__name__}{size}; use a dataset with {ITEMS}")
-    return item[0], item[1]

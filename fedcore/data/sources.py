@@ -8,14 +8,14 @@ A data set of a name is read from `NAME.npz` in the data root where there is suc
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..support import checks
 from ..support.extras import needs
-from .arrays import Source, as_array, data_root, from_arrays, from_mapping
+from .arrays import Source, as_array, check_inputs, data_root, from_arrays, from_mapping
 from .datasets import from_dataset, is_dataset
 from .domains import digit_domains, digits_five
 from .readers import EMNIST_SPLITS, READERS, has_pack, pack, read
@@ -65,37 +65,22 @@ def load(
             checks.warn(f"{', '.join(unread[:10])} of the source are not read; use 'train', 'test' and 'validation'")
         source = (source["train"], source["test"])
     parts = source if isinstance(source, tuple) and len(source) == 2 and _is_part(source[0]) else (source,)
-    _check_clients(parts[0], [parts[-1], held])
-    (x, y, owner, classes), *test = (_part(part) for part in parts)
+    clients = len(parts[0]) if _is_by_client(parts[0]) else None
+    x, y, owner, classes = _part(parts[0])
     extra: dict[str, Any] = {"classes": classes, "by_client": owner is not None}
-    if test:
-        test_x, test_y, test_owner, _ = test[0]
+    if len(parts) == 2:
+        test_x, test_y, test_owner, _ = _part(parts[1], clients)
     else:
-        if not x.ndim or not y.ndim or len(x) != len(y):
-            raise ValueError(f"inputs {x.shape} do not fit labels {y.shape}; give one integer label per input")
+        check_inputs("training", x, y, targets)
         counted = np.arange(len(y)) if owner is None else np.concatenate([np.arange(n) for n in np.bincount(owner)])
         tested = counted % 5 == 4
         test_x, test_y, x, y = x[tested], y[tested], x[~tested], y[~tested]
         test_owner, owner = (None, None) if owner is None else (owner[tested], owner[~tested])
         extra["given"] = np.where(tested, -1, np.cumsum(~tested) - 1)
     if held is not None:
-        extra["validation"] = _part(held)[:3]
+        extra["validation"] = _part(held, clients)[:3]
     extra |= {"train_owner": owner, "test_owner": test_owner}
     return _told(from_arrays("arrays", x, y, test_x, test_y, layout, targets, **extra), declared=classes is not None)
-
-
-def _check_clients(train: Any, others: Sequence[Any]) -> None:
-    """ValueError for clients without training samples, and for test or validation data of another number of
-    clients."""
-    if not _is_by_client(train):
-        return
-    sizes = [(np.shape(one[-1]) or (1,))[0] if isinstance(one, tuple) else len(one) for one in train]
-    if 0 in sizes or any(_is_by_client(other) and len(other) != len(train) for other in others):
-        raise ValueError(
-            f"the training data are a list of {len(train)} clients of {sizes[:10]} samples; give each client one "
-            "training sample at least, and test and validation data as lists of as many clients (empty where a client "
-            "has none), or as one set for all clients, without a list"
-        )
 
 
 def _told(source: Source, declared: bool = False) -> Source:
@@ -136,22 +121,27 @@ def _is_by_client(part: Any) -> bool:
     return is_dataset(first)
 
 
-def _part(part: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | None]:
-    """Inputs, labels, each sample's client where the data are given client by client, and the number of classes."""
+def _part(part: Any, clients: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int | None]:
+    """Inputs, labels, each sample's client where the data are given client by client, and the number of classes.
+
+    clients: for test and validation data, the number of clients that have training data.
+    """
     if is_dataset(part):
         x, y, classes = from_dataset(part)
         return x, y, None, classes
     if _is_by_client(part):
-        clients = [_part(one) for one in part]
-        for i, (x, y, *_) in enumerate(clients):
-            if not x.ndim or not y.ndim or len(x) != len(y) or x.shape[1:] != clients[0][0].shape[1:]:
-                raise ValueError(
-                    f"client {i} has inputs {x.shape} and labels {y.shape}, client 0 inputs {clients[0][0].shape}; "
-                    "give every client samples of one shape, each with its label"
-                )
-        owner = np.repeat(np.arange(len(clients)), [len(y) for _, y, *_ in clients])
-        x, y = (np.concatenate([client[k] for client in clients]) for k in range(2))
-        return x, y, owner, max((c for *_, c in clients if c is not None), default=None)
+        each = [_part(one) for one in part]
+        shapes = [(x.shape, y.shape) for x, y, *_ in each]
+        fit = all(x[:1] and x[:1] == y[:1] and x[1:] == shapes[0][0][1:] for x, y in shapes)
+        if not fit or (any(y[0] == 0 for _, y in shapes) if clients is None else len(part) != clients):
+            raise ValueError(
+                f"{len(part)} clients have inputs and labels of the shapes {checks.brief(shapes)}; give every client "
+                "samples of one shape, each with its label: at least one to train on, and test and validation data as "
+                "lists of as many clients (empty where one has none), or as one set for all clients, without a list"
+            )
+        owner = np.repeat(np.arange(len(each)), [y[0] for _, y in shapes])
+        x, y = (np.concatenate([client[k] for client in each]) for k in range(2))
+        return x, y, owner, max((c for *_, c in each if c is not None), default=None)
     if isinstance(part, tuple) and len(part) == 2:
         return as_array(part[0]), as_array(part[1], label=True), None, None
     raise TypeError(

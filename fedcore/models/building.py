@@ -133,18 +133,16 @@ def started(module: nn.Module, start: Tensor | Mapping[str, Tensor] | nn.Module,
         )
     if all(str(name).startswith(("network.", "normalise.")) for name in start) and not start.keys() <= known.keys():
         start = {name.removeprefix("network."): v for name, v in start.items() if name.startswith("network.")}
-    missing = [name for name in layout.names if name not in start]
-    unknown = [name for name in start if name not in known]
-    if missing or unknown:
+    values = {name: torch.tensor(real_numbers(f"start[{name!r}]", value, hint)) for name, value in start.items()}
+    wrong = [name for name in layout.names if name not in values]
+    for name, value in values.items():
+        fits = name in known and value.shape == known[name].shape and bool(torch.isfinite(value).all())
+        wrong += [] if fits else [name]
+    if wrong:
         raise ValueError(
-            f"start does not fit the model: missing are {missing[:5]}, unexpected are {unknown[:5]}; use parameters "
-            f"named {', '.join(layout.names[:5])}{', ...' if len(layout.names) > 5 else ''}"
+            f"start does not fit the model: {wrong[:5]} are missing, unexpected, of another shape, or hold NaN or "
+            f"infinity; use finite values of {', '.join(layout.names[:5])}{', ...' if len(layout.names) > 5 else ''}"
         )
-    for name, value in start.items():
-        value, place = torch.tensor(real_numbers(f"start[{name!r}]", value, hint)), known[name]
-        checks.shape(f"start[{name!r}]", value, tuple(place.shape), hint)
-        if not torch.isfinite(value).all():
-            raise ValueError(f"start holds NaN or infinity in {name!r}; give finite numbers")
-        with torch.no_grad():
-            place.copy_(value)
+    for name, value in values.items():
+        known[name].copy_(value)
     return module

@@ -323,7 +323,7 @@ def test_loaders_are_asked_for_their_samples(form):
 @pytest.mark.parametrize("name", ["test", "validation"])
 def test_lists_for_other_numbers_of_clients_are_refused(name, count):
     given = {"train": [(X[:30], Y[:30]), (X[30:], Y[30:])], "test": (TX, TY), name: [(TX, TY)] * count}
-    with pytest.raises(ValueError, match=r"list of 2 clients .* as lists of as many clients"):
+    with pytest.raises(ValueError, match=rf"{count} clients have .* as lists of as many clients"):
         fed(given, clients=2)
     assert fed(given | {name: [(TX, TY), (TX[:0], TY[:0])]}, clients=2).n == 2
     assert fed(given | {name: (TX, TY)}, clients=2).n == 2
@@ -482,7 +482,7 @@ def test_the_number_of_classes_is_that_of_the_label_column():
 def test_an_item_is_read_once():
     seen = []
     fed((Pairs(X, Y, lambda x: seen.append(0) or x), (TX, TY)))
-    assert len(seen) == 61  # the first one more, to see what items are
+    assert len(seen) == 60
 
 
 # --- clients one by one -----------------------------------------------------------------------------------------------
