@@ -38,7 +38,6 @@ MOVED = {
     "experiments.files": "fedbook.studies.user_files",
     "experiments.findings": "fedbook.verdicts.findings",
     "experiments.fingerprint": "fedbook.measures.fingerprint",
-    "experiments.form": "fedbook.results.form",
     "experiments.judge": "fedbook.verdicts.judge",
     "experiments.local_models": "fedbook.studies.local_models",
     "experiments.noise_free": "fedbook.measures.bias_probe",
