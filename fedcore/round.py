@@ -19,7 +19,7 @@ from .objective.base import Objective
 from .rows.pieces import pieces
 from .rows.rows import Rows
 from .rows.state import Drawn, State, check, first
-from .settings import Settings, check_batches, check_method, naming_the_client
+from .settings import Settings, check_batches, check_method
 from .support import checks
 
 Watch = Callable[[Round, Tensor], None]
@@ -103,7 +103,6 @@ def one_round(
         raise TypeError(f"one_round() takes no {unknown[0]!r}; {checks.nearest(unknown[0], SETTINGS)}")
     fed = on(method, fed)
     s = Settings.checked(method, fed, t + 1, {"cohort": cohort, **settings})
-    check_batches(method, fed, s, [t])
     check(state, method, fed)
     return play(method, fed, state.copy(), t, s, Rows(method, fed, s), watch)
 
@@ -117,11 +116,11 @@ def play(
     `rows` stores the clients' states and knows on which devices and in which processes the round is computed.
     """
     drawn = rows.draw(state, t)  # the cohort, its batches, and its clients' states
-    with naming_the_client(fed, drawn.plan, drawn.work, t):
-        r = rows.prepare(rows.round(state, drawn, t), drawn)
-        Y = rows.iterates(contract.broadcast(method, r), r.m)
-        for some, y in pieces(rows, r, Y):  # the whole cohort, a chunk, or the clients of one smaller network
-            local_steps(method, some, y, watch)
+    check_batches(fed, drawn.cohort, drawn.work)
+    r = rows.prepare(rows.round(state, drawn, t), drawn)
+    Y = rows.iterates(contract.broadcast(method, r), r.m)
+    for some, y in pieces(rows, r, Y):  # the whole cohort, a chunk, or the clients of one smaller network
+        local_steps(method, some, y, watch)
     new = _kept(fed, r, Y, rows.aggregate(r, Y, drawn, state))
     return rows.put(state, new, drawn, t), Seen(r, Y, drawn)
 

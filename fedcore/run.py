@@ -24,7 +24,7 @@ from .objective.federation import Federation
 from .round import Seen, check_both, on, play
 from .rows.host import chunk_size
 from .rows.rows import Rows
-from .settings import Given, Settings, check_batches, with_settings
+from .settings import Given, Settings, check_batches, takes_one_sample, with_settings
 from .storage import callbacks, checkpoint
 from .storage.identity import digest
 from .support import checks
@@ -32,6 +32,14 @@ from .support.progress import Bar, shows
 
 Probe = Callable[[Round, Tensor], Mapping[str, Tensor]]
 OnEvaluate = Callable[[int, dict[str, float]], bool | None]
+PROBES = checks.Kind(
+    lambda value: isinstance(value, list | tuple) and all(map(callable, value)),
+    "a list of functions (round, y [m, d]) -> {name: value}, as in probes=[...]",
+)
+ON_EVALUATE = checks.Kind(callable, "a function of the rounds done and the metrics")
+PERSONAL = checks.Kind(
+    lambda value: isinstance(value, bool) or (isinstance(value, str) and value == "local"), "True, False or 'local'"
+)
 
 
 @checks.arguments
@@ -45,15 +53,15 @@ def simulate(
     eval_every: checks.Count = 1,
     eval_on: Annotated[str, checks.OneOf(("test", "validation"))] = "test",
     keep: Annotated[str, checks.OneOf(("last", "best"))] = "last",
-    on_evaluate: OnEvaluate | None = None,
+    on_evaluate: Annotated[OnEvaluate, ON_EVALUATE] | None = None,
     dtype: checks.FloatType | None = None,
     device: checks.Device | None = None,
     checkpoint_dir: checks.Folder | None = None,
     checkpoint_every: checks.Count | None = None,
     resume: bool = True,
     progress: bool | None = None,
-    probes: Sequence[Probe] = (),
-    personal: bool | str = False,
+    probes: Annotated[Sequence[Probe], PROBES] = (),
+    personal: Annotated[bool | str, PERSONAL] = False,
     chunk: Annotated[int, checks.Within(1, hint="or None for as many as there is memory for")] | None = None,
     **settings: Unpack[Given],
 ) -> History:
@@ -118,12 +126,6 @@ def simulate(
     one process, leave a checkpoint of the rounds that are done.
     """
     check_both(method, fed)
-    if callable(probes):
-        raise TypeError(f"probes={checks.brief(probes)} is one probe; use a list of them, probes=[...]")
-    if not isinstance(probes, list | tuple) or not all(callable(probe) for probe in probes):
-        raise TypeError(f"probes={checks.brief(probes)}; use a list of functions (round, y [m, d]) -> {{name: value}}")
-    if not isinstance(personal, bool) and not (isinstance(personal, str) and personal == "local"):
-        raise ValueError(f"personal={checks.brief(personal)} is not known; use True, False or 'local'")
     if personal and not isinstance(fed, Federation):
         raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
     if eval_on == "validation":
@@ -135,14 +137,13 @@ def simulate(
             f"keep='best' with eval_on={eval_on!r} would choose the model by the data that evaluate it; use "
             "eval_on='validation' and a federation made with validation=True"
         )
-    if on_evaluate is not None and not callable(on_evaluate):
-        raise TypeError(
-            f"on_evaluate={checks.brief(on_evaluate)}; use a function of the rounds done and the metrics, or None"
-        )
     fed = on(method, fed.to(device, dtype))
     s = Settings.checked(method, fed, rounds, settings)
     # `on_evaluate` may end the run, so only the rounds up to its first call are certain to take place
-    check_batches(method, fed, s, range(rounds if on_evaluate is None else min(rounds, eval_every)))
+    certain = rounds if on_evaluate is None else min(rounds, eval_every)
+    for t in range(0 if takes_one_sample(fed) else certain):
+        cohort = s.cohort_of(t, fed.n)
+        check_batches(fed, cohort, s.work(method, t, cohort))
     on_evaluate = on_evaluate and callbacks.made("on_evaluate", on_evaluate, "t, metrics", "True to end the run")
     probes = [callbacks.made("probes", probe, "round, y", "{name: value}") for probe in probes]
     if chunk is None and rounds:
@@ -457,24 +458,28 @@ class Run:
         h.params = h.state["x"]
 
     def probe(self, r: Round, y: Tensor) -> list[Row]:
-        """The values of the probes as rows of the history."""
+        """The values of the probes as rows of the history.
+
+        Raises TypeError or ValueError unless a probe gives numbers, or `[m]`, by names that nothing else has.
+        """
         rows: list[Row] = []
-        known: dict[str, str] = {}
         first = itertools.takewhile(lambda row: row[0] == 0, self.history.rows)  # round 0 has no values of probes
-        metrics = {(name, client is None) for _, name, client, _ in first}
+        used = {(name, client is None) for _, name, client, _ in first}
         for probe in self.probes:
-            found, who = probe(r, y), f"the probe {getattr(probe, '__name__', None) or checks.brief(probe)}"
-            if not isinstance(found, Mapping):
-                raise TypeError(f"{who} gave {checks.brief(found)}; return a mapping {{name: value}}")
+            found, who = probe(r, y), f"the probe {callbacks.named(probe)}"
+            wanted = f"return a mapping of names to numbers, or to one for each client [{r.m}]"
+            if not isinstance(found, Mapping) or not all(isinstance(name, str) and name for name in found):
+                raise TypeError(f"{who} gave {checks.brief(found)}; {wanted}")
             for name, value in found.items():
-                value = _probed(f"{who} gave", name, value, r.m)
-                if name in known:
-                    raise ValueError(f"{known[name]} and {who} both gave {name!r}; use two names")
-                if (name, value.ndim == 0) in metrics:
-                    raise ValueError(
-                        f"{who} gave {name!r}, the name of a metric, which it would replace; use another name"
-                    )
-                known[name] = who
+                try:
+                    value = torch.as_tensor(value).detach().cpu().double()
+                except (TypeError, ValueError, RuntimeError) as e:
+                    raise TypeError(f"{who} gave {name!r}: {checks.brief(value)}; {wanted}") from e
+                if value.ndim and value.shape != (r.m,):
+                    raise ValueError(f"{who} gave {name!r} of shape {tuple(value.shape)}; {wanted}")
+                if (name, value.ndim == 0) in used:
+                    raise ValueError(f"{who} gave {name!r}, the name of a metric or of another value; use another name")
+                used.add((name, value.ndim == 0))
                 each = zip(r.ids.tolist(), value.tolist(), strict=True) if value.ndim else [(None, float(value))]
                 rows += [(self.t, name, client, v) for client, v in sorted(each)]
         return rows
@@ -506,19 +511,6 @@ class Run:
         if fed.normalise == "client" and fed.classifies:
             pooled = world.first(lambda: float(fed.evaluate(x, "pooled")["accuracy"]))
             self.history.rows.append((self.t, "accuracy_pooled", None, pooled))
-
-
-def _probed(who: str, name: Any, value: Any, m: int) -> Tensor:
-    """The value of a probe on the CPU; raises TypeError or ValueError unless it has a name and is a number or `[m]`."""
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"{who} the name {checks.brief(name)}; use a text for a value's name")
-    try:
-        value = torch.as_tensor(value).detach().cpu().double()
-    except (TypeError, ValueError, RuntimeError) as e:
-        raise TypeError(f"{who} {name!r}: {checks.brief(value)}; return a number or one for each client [{m}]") from e
-    if value.ndim and value.shape != (m,):
-        raise ValueError(f"{who} {name!r} of shape {tuple(value.shape)}; return a number or one for each client [{m}]")
-    return value
 
 
 def _finite(vectors: Iterable[Tensor]) -> Tensor:

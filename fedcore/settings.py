@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import inspect
 import math
 import numbers
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
@@ -19,7 +18,6 @@ from . import rng
 from .algorithms import contract
 from .algorithms.method import Method, Work
 from .data.arrays import as_array
-from .data.batches import Plan
 from .engine import OneSample
 from .objective.base import Objective
 from .support import checks
@@ -164,36 +162,22 @@ def with_settings(function: F) -> F:
     return function
 
 
-def check_batches(method: Method, fed: Objective, s: Settings, rounds: Sequence[int]) -> None:
-    """Raise OneSample (a ValueError) if the model has batch norm and a client of these rounds has batches of 1."""
-    if not rounds or getattr(fed, "takes_one_sample", True):
+def takes_one_sample(fed: Objective) -> bool:
+    """Whether local steps may have batches of one sample."""
+    return getattr(fed, "takes_one_sample", True)
+
+
+def check_batches(fed: Objective, cohort: Sequence[int], work: Work) -> None:
+    """Raise OneSample (a ValueError) if the model has batch norm and a client of the cohort has batches of 1."""
+    if takes_one_sample(fed):
         return
-    for t in rounds:
-        cohort = np.array(s.cohort_of(t, fed.n))
-        work = s.work(method, t, cohort)
-        lone = cohort if work.batch_size == 1 else cohort[fed.sizes[cohort] == 1]
-        if len(lone):
-            raise _alone(lone[0], fed, work, t)
-
-
-@contextlib.contextmanager
-def naming_the_client(fed: Objective, plan: Plan, work: Work, t: int) -> Iterator[None]:
-    """Add the client to an error about a batch of one sample: the engine, which raises it, knows only row numbers."""
-    try:
-        yield
-    except OneSample as e:
-        counts = fed.sizes[plan.clients][None] if plan.counts is None else plan.counts
-        lone = plan.clients[(counts == 1).any(0)]
-        if not len(lone):
-            raise
-        raise _alone(lone[0], fed, work, t) from e
-
-
-def _alone(client: int, fed: Objective, work: Work, t: int) -> OneSample:
-    size = int(fed.sizes[client])
-    return OneSample(
-        f"client {client} of round {t} has {size} sample{'s'[: size > 1]} and batch_size={work.batch_size}: "
-    )
+    clients = np.array(cohort)
+    lone = clients if work.batch_size == 1 else clients[fed.sizes[clients] == 1]
+    if len(lone):
+        size = int(fed.sizes[lone[0]])
+        raise OneSample(
+            f"client {lone[0]} of round {work.t} has {size} sample{'s'[: size > 1]} and batch_size={work.batch_size}: "
+        )
 
 
 def _by_round(

@@ -72,24 +72,17 @@ def simulate_many(
     """
     if not runs:
         raise ValueError("runs is empty; give at least one mapping of arguments of simulate")
-    if "checkpoint_dir" in shared and len(runs) > 1:
-        raise ValueError(f"checkpoint_dir={shared['checkpoint_dir']!r} for {len(runs)} runs; give each run its own")
-    folders: dict[Path, int] = {}
     for number, one in enumerate(runs):
-        if not isinstance(one, Mapping):
-            raise TypeError(f"runs[{number}]={checks.brief(one)}; use a mapping of arguments of simulate")
+        if not isinstance(one, Mapping) or not one.keys() <= ARGUMENTS - {"progress"}:
+            raise TypeError(
+                f"runs[{number}]={checks.brief(one)}; use a mapping of arguments of simulate but fed and progress"
+            )
         if twice := sorted(set(one) & set(shared)):
             raise ValueError(f"{twice[0]} is given in runs[{number}] and beside it; use one of the two")
-        if strange := [name for name in one if not isinstance(name, str)]:
-            raise TypeError(f"runs[{number}] has {checks.brief(strange[0])}; use names of arguments of simulate")
-        if ours := [name for name in ("fed", "progress") if name in one]:
-            raise ValueError(f"{ours[0]} is given in runs[{number}]; give it beside the runs, for all of them")
-        folder = one.get("checkpoint_dir")
-        known = isinstance(folder, str | os.PathLike)  # else `simulate` says what is allowed
-        if known and (first := folders.setdefault(Path(folder).resolve(), number)) != number:
-            raise ValueError(
-                f"checkpoint_dir={str(folder)!r} of runs[{number}] is that of runs[{first}]; give each run its own"
-            )
+    given = [{**shared, **one}.get("checkpoint_dir") for one in runs]
+    folders = [Path(folder).resolve() for folder in given if isinstance(folder, str | os.PathLike)]
+    if len(set(folders)) < len(folders):
+        raise ValueError("several runs have one checkpoint_dir; give each its own, in `runs`")
     own = [callbacks.of_one_run({**shared, **one}, keep=[fed]) for one in runs]
     shown, results = Bar("runs", len(runs), 0, "run", shows(progress), each=True), []
     for one in own:
@@ -197,10 +190,9 @@ def _checked(
             raise ValueError(f"grid[{name!r}] has {checks.brief(repeated[0])} more than once; use each value once")
     if twice := sorted(set(grid) & set(fixed)):
         raise ValueError(f"{twice[0]} is given in the grid and beside it; use one of the two")
-    if "method" not in grid and "method" not in fixed:
-        raise ValueError('no method; use "method": [fc.FedAvg(), ...] in the grid, or method=fc.FedAvg()')
-    if "rounds" not in grid and "rounds" not in fixed:
-        raise ValueError("no rounds; use rounds=100, say, or a list of them in the grid")
+    for name in ("method", "rounds"):
+        if name not in grid and name not in fixed:
+            raise ValueError(f"no {name}; give it in the grid, or as an argument {name}=")
     for name, values in {**grid, **{name: [value] for name, value in fixed.items()}}.items():
         for value in values if name in ARGUMENTS else ():
             callbacks.of_one_run({name: value}, keep=[federation])  # refuses what cannot be copied, before any run

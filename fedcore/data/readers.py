@@ -51,7 +51,7 @@ def read(name: str, root: Path, download: bool = True, layout: str | None = None
     file = pack(name, root)
     if has_pack(name, root):
         try:
-            return from_mapping(name, archives.read(file, packed=True), layout, targets)
+            return from_mapping(name, archives.read(file), layout, targets)
         except Exception as e:  # damage shows in many ways: zip, npy header, or what the arrays hold
             raise ValueError(f"{file} is not readable as a data pack ({e}); it should be {PACK}") from e
     return READERS[name](name, root) if name in READERS else _torchvision(name, root, download)

@@ -12,9 +12,7 @@ import errno
 import itertools
 import json
 import os
-import re
 import secrets
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -241,7 +239,7 @@ def _same(saved: Any, now: Any, rounds: int) -> bool:
 def atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """`with atomic(path) as f:` writes a binary file that appears under its name only when complete and on disk."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{_here()}.{os.getpid()}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.unfinished")
     # mkstemp would ignore the user's umask; "x" follows no link that another user has placed there
     file = open(temporary, "xb")  # noqa: SIM115
     try:
@@ -256,30 +254,12 @@ def atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def sweep(folder: Path, older: float = 60.0) -> None:
-    """Remove the unfinished files that `atomic` left in a folder when its process was killed on this machine.
+def sweep(folder: Path, older: float = 3600.0) -> None:
+    """Remove the unfinished files that `atomic` left in a folder when its process was killed.
 
     older: only files that have not been written to for so many seconds.
     """
-    for file in folder.glob(f".*.{_here()}.*"):
-        found = re.fullmatch(rf"\..+\.{re.escape(_here())}\.(\d+)\.[0-9a-f]{{16}}", file.name)
+    for file in folder.glob(".*.unfinished"):
         with contextlib.suppress(OSError):
-            if found and time.time() - file.stat().st_mtime > older and not is_alive(int(found[1])):
+            if time.time() - file.stat().st_mtime > older:
                 file.unlink()
-
-
-def _here() -> str:
-    return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process of this machine runs; True if that cannot be found out."""
-    if os.name != "posix":  # elsewhere signal 0 does not test a process
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True

@@ -137,7 +137,7 @@ TAKES: dict[str, frozenset[str]] = {
     "local_epochs": numbers(1, checks.MOST, whole=True),
     "local_steps": NONE | numbers(1, checks.MOST, whole=True),
     "cohort": NONE | {"1", "2", "0.5", "[3]", "function"}, "lr": numbers(0, open_low=True) | {"function"},
-    "on_evaluate": NONE, "probes": {"list", "tuple"}, "personal": {"False"}, "watch": NONE,
+    "on_evaluate": NONE, "personal": {"False"}, "watch": NONE,
     "dtype": NONE, "device": NONE, "checkpoint_dir": NONE | {"text", "digit"},
     "source": NOTHING, "partition": NONE, "federation: model": NOTHING, "root": NONE | {"text", "digit"},
     "path": NOTHING,

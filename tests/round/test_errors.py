@@ -152,7 +152,7 @@ RUNS = [
     (
         lambda: fc.simulate_many([{3: 1}], QUADRATIC, method=fc.FedAvg(), rounds=1),
         TypeError,
-        "runs[0] has 3; use names of arguments",
+        "runs[0]={3: 1} use a mapping of arguments",
     ),
 ]
 NAMES = [

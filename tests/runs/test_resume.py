@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import multiprocessing
 import os
 import pickle
 import resource
 import warnings
-import zipfile
 from pathlib import Path
 
 import helpers as h
@@ -508,18 +506,6 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_called_damaged(error, saved
     again(saved.parent)
 
 
-def test_an_archive_that_claims_more_than_it_is_long_is_refused_before_it_is_read(saved):
-    large = np.zeros(2**20)
-    np.savez_compressed(saved, x=large)
-    with pytest.raises(fc.CheckpointError, match=r"bytes claim to hold 8,388,"):
-        again(saved.parent)
-    with zipfile.ZipFile(saved, "w") as z, z.open("x.npy", "w") as f:
-        np.lib.format.write_array_header_1_0(f, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
-        f.write(bytes(8))
-    with pytest.raises(fc.CheckpointError, match=r"x.npy claims to be float64 \(1099511627776,\) and is not as long"):
-        again(saved.parent)
-
-
 def test_a_finished_run_is_read_from_a_folder_that_may_only_be_read(saved, monkeypatch):
     whole = dump(again(saved.parent))
 
@@ -532,28 +518,20 @@ def test_a_finished_run_is_read_from_a_folder_that_may_only_be_read(saved, monke
         again(saved.parent, rounds=4)
 
 
-def test_what_a_killed_run_left_is_swept_and_what_a_living_one_writes_is_not(saved):
-    gone = multiprocessing.get_context("forkserver").Process(target=int)
-    gone.start()
-    gone.join()
-    host, token = checkpoint._here(), "0" * 16
-    files = {who: saved.with_name(f".checkpoint.npz.{host}.{who}.{token}") for who in (gone.pid, os.getpid(), 10**9)}
-    for file in files.values():
+def test_what_a_killed_run_left_is_swept_and_what_another_writes_is_not(saved):
+    left, written = (saved.with_name(f".checkpoint.npz.{k}.unfinished") for k in "ab")
+    for file in (left, written):
         file.write_bytes(b"half")
-        os.utime(file, (0, 0))
-    os.utime(files[10**9])  # written to a moment ago
+    os.utime(left, (0, 0))
     again(saved.parent, rounds=4)
-    assert {file.name for file in saved.parent.iterdir()} == {
-        "checkpoint.npz", files[os.getpid()].name, files[10**9].name
-    }  # fmt: skip
+    assert {file.name for file in saved.parent.iterdir()} == {"checkpoint.npz", written.name}
 
 
 def test_a_link_in_a_temporary_files_place_is_not_followed(tmp_path, monkeypatch):
     target = tmp_path / "precious"
     target.write_text("kept")
     monkeypatch.setattr(checkpoint.secrets, "token_hex", lambda _: "0" * 16)
-    link = tmp_path / f".file.{checkpoint._here()}.{os.getpid()}.{'0' * 16}"
-    link.symlink_to(target)
+    (tmp_path / f".file.{'0' * 16}.unfinished").symlink_to(target)
     with pytest.raises(FileExistsError), checkpoint.atomic(tmp_path / "file"):
         pass
     assert target.read_text() == "kept"
@@ -590,17 +568,3 @@ def test_a_rule_whose_numbers_around_it_changed_goes_on_with_a_warning(tmp_path,
     monkeypatch.setitem(STRENGTH, "of", 2.0)
     with pytest.warns(UserWarning, match="mappings and objects .*by another rule.*resume=False"):
         fc.simulate(FromAround(), fed, rounds=4, checkpoint_dir=tmp_path)
-
-
-def test_a_head_that_unpacks_to_more_than_the_file_is_not_unpacked(saved, monkeypatch):
-    np.savez_compressed(saved, head=np.zeros(2**22, np.uint8))
-    plain = np.load
-
-    def small(file, **more):
-        with zipfile.ZipFile(file) as z:
-            assert max(m.file_size for m in z.infolist()) < 2**20
-        return plain(file, **more)
-
-    monkeypatch.setattr(np, "load", small)
-    again(saved.parent, resume=False)
-    assert rounds_in(saved) == 3

@@ -19,7 +19,7 @@ import torch
 
 import fedcore as fc
 from fedcore import sweeping
-from fedcore.storage import archives, checkpoint
+from fedcore.storage import archives
 
 RUN = {"rounds": 4, "local_steps": 2, "cohort": 2, "eval_every": 2}
 GRID = {"method": [fc.FedAvg(), fc.FedUp(0.05)], "partition": [fc.IID(), fc.Dirichlet(0.3)], "lr": [0.05, 0.2]}
@@ -202,7 +202,7 @@ def test_a_module_that_is_made_for_a_run_has_the_weights_of_its_seed(more, tmp_p
         ({"lr": [0.1]}, {"workers": 0}, "workers=0 is out of range"),
         ({"lr": [0.1]}, {"at_once": 0}, "at_once=0 is out of range"),
         ({"lr": [0.1]}, {"method": None}, "no method"),
-        ({"lr": [0.1]}, {"rounds": None}, "no rounds; use rounds=100"),
+        ({"lr": [0.1]}, {"rounds": None}, "no rounds; give it in the grid"),
         ({"lr": [0.1, 0.2, 0.1]}, {}, r"grid\['lr'\] has 0.1 more than once; use each value once"),
         ({"partition": [fc.Dirichlet(0.1), fc.Dirichlet(0.1)]}, {}, r"has Dirichlet\(.* more than once"),
     ],
@@ -521,6 +521,14 @@ def waits(folder):
     fc.sweep(bowls(0), {"lr": [0.1, 0.2]}, method=fc.FedAvg(), rounds=10**5, seeds=1, on_evaluate=wait, workers=2)
 
 
+def is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_workers_end_with_a_sweep_that_is_killed(tmp_path):
     process = h.SERVER.Process(target=waits, args=(tmp_path,))
     process.start()
@@ -532,9 +540,9 @@ def test_workers_end_with_a_sweep_that_is_killed(tmp_path):
     workers = [int(file.name) for file in tmp_path.iterdir()]
     assert len(workers) == 2
     deadline = time.monotonic() + 30
-    while any(map(checkpoint.is_alive, workers)) and time.monotonic() < deadline:
+    while any(map(is_alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not any(map(checkpoint.is_alive, workers))
+    assert not any(map(is_alive, workers))
 
 
 # --- several runs of one federation -------------------------------------------------------------------------------
@@ -574,11 +582,9 @@ def test_a_run_that_diverges_stands_in_its_place_and_an_error_is_raised_when_the
         ([], {}, ValueError, "runs is empty"),
         ([{"lr": 0.1}], {"lr": 0.2}, ValueError, r"lr is given in runs\[0\] and beside it"),
         ([3], {}, TypeError, r"runs\[0\]=3; use a mapping"),
-        ([{}, {}], {"checkpoint_dir": "x"}, ValueError, "for 2 runs; give each run its own"),
-        (
-            [{"checkpoint_dir": "x", "lr": 0.2}, {"checkpoint_dir": "x/../x"}], {}, ValueError,
-            r"checkpoint_dir='x/../x' of runs\[1\] is that of runs\[0\]; give each run its own",
-        ),
+        ([{"rate": 1}], {}, TypeError, r"runs\[0\]={'rate': 1}; use a mapping of arguments of simulate"),
+        ([{}, {}], {"checkpoint_dir": "x"}, ValueError, "several runs have one checkpoint_dir; give each its own"),
+        ([{"checkpoint_dir": "x"}, {"checkpoint_dir": "x/../x"}], {}, ValueError, "give each its own"),
         ([{"lr": -1.0}], {}, ValueError, "lr=-1 is out of range"),
     ],
 )  # fmt: skip
