@@ -282,6 +282,8 @@ WRONG = [
     (lambda: run(fc.RandomRegular(4)), ValueError, "degree=4 degree>=1 degree<=3 4 clients"),
     (lambda: topology.mixing(fc.RandomRegular(3), 5), ValueError, "degree=3 5 clients odd even"),
     (lambda: topology.mixing(fc.Torus(), 7), ValueError, "torus of 7 clients fc.Ring()"),
+    (lambda: fc.DSGT(fc.DirectedRandom(2)), ValueError, "DirectedRandom(degree=2) doubly stochastic RandomRegular"),
+    (lambda: fc.ExactDiffusion(fc.DirectedRandom(2)), ValueError, "DirectedRandom(degree=2) doubly stochastic"),
     (lambda: run(fc.Ring(), cohort=2), ValueError, "DFedAvg all 4 clients cohort=2 cohort=None"),
     (lambda: run(fc.Ring(), server_lr=0.5), ValueError, "server_lr=0.5 DFedAvg no server server_lr=1.0"),
 ]  # fmt: skip
@@ -437,6 +439,9 @@ def test_rounds_on_quadratics_are_the_closed_form_step_and_w_y(name, top):
         (fc.DFedGAM(PATH, 0.0, form="gam"), fc.DFedAvg(PATH), {}),
         (fc.DFedGAM(PATH, 0.3, form="gam", alpha=0.0), fc.DFedAvg(PATH), {}),
         (fc.DFedGAM(PATH, 0.0, form="accelerated", rho_inner=0.0), fc.DFedAvg(PATH), {}),
+        (fc.QGDSGDm(PATH, 0.0), fc.DFedAvg(PATH), {}),
+        (fc.QGDSGDm(PATH, 0.0, nesterov=True), fc.DFedAvg(PATH), {}),
+        (fc.DSGT(fc.Complete()), fc.SCAFFOLD("II"), {}),
         (fc.DFedAvg(fc.Complete()), fc.FedAvg(), {}),
         (fc.DFedAvgM(fc.Complete(), 0.8), fc.FedAvg(), {"momentum": 0.8}),
         (fc.DFedSAM(fc.Complete(), 0.2), fc.FedSAM(0.2), {}),
@@ -463,6 +468,71 @@ def test_without_its_term_it_is_dfedavg_and_with_everyone_a_neighbour_the_method
 )  # fmt: skip
 def test_a_client_sends_its_model_to_each_neighbour_in_each_gossip_step(method, cost):
     assert method.cost().up == method.cost().down == cost
+
+
+# --- methods that correct their drift -----------------------------------------------------------------------------
+
+
+def corrected(top) -> list[fc.Method]:
+    return [fc.DSGT(top), fc.ExactDiffusion(top), fc.ExactDiffusion(top, lazy=False)]
+
+
+def uneven(t, clients):
+    """From 1 to 5 local steps, other ones in every round."""
+    return 1 + (3 * clients + 2 * t) % 5
+
+
+@pytest.mark.parametrize(
+    ("top", "steps"), [(fc.Ring(), 1), (fc.Ring(), K), (PATH, uneven), (fc.RandomRegular(2), K)],
+    ids=["ring, 1 step", "ring, 5 steps", "path, unequal steps", "random graphs, 5 steps"],
+)  # fmt: skip
+def test_corrected_clients_come_to_rest_at_the_optimum_where_gossip_does_not(top, steps):
+    A, b = h.problem(5, 3)
+    x, options = h.optimum(A, b), {"rounds": 900, "lr": 0.05, "local_steps": steps, "eval_every": 900}
+    fed = fc.quadratic(A, b)
+    for method in corrected(top):
+        state = fc.simulate(method, fed, **options).state
+        h.close(state["X"], np.tile(x, (5, 1)), 1e-10)
+        h.close(state["c_i"], np.einsum("npq,nq->np", A, b - x), 1e-9)  # each takes its own gradient away
+        h.close(state["c_i"].sum(0), np.zeros(3), 1e-10)
+    assert np.abs(fc.simulate(fc.DFedAvg(top), fed, **options).state["X"] - x).max() > 0.1
+
+
+def tracking(W, g, X, rounds):
+    """Gradient tracking: each client's Z follows the mean gradient."""
+    Z = g(X)
+    for _ in range(rounds):
+        before, X = X, W @ (X - LR * Z)
+        Z = W @ Z + g(X) - g(before)
+    return X
+
+
+def d2(W, g, X, rounds):
+    """D2, and Exact Diffusion with its own W."""
+    before, X = X, W @ (X - LR * g(X))
+    for _ in range(rounds - 1):
+        before, X = X, W @ (2 * X - before - LR * (g(X) - g(before)))
+    return X
+
+
+@pytest.mark.parametrize("top", [fc.Ring(), PATH], ids=["ring", "path"])
+def test_with_one_local_step_corrected_methods_are_the_recursions_of_their_papers(top):
+    A, b = h.problem(5, 3)
+    fed, W = fc.quadratic(A, b, [0.5, -1.0, 2.0]), dense(top, 5)
+    start = np.tile(fed.x0.numpy(), (5, 1))
+    rules = (tracking, W), (d2, (np.eye(5) + W) / 2), (d2, W)
+    for method, (rule, mixing) in zip(corrected(top), rules, strict=True):
+        found = fc.simulate(method, fed, rounds=7, lr=LR, local_steps=1).state["X"]
+        h.close(found, rule(mixing, lambda X: np.einsum("npq,nq->np", A, X - b), start, 7), 1e-12)
+
+
+@pytest.mark.parametrize("method", [fc.DSGT(fc.Complete()), fc.ExactDiffusion(fc.Complete(), lazy=False)], ids=repr)
+@pytest.mark.parametrize("kind", ["quadratic", "network"])
+def test_corrected_methods_with_everyone_a_neighbour_are_scaffold_round_by_round(kind, method):
+    fed = fc.quadratic(*h.problem(5, 3)) if kind == "quadratic" else h.network()
+    options = {"lr": 0.1, "local_steps": 3, "batch_size": 4, "seed": 3}
+    found, scaffold = (h.trajectory(m, fed, 6, **options) for m in (method, fc.SCAFFOLD("II")))
+    h.close(found, scaffold, 1e-12)
 
 
 # --- Hessian-vector products --------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from helpers import FULL, LR, K, last
 from torch import nn
 
 import fedcore as fc
+from fedcore.algorithms.method import Work
 
 by_repr = {"ids": lambda v: repr(v).replace(" ", "") if isinstance(v, fc.Method) else ""}
 
@@ -84,6 +85,11 @@ SAME_BITS = [
     (fc.FedPer(layers=0), fc.FedAvg(), {}),
     (fc.Ditto(0.0), fc.FedAvg(), RICH),
     (fc.Ditto(2.0), fc.FedAvg(), RICH),
+    (fc.APFL(0.7), fc.FedAvg(), RICH),
+    (fc.APFL(0.3, adaptive=True), fc.FedAvg(), RICH),
+    (fc.FedLC(0.0), fc.FedAvg(), RICH),
+    (fc.FedNTD(0.0), fc.FedAvg(), RICH),
+    (fc.FedBABU(layers=0), fc.FedAvg(), RICH),
 ]
 TO_ROUNDING = [
     (fc.FedProx(mu=0.0), fc.FedAvg(), {}),
@@ -91,6 +97,10 @@ TO_ROUNDING = [
     (fc.MimeLite(0.0), fc.FedAvg(), {}),
     (fc.FedSAM(0.0), fc.FedAvg(), {}),
     (fc.FedPVR(()), fc.FedAvg(), {}),
+    (fc.FedNTD(2.0), fc.FedAvg(), STEP),  # where the two models agree
+    (fc.PerFedAvg(0.0), fc.FedAvg(), RICH),
+    (fc.PerFedAvg(0.0, first_order=True), fc.FedAvg(), RICH),
+    (fc.ProxSkip(1.0), fc.FedSGD(), ALL | {"batch_size": None}),
     (fc.MOON(0.0), fc.FedAvg(), {}),
     (fc.MOON(5.0), fc.FedAvg(), FIRST),
     (fc.FedNova(), fc.FedAvg(), EQUAL),
@@ -274,6 +284,54 @@ def test_fedexp_keeps_the_iterate_before_for_the_papers_average():
     assert np.array_equal(fc.simulate(fc.FedExP(), fed, rounds=5, **FULL).state["x_prev"], path[4])
 
 
+# --- ProxSkip -------------------------------------------------------------------------------------------------------
+
+
+def test_proxskip_throws_the_same_coins_for_all_clients_and_other_ones_in_every_round():
+    fed, p = h.golden(), 0.3
+    runs = [h.watched(fc.ProxSkip(p), fed, rounds=12, lr=LR, seed=seed)[1] for seed in (0, 0, 1)]
+    first, again, other = (torch.cat([r.K for r, _ in seen], 1) for seen in runs)  # `[clients, rounds]`
+    assert (first == first[0]).all()
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    drawn = [fc.ProxSkip(p).local_work(Work(t, LR, 0.0, seed=9)).steps for t in range(4000)]
+    for k in range(1, 6):
+        share = p * (1 - p) ** (k - 1)
+        assert abs(drawn.count(k) - 4000 * share) < 4.5 * math.sqrt(4000 * share * (1 - share))
+    assert abs(np.mean(drawn) - 1 / p) < 4.5 * math.sqrt(1 - p) / p / math.sqrt(4000)
+
+
+@pytest.mark.parametrize("p", [0.3, 0.8])
+def test_proxskip_contracts_in_each_local_step_as_its_theorem_says(p):
+    """E Psi_T (1 - rate)^-T <= Psi_0 at each communication T, a stopping time, since this holds in every step."""
+    A, b = h.problem(4, 3, low=0.2, high=2)
+    x, lr = torch.tensor(h.optimum(A, b)), 1 / np.linalg.eigvalsh(A).max()
+    rate = min(lr * np.linalg.eigvalsh(A).min(), p**2)
+    rest = torch.tensor(np.einsum("npq,nq->np", A, x - b))  # the clients' gradients at the optimum
+    fed, seeds, rounds = fc.quadratic(A, b, x0=3 * np.ones(3)), 60, 8
+    scaled = np.zeros((seeds, rounds + 1))
+    for seed in range(seeds):
+        history, seen = h.watched(fc.ProxSkip(p), fed, rounds=rounds, lr=lr, seed=seed)
+        states = [*((r.x, r.h_i) for r, _ in seen), (history.params, history.state["h_i"])]
+        steps = np.cumsum([0, *(int(r.K[0]) for r, _ in seen)])
+        psi = [4 * (y - x).square().sum() + (lr / p) ** 2 * (v - rest).square().sum() for y, v in states]
+        scaled[seed] = np.array([float(v) for v in psi]) / (1 - rate) ** steps
+    assert (scaled.mean(0) <= scaled[0, 0] * (1 + 1e-12)).all()
+
+
+def test_proxskip_needs_the_root_of_the_condition_number_of_rounds():
+    rng = np.random.default_rng(0)
+    A = np.array([np.diag([1.0, 1 / 400, a]) for a in rng.uniform(1 / 400, 1, 5)])
+    fed = fc.quadratic(A, rng.normal(size=(5, 3)))
+
+    def distance(method, **options):
+        return fc.simulate(method, fed, rounds=600, eval_every=600, **options).final("distance")
+
+    assert distance(fc.ProxSkip(1 / 20), lr=1.0) < 1e-8
+    assert distance(fc.FedSGD(), lr=1.0) > 0.1
+    assert distance(fc.FedAvg(), lr=1 / 20, local_steps=20) > 0.1  # as many gradients, in steps that drift little
+
+
 # --- layers and representations -------------------------------------------------------------------------------------
 
 
@@ -289,6 +347,37 @@ def test_fedrep_trains_the_head_for_its_share_of_the_steps_and_then_the_body(sha
     moves = [(a != b) for a, b in zip(seen, [*seen[1:], end.y], strict=True)]
     assert [bool(m[:, head:].any()) for m in moves] == [k < steps for k in range(K)]
     assert [bool(m[:, :head].any()) for m in moves] == [k >= steps for k in range(K)]
+
+
+@pytest.mark.parametrize("first_order", [False, True])
+def test_perfedavg_on_quadratics_is_fedavg_on_their_objectives_after_a_step(first_order):
+    """grad F_i(y - alpha grad F_i(y)) is (I - alpha A) A (I - alpha A)(y - b), or without the first factor."""
+    A, b = h.problem(4, 3)
+    after = np.eye(3) - 0.2 * A
+    M = A @ after if first_order else after @ A @ after
+    method, fed = fc.PerFedAvg(0.2, first_order), fc.quadratic(A, b)
+    path = h.trajectory(method, fed, 6, cohort=3, **FULL)
+    h.close(path, h.trajectory(fc.FedAvg(), fc.quadratic(M, b), 6, cohort=3, **FULL), 1e-12)
+    way = np.eye(3) - np.array([np.linalg.matrix_power(np.eye(3) - LR * m, K) for m in M])  # to b_i in a round
+    h.close(last(method, fed, 400), h.optimum(way, b), 1e-10)
+    own = own_models(method, fed, rounds=6, **FULL)
+    x = last(method, fed, 5)
+    h.close(own, x - 0.2 * np.einsum("npq,nq->np", A, x - b), 1e-12)
+
+
+def test_apfls_clients_use_the_servers_model_at_alpha_0_and_are_alone_at_alpha_1():
+    fed, options = h.network(path="batched"), NETWORK | ALL
+    h.close(own_models(fc.APFL(1.0), fed, **options), own_models(fc.LocalOnly(), fed, **options), 1e-12)
+    run = fc.simulate(fc.APFL(0.0), fed, **options)
+    assert torch.equal(fc.APFL(0.0).personal(run.state, fed.layout), run.params.expand(5, -1))
+
+
+def test_fedbabu_leaves_the_head_as_it_was_and_trains_all_else():
+    fed = h.network()
+    head = fed.layout.layers()[-1]
+    x = fc.simulate(fc.FedBABU(), fed, **NETWORK | {"weight_decay": 0.1}).params
+    assert torch.equal(x[head], fed.x0[head])
+    assert (x[: head.start] != fed.x0[: head.start]).double().mean() > 0.9
 
 
 def test_fedpvr_corrects_all_of_what_is_one_layer():
@@ -323,6 +412,9 @@ def test_moons_references_are_without_dropout(path):
         (fc.MOON(), h.network, "no representation layer.*projected"),
         (fc.MOON(), h.golden, "quadratic.*network"),
         (fc.FedPVR(("nope",)), h.network, "'nope'.*3.weight"),
+        (fc.FedBABU(layers=2), h.network, "layers=2 but the model has 2.*layers=0"),
+        (fc.FedBABU(), h.golden, "the model has 1.*FedAvg"),
+        (fc.FedLC(), h.golden, "a quadratic has no.*labels"),
         (fc.FedPVR(("3",)), h.golden, "quadratic.*'all'"),
         (fc.FedSplit(), h.golden, "FedSplit needs all 2 clients.*cohort=1.*cohort=None"),
     ],

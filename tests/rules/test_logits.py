@@ -1,0 +1,81 @@
+"""FedLC and FedNTD on a linear softmax, where the gradient of every loss at the logits has a closed form."""
+
+from __future__ import annotations
+
+import helpers as h
+import numpy as np
+import pytest
+
+import fedcore as fc
+
+LR, CLASSES, SIZES = 0.3, 3, (1, 2, 9)
+STEP = {"rounds": 1, "lr": LR, "batch_size": None}
+
+
+def softmax(logits) -> np.ndarray:
+    """Row by row; a logit of minus infinity is a label that is not there."""
+    e = np.exp(logits - logits.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def federation() -> fc.Federation:
+    fed = h.network(sizes=SIZES, model="logistic", classes=CLASSES)
+    assert [len(set(h.whole(fed, i)[1].tolist())) for i in range(3)] == [1, 2, 3]
+    return fed
+
+
+def local_models(method, steps) -> tuple[fc.Federation, np.ndarray]:
+    """The federation, and the clients' models after these local steps from x0, `[n, classes, features + 1]`."""
+    fed = federation()
+    _, ((_, y),) = h.watched(method, fed, local_steps=steps, **STEP)
+    return fed, np.array([matrix(row) for row in y])
+
+
+def matrix(flat) -> np.ndarray:
+    """Weights and biases of the linear layer, `[classes, features + 1]`."""
+    weight, bias = flat.numpy()[:-CLASSES], flat.numpy()[-CLASSES:]
+    return np.column_stack([weight.reshape(CLASSES, -1), bias])
+
+
+def data(fed, i) -> tuple[np.ndarray, np.ndarray]:
+    """The client's inputs with a 1 for the bias, and its labels as rows of 0 and 1."""
+    inputs, labels = h.whole(fed, i)
+    return np.column_stack([inputs.flatten(1).numpy(), np.ones(len(labels))]), np.eye(CLASSES)[labels.numpy()]
+
+
+@pytest.mark.parametrize("tau", [0.4, 2.0])
+def test_fedlc_is_softmax_over_the_clients_labels_with_margins_and_moves_no_other_label(tau):
+    fed, Y = local_models(fc.FedLC(tau), 1)
+    start = matrix(fed.x0)
+    for i in range(3):
+        X, truth = data(fed, i)
+        counts = truth.sum(0)
+        logits = X @ start.T
+        logits[:, counts > 0] -= tau * counts[counts > 0] ** -0.25
+        logits[:, counts == 0] = -np.inf
+        h.close(Y[i], start - LR * (softmax(logits) - truth).T @ X / len(X), 1e-12)
+        assert np.array_equal(Y[i][counts == 0], start[counts == 0])
+    h.close(Y[0], start, 1e-14)  # a client of one label has nothing to tell it from
+
+
+def test_fedavg_pushes_down_the_labels_that_a_client_lacks_where_fedlc_does_not():
+    fed, Y = local_models(fc.FedAvg(), 1)
+    truth = data(fed, 1)[1]
+    assert (Y[1][truth.sum(0) == 0, -1] < matrix(fed.x0)[truth.sum(0) == 0, -1] - 0.01).all()
+
+
+@pytest.mark.parametrize(("beta", "tau"), [(1.0, 1.0), (0.7, 3.0)])
+def test_fedntd_pulls_the_other_labels_to_the_servers_and_not_the_samples_own(beta, tau):
+    fed, Y = local_models(fc.FedNTD(beta, tau), 2)
+    start = matrix(fed.x0)
+    for i in range(3):
+        X, truth = data(fed, i)
+
+        def others(M, X=X, truth=truth):
+            return softmax(np.where(truth == 1, -np.inf, X @ M.T / tau))
+
+        y = start.copy()
+        for _ in range(2):  # the first step is FedAvg's, where both models agree
+            slope = softmax(X @ y.T) - truth + beta / tau * (others(y) - others(start))
+            y = y - LR * slope.T @ X / len(X)
+        h.close(Y[i], y, 1e-12)
