@@ -78,8 +78,6 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
         _keeps_its_parameters(run)
         run = _Run(module, x)  # of which no pass in evaluation has changed anything
         trained = run.call(True)
-        if not _close(run.call(False), evaluated):
-            raise Unfit(KEEPS.format(type(module).__name__))
         if written and not (
             _close(run.call(False, given=written), evaluated) and _close(run.call(True, given=written), trained)
         ):
@@ -156,11 +154,12 @@ class _Run:
     def draws(self, training: bool) -> list[bool]:
         """Whether passes draw from torch's generator, and from Python's or NumPy's: all of a few, as another thread may
         have drawn during one of them."""
-        found = []
+        drawn = [True, True]
         for _ in range(TRIES):
-            self.call(training)
-            found.append(self.drawn)
-        return [all(drawn) for drawn in zip(*found, strict=True)]
+            if any(drawn):
+                self.call(training)
+                drawn = [a and b for a, b in zip(drawn, self.drawn, strict=True)]
+        return drawn
 
     def called(self) -> tuple[tuple[str, ...], bool]:
         """The layers with parameters in the order of the forward pass, if this is not the module's own order, and
@@ -219,8 +218,7 @@ def _is_repeatable(run: _Run, trained: Tensor, evaluated: Tensor) -> bool:
     """Whether passes return what they have returned, and leave every state but buffers as it was."""
     run.call(False)
     before = run.state()
-    same = _close(run.call(True), trained) and _close(run.call(False), evaluated)
-    return same and run.state() == before
+    return _close(run.call(True), trained) and _close(run.call(False), evaluated) and run.state() == before
 
 
 def _keeps_its_parameters(run: _Run) -> None:
@@ -234,7 +232,7 @@ def _keeps_its_parameters(run: _Run) -> None:
             with contextlib.suppress(Exception):  # of values that the module cannot work with
                 scaled.call(training)
         for name, p in parameters.items():
-            if not _equal(p, given[name]):
+            if not torch.equal(p, given[name]):
                 raise Unfit(
                     f"a forward pass of the model writes to its parameter {name!r}, which a client's steps would lose; "
                     "bound a weight by a parametrisation"
@@ -242,9 +240,12 @@ def _keeps_its_parameters(run: _Run) -> None:
 
 
 class _State(Describer):
-    """A description of a value: a text that differs for different states.  Tensors are described by their bytes."""
+    """A description of a value: a text that differs for different states.  Tensors other than parameters are described
+    by their bytes."""
 
     def text(self, value: Any) -> str:
+        if isinstance(value, nn.Parameter):
+            return ""
         if isinstance(value, Tensor):
             value = value.detach().to_dense().cpu().resolve_conj().contiguous().view(-1).view(torch.uint8)
         return super().text(value)
