@@ -66,8 +66,8 @@ class FeatureShift(checks.Named):
 
     kind "rotation": by `strength` degrees times 2 i / (n - 1) - 1, so from -strength to strength; "blur": by a Gaussian
     whose standard deviation is strength i / (n - 1) pixels; "noise": Gaussian noise of standard deviation
-    strength i / (n - 1) in units of the data's range (255 for bytes; Li et al. 2022, noise-based feature imbalance).
-    Bytes stay bytes.
+    strength i / (n - 1) in units of the range of the training inputs, 255 for most images of bytes and 16 for "digits"
+    (Li et al. 2022, noise-based feature imbalance).  Bytes stay bytes, from 0 to the largest training input.
 
     partition: how the samples are dealt; default IID.  Raises ValueError for strength < 0, another kind, inputs that
     are not images, and a partition in which clients share samples.
@@ -89,6 +89,7 @@ class FeatureShift(checks.Named):
                 f"{self} turns, blurs or disturbs images; the source has samples {source.train_x.shape[1:]}"
             )
         x = source.train_x.copy()
+        low, high = float(x.min()), float(x.max())
         for i, part in enumerate(parts):
             by = self.strength * i / max(1, len(parts) - 1)
             y = x[part].astype(np.float64)
@@ -97,9 +98,9 @@ class FeatureShift(checks.Named):
             elif self.kind == "blur":
                 y = blurred(y, by)
             else:
-                y += by * (255 if x.dtype == np.uint8 else 1) * rng.standard_normal(y.shape)
+                y += by * (high - low) * rng.standard_normal(y.shape)
             # rounded before it is rounded to bytes, so that no last bit decides between two
-            x[part] = np.rint(np.clip(np.round(y, 6), 0, 255)) if x.dtype == np.uint8 else y
+            x[part] = np.rint(np.clip(np.round(y, 6), 0, high)) if x.dtype == np.uint8 else y
         return x, source.train_y
 
 

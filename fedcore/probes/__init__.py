@@ -24,9 +24,9 @@ from ..support import checks
 from .flatness import first_order_flatness, gradient_of, loss_along, loss_slice, zeroth_order_flatness
 
 __all__ = [
-    "consensus", "control_error", "drift", "first_order_flatness", "gradient_estimate", "gradient_of", "loss_along",
-    "loss_slice", "mime_ablation", "neuron_gradients", "quadratic_bound", "submodel_conflict", "submodel_gap",
-    "zeroth_order_flatness",
+    "consensus", "control_error", "dissimilarity", "drift", "first_order_flatness", "gradient_estimate",
+    "gradient_of", "loss_along", "loss_slice", "mime_ablation", "neuron_gradients", "quadratic_bound",
+    "submodel_conflict", "submodel_gap", "zeroth_order_flatness",
 ]  # fmt: skip
 
 
@@ -39,6 +39,16 @@ def drift(r: Round, y: Tensor) -> dict[str, Tensor]:
     delta = y - r.x
     spread = (delta - r.mean(delta)).norm(dim=1).mean()
     return {"drift": spread / delta.norm(dim=1).mean().clamp_min(1e-30)}
+
+
+def dissimilarity(r: Round, y: Tensor) -> dict[str, Tensor]:
+    """`dissimilarity`: mean_i ||grad F_i(x)||^2 / ||mean_i grad F_i(x)||^2 of the cohort at the round's model x.
+
+    This is 1 + mean_i ||grad F_i(x) - grad F(x)||^2 / ||grad F(x)||^2, hence 1 for equal gradients and larger for all
+    others.  It is B(x)^2 of FedProx (Li et al. 2020).  It tends to infinity at an optimum of F where clients differ.
+    """
+    g = r.full_gradient(r.x.expand_as(y))
+    return {"dissimilarity": r.mean(g.square()).sum() / r.mean(g).square().sum().clamp_min(1e-30)}
 
 
 def control_error(r: Round, y: Tensor) -> dict[str, Tensor]:

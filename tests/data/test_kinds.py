@@ -91,6 +91,14 @@ def test_blur_and_noise_grow_from_client_to_client_and_leave_the_first_alone():
     assert (noisy.source.train_x[noisy.data.index[1]] - x[0]).std() == pytest.approx(0.3, rel=0.01)
 
 
+def test_noise_is_measured_in_the_range_of_the_images_whose_bytes_do_not_leave_it():
+    clear, noisy = (fc.federation("digits", 2, p, "logistic").source for p in (fc.IID(), fc.FeatureShift("noise", 0.1)))
+    assert noisy.train_x.max() == clear.train_x.max() == 16
+    inner = (clear.train_x > 5) & (clear.train_x < 11)
+    apart = (noisy.train_x.astype(float) - clear.train_x)[inner]
+    assert np.sqrt(2 * (apart**2).mean()) == pytest.approx(0.1 * 16, rel=0.05), "the second of two clients has noise"
+
+
 def test_the_last_clients_have_each_pair_of_labels_exchanged_in_training_and_in_their_own_test_data():
     options = {"own_test": 0.2, "normalise": "none"}
     swapped, plain = (federation(p, **options) for p in (fc.LabelSwap(0.5, pairs=((0, 2),)), fc.IID()))

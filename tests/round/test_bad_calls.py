@@ -244,8 +244,8 @@ BESIDE = {
     *(f"models.{name}" for name in ("called_with", "holding", "digit_model", "preact_resnet", *fc.models.MODELS)),
     *(f"submodels.{name}" for name in ("kept", "stages", "with_heads", "cost", "combine", "sums")),
     *(f"probes.{name}" for name in
-      ("local_steps", "drift", "control_error", "gradient_of", "consensus", "quadratic_bound", "neuron_gradients",
-       "submodel_conflict")),
+      ("local_steps", "drift", "dissimilarity", "control_error", "gradient_of", "consensus", "quadratic_bound",
+       "neuron_gradients", "submodel_conflict")),
 }  # fmt: skip
 
 

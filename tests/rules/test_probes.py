@@ -30,6 +30,37 @@ def cosine(a, b):
     return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
 
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_dissimilarity_is_one_plus_the_relative_spread_of_the_clients_gradients(weighting):
+    fed = h.network()
+    share = np.full(fed.n, 1 / fed.n) if weighting == "uniform" else fed.sizes / fed.sizes.sum()
+    who = np.arange(fed.n)
+    g = fed.full_gradient(fed.x0.expand(fed.n, -1), fed.plan(0, 0, who, batch_size=None)).numpy()
+    mean = share @ g
+    spread = share @ ((g - mean) ** 2).sum(1)
+    found = apart(fed, weighting=weighting)
+    assert found == pytest.approx(1 + spread / (mean @ mean), rel=1e-9)
+    same = fc.quadratic(np.stack([A[0]] * 3), np.stack([B[0]] * 3))
+    assert apart(same) == pytest.approx(1, rel=1e-12)
+
+
+def apart(fed, **run):
+    """The clients' dissimilarity at the common start."""
+    return fc.simulate(fc.FedAvg(), fed, rounds=1, lr=0.1, probes=[probes.dissimilarity], **run).final("dissimilarity")
+
+
+def test_dissimilarity_grows_with_label_skew_and_with_the_strength_of_a_shift():
+    def at_start(partition):
+        return np.mean([apart(fc.federation("digits", 10, partition, "logistic", seed=s)) for s in range(2)])
+
+    labels = [fc.IID(), *(fc.Dirichlet(q, equal_sizes=True) for q in (1.0, 0.1))]
+    turned = [fc.FeatureShift("rotation", degrees) for degrees in (0.0, 30.0, 90.0)]
+    for kinds in (labels, turned, [fc.LabelSwap(0.0), fc.LabelSwap(0.4)]):
+        found = [at_start(kind) for kind in kinds]
+        assert found[0] > 1, kinds
+        assert all(a < b for a, b in itertools.pairwise(found)), (kinds, found)
+
+
 @pytest.mark.parametrize("mime", [False, True])
 def test_mime_ablation_is_what_the_equations_give_on_quadratics(mime):
     A_, b = h.problem()
