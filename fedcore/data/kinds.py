@@ -23,7 +23,15 @@ def _deals(value: Any) -> bool:
     return hasattr(value, "split") and not isinstance(value, type | str | bytes)
 
 
+def _pairs(value: Any) -> bool:
+    pairs = list(value) if isinstance(value, list | tuple) else []
+    labels = [label for pair in pairs if isinstance(pair, list | tuple) and len(pair) == 2 for label in pair]
+    whole = all(isinstance(label, int | np.integer) for label in labels)
+    return 0 < len(labels) == 2 * len(pairs) and whole and len(set(labels)) == len(labels)
+
+
 Dealing = Annotated[Any, checks.Kind(_deals, "a partition such as fc.IID()")]
+Pairs = Annotated[Any, checks.Kind(_pairs, "pairs of different labels, such as ((3, 8), (1, 7))")]
 
 
 @dataclass(frozen=True)
@@ -116,16 +124,13 @@ class LabelSwap(checks.Named):
     """
 
     share: checks.Fraction = 0.5
-    pairs: Any = None
+    pairs: Pairs | None = None
     partition: Dealing = IID()  # noqa: RUF009  (a frozen value)
 
     def __post_init__(self) -> None:
         checks.fields(self)
         if self.pairs is not None:
-            pairs = tuple(tuple(int(label) for label in pair) for pair in self.pairs)
-            if any(len(pair) != 2 for pair in pairs) or len({c for pair in pairs for c in pair}) < 2 * len(pairs):
-                raise ValueError(f"pairs={self.pairs!r}; use pairs of different labels, such as ((3, 8), (1, 7))")
-            object.__setattr__(self, "pairs", pairs)
+            object.__setattr__(self, "pairs", tuple((int(a), int(b)) for a, b in self.pairs))
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Any:
         return self.partition.split(labels, clients, rng, owner)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 
@@ -38,6 +38,16 @@ class IID(checks.Named):
         return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
 
 
+def _sizes(value: Any) -> bool:
+    if hasattr(value, "sizes"):
+        return True
+    listed = isinstance(value, list | tuple | np.ndarray) and len(value) > 0
+    return listed and all(isinstance(v, int | np.integer) and not isinstance(v, bool) and v > 0 for v in value)
+
+
+Sizes = Annotated[Any, checks.Kind(_sizes, "whole numbers from 1, one for each client, or fc.Quantity(...)")]
+
+
 @dataclass(frozen=True)
 class Dirichlet(checks.Named):
     """Label skew: for each label l the clients' shares are p_l ~ Dirichlet(q, ..., q).  Small q: strong skew.
@@ -58,15 +68,14 @@ class Dirichlet(checks.Named):
     equal_sizes: bool = False
     min_size: checks.Count | None = None
     max_draws: checks.Count = 10_000
-    sizes: Any = None
+    sizes: Sizes | None = None
 
     def __post_init__(self) -> None:
         checks.fields(self)
         if self.sizes is not None and self.equal_sizes:
             raise ValueError(f"equal_sizes=True and sizes={checks.brief(self.sizes)}; use one of the two")
         if self.sizes is not None and not hasattr(self.sizes, "sizes"):
-            sizes = tuple(checks.integer("sizes: a client's", size, 1) for size in self.sizes)
-            object.__setattr__(self, "sizes", sizes)
+            object.__setattr__(self, "sizes", tuple(map(int, self.sizes)))
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
         _enough(labels, clients)

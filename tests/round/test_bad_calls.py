@@ -82,8 +82,8 @@ def figure(a=1):
 RIGHT: dict[str, tuple[Any, dict[str, Any]]] = {
     **{name: (getattr(fc, name), {}) for name in fc.algorithms.__all__ if name not in ("ALL", "Method")},
     **{kind: (getattr(fc, kind), {}) for kind in
-       ("IID", "ByOwner", "CropFlip", "RandAugment", "Gaussians", "Ring", "Complete", "Torus", "Exponential",
-        "RandomRegular", "DirectedRandom")},
+       ("IID", "ByOwner", "Quantity", "FeatureShift", "LabelSwap", "CropFlip", "RandAugment", "Gaussians", "Ring",
+        "Complete", "Torus", "Exponential", "RandomRegular", "DirectedRandom")},
     "Dirichlet": (fc.Dirichlet, {"q": 0.3}), "Shards": (fc.Shards, {"classes": 2}),
     "Graph": (fc.Graph, {"graph": [(0, 1), (1, 2)]}), "Matrix": (fc.Matrix, {"W": np.full((2, 2), 0.5)}),
     "submodels.Width": (fc.submodels.Width, {"ratio": 0.5}), "submodels.Depth": (fc.submodels.Depth, {"stages": 1}),
@@ -141,6 +141,7 @@ TAKES: dict[str, frozenset[str]] = {
     "dtype": NONE, "device": NONE, "checkpoint_dir": NONE | {"text", "digit"},
     "source": NOTHING, "partition": NONE, "federation: model": NOTHING, "root": NONE | {"text", "digit"},
     "path": NOTHING,
+    "sizes": NONE | {"[3]"}, "pairs": NONE,
     "compute": NONE, "augment": NONE, "start": NONE, "layout": NONE, "loss": NONE, "metrics": NONE | {"dict"},
     "A": NOTHING, "b": NOTHING, "x0": NONE, "federation": NOTHING, "grid": NOTHING, "sweep: seeds": {"1", "2", "[3]"},
     "runs": NOTHING,
