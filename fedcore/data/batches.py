@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import rng
+from ..support import checks
 
 Samples = Sequence[np.ndarray]  # each client's rows of the training set, `[N_i]`
 MOST = 2**30  # samples in the local steps of a round; their indices take 16 bytes each
@@ -36,11 +37,7 @@ class Plan:
     samples: np.ndarray | None = None
     first: int = 0
 
-    def __repr__(self) -> str:
-        """One line: the numbers of clients, local steps and samples in a batch."""
-        batches = "whole local data" if self.samples is None else f"batches of {self.samples.shape[2]} at most"
-        least, most = (int(f(self.steps)) for f in (np.min, np.max))
-        return f"Plan({len(self.clients)} clients, {least} to {most} local steps, {batches})"
+    __repr__ = checks.as_call
 
     def of(self, rows: np.ndarray, step: int | None = None) -> Plan:
         """The plan for some rows, in ascending order, and for all local steps or for one."""
