@@ -540,7 +540,8 @@ def test_the_images_that_are_classified_correctly_are_those_of_the_reported_accu
     """DepthFL's model has heads; with a model for each client an image counts by the share that classifies it so."""
     found = reproduce.run_cell(spec, [0, 1])
     correct = found.correct([0, 1])
-    assert set(np.unique(correct)) <= ({0, 0.5, 1} if spec is DOMAINS else {0, 1})
+    parts = 2 if spec is DOMAINS else found.runs[0]["evaluations"]  # two models, or the evaluations late in the run
+    assert np.allclose(correct * parts, np.rint(correct * parts))
     assert 100 * correct.mean(1) == pytest.approx(found.finals())
 
 
@@ -731,7 +732,9 @@ def test_stand_ins_never_stand_beside_a_value_of_other_data():
 
 
 @pytest.mark.parametrize("profile", ["quick", "desk"])
-@pytest.mark.parametrize("name", [*TRAINED, *THESIS, "shift-ablation", "fedup-further", "shift-personal"])
+@pytest.mark.parametrize(
+    "name", [*TRAINED, *THESIS, "shift-ablation", "fedup-further", "fedup-clipped", "shift-personal"]
+)
 def test_every_method_of_a_column_is_searched_alike(name, profile):
     by_column = {}
     for cell in reproduce.get(name).cells(profile):
