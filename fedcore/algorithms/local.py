@@ -93,7 +93,8 @@ class APFL(Method):
     In each local step, on the same mini-batch, y <- y - lr g(y) and v_i <- v_i - lr alpha_i g(z_i), where the client's
     model is z_i = alpha_i v_i + (1 - alpha_i) y.  The y_i are averaged; `v_i [n, d]` stays with its client, which uses
     alpha_i v_i + (1 - alpha_i) x after the round.  alpha = 0 leaves all clients the server's model.  Clip and momentum
-    apply to y alone.  The authors' code mixes the two models' outputs in the place of their parameters.
+    apply to y alone.  Both steps start from the values before them.  The authors' code takes y after its step and mixes
+    the two models' outputs in the place of their parameters.
 
     alpha: of every client, or its start with `adaptive`, where the first step of each round takes alpha_i <- alpha_i -
     lr <v_i - y, g(z_i)>, cut to [0, 1] (eq. 11; the authors' code adds 0.02 alpha_i to this gradient).
