@@ -158,6 +158,8 @@ def _values(name: str, values: Any) -> list:
         )
     if not len(values):
         raise ValueError(f"{name}={values!r} is empty; give at least one value")
+    if len(values) > 1000:
+        raise ValueError(f"{name} has {len(values):,} values, more than a slider can show; give a few tens at most")
     labels = labels_of(values)
     for label in labels:
         if labels.count(label) > 1:

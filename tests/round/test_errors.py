@@ -137,6 +137,7 @@ RUNS = [
     (lambda: run(fc.FedPer(layers=9)), ValueError, "layers=9 layers<="),
     (lambda: run(fc.LocalOnly(), server_lr=0.5), ValueError, "server_lr=0.5 LocalOnly server_lr=1.0"),
     (lambda: fc.HeteroFL([(1, 0.5), ()]), ValueError, "use pairs (ratio, share)"),
+    (lambda: fc.explore(run, rounds=range(10**9)), ValueError, "1,000,000,000 values slider"),
     (
         lambda: fc.sweep(QUADRATIC, {"lr": [0.1, 0.2]}, seeds=10**12, rounds=1, method=fc.FedAvg()),
         ValueError,
