@@ -232,7 +232,7 @@ def _keeps_its_parameters(run: _Run) -> None:
             with contextlib.suppress(Exception):  # of values that the module cannot work with
                 scaled.call(training)
         for name, p in parameters.items():
-            if not torch.equal(p, given[name]):
+            if not torch.allclose(p, given[name], rtol=0, atol=0, equal_nan=True):
                 raise Unfit(
                     f"a forward pass of the model writes to its parameter {name!r}, which a client's steps would lose; "
                     "bound a weight by a parametrisation"
