@@ -39,7 +39,7 @@ def late_rounds(rounds: int, every: int) -> list[int]:
 def late(history: Sequence[Sequence[float]]) -> float:
     """The mean of a stored curve `[[round, value], ...]` over its points in the last sixth of the rounds."""
     end = history[-1][0]
-    return float(np.mean([value for t, value in history if t >= end - (end - 1) // 6]))
+    return float(np.mean([value for t, value in history if t >= end - max(0, end - 1) // 6]))
 
 
 def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:

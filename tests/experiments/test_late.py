@@ -82,5 +82,6 @@ def test_the_curves_of_older_results_are_judged_late_with_the_images_of_the_last
     assert result.finals() == [25.0], "the mean over rounds 11 and 12"
     assert result.correct([0]).mean() == pytest.approx(0.25)
     assert np.ptp(result.correct([0])) == 1
+    assert training.late([[0, 12.0]]) == 12.0, "a run of no rounds"
     other = cells.Result({**SPEC, "study": "clients"}, {0: run})
     assert other.finals() == [26.0]
