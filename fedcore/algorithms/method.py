@@ -260,6 +260,13 @@ class Round:
         """Gradients `[m, d]` of the whole local objectives at the rows of Y, with weight decay."""
         return self._decayed(self.objective.full_gradient(Y, self.plan), Y)
 
+    def losses(self, Y: Parameters) -> PerClient:
+        """Losses `[m]` of the whole local objectives at the rows of Y, without weight decay.
+
+        `r.losses(r.x.expand(r.m, -1))` are those at the received model.
+        """
+        return self.objective.gradient_and_losses(Y, replace(self.plan, indices=None), -1)[1]
+
     def _decayed(self, G: Tensor, Y: Tensor) -> Tensor:
         return decayed(G, Y, self.weight_decay, self.objective.trained)
 

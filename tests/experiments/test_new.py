@@ -132,7 +132,7 @@ def test_a_new_chapter_runs_as_it_stands_and_is_the_last_of_the_contents(checkou
     assert new.main(["chapter", "own_topic"]) == 0
     assert "python tools/expect.py own_topic" in capsys.readouterr().out
     file = checkout / "book" / "own_topic.ipynb"
-    place = before.index("book/your_own") + 1  # the first part ends there
+    place = before.index("book/field")  # the second part begins there
     assert book.pages(checkout) == [*before[:place], "book/own_topic", *before[place:]]
     notebook = nbformat.read(file, as_version=4)
     nbformat.validate(notebook)

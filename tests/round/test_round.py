@@ -238,6 +238,39 @@ def test_per_row_arguments_outside_local_steps_see_their_own_rows_in_chunks(kind
         h.close(fc.simulate(PerRow(kind), fed, rounds=2, chunk=chunk, **WORK).params, whole, 1e-12)
 
 
+class Remembers(fc.FedAvg):
+    """Keeps the clients' losses at the received model, asked for before the steps, and at their own models."""
+
+    client_state = ("before", "after")
+
+    def prepare(self, r):
+        return r.extended(rows={"first": r.losses(r.x.expand(r.m, -1))})
+
+    def aggregate(self, r, y):
+        ones = torch.ones_like(y)
+        return super().aggregate(r, y) | {
+            "before": r.first[:, None] * ones,
+            "after": r.losses(y)[:, None] * ones,
+        }
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 2])
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_round_knows_its_clients_losses_on_all_their_data(chunk, batch_size):
+    fed = h.network()
+    run = {"lr": 0.1, "rounds": 1, "local_steps": 2, "batch_size": batch_size, "weight_decay": 0.1}
+    state = fc.simulate(Remembers(), fed, chunk=chunk, **run).state
+    _, seen = fc.one_round(fc.FedAvg(), fed, fc.start(fc.FedAvg(), fed), 0, **{k: run[k] for k in run if k != "rounds"})
+    models = dict(zip(seen.round.ids.tolist(), seen.y, strict=True))
+    for i, rows in enumerate(map(list, fed.index)):
+        for name, x in (("before", fed.x0), ("after", models[i])):
+            loss = nn.functional.cross_entropy(fed.module(x)(fed.x[rows]), fed.y[rows])
+            h.close(state[name][i, 0], loss, 1e-12)
+    A, b = h.problem()
+    state = fc.simulate(Remembers(), fc.quadratic(A, b), rounds=1, lr=0.1, chunk=chunk).state
+    h.close(state["before"][:, 0], np.einsum("np,npq,nq->n", b, A, b) / 2, 1e-13)
+
+
 def test_tools_that_read_code_see_every_setting():
     assert list(get_type_hints(settings.Given)) == [f.name for f in dataclasses.fields(settings.Settings)]
     assert set(get_type_hints(settings.Given)) <= set(inspect.signature(fc.simulate).parameters)

@@ -37,7 +37,8 @@ SIZES, FULL = {"weighting": "samples", "momentum": 0.5}, {"cohort": None}
 
 def all_of_it(r, y):
     """A probe of all that a round has: what its clients compute, their rows, and the networks that they train."""
-    found = {"gradient": r.gradient(y, 0), "full gradient": r.full_gradient(y), "p": r.p, "K": r.K}
+    found = {"gradient": r.gradient(y, 0), "full gradient": r.full_gradient(y), "losses": r.losses(y)}
+    found |= {"p": r.p, "K": r.K}
     found |= {"visits": torch.as_tensor(r.visits), "client": r.clients} | dict(r.rows) | dict(r.memory)
     each = {f"its {name}": v.double().reshape(len(y), -1).norm(dim=1) for name, v in found.items()}
     for k, part in enumerate(r.parts or ()):
