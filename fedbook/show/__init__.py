@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedcore.history import over_clients
+
 from .. import pages
 from ..documents.definitions import PROFILES, Cell, Claim, Table, documents, get, tables
 from ..pictures import plots
@@ -269,6 +271,29 @@ def beside(name: str, column: str, words: Mapping[str, str], caption: str, root:
             runs = [run for run in stored.runs.values() if run["final"] is not None]
             found[row] = {said: np.mean([run[k] for run in runs]) if runs else math.nan for k, said in words.items()}
     return pages.table(pd.DataFrame(found).T, caption, digits=3) if found else pages.setting(not_run_yet=name)
+
+
+def by_client(
+    name: str, column: str, owner: Any, caption: str, rows: Sequence[str] = (), root: Path | None = None
+) -> pages.Html:
+    """Accuracy in % by client in a column of profile quick: mean, standard deviation and worst tenth over the clients,
+    each as the mean over the seeds, one line per row with results.
+
+    owner: the client of each test image, `[images]`.  An image counts as in the column itself (`Result.correct`).
+    rows: those to show; all without them.
+    """
+    import pandas as pd
+
+    owner, found = np.asarray(owner), {}
+    place = ResultFolder(root or results(), "quick", name)
+    for (row, at), (_, stored) in overview.stored_cells(get(name), place).items():
+        if at == column and stored and stored.runs and (not rows or row in rows):
+            correct = 100 * stored.correct(sorted(stored.runs))
+            clients = np.stack([correct[:, owner == one].mean(1) for one in np.unique(owner)], 1)
+            over = pd.DataFrame([over_clients("", values, np.ones(len(values))) for values in clients]).mean()
+            found[row] = {said: over[f"_{said.replace(' ', '_')}"] for said in ("mean", "spread", "worst tenth")}
+    frame = pd.DataFrame(found).T.map("{:.1f}".format)
+    return pages.table(frame, caption) if found else pages.setting(not_run_yet=name)
 
 
 def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", root: Path | None = None) -> Any:

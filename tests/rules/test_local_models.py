@@ -123,3 +123,28 @@ def test_numbers_beside_the_final_ones_are_means_over_the_runs_that_ended(stored
     assert "91" in show.beside("t", "c", own, "caption", stored()).text
     assert "90.5" in show.beside("t", "c", own, "caption", stored(lost=True)).text
     assert "not run yet" in show.beside("t", "c", own, "caption", stored() / "elsewhere").text
+
+
+def test_accuracy_by_client_counts_each_image_for_its_owner_and_averages_over_seeds(stored, monkeypatch):
+    owner = np.array([0, 0, 0, 0, 1, 1, 2, 2])
+    hits = np.array([[1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 1, 0, 1, 0]])  # clients: 100, 50, 0, and 50 each
+    monkeypatch.setattr(cells.Result, "correct", lambda self, seeds: hits[: len(seeds)].astype(float))
+    lines = show.by_client("t", "c", owner, "caption", root=stored()).text.splitlines()
+    spread = np.std([100, 50, 0]) / 2
+    assert lines[2].split() == ["x", "50.0", f"{spread:.1f}", "25.0"]
+    assert "not run yet" in show.by_client("t", "c", owner, "caption", root=stored() / "elsewhere").text
+    assert len(show.by_client("t", "c", owner, "caption", ["y"], stored()).text.splitlines()) == 3
+
+
+def test_no_method_of_the_comparison_closes_the_gap_between_looks_and_sharing_serves_the_worst_look():
+    def table(name, column, source):
+        lines = show.by_client(name, column, source.test_owner, "").text.splitlines()[2:]
+        parts = [line.rsplit(maxsplit=3) for line in lines]
+        return {row: [float(value) for value in values] for row, *values in parts}
+
+    found = table("fedup-table4", "five domains of digits", fc.data.digit_domains())
+    assert len(found) == 11
+    assert min(spread for _, spread, _ in found.values()) > np.ptp([mean for mean, *_ in found.values()])
+    own = table("shift-personal", "own domain", fc.data.digit_domains(200, 150, size=12))
+    assert min(own, key=lambda row: own[row][2]) == "clients alone"
+    assert max(own, key=lambda row: own[row][2]) == "FedAvg"
