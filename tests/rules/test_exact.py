@@ -302,7 +302,7 @@ def test_proxskip_throws_the_same_coins_for_all_clients_and_other_ones_in_every_
 
 
 @pytest.mark.parametrize("p", [0.3, 0.8])
-def test_proxskip_contracts_in_each_local_step_as_its_theorem_says(p):
+def test_thm_proxskip_rate(p):
     """E Psi_T (1 - rate)^-T <= Psi_0 at each communication T, a stopping time, since this holds in every step."""
     A, b = h.problem(4, 3, low=0.2, high=2)
     x, lr = torch.tensor(h.optimum(A, b)), 1 / np.linalg.eigvalsh(A).max()
@@ -319,7 +319,7 @@ def test_proxskip_contracts_in_each_local_step_as_its_theorem_says(p):
     assert (scaled.mean(0) <= scaled[0, 0] * (1 + 1e-12)).all()
 
 
-def test_proxskip_needs_the_root_of_the_condition_number_of_rounds():
+def test_thm_proxskip_rate_is_the_root_of_the_condition_number_in_rounds():
     rng = np.random.default_rng(0)
     A = np.array([np.diag([1.0, 1 / 400, a]) for a in rng.uniform(1 / 400, 1, 5)])
     fed = fc.quadratic(A, rng.normal(size=(5, 3)))

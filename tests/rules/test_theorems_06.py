@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 
+import helpers as h
 import numpy as np
 import pytest
 import torch
@@ -85,6 +86,49 @@ def test_thm_gap_learning(topology, K):
     assert end(np.random.default_rng(0).normal(size=(n, 3))) <= bound + 1e-10
     slowest = vectors[:, [np.argsort(values)[-2]]] + 3.0  # along the second eigenvector: the factor itself
     assert end(slowest) == pytest.approx(abs(second) * phi / (1 - second * (1 - phi)), abs=1e-10)
+
+
+# --- thm-corrected-rest ----------------------------------------------------------------------------------------------
+
+
+def unlike(n=5):
+    """Curvatures in (0.3, 2) with own axes, one of them flat in one direction; minimisers apart."""
+    A, b = h.problem(n, 2, seed=3, high=2)
+    A[0] = np.outer(A[0, 0], A[0, 0])
+    return fc.quadratic(A, b)
+
+
+@pytest.mark.parametrize("kind", [fc.DSGT, fc.ExactDiffusion], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("topology", [fc.Ring(), fc.Graph([(0, 1), (1, 2), (2, 3), (3, 4)])], ids=["ring", "path"])
+@pytest.mark.parametrize(("K", "lr"), [(1, 0.1), (5, 0.1), (5, 0.9)])
+def test_thm_corrected_rest(kind, topology, K, lr):
+    fed, method = unlike(), kind(topology)
+    assert lr < 2 / torch.linalg.eigvalsh(fed.A).max()
+    best = torch.stack([fed.optimum.expand(5, -1), torch.einsum("npq,nq->np", fed.A, fed.b - fed.optimum)])
+
+    def after(states):
+        """A round from the models and corrections `[2, 5, 2]`."""
+        before = fc.start(method, fed).updated(x=states[0].mean(0), X=states[0], c_i=states[1])
+        end = fc.one_round(method, fed, before, 0, lr=lr, local_steps=K)[0]
+        return torch.stack([end["X"], end["c_i"]])
+
+    torch.testing.assert_close(after(best), best, rtol=0, atol=1e-13)
+    # a round is an affine map on the states whose c_i sum to 0; it has one fixed point iff M - 1 is regular there
+    free = torch.eye(20, dtype=torch.float64).reshape(20, 2, 5, 2)
+    free[:, 1] -= free[:, 1].mean(1, keepdim=True)
+    moved = torch.stack([(after(z) - after(0 * z) - z).flatten() for z in free])
+    assert torch.linalg.matrix_rank(moved, rtol=1e-6) == torch.linalg.matrix_rank(free.flatten(1)) == 18
+
+
+def test_thm_corrected_rest_gossip_leaves_the_optimum_and_quasi_global_momentum_rests_where_gossip_does():
+    fed, at = unlike(), {"lr": 0.1, "local_steps": 5}
+    before = fc.start(fc.DFedAvg(), fed).updated(x=fed.optimum, X=fed.optimum.expand(5, -1))
+    assert (fc.one_round(fc.DFedAvg(), fed, before, 0, **at)[0]["X"] - fed.optimum).norm() > 0.1
+    rules = (fc.DFedAvg(), fc.QGDSGDm(beta=0.5), fc.QGDSGDm(beta=0.9, mu=0.3))
+    gossip, *others = (fc.simulate(m, fed, rounds=1500, eval_every=1500, **at).state["X"] for m in rules)
+    assert (gossip - fed.optimum).norm() > 0.1
+    for other in others:
+        torch.testing.assert_close(other, gossip, rtol=0, atol=1e-9)
 
 
 # --- thm-blind -------------------------------------------------------------------------------------------------------
@@ -202,7 +246,7 @@ class _Opposite(fc.FedSAM):
 
 
 def test_thm_same_as_sam_leaves_a_saddle_that_draws_sam_in():
-    """The chapter's exercise: within rho of the saddle, SAM shrinks b and the literal rule lets it grow."""
+    """Within rho of the saddle, SAM shrinks b and the literal rule lets it grow."""
     G = gradient_of(lambda y: 0.5 * (y[:, 0] ** 2 - y[:, 1] ** 2))
     y = torch.tensor([[0.1, 0.2]], dtype=torch.float64)
     sam, literal = (m.direction(G, y, None)[0, 1] for m in (fc.FedSAM(0.5), fc.DFedGAM(rho=0.5)))
