@@ -95,3 +95,11 @@ def test_thm_pfedme_rest(inner, K):
     assert all(envelopes(found) < envelopes(found + step) for step in (*0.01 * I, *-0.01 * I))
     np.testing.assert_allclose(run.state["theta_i"].numpy(), nearest(found), atol=1e-9)
     assert np.linalg.norm(found - fed.optimum.numpy()) > 1e-2  # not the optimum of the mean objective
+
+
+@pytest.mark.parametrize("share", [0.4, 0.7, 1.0])
+def test_apfls_models_rest_at_the_clients_own_optima_for_every_share(share):
+    _, b, fed = turned(0)
+    run = fc.simulate(fc.APFL(share), fed, rounds=4000, lr=0.3, local_steps=1, eval_every=4000)
+    used = share * run.state["v_i"] + (1 - share) * run.params
+    np.testing.assert_allclose(used.numpy(), b, atol=1e-8)
