@@ -129,7 +129,7 @@ def of_readers() -> Iterator[str]:
 
 def of_source(name: str) -> Iterator[str]:
     """What a data set lacks."""
-    if not re.search(rf"\b{re.escape(name.partition('-')[0])}", text("tests/data")):
+    if not re.search(rf"\b{re.escape(name.partition('-')[0])}", text("tests/data"), re.IGNORECASE):
         yield f"the source {name!r} has no test: read a file of its format in tests/data/test_data.py"
     # the package makes the roles itself
     if name != "roles" and not is_cited(name) and not is_cited(name.partition("-")[0]):
