@@ -39,13 +39,14 @@ def cite(*names: object) -> BibTeX:
     """
     entries, works = _bibliography()
     known = {_plain(name): keys for name, keys in works.items()}
+    some = f"known names are {', '.join(list(works)[:8])} and {len(works) - 8} more, the keywords of the bibliography"
     if not names:
-        raise ValueError(f"cite() needs at least one name; known names: {', '.join(works)}")
+        raise ValueError(f"cite() needs at least one name; {some}")
     keys: dict[str, None] = {}
     for item in names:
         name = item if isinstance(item, str) else getattr(item, "__name__", type(item).__name__)
         if _plain(name) not in known:
-            raise ValueError(f"cite() does not know {checks.brief(name)}; known names: {', '.join(works)}")
+            raise ValueError(f"cite() does not know {checks.brief(name)}; {some}")
         keys |= dict.fromkeys(known[_plain(name)])
         if not isinstance(item, str) and getattr(item, "server_momentum", 0):
             keys |= dict.fromkeys(works["FedAvgM"])

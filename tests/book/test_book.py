@@ -23,7 +23,7 @@ from tools import book, chapter_runs, expect, sphinx_fedcore
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = book.chapters(ROOT)
-OF_NO_SOURCE = ("your_own", "systems")  # claim nothing of a document and depart from none
+OF_NO_SOURCE = ("your_own", "systems", "known")  # claim nothing of a document and depart from none
 each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 
 
@@ -103,9 +103,9 @@ def test_opening_the_folder_leads_to_the_landing_page(built_book):
     assert 'url=book/index.html"' in (built_book / "index.html").read_text(encoding="utf-8")
 
 
-def test_no_stored_chapter_or_result_weighs_more_than_2_mib():
+def test_no_stored_chapter_or_result_weighs_more_than_two_and_a_half_mib():
     files = [*ROOT.glob("book/*.ipynb"), *ROOT.glob("results/**/*.json")]
-    assert max((file.stat().st_size, file.name) for file in files) < (2**21,)
+    assert max((file.stat().st_size, file.name) for file in files) < (5 * 2**19,)
 
 
 def test_no_page_weighs_more_than_3_mb_and_half_of_that_on_its_way(built_book):

@@ -275,7 +275,7 @@ def test_averaging_with_server_momentum_also_cites_its_source():
 
 @pytest.mark.parametrize("names", [("FedNothing",), (), ("FedUp", "nope")])
 def test_an_unknown_name_is_refused_with_the_known_ones(names):
-    with pytest.raises(ValueError, match=r"known names: FedAvg, FedSGD, .*SCAFFOLD, FedUp"):
+    with pytest.raises(ValueError, match=r"known names are FedAvg, FedSGD, .* more"):
         cite(*names)
 
 

@@ -165,7 +165,7 @@ def test_the_directed_draw_is_row_stochastic_only_and_moves_the_mean():
     assert ((W > 0).sum(1) == k + 1).all()
     assert (W.diagonal() > 0).all()
     assert np.abs(W.sum(0) - 1).max() > 0.2
-    with pytest.raises(ValueError, match=r"column \d+ .* sums to"):
+    with pytest.raises(ValueError, match="symmetric matrix whose rows sum to 1"):
         topology.check(W)
     Y = torch.tensor(np.random.default_rng(0).normal(size=(n, 1)))
     assert ((topology.mixing(fc.DirectedRandom(k), n, 3, 1) @ Y).mean() - Y.mean()).abs() > 1e-3
@@ -309,7 +309,7 @@ def test_parts_are_allowed_when_asked_for_and_a_matrix_is_a_value():
     assert repr(one) == repr(again) != repr(other)  # tells two runs apart in a checkpoint
     with pytest.raises(ValueError, match="read-only"):
         one.W[0, 0] = 2
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match=r"weights from -0\.1 on"):
         fc.Matrix(spoiled(-0.1), connected=False)
 
 
