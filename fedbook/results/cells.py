@@ -40,7 +40,7 @@ from fedcore.storage.identity import short
 from fedcore.support import checks
 
 from .. import studies
-from ..studies import specification, user_files
+from ..studies import specification, training, user_files
 from ..studies.training import late
 from ..studies.tuning import choose, merged, of_seed
 from . import provenance, tracing
@@ -288,7 +288,7 @@ def run_cell(
         if file is not None and world.rank == 0:
             _store(file, result)
 
-    with world.together(), _alone(file if world.rank == 0 else None):
+    with world.together(), _alone(file if world.rank == 0 else None), _in_step(world):
         result = world.first(lambda: Result(spec) if file is None else _usable(file, spec, seeds, outdated))
         missing = [seed for seed in seeds if seed not in result.runs]
         if missing and file is not None:
@@ -329,6 +329,24 @@ def run_cell(
         if folder is not None and world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
     return result
+
+
+@contextlib.contextmanager
+def _in_step(world: distributed.World) -> Iterator[None]:
+    """Processes that share a run begin each of its parts together, so that none reads a checkpoint before the first
+    process has written it."""
+    plain = training.run
+
+    def together(*args: Any, **settings: Any) -> Any:
+        world.agree()
+        return plain(*args, **settings)
+
+    if world.size > 1:
+        training.run = together
+    try:
+        yield
+    finally:
+        training.run = plain
 
 
 def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | None = None) -> bool | None:
