@@ -40,10 +40,10 @@ from fedcore.storage.identity import short
 from fedcore.support import checks
 
 from .. import studies
-from ..studies import specification, training, user_files
+from ..studies import specification, user_files
 from ..studies.training import late
 from ..studies.tuning import choose, merged, of_seed
-from . import provenance, tracing
+from . import form, provenance, tracing
 
 FORMAT = 1  # of the result files; raise it when the meaning of their contents changes
 
@@ -87,8 +87,12 @@ class Result:
             return math.nan
         if "late" in run:
             return run["late"]
-        judged_late = self.spec["study"] == "simulate" and "images" in run and run.get("history")
-        return late(run["history"]) if judged_late else run["final"]
+        return late(run["history"]) if self._is_older(run) else run["final"]
+
+    def _is_older(self, run: Mapping[str, Any]) -> bool:
+        """Whether a run's accuracy is judged late and only its curve has it: it recorded images at its last round."""
+        of_accuracy = self.spec["study"] == "simulate" and "accuracy" in self.spec.get("metric", "accuracy")
+        return of_accuracy and "correct" in run and bool(run.get("history"))
 
     def correct(self, seeds: Sequence[int]) -> np.ndarray:
         """The share of a run's evaluations in which each test image is classified correctly, `[seeds, images]`, for
@@ -116,7 +120,7 @@ class Result:
             return np.frombuffer(counts, np.uint8) / run["evaluations"]
         bits, shape = np.frombuffer(base64.b64decode(run["correct"]), np.uint8), (run.get("models", 1), -1)
         shares = np.unpackbits(bits, count=shape[0] * run["images"]).reshape(shape).mean(0)
-        return shares + (self._value(run) / 100 - shares.mean() if self.spec["study"] == "simulate" else 0.0)
+        return shares + (self._value(run) / 100 - shares.mean() if self._is_older(run) else 0.0)
 
     def outdated(self, seeds: Sequence[int] | None = None) -> list[int]:
         """Seeds whose run, or whose tuning, was computed by code with another hash than today's.
@@ -197,8 +201,7 @@ def _content(file: Path) -> dict[str, Any] | None:
     try:
         content = archives.unsealed(file)
         _text(content["spec"])
-        if not isinstance(content["runs"], dict):
-            raise ValueError("it has no runs by seed")
+        form.check(content)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:  # it may hold finished seeds, so it must not be replaced
@@ -288,7 +291,7 @@ def run_cell(
         if file is not None and world.rank == 0:
             _store(file, result)
 
-    with world.together(), _alone(file if world.rank == 0 else None), _in_step(world):
+    with world.together(), _alone(file if world.rank == 0 else None):
         result = world.first(lambda: Result(spec) if file is None else _usable(file, spec, seeds, outdated))
         missing = [seed for seed in seeds if seed not in result.runs]
         if missing and file is not None:
@@ -329,24 +332,6 @@ def run_cell(
         if folder is not None and world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
     return result
-
-
-@contextlib.contextmanager
-def _in_step(world: distributed.World) -> Iterator[None]:
-    """Processes that share a run begin each of its parts together, so that none reads a checkpoint before the first
-    process has written it."""
-    plain = training.run
-
-    def together(*args: Any, **settings: Any) -> Any:
-        world.agree()
-        return plain(*args, **settings)
-
-    if world.size > 1:
-        training.run = together
-    try:
-        yield
-    finally:
-        training.run = plain
 
 
 def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | None = None) -> bool | None:

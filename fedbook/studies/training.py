@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import shutil
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from fedcore import Diverged
+from fedcore import Diverged, Federation, History, Method, distributed
 from fedcore import simulate as run
 from fedcore.storage.checkpoint import atomic
 
@@ -47,47 +48,74 @@ def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
 
     `late`: the mean accuracy in % over the `evaluations` late in the run (`late_rounds`), which is what is judged, and
     `right`: how often each of the `images` test images is classified correctly in them, as base64 of zlib of bytes.
-    `final` is the value at the last round.
+    `final` is the value at the last round, which alone is judged and counted where the metric is a loss.
     """
     fed = federation_of(spec, seed, device)
     metric, settings = spec.get("metric", "accuracy"), spec["run"]
     scale = 100.0 if "accuracy" in metric else 1.0
-    counted = fed.classifies and "accuracy" in metric
-    stops = late_rounds(settings["rounds"], settings.get("eval_every", 1)) if counted else [settings["rounds"]]
-    right, diverged = np.zeros(len(fed.test[1]), np.uint8), None
-    with contextlib.ExitStack() as stack:
-        if folder is None and len(stops) > 1:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        try:
-            method = build_method(spec["method"], fed, settings)
-            for t in stops:  # each goes on from the checkpoint of the one before, to the bit as without a stop
-                known = folder / f"right{t}.npy" if folder else None
-                if known is None or not known.exists() or t == stops[-1]:
-                    history = run(method, fed, seed=seed, checkpoint_dir=folder, **{**settings, "rounds": t})
-                    if not counted:
-                        break
-                    # the model that the method trained: DepthFL's has heads that the federation's lacks
-                    bits = method.on(fed).correct(history.params).cpu().numpy()
-                    if known is not None:
-                        with atomic(known) as file:
-                            np.save(file, bits)
-                else:
-                    bits = np.load(known)
-                right += bits
-        except Diverged as e:
-            history, diverged = e.history, e.round
+    judged_late = fed.classifies and "accuracy" in metric
+    found: dict[str, Any] = {}
+    try:
+        method = build_method(spec["method"], fed, settings)
+        if fed.classifies:
+            rounds = settings["rounds"]
+            stops = late_rounds(rounds, settings.get("eval_every", 1)) if judged_late else [rounds]
+            with _checkpoints(folder) as place:
+                history, right = _counted(method, fed, seed, settings, stops, place)
+            found = {"late": 100 * float(right.sum()) / (len(right) * len(stops))} if judged_late else {}
+            found |= {"right": _packed(right), "evaluations": len(stops)}
+        else:
+            history = run(method, fed, seed=seed, checkpoint_dir=folder, **settings)
+    except Diverged as e:
+        history, found = e.history, {"diverged": e.round}
     rounds, values = history.curve(metric)
     values = scale * values
-    accuracy = 100 * float(right.sum()) / (len(right) * len(stops))
-    found = {"late": accuracy, "right": _packed(right), "evaluations": len(stops)} if counted else {}
     return {
-        "final": None if diverged is not None else float(values[-1]),
+        "final": None if "diverged" in found else float(values[-1]),
         "mean": float(values[1:].mean()) if len(values) > 1 else float(values.mean()),
         "history": curve(rounds, values),
-        **(found if diverged is None else {"diverged": diverged}),
+        **found,
         "images": len(fed.test[1]),
         "classes": fed.classes,
     }
+
+
+def _counted(
+    method: Method, fed: Federation, seed: int, settings: Mapping[str, Any], stops: Sequence[int], folder: Path
+) -> tuple[History, np.ndarray]:
+    """The history of a run, and in how many of the models after `stops` rounds each test image is classified correctly,
+    `[T]`.
+
+    The run goes on from its checkpoint after each stop, so that it is to the bit a run without stops.
+    """
+    folder.mkdir(parents=True, exist_ok=True)  # a run of no rounds writes no checkpoint
+    right = np.zeros(len(fed.test[1]), np.uint8)
+    for t in stops:
+        file = folder / f"right{t}.npy"
+        if not file.exists() or t == stops[-1]:
+            distributed.world().agree()  # no process reads a checkpoint that the first has not written yet
+            history = run(method, fed, seed=seed, checkpoint_dir=folder, **{**settings, "rounds": t})
+            # the model that the method trained: DepthFL's has heads that the federation's lacks
+            bits = method.on(fed).correct(history.params).cpu().numpy()
+            with atomic(file) as f:
+                np.save(f, bits)
+        right += np.load(file)
+    return history, right
+
+
+@contextlib.contextmanager
+def _checkpoints(folder: Path | None) -> Iterator[Path]:
+    """The folder, or where none is given one for this block, the same in all processes."""
+    if folder is not None:
+        yield folder
+        return
+    world = distributed.world()
+    own = Path(world.first(tempfile.mkdtemp))
+    try:
+        yield own
+    finally:
+        if world.rank == 0:
+            shutil.rmtree(own, ignore_errors=True)
 
 
 def _packed(counts: np.ndarray) -> str:

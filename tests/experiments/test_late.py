@@ -70,18 +70,34 @@ def test_a_run_that_was_stopped_between_two_late_evaluations_gives_the_same_coun
 
 def test_the_curves_of_older_results_are_judged_late_with_the_images_of_the_last_round():
     bits = np.array([1, 1, 0, 0, 0, 0, 0, 0], bool)
-    history = [[0, 10.0], [4, 20.0], [10, 22.0], [11, 24.0], [12, 26.0]]
+    history = [[0, 10.0], [4, 20.0], [10, 22.0], [11, 28.0], [12, 25.0]]
     run = {
-        "final": 26.0,
+        "final": 25.0,
         "history": history,
         "images": 8,
         "classes": 2,
         "correct": training.packed(torch.as_tensor(bits)),
     }
     result = cells.Result(SPEC, {0: run})
-    assert result.finals() == [25.0], "the mean over rounds 11 and 12"
-    assert result.correct([0]).mean() == pytest.approx(0.25)
-    assert np.ptp(result.correct([0])) == 1
+    assert result.finals() == [26.5], "the mean over rounds 11 and 12"
+    np.testing.assert_allclose(result.correct([0]), [bits + 0.015], err_msg="moved from 25 % to 26.5 %")
     assert training.late([[0, 12.0]]) == 12.0, "a run of no rounds"
     other = cells.Result({**SPEC, "study": "clients"}, {0: run})
-    assert other.finals() == [26.0]
+    assert other.finals() == [25.0]
+    np.testing.assert_array_equal(other.correct([0]), [bits])
+
+
+def test_a_run_of_no_rounds_counts_the_images_of_its_start(tmp_path):
+    spec = {**SPEC, "run": {**SPEC["run"], "rounds": 0}}
+    found = training.simulate(spec, 0, tmp_path / "new" / "folder", None)
+    assert found["evaluations"] == 1
+    assert found["late"] == pytest.approx(found["final"])
+
+
+def test_a_loss_is_judged_at_the_last_round_and_so_are_its_images():
+    spec = {**SPEC, "metric": "loss"}
+    found = training.simulate(spec, 0, None, None)
+    result = cells.Result(spec, {0: found})
+    assert result.finals() == [found["final"]]
+    accuracy = training.simulate(SPEC, 0, None, None)["final"]
+    assert 100 * result.correct([0]).mean() == pytest.approx(accuracy)

@@ -21,10 +21,11 @@ SPEC = {
 }  # fmt: skip
 
 
-def searched(value, axes=None, **tune):
-    """The search, and how often each length was run; value: (setting, rounds or infinity) -> the score."""
+def searched(value, better="higher", **tune):
+    """The search, and how many runs had each number of rounds; value: (learning rate, rounds) -> the score."""
     ran = Counter()
-    spec = {"run": {"rounds": 80}, "tune": {"axes": axes or {"run.lr": RATES}, "seeds": [1000], "growth": 0, **tune}}
+    tune = {"axes": {"run.lr": RATES}, "seeds": [1000], "growth": 0, **tune}
+    spec = {"run": {"rounds": 80}, "better": better, "tune": tune}
 
     def run(chosen, seed, name):
         rounds = chosen["run"]["rounds"]
@@ -40,10 +41,35 @@ def test_settings_far_behind_leave_after_the_first_stage_and_the_better_half_aft
     found, ran = searched(peak, **race)
     assert found["setting"] == {"run": {"lr": 0.04}}
     assert ran == {10: 5, 20: 5, 40: 3, 80: 2}
-    _, ran = searched(lambda lr, rounds: peak(lr, rounds) - 20 * (lr < 0.03), **race)
-    assert ran == {10: 5, 20: 3, 40: 2, 80: 1 + 1}, (
-        "two rates are more than 8 points behind; the slowest of the last wins"
-    )
+    _, ran = searched(peak, race=[10, 20, 80], finalists=4)
+    assert ran == {10: 5, 20: 5, 80: 4}, "at least as many as `finalists` go on"
+
+
+def test_a_setting_is_dropped_that_is_more_than_eight_points_behind_or_as_many_as_are_given():
+    race = {"race": [10, 20, 40, 80], "finalists": 1}
+    score = lambda lr, rounds: {0.01: 48, 0.02: 51, 0.04: 60, 0.08: 57, 0.16: 54}[lr]  # noqa: E731
+    _, ran = searched(score, **race)
+    assert ran == {10: 5, 20: 3, 40: 2, 80: 1 + 1}, "the best of the last has the lowest rate, so the next one joins"
+    _, ran = searched(score, **race, behind=10)
+    assert ran[20] == 4
+    loss = lambda lr, rounds: {0.01: 30, 0.02: 21, 0.04: 20, 0.08: 24, 0.16: 29}[lr]  # noqa: E731
+    found, ran = searched(loss, better="lower", **race)
+    assert (found["setting"], ran[20]) == ({"run": {"lr": 0.04}}, 3), "of losses, lower ones are better"
+
+
+def test_a_race_is_decided_by_late_accuracies_and_runs_every_stage_on_all_tuning_seeds():
+    ran = Counter()
+
+    def run(chosen, seed, name):
+        rounds, lr = chosen["run"]["rounds"], chosen["run"]["lr"]
+        ran[rounds, seed] += 1
+        return {"final": 50 + lr, "late": 50 - lr + seed}
+
+    tune = {"axes": {"run.lr": RATES}, "seeds": [3, 4, 5], "race": [10, 20, 80], "finalists": 1, "growth": 0}
+    found = tuning.choose({"run": {"rounds": 80}, "tune": tune}, run)
+    assert found["setting"] == {"run": {"lr": 0.01}}
+    assert found["tried"][0]["score"] == pytest.approx(50 - 0.01 + 4)
+    assert ran == {(rounds, seed): count for rounds, count in ((10, 5), (20, 5), (80, 3)) for seed in (3, 4, 5)}
 
 
 def test_the_finals_grow_at_their_slow_end_until_the_slowest_loses():
@@ -57,6 +83,9 @@ def test_a_setting_that_diverges_leaves():
     found, ran = searched(lambda lr, rounds: None if lr > 0.1 else 50 + lr, race=[10, 80], finalists=1, behind=100)
     assert found["setting"] == {"run": {"lr": 0.08}}
     assert ran == {10: 5, 80: 4}
+    found, ran = searched(lambda lr, rounds: None, race=[10, 80])
+    assert found["setting"] == {"run": {"lr": 0.01}}
+    assert ran == {10: 5, 80: 1}, "where all diverge, the first alone is run in full"
 
 
 def test_a_longer_run_goes_on_from_the_checkpoint_of_a_shorter_one_and_ends_as_a_run_that_was_never_short(
