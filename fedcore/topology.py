@@ -330,7 +330,7 @@ def _mixing(topology: Topology, n: int, seed: int, t: int, device: torch.device,
     indices, weights = (as_array(part) for part in topology.lists(n, seed, t))
     fit = indices.ndim == 2 and len(indices) == n and indices.size > 0 and weights.shape == indices.shape
     known = fit and indices.dtype.kind in "iu" and indices.min() >= 0 and indices.max() < n
-    if not known or weights.dtype.kind not in "fiu" or not np.isfinite(weights).all():
+    if not known or weights.dtype.kind not in "fiu" or not (np.abs(weights.sum(1) - 1) < 1e-6).all():
         raise ValueError(
             f"{topology!r} gives clients {indices.dtype} {indices.shape} and weights {weights.dtype} {weights.shape}; "
             f"use [{n}, k] for both: whole numbers from 0 to {n - 1}, and finite weights whose rows sum to 1"

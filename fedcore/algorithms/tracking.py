@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
+from .. import topology
 from ..models import Layout
+from ..storage.identity import is_own
 from ..support.checks import BelowOne
-from ..topology import DirectedRandom
+from ..topology import DirectedRandom, Topology
 from .decentralised import Gossip
 from .method import Cost, Gradient, Round
 
@@ -25,13 +28,25 @@ class Corrected(Gossip):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.mixing, DirectedRandom):
-            raise ValueError(
-                f"mixing={self.mixing!r}, whose W is not doubly stochastic, so that the corrections would not sum to "
-                "0; use fc.RandomRegular(degree)"
-            )
+            raise _unbalanced(self.mixing)
+
+    def prepare(self, r: Round) -> Round:
+        if is_own(type(self.mixing)):
+            W = topology.mixing(self.mixing, r.n, r.seed, r.t)  # on the host
+            columns = torch.zeros(r.n, dtype=W.weights.dtype).index_add_(0, W.indices.flatten(), W.weights.flatten())
+            if (columns - 1).abs().max() > 1e-6:
+                raise _unbalanced(self.mixing)
+        return super().prepare(r)
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:
         return G(y) + r.c_i
+
+
+def _unbalanced(mixing: Topology) -> ValueError:
+    return ValueError(
+        f"mixing={mixing!r}, whose W is not doubly stochastic, so that the corrections would not sum to 0; use "
+        "fc.RandomRegular(degree)"
+    )
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,9 @@ class DSGT(Corrected):
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  Raises ValueError for one that does
     not suit, and for a directed graph.
+
+    Use it without a server where clients differ and exact convergence is wanted. Not over very slow links: each
+    neighbour receives two vectors per round.
     """
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
@@ -75,6 +93,9 @@ class ExactDiffusion(Corrected):
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  lazy: False needs a W whose eigenvalues
     are above -1/3.  Raises ValueError for a mixing that does not suit, and for a directed graph.
+
+    Use it without a server where clients differ and exact convergence is wanted at one model per neighbour. Not on
+    directed graphs or with changing weights.
     """
 
     lazy: bool = True
@@ -96,6 +117,9 @@ class QGDSGDm(Gossip):
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  beta: default 0.9.  mu: default beta,
     as in the paper.  Raises ValueError for a mixing that does not suit, and unless 0 <= beta, mu < 1.
+
+    Use it without a server where momentum helps but clients differ. Not where exact convergence is needed: it damps
+    the disagreement of the momenta and keeps a bias.
     """
 
     beta: BelowOne = 0.9

@@ -20,7 +20,7 @@ from .partitions import IID, Indices
 
 
 def _deals(value: Any) -> bool:
-    return hasattr(value, "split") and not isinstance(value, type | str | bytes)
+    return hasattr(value, "split") and not (isinstance(value, type | str | bytes) or hasattr(value, "changed"))
 
 
 def _pairs(value: Any) -> bool:
@@ -30,7 +30,7 @@ def _pairs(value: Any) -> bool:
     return 0 < len(labels) == 2 * len(pairs) and whole and len(set(labels)) == len(labels)
 
 
-Dealing = Annotated[Any, checks.Kind(_deals, "a partition such as fc.IID()")]
+Dealing = Annotated[Any, checks.Kind(_deals, "a partition that leaves the data as they are, such as fc.IID()")]
 Pairs = Annotated[Any, checks.Kind(_pairs, "pairs of different labels, such as ((3, 8), (1, 7))")]
 
 
@@ -55,7 +55,8 @@ class Quantity(checks.Named):
         if self.law == "power":
             share = rng.permutation(np.arange(1, clients + 1) ** -float(self.spread))
         else:
-            share = np.exp(self.spread * rng.standard_normal(clients))
+            z = self.spread * rng.standard_normal(clients)
+            share = np.exp(z - z.max())  # of which none overflows
         exact = share / share.sum() * (N - clients)
         sizes = 1 + np.floor(exact).astype(int)
         sizes[np.argsort(sizes - exact, kind="stable")[: N - sizes.sum()]] += 1

@@ -39,7 +39,7 @@ class IID(checks.Named):
 
 
 def _sizes(value: Any) -> bool:
-    if hasattr(value, "sizes"):
+    if callable(getattr(value, "sizes", None)) and not isinstance(value, type):
         return True
     listed = isinstance(value, list | tuple | np.ndarray) and len(value) > 0
     return listed and all(isinstance(v, int | np.integer) and not isinstance(v, bool) and v > 0 for v in value)

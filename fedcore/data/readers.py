@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from .. import rng
 from ..storage import archives
-from .arrays import CLASSES, PACK, DataNotFound, Source, from_arrays, from_mapping
+from .arrays import CLASSES, PACK, DataNotFound, Source, data_root, from_arrays, from_mapping
 from .datasets import from_dataset
 
 # The 80 symbols of the Shakespeare task, in the order of FedProx's `language_utils`.
@@ -26,8 +27,15 @@ def pack(name: str, root: Path) -> Path:
 
 
 def has_pack(name: str, root: Path) -> bool:
-    """Whether there is a data pack of this name that can be read."""
-    return os.path.isfile(pack(name, root))
+    """Whether there is a data pack of this name; PermissionError where a root that was asked for has no access."""
+    try:
+        return stat.S_ISREG(os.stat(pack(name, root)).st_mode)
+    except PermissionError:
+        if root != data_root() or os.environ.get("FEDCORE_DATA"):
+            raise
+        return False
+    except (OSError, ValueError):  # there is none, or none can have this name
+        return False
 
 
 def found(name: str, root: Path) -> bool:

@@ -287,12 +287,12 @@ def computed(module: nn.Module, x: Tensor, trial: Trial, engine: Any) -> bool:
         found = torch.empty_like(Y)
         try:
             (made.batched if by_rules else made.sequential).gradient(Y, batch, PLAIN, None, found)
-        except RuntimeError:  # rules for other shapes than those of this forward
+            with _WithoutDropout() if by_rules else contextlib.nullcontext():
+                wanted = torch.stack([_plainly(still, batch, Y, k, trial, made.criterion) for k in range(2)])
+        except RuntimeError:  # rules for other shapes, or an output of dropout that is written over
             return False
         for place in made.layout.frozen:
             found[:, place] = 0
-        with _WithoutDropout() if by_rules else contextlib.nullcontext():
-            wanted = torch.stack([_plainly(still, batch, Y, k, trial, made.criterion) for k in range(2)])
         if float((found - wanted).norm()) <= tolerance * float(wanted.norm()):
             return True
     return False

@@ -30,7 +30,7 @@ class RoundedOnce(TorchFunctionMode):
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         tensor = kwargs.get("tensor")
-        if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32:
+        if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or not tensor.numel():
             return func(*args, **kwargs)
         if func is nn.init.uniform_:
             low, high = kwargs["a"], kwargs["b"]
@@ -98,7 +98,7 @@ def _checked(module: nn.Module) -> nn.Module:
                 "of, such as model.module"
             )
     for name, p in module.named_parameters():
-        empty = nn.parameter.is_lazy(p) or p.is_meta or p.layout != torch.strided
+        empty = nn.parameter.is_lazy(p) or p.is_meta or p.layout != torch.strided or not p.numel()
         if empty or not p.is_floating_point() or p._backward_hooks or p._post_accumulate_grad_hooks:
             raise ValueError(
                 f"the model's parameter {name!r} is no tensor of real floating-point numbers with values and without a "

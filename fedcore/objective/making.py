@@ -145,7 +145,7 @@ def federation(
             "function (labels, clients, rng) -> list of index arrays, an object with split(labels, clients, rng, "
             "owner), or a list of index arrays, one per client"
         )
-    if isinstance(partition, Dirichlet | Shards):
+    if isinstance(getattr(partition, "partition", partition), Dirichlet | Shards):
         need_classes(source, f"partition={partition} and other partitions by label")
     if clients is None:
         if isinstance(partition, Listed):

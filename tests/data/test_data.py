@@ -409,3 +409,20 @@ def test_digits_need_no_folder_that_can_be_read(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDCORE_DATA", raising=False)
     (tmp_path / "f").write_text("no folder")
     assert fc.federation("digits", 4).n == 4
+
+
+def test_a_folder_without_access_is_an_error_where_it_was_asked_for(tmp_path, monkeypatch):
+    """Otherwise scikit-learn's digits would silently replace those of a pack in it."""
+
+    class Closed:
+        def __fspath__(self):
+            raise PermissionError(13, "Permission denied")
+
+    monkeypatch.delenv("FEDCORE_DATA", raising=False)
+    monkeypatch.setattr("fedcore.data.readers.pack", lambda name, root: Closed())
+    assert fc.federation("digits", 4).n == 4
+    with pytest.raises(PermissionError):
+        fc.federation("digits", 4, root=tmp_path)
+    monkeypatch.setenv("FEDCORE_DATA", str(tmp_path))
+    with pytest.raises(PermissionError):
+        fc.federation("digits", 4)

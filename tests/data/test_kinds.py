@@ -26,7 +26,7 @@ def federation(partition, images=IMAGES, **more):
     return fc.federation((images, TEST), clients=CLIENTS, partition=partition, model="logistic", **more)
 
 
-@pytest.mark.parametrize("partition", [fc.Quantity(1.0), fc.Quantity(1.2, "power"), fc.Quantity(0.0)])
+@pytest.mark.parametrize("partition", [fc.Quantity(1.0), fc.Quantity(1.2, "power"), fc.Quantity(0.0), fc.Quantity(1e4)])
 @pytest.mark.parametrize("seed", range(3))
 def test_quantity_deals_every_sample_once_and_gives_each_client_one(partition, seed):
     parts = partition.split(np.zeros(N), CLIENTS, np.random.default_rng(seed), None)
@@ -140,6 +140,8 @@ def test_the_data_of_the_caller_stay_as_they_are_and_a_seed_decides_the_noise():
         (lambda: fc.Quantity(1, "zipf"), "law"),
         (lambda: fc.FeatureShift("turn"), "kind"),
         (lambda: fc.FeatureShift(partition="iid"), "partition"),
+        (lambda: fc.LabelSwap(partition=fc.FeatureShift()), "leaves the data as they are"),
+        (lambda: fc.Dirichlet(0.5, sizes=fc.Quantity), "whole numbers"),
         (lambda: fc.LabelSwap(1.5), "share"),
         (lambda: fc.LabelSwap(pairs=((1, 1),)), "pairs of different labels"),
         (lambda: federation(fc.LabelSwap(pairs=((1, 7),))), "label 7; use 0 to 3"),

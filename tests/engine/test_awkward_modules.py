@@ -75,6 +75,12 @@ def added(net, z):  # in place, and read under its first name
     return z + torch.tanh(h)
 
 
+def added_to_dropout(net, z):  # which is in place of its own input where nothing is dropped
+    h = net.drop(z)
+    h += net.h(z)
+    return h + z
+
+
 def layer_drop(net, z):
     return z if net.training and random.random() < 0.5 else z + torch.relu(net.h(z))
 
@@ -284,6 +290,7 @@ STATEFUL = {
     "spectral norm, the older one": parametrised(nn.utils.spectral_norm),
 }
 RANDOM = {
+    "added to dropout's output": lambda: Net(added_to_dropout, h=nn.Linear(8, 8), drop=nn.Dropout(0.5)),
     "layer drop": lambda: Net(layer_drop, h=nn.Linear(8, 8)),
     "NumPy's noise": lambda: Net(numpy_noise),
     "torch's noise": lambda: Net(torch_noise),

@@ -443,7 +443,7 @@ def test_what_needs_class_labels_says_so():
                  lambda: one.with_public(X[:3], np.arange(3)), lambda: fed(public=1)):  # fmt: skip
         with pytest.raises(ValueError, match=r"class labels"):
             call()
-    for partition in (fc.Dirichlet(0.5), fc.Shards(2)):
+    for partition in (fc.Dirichlet(0.5), fc.Shards(2), fc.LabelSwap(partition=fc.Dirichlet(0.5))):
         with pytest.raises(ValueError, match=r"partitions by label need class labels"):
             fed(partition=partition, clients=3)
 

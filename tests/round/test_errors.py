@@ -182,6 +182,8 @@ FEDERATION = [
     (lambda: fed(model=Pair()), ValueError, "tuple logits [B, classes]"),
     (lambda: fed(model=nn.Flatten()), ValueError, "no parameters at least one"),
     (lambda: fed(model=flat(nn.LazyLinear(3))), ValueError, "'1.weight' call lazy once example"),
+    (lambda: fed(model=lambda s, c: fc.models.mlp(s, c, hidden=(0,))), ValueError, "'1.weight' with values"),
+    (lambda: fed(model=fc.models.mlp((1, 4, 4), 0)), ValueError, "'5.weight' with values"),
     (lambda: fed(model=nn.DataParallel(flat(nn.Linear(16, 3)))), ValueError, "DataParallel model.module"),
     (
         lambda: fed(model=torch.jit.script(flat(nn.Linear(16, 3)))),

@@ -284,6 +284,7 @@ WRONG = [
     (lambda: topology.mixing(fc.Torus(), 7), ValueError, "torus of 7 clients fc.Ring()"),
     (lambda: fc.DSGT(fc.DirectedRandom(2)), ValueError, "DirectedRandom(degree=2) doubly stochastic RandomRegular"),
     (lambda: fc.ExactDiffusion(fc.DirectedRandom(2)), ValueError, "DirectedRandom(degree=2) doubly stochastic"),
+    (lambda: fc.simulate(fc.DSGT(Lists([[0, 0], [0, 1], [0, 2], [0, 3]], 0.5)), FED, rounds=1), ValueError, "doubly"),
     (lambda: run(fc.Ring(), cohort=2), ValueError, "DFedAvg all 4 clients cohort=2 cohort=None"),
     (lambda: run(fc.Ring(), server_lr=0.5), ValueError, "server_lr=0.5 DFedAvg no server server_lr=1.0"),
 ]  # fmt: skip
