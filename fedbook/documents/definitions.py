@@ -140,8 +140,8 @@ class Claim:
     margin: as in `judge.verdict` and `judge.decide`.  settled: `(verdict, reason, test)` if no run is needed.  own: a
     question of this book that the document leaves open; it has a verdict and is not counted as a claim.  compares:
     what is compared, as in `overview.answered`, where this is not what the table compares.  family: the name that the
-    claims of one sentence about several rivals share.  withdrawn: "profile: reason" where the runs of a profile do not
-    decide the claim, whatever their answers.
+    claims of one sentence about several rivals share.  withdrawn: profile -> the reason why its runs do not decide
+    the claim, whatever their answers.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Claim:
     own: bool = False
     compares: str = ""
     family: str = ""
-    withdrawn: str = ""
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
 
 
 def sides(question: Question) -> tuple[Key, Key]:
@@ -169,13 +169,13 @@ def sides(question: Question) -> tuple[Key, Key]:
 def claims(
     document: str,
     questions: Mapping[str, Mapping[str, Any]],
-    withdrawn: Mapping[str, str] = {},
+    withdrawn: Mapping[str, Mapping[str, str]] = {},
 ) -> list[Claim]:
     """The claims of a document, from `claims.csv`.
 
     questions: claim -> the questions that decide it, by profile.  A row of the file whose text has "{rival}" stands for
     one claim per rival, or another part of its sentence, "NAME-rival"; its questions are rival -> the questions by
-    profile.  withdrawn: claim -> "profile: reason" (`Claim`).
+    profile.  withdrawn: claim -> profile -> reason (`Claim`).
     """
     found = []
     for row in (row for row in _rows(FOLDER / "claims.csv") if row["document"] == document):
@@ -198,7 +198,7 @@ def claims(
                     row["own"] == "yes",
                     row["compares"],
                     row["name"] if rival else "",
-                    withdrawn.get(row["name"], ""),
+                    withdrawn.get(row["name"], {}),
                 )
             )
     return found

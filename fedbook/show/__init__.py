@@ -49,7 +49,7 @@ ENDS = {
 }  # fmt: skip  # verdict of one claim -> of several
 RESTS = {
     "proof": "proved or counted", "paper": "the document's setting", "desk": "real data, smaller scale",
-    "quick": "small or made-up data",
+    "quick": "small or synthetic data",
 }  # fmt: skip
 SIGNS = dict(zip((*ENDS, ""), ("\u2713", "(\u2713)", "\u2717", "?", "\u2026"), strict=True))  # verdict -> sign
 BARS = ("client", "skew")  # kinds of a figure that are drawn as bars

@@ -66,7 +66,7 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
         missing = len(asked) - len(answers)
         if answers:
             verdict = "" if missing else judge.verdict(list(answers.values()), claim.expected)
-            if verdict and claim.withdrawn.startswith(f"{profile}:"):
+            if verdict and profile in claim.withdrawn:
                 verdict = judge.VERDICTS[-1]
             printed = _gaps(asked, {key: cell.source for key, (cell, _) in results.items()})
             out.append(Judgement(claim, profile, answers, missing, verdict, printed))
@@ -110,20 +110,14 @@ def confidence(judgement: Judgement | None) -> str:
     if judgement.claim.settled:
         return "proved or counted"
     seeds = min(a.comparison.seeds for a in judgement.answers.values())
-    made_up = any("roles" in q[2] or "domain" in q[2] for q in judgement.answers)
+    synthetic = any("roles" in q[2] or "domain" in q[2] for q in judgement.answers)
     data = {
-        "quick": "made-up data only" if made_up else "small digits only",
+        "quick": "synthetic data only" if synthetic else "small digits only",
         "desk": "real data, on a smaller scale than the document's",
         "paper": "the document's own setting",
     }
-    withdrawn = claim_withdrawn(judgement)
+    withdrawn = judgement.claim.withdrawn.get(judgement.profile)
     return f"{data[judgement.profile]}, {seeds} seeds" + (f"; withdrawn: {withdrawn}" if withdrawn else "")
-
-
-def claim_withdrawn(judgement: Judgement) -> str:
-    """Why the runs of this profile do not decide the claim, or ""."""
-    profile, _, reason = judgement.claim.withdrawn.partition(": ")
-    return reason if profile == judgement.profile else ""
 
 
 def matrix(claims: Sequence[Claim], root: Path) -> Any:
@@ -154,9 +148,9 @@ def ours(judgement: Judgement) -> str:
     for word in dict.fromkeys(a.word for a in judgement.answers.values()):
         same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
         margin = f" within {same[0][1].margin:g}" if word == judge.EQUAL else ""
-        parts.append(
-            f"{word}{margin}: " + ", ".join(f"{_named(q, judgement)} {_short(a, judgement.claim)}" for q, a in same)
-        )
+        than = {judge.EQUAL: "to", judge.OPEN: "from"}.get(word, "than")
+        gaps = [f"{_named(q, judgement, than)} {_short(a, judgement.claim)}" for q, a in same]
+        parts.append(f"{word}{margin}: {', '.join(gaps)}")
     asked = judgement.missing + len(judgement.answers)
     return "; ".join(parts) + (f"; {judgement.missing} of {asked} comparisons not run yet" if judgement.missing else "")
 
@@ -169,13 +163,13 @@ def label(question: Question) -> str:
     return f"{row} − {base}, {column}" if column == other else f"{row}, {column} − {other}"
 
 
-def _named(question: Question, judgement: Judgement) -> str:
-    """The names that distinguish a question from the others of its claim."""
+def _named(question: Question, judgement: Judgement, than: str) -> str:
+    """The names that tell a question from the others of its claim, and what its answer says `than`, "from" or "to"."""
     (row, column), (base, other) = sides(question)
     if other != column:
-        return f"{column} than {other}"
+        return f"{column} {than} {other}"
     rows, bases, columns = ({q[k] for q in judgement.answers} for k in (0, 1, 2))
-    named = [row] * (len(rows) > 1) + [f"than {base}"] * (len(bases) > 1)
+    named = [row] * (len(rows) > 1) + [f"{than} {base}"] * (len(bases) > 1)
     return ", ".join(named + [column] * (len(columns) > 1 or not named))
 
 

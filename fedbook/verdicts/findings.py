@@ -34,7 +34,6 @@ class Finding:
     one of `KINDS` and `severity` one of `SEVERITIES`. `finding` quotes the document and says why it is wrong or open,
     `here` says what this book does. `shown_by` is a test (`tests/test_x.py::test_name`) or a cell of a chapter
     (`fedup#variance`), empty where the document itself shows it.
-
     """
 
     document: str
@@ -56,7 +55,7 @@ def departures(chapter: str, **numbers: Any) -> Html:
     """The numbered list of every departure of a chapter from its document.
 
     chapter: the name of its notebook.  numbers: values of the placeholders {name} in the texts, computed on the page.
-    Raises ValueError for a chapter without departures.
+    Raises ValueError for a chapter without departures and for a name that is not a placeholder.
     """
     with DEPARTURES.open(encoding="utf-8", newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["chapter"] == chapter]
@@ -64,6 +63,8 @@ def departures(chapter: str, **numbers: Any) -> Html:
         raise ValueError(f"chapter={chapter!r} has no line in {DEPARTURES.name}; use a notebook's name")
     items = [(line["source"], line["book"], line["why"]) for line in lines]
     for name, value in numbers.items():
+        if not any(f"{{{name}}}" in text for item in items for text in item):
+            raise ValueError(f"no departure of {chapter} contains {{{name}}}; see {DEPARTURES.name}")
         items = [tuple(text.replace(f"{{{name}}}", str(value)) for text in item) for item in items]
     return pages.departures(items)
 

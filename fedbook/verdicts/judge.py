@@ -14,12 +14,12 @@ import numpy as np
 
 LEVEL = 0.05  # of a family: the probability of any wrong decision in it
 POWER = 0.8
-WORDS = BETTER, WORSE, EQUAL, OPEN = ("better", "worse", "equal", "not distinguished")
+WORDS = BETTER, WORSE, EQUAL, OPEN = ("better", "worse", "equal", "no significant difference")
 VERDICTS = ("holds", "does not hold", "holds in part", "cannot be decided here")
 CLAIMS = (
     "A claim holds where every question it asks is answered its way; it does not hold where at least one is answered "
     "the other way (also 'equal', where it speaks of a difference) and none its way; it holds in part where both "
-    "occur, or where some are answered its way and others not distinguished; else it cannot be decided here."
+    "occur, or where some are answered its way and others by no significant difference; else it cannot be decided here."
 )
 
 
@@ -168,7 +168,7 @@ def _resolved(c: Comparison, resolution: float) -> Comparison:
 class Answer:
     """The answer to one question of a family.
 
-    word: "better", "worse", "equal" (within `margin`) or "not distinguished".  p: the p-value by Holm's method.
+    word: "better", "worse", "equal" (within `margin`) or "no significant difference".  p: the p-value by Holm's method.
     questions: the number of questions in the family.
     """
 

@@ -241,8 +241,8 @@ def answered(
     A cell is complete if its runs at all seeds (default: its own) record which test images are classified correctly.
     compared: see `Table.compared`; for values and logs, smaller is better if the specifications say so
     (`tuning.lower_is_better`).  "lower values" are values of which smaller ones are better.  "speed": the logarithms of
-    `rounds_to`, which are read from the stored curves of accuracy.  "start": the final accuracy of the first row with
-    that before its first round; a run that diverged counts with the latter.
+    `rounds_to`, which are read from the stored curves of accuracy.  "start": the late accuracy of the first row
+    with its accuracy before the first round, which also stands for the late accuracy of a run that diverged.
     """
 
     def complete(key: Key) -> Result | None:
@@ -280,14 +280,14 @@ def answered(
     return dict(zip(found, judge.decide(list(found.values()), margin, lower_is_better=lower), strict=True))
 
 
-SHARE = 0.9  # of the lower of two last accuracies: the accuracy to which speed is measured
+SHARE = 0.9  # of the lower of two late accuracies: the accuracy to which speed is measured
 
 
 def rounds_to(pair: tuple[Result, Result], seeds: Sequence[int]) -> tuple[np.ndarray, float]:
     """The rounds after which the stored curves of two cells first reach a common accuracy, `[2, seeds]`, and the number
     of rounds between two evaluations.
 
-    The accuracy is the part `SHARE` of the lower of the two mean last accuracies, so that both cells usually reach it.
+    The accuracy is the part `SHARE` of the lower of the two mean late accuracies, so that both cells usually reach it.
     A run that does not counts with all its rounds; one that diverges before has no number (NaN).
     """
     target = SHARE * min(float(np.nanmean(result.finals(seeds))) for result in pair)

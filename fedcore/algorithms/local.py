@@ -21,6 +21,9 @@ class LocalOnly(Method):
     The clients of a round's cohort continue from their own `x_i [n, d]`; the models of the others do not change.  `x`
     is the plain mean of all clients' models and serves evaluation only: `server_lr` must be 1, and `weighting` has no
     effect.
+
+    Use it as the reference that every personal method has to beat. Not where clients have few samples and are
+    alike.
     """
 
     client_state = ("x_i",)
@@ -55,6 +58,9 @@ class Ditto(Method):
     Clip and momentum are applied to each of the two models by itself.  With lam = 0 the v_i are those of LocalOnly.
 
     lam (lambda): strength of the pull; the default 1 is ours, tune it.  Raises ValueError for lam < 0.
+
+    Use it where each client wants a model of its own and robustness against others counts; lam moves between alone
+    and common. Not where training two models per client is too expensive.
     """
 
     lam: NonNegative = 1.0
@@ -94,11 +100,14 @@ class APFL(Method):
     model is z_i = alpha_i v_i + (1 - alpha_i) y.  The y_i are averaged; `v_i [n, d]` stays with its client, which uses
     alpha_i v_i + (1 - alpha_i) x after the round.  alpha = 0 leaves all clients the server's model.  Clip and momentum
     apply to y alone.  Both steps start from the values before them.  The authors' code takes y after its step and mixes
-    the two models' outputs in the place of their parameters.
+    the two models' outputs instead of their parameters.
 
     alpha: of every client, or its start with `adaptive`, where the first step of each round takes alpha_i <- alpha_i -
     lr <v_i - y, g(z_i)>, cut to [0, 1] (eq. 11; the authors' code adds 0.02 alpha_i to this gradient).
     Raises ValueError for alpha outside [0, 1].
+
+    Use it where it is unknown how far clients differ: the weight between own and common model can be learnt. Not
+    where training two models per client is too expensive.
     """
 
     alpha: Fraction = 0.5
@@ -151,6 +160,9 @@ class pFedMe(Method):
     lam (lambda): default 15; keep lr lam below 1 (lr 0.005 in the authors' MNIST run).  inner_steps: the paper's K,
     default 5.  inner_lr: default 0.05 (0.09 in that run); it must be below 2 / (curvature + lam).
     Raises ValueError for lam <= 0, inner_steps < 1, inner_lr <= 0.
+
+    Use it where each client wants a model near the common one and gradients are cheap. Not where time is short:
+    each local step contains several gradients.
     """
 
     lam: Positive = 15.0
@@ -193,6 +205,9 @@ class PerFedAvg(Method):
     round; `theta_i [n, d]` serves evaluation alone.
 
     alpha: default 0.01, as in the authors' runs.  Raises ValueError for alpha < 0.
+
+    Use it where every client takes one gradient step before it uses the model. Not where Hessian products are too
+    expensive; the first-order form avoids them.
     """
 
     alpha: NonNegative = 0.01

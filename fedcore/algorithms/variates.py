@@ -25,6 +25,9 @@ class SCAFFOLD(Method):
 
     One of our sources on SCAFFOLD prints c <- c + (1/|S|) sum_S instead, without the factor |S|/n.
     Raises ValueError for another option.
+
+    Use it where the same clients return often, labels are skewed and a lower training loss is worth a second vector
+    in the download. Not where each client takes part once or twice, or where gradients are clipped (option II).
     """
 
     option: Annotated[str, OneOf(("I", "II"))] = "II"
@@ -59,10 +62,13 @@ class ProxSkip(Method):
     local steps K is geometric, P(K = k) = p (1 - p)^(k-1), and 1/p on average.  With lr = 1/L and p = sqrt(mu / L),
     where the F_i are mu-strongly convex and L-smooth, it needs O(sqrt(L / mu) log(1 / eps)) rounds.
 
-    With a fixed K in the place of both K and 1/p it would be SCAFFOLD, option II, with all clients.  The method fixes
+    With a fixed K instead of both K and 1/p it would be SCAFFOLD, option II, with all clients.  The method fixes
     the local work (`local_steps` and `local_epochs` are not used), and `server_lr` must be 1.
 
     p: default 0.2, five local steps on average.  Raises ValueError unless 0 < p <= 1.
+
+    Use it on badly conditioned convex problems where all clients answer and gradients have little noise. Not with
+    sampled clients.
     """
 
     p: PositiveFraction = 0.2
@@ -94,6 +100,9 @@ class FedDyn(Method):
     server still adds h, which does not depend on alpha.
 
     alpha: 0.01 in the authors' example; tune it.  Raises ValueError for alpha <= 0.
+
+    Use it where clients return often and exact convergence to the optimum is wanted with one model each way. Not
+    with few visits per client, and not without tuning alpha: it has no harmless default.
     """
 
     alpha: Positive = 0.01
@@ -119,6 +128,9 @@ class FedDC(Method):
     x <- mean_S y_i + (1/n) sum_j h_j;  c <- c + (1/n) sum_S (c_i+ - c_i).  State `h [d]` is (1/n) sum_j h_j.
 
     alpha: 0.01 in the authors' CIFAR examples.  Raises ValueError for alpha < 0.
+
+    Use it where all or most clients take part in each round and can keep two vectors. Not where clients return
+    rarely, because both of its memories are then old.
     """
 
     alpha: NonNegative = 0.01
@@ -145,10 +157,15 @@ class FedDC(Method):
 class FedPVR(Method):
     """Partial variance reduction (Li et al. 2023): SCAFFOLD's option II on some layers, FedAvg on the others.
 
+    v = g - M (c_i - c), with M = 1 at the parameters of these layers and 0 elsewhere; c_i and c as in SCAFFOLD.
+
     layers: parameter names or their beginnings ("13" is the module 13 of a Sequential, "13.weight" its weight);
     () corrects no layer (FedAvg), "all" every layer (SCAFFOLD II).  The default None corrects the last layer; a
     quadratic is one layer.
     Raises ValueError for layers that the model does not have.
+
+    Use it where SCAFFOLD would help and its state for the whole model is too large. Not where curvature couples the
+    corrected layers with the others, because a bias then remains.
     """
 
     layers: tuple[str, ...] | str | None = None

@@ -70,7 +70,7 @@ def test_a_pivot_has_mean_students_interval_the_sources_value_and_the_mark_of_th
 def test_markdown_shows_every_name_as_it_is(stored, capsys):
     out = report(stored, capsys, "one", "--format", "markdown")[1]
     assert f"| a\\|b 50% | {entry('a|b 50%', ' ✗')} |" in out.splitlines()
-    assert "✓ better, ✗ worse, ~ not distinguished: against FedAvg" in out
+    assert "✓ better, ✗ worse, ~ no significant difference: against FedAvg" in out
 
 
 def test_latex_escapes_what_has_a_meaning_and_has_as_many_columns_in_every_line(stored, capsys):

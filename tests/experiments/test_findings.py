@@ -515,9 +515,12 @@ def test_departures_are_those_of_chapters_that_exist():
     chapters = {path.stem for path in (ROOT / "book").glob("*.ipynb")} - {"your_own", "systems"}  # of no source
     assert {line["chapter"] for line in lines} == chapters
     assert len({tuple(line.values()) for line in lines}) == len(lines)
+    assert all(text.strip() for line in lines for text in line.values())
 
 
 def test_a_departure_says_a_number_of_the_page():
     assert "settles at 0.250 instead" in departures("averaging", literal="0.250").text
+    with pytest.raises(ValueError, match=r"\{literl\}"):
+        departures("averaging", literl=1)
     with pytest.raises(ValueError, match="'12_none'"):
         departures("12_none")

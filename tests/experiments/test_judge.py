@@ -82,7 +82,10 @@ def test_no_interval_is_narrower_than_one_test_image():
     c = judge.compare(same, same)
     assert (c.gap, c.half) == (0.0, pytest.approx(100 / 359))
     assert judge.compare_values([50.0] * 5, [49.9] * 5, resolution=0.25).half == pytest.approx(0.25)
-    assert judge.decide([judge.compare_values([50.0] * 5, [49.9] * 5, resolution=0.25)])[0].word == "not distinguished"
+    assert (
+        judge.decide([judge.compare_values([50.0] * 5, [49.9] * 5, resolution=0.25)])[0].word
+        == "no significant difference"
+    )
 
 
 def test_a_diverged_run_counts_and_is_named():
@@ -94,13 +97,13 @@ def test_a_diverged_run_counts_and_is_named():
     lost = judge.compare_values([1.0, np.nan, 2.0], [1.0, 1.0, 1.0])
     assert lost.diverged == (1, 0)
     assert np.isnan(lost.half)
-    assert judge.decide([lost])[0].word == "not distinguished"
+    assert judge.decide([lost])[0].word == "no significant difference"
 
 
 def test_fewer_than_two_seeds_say_nothing():
     c = judge.compare(np.ones((1, 50)), np.zeros((1, 50)))
     assert np.isnan(c.half)
-    assert judge.decide([c])[0].word == "not distinguished"
+    assert judge.decide([c])[0].word == "no significant difference"
     assert np.isnan(c.detectable())
 
 
@@ -112,9 +115,9 @@ def test_holm_is_the_textbooks_and_counts_unanswered_questions():
 
 def test_equal_needs_a_margin_and_an_interval_within_it():
     near = Comparison(0.1, 0.2, 0.0, 21)
-    assert judge.decide([near])[0].word == "not distinguished"
+    assert judge.decide([near])[0].word == "no significant difference"
     assert judge.decide([near], margin=1.0)[0].word == "equal"
-    assert judge.decide([near], margin=0.3)[0].word == "not distinguished"
+    assert judge.decide([near], margin=0.3)[0].word == "no significant difference"
     assert str(judge.decide([near], margin=1.0)[0]) == "+0.1 ± 0.4, equal within 1"
     far = Comparison(-5.0, 0.5, 0.0, 10)
     assert [judge.decide([far])[0].word, judge.decide([far], lower_is_better=True)[0].word] == ["worse", "better"]
@@ -125,15 +128,15 @@ def test_equal_needs_a_margin_and_an_interval_within_it():
     [
         (["better", "better"], "better", "holds"),
         (["better", "worse"], "better", "holds in part"),
-        (["better", "not distinguished"], "better", "holds in part"),
-        (["worse", "not distinguished"], "better", "does not hold"),
+        (["better", "no significant difference"], "better", "holds in part"),
+        (["worse", "no significant difference"], "better", "does not hold"),
         (["equal"], "better", "does not hold"),
         (["equal", "better"], "not worse", "holds"),
         (["worse"], "different", "holds"),
         (["equal"], "different", "does not hold"),
         (["equal"], "equal", "holds"),
         (["worse"], "worse", "holds"),
-        (["not distinguished"] * 3, "better", "cannot be decided here"),
+        (["no significant difference"] * 3, "better", "cannot be decided here"),
         ([], "better", "cannot be decided here"),
     ],
 )
@@ -154,7 +157,7 @@ def test_differences_and_equivalences_are_one_family():
     assert (answer.questions, answer.word) == (2, "equal")
     margin = 0.1 + 0.2 * 1.8  # p between 0.025 and 0.05: equal by itself, not as one of two questions
     assert 0.025 < alone.equivalence(margin) < 0.05
-    assert judge.decide(pair, margin)[0].word == "not distinguished"
+    assert judge.decide(pair, margin)[0].word == "no significant difference"
 
 
 def test_two_methods_that_always_diverge_are_not_called_equal():

@@ -189,6 +189,15 @@ def test_a_result_of_a_data_pack_that_was_replaced_does_not_stand(tmp_path, monk
     assert reproduce.load(tmp_path / "cell.json", spec).runs
 
 
+def test_a_link_in_the_place_of_a_lock_keeps_its_target(tmp_path):
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    (tmp_path / ".cell.lock").symlink_to(target)
+    with pytest.raises(OSError, match=r"cell\.lock"):
+        reproduce.run_cell(SPEC, [0], file=tmp_path / "cell.json")
+    assert target.read_text() == "kept"
+
+
 def test_the_order_of_keys_does_not_make_another_cell():
     assert identity(dict(reversed(SPEC.items())), 0) == identity(SPEC, 0)
     assert identity(SPEC, 0) != identity(SPEC, 1)
@@ -732,7 +741,7 @@ def test_stand_ins_never_stand_beside_a_value_of_other_data():
 
 
 @pytest.mark.parametrize("profile", ["quick", "desk"])
-@pytest.mark.parametrize("name", [*TRAINED, *THESIS, "shift-ablation", "shift-personal"])
+@pytest.mark.parametrize("name", [*TRAINED, *THESIS, "shift-ablation", "fedup-further", "shift-personal"])
 def test_every_method_of_a_column_is_searched_alike(name, profile):
     by_column = {}
     for cell in reproduce.get(name).cells(profile):
@@ -806,7 +815,7 @@ def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path, monk
         store(place, cell, {seed: {**run, "seconds": 1} for seed, run in enumerate(runs)})
     tidy = overview.frame(judged, place, range(4)).set_index("row")
     assert tidy["verdict"].to_dict() == {
-        "FedAvg": "baseline", "much": "better", "same": "not distinguished", "lost": "worse",
+        "FedAvg": "baseline", "much": "better", "same": "no significant difference", "lost": "worse",
     }  # fmt: skip
     assert tidy.loc["lost", "diverged"] == 4
     assert tidy.loc["lost", "gap"] == pytest.approx(10 - 100 * base.mean())

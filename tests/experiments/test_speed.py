@@ -89,4 +89,4 @@ def test_where_a_run_diverged_nothing_is_decided(tmp_path):
         runs = {seed: {"final": value} for seed, value in enumerate(values)}
         results[row, "c"] = Cell(row, spec, row, "c", seeds=2), cells.Result(spec, runs)
     (answer,) = overview.answered(results, asked, compared="logs").values()
-    assert (answer.word, answer.comparison.diverged) == ("not distinguished", (2, 1))
+    assert (answer.word, answer.comparison.diverged) == ("no significant difference", (2, 1))
