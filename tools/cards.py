@@ -28,6 +28,7 @@ from fedbook.pictures import styles  # noqa: E402
 from fedbook.verdicts import overview  # noqa: E402
 from fedcore.storage.checkpoint import atomic  # noqa: E402
 
+PROFILES = ("paper", "desk", "quick")  # the documents' own settings first
 NAMES = {  # the usual names
     "DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion",
     "QGDSGDm": "QG-DSGDm", "PerFedAvg": "Per-FedAvg",
@@ -122,9 +123,12 @@ def _compared(line: dict[str, Any]) -> str:
     if line["row"] == against:
         return "what others are measured from"
     phrases = {"better": "better than", "worse": "worse than", "equal": "equal to"}
-    phrases["not distinguished"] = "not distinguished from"
+    phrases["no significant difference"] = "not significantly different from"
     found = [f"{words} {against} in {line['words'][word]}" for word, words in phrases.items() if line["words"][word]]
     return f"{', '.join(found)} of {len(line['finals'])}" if found else "not compared"
+
+
+SHOWN = 3  # results that a page shows before its fold: those nearest to the documents' own settings
 
 
 def _results(kind: type, lines: list[dict[str, Any]], pages: dict[Path, str]) -> Iterator[str]:
@@ -132,24 +136,35 @@ def _results(kind: type, lines: list[dict[str, Any]], pages: dict[Path, str]) ->
     if not mine:
         yield "No stored table trains it yet; `fc.sweep` and `python -m fedcore.reproduce new` compare it on your data."
         return
-    yield "Accuracy on the test set in %, means over seeds from the lowest to the highest column; verdicts are paired,"
-    yield "and corrected within a table."
+    mine.sort(key=lambda line: (PROFILES.index(line["profile"]), line["row"] != title(kind)))
+    yield "Accuracy on the test set in %, means over seeds from the lowest to the highest column. The verdicts compare"
+    yield "with the same seeds and images, and are corrected for all comparisons of their table ({doc}`../difference`)."
     yield ""
-    yield "| table | accuracy | verdicts, by column |"
-    yield "|---|---|---|"
+    yield from _table(kind, mine[:SHOWN], pages)
     settings = {}
     for line in mine:
+        computed = f"{line['table'].name}, {line['profile']}, computed on {' and '.join(line['devices'])}"
+        settings[computed] = line["table"].captions[line["profile"]]
+    rest = mine[SHOWN:]
+    yield ""
+    yield f"````{{admonition}} {f'{len(rest)} more, and how' if rest else 'How'} they were run"
+    yield ":class: dropdown"
+    yield ""
+    if rest:
+        yield from _table(kind, rest, pages)
+        yield ""
+    yield from (f"- {name}: {caption}" for name, caption in settings.items())
+    yield "````"
+
+
+def _table(kind: type, lines: list[dict[str, Any]], pages: dict[Path, str]) -> Iterator[str]:
+    yield "| table | accuracy | verdicts, by column |"
+    yield "|---|---|---|"
+    for line in lines:
         table, row = line["table"], "" if line["row"] == title(kind) else f": {line['row']}"
         shown = next((path.stem for path, text in pages.items() if f'show.result("{table.name}"' in text), "report")
         where = f"{{doc}}`{table.name} <../{shown}>`, {line['profile']}"
-        computed = f"{table.name}, {line['profile']}, computed on {' and '.join(line['devices'])}"
-        settings[computed] = table.captions[line["profile"]]
         yield f"| {where}{row} | {_measured(line)} | {_compared(line)} |"
-    yield ""
-    yield "Settings:"
-    yield ""
-    for name, caption in settings.items():
-        yield f"- {name}: {caption}"
 
 
 def _settings(kind: type) -> Iterator[str]:
@@ -164,17 +179,19 @@ def _settings(kind: type) -> Iterator[str]:
 
 def card(kind: type, row: list[str] | None, lines: list[dict[str, Any]], pages: dict[Path, str]) -> str:
     """A method's page, as MyST Markdown."""
-    shown, method = fc.shown(kind), kind()
+    method = kind()
     cost = method.cost()
-    head, _, rest = shown.equation.partition("\n\n")
-    out = [f"# {title(kind)}", "", " ".join(head.split()), ""]
+    head, *rest, advice = (" ".join(part.split()) for part in (inspect.getdoc(kind) or "").split("\n\n"))
+    use, avoid = re.fullmatch(r"Use (it .*?\.) Not (.*)", advice).groups()
+    out = [f"# {title(kind)}", "", head, "", f"**Use** {use}", "", f"**Not** {avoid}", ""]
     if row:
         parts = zip(HEADER.strip("| ").split(" | ")[1:], row[1:], strict=True)
         out += [line for part, rule in parts for line in (part, f": {rule}", "")]
     if rest:
-        paragraphs = [" ".join(paragraph.split()) for paragraph in rest.split("\n\n")]
-        out += ["```{code-block} text", ":class: fc-wrapped", "\n\n".join(paragraphs), "```", ""]
-    out += ["## The lines that run", "", "```python", shown.code, "```", ""]
+        text = "\n\n".join(rest)
+        out += ["````{admonition} The rule in full, its settings and sources", ":class: dropdown", ""]
+        out += ["```{code-block} text", ":class: fc-wrapped", text, "```", "````", ""]
+    out += ["## The lines that run", "", "```python", fc.shown(kind).code, "```", ""]
     model = ', model=fc.models.projected("mlp")' if kind is fc.MOON else ""  # its loss needs a representation
     call = f"fc.{kind.__name__}()"
     out += [
@@ -217,8 +234,8 @@ def overview_page() -> str:
     out = [
         "# The methods, one page each",
         "",
-        "Each page has the equation, the lines that run, a call to copy, settings, the cost of a round, and every",
-        "stored result.",
+        "Each page says when to use the method and when not, and has its equation, the lines that run, a call to copy,",
+        "settings, the cost of a round, and every stored result.",
         "",
         "| method | in one sentence |",
         "|---|---|",

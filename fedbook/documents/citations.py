@@ -1,4 +1,4 @@
-"""`cite`: BibTeX entries of methods, data and models, from the book's bibliography."""
+"""`cite` and `references`: works on methods, data and models, from the book's bibliography."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 from fedcore.support import checks
 from fedcore.support.extras import needs
+
+from .. import pages
 
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 
@@ -51,6 +53,23 @@ def cite(*names: object) -> BibTeX:
         if not isinstance(item, str) and getattr(item, "server_momentum", 0):
             keys |= dict.fromkeys(works["FedAvgM"])
     return BibTeX("\n\n".join(entries[key] for key in keys))
+
+
+def references(*names: object) -> pages.Html:
+    """The works that `cite` names, as a folded list with their links: the end of a chapter.
+
+    Raises ValueError as `cite` does.
+    """
+    from pybtex.backends.html import Backend
+    from pybtex.database import parse_string
+    from pybtex.style.formatting.unsrt import Style
+
+    works = sorted(Style().format_bibliography(parse_string(cite(*names), "bibtex")), key=lambda work: str(work.text))
+    backend = Backend("utf-8")
+    items = "".join(f"<li>{work.text.render(backend)}</li>" for work in works)
+    summary = f"<summary>References ({len(works)})</summary>"
+    html = f'<details class="fc-fold fc-references">{summary}<ul>{items}</ul></details>'
+    return pages.Html(html, "\n".join(work.text.render_as("text") for work in works))
 
 
 class BibTeX(str):

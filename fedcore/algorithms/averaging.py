@@ -19,6 +19,10 @@ class FedAvg(Method):
 
     server_momentum: 0 is FedAvg; above 0 it is FedAvgM (Hsu et al. 2019), and `v [d]` becomes state.
     Raises ValueError unless 0 <= server_momentum < 1.
+
+    Use it first, everywhere: it is the yardstick, keeps no state and costs one model each way. Not alone where many
+    local steps meet unlike curvatures and the last bit of loss counts, because it then converges to another point
+    than the optimum.
     """
 
     server_momentum: BelowOne = 0.0
@@ -39,6 +43,9 @@ class FedSGD(Method):
     """One gradient step on the full local batch: x <- x - lr mean_S grad F_i(x)  (McMahan et al. 2017).
 
     The method fixes the local work: `local_steps`, `local_epochs` and `batch_size` are not used.
+
+    Use it as a reference without client drift, or where communication is free. Not over a slow link: it needs a
+    round for every gradient step.
     """
 
     def local_work(self, work: Work) -> Work:
@@ -51,6 +58,9 @@ class FedSMB(Method):
 
     The batch of round t is the t-th batch of the client's shuffled data; an epoch continues over rounds, and each epoch
     shuffles the data anew.  `local_steps` and `local_epochs` are not used.
+
+    Use it as a reference with the noise of mini-batches and no client drift. Not over a slow link: it needs a round
+    for every mini-batch.
     """
 
     def local_work(self, work: Work) -> Work:

@@ -18,6 +18,8 @@ class Central(Method):
     client's local work has.  `cohort` and `weighting` are ignored.  Every sample has the same weight, as with
     weighting="samples"; for quadratics the objective is F, the mean over all clients.  normalise="client" uses the
     statistics of the union.
+
+    Use it as the reference of what all data in one place would give. Not as a method: the data leave the clients.
     """
 
     full_participation = True

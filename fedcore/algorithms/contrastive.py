@@ -25,6 +25,9 @@ class MOON(Method):
 
     mu: 0.001 to 10 in the paper (5 for its CIFAR-10 example); default 1.  tau: 0.5.  Raises ValueError for mu < 0,
     tau <= 0, and for models without a representation layer.
+
+    Use it with networks that have a representation layer, where labels are skewed. Not where memory or time is
+    short: clients keep a model and run three networks in each step.
     """
 
     mu: NonNegative = 1.0

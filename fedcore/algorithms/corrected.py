@@ -25,6 +25,9 @@ class FedCM(Method):
     where clients have unequal numbers of samples, its Delta differs from this one.
 
     alpha: 0.1 in the paper; 1 is FedAvg.  Raises ValueError unless 0 < alpha <= 1.
+
+    Use it where few of many clients take part and cannot keep state. Not where alpha cannot be tuned: a small share
+    of the client's own gradient slows it down.
     """
 
     alpha: PositiveFraction = 0.1
@@ -51,6 +54,9 @@ class MoFedSAM(FedSAM):
 
     rho: radius of the perturbation, 0.1 as in FedSAM.  beta: share of the client's own gradient, default 0.1.
     Raises ValueError for rho < 0, and unless 0 < beta <= 1.
+
+    Use it as FedCM where a flat minimum is wanted and two gradients per step are affordable. Not where alpha and
+    rho cannot both be tuned.
     """
 
     beta: PositiveFraction = 0.1
@@ -72,6 +78,9 @@ class FedGamma(FedSAM):
     uses the number of steps of its first client for all.
 
     rho: radius of the perturbation, 0.1 as in FedSAM.  Raises ValueError for rho < 0.
+
+    Use it where SCAFFOLD works and a flat minimum is wanted too. Not where clients return rarely, or where a second
+    gradient per step is too expensive.
     """
 
     option = "II"
@@ -99,6 +108,9 @@ class FedSpeed(Method):
 
     rho: size of the ascent step, default 0.1.  alpha: weight of the perturbed gradient, default 1.  lam (lambda): the
     inverse weight of the proximal term, default 10.  Raises ValueError for rho < 0, alpha outside [0, 1], lam <= 0.
+
+    Use it where clients return often and FedDyn's correction and a flat minimum are wanted. Not where clients
+    return rarely.
     """
 
     rho: NonNegative = 0.1

@@ -68,6 +68,9 @@ class DPSGD(Gossip):
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  Raises ValueError for one that does
     not suit.
+
+    Use it without a server on fast links, as the reference of decentralised methods. Not over slow links: one step
+    per exchange.
     """
 
     def local_work(self, work: Work) -> Work:
@@ -83,6 +86,9 @@ class DFedAvg(Gossip):
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  Raises ValueError for one that does
     not suit.
+
+    Use it without a server where local steps save traffic and clients are alike. Not where clients differ much and
+    exact convergence is wanted: it keeps a bias.
     """
 
 
@@ -95,6 +101,9 @@ class DFedAvgM(Gossip):
 
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  momentum (theta): usually 0.9; 0 is
     DFedAvg.  Raises ValueError for a mixing that does not suit, and unless 0 <= momentum < 1.
+
+    Use it as DFedAvg where momentum speeds up local training. Not where clients differ much: momentum then follows
+    each client's own gradients further away.
     """
 
     momentum: BelowOne = 0.9
@@ -112,6 +121,9 @@ class DFedSAM(Gossip):
     mixing: a topology, a networkx graph, or a matrix `[n, n]`; default a ring.  rho: radius of the perturbation.
     gossip_steps (Q): mixings with the same W in a round, typically 4; each one sends a model to every neighbour.
     Raises ValueError for a mixing that does not suit, rho < 0, gossip_steps < 1.
+
+    Use it without a server where neighbours' models shall generalise better and two gradients per step are
+    affordable. Not as a remedy of heterogeneity.
     """
 
     rho: NonNegative = 0.1
@@ -151,6 +163,9 @@ class DFedGAM(Gossip):
     "accelerated" only; the defaults are those of that code for CIFAR-10 and a ResNet, where rho is 0.2.
     Raises ValueError for a mixing that does not suit, an unknown form, rho, alpha or rho_inner < 0, and beta0, beta1
     or gamma outside [0, 1].
+
+    Use it to study first-order flatness without a server. Not as a first choice: a step costs up to four gradients,
+    and its effect is mostly that of DFedSAM.
     """
 
     rho: NonNegative = 0.1

@@ -25,6 +25,9 @@ class FedPer(Method):
 
     layers: how many of the last weight layers are personal, counted as FedALA counts them; default 1, the classifier.
     0 is FedAvg, bit for bit; all layers are LocalOnly.  Raises ValueError for more layers than the model has.
+
+    Use it where clients share features and differ in labels. Not where a client has too few samples to train its
+    own last layer.
     """
 
     layers: CountFromZero = 1
@@ -70,6 +73,9 @@ class FedRep(FedPer):
 
     layers: as FedPer, at least 1.  share: of the local steps, default 0.5.
     Raises ValueError for more layers than the model has, and for share outside [0, 1].
+
+    Use it as FedPer where the last layer shall be nearly solved before the shared layers move. Not together with
+    momentum.
     """
 
     layers: Annotated[int, Within(1, hint="FedAvg has no personal layers")] = 1
@@ -89,6 +95,9 @@ class FedBABU(FedPer):
     `start=history.params` does that.  Without fine-tuning the clients use the server's model.
 
     layers: as FedPer.  0 is FedAvg.  Raises ValueError unless the model has more layers than these.
+
+    Use it where clients fine-tune the model afterwards. Not where the common model is used as it is: its last layer
+    is never trained.
     """
 
     client_state = ()

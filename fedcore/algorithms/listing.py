@@ -36,7 +36,7 @@ class Shown:
 
 
 def shown(method: Method | type[Method]) -> Shown:
-    """The docstring of a method's class (its equation and source), and the code of its verbs.
+    """The equation of a method, with its source, from the docstring of its class, and the code of its verbs.
 
     The verbs are broadcast, direction of a local step, and aggregate.  Those that the class inherits from FedAvg's
     round are left out, unless it inherits all three.  Its other hooks, such as `start` and `prepare`, follow.
@@ -49,7 +49,16 @@ def shown(method: Method | type[Method]) -> Shown:
     own = [name for name in (*VERBS, *BESIDE) if getattr(kind, name) is not getattr(Method, name)]
     verbs = own if set(own) & set(VERBS) else [*VERBS, *own]
     code = "\n".join(dedent(inspect.getsource(getattr(kind, name))) for name in verbs).rstrip()
-    return Shown(kind.__name__, inspect.getdoc(kind) or kind.__name__, code)
+    return Shown(kind.__name__, _equation(inspect.getdoc(kind) or kind.__name__), code)
+
+
+def _equation(docstring: str) -> str:
+    """The first two paragraphs, and what an introduction that ends with a colon introduces."""
+    paragraphs = docstring.split("\n\n")
+    end = min(2, len(paragraphs))
+    while end < len(paragraphs) and paragraphs[end - 1].endswith(":"):
+        end += 1
+    return "\n\n".join(paragraphs[:end])
 
 
 def lines(*functions: Callable[..., Any]) -> Shown:

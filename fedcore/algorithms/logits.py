@@ -28,6 +28,9 @@ class FedLC(Method):
     sample's own label, so that its loss is not bounded below; here, as in public codes, the label is in it.
 
     tau: default 1 (ours; the paper tunes it).  Raises ValueError for tau < 0.
+
+    Use it in classification where clients lack labels. Not where every client has all labels in equal numbers: it
+    then changes nothing but the margin.
     """
 
     tau: NonNegative = 1.0
@@ -57,6 +60,9 @@ class FedNTD(Method):
     authors' code has been published with it and without.
 
     beta: default 1.  tau: default 1.  Raises ValueError for beta < 0, tau <= 0.
+
+    Use it in classification where clients forget labels that they lack. Not in regression, for which it is not
+    defined.
     """
 
     beta: NonNegative = 1.0

@@ -21,6 +21,9 @@ class MimeLite(Method):
     beta = 0 is FedAvg.
 
     beta: 0, 0.9 or 0.99 in the paper; default 0.9.  Raises ValueError unless 0 <= beta < 1.
+
+    Use it where clients cannot keep state and server momentum should act within the local steps. Not where a full
+    pass over the local data in each round is too expensive.
     """
 
     beta: BelowOne = 0.9
@@ -47,6 +50,9 @@ class Mime(Method):
     g on one mini-batch, s fixed.  s <- (1 - beta) C + beta s.  Two exchanges a round: 3 d down (x, s, C), 2 d up.
 
     beta: as MimeLite.  Raises ValueError unless 0 <= beta < 1.
+
+    Use it where clients cannot keep state and a second exchange in each round is affordable. Not over a slow link:
+    a round sends three models down and two up.
     """
 
     beta: BelowOne = 0.9
@@ -78,6 +84,9 @@ class STEM(Method):
     rate, a_{t+1} = min(1, c lr_t^2); the method's theory assumes decreasing steps.  Our sources leave open which
     iterate enters the first correction after a synchronisation; here it is the average.  The method is stated for full
     participation; partial participation uses the same rule.  Raises ValueError for a outside [0, 1].
+
+    Use it where two vectors can be sent each way and gradients are noisy. Not where traffic is limited, and not
+    with a constant rate if its theory is needed.
     """
 
     a: Fraction = 0.1

@@ -35,6 +35,9 @@ class FjORD(Submodel):
 
     distil: self-distillation; default True.  capacities, labels, mode: as HeteroFL; training is always compact.
     Raises ValueError as HeteroFL.
+
+    Use it where one client must be able to run several widths after training. Not where the two gradients of self-
+    distillation are too expensive for weak clients.
     """
 
     distil: bool = True
@@ -106,6 +109,9 @@ class DepthFL(Submodel):
     until lambda_t = 1.
     capacities, labels, mode: as HeteroFL; training is always compact.  Raises ValueError as HeteroFL, for alpha < 0,
     and for capacities < 1 on models without stages.
+
+    Use it where clients differ in memory and the network has stages with exits. Not where the wide first stages are
+    what weak clients cannot train.
     """
 
     alpha: NonNegative = 0.1

@@ -28,6 +28,9 @@ class FedBN(Method):
     Batch-norm statistics are those of the client's own data, in training and in evaluation, and are never sent.  The
     method has no global batch norm: in `x` these entries are the mean over the cohort, which no client receives.  The
     server's accuracy is therefore that of averaged batch-norm parameters; the method's result are the clients' models.
+
+    Use it where clients' inputs differ (scanners, cameras) and the network has batch norm; it costs nothing. Not
+    where one model must serve clients that nobody has trained on.
     """
 
     client_state = ("bn_i",)
@@ -91,6 +94,9 @@ class FedALA(Method):
     lr: 1.0 in both sources; without weight decay.  clip=False is the study's eq. 8 as printed: W may leave [0, 1],
     and diverges where lr * curvature * (theta - theta_i)^2 > 2.
     Raises ValueError for more layers than the model has, sample outside (0, 1], lr < 0.
+
+    Use it where each client wants a model of its own and returns often. Not where a common model is wanted or
+    clients cannot keep a model.
     """
 
     layers: CountFromZero = 1

@@ -18,6 +18,9 @@ class FedProx(Method):
     v = g + mu (y - x).  mu = 0 is FedAvg.
 
     mu: the default 0.01 is the value of FedBN's digit experiments; tune it.  Raises ValueError for mu < 0.
+
+    Use it where clients do unequal or very many local steps and updates must stay bounded; it needs no state. Not
+    to remove the bias of FedAvg: its fixed point is still not the optimum.
     """
 
     mu: NonNegative = 0.01
@@ -36,6 +39,9 @@ class FedUp(Method):
     alpha: each local step moves by alpha (x - x_prev), so alpha K is a momentum coefficient: keep alpha K below 1.
     The source prints no value; the default 0.05 suits K = 10.  alpha = 0 is FedAvg.  A client of the
     last cohort already has x_prev; any other downloads 2 d.  Raises ValueError for alpha < 0.
+
+    Use it where server momentum is wanted within the local steps without state at clients. Not with alpha K near 1
+    or above, where it becomes unstable; compare it with FedAvg with server momentum first.
     """
 
     alpha: NonNegative = 0.05
@@ -62,6 +68,9 @@ class FedSplit(Method):
 
     s: the prox step; 1 / sqrt(l L) for l-strongly convex, L-smooth F_i.  The default 1.0 is ours.
     Raises ValueError for s <= 0, and under partial participation.
+
+    Use it on convex problems where all clients take part and solve their local problems nearly exactly. Not with
+    sampled clients, for which it is not defined.
     """
 
     s: Positive = 1.0

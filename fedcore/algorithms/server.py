@@ -45,6 +45,9 @@ class FedAdagrad(Adaptive):
     server_lr is the paper's eta: a step moves an entry by about server_lr, so choose 0.001 to 0.1 instead of 1.  beta1:
     the default 0 is that of the paper's experiments.  tau: default 0.001; a larger tau adapts less.
     The rule has no beta2.  Raises ValueError unless 0 <= beta1 < 1 and tau > 0.
+
+    Use it where parameters need steps of different sizes, such as embeddings of rare words. Not with server_lr = 1:
+    a step moves each entry by about server_lr.
     """
 
     beta1: BelowOne = 0.0
@@ -63,6 +66,9 @@ class FedAdam(Adaptive):
 
     server_lr and tau: as FedAdagrad.  beta1, beta2: 0.9 and 0.99 in the paper.  Raises ValueError unless
     0 <= beta1 < 1, 0 <= beta2 < 1 and tau > 0.
+
+    Use it for recurrent or attention networks, whose parameters need steps of different sizes. Not with server_lr =
+    1, and not to remove client drift: it has FedAvg's fixed points.
     """
 
     beta1: BelowOne = 0.9
@@ -81,6 +87,9 @@ class FedYogi(Adaptive):
 
     server_lr and tau: as FedAdagrad.  beta1, beta2: 0.9 and 0.99 in the paper.  Raises ValueError unless
     0 <= beta1 < 1, 0 <= beta2 < 1 and tau > 0.
+
+    Use it as FedAdam where the size of updates changes suddenly. Not with server_lr = 1, and not to remove client
+    drift: it has FedAvg's fixed points.
     """
 
     beta1: BelowOne = 0.9
@@ -100,6 +109,8 @@ class FedNova(Method):
     x <- x - server_lr lr tau_eff sum_i p_i d_i, tau_eff = sum_i p_i |a_i|.
 
     Equal K_i make it FedAvg.  p_i are the run's `weighting`; the paper has p_i = N_i / N ("samples").
+
+    Use it where clients do unequal numbers of local steps. Not where the numbers are equal: it is then FedAvg.
     """
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
@@ -127,6 +138,9 @@ class FedExP(Method):
 
     eps: bounds eta_g where the updates cancel, and is the same in every round; default 0.001, tune it.
     Raises ValueError for eps <= 0.
+
+    Use it where clients' updates are nearly orthogonal and a larger server step is safe. Not if the last iterate is
+    evaluated: its iterates oscillate.
     """
 
     eps: Positive = 1e-3

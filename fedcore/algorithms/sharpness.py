@@ -24,6 +24,9 @@ class FedSAM(Method):
     """Sharpness-aware local steps (Qu et al. 2022; Caldarola et al. 2022): v = g(y + rho g / ||g||), one mini-batch.
 
     rho = 0 is FedAvg.  rho: 0.1 as in FL-Simulator.  Raises ValueError for rho < 0.
+
+    Use it where generalisation of the common model matters more than time. Not as a remedy of client drift, which
+    it does not change; every step takes two gradients.
     """
 
     rho: NonNegative = 0.1
@@ -44,6 +47,9 @@ class FedSMOO(Method):
     rho = 0 is FedDyn(alpha).  State `h [d]` is (1/n) sum_j h_j.
 
     alpha (lambda in the authors' code) and rho: 0.1 and 0.1 in that code.  Raises ValueError for alpha <= 0, rho < 0.
+
+    Use it where clients return often and a flat minimum is wanted along with FedDyn's correction. Not where clients
+    cannot keep two vectors or a second gradient per step is too expensive.
     """
 
     alpha: Positive = 0.1

@@ -145,6 +145,9 @@ class HeteroFL(Submodel):
     capacities, labels, mode, training: as `Submodel` says; the default capacities are 1, 1/2, 1/4, 1/8, 1/16, a
     fifth of the clients each.  Raises ValueError for ratios outside (0, 1], shares that do not sum to 1, and models
     whose layers mix channels.
+
+    Use it first among sub-model methods: it is simple and sends no more than a client trains. Not where no client
+    can train the whole network, because the remaining units are then never trained.
     """
 
 
@@ -157,6 +160,9 @@ class FederatedDropout(Submodel):
     what that costs.
     capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL, and for training="masked" with
     aligned=False.
+
+    Use it where no client can train the whole network and all units shall be trained. Not in very narrow networks,
+    where random sub-models have too little in common.
     """
 
     aligned: bool = True
@@ -179,6 +185,9 @@ class FedRolex(Submodel):
     the units equally often.
 
     capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL.
+
+    Use it where no client can train the whole network: its window trains all units equally often. Not with few
+    rounds, in which the window does not get round.
     """
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
@@ -198,6 +207,9 @@ class FedDSE(Submodel):
     temperature: T, default 0 (Tables 3.4 and 3.5).  standardise: z-scores of h within each layer before T.
     budget: samples a client scores with; None = all.  capacities, labels, mode, training: as HeteroFL.
     Raises ValueError as HeteroFL, and for temperature < 0 or budget < 1.
+
+    Use it where labels are strongly skewed and weak clients can run the whole network forward. Not where they
+    cannot even hold it: the whole model is sent and scored.
     """
 
     temperature: float = 0.0
@@ -263,6 +275,9 @@ class FedGSE(Submodel):
     samples per class from sums that the clients send once.  similar: public samples for each client, 128 in Table 4.1.
     capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL, for
     another variant or scoring, and for public data that are too few or overlap the clients' or the test data.
+
+    Use it where the server has public samples like the clients' data. Not without such samples, and not with the
+    printed score where batch norm follows each layer, which makes it zero.
     """
 
     variant: Annotated[str, OneOf(("CSL", "SPL"))] = "CSL"

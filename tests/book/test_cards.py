@@ -30,6 +30,16 @@ def test_the_call_on_a_page_runs(kind, written, capsys):
     assert kind.__name__ in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", fc.ALL, ids=lambda kind: kind.__name__)
+def test_a_page_begins_with_when_to_use_the_method_and_shows_at_most_three_results(kind, written):
+    text = written[cards.ROOT / "book" / "methods" / f"{cards.page(kind)}.md"]
+    first = text.split("\n\n")[2:4]
+    assert [part.split("** ")[0] for part in first] == ["**Use", "**Not"]
+    assert all(part.endswith(".") for part in first)
+    seen = text.split("## Results")[1].split("````")[0]
+    assert seen.count("| {doc}") <= cards.SHOWN
+
+
 def test_every_public_name_has_a_page_or_stands_in_the_reference():
     text = (cards.ROOT / "book" / "api.md").read_text("utf-8")
     listed = set(re.findall(r"^\.\. auto\w+:: (?:fedcore\.)?(\w+)$", text, re.M))

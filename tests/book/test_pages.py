@@ -316,7 +316,10 @@ def test_a_citation_is_shown_as_bibtex_and_not_as_a_quoted_string():
 def test_shown_has_the_equation_and_the_lines_that_run(method):
     page = fc.shown(method)
     assert page == fc.shown(method())
-    assert page.equation == inspect.getdoc(method)
+    doc = inspect.getdoc(method)
+    assert doc.startswith(page.equation + "\n\n"), "paragraphs that are whole"
+    assert page.equation.count("\n\n") >= 1
+    assert "Use it " not in page.equation
     for name in ("broadcast", "direction", "aggregate"):
         lines = [line.strip() for line in inspect.getsource(getattr(method, name)).splitlines()]
         differs = getattr(method, name) is not getattr(fc.algorithms.Method, name)
