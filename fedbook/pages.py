@@ -237,7 +237,7 @@ def table(frame: Any, caption: str, digits: int = 4) -> Html:
     text = frame.to_string(index=names is not None, float_format=lambda v: f"{v:.{digits}g}", na_rep="–")
     caption = explained(caption, text)
     return Html(
-        f'<div class="fc-scroll tex2jax_process" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f'<div class="fc-scroll tex2jax_process" role="region" tabindex="0" aria-label="{_label(caption)}">'
         f'<table class="fc-table"><caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>{chr(10).join(lines)}</tbody></table></div>",
         f"{caption}\n{text}",
@@ -282,6 +282,11 @@ def _width(heads: Sequence[str], rows: Sequence[Sequence[str]], names: Sequence[
     )
 
 
+def _label(caption: str) -> str:
+    """The first sentence of a caption, as the name of the region in which its table scrolls."""
+    return escape(caption.partition(". ")[0])
+
+
 def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
     """A long table of texts that a reader can sort by its headers and filter by words and by menus.
 
@@ -309,7 +314,7 @@ def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
     plan = plan.replace("<", "\\u003c")
     return Html(
         f'<div class="fc-filter tex2jax_process">\n<style>\n{asset("filter.css")}\n</style>\n'
-        f'<div class="fc-window" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f'<div class="fc-window" role="region" tabindex="0" aria-label="{_label(caption)}">'
         f'<table class="fc-rows" style="{escape(labels)}"><caption>{escape(caption)}</caption>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{chr(10).join(rows)}</tbody></table></div>\n"
         f'<script type="application/json">{plan}</script>\n<script>\n{asset("filter.js")}\n</script></div>',

@@ -1,4 +1,4 @@
-// Puts the controls of a kernel in the place of an explorer's frames, for as long as the kernel is there.
+// Puts the controls of a kernel instead of an explorer's frames, for as long as the kernel is there.
 const initialize = async ({model}) => {
   const manager = model.widget_manager, panel = await manager.get_model(model.get("panel").replace("IPY_MODEL_", ""));
   const shown = new Map();

@@ -1,4 +1,4 @@
-"""Explorers that the kernel computes anew: controls of ipywidgets for any value, in the place of the stored frames.
+"""Explorers that the kernel computes anew: controls of ipywidgets for any value, instead of the stored frames.
 
 A cell's output stays the HTML of the frames, which a saved notebook keeps and a page shows.  While a kernel runs, a
 hidden anywidget puts the controls where the frames stand (`recomputed.js`); without the kernel the frames are back.

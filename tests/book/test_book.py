@@ -103,9 +103,9 @@ def test_opening_the_folder_leads_to_the_landing_page(built_book):
     assert 'url=book/index.html"' in (built_book / "index.html").read_text(encoding="utf-8")
 
 
-def test_no_stored_chapter_or_result_weighs_more_than_two_and_a_half_mib():
+def test_no_stored_chapter_or_result_weighs_more_than_2_mib():
     files = [*ROOT.glob("book/*.ipynb"), *ROOT.glob("results/**/*.json")]
-    assert max((file.stat().st_size, file.name) for file in files) < (5 * 2**19,)
+    assert max((file.stat().st_size, file.name) for file in files) < (2**21,)
 
 
 def test_no_page_weighs_more_than_3_mb_and_half_of_that_on_its_way(built_book):
@@ -121,6 +121,12 @@ def test_no_page_asks_another_machine_for_anything(built_book):
     for sheet in (built_book / "_static").glob("**/*.css"):
         found = re.findall(r"(?:url\(|@import)\s*['\"]?([^'\")\s]+)", sheet.read_text(encoding="utf-8"))
         assert not outside(found), sheet.name
+
+
+def test_the_request_check_sees_a_foreign_address():
+    loads = '<script src="https://x.y/a.js">', '<img src="//x.y/a.png">', '<link rel="stylesheet" href="http://x.y">'
+    for tag in (*loads, "<style>a{b:url(https://x.y)}</style>"):
+        assert outside(requests_of(f"<html>{tag}</html>"))
 
 
 def test_mathjax_is_in_the_build(built_book):
@@ -140,6 +146,16 @@ def torn(text):
 def test_no_formula_of_a_page_is_torn(built_book):
     found = {page: list(torn(text)) for page, text in built_pages(built_book).items()}
     assert not {page: each for page, each in found.items() if each}
+
+
+def test_a_torn_formula_would_be_noticed():
+    whole = (
+        r'<div class="math notranslate"><span class="eqno">(1)</span>\[\begin{aligned}a\end{aligned}\]</div><p>text</p>'
+    )
+    assert not list(torn(whole))
+    cut = r'<div class="math notranslate"><span class="eqno">(1)</span>\[\begin{aligned}\]</div>'
+    assert list(torn(cut)) == [r"\[\begin{aligned}\]"]
+    assert list(torn(r"<p>u &amp;= x \end{aligned}</p>")) == [r"<p>u &amp;= x \end{aligned}</p>"]
 
 
 def test_each_picture_of_each_page_has_a_text_alternative(built_book):
@@ -270,6 +286,13 @@ def paths(text: str) -> list[str]:
     return re.findall(r"(?<![\w.<])/(?:[\w.-]+/)+[\w.-]+", text)
 
 
+@pytest.mark.parametrize("message", ["in {}", "line\n{}", 'File "{}"', "file://{}"])
+@pytest.mark.parametrize("folder", ["home", "Users", "srv", "root", "anything"])
+def test_a_path_of_a_machine_would_be_noticed(message, folder):
+    assert paths(json.dumps(message.format("/" + folder + "/someone/file.py")))
+    assert not paths(json.dumps("half, 1/2 and m/n; </b></td> https://doi.org/10.1/x.y/z text/html ../shared/x"))
+
+
 # ---- theorems and notation
 
 PROVED = r"\{prf:(?:theorem|proposition|lemma|corollary)\}.*?:label:\s*(\S+)"
@@ -288,6 +311,11 @@ def test_each_theorem_of_a_chapter_has_a_test_of_its_name():
         assert starts == len(labels(text)), f"a theorem without a label in: {text[:200]}"
         for label in labels(text):
             assert f"def test_{label.replace('-', '_')}(" in tests, f"no test for {label}"
+
+
+def test_theorem_labels_are_found_in_both_spellings():
+    text = "```{prf:theorem} Name\n:label: thm-a\nx\n```\n\n:::{prf:lemma}\n:class: y\n:label: thm-b\n:::"
+    assert labels(text) == ["thm-a", "thm-b"]
 
 
 def test_each_name_of_the_notation_table_exists_in_the_packages():

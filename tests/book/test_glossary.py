@@ -73,3 +73,11 @@ def test_a_word_that_is_referred_to_is_in_the_glossary(page):
 def test_the_main_words_are_linked_where_chapters_first_use_them():
     used = [term for page, text in PAGES.items() if page != "glossary" for term in named(text)]
     assert set(MAIN) <= set(used)
+
+
+def test_a_word_that_is_missing_would_be_seen():
+    assert named("a {term}`client` and {term}`variates <control variate>`, not `term`") == {"client", "control variate"}
+    assert links("{doc}`methods/central`, {doc}`a page <drift>`, {eq}`eq-a`") == (
+        ["methods/central", "drift"],
+        ["eq-a"],
+    )

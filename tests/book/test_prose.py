@@ -41,3 +41,8 @@ def test_a_typed_number_is_declared_and_is_no_result_of_ours(source):
 def test_an_origin_is_no_experiment_of_ours():
     assert {line["origin"] for line in declared()} <= set(ORIGINS)
     assert all(line["what"] for line in declared())
+
+
+def test_a_typed_result_is_seen():
+    text = "It reaches 57.4 % and leads by two points; `5 %` is code, $$ 5 \\% $$ a formula, 3 clients a number."
+    assert typed(text) == ["57.4 %", "two points"]
