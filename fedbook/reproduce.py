@@ -7,7 +7,8 @@
 
     torchrun --nproc_per_node=2 -m fedcore.reproduce fedup-table4 --plain      every run shared by two processes
 
-Started again, a batch does only what is missing.  Exit status: 0, or 1 when a cell failed, or 2 for a wrong call.
+Started again, a batch does only what is missing.  Exit status: 0, or 1 when a cell failed, or 2 for a wrong call, or
+130 when it was stopped, by Ctrl-C or after its `--hours`.
 
 From Python: `run_cell(spec)` runs one cell, `load` reads a result file, `tables` and `get` return the definitions.  The
 implementation is in `fedbook`.
@@ -15,11 +16,16 @@ implementation is in `fedbook`.
 
 from __future__ import annotations
 
+import _thread
 import argparse
+import contextlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -98,13 +104,36 @@ def _main(given: argparse.Namespace) -> int:
         names = [cell.name for t in chosen for cell in t.cells(given.profile)]
         raise ValueError(f"no cell's name contains {given.only!r}; {checks.nearest(given.only, names)}")
     failures = 0
+    clock = threading.Timer(3600 * (given.hours or 0), _interrupt)
+    clock.daemon = True
     try:
+        if given.hours:
+            clock.start()
         for one in chosen:
             failures += _run(cells[one.name], ResultFolder(root, given.profile, one.name), seeds, given)
     except KeyboardInterrupt:
-        say("\nstopped; finished runs are kept, and the same command continues from here")
+        when = f" after {given.hours:g} hours" if clock.finished.is_set() else ""
+        say(f"\nstopped{when}; finished runs are kept, and the same command continues from here")
+        left = _left(cells, ResultFolder(root, given.profile, ""), seeds)
+        say(f"left: {'; '.join(left)}")
         return INTERRUPTED
+    finally:
+        clock.cancel()
     return 1 if failures else 0
+
+
+def _interrupt() -> None:
+    """Stop the main thread as Ctrl-C does, also where it waits."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    else:  # Windows
+        _thread.interrupt_main()
+
+
+def _left(cells: Mapping[str, Sequence[Cell]], place: ResultFolder, seeds: Sequence[int] | None) -> list[str]:
+    """Each table with missing cells, and their names."""
+    found = {name: batch.missing(replace(place, table=name), asked, seeds)[0] for name, asked in cells.items()}
+    return [f"{name} ({', '.join(c.name for c in todo)})" for name, todo in found.items() if todo]
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -122,6 +151,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", default="results", help="the results folder (default: results)")
     parser.add_argument("--scheduler", help="address of a Dask scheduler, such as tcp://10.0.0.1:8786")
     parser.add_argument("--workers", type=_positive, help="cells at once on this machine (default: GPUs, else cores)")
+    parser.add_argument(
+        "--hours", type=_hours, help="stop after so many hours, such as 2.5, and say what is left; it continues later"
+    )
     parser.add_argument("--plain", action="store_true", help="without notebooks and Dask: needs torch only")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: CUDA where there is one)")
     parser.add_argument("--definitions", help="a Python file with tables of your own, TABLES = [...]")
@@ -145,6 +177,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="use RESULTS/uncommitted, which git ignores: for trials of code that no commit holds",
     )  # fmt: skip
     return parser.parse_intermixed_args(arguments)  # names may stand after options
+
+
+def _hours(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (hours := float(text)) <= 10_000:
+            return hours
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of hours above 0 and at most 10000")
 
 
 def _positive(text: str) -> int:
@@ -210,14 +249,14 @@ def _confirm(place: ResultFolder, cells: list[Cell], device: str | None) -> int:
 
 
 def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None) -> int:
-    now, at_once = provenance.yardstick(), workers or torch.cuda.device_count() or len(batch._cores())
+    at_once = workers or torch.cuda.device_count() or len(batch._cores())
     shown = [t for t in tables().values() if profile in t.captions]
     stored = {t.name: _stored(t, ResultFolder(root, profile, t.name)) for t in shown if not t.drawn_from}
     pace = estimate.Pace((cell.spec, result) for part in stored.values() for cell, result in part)
     for t in shown:
         results = stored[t.drawn_from or t.name]
         left = [(cell.spec, estimate.rounds_left(cell.spec, result, cell.reporting(seeds))) for cell, result in results]
-        left = [(pace.seconds(spec, now), rounds) for spec, rounds in left if rounds]
+        left = [(pace.seconds(spec), rounds) for spec, rounds in left if rounds]
         known = [PER_NOTEBOOK + each * rounds for each, rounds in left if each is not None]
         print(f"{t.name}  [{'figure' if t.figure else 'table'} of {t.document}]  {t.title}")
         time = _time(sum(known) / at_once, len(left) - len(known)) if left else "done"

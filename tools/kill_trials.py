@@ -250,7 +250,7 @@ def stored(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
 
 def computed(runs: dict[str, Any]) -> dict[str, Any]:
     """The results without the speed of the machine."""
-    return {key: {k: v for k, v in one.items() if k not in ("seconds", "yardstick")} for key, one in runs.items()}
+    return {key: {k: v for k, v in one.items() if k != "seconds"} for key, one in runs.items()}
 
 
 def within(some: dict[str, Any], all_of_them: dict[str, Any]) -> bool:

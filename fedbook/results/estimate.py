@@ -1,4 +1,4 @@
-"""Estimates of how long missing runs will take on this machine, from finished cells of the same kind."""
+"""Estimates of how long missing runs will take, from the stored seconds of finished cells of the same kind."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ def rounds_left(spec: Mapping[str, Any], result: Result, seeds: Sequence[int]) -
 
 
 class Pace:
-    """The mean duration of a round in finished runs, in units of `provenance.yardstick`, by kind of cell.
+    """The mean seconds of a round in finished runs, by kind of cell.
 
+    The estimates hold for machines like those that computed the stored cells; nothing is measured, because a clock on a
+    busy machine would say how busy it is.
     On a machine with a GPU only runs on the same GPU model count, on other machines only runs on CPUs.
     """
 
     def __init__(self, finished: Iterable[tuple[Mapping[str, Any], Result]]) -> None:
         here = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        self.sums: dict[tuple, list[float]] = {}  # kind -> yardsticks, rounds
+        self.sums: dict[tuple, list[float]] = {}  # kind -> seconds, rounds
         for spec, result in finished:
-            for run in (run for run in result.runs.values() if {"device", "seconds", "yardstick"} <= run.keys()):
+            for run in (run for run in result.runs.values() if {"device", "seconds"} <= run.keys()):
                 if here == (run["device"] if "NVIDIA" in run["device"] else None):
                     for kind in _kinds(spec):
                         sums = self.sums.setdefault(kind, [0.0, 0.0])
-                        sums[0] += run["seconds"] / run["yardstick"]
+                        sums[0] += run["seconds"]
                         sums[1] += _rounds(spec)
 
-    def seconds(self, spec: Mapping[str, Any], yardstick: float) -> float | None:
-        """Seconds of one round on this machine, from finished cells of the same study, source and model, and if
+    def seconds(self, spec: Mapping[str, Any]) -> float | None:
+        """Seconds of one round, from finished cells of the same study, source and model, and if
         possible of the same cohort and method; None if there is no such cell."""
         near = next((self.sums[kind] for kind in _kinds(spec) if kind in self.sums), None)
-        return near and near[0] / near[1] * yardstick
+        return near and near[0] / near[1]
 
 
 def _rounds(spec: Mapping[str, Any]) -> int:

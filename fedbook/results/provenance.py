@@ -17,7 +17,6 @@ import inspect
 import platform
 import re
 import subprocess
-import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -145,7 +144,7 @@ def _git(*words: str) -> str | None:
 
 
 def machine(device: str | None, spec: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Device, threads, library of products, versions, commit of a result of `spec`, and the machine's yardstick."""
+    """Device, threads, library of products, versions, and commit of a result of `spec`."""
     from fedcore import __version__
 
     used = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -157,7 +156,6 @@ def machine(device: str | None, spec: Mapping[str, Any] | None = None) -> dict[s
         "python": platform.python_version(),
         "version": __version__,
         "commit": commit(spec),
-        "yardstick": round(yardstick(), 5),
     }
 
 
@@ -180,16 +178,3 @@ def processor() -> str:
     except OSError:
         found = None
     return found[1] if found else platform.processor() or platform.machine()
-
-
-def yardstick() -> float:
-    """Seconds of a small fixed computation (the best of three), to scale time estimates between machines."""
-    a = torch.linspace(-1, 1, 200 * 200, dtype=torch.float64).view(200, 200)
-
-    def once() -> float:
-        begin = time.perf_counter()
-        for _ in range(20):
-            torch.tanh(a @ a)
-        return time.perf_counter() - begin
-
-    return min(once() for _ in range(3))

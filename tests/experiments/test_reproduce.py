@@ -205,7 +205,7 @@ def test_the_order_of_keys_does_not_make_another_cell():
 
 def test_a_result_says_where_it_came_from(tmp_path):
     run = reproduce.run_cell(SPEC, [0], file=tmp_path / "cell.json").runs[0]
-    assert {"device", "threads", "torch", "python", "version", "commit", "seconds", "yardstick"} <= set(run)
+    assert {"device", "threads", "torch", "python", "version", "commit", "seconds"} <= set(run)
     assert [t for t, _ in run["history"]] == [0, 2, 4]
     assert run["history"][-1][1] == pytest.approx(run["final"], abs=1e-4)
 
@@ -565,8 +565,8 @@ def test_settings_for_unseen_domains_are_chosen_on_images_of_the_seen_ones():
 # --- estimates ----------------------------------------------------------------------------------------------------
 
 
-def finished(spec, seconds, device="a processor", yardstick=0.01):
-    return spec, cells.Result(spec, {0: {"seconds": seconds, "yardstick": yardstick, "device": device}})
+def finished(spec, seconds, device="a processor"):
+    return spec, cells.Result(spec, {0: {"seconds": seconds, "device": device}})
 
 
 def test_the_estimate_counts_the_grid_until_the_cell_is_tuned():
@@ -582,7 +582,7 @@ def test_a_cell_of_no_rounds_is_left_until_it_is_stored():
     spec = merged(SPEC, {"run": {"rounds": 0}})
     assert estimate.rounds_left(spec, cells.Result(spec), [0, 1]) == 2
     assert estimate.rounds_left(spec, cells.Result(spec, {0: {}, 1: {}}), [0, 1]) == 0
-    assert estimate.Pace([finished(spec, 3.0)]).seconds(spec, 0.01) == pytest.approx(3.0)
+    assert estimate.Pace([finished(spec, 3.0)]).seconds(spec) == pytest.approx(3.0)
 
 
 def test_the_estimate_counts_what_a_search_really_runs():
@@ -598,19 +598,32 @@ def test_the_estimate_counts_what_a_search_really_runs():
         assert tuning.planned(tune, SPEC["run"]["rounds"]) == sum(ran)
 
 
-def test_the_pace_is_that_of_the_nearest_finished_cells_and_scales_with_rounds_and_the_machine():
+def test_the_pace_is_that_of_the_nearest_finished_cells_and_scales_with_rounds():
     other = merged(SPEC, {"federation": {"model": "mlp"}})
     up = {**SPEC, "method": ["FedUp", {}]}
     pace = estimate.Pace([finished(SPEC, 2.0), finished(up, 6.0), finished(SPEC, 99.0, device="NVIDIA H200")])
     twice = merged(SPEC, {"run": {"rounds": 8}})
     rounds = SPEC["run"]["rounds"]
-    assert pace.seconds(twice, 0.02) * 2 * rounds == pytest.approx(2.0 * 2 * 2)  # on a machine half as fast
-    assert pace.seconds(up, 0.01) * rounds == pytest.approx(6.0)
-    assert pace.seconds({**SPEC, "method": ["MOON", {}]}, 0.01) * rounds == pytest.approx(4.0)  # its siblings' mean
-    assert pace.seconds(other, 0.01) is None
+    assert pace.seconds(twice) * 2 * rounds == pytest.approx(2.0 * 2)
+    assert pace.seconds(up) * rounds == pytest.approx(6.0)
+    assert pace.seconds({**SPEC, "method": ["MOON", {}]}) * rounds == pytest.approx(4.0)  # its siblings' mean
+    assert pace.seconds(other) is None
     many = merged(SPEC, {"run": {"cohort": 40}})
     pace = estimate.Pace([finished(SPEC, 2.0), finished(merged(many, {"method": {}}), 20.0)])
-    assert pace.seconds({**many, "method": ["MOON", {}]}, 0.01) * rounds == pytest.approx(20.0)  # of its cohort
+    assert pace.seconds({**many, "method": ["MOON", {}]}) * rounds == pytest.approx(20.0)  # of its cohort
+
+
+def test_a_batch_stops_after_its_hours_and_says_what_is_left(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(batch, "run", lambda *args, **settings: time.sleep(60))
+    begin = time.monotonic()
+    asked = ["fedup-table4", "--results", str(tmp_path), "--only", "digits, q=0.3 FedUp", "--hours", "0.0001"]
+    assert reproduce.main(asked) == reproduce.INTERRUPTED
+    assert time.monotonic() - begin < 30
+    said = capsys.readouterr().err
+    assert "stopped after 0.0001 hours; finished runs are kept" in said
+    assert "left: fedup-table4 (digits, q=0.3 FedUp)" in said
+    with pytest.raises(SystemExit):
+        reproduce.main(["fedup-table4", "--hours", "-1"])
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------------

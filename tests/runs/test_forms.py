@@ -25,7 +25,7 @@ def run(cell, seed):
     return {
         "id": cells.identity(cell.spec, seed), "final": 90.0, "mean": 80.0, "history": [[0, 10.0], [2, 90.0]],
         "correct": BITS, "images": 40, "classes": 10, "code": provenance.code(cell.spec), "device": "cpu",
-        "threads": 1, "torch": "2", "python": "3", "version": "0", "commit": None, "yardstick": 0.1, "seconds": 1.5,
+        "threads": 1, "torch": "2", "python": "3", "version": "0", "commit": None, "seconds": 1.5,
     }  # fmt: skip
 
 
@@ -69,7 +69,6 @@ ODD = {
     "a final text": at("runs", "1", "final", to="90"),
     "a final beyond numbers": at("runs", "1", "final", to=10**30),
     "seconds in words": at("runs", "1", "seconds", to="long"),
-    "no time at all for the yardstick": at("runs", "1", "yardstick", to=0),
     "a device without a name": at("runs", "1", "device", to=None),
     "a history that is none": at("runs", "1", "history", to=[3]),
     "a seed that is no number": at("runs", "x", to={"id": "a", "final": 1}),
