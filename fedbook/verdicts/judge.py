@@ -29,7 +29,8 @@ class Comparison:
 
     gap: the mean difference.  by_seed, by_image: its standard errors from seeds and from test images; NaN with fewer
     than two seeds.  seeds: the number of pairs.  images: the size of the test set, 0 if there is none.  diverged: the
-    numbers of diverged runs, (ours, theirs).
+    numbers of diverged runs, (ours, theirs).  ahead: the share of pairs of runs, one of each, in which ours is more
+    accurate, where equal ones count half; NaN for other values than accuracies.
     """
 
     gap: float
@@ -38,6 +39,7 @@ class Comparison:
     seeds: int
     images: int = 0
     diverged: tuple[int, int] = (0, 0)
+    ahead: float = math.nan
 
     @property
     def error(self) -> float:
@@ -116,7 +118,9 @@ def compare(ours: np.ndarray, theirs: np.ndarray, diverged: tuple[int, int] = (0
             f"correctness of shapes {np.shape(ours)} and {np.shape(theirs)}; give [seeds, images], of the same seeds "
             "and images"
         )
-    return paired(100 * (np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float)), diverged)
+    a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
+    pairs = (a.mean(1)[:, None] - b.mean(1)).round(9)  # rounding errors decide no pair
+    return replace(paired(100 * (a - b), diverged), ahead=float((np.sign(pairs) + 1).mean() / 2))
 
 
 def paired(delta: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
