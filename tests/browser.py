@@ -103,12 +103,14 @@ class Expected:
 
 
 def stored(page: str) -> list[Expected]:
-    """The explorers of a page, read from its source without running its script."""
+    """The explorers of a page that show frames, read from its source without running its script."""
     out = []
     for start, block in re.findall(
         r'<figure[^>]* class="fc-picture fc-explorer[^>]*data-frame="(\d+)".*?(<img.*?)</figure>', page, re.S
     ):
         data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', block, re.S)[1])
+        if data.get("closed"):
+            continue
         pictures = json.loads(gzip.decompress(base64.b64decode(data["pictures"].split(",")[1])))
         frames = tuple(f | {"picture": pictures[f["picture"]][0]} for f in data["frames"])
         out.append(Expected(tuple(data["names"]), tuple(map(tuple, data["labels"])), frames, int(start)))

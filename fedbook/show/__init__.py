@@ -24,7 +24,7 @@ from ..pictures import plots
 from ..pictures.styles import looks
 from ..results.batch import ResultFolder, results
 from ..results.cells import Result
-from ..verdicts import judge, overview
+from ..verdicts import judge, overview, performance
 from ..verdicts.claims import (
     Judgement,
     chapter,
@@ -382,7 +382,8 @@ def headline(root: Path | None = None) -> pages.Html:
     verdicts = Counter(found.verdict for _, found in best if found)
     settled = sum(claim.settled is not None for claim, _ in best)
     answers = [(claim, answer) for claim, found in best if found for answer in found.answers.values()]
-    one = Counter(judge.verdict([answer], claim.expected) for claim, answer in answers)
+    words = [(claim, word) for claim, found in best if found for word in found.words().values()]
+    one = Counter(judge.verdict([word], claim.expected) for claim, word in words)
     smallest = [a.detectable for claim, a in answers if compared(claim) == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
     waiting = len(best) - verdicts.total()
@@ -395,6 +396,39 @@ def headline(root: Path | None = None) -> pages.Html:
         power += f"; half of our questions could not have found a gap below {np.nanmedian(smallest):.1f}"
     said = f"{first}{power}." + f" {own} more questions are this book's own, and not counted." * bool(own)
     return pages.Html(f'<p class="fc-said">{said}</p>', said)
+
+
+def profile(root: Path | None = None) -> Any:
+    """The performance profile of the desk cells (`performance.ratios`), by rounds, gradients and bytes.
+
+    None if no row was run in enough settings.
+    """
+    from ..pictures.widgets import show
+
+    found = {measure: performance.ratios(root or results(), measure=measure) for measure in performance.MEASURES}
+    names = sorted({name for rows in found.values() for name in rows})
+    if not names:
+        return None
+    figure, axes = plots.figure(7.0, 3.4, ncols=3)
+    factors = np.geomspace(1, 8, 100)
+    for ax, (measure, rows) in zip(axes, found.items(), strict=True):
+        for name, look in zip(names, looks(names), strict=True):
+            if name in rows:
+                shares = (rows[name] <= factors[:, None] + 1e-9).mean(1)
+                ax.step(factors, shares, where="post", label=name, color=look.colour, linestyle=look.line)
+        ax.set(xscale="log", ylim=(-0.03, 1.03), xlabel=f"times the fewest {measure}")
+        ax.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+        ax.minorticks_off()
+    axes[0].set_ylabel("share of settings")
+    handles = {line.get_label(): line for ax in axes for line in ax.get_lines()}
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=4, fontsize=8, frameon=False)
+    counts = {f"{name}, settings": len(found["rounds"].get(name, ())) for name in names}
+    near = {name: f"{(rows <= 2).mean():.0%}" for name, rows in found["rounds"].items()}
+    said = ", ".join(f"{name} in {share} of {counts[f'{name}, settings']}" for name, share in near.items())
+    caption = (
+        "In which share of the settings that a method was run in it needs at most so many times the fewest rounds."
+    )
+    return show(figure, counts, alt=f"With at most twice the fewest rounds: {said}", caption=caption)
 
 
 def _ways(counts: Mapping[str, int]) -> str:
@@ -525,14 +559,14 @@ def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     """A forest plot of gaps in accuracy with their 95 % intervals, one line per question; None if none is answered.
 
-    Decided questions have filled points; one colour marks the small data of `quick`, another the document's kind of
-    data; a cross marks the gap that the document prints for the same data.
+    Decided questions have filled points, withdrawn ones are open; one colour marks the small data of `quick`, another
+    the document's kind of data; a cross marks the gap that the document prints for the same data.
     """
     judgements = [j for j in judgements if j.answers and compared(j.claim) == "images"]
     lines = [
-        Line(label(question), answer, int(j.profile != "quick"), j.printed.get(question, math.nan))
+        Line(label(question), replace(answer, word=word), int(j.profile != "quick"), j.printed.get(question, math.nan))
         for j in judgements
-        for question, answer in j.answers.items()
+        for (question, answer), word in zip(j.answers.items(), j.words().values(), strict=True)
     ]
     return _forest(lines, caption, (RESTS["quick"], RESTS["desk"]))
 
