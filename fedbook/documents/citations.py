@@ -9,8 +9,6 @@ from pathlib import Path
 from fedcore.support import checks
 from fedcore.support.extras import needs
 
-from .. import pages
-
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 
 
@@ -55,21 +53,23 @@ def cite(*names: object) -> BibTeX:
     return BibTeX("\n\n".join(entries[key] for key in keys))
 
 
-def references(*names: object) -> pages.Html:
+def references(*names: object) -> Works:
     """The works that `cite` names, as a folded list with their links: the end of a chapter.
 
     Raises ValueError as `cite` does.
     """
     from pybtex.backends.html import Backend
     from pybtex.database import parse_string
-    from pybtex.style.formatting.unsrt import Style
+    from pybtex.style.formatting.plain import Style  # sorted by author and year
 
-    works = sorted(Style().format_bibliography(parse_string(cite(*names), "bibtex")), key=lambda work: str(work.text))
+    works = list(Style().format_bibliography(parse_string(cite(*names), "bibtex")))
     backend = Backend("utf-8")
     items = "".join(f"<li>{work.text.render(backend)}</li>" for work in works)
     summary = f"<summary>References ({len(works)})</summary>"
     html = f'<details class="fc-fold fc-references">{summary}<ul>{items}</ul></details>'
-    return pages.Html(html, "\n".join(work.text.render_as("text") for work in works))
+    found = Works("\n".join(work.text.render_as("text") for work in works))
+    found.html = html
+    return found
 
 
 class BibTeX(str):
@@ -77,6 +77,16 @@ class BibTeX(str):
 
     __slots__ = ()
     __repr__ = str.__str__
+
+
+class Works(str):
+    """A list of works: `html` on a page, its lines in a terminal."""
+
+    html: str
+    __repr__ = str.__str__
+
+    def _repr_html_(self) -> str:
+        return self.html
 
 
 def _plain(name: str) -> str:

@@ -140,8 +140,8 @@ class Claim:
     margin: as in `judge.verdict` and `judge.decide`.  settled: `(verdict, reason, test)` if no run is needed.  own: a
     question of this book that the document leaves open; it has a verdict and is not counted as a claim.  compares:
     what is compared, as in `overview.answered`, where this is not what the table compares.  family: the name that the
-    claims of one sentence about several rivals share.  withdrawn: profile -> the reason why its runs do not decide
-    the claim, whatever their answers.
+    claims of one sentence about several rivals share.  withdrawn: profile -> the reason why its runs decide
+    nothing, whatever their answers; withdrawn_row: only the questions about this row are meant.
     """
 
     name: str
@@ -158,6 +158,7 @@ class Claim:
     compares: str = ""
     family: str = ""
     withdrawn: Mapping[str, str] = field(default_factory=dict)
+    withdrawn_row: str = ""
 
 
 def sides(question: Question) -> tuple[Key, Key]:
@@ -170,12 +171,13 @@ def claims(
     document: str,
     questions: Mapping[str, Mapping[str, Any]],
     withdrawn: Mapping[str, Mapping[str, str]] = {},
+    withdrawn_row: str = "",
 ) -> list[Claim]:
     """The claims of a document, from `claims.csv`.
 
     questions: claim -> the questions that decide it, by profile.  A row of the file whose text has "{rival}" stands for
     one claim per rival, or another part of its sentence, "NAME-rival"; its questions are rival -> the questions by
-    profile.  withdrawn: claim -> profile -> reason (`Claim`).
+    profile.  withdrawn: claim -> profile -> reason, and withdrawn_row, as in `Claim`.
     """
     found = []
     for row in (row for row in _rows(FOLDER / "claims.csv") if row["document"] == document):
@@ -199,6 +201,7 @@ def claims(
                     row["compares"],
                     row["name"] if rival else "",
                     withdrawn.get(row["name"], {}),
+                    withdrawn_row,
                 )
             )
     return found

@@ -417,4 +417,6 @@ QUESTIONS = {
     "fedup-fast-many": {rival: _asked("FedUp", rival, _MANY) for rival in ("FedAvg", *_RIVALS) if rival != "FedDyn"},
     "fedup-fast-text": _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
 }
-CLAIMS = claims("S000", QUESTIONS)
+# SCAFFOLD was run without a clip, where its best rates overflow: its comparison waits for clipped gradients
+_UNSTABLE = {"fedup-best": {"desk": "the comparison with SCAFFOLD, unstable without clipping"}}
+CLAIMS = claims("S000", QUESTIONS, withdrawn=_UNSTABLE, withdrawn_row="SCAFFOLD")

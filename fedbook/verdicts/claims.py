@@ -8,8 +8,8 @@ are one family of `judge.decide`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,16 @@ CHAPTERS = {
     "fedgse": "fedgse", "": "feddse",
 }  # fmt: skip
 
+# What a changed cosine means, instead of the words for a changed accuracy.
+TURNS = {judge.BETTER: "turned towards the global gradient", judge.WORSE: "turned away from the global gradient"}
+
 
 @dataclass(frozen=True)
 class Judgement:
     """The state of a claim in a profile: the answered questions, the number of unanswered ones, and the verdict.
 
-    printed: the gaps that the document prints, for the questions whose values it prints.
+    printed: the gaps that the document prints, for the questions whose values it prints.  withdrawn: the questions
+    whose runs are withdrawn; they have an answer, and count as open.
     """
 
     claim: Claim
@@ -43,6 +47,11 @@ class Judgement:
     missing: int
     verdict: str
     printed: Mapping[Question, float] = field(default_factory=dict)
+    withdrawn: Collection[Question] = ()
+
+    def words(self) -> dict[Question, str]:
+        """Question -> the answer that counts."""
+        return {q: judge.OPEN if q in self.withdrawn else a.word for q, a in self.answers.items()}
 
 
 def every() -> list[Claim]:
@@ -65,12 +74,17 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
         answers = answered(results, asked, margin=claim.margin, compared=compared(claim))
         missing = len(asked) - len(answers)
         if answers:
-            verdict = "" if missing else judge.verdict(list(answers.values()), claim.expected)
-            if verdict and profile in claim.withdrawn:
-                verdict = judge.VERDICTS[-1]
             printed = _gaps(asked, {key: cell.source for key, (cell, _) in results.items()})
-            out.append(Judgement(claim, profile, answers, missing, verdict, printed))
+            found = Judgement(claim, profile, answers, missing, "", printed, _withdrawn(claim, profile))
+            verdict = "" if missing else judge.verdict([*found.words().values()], claim.expected)
+            out.append(replace(found, verdict=verdict))
     return out
+
+
+def _withdrawn(claim: Claim, profile: str) -> list[Question]:
+    asked, row = claim.questions[profile], claim.withdrawn_row
+    meant = [q for q in asked if not row or row in {side for side, _ in sides(q)}]
+    return meant if profile in claim.withdrawn else []
 
 
 def compared(claim: Claim) -> str:
@@ -121,7 +135,11 @@ def confidence(judgement: Judgement | None) -> str:
 
 
 def matrix(claims: Sequence[Claim], root: Path) -> Any:
-    """A line per claim (pandas.DataFrame): place, claim, verdict, ours, printed, rests on."""
+    """A line per claim (pandas.DataFrame): place, claim, verdict, ours, printed, rests on, ahead.
+
+    ahead: in which share of pairs of runs, one of each method's, the first method of the strongest evidence is more
+    accurate, the mean over its questions.
+    """
     import pandas as pd
 
     lines = []
@@ -137,20 +155,27 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
                 "ours": claim.settled[1] if claim.settled else "; ".join(f"{p}: {w}" for p, w in by_profile.items()),
                 "printed": claim.printed,
                 "rests on": confidence(best),
+                "ahead": _ahead(best),
             }
         )
     return pd.DataFrame(lines)
 
 
+def _ahead(best: Judgement | None) -> str:
+    shares = [a.comparison.ahead for a in best.answers.values()] if best else []
+    return f"{sum(shares) / len(shares):.0%} of pairs of runs" if shares and all(map(math.isfinite, shares)) else ""
+
+
 def ours(judgement: Judgement) -> str:
     """The answers of a judgement in words, grouped by answer."""
-    parts = []
+    table = judgement.claim.table  # none where a proof or a count decides
+    turns, parts = TURNS if table and get(table).unit == "cosine" else {}, []
     for word in dict.fromkeys(a.word for a in judgement.answers.values()):
         same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
         margin = f" within {same[0][1].margin:g}" if word == judge.EQUAL else ""
         than = {judge.EQUAL: "to", judge.OPEN: "from"}.get(word, "than")
-        gaps = [f"{_named(q, judgement, than)} {_short(a, judgement.claim)}" for q, a in same]
-        parts.append(f"{word}{margin}: {', '.join(gaps)}")
+        gaps = [f"{_named(q, judgement, than)} {_short(a, judgement.claim, q in judgement.withdrawn)}" for q, a in same]
+        parts.append(f"{turns.get(word, word)}{margin}: {', '.join(gaps)}")
     asked = judgement.missing + len(judgement.answers)
     return "; ".join(parts) + (f"; {judgement.missing} of {asked} comparisons not run yet" if judgement.missing else "")
 
@@ -173,7 +198,7 @@ def _named(question: Question, judgement: Judgement, than: str) -> str:
     return ", ".join(named + [column] * (len(columns) > 1 or not named))
 
 
-def _short(answer: Answer, claim: Claim) -> str:
+def _short(answer: Answer, claim: Claim, withdrawn: bool = False) -> str:
     c, smallest, digits = answer.comparison, answer.detectable, 3 if get(claim.table).unit == "cosine" else 1
     if compared(claim) in ("logs", "speed"):
         found, words = f"a factor of {math.exp(smallest):.1f}", factor(c)
@@ -183,6 +208,7 @@ def _short(answer: Answer, claim: Claim) -> str:
     low, high = c.interval
     why = "" if low <= 0 <= high else "open by Holm's rule; "
     notes = [f"{why}would have found {found}"] if answer.word == judge.OPEN else []
+    notes += ["withdrawn"] * withdrawn
     notes += [f"diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}"] if any(c.diverged) else []
     return words + (f" ({'; '.join(notes)})" if notes else "")
 

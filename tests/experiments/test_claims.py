@@ -233,10 +233,36 @@ def test_runs_that_are_withdrawn_decide_nothing_and_say_why(stored):
     assert claims.ours(desk).startswith("better"), "the gaps of these runs are shown"
 
 
+def test_one_rival_can_be_withdrawn_and_the_others_still_decide(stored, monkeypatch):
+    root, write = stored
+    for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.6)):
+        write("quick", row, share)
+    part = replace(CLAIM, withdrawn={"quick": "z, unstable"}, withdrawn_row="z")
+    (found,) = claims.judged(part, root)
+    assert found.words() == {("x", "y", "c"): "better", ("x", "z", "c"): "no significant difference"}
+    assert found.verdict == "holds in part"
+    assert claims.confidence(found).endswith("withdrawn: z, unstable")
+    assert claims.ours(found).count("(withdrawn)") == 1, "its gap is shown, and marked"
+    assert repr(show.forest([found], "")).splitlines()[-1] == "decided = 1"
+    monkeypatch.setattr(show, "every", lambda: [part])
+    assert "1 as the document says, 0 the other way, and 1 remain open" in show.headline(root).text
+
+
 def test_runs_without_a_clip_do_not_decide_what_scaffold_does_in_networks_without_normalisation():
-    found = {claim.name: claim.withdrawn for claim in claims.every() if claim.withdrawn}
-    withdrawn = {"desk": "unstable without clipping"}
-    assert found == {f"scaffold-{name}": withdrawn for name in ("accuracy", "fedprox", "faster")}
+    found = {claim.name: (claim.withdrawn, claim.withdrawn_row) for claim in claims.every() if claim.withdrawn}
+    why = "unstable without clipping"
+    whole = {f"scaffold-{name}": ({"desk": why}, "") for name in ("accuracy", "fedprox", "faster")}
+    assert found == whole | {"fedup-best": ({"desk": f"the comparison with SCAFFOLD, {why}"}, "SCAFFOLD")}
+
+
+def test_every_question_about_scaffold_on_cifar10_without_a_clip_waits():
+    for claim in (claim for claim in claims.every() if "desk" in claim.questions):
+        cells = [cell for cell in definitions.get(claim.table).cells("desk") if "run" in cell.spec]
+        clips = {(cell.row, cell.column): cell.spec["run"].get("clip") for cell in cells}
+        sides = {key for question in claim.questions["desk"] for key in claims.sides(question)}
+        if any(row == "SCAFFOLD" and "CIFAR-10" in column and not clips[row, column] for row, column in sides):
+            assert "desk" in claim.withdrawn, claim.name
+            assert claim.withdrawn_row in ("", "SCAFFOLD"), claim.name
 
 
 def test_cosines_are_compared_by_seed(tmp_path, monkeypatch):
@@ -249,7 +275,9 @@ def test_cosines_are_compared_by_seed(tmp_path, monkeypatch):
     asked = {"quick": [("x", "y", "c")]}
     (found,) = claims.judged(Claim("a", "S000", "§1", "x beats y", "", "t", asked), tmp_path)
     assert found.verdict == "holds"
-    assert claims.ours(found) == "better: c +0.200 ± 0.025"
+    assert claims.ours(found) == "turned towards the global gradient: c +0.200 ± 0.025"
+    (other,) = claims.judged(Claim("b", "S000", "§1", "y beats x", "", "t", {"quick": [("y", "x", "c")]}), tmp_path)
+    assert claims.ours(other) == "turned away from the global gradient: c -0.200 ± 0.025"
     assert show.forest([found], "accuracies only") is None
 
 
