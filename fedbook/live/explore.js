@@ -5,7 +5,9 @@
   for (const figure of document.querySelectorAll("figure.fc-explorer:not(.fc-ready)")) {
     const store = figure.querySelector("script[type='application/json']");
     if (!store) continue;
-    const {names, titles, labels, kinds, frames, play, ...packed} = JSON.parse(store.textContent);
+    const told = JSON.parse(store.textContent), {names, titles, labels, kinds, frames, play, closed, ...packed} = told;
+    if (closed && !window.fcClosed) continue; // the script of another figure
+    const compute = closed && fcClosed(told);
     const image = figure.querySelector("img"), phone = figure.querySelector("source"), numbers = figure.querySelector(".fc-numbers");
     const start = +figure.dataset.frame;
     let pictures = [];
@@ -25,12 +27,13 @@
       return span;
     }));
     const show = () => {
-      const index = position.reduce((sum, p, i) => sum + p * stride[i], 0), frame = frames[index];
+      const index = position.reduce((sum, p, i) => sum + p * stride[i], 0), chosen = position.map((p, i) => labels[i][p]);
+      const frame = !compute ? frames[index] : index === start ? frames[0] : compute(chosen, pictures[0]);
       figure.dataset.frame = index;
-      if (pictures.length) [image.src, phone.srcset] = pictures[frame.picture];
+      if (pictures.length) [image.src, phone.srcset] = frame.uris ?? pictures[frame.picture];
       image.alt = frame.alt;
       fill(numbers, frame.numbers);
-      fill(figure.querySelector(".fc-setting"), titles.map((title, i) => [title, labels[i][position[i]]]));
+      fill(figure.querySelector(".fc-setting"), titles.map((title, i) => [title, chosen[i]]));
       position.forEach((p, i) => follow[i](p));
     };
 
@@ -43,9 +46,10 @@
       if (button) button.textContent = still ? "Step" : "Play";
     };
     const step = () => {
-      position[play] = (position[play] + 1) % size[play];
+      const last = size[play] - 1, far = compute ? Math.ceil(last / 25) : 1; // the steps of a show
+      position[play] = position[play] === last ? 0 : Math.min(position[play] + far, last);
       show();
-      if (!figure.isConnected || position[play] === size[play] - 1) stop();
+      if (!figure.isConnected || position[play] === last) stop();
     };
     const toggle = () => {
       if (timer) return stop();
@@ -92,8 +96,23 @@
       follow[i] = shows;
       if (i === play) button = add(controls, "button", {type: "button", className: "fc-play", onclick: toggle});
     });
+    // The address of a page says where the controls stand.
+    const address = `#${figure.dataset.figure}:`, said = new URLSearchParams(location.hash.slice(address.length));
+    if (location.hash.startsWith(address)) {
+      position.forEach((p, i) => (position[i] = labels[i].includes(said.get(names[i])) ? labels[i].indexOf(said.get(names[i])) : p));
+      figure.scrollIntoView();
+    }
+    let saving;
+    const save = () => {
+      const at = new URLSearchParams(names.map((name, i) => [name, labels[i][position[i]]]));
+      history.replaceState(null, "", address + at);
+    };
+    controls.onchange = controls.onclick = () => {
+      clearTimeout(saving);
+      if (figure.dataset.figure) saving = setTimeout(save, 300);
+    };
     image.parentElement.after(controls);
-    figure.classList.add("fc-ready");
+    figure.classList.add("fc-ready", compute ? "fc-closed" : "fc-frames");
     stop();
     show();
     const bytes = Uint8Array.from(atob(packed.pictures.split(",")[1]), (c) => c.charCodeAt(0));

@@ -604,9 +604,9 @@ function told(name, d, fixed, diverged, rounds, hovers = null, part = "") {
   if (diverged) return `${name} runs away in round ${diverged}.`;
   if (d === null) return "";
   if (d < 1e-3) return `${name} reaches the optimum (${short(d)} ${after}).`;
-  if (hovers !== null) return `${name} is ${short(d)} from the optimum ${after} and, with ${part} a round, hovers ${short(hovers)} from it on average.`;
+  if (hovers !== null) return `${name} is ${short(d)} from the optimum ${after} and, with ${part} per round, hovers ${short(hovers)} from it on average.`;
   if (fixed === null || fixed < 1e-3) return `${name} is ${short(d)} from the optimum ${after}.`;
-  if (abs(d - fixed) < 0.02 * fixed) return `${name} stops ${short(fixed)} short of the optimum.`;
+  if (abs(d - fixed) < 0.02 * fixed) return `${name} stops ${short(fixed)} away from the optimum.`;
   return `${name} is ${short(d)} from the optimum ${after}, on its way to a fixed point ${short(fixed)} from it.`;
 }
 
@@ -1063,7 +1063,7 @@ function mount(root, config, onChange = () => {}) {
       put.ellipses("path", {d, class: "pg-graph"});
     }
 
-    // the server's path, the clients' local steps of some rounds, and where the method would come to rest
+    // the server's path, the clients' local steps of some rounds, and the method's fixed point
     const told_ = [], busy = s.clients.map((c) => c.optimum).concat([s.start]), fixedOnes = [];
     for (const name of names) {
       const {path, traces, diverged} = runs[name], look = looks[name], count = path.length / 2 - 1, end = min(whole, count);

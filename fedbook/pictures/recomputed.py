@@ -15,12 +15,11 @@ import traceback
 import uuid
 from collections.abc import Sequence
 from functools import cache
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from fedcore.support.extras import needs
 
-from .widgets import asset, control_kind, labels_of, title
+from .widgets import asset, control_kind, labels_of, scale_of, title
 
 if TYPE_CHECKING:
     from .widgets import Explorer
@@ -74,11 +73,11 @@ def _control(ipywidgets: Any, name: str, values: Sequence, ends: tuple | None, s
     if ends is None:
         kind = {"toggle": "ToggleButtons", "slider": "SelectionSlider"}.get(control_kind(values), "Dropdown")
         return getattr(ipywidgets, kind)(options=list(zip(labels_of(values), values, strict=True)), **said)
-    low, high = ends
-    if all(isinstance(v, Integral) for v in (*values, low, high)):
+    (low, high), scale = ends, scale_of(values, ends)
+    if scale == "whole":
         return ipywidgets.IntSlider(min=low, max=high, **said)
     said |= {"step": None, "readout_format": ".4g"}  # without a step JupyterLab leaves the value where it is
-    if low > 0 and high / low >= 50:
+    if scale == "log":
         return ipywidgets.FloatLogSlider(min=math.log10(low), max=math.log10(high), **said)
     return ipywidgets.FloatSlider(min=low, max=high, **said)
 

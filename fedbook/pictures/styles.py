@@ -29,13 +29,14 @@ class Look(NamedTuple):
 
 _METHODS = {
     "Central": "ink o -", "LocalOnly": "ink s --",
-    "FedAvg": "blue o -", "FedSGD": "olive s --", "FedSMB": "sky ^ -.", "DFedAvg": "blue s --", "D-PSGD": "olive o -",
+    "FedAvg": "blue o -", "FedAvg + server momentum": "ink D -", "FedSGD": "olive s --", "FedSMB": "sky ^ -.",
+    "DFedAvg": "blue s --", "D-PSGD": "olive o -",
     "DFedAvgM": "green v --", "DSGT": "red v -.", "Exact Diffusion": "amber ^ -.", "QG-DSGDm": "brown D -",
     "FedProx": "green ^ -", "FedSplit": "green X :", "FedNova": "green D --", "FedExP": "green P -.",
     "FedAdagrad": "brown s --", "FedAdam": "brown ^ -", "FedYogi": "brown v -.",
     "SCAFFOLD": "red s -", "FedPVR": "red D --", "FedGamma": "red P -.", "ProxSkip": "violet D :",
     "FedUp": "pink D -", "DFedGAM": "pink P --",
-    "FedDyn": "amber v -", "FedDC": "amber X --", "FedSMOO": "amber P -.", "FedSpeed": "amber * :",
+    "FedDyn": "amber v -", "FedDC": "violet X -", "FedSMOO": "amber P -.", "FedSpeed": "amber * :",
     "Mime": "sky P -", "MimeLite": "amber o --", "FedCM": "sky D :", "STEM": "olive X -.",
     "FedSAM": "violet ^ -", "DFedSAM": "violet v --", "MoFedSAM": "violet P -.",
     "MOON": "brown * -", "FedLC": "pink ^ -", "FedNTD": "brown o :",
@@ -65,7 +66,7 @@ METHODS = {
 
 
 def method(label: str) -> str | None:
-    """The method with whose name a label begins, as in "FedAvg + server momentum" or "FedGSE, SPL"; else None."""
+    """The method with whose name a label begins, as in "FedUp, alpha = 0.1" or "FedGSE, SPL"; else None."""
     return max((name for name in METHODS if re.match(rf"{re.escape(name)}(?![\w-])", label)), key=len, default=None)
 
 

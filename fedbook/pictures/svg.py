@@ -46,6 +46,35 @@ def size(figure: Any) -> tuple[float, float]:
         return tuple(float(v) for v in figure.get_size_inches())
 
 
+def number_lines(figure: Any) -> list[Any]:
+    """The figure's lines and filled areas, axes by axes; their SVG elements get the ids fc-0, fc-1, ...."""
+    from matplotlib.patches import Polygon
+
+    lines = [line for ax in figure.axes for line in (*ax.lines, *(p for p in ax.patches if isinstance(p, Polygon)))]
+    for k, line in enumerate(lines):
+        line.set_gid(f"fc-{k}")
+    return lines
+
+
+def scales(figure: Any, phone: bool = False) -> list[list[float]]:
+    """What takes the data of each of `number_lines` to the SVG: [a, b, c, d, log x, log y] for (a + b x, c + d y).
+
+    log x is 1 where it is a + b log10(x), and log y likewise.
+    """
+    with _prepared(figure, phone):
+        _drawn(figure)
+        point, height, out = 72 / figure.dpi, 72 * figure.get_size_inches()[1], []
+        for line in number_lines(figure):
+            x, y = (line.get_transform().transform([[v, v] for v in (1, 10, 100)]) * point).T
+            row, logs = [], []
+            for at in (x, height - y):
+                log = abs(at[2] - 2 * at[1] + at[0]) < 1e-6  # a decade is as long as the next
+                slope = at[1] - at[0] if log else (at[1] - at[0]) / 9
+                row, logs = [*row, at[0] - (0 if log else slope), slope], [*logs, int(log)]
+            out.append([*(float(v) for v in row), *logs])
+        return out
+
+
 def _drawn(figure: Any) -> str:
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -169,8 +198,8 @@ def _written(node: Any, names: dict[str, str], classes: dict[str, str]) -> str:
             if style := _style(value):
                 given["class"] = classes.setdefault(style, f"c{len(classes)}")
         elif name == "id":
-            if value in names:
-                given["id"] = names[value]
+            if value in names or value.startswith("fc-"):
+                given["id"] = names.get(value, value)
         elif name == _LINK:
             given["href"] = "#" + names[value[1:]] if value[0] == "#" else value.replace("\n", "")
         elif name == "clip-path":

@@ -16,9 +16,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from numbers import Real
+from numbers import Integral, Real
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ import numpy as np
 from fedcore.support import checks
 
 from . import svg
-from .alt_text import check_figure, describe, numbered, printed
+from .alt_text import check_figure, describe, numbered, plain, printed
 from .styles import LIVE
 
 CSS_INCH = 110  # CSS pixels per inch of a figure at full size
@@ -180,6 +180,24 @@ def control_kind(values: Sequence) -> str:
     return "slider" if all(isinstance(v, Real) and not isinstance(v, bool) for v in values) else "menu"
 
 
+def scale_of(values: Sequence, ends: tuple[Real, Real]) -> str:
+    """How the numbers of a slider between these ends are spaced: "whole", "log" or "even"."""
+    if all(isinstance(v, Integral) for v in (*values, *ends)):
+        return "whole"
+    return "log" if ends[0] > 0 and ends[1] / ends[0] >= 50 else "even"
+
+
+def _stops(values: Sequence, ends: tuple[Real, Real] | None) -> list:
+    """The values of a control that the page computes: two hundred between the ends, and those of the frames."""
+    if ends is None:
+        return list(values)
+    scale, (low, high) = scale_of(values, ends), ends
+    if scale == "whole":
+        return list(range(low, high + 1))
+    spaced = (np.geomspace if scale == "log" else np.linspace)(low, high, 201)
+    return sorted({float(f"{v:.3g}") for v in spaced} | {float(v) for v in values})
+
+
 def _check_names(fn: Callable, names: Sequence[str]) -> None:
     try:
         inspect.signature(fn).bind(**dict.fromkeys(names))
@@ -216,6 +234,7 @@ class Explorer:
     caption: str
     fn: Callable | None = field(default=None, repr=False)
     live: dict[str, tuple[Real, Real]] | None = None  # parameter -> ends of its control in the kernel; None: frames
+    closed: dict[str, Any] | None = None  # what `closed.js` needs to draw any value in the page
 
     def at(self, **setting: Any) -> Picture:
         """The picture of any setting, drawn anew by `fn` where no frame has it.
@@ -254,25 +273,35 @@ class Explorer:
         return [dict(zip(self.values, row, strict=True)) for row in itertools.product(*labels)]
 
     def html(self) -> str:
-        """Self-contained HTML: the first frame, and a script that adds the controls for all frames."""
+        """Self-contained HTML: the first frame, and a script that adds the controls for all frames.
+
+        With `closed` the script computes the other pictures itself, so that only the first is stored.
+        """
         titles = [title(name) for name in self.values]
-        first = self.frames[self.start]
-        pictures = [(svg.uri(drawn.wide), svg.uri(drawn.phone)) for drawn in self.pictures]
+        first, at, values = self.frames[self.start], self.start, self.values
+        frames, pictures = self.frames, self.pictures
+        if self.closed:
+            values = {name: _stops(v, self.live.get(name)) for name, v in values.items()}
+            places = [values[name].index(v) for name, v in self.at_start().items()]
+            at = int(np.ravel_multi_index(places, [len(v) for v in values.values()]))
+            frames, pictures = [replace(first, picture=0)], [pictures[first.picture]]
         store = {
             "names": list(self.values),
             "titles": titles,
-            "labels": [labels_of(v) for v in self.values.values()],
-            "kinds": [control_kind(v) for v in self.values.values()],
+            "labels": [labels_of(v) for v in values.values()],
+            "kinds": [control_kind(v) for v in values.values()],
             "play": self.play,
-            "frames": [{"picture": f.picture, "alt": f.alt, "numbers": list(f.numbers.items())} for f in self.frames],
-            "pictures": _packed(pictures),
+            "frames": [{"picture": f.picture, "alt": f.alt, "numbers": list(f.numbers.items())} for f in frames],
+            "pictures": _packed([(svg.uri(drawn.wide), svg.uri(drawn.phone)) for drawn in pictures]),
+            "closed": self.closed,
         }
         # Without "<" no text in the data can close the script element around the data.
         data = json.dumps(store, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         setting = dict(zip(titles, self.settings()[self.start].values(), strict=True))
         body = _row("fc-setting", setting) + _row("fc-numbers", first.numbers)
-        tail = f'\n<script type="application/json">{data}</script>\n<script>\n{asset("explore.js")}\n</script>'
-        return _figure_html(self._picture(self.start), body, self.start, tail)
+        script = (asset("closed.js") + "\n" if self.closed else "") + asset("explore.js")
+        tail = f'\n<script type="application/json">{data}</script>\n<script>\n{script}\n</script>'
+        return _figure_html(self._picture(self.start), body, at, tail)
 
     def _picture(self, frame: int) -> Picture:
         shown = self.frames[frame]
@@ -306,6 +335,10 @@ def _frame_alt(labels: Mapping[str, str], figure: Any, numbers: Mapping[str, Any
     return f"At {at}. {describe(figure, numbers)}"
 
 
+def _pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2
+
+
 @checks.arguments
 def explore(
     fn: Callable,
@@ -318,6 +351,9 @@ def explore(
     live: Annotated[
         bool | Mapping, checks.Kind(lambda v: isinstance(v, bool | Mapping), "True, False or a mapping")
     ] = False,
+    closed: Annotated[
+        str | tuple | None, checks.Kind(lambda v: isinstance(v, str) or _pair(v), "a name, (name, constants) or None")
+    ] = None,
     **values: Sequence,
 ) -> Explorer:
     """A figure with a control for each of `values`: `explore(fn, alpha=[0.1, 1.0], K=[1, 5, 10])`.
@@ -330,10 +366,15 @@ def explore(
     live=True: while a kernel with ipywidgets runs, its controls take the place of the frames, and `fn` is called for
     any number between the smallest and the largest of `values`; `live={"K": (1, 50)}` gives other ends.  Texts of
     equal length that have only 0 and 1 are masks: each place gets a button.  Saved notebooks and pages have the frames.
+    A picture of stored results has no values between its frames: leave `live` out.
+
+    closed: the name of a formula in `fedbook/live/closed.js`, by which a page draws the lines and areas (`ax.fill`) of
+    `fn` for any number between the ends of `live`, without a kernel; or `(name, constants)`, if the formula needs e.g.
+    `{"slips": array}`.  The figure's texts and limits, and its legend's place, must not depend on the values.
 
     Raises ValueError for no parameter, an empty list, values that are not a sequence, a repeated value, a name that
-    `fn` does not take, more than `max_frames` combinations, an unknown name or value in `start`, `play` or `live`, and
-    if `fn` does not return a figure.
+    `fn` does not take, more than `max_frames` combinations, an unknown name or value in `start`, `play`, `live` or
+    `closed`, and if `fn` does not return a figure.
     """
     if not callable(fn):
         raise ValueError(f"fn is a {type(fn).__name__}; give a function that returns a matplotlib Figure")
@@ -345,7 +386,10 @@ def explore(
     if total > max_frames:
         sizes = " x ".join(f"{len(v)} {name}" for name, v in lists.items())
         raise ValueError(f"{sizes} = {total} combinations, but at most max_frames={max_frames} are drawn; give fewer")
-    first, ends = _start(lists, start), _ends(lists, live)
+    first, ends = _start(lists, start), _ends(lists, live or bool(closed))
+    formula, constants = (closed, {}) if isinstance(closed, str | None) else closed
+    if formula and formula not in (known := re.findall(r"^(\w+): \(\{", asset("closed.js"), re.MULTILINE)):
+        raise ValueError(f"closed={formula!r} is no formula of fedbook/live/closed.js; use one of {', '.join(known)}")
     if hidden := [name for name in ends or () if start and not math.isfinite(start.get(name, 0))]:
         raise ValueError(
             f"start has {hidden[0]}={start[hidden[0]]!r}, which a live slider cannot show; use a finite one"
@@ -356,13 +400,28 @@ def explore(
     sliders = [name for name, v in lists.items() if control_kind(v) == "slider"]
     steps = play if isinstance(play, str) else sliders[0] if sliders and play is not False else None
     labels = [dict(zip(lists, row, strict=True)) for row in itertools.product(*map(labels_of, lists.values()))]
-    frames, index = [], {}
+    frames, index, drawn = [], {}, None
     for row, words in zip(itertools.product(*lists.values()), labels, strict=True):
         figure, numbers = _call(fn, dict(zip(lists, row, strict=True)))
+        if formula and len(frames) == first:
+            given = {name: np.asarray(v).tolist() for name, v in constants.items()}
+            drawn = {"formula": formula, "constants": given, **_lines(figure)}
         picture = index.setdefault(draw(figure), len(index))  # identical pictures are stored once
         frames.append(Frame(picture, _frame_alt(words, figure, numbers), printed(numbers)))
     played = None if steps is None else list(lists).index(steps)
-    return Explorer(lists, frames, list(index), first, played, caption or "", fn, ends)
+    return Explorer(lists, frames, list(index), first, played, caption or "", fn, ends, drawn)
+
+
+def _lines(figure: Any) -> dict[str, list]:
+    """For each line and filled area of the figure: its name in the legend, which points have a marker ([the first, the
+    step]), and its scales in the picture for a column and in that for a phone."""
+    lines = svg.number_lines(figure)
+    every = [getattr(line, "get_markevery", int)() or 1 for line in lines]  # an area has no markers
+    return {
+        "lines": ["" if (name := str(line.get_label() or "_")).startswith("_") else plain(name) for line in lines],
+        "every": [[0, v] if isinstance(v, Integral) else [int(k) for k in v] for v in every],
+        "layouts": [svg.scales(figure), svg.scales(figure, phone=True)],
+    }
 
 
 def _ends(lists: Mapping[str, list], live: bool | Mapping) -> dict[str, tuple[Real, Real]] | None:

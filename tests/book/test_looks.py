@@ -24,7 +24,7 @@ def contrast(one, other):
 
 
 def test_looks_are_of_methods_and_no_two_the_same():
-    assert set(styles.METHODS) <= {cards.title(kind) for kind in fc.ALL}
+    assert set(styles.METHODS) <= {cards.title(kind) for kind in fc.ALL} | {"FedAvg + server momentum"}
     assert len(set(styles.METHODS.values())) == len(styles.METHODS)
 
 
@@ -77,6 +77,17 @@ def test_no_two_rows_of_a_stored_table_look_the_same_in_its_figure():
         assert len(set(found)) == len(rows), name
         first = {styles.method(row): look for row, look in reversed(list(zip(rows, found, strict=True)))}
         assert all(look == styles.METHODS[method] for method, look in first.items() if method), name
+
+
+def test_methods_that_are_often_drawn_together_differ_in_colour():
+    for pair in (
+        ("FedAvg", "FedAvg + server momentum"),
+        ("FedDyn", "FedDC"),
+        ("FedAvg", "FedUp"),
+        ("FedAvg", "SCAFFOLD"),
+    ):
+        first, second = styles.looks(pair)
+        assert first.colour != second.colour, pair
 
 
 def test_what_is_no_method_takes_no_colour_of_a_method_beside_it():

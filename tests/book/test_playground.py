@@ -133,9 +133,20 @@ def test_with_a_part_of_the_clients_the_sentence_gives_the_distance_at_which_a_m
     away = np.linalg.norm(points[-1000:], axis=1).mean()
     assert found["FedAvg"]["hovers"]
     assert found["FedAvg"]["away"] == pytest.approx(away, rel=1e-6)
-    assert "with 2 of 4 clients a round, hovers" in found["FedAvg"]["said"]
+    assert "with 2 of 4 clients per round, hovers" in found["FedAvg"]["said"]
     assert not found["SCAFFOLD"]["hovers"]
     assert found["SCAFFOLD"]["away"] < 1e-3, "SCAFFOLD has no floor"
+
+
+def test_the_sentence_under_sampling_names_no_fixed_point_and_a_stop_is_away_from_the_optimum(core):
+    said = core.evaluate(
+        "() => [[0.45, 0.25, 0, 30, 0.31, '2 of 6 clients'], [0.25, 0.25, 0, 30]].map((x) => core.told('FedAvg', ...x))"
+    )
+    hovers = "and, with 2 of 6 clients per round, hovers 0.31 from it on average."
+    assert said == [
+        f"FedAvg is 0.45 from the optimum after 30 rounds {hovers}",
+        "FedAvg stops 0.25 away from the optimum.",
+    ]
 
 
 def test_a_logistic_problem_has_the_gradients_and_products_of_its_losses_and_the_curvature_that_is_given():
@@ -298,7 +309,7 @@ def page(tmp_path):
 def test_the_picture_follows_the_pointer_before_it_lets_go(browser, page):
     with opened(browser, page) as tab:
         first, box = says(tab), tab.locator(".pg-client").first.bounding_box()
-        assert first.startswith("FedAvg stops 1.13 short of the optimum.")
+        assert first.startswith("FedAvg stops 1.13 away from the optimum.")
         x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
         tab.mouse.move(x, y)
         tab.mouse.down()
@@ -325,7 +336,7 @@ def test_what_a_hand_has_set_up_is_computed_as_the_package_does(browser, page):
         assert pg.local_steps == 25
         assert pg.clients[1]["optimum"] == [2.1, -1.25]
         d = pg.history()["FedAvg"].final("distance")
-        assert says(tab).startswith(f"FedAvg stops {d:.3g} short of the optimum.")
+        assert says(tab).startswith(f"FedAvg stops {d:.3g} away from the optimum.")
 
 
 def test_a_finger_moves_a_handle_and_the_page_stays(browser, page):
@@ -507,7 +518,7 @@ def test_bad_input_is_named_in_the_picture_which_stays_usable(browser, page):
             tab.get_by_role("button", name="Reset").click()
             tab.clock.run_for(300)
             assert notice.is_hidden(), what
-            assert says(tab).startswith("FedAvg stops 1.13 short"), what
+            assert says(tab).startswith("FedAvg stops 1.13 away"), what
 
 
 def test_a_wrong_number_in_a_field_is_refused_and_said(browser, page):
