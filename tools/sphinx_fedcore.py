@@ -2,18 +2,22 @@
 
 At the start of a build the package writes the colour tokens, the playground's CSS and script, shared by all pages, and
 the landing page's picture, so that no copy becomes outdated.  The extension numbers figures, adds OpenGraph metadata,
-and, if `BOOK_URL` and `BOOK_REPOSITORY` give the book's address, a site map and launch buttons.  It also converts
-docstrings, which are plain text and not reStructuredText: `x_prev`, `*` and `|` are literal, text in backquotes is
-code, an indented paragraph is an example, and a sentence that begins with "name:" explains a parameter and gets its own
-paragraph.
+the quizzes and what a link shows before it is followed, and, if `BOOK_URL` and `BOOK_REPOSITORY` give the book's
+address, a site map and launch buttons.  It also converts docstrings, which are plain text and not reStructuredText:
+`x_prev`, `*` and `|` are literal, text in backquotes is code, an indented paragraph is an example, and a sentence that
+begins with "name:" explains a parameter and gets its own paragraph.
 """
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import html
 import itertools
 import os
+import posixpath
 import re
+import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -67,13 +71,29 @@ def docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
 
 
 def addresses(app: Any, config: Any) -> None:
-    """Set the options that depend on the book's address; without an address they stay off."""
+    """Set version and date, and the options that depend on the book's address; without it they stay off."""
+    config.copyright += edition()
     config.html_baseurl = os.environ.get("BOOK_URL", "").rstrip("/")
+    config.myst_substitutions = {"report": "Tell those who gave you the book."}
     if repository := os.environ.get("BOOK_REPOSITORY"):
+        config.myst_substitutions = {"report": f"[Open an issue]({repository}/issues)."}
         config.html_theme_options |= {
             "repository_url": repository, "repository_branch": "main", "use_repository_button": True,
+            "use_issues_button": True,
             "launch_buttons": {"notebook_interface": "jupyterlab", "binderhub_url": "https://mybinder.org"},
         }  # fmt: skip
+
+
+def edition() -> str:
+    """The version, and the date of the last commit, so that one commit gives one footer; elsewhere no date."""
+    import fedcore
+
+    try:
+        command = ["git", "-C", str(Path(fedcore.__file__).parent), "log", "-1", "--format= of %cs"]
+        date = subprocess.run(command, capture_output=True, text=True, check=False).stdout.rstrip()
+    except OSError:  # no git
+        date = ""
+    return f", version {fedcore.__version__}{date}"
 
 
 def numbered(body: str, chapter: str) -> str:
@@ -111,14 +131,73 @@ def readable(body: str) -> str:
     return re.sub(r'<dl>\s*(<dd><(?:em|span) class="sig-param.*?)</dl>', lines, body, flags=re.DOTALL)
 
 
+def quiz(rows: list[dict[str, str]]) -> str:
+    """A chapter's questions, folded; book/assets/quiz.js answers.  `rows` are lines of book/quizzes.csv, whose texts
+    may have formulas between dollars."""
+
+    def words(text: str) -> str:
+        formula = r'<span class="math notranslate nohighlight">\\(\1\\)</span>'
+        return re.sub(r"\$([^$]+)\$", formula, html.escape(text, quote=False))
+
+    questions = ""
+    for k, row in enumerate(rows, 1):
+        given = filter(None, (row[name] for name in ("right", "wrong_1", "wrong_2", "wrong_3")))
+        answers = sorted(given, key=lambda text: hashlib.sha256(text.encode()).digest())  # the right one is anywhere
+        choices = "".join(
+            f'<label><input type="radio" name="question-{k}"{" data-right" if text == row["right"] else ""}> '
+            f"<span>{words(text)}</span></label>"
+            for text in answers
+        )
+        questions += (
+            f"<fieldset><legend>{k}. {words(row['question'])}</legend>{choices}"
+            f'<p role="status"></p><template>{words(row["why"])}</template></fieldset>'
+        )
+    return f'<details class="fc-fold fc-quiz"><summary>Test yourself: three questions</summary>{questions}</details>'
+
+
+TARGET = r'<(?:dt|div class="(?:proof|math|citation)\b[^>]*) id="{}"'  # a term, a theorem, an equation, a work
+
+
+def tip(text: str, name: str) -> str:
+    """What a link to `name` in the page `text` shows: the element of this name, or a term's definition, without links
+    and names of its own; empty if it is none of TARGET."""
+    if not (found := re.search(TARGET.format(re.escape(name)), text)):
+        return ""
+    kind = "dd" if found[0].startswith("<dt") else "div"
+    depth, start = 0, text.index(f"<{kind}", found.start())
+    for tag in re.finditer(rf"<(/?){kind}\b[^>]*>", text[start:]):
+        depth += -1 if tag[1] else 1
+        if not depth:
+            break
+    shown = text[start : start + tag.end()].replace("<dd", "<div").replace("</dd>", "</div>")
+    shown = re.sub(r'<a class="headerlink".*?</a>|</?a\b[^>]*>', "", shown)
+    return re.sub(r' (?:id|role)="[^"]*"', "", shown)
+
+
+def with_tips(name: str, pages: dict[str, str]) -> str:
+    """The page `name` of `pages` (address -> HTML) with a template for each link that assets/hover.js shows."""
+    text, tips = pages[name], ""
+    for link in dict.fromkeys(re.findall(r'<a class="reference internal" href="([^"]*#[^"]+)"', text)):
+        at, _, target = link.partition("#")
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(name), at)) if at else name
+        if shown := tip(pages.get(there, ""), target):
+            tips += f'<template data-for="{link}">{shown}</template>\n'
+    return text.replace("</body>", f"{tips}</body>")
+
+
 def page(app: Any, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Number a page's figures, and add its metadata."""
+    """Number a page's figures, and add its quiz and its metadata."""
     # Cells do not run in the page; thebe's settings, which are included twice, would raise a script error.
     context["script_files"] = [f for f in context["script_files"] if "thebe" not in f"{f} {vars(f)}".lower()]
     if doctree is None:
         return
     chapter = ".".join(map(str, app.env.toc_secnumbers.get(name, {}).get("", ())))
     context["body"] = readable(numbered(context["body"], chapter))
+    with (Path(app.srcdir) / "book" / "quizzes.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if f"book/{row['chapter']}" == name]
+    if rows:
+        before = '<section id="in-short">'
+        context["body"] = context["body"].replace(before, f"{quiz(rows)}\n{before}", 1)
     words = next((p.astext() for p in doctree.findall(nodes.paragraph) if len(p.astext()) > 40), context["title"])
     title = re.sub("<.*?>", "", context["title"])
     about = {"og:type": "article", "og:site_name": app.config.html_title, "og:title": title,
@@ -139,14 +218,16 @@ BUTTONS = {
 
 
 def finished(app: Any, error: Exception | None) -> None:
-    """Label the theme's buttons, and write a site map if the book has an address."""
+    """Label the theme's buttons, add what links show, and write a site map if the book has an address."""
     if error is not None:
         return
-    for file in Path(app.outdir).glob("book/**/*.html"):
-        text = file.read_text(encoding="utf-8")
+    out = Path(app.outdir)
+    pages = {f.relative_to(out).as_posix(): f.read_text(encoding="utf-8") for f in out.glob("book/**/*.html")}
+    for name in pages:
+        text = with_tips(name, pages)
         for before, after in BUTTONS.items():
             text = text.replace(before, after)
-        file.write_text(text, encoding="utf-8")
+        (out / name).write_text(text, encoding="utf-8")
     if app.config.html_baseurl:
         pages = "".join(f"<url><loc>{app.config.html_baseurl}/{name}.html</loc></url>" for name in app.env.found_docs)
         text = f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{pages}</urlset>'

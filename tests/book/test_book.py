@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import types
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -40,6 +41,17 @@ def calls(path, name):
     plain = [re.sub(r"^[%!].*$", "pass", cell.source, flags=re.MULTILINE) for cell in code_cells(path)]
     nodes = [node for source in plain for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return [node for node in nodes if name in (getattr(node.func, "attr", None), getattr(node.func, "id", None))]
+
+
+STORED = {"grown", "speed"}  # functions of pictures that look up stored results
+
+
+@each_chapter
+def test_a_picture_to_move_takes_any_value_in_jupyter_unless_it_shows_stored_results(chapter):
+    still = {
+        call.args[0].id for call in calls(chapter, "explore") if "live" not in {word.arg for word in call.keywords}
+    }
+    assert still <= STORED, f"{chapter.stem}: give live= to fc.explore({', '.join(still - STORED)}, ...)"
 
 
 SETUP = "from fedbook import pages\npages.parameters(profile=profile, seed=seed)"
@@ -197,6 +209,44 @@ def test_a_book_with_an_address_has_launch_buttons_a_site_map_and_what_other_sit
     assert (small_book / "book" / icon).resolve().is_file()
 
 
+def test_a_link_to_a_term_a_theorem_an_equation_or_a_work_carries_its_text_and_others_do_not():
+    targets = {
+        "term-a": '<dt id="term-a">a<a class="headerlink">#</a></dt><dd><p>A <a href="x">word</a>.</p></dd>',
+        "thm-b": '<div class="proof theorem" id="thm-b"><div><p id="c">Let <i>it</i> be.</p></div></div><div>No.</div>',
+        "equation-d": '<div class="math notranslate" id="equation-d"><span class="eqno">(1)</span>x</div>',
+        "id9": '<div class="citation" id="id9" role="doc-biblioentry"><p>Who.</p></div>',
+        "section": '<section id="section"><p>Much.</p></section>',
+    }  # fmt: skip
+    links = "".join(f'<a class="reference internal" href="../b.html#{name}">x</a>' for name in targets)
+    pages = {"book/m/a.html": f"<body>{links * 2}</body>", "book/b.html": "".join(targets.values())}
+    found = re.findall(
+        r'<template data-for="../b.html#(.*?)">(.*?)</template>', sphinx_fedcore.with_tips("book/m/a.html", pages)
+    )
+    assert dict(found) == {
+        "term-a": "<div><p>A word.</p></div>",
+        "thm-b": '<div class="proof theorem"><div><p>Let <i>it</i> be.</p></div></div>',
+        "equation-d": '<div class="math notranslate"><span class="eqno">(1)</span>x</div>',
+        "id9": '<div class="citation"><p>Who.</p></div>',
+    }
+    assert len(found) == 4  # once for two links
+
+
+def test_the_footer_says_version_and_day_of_the_commit_and_errors_have_an_address_only_with_a_repository(monkeypatch):
+    def configured():
+        config = types.SimpleNamespace(copyright="2025", html_theme_options={})
+        sphinx_fedcore.addresses(None, config)
+        return config
+
+    monkeypatch.delenv("BOOK_REPOSITORY", raising=False)
+    assert re.fullmatch(r"2025, version \d+\.\d+\.\d+( of \d{4}-\d\d-\d\d)?", configured().copyright)
+    assert configured().copyright == configured().copyright
+    assert "http" not in configured().myst_substitutions["report"]
+    monkeypatch.setenv("BOOK_REPOSITORY", "https://github.com/me/book")
+    assert "https://github.com/me/book/issues" in configured().myst_substitutions["report"]
+    monkeypatch.setenv("PATH", "")  # no git
+    assert " of " not in configured().copyright
+
+
 def test_figures_are_numbered_before_their_captions_with_an_anchor_each():
     body = '<figure class="fc-picture x"><img><figcaption>One.</figcaption></figure>' * 2
     numbered = sphinx_fedcore.numbered("<figure><figcaption>a theme's</figcaption></figure>" + body, "3")
@@ -209,7 +259,7 @@ def test_figures_are_numbered_before_their_captions_with_an_anchor_each():
 
 def skeleton(root):
     """What a book needs beside its pages."""
-    for name in ("_config.yml", "fedbook/documents/references.bib", "tools/sphinx_fedcore.py"):
+    for name in ("_config.yml", "fedbook/documents/references.bib", "tools/sphinx_fedcore.py", "book/quizzes.csv"):
         (root / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, root / name)
     shutil.copytree(ROOT / "book" / "assets", root / "book" / "assets")

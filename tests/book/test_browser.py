@@ -85,7 +85,7 @@ def test_keys_move_picture_numbers_and_alt_text_together(browser, explorers, pag
 MUTATIONS = {
     "numbers": ("fill(numbers, frame.numbers);", "numbers are not those of frame"),
     "picture": (
-        "if (pictures.length) [image.src, phone.srcset] = pictures[frame.picture];",
+        "if (pictures.length) [image.src, phone.srcset] = frame.uris ?? pictures[frame.picture];",
         "picture is not that of frame",
     ),
     "alt text": ("image.alt = frame.alt;", "alt text is not that of frame"),
@@ -259,6 +259,8 @@ WIDE = """[...document.querySelectorAll("article img, article figure, .fc-contro
     const box = e.getBoundingClientRect();
     return box.right > innerWidth + 1 || box.left < -1;
 }).map(e => e.tagName + "." + e.className)"""
+CUT = """[...document.querySelectorAll("article pre")].filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1)
+    .map(e => e.textContent.slice(0, 60))"""
 SILENT = "[...document.images].filter(i => !i.alt.trim()).map(i => i.src.slice(0, 80))"
 
 
@@ -266,6 +268,8 @@ def fits(tab, size) -> None:
     tab.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
     wide = tab.evaluate(WIDE)
     assert not wide, f"{tab.url}: wider than {size[0]} pixels: {wide}"
+    cut = tab.evaluate(CUT)
+    assert not cut, f"{tab.url}: code that is cut at {size[0]} pixels: {cut}"
 
 
 def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_frame_its_sliders_stand_on(
@@ -290,11 +294,13 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
             # Folds are opened, as a reader does.
             tab.evaluate("document.querySelectorAll('article details').forEach(d => d.open = true)")
             fits(tab, DESKTOP)
-            explorers = list(zip(tab.locator("figure.fc-explorer").all(), stored(path.read_text("utf-8")), strict=True))
+            explorers = list(zip(tab.locator("figure.fc-frames").all(), stored(path.read_text("utf-8")), strict=True))
             for figure, expect in explorers:
                 assert check_shown(figure, expect) == expect.start, path.name
                 drive(figure, expect)
                 driven += 1
+            for slider in tab.locator("figure.fc-closed").get_by_role("slider").all():
+                slider.press("End")
             fits(tab, PHONE)
             for figure, expect in explorers:
                 for slider in figure.get_by_role("slider").all():
@@ -303,13 +309,124 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
     assert driven, f"no page under {built_book} has an explorer"
 
 
+def test_a_page_on_paper_shows_its_folds_its_code_and_its_addresses(browser, built_book):
+    with opened(browser, built_book / "book" / "scaffold.html", DESKTOP) as tab:
+        closed = "document.querySelectorAll('article details:not([open])').length"
+        before = tab.evaluate(closed)
+        tab.emulate_media(media="print")
+        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert tab.evaluate(closed) == 0 < before
+        assert not tab.evaluate(CUT)
+        shown = "getComputedStyle(document.querySelector('article a[href^=http]'), '::after').content"
+        assert "http" in tab.evaluate(shown)
+        tab.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert tab.evaluate(closed) == before
+
+
+def test_a_link_shows_its_theorem_under_the_mouse_and_with_the_focus_until_escape(browser, built_book):
+    with opened(browser, built_book / "book" / "scaffold.html", DESKTOP) as tab:
+        link = tab.locator('article a.reference[href="drift.html#thm-fedavg-convergence"]:visible').first
+        tip = tab.get_by_role("tooltip")
+        link.hover()
+        tip.locator("mjx-container").first.wait_for()
+        assert "FedAvg on smooth convex objectives" in tip.inner_text()
+        assert link.get_attribute("aria-describedby") == tip.get_attribute("id")
+        tip.hover()  # on the way to the text it stays
+        tab.clock.run_for(1000)
+        assert tip.is_visible()
+        tab.keyboard.press("Escape")
+        assert not tip.count()
+        assert not link.get_attribute("aria-describedby")
+        link.focus()
+        assert tip.is_visible()
+        box = tip.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= DESKTOP[0]
+        tab.evaluate("document.activeElement.blur()")
+        tab.clock.run_for(1000)
+        assert not tip.count()
+
+
+@pytest.mark.parametrize("target", ["glossary.html#term-", "bibliography.html#id", "#equation-", "#thm-"])
+def test_a_first_tap_shows_a_target_within_the_window_and_a_second_follows_the_link(browser, built_book, target):
+    with opened(browser, built_book / "book" / "scaffold.html", PHONE, has_touch=True) as tab:
+        tab.evaluate(
+            "document.querySelectorAll('article .toggle-hidden').forEach(e => e.classList.remove('toggle-hidden'))"
+        )
+        link = tab.locator(f'article a.reference[href^="{target}"]:visible').first
+        address, goal = tab.url, link.get_attribute("href").removeprefix(tab.url)
+        link.tap()
+        tip = tab.get_by_role("tooltip")
+        assert tip.is_visible()
+        assert tip.bounding_box()["width"] <= PHONE[0]
+        assert tab.url == address
+        tip.tap()
+        assert tip.is_visible()
+        link.tap()
+        tab.wait_for_url(f"**{goal}")
+        assert not tip.count()
+
+
+def test_a_quiz_says_what_is_wrong_and_explains_what_is_right(browser, built_book):
+    with opened(browser, built_book / "book" / "scaffold.html", DESKTOP) as tab:
+        quiz = tab.locator(".fc-quiz")
+        assert quiz.bounding_box()["height"] < 40  # folded, one line
+        quiz.locator("summary").click()
+        questions = quiz.get_by_role("group").filter(has=tab.get_by_role("radio"))
+        assert questions.count() == 3
+        for question in questions.all():
+            said = question.get_by_role("status")
+            for choice in question.locator("input:not([data-right])").all():
+                choice.press("Space")
+                assert said.inner_text() == "Not so. Try another answer."
+            question.locator("input[data-right]").check()
+            assert said.inner_text().startswith("Right. ")
+            assert len(said.inner_text()) > 40
+
+
+PREDICTION = """<div class="solution dropdown admonition" id="s"><p class="admonition-title">Solution to <a href="#e">
+Exercise 1 (★ A prediction)</a></p><section><p>It rises.</p></section></div>
+<div class="solution dropdown admonition" id="t"><p class="admonition-title">Solution to Exercise 2</p></div>
+<script>const togglebuttonSelector = ".dropdown", toggleHintShow = "show", toggleHintHide = "hide";
+const toggleOpenOnPrint = "true";</script>"""
+
+
+def test_the_solution_of_a_prediction_opens_once_a_guess_is_written(browser, tmp_path):
+    (package,) = importlib.util.find_spec("sphinx_togglebutton").submodule_search_locations
+    scripts = ROOT / "book" / "assets" / "predict.js", Path(package) / "_static" / "togglebutton.js"
+    path, hidden = tmp_path / "page.html", "document.querySelector('#s').classList.contains('toggle-hidden')"
+    body = PREDICTION + "".join(f"<script>{script.read_text('utf-8')}</script>" for script in scripts)
+    path.write_text(f"{HEAD}<title>t</title><body>{body}", "utf-8")
+    with opened(browser, path) as tab:
+        title, guess = tab.locator("#s .admonition-title"), tab.get_by_label("Your guess")
+        assert guess.count() == 1, "other solutions ask for none"
+        for way in (title.click, tab.locator("#s button").click, lambda: tab.locator("#s button").press("Enter")):
+            way()
+            assert tab.evaluate(hidden)
+            assert guess.evaluate("e => e === document.activeElement"), "the guess has the focus instead"
+        guess.press("Enter")
+        assert tab.evaluate(hidden), "nothing was written"
+        for event, closed in (("beforeprint", False), ("afterprint", True)):
+            tab.evaluate(f"dispatchEvent(new Event('{event}'))")
+            assert tab.evaluate(hidden) == closed, "paper shows it, and leaves it closed"
+        guess.fill("it falls")
+        guess.press("Enter")
+        assert not tab.evaluate(hidden)
+        for closed in (True, False):
+            tab.locator("#s button").click()
+            assert tab.evaluate(hidden) == closed, "from now on it is a fold as others"
+        tab.locator("#t .admonition-title").click()
+        assert not tab.evaluate("document.querySelector('#t').classList.contains('toggle-hidden')")
+
+
 SCREENS, SCREEN = 12, (1280, 800)
 LONGER: dict[str, tuple[float, str]] = {}  # chapter -> how many screens it needs, and why
 
 
 def test_every_chapter_has_at_most_twelve_desktop_screens_and_no_bar_under_a_formula(browser, built_book):
     """With its folds closed: what is beyond twelve screens is said twice, or belongs into a fold."""
-    chapters = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"][0]["chapters"]
+    parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    chapters = [chapter for part in parts if part.get("numbered") for chapter in part["chapters"]]
     tab, long, bars = browser.new_page(viewport=dict(zip(("width", "height"), SCREEN, strict=True))), {}, {}
     for name in (Path(chapter["file"]).name for chapter in chapters):
         tab.goto((built_book / "book" / f"{name}.html").as_uri())
