@@ -4,6 +4,7 @@
 # make test-isa              the chapters on another instruction set: another processor's last bits (ISA=avx2)
 # make refresh               run the chapters, store their outputs in book/*.ipynb, write the methods' pages (after a change)
 # make lock                  requirements.lock anew: the newest that requirements.txt allows, with hashes
+# make kit | make pdf          for teachers, into kit/: notebooks, assignments, slides, methods, syllabus; the book on paper
 # make lint | make clean | make env
 # Another interpreter: PYTHON=python3.12 make book
 
@@ -19,7 +20,7 @@ IN := .venv/bin/python
 # Chapters draw through the notebook's own backend, whatever the shell says.
 unexport MPLBACKEND
 
-.PHONY: book pages test test-fast test-isa refresh lock lint clean env
+.PHONY: book pages test test-fast test-isa refresh kit pdf lock lint clean env
 # The tests of built pages, also in a browser, look at those that were just made.
 book: env
 	@$(IN) tools/book.py build
@@ -50,6 +51,13 @@ test-isa: env
 refresh: env
 	@$(IN) tools/book.py refresh && $(IN) tools/cards.py && $(IN) tools/page_cells.py
 
+kit: env
+	@$(IN) tools/kit.py
+
+# By Chromium's print; without one a line says so.
+pdf: pages
+	@$(IN) tools/kit.py pdf
+
 lint: env
 	@$(IN) -m ruff check . && $(IN) -m ruff format --check .
 
@@ -60,4 +68,4 @@ lock: env
 	@$(IN) tools/env.py lock
 
 clean:
-	rm -rf _build build .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build build kit .pytest_cache .ruff_cache .hypothesis

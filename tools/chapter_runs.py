@@ -158,17 +158,18 @@ def solution_of(cell: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> 
 
 def solved(cell: str, solution: str) -> str:
     """An exercise's cell with its functions and classes replaced by those of the solution."""
-    lines, nodes = cell.splitlines(keepends=True), {node.name: node for node in _definitions(cell)}
-    for new in _definitions(solution):
+    lines, nodes = cell.splitlines(keepends=True), {node.name: node for node in definitions(cell)}
+    for new in definitions(solution):
         if new.name not in nodes:
             raise ValueError(f"the solution defines {new.name}, the exercise {', '.join(nodes) or 'nothing'}")
-    for new in sorted(_definitions(solution), key=lambda node: -nodes[node.name].lineno):
+    for new in sorted(definitions(solution), key=lambda node: -nodes[node.name].lineno):
         old = nodes[new.name]
         lines[old.lineno - 1 : old.end_lineno] = [f"{ast.get_source_segment(solution, new)}\n"]
     return "".join(lines)
 
 
-def _definitions(source: str) -> list[ast.FunctionDef | ast.ClassDef]:
+def definitions(source: str) -> list[ast.FunctionDef | ast.ClassDef]:
+    """The functions and classes that stand at the top of a source."""
     return [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
 
 
