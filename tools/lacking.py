@@ -29,7 +29,7 @@ from fedcore.data import readers, sources  # noqa: E402
 from fedcore.engine.layers.table import RULES  # noqa: E402
 from tools import book, cards, chapter_runs, expect, page_cells  # noqa: E402
 
-OF_NO_SOURCE = ("your_own", "systems")  # chapters without a source that they could leave
+OF_NO_SOURCE = ("your_own", "systems", "conclusion")  # chapters without a source that they could leave
 TESTS = (  # whose messages say what to edit
     "tests/tools/test_structure.py::test_no_part_has_more_lines_of_code_than_it_is_allowed",
     "tests/book/test_cards.py::test_pages_are_what_the_code_and_the_results_give",

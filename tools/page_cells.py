@@ -7,7 +7,7 @@
 - Folded source, under a name made from the kind of output and the heading above: all other cells tagged `hide-input`.
 - Folded source and output: cells tagged `hide-cell`, such as long lists of evidence; with `hide-output` the source is
   left out.
-- Not on the page: the record that tests compare, and the entries that `fc.cite` prints, whose call is shown.
+- Not on the page: the record that tests compare.
 
 Notebooks keep every line; JupyterLab folds the same cells (`tools.book.normalise`).
 """
@@ -26,10 +26,10 @@ sys.path.insert(0, str(ROOT))
 from fedbook.pictures.alt_text import plain  # noqa: E402
 
 BARS = 6  # folded cells per page
-OURS = ("hide-input", "remove-input", "remove-cell", "remove-output")
+OURS = ("hide-input", "remove-input", "remove-cell")
 STORED = re.compile(
-    r"^(?:show\.(?:box|verdicts|result|rates|gaps|together)|(?:fc\.(?:submodel_)?|mask_)playground|departures|listing\.lines"
-    r"|pages\.(?:source|filtered|folded)|matrix|section|listed|forest|where|together|peers_table|memory_table"
+    r"^(?:show\.(?:box|verdicts|profile|result|rates|gaps|together)|(?:fc\.(?:submodel_)?|mask_)playground|departures|listing\.lines"
+    r"|references|pages\.(?:source|filtered|folded)|matrix|section|listed|forest|where|together|peers_table|memory_table"
     r"|by_table|(?:fc\.show\(\s+\*?)?engine_pictures|benchmarked)\b", re.MULTILINE,
 )  # fmt: skip
 REPORTS = ("report",)  # chapters that tabulate and draw what other programs measured
@@ -70,8 +70,6 @@ def _place(cell: Any, name: str) -> str | None:
     source, tags = cell.source, cell.metadata.get("tags", [])
     if "pages.record(" in source:
         return "remove-cell"
-    if source.lstrip().startswith("print(fc.cite("):
-        return "remove-output"
     if "hide-output" in tags:
         return "remove-input"
     if "parameters" in tags or "pages.parameters(" in source:

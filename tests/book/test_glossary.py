@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import yaml
 
 from tools import book
 
@@ -13,10 +14,11 @@ MAIN = ("client", "cohort", "round", "local step", "client drift", "label skew",
         "sub-model", "mixing matrix", "validation split", "paired difference")  # fmt: skip
 
 
-def entries() -> dict[str, str]:
-    """Term -> its explanation, in the order of the page."""
+def entries() -> dict[tuple[str, ...], str]:
+    """An entry's term, and other names that lead to it -> its explanation, in the order of the page."""
     body = SOURCE.split("```{glossary}\n")[1].split("\n```")[0]
-    return dict(entry.split("\n  ", 1) for entry in body.split("\n\n"))
+    parts = [entry.split("\n  ", 1) for entry in body.split("\n\n")]
+    return {tuple(names.split("\n")): text for names, text in parts}
 
 
 def prose(page: str) -> str:
@@ -29,7 +31,9 @@ def prose(page: str) -> str:
 
 
 PAGES = {page.removeprefix("book/"): prose(page.removeprefix("book/")) for page in book.pages()}
-TERMS = entries()
+ENTRIES = entries()
+TERMS = {names[0]: text for names, text in ENTRIES.items()}
+NAMES = {name: names for names in ENTRIES for name in names}
 LABELS = {label: page for page, text in PAGES.items() for label in re.findall(r":label: (\S+)", text)}
 
 
@@ -54,20 +58,20 @@ def test_there_are_enough_words_in_order_and_each_is_short():
 
 @pytest.mark.parametrize("term", TERMS)
 def test_a_word_leads_to_a_page_that_says_it(term):
-    """Any page that it leads to has the word, or its last one: "norm" of "batch norm, static" is not enough."""
+    """Any page that it leads to has the word or another name of it; of "batch norm, static", "static batch norm"."""
     pages, labels = links(TERMS[term])
     assert pages + labels
     assert not [page for page in pages if page not in PAGES]
     assert not [label for label in labels if label not in LABELS]
     told = " ".join([PAGES[page] for page in pages] + [PAGES[LABELS[label]] for label in labels]).lower()
     told = re.sub(r"[\s*]+", " ", told)
-    first, _, rest = term.lower().partition(", ")
-    assert f"{rest} {first}".strip() in told
+    turned = [name.lower().partition(", ") for name in NAMES[term]]
+    assert any(f"{rest} {first}".strip() in told for first, _, rest in turned)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_word_that_is_referred_to_is_in_the_glossary(page):
-    assert named(PAGES[page]) <= set(TERMS)
+    assert named(PAGES[page]) <= set(NAMES)
 
 
 def test_the_main_words_are_linked_where_chapters_first_use_them():
@@ -81,3 +85,76 @@ def test_a_word_that_is_missing_would_be_seen():
         ["methods/central", "drift"],
         ["eq-a"],
     )
+
+
+# ---- words in the order of the book
+
+ORDERED = ("server", "client", "cohort", "round", "local step", "aggregate", "non-IID", "Dirichlet partition",
+        "client drift", "late accuracy", "paired difference", "validation split", "statistically significant",
+        "family", "Holm's correction", "quick", "desk", "control variate", "pseudo-gradient", "feature shift",
+        "doubly stochastic", "sub-model", "neuron conflict", "path", "block", "intensity")  # fmt: skip
+LINKED = re.compile(r"(\*?)\{term\}`([^`]*)`(\*?)")
+BOLD = re.compile(r"\*\*([^*`{}\n]+)\*\*")
+
+
+def chapters() -> dict[str, str]:
+    """The prose of the numbered chapters, in the order of the book."""
+    parts = yaml.safe_load((book.ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    files = [chapter["file"] for part in parts if part.get("numbered") for chapter in part["chapters"]]
+    return {file.removeprefix("book/"): prose(file.removeprefix("book/")) for file in files}
+
+
+def words(text: str) -> tuple[set[str], set[str]]:
+    """The words that a chapter explains (links in bold or italics), and those that it only links or writes in bold."""
+    explained, used = set(), set()
+    for before, name, behind in LINKED.findall(text):
+        word = re.sub(r".*<(.*)>", r"\1", " ".join(name.split()))
+        (explained if before or behind else used).add(NAMES.get(word, (word,))[0])
+    plain = {name.lower(): names[0] for name, names in NAMES.items()}
+    for phrase in BOLD.findall(text):
+        word = phrase.strip(" .:,").lower()
+        used |= {plain[form] for form in (word, word.removesuffix("s")) if form in plain}
+    return explained, used - explained
+
+
+def where(texts: dict[str, str]) -> dict[str, str]:
+    """Word -> the first chapter that explains it."""
+    found: dict[str, str] = {}
+    for chapter, text in texts.items():
+        for word in words(text)[0]:
+            found.setdefault(word, chapter)
+    return found
+
+
+def too_early(texts: dict[str, str]) -> list[str]:
+    """Uses of a word in a chapter before the one that explains it."""
+    order, home = list(texts), where(texts)
+    return [
+        f"{chapter} uses '{word}', which {home[word]} explains"
+        for chapter, text in texts.items()
+        for word in sorted(words(text)[1])
+        if word in home and order.index(chapter) < order.index(home[word])
+    ]
+
+
+def test_no_chapter_uses_a_word_that_a_later_one_explains():
+    assert not too_early(chapters())
+
+
+@pytest.mark.parametrize("word", ORDERED)
+def test_a_main_word_is_explained_in_a_chapter(word):
+    assert word in where(chapters())
+
+
+def test_a_word_before_its_chapter_would_be_seen():
+    early = {
+        "one": "A **cohort** and {term}`rounds <round>`.",
+        "two": "A **{term}`cohort`** has\n*{term}`rounds <round>`*.",
+    }
+    assert too_early(early) == [
+        "one uses 'cohort', which two explains",
+        "one uses 'round', which two explains",
+    ]
+    assert not too_early(dict(reversed(early.items())))
+    assert not too_early({"one": "**{term}`Cohorts <cohort>`** and a {term}`cohort`"})
+    assert words("**{term}`tuning`**") == ({"hyperparameter tuning"}, set()), "by any of its names"

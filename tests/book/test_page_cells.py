@@ -36,7 +36,7 @@ def test_machinery_leaves_the_page_drawing_folds_and_what_is_argued_stays():
             new_markdown_cell("# T\n\n## Does it $x$ help?"),
             new_code_cell("h = fc.simulate(m, fed)"),
             *(new_code_cell(f"fc.show(figure, {{'k': {k}}})", metadata={"tags": ["hide-input"]}) for k in range(8)),
-            new_code_cell("print(fc.cite('FedAvg'))"),
+            new_code_cell("references('FedAvg')"),
             new_code_cell("pages.record(a=1)"),
         ]
     )
@@ -44,7 +44,7 @@ def test_machinery_leaves_the_page_drawing_folds_and_what_is_argued_stays():
     once = [list(tags(cell)) for cell in notebook.cells]
     folded = [["hide-input"]] * 6 + [["remove-input"]] * 2
     before = [["parameters", "remove-input"], ["remove-input"], [], []]
-    assert once == [*before, *folded, ["remove-output"], ["remove-cell"]]
+    assert once == [*before, *folded, ["remove-input"], ["remove-cell"]]
     assert [list(tags(cell)) for cell in page_cells.set_tags(notebook, "a").cells] == once
     assert notebook.cells[4].metadata.mystnb.code_prompt_show == "The code of the picture: Does it x help"
     normal = book.normalise(notebook)

@@ -18,7 +18,7 @@ from scipy import stats
 import fedcore as fc
 from fedbook import pages
 from fedbook.documents import citations
-from fedbook.documents.citations import cite
+from fedbook.documents.citations import cite, references
 from fedbook.pages import Claim
 from fedbook.pictures import plots
 from fedcore import show, submodels
@@ -307,6 +307,16 @@ def test_a_citation_is_shown_as_bibtex_and_not_as_a_quoted_string():
     shown = repr(cite("FedUp"))
     assert shown == cite("FedUp") == str(cite("FedUp"))
     assert shown.startswith("@article{wan2024fedup,\n")
+
+
+def test_a_chapters_references_are_sorted_by_author_and_lead_to_the_works():
+    found = references("SCAFFOLD", "FedUp", "digits", "SCAFFOLD")
+    assert "References (4)" in found.html
+    assert "https://arxiv.org/abs/1910.06378" in found.html
+    surnames = [re.search(r"(\w+)( and|,)", line)[1] for line in repr(found).splitlines()]
+    assert surnames == ["Alpaydin", "Karimireddy", "Pedregosa", "Wan"]
+    with pytest.raises(ValueError, match="does not know 'FedNone'"):
+        references("FedNone")
 
 
 # --- a method on one page ---------------------------------------------------------------------------------------------

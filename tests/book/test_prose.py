@@ -14,6 +14,17 @@ MEASURED = re.compile(
     rf"\b{NUMBER}(?: (?:to|or) {NUMBER})?\s*(?:%|\\%|percent\b|points?\b(?! to)|times as\b)", re.IGNORECASE
 )
 NO_PROSE = re.compile(r"\$\$.*?\$\$|```.*?```|`[^`]*`|\{[a-z:]+\}`[^`]*`", re.DOTALL)
+# Words of our own for what has a standard term: fixed point, local optimum, no significant difference, synthetic, ...
+PRIVATE = re.compile(
+    r"place of rest|comes? to rest|\bown optim(?:um|a)\b|not distinguished|distinguished from|told apart|made-up"
+    r"|\bthe search\b|in the place of|\bdearer\b|\bis dear\b|leaves? (?:\w+ )?away\b|looks? whether|goes on falling",
+    re.IGNORECASE,
+)
+FILES = [*book.chapters(), *(book.ROOT / "book").glob("*.md"), book.ROOT / "README.md", book.ROOT / "CONTRIBUTING.md"]
+FILES += [
+    book.ROOT / "fedbook" / part
+    for part in ("documents/captions.csv", "documents/claims.csv", "verdicts/departures.csv")
+]
 ORIGINS = ("level", "setting", "printed", "counted", "proved")
 
 
@@ -41,6 +52,20 @@ def test_a_typed_number_is_declared_and_is_no_result_of_ours(source):
 def test_an_origin_is_no_experiment_of_ours():
     assert {line["origin"] for line in declared()} <= set(ORIGINS)
     assert all(line["what"] for line in declared())
+
+
+@pytest.mark.parametrize("source", FILES, ids=lambda p: p.name)
+def test_a_page_says_the_standard_term(source):
+    text = source.read_text(encoding="utf-8")
+    if source.suffix == ".ipynb":
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    assert not PRIVATE.findall(text.replace("Also called the search.", ""))  # the glossary
+
+
+def test_a_word_of_our_own_is_seen():
+    assert PRIVATE.findall("FedProx comes to rest; it looks whether the search in the place of SGD is dear.") == [
+        "comes to rest", "looks whether", "the search", "in the place of", "is dear",
+    ]  # fmt: skip
 
 
 def test_a_typed_result_is_seen():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from fedbook.measures import masks
+from tools import book
 
 SIZES, MASKS = (3, 6, 3), masks.all_masks([6], [3])
 
@@ -58,6 +62,36 @@ def test_thm_dead_unit():
     whole = sum(dW.square().sum() + db.square().sum() for dW, db in p.gradient).sqrt()
     torch.testing.assert_close(gap[1] ** 2, 10 * share**2 + 2 * (0.5 - share) ** 2)
     assert gap[1] > 1.5 * whole > 0.6
+
+
+def test_thm_dead_unit_says_whether_there_are_biases():
+    """The network that the proposition describes, by autograd: without biases its formula would be another one."""
+    cells = json.loads((book.ROOT / "book" / "fedgse.ipynb").read_text(encoding="utf-8"))["cells"]
+    (text,) = (s for s in ("".join(cell["source"]) for cell in cells) if ":label: thm-dead-unit" in s)
+    said = text.split(":label: thm-dead-unit")[1].split("````")[0]
+    share = 1 / (1 + torch.tensor(2.0, dtype=torch.float64).exp())
+    gaps = {}
+    for biased in (False, True):
+        net = nn.Sequential(nn.Linear(1, 2, biased), nn.ReLU(), nn.Linear(2, 2, biased)).double()
+        whole, kept = (gradient(net, units) for units in ([0, 1], [1]))
+        gaps[biased] = sum((a - b).square().sum() for a, b in zip(whole, kept, strict=True))
+    torch.testing.assert_close(gaps[True], 10 * share**2 + 2 * (0.5 - share) ** 2)
+    torch.testing.assert_close(gaps[False], 6 * share**2)
+    assert r"\sqrt{10 p^2 + 2 (\frac12 - p)^2}" in said
+    assert "biases of units and logits are part of the model" in " ".join(said.split())
+    assert not re.search(r"(without|no) bias", said)
+
+
+def gradient(net, units):
+    """The gradients by all parameters, all biases 0, with the other of the two units set to zero: input 1, label 0."""
+    keep = torch.tensor([unit in units for unit in range(2)], dtype=torch.float64)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.zero_()
+        net[0].weight.copy_(torch.tensor([[1.0], [-1.0]]) * keep[:, None])
+        net[2].weight.copy_(torch.tensor([[1.0, 2.0], [-1.0, -2.0]]) * keep)
+    loss = F.cross_entropy(net(torch.ones(1, 1, dtype=torch.float64)), torch.zeros(1, dtype=torch.long))
+    return torch.autograd.grad(loss, list(net.parameters()))
 
 
 def two_units():
