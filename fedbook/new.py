@@ -88,7 +88,7 @@ def chapter(name: str, folder: Path = Path()) -> str:
     if not re.fullmatch("[a-z]+(_[a-z]+)*", name):
         raise ValueError(f"{name!r} cannot name a chapter; use lower-case letters and _, such as feature_shift")
     listed = contents.read_text("utf-8") if contents.is_file() else ""
-    parts = re.fullmatch(r"(.*?\n      - file: book/\w+\n)(?!      - )(.*)", listed, re.DOTALL)
+    parts = re.fullmatch(r"(.*numbered: true\n    chapters:\n(?:      - file: book/\w+\n)+)(.*)", listed, re.DOTALL)
     if parts is None:
         raise ValueError(f"{contents.resolve()} does not exist or lists no chapters; start in the folder of the book")
     if file.with_suffix(".md").exists():

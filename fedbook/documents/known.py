@@ -26,7 +26,7 @@ def mlp(profile: str) -> list[Cell]:
     return cells
 
 
-# McMahan et al. 2017, Table 2: MNIST 2NN, E = 1, B = 10, C = 0.1, rounds to 97 % with the best learning rate
+# McMahan et al. 2017, Table 1: MNIST 2NN, E = 1, B = 10, C = 0.1, rounds to 97 % with the best learning rate
 _2NN_PUBLISHED = {"IID": (87.0, 300), "two shards": (664.0, 1200)}
 _2NN_SCALES = {"mean 0, variance 1": "pooled", "[-1, 1]": "half", "[0, 1]": "unit"}
 _2NN_RATES = {"IID": (0.05, 0.1, 0.2), "two shards": (0.01, 0.03, 0.06)}

@@ -83,8 +83,8 @@ class DSGT(Corrected):
 class ExactDiffusion(Corrected):
     """Exact Diffusion (Yuan et al. 2019) and D2 (Tang et al. 2018), with local steps (LED of Alghunaim 2024).
 
-    v = g + c_i;  X <- W~ Y, and c_i <- c_i + (y_i - x_i) / (K lr) with the new x_i: what mixing took from the client is
-    given back in the next round's steps.  W~ = (I + W) / 2 if `lazy`, which is Exact Diffusion, else W, which is D2.
+    v = g + c_i;  X <- W~ Y, and c_i <- c_i + (y_i - x_i) / (K lr) with the new x_i: in the next round
+    the steps pull as mixing did.  W~ = (I + W) / 2 if `lazy`, which is Exact Diffusion, else W, which is D2.
     The papers have one K for all clients; here K = max_i K_i, with which sum_i c_i stays 0 if the K_i differ.
 
     With one local step X^{t+1} = W~ (2 X^t - X^{t-1} - lr (g^t - g^{t-1})), at a constant lr.  Each neighbour receives

@@ -155,7 +155,7 @@ def test_thm_dirichlet_holders(q, n):
 def test_the_chapter_counts_the_holders_of_a_label_as_proved():
     text = (Path(__file__).parents[2] / "book" / "heterogeneity.ipynb").read_text(encoding="utf-8")
     counted = re.search(
-        r"With \$q = ([\d.]+)\$ that is ([\d.]+) of (\d+) clients, ([\d.]+) of (\d+) and (\d+) of (\d+)", text
+        r"With \$q = ([\d.]+)\$ this gives ([\d.]+) of (\d+) clients, ([\d.]+) of (\d+) and (\d+) of (\d+)", text
     )
     q, *pairs = map(float, counted.groups())
     for holders, n in zip(pairs[::2], pairs[1::2], strict=True):
