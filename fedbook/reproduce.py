@@ -103,8 +103,8 @@ def _main(given: argparse.Namespace) -> int:
     if given.only and not any(cells.values()):
         names = [cell.name for t in chosen for cell in t.cells(given.profile)]
         raise ValueError(f"no cell's name contains {given.only!r}; {checks.nearest(given.only, names)}")
-    failures = 0
-    clock = threading.Timer(3600 * (given.hours or 0), _interrupt)
+    failures, over = 0, threading.Event()
+    clock = threading.Timer(3600 * (given.hours or 0), _interrupt, [over])
     clock.daemon = True
     try:
         if given.hours:
@@ -112,18 +112,18 @@ def _main(given: argparse.Namespace) -> int:
         for one in chosen:
             failures += _run(cells[one.name], ResultFolder(root, given.profile, one.name), seeds, given)
     except KeyboardInterrupt:
-        when = f" after {given.hours:g} hours" if clock.finished.is_set() else ""
-        say(f"\nstopped{when}; finished runs are kept, and the same command continues from here")
-        left = _left(cells, ResultFolder(root, given.profile, ""), seeds)
-        say(f"left: {'; '.join(left)}")
+        when = f" after {given.hours:g} hours" if over.is_set() else ""
+        left = "; ".join(_left(cells, ResultFolder(root, given.profile, ""), seeds)) or "nothing"
+        say(f"\nstopped{when}; finished runs are kept, and the same command continues from here\nleft: {left}")
         return INTERRUPTED
     finally:
         clock.cancel()
     return 1 if failures else 0
 
 
-def _interrupt() -> None:
-    """Stop the main thread as Ctrl-C does, also where it waits."""
+def _interrupt(over: threading.Event) -> None:
+    """Set `over`, and stop the main thread as Ctrl-C does, also where it waits."""
+    over.set()
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
     else:  # Windows
