@@ -423,10 +423,10 @@ def profile(root: Path | None = None) -> Any:
     handles = {line.get_label(): line for ax in axes for line in ax.get_lines()}
     figure.legend(handles.values(), handles, loc="outside upper center", ncols=4, fontsize=8, frameon=False)
     counts = {f"{name}, settings": len(found["rounds"].get(name, ())) for name in names}
-    near = {name: f"{(rows <= 2).mean():.0%}" for name, rows in found["rounds"].items()}
-    said = ", ".join(f"{name} in {share} of {counts[f'{name}, settings']}" for name, share in near.items())
+    said = ", ".join(f"{name} in {(rows <= 2).mean():.0%} of {len(rows)}" for name, rows in found["rounds"].items())
     caption = (
-        "In which share of the settings that a method was run in it needs at most so many times the fewest rounds."
+        "Desk cells: in which share of its settings a method needs at most so many times the least of all methods, "
+        f"to reach {performance.SOLVED:.0%} of the highest late accuracy. The numbers of settings are below."
     )
     return show(figure, counts, alt=f"With at most twice the fewest rounds: {said}", caption=caption)
 

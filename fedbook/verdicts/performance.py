@@ -25,9 +25,10 @@ def ratios(root: Path, profile: str = "desk", measure: str = "rounds", least: in
     economical row spent there; inf where it did not solve the setting.
 
     A setting is the column of a table with at least three complete rows.  It is solved where a run's accuracy first
-    reaches `SOLVED` of the highest late accuracy of the rows; a row spends the median over its seeds.  measure:
-    "rounds"; "gradients", by mini-batch gradients in a local step, a Hessian-vector product as two; or "bytes", sent
-    and received per client.  Rows of fewer than `least` settings are left out, as are those whose cost is not fixed.
+    reaches `SOLVED` of the highest late accuracy of the rows; a run that diverges solves nothing, and a row spends the
+    median over its seeds.  measure: "rounds"; "gradients", by mini-batch gradients in a local step, a Hessian-vector
+    product as two; or "bytes", sent and received per client.  Rows of fewer than `least` settings are left out, as are
+    those whose cost by this measure depends on the clients: on their number, or on how much data they have.
     Raises ValueError for another measure.
     """
     if measure not in MEASURES:
@@ -49,13 +50,13 @@ def ratios(root: Path, profile: str = "desk", measure: str = "rounds", least: in
 def _spent(rows: Mapping[str, Result], measure: str) -> dict[str, float]:
     """What each row spends in one setting until it is solved."""
     ends = [result.finals() for result in rows.values()]
-    target = SOLVED * max(np.mean(values) for values in ends if np.isfinite(values).all())
+    target = SOLVED * max((np.mean(values) for values in ends if np.isfinite(values).all()), default=math.inf)
     out = {}
     for row, result in rows.items():
         cost = method_class(result.spec["method"][0])().cost()
         each = {
             "rounds": 1.0,
-            "gradients": cost.gradients + 2 * cost.products,
+            "gradients": None if cost.full_gradients else cost.gradients + 2 * cost.products,
             "bytes": None if cost.down is None or cost.up is None else cost.down + cost.up,
         }[measure]
         first = [_first(run, target) for run in result.runs.values()]
@@ -65,5 +66,7 @@ def _spent(rows: Mapping[str, Result], measure: str) -> dict[str, float]:
 
 
 def _first(run: Mapping[str, Any], target: float) -> float:
-    """The first recorded round whose accuracy reaches the target; inf if there is none."""
+    """The first recorded round whose accuracy reaches the target; inf if there is none, and for a diverged run."""
+    if run["final"] is None:
+        return math.inf
     return min((float(t) for t, value in run.get("history", ()) if t and value >= target), default=math.inf)

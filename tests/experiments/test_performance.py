@@ -42,6 +42,12 @@ def test_a_profile_counts_rounds_gradients_and_bytes_against_the_most_economical
         ratios("seconds")
 
 
+def test_a_run_that_diverges_solves_nothing_although_it_was_fast():
+    run = {"final": 90.0, "history": [[0, 10.0], [1, 95.0], [4, 90.0]]}
+    assert performance._first(run, 88.0) == 1
+    assert performance._first(run | {"final": None}, 88.0) == np.inf
+
+
 def test_a_row_of_few_settings_has_no_profile(ratios, monkeypatch):
     least = performance.ratios
     monkeypatch.setattr(performance, "ratios", lambda *args: least(*args, least=5))
