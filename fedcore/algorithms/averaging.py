@@ -20,9 +20,9 @@ class FedAvg(Method):
     server_momentum: 0 is FedAvg; above 0 it is FedAvgM (Hsu et al. 2019), and `v [d]` becomes state.
     Raises ValueError unless 0 <= server_momentum < 1.
 
-    Use it first, everywhere: it is the yardstick, keeps no state and costs one model each way. Not alone where many
-    local steps meet unlike curvatures and the last bit of loss counts, because it then converges to another point
-    than the optimum.
+    Use it first, everywhere: other methods are measured from it, it keeps no state, and it costs one model each way.
+    Not alone where many local steps meet different curvatures and a low training loss counts, because it then
+    converges to another point than the optimum.
     """
 
     server_momentum: BelowOne = 0.0

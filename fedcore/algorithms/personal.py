@@ -29,8 +29,8 @@ class FedBN(Method):
     method has no global batch norm: in `x` these entries are the mean over the cohort, which no client receives.  The
     server's accuracy is therefore that of averaged batch-norm parameters; the method's result are the clients' models.
 
-    Use it where clients' inputs differ (scanners, cameras) and the network has batch norm; it costs nothing. Not
-    where one model must serve clients that nobody has trained on.
+    Use it where clients' inputs differ (scanners, cameras) and the network has batch norm; it sends less than FedAvg.
+    Not where one model must serve clients that nobody has trained on.
     """
 
     client_state = ("bn_i",)

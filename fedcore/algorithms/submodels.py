@@ -186,8 +186,8 @@ class FedRolex(Submodel):
 
     capacities, labels, mode, training: as HeteroFL.  Raises ValueError as HeteroFL.
 
-    Use it where no client can train the whole network: its window trains all units equally often. Not with few
-    rounds, in which the window does not get round.
+    Use it where no client can train the whole network: its window trains all units equally often. Not with so few
+    rounds that the window does not come back to its start.
     """
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
