@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.utils.data import Dataset
 
 import fedcore as fc
+from tools import book
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = multiprocessing.get_context("forkserver")  # a process that imports these once and forks for each process
@@ -168,3 +169,11 @@ def linear(c: list[list[float]]) -> fc.Quadratic:
 def environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def prose(name: str) -> str:
+    """What is written on the page book/NAME: a chapter's Markdown cells, or the file."""
+    path = book.ROOT / "book" / f"{name}.ipynb"
+    if not path.exists():
+        return path.with_suffix(".md").read_text(encoding="utf-8")
+    return "\n".join(cell.source for cell in book.read(path).cells if cell.cell_type == "markdown")

@@ -124,7 +124,7 @@ def defaults(source: Path) -> dict[str, Any]:
     Raises ChapterFailed if there is no such cell or more than one, and for a value that is not a literal, because
     papermill would not recompute derived values.
     """
-    cells = [c for c in _read(source).cells if "parameters" in c.metadata.get("tags", [])]
+    cells = [c for c in read(source).cells if "parameters" in c.metadata.get("tags", [])]
     if len(cells) != 1:
         raise ChapterFailed(f"{source.name} has {len(cells)} cells tagged 'parameters'; it needs exactly one")
     values = {}
@@ -177,7 +177,7 @@ def run_chapter(
     if not record.exists():
         raise ChapterFailed(f"{source.name}: no record was written; its last cell must be pages.record(...)")
     seconds = time.perf_counter() - started
-    notebook = normalise(_read(output), source.stem, refuse_injected=False)
+    notebook = normalise(read(output), source.stem, refuse_injected=False)
     return Run(notebook, json.loads(record.read_text(encoding="utf-8")), seconds)
 
 
@@ -233,7 +233,7 @@ def unlike_stored(done: Mapping[Path, Run]) -> list[str]:
     return [
         f"{source.stem}, {line}"
         for source in sorted(done)
-        for line in differences(done[source].notebook, normalise(_read(source), source.stem))
+        for line in differences(done[source].notebook, normalise(read(source), source.stem))
     ]
 
 
@@ -354,20 +354,22 @@ def refresh(sources: Sequence[Path], *, root: Path = ROOT, timeout: float = CELL
     """Run chapters and store their outputs in their notebooks, which are written only after all have succeeded."""
     for source, run in run_all(sources, root=root, timeout=timeout).items():
         old = source.read_text(encoding="utf-8")
-        text = _text(keep_timings(run.notebook, normalise(_read(source), source.stem)))
+        text = written(keep_timings(run.notebook, normalise(read(source), source.stem)))
         print(f"  {source.stem}: {'unchanged' if text == old else 'updated'}")
         if text != old:
             with atomic(source) as f:
                 f.write(text.encode())
 
 
-def _read(path: Path) -> Any:
+def read(path: Path) -> Any:
+    """A stored notebook."""
     import nbformat
 
     return nbformat.read(path, as_version=4)
 
 
-def _text(notebook: Any) -> str:
+def written(notebook: Any) -> str:
+    """A notebook as it is stored."""
     import nbformat
 
     return nbformat.writes(notebook, indent=1).rstrip() + "\n"
@@ -405,7 +407,7 @@ def render(target: Path, *, root: Path = ROOT, executed: Mapping[Path, Any] | No
         shutil.copy(root / name, stage / name)
     shutil.copytree(root / "book", stage / "book", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     for source, notebook in (executed or {}).items():
-        (stage / source.relative_to(root)).write_text(_text(notebook), encoding="utf-8")
+        (stage / source.relative_to(root)).write_text(written(notebook), encoding="utf-8")
     main = "from jupyter_book.cli.main import main; main()"
     options = ["build", str(stage), "-W", "-n", "--keep-going", "-q"]
     result = subprocess.run([sys.executable, "-c", main, *options], capture_output=True, text=True)

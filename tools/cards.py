@@ -24,11 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import fedcore as fc  # noqa: E402
+from fedbook.documents.definitions import PROFILES  # noqa: E402
 from fedbook.pictures import styles  # noqa: E402
-from fedbook.verdicts import overview  # noqa: E402
+from fedbook.verdicts import judge, overview  # noqa: E402
 from fedcore.storage.checkpoint import atomic  # noqa: E402
 
-PROFILES = ("paper", "desk", "quick")  # the documents' own settings first
 NAMES = {  # the usual names
     "DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion",
     "QGDSGDm": "QG-DSGDm", "PerFedAvg": "Per-FedAvg",
@@ -122,8 +122,8 @@ def _compared(line: dict[str, Any]) -> str:
     against = line["table"].against
     if line["row"] == against:
         return "what others are measured from"
-    phrases = {"better": "better than", "worse": "worse than", "equal": "equal to"}
-    phrases["no significant difference"] = "not significantly different from"
+    words = ("better than", "worse than", "equal to", "not significantly different from")
+    phrases = dict(zip(judge.WORDS, words, strict=True))
     found = [f"{words} {against} in {line['words'][word]}" for word, words in phrases.items() if line["words"][word]]
     return f"{', '.join(found)} of {len(line['finals'])}" if found else "not compared"
 
@@ -136,7 +136,7 @@ def _results(kind: type, lines: list[dict[str, Any]], pages: dict[Path, str]) ->
     if not mine:
         yield "No stored table trains it yet; `fc.sweep` and `python -m fedcore.reproduce new` compare it on your data."
         return
-    mine.sort(key=lambda line: (PROFILES.index(line["profile"]), line["row"] != title(kind)))
+    mine.sort(key=lambda line: (-PROFILES.index(line["profile"]), line["row"] != title(kind)))
     yield "Accuracy on the test set in %, means over seeds from the lowest to the highest column. The verdicts compare"
     yield "with the same seeds and images, and are corrected for all comparisons of their table ({doc}`../difference`)."
     yield ""
@@ -205,7 +205,7 @@ def card(kind: type, row: list[str] | None, lines: list[dict[str, Any]], pages: 
     out += ["## Settings", "", *_settings(kind), "", "## What a round costs a client", ""]
     spent = {label: getattr(cost, name) for name, label in SPENT.items()}
     out += [
-        f"- {label}: {_number(value)}" for label, value in spent.items() if value or value is None or "models" in label
+        f"- {label}: {number(value)}" for label, value in spent.items() if value or value is None or "models" in label
     ]
     state = [f"`{name}`" for name in method.client_state]
     out += [f"- kept by each client between rounds: {', '.join(state) or 'nothing'}"]
@@ -225,7 +225,7 @@ def card(kind: type, row: list[str] | None, lines: list[dict[str, Any]], pages: 
     return "\n".join(out)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     return "depends on the number of clients" if value is None else f"{value:.3g}"
 
 

@@ -237,7 +237,7 @@ COLUMNS = ("method", "broadcast", "local step", "aggregate", "state", "fixed poi
 
 def sheet() -> str:
     """The methods of the conclusion's picture and `MORE`: rule, state, fixed point, cost, and when to use them."""
-    cells = book._read(ROOT / "book" / "conclusion.ipynb").cells
+    cells = book.read(ROOT / "book" / "conclusion.ipynb").cells
     names: dict[str, Any] = {"fc": fc}
     exec(next(cell.source for cell in cells if cell.id == "fixed-points"), names)
     ends = names["limits"] | {cards.title(type(method)): names["fixed_point"](method) for method in MORE}
@@ -258,7 +258,7 @@ def _spent(cost: fc.Cost) -> str:
     more = {"gradients a step": cost.gradients - 1 and cost.gradients, "full gradient a round": cost.full_gradients}
     more |= {"Hessian products a step": cost.products, "forward passes a step": cost.forwards}
     spent = {"down": cost.down, "up": cost.up} | {words: value for words, value in more.items() if value}
-    return ", ".join(f"{cards._number(value)} {words}" for words, value in spent.items())
+    return ", ".join(f"{cards.number(value)} {words}" for words, value in spent.items())
 
 
 # ---- the syllabus
@@ -296,7 +296,7 @@ def syllabus(notebooks: Mapping[str, Any]) -> str:
 
 def chapters() -> dict[str, Any]:
     """Name -> notebook of the chapters that a course can read; `field` is a table to look things up."""
-    return {file.stem: book._read(file) for file in book.chapters() if file.stem != "field"}
+    return {file.stem: book.read(file) for file in book.chapters() if file.stem != "field"}
 
 
 # ---- the book on paper
@@ -350,10 +350,10 @@ def write(folder: Path) -> None:
     notebooks = chapters()
     texts = {"methods.html": sheet(), "syllabus.md": syllabus(notebooks), "assignments/nbgrader_config.py": CONFIG}
     for name, notebook in notebooks.items():
-        texts |= {f"notebooks/{name}.ipynb": book._text(student(notebook)), f"slides/{name}.html": slides(notebook)}
+        texts |= {f"notebooks/{name}.ipynb": book.written(student(notebook)), f"slides/{name}.html": slides(notebook)}
         if (source := assignment(notebook, solved=True)) is not None:
-            texts[f"assignments/source/{name}/{name}.ipynb"] = book._text(source)
-            texts[f"assignments/release/{name}/{name}.ipynb"] = book._text(assignment(notebook, solved=False))
+            texts[f"assignments/source/{name}/{name}.ipynb"] = book.written(source)
+            texts[f"assignments/release/{name}/{name}.ipynb"] = book.written(assignment(notebook, solved=False))
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")

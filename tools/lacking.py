@@ -49,7 +49,7 @@ def text(*names: str) -> str:
 
 def unshown(chapter: str, names: Iterable[str]) -> Iterator[str]:
     """Those of these names that a chapter's stored outputs do not have."""
-    outputs = str([cell.get("outputs") for cell in book._read(ROOT / "book" / f"{chapter}.ipynb").cells])
+    outputs = str([cell.get("outputs") for cell in book.read(ROOT / "book" / f"{chapter}.ipynb").cells])
     for name in names:
         if not re.search(rf"\b{re.escape(name)}\b", outputs):
             yield f"{name} is not on the page {chapter}: run tools/book.py refresh {chapter}"
@@ -148,7 +148,7 @@ def of_table(table: Table) -> Iterator[str]:
 
 def of_chapter(path: Path) -> Iterator[str]:
     """What a chapter lacks."""
-    name, source = path.stem, "\n".join(cell.source for cell in book._read(path).cells)
+    name, source = path.stem, "\n".join(cell.source for cell in book.read(path).cells)
     if f"book/{name}" not in book.pages(ROOT):
         yield f"the chapter {name} is in no list: add book/{name} to _toc.yml"
         return
@@ -161,8 +161,8 @@ def of_chapter(path: Path) -> Iterator[str]:
         yield f"the chapter {name} is not among those of the landing page: add a line to book/index.md"
     if not (ROOT / "tests" / "expected" / f"{name}.json").exists():
         yield f"the chapter {name} has no stored numbers of its small run: run tools/expect.py {name}"
-    tagged = page_cells.set_tags(book._read(path), name)
-    if [cell.metadata for cell in tagged.cells] != [cell.metadata for cell in book._read(path).cells]:
+    tagged = page_cells.set_tags(book.read(path), name)
+    if [cell.metadata for cell in tagged.cells] != [cell.metadata for cell in book.read(path).cells]:
         yield f"the chapter {name} has cells without the tags of its page: run tools/page_cells.py {name}"
 
 

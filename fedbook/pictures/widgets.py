@@ -416,7 +416,7 @@ def _lines(figure: Any) -> dict[str, list]:
     """For each line and filled area of the figure: its name in the legend, which points have a marker ([the first, the
     step]), and its scales in the picture for a column and in that for a phone."""
     lines = svg.number_lines(figure)
-    every = [getattr(line, "get_markevery", int)() or 1 for line in lines]  # an area has no markers
+    every = [getattr(line, "get_markevery", lambda: None)() or 1 for line in lines]  # an area has no markers
     return {
         "lines": ["" if (name := str(line.get_label() or "_")).startswith("_") else plain(name) for line in lines],
         "every": [[0, v] if isinstance(v, Integral) else [int(k) for k in v] for v in every],

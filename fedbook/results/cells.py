@@ -87,10 +87,10 @@ class Result:
             return math.nan
         if "late" in run:
             return run["late"]
-        return late(run["history"]) if self._is_older(run) else run["final"]
+        return late(run["history"]) if self._late_by_curve(run) else run["final"]
 
-    def _is_older(self, run: Mapping[str, Any]) -> bool:
-        """Whether a run's accuracy is judged late and only its curve has it: it recorded images at its last round."""
+    def _late_by_curve(self, run: Mapping[str, Any]) -> bool:
+        """Whether the late accuracy of a run stands in its curve alone: its images were recorded at the last round."""
         of_accuracy = self.spec["study"] == "simulate" and "accuracy" in self.spec.get("metric", "accuracy")
         return of_accuracy and "correct" in run and bool(run.get("history"))
 
@@ -120,7 +120,7 @@ class Result:
             return np.frombuffer(counts, np.uint8) / run["evaluations"]
         bits, shape = np.frombuffer(base64.b64decode(run["correct"]), np.uint8), (run.get("models", 1), -1)
         shares = np.unpackbits(bits, count=shape[0] * run["images"]).reshape(shape).mean(0)
-        return shares + (self._value(run) / 100 - shares.mean() if self._is_older(run) else 0.0)
+        return shares + (self._value(run) / 100 - shares.mean() if self._late_by_curve(run) else 0.0)
 
     def outdated(self, seeds: Sequence[int] | None = None) -> list[int]:
         """Seeds whose run, or whose tuning, was computed by code with another hash than today's.

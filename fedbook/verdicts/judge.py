@@ -16,11 +16,6 @@ LEVEL = 0.05  # of a family: the probability of any wrong decision in it
 POWER = 0.8
 WORDS = BETTER, WORSE, EQUAL, OPEN = ("better", "worse", "equal", "no significant difference")
 VERDICTS = ("holds", "does not hold", "holds in part", "cannot be decided here")
-CLAIMS = (
-    "A claim holds where every question it asks is answered its way; it does not hold where at least one is answered "
-    "the other way (also 'equal', where it speaks of a difference) and none its way; it holds in part where both "
-    "occur, or where some are answered its way and others by no significant difference; else it cannot be decided here."
-)
 
 
 @dataclass(frozen=True)
@@ -226,7 +221,11 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def verdict(answers: Sequence[Answer | str], expected: str = BETTER) -> str:
-    """One of `VERDICTS`, by the rule `CLAIMS`.
+    """One of `VERDICTS`.
+
+    A claim holds where every question is answered its way.  It does not hold where at least one is answered the other
+    way and none its way; "equal" is the other way where the claim speaks of a difference.  It holds in part where some
+    are answered its way and others are not.  Else it cannot be decided here.
 
     expected: "better" or "worse" if the claim asserts a difference, "equal" if it asserts none, "not worse" if "better"
     and "equal" both fulfil it, "not better" if "worse" and "equal" both do, "different" if "better" and "worse" do.

@@ -298,7 +298,7 @@ def test_a_chapter_is_stored_as_refresh_writes_it_with_every_cell_run(chapter):
     every = all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip())
     assert every, f"{chapter.name} has cells that were not run: tools/book.py refresh {chapter.stem}"
     stored = chapter.read_text(encoding="utf-8")
-    assert book._text(book.normalise(notebook)) == stored, f"run tools/book.py refresh {chapter.stem}"
+    assert book.written(book.normalise(notebook)) == stored, f"run tools/book.py refresh {chapter.stem}"
 
 
 @each_chapter

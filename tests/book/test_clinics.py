@@ -1,10 +1,10 @@
 """The two clinics of the first chapters, and what may be read off a curve that was recorded at few steps."""
 
-import json
 import re
 
 import numpy as np
 import pytest
+from helpers import prose
 
 from fedbook.documents.definitions import get
 from fedbook.pictures import plots
@@ -14,14 +14,6 @@ from tools import book
 
 CURVATURES, OPTIMA, LR, K = np.array([1.0, 3.0]), np.array([1.0, -1.0]), 0.1, 5
 L, R2, SIGMA2 = 3, 1 / 4, 9 / 4  # of the clinics from x = 0
-
-
-def cells(chapter: str) -> list[dict]:
-    return json.loads((book.ROOT / "book" / f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]
-
-
-def prose(chapter: str) -> str:
-    return "\n".join("".join(cell["source"]) for cell in cells(chapter) if cell["cell_type"] == "markdown")
 
 
 def path(x: float) -> np.ndarray:
@@ -76,7 +68,8 @@ def test_the_bound_promises_no_gain_from_local_steps_and_the_page_does_not_eithe
 
 
 def test_a_time_to_an_accuracy_is_an_interval_between_two_neighbouring_records():
-    (source,) = ["".join(cell["source"]) for cell in cells("averaging") if cell["id"] == "price"]
+    chapter = book.read(book.ROOT / "book" / "averaging.ipynb")
+    (source,) = [cell.source for cell in chapter.cells if cell.id == "price"]
     given = {"get": get, "batch": batch, "overview": overview, "plots": plots, "np": np}
     exec(source, given)
     for sending in (0, 10):

@@ -1,10 +1,10 @@
 """The glossary: every word is explained, leads to a page on which it stands, and is there for whoever refers to it."""
 
-import json
 import re
 
 import pytest
 import yaml
+from helpers import prose
 
 from tools import book
 
@@ -19,15 +19,6 @@ def entries() -> dict[tuple[str, ...], str]:
     body = SOURCE.split("```{glossary}\n")[1].split("\n```")[0]
     parts = [entry.split("\n  ", 1) for entry in body.split("\n\n")]
     return {tuple(names.split("\n")): text for names, text in parts}
-
-
-def prose(page: str) -> str:
-    """What is written on a page: a chapter's Markdown cells, or the file; a folder's page by its path from `book`."""
-    path = FOLDER / f"{page}.ipynb"
-    if not path.exists():
-        return (FOLDER / f"{page}.md").read_text(encoding="utf-8")
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
 PAGES = {page.removeprefix("book/"): prose(page.removeprefix("book/")) for page in book.pages()}

@@ -1,7 +1,6 @@
 """Every chapter opens with a question and ends with five lines and the way to the next."""
 
 import csv
-import json
 import re
 from itertools import pairwise
 
@@ -14,13 +13,9 @@ PARTS = yaml.safe_load((book.ROOT / "_toc.yml").read_text(encoding="utf-8"))["pa
 ORDER = [c["file"].removeprefix("book/") for part in PARTS if part.get("numbered") for c in part["chapters"]]
 
 
-def cells(name: str) -> list[dict]:
-    return json.loads((book.ROOT / "book" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-
-
 def faults(parts: list[dict], next_one: str | None) -> list[str]:
     """What a chapter's opening and ending lack."""
-    texts = ["".join(cell["source"]) for cell in parts]
+    texts = [cell["source"] for cell in parts]
     prose = "\n\n".join(text for text, cell in zip(texts, parts, strict=True) if cell["cell_type"] == "markdown")
     out = []
     if "**The question.**" not in texts[0] or "After this page you can" not in texts[0]:
@@ -40,11 +35,11 @@ def faults(parts: list[dict], next_one: str | None) -> list[str]:
 @pytest.mark.parametrize("name", ORDER)
 def test_a_chapter_opens_with_a_question_and_ends_with_five_lines_and_the_way_on(name):
     next_one = dict(pairwise(ORDER)).get(name)
-    assert not faults(cells(name), next_one)
+    assert not faults(book.read(book.ROOT / "book" / f"{name}.ipynb").cells, next_one)
 
 
 def test_a_chapter_that_tells_its_result_first_would_be_seen():
-    bare = [{"cell_type": "markdown", "source": ["# A\n", "- *What we found.* It works."]}]
+    bare = [{"cell_type": "markdown", "source": "# A\n- *What we found.* It works."}]
     assert len(faults(bare, "drift")) == 4
 
 

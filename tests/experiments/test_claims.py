@@ -161,7 +161,7 @@ def test_the_step_in_the_evidence_of_a_claim_is_between_two_numbers_of_the_docum
 
 @pytest.mark.parametrize("claim", claims.every(), ids=lambda c: c.name)
 def test_the_chapter_of_a_claim_has_it_in_its_box(claim):
-    cells = book._read(book.ROOT / "book" / f"{claims.chapter(claim)}.ipynb").cells
+    cells = book.read(book.ROOT / "book" / f"{claims.chapter(claim)}.ipynb").cells
     boxes = [cell.source for cell in cells if cell.cell_type == "code" and "show." in cell.source]
     name = claim.family or claim.name
     assert any(f'"{name}"' in box or f'"{name.partition("-")[2]}"' in box for box in boxes)

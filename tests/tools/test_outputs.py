@@ -100,6 +100,6 @@ def test_a_chaotic_cell_is_compared_in_words_and_in_what_it_counts():
 
 def test_a_chaotic_cell_gives_its_reason():
     for source in book.chapters():
-        for cell in book._read(source).cells:
+        for cell in book.read(source).cells:
             if "chaotic" in cell.metadata.get("tags", []):
                 assert "# chaotic: " in cell.source, f"{source.name}: say why in `# chaotic: ...`"
