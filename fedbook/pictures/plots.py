@@ -20,14 +20,18 @@ from .styles import MARKERS as MARKERS  # re-exported for chapters
 
 STYLE = Path(__file__).with_name("book.mplstyle")
 SOLID = {"linewidth": 1, "linestyle": "-"}  # error bars
-LEGEND = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 10}
+LEGEND = {"frameon": False, "fontsize": 8.8}
+# No legend covers the data: it stands beside the axes, or below several.
+BESIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "handlelength": 1.6}
+BELOW = {"loc": "outside lower center", "ncols": 4}
 
 
 @needs("pictures", "a picture")
-def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int = 1) -> tuple[Any, Any]:
+def figure(width: float = 6.4, height: float = 2.95, ncols: int = 1, nrows: int = 1) -> tuple[Any, Any]:
     """A figure in the book's style, and its axes: one `Axes`, or an array of them as from `plt.subplots`.
 
-    `width` and `height` are in inches; 6.4 inches fill a text column, and labels stay legible on a phone.
+    `width` and `height` are in inches; on a page the figure fills the text column.  `ax.legend()` stands beside its axes,
+    on a phone above them; that of one of several axes stands below all.
     Lines drawn with `ax.plot` take the colours and dashes of `COLOURS` and `LINES` in order.
     """
     import matplotlib
@@ -42,8 +46,14 @@ def figure(width: float = 6.4, height: float = 3.6, ncols: int = 1, nrows: int =
     # matplotlib reads these settings when the method is called; binding them leaves the global settings unchanged.
     for ax in fig.axes:
         ax.set_title = partial(ax.set_title, loc="left", fontsize=size)
-        ax.legend = partial(ax.legend, **LEGEND)
+        ax.legend = partial(ax.legend, **LEGEND, **BESIDE) if len(fig.axes) == 1 else partial(_below, fig, ax)
     return fig, axes
+
+
+def _below(fig: Any, ax: Any, handles: Any = None, labels: Any = None, **options: Any) -> Any:
+    """The legend of one of several axes, below all of them."""
+    found = ax.get_legend_handles_labels()
+    return fig.legend(handles or found[0], labels or found[1], **LEGEND | BELOW | options)
 
 
 def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = True) -> Any:
@@ -74,7 +84,7 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
         }
         ax.plot(at, mean, label=label, color=look.colour, linestyle=look.line, linewidth=2, **marks)
     if legend and len(series) > 1:
-        ax.legend(**LEGEND)
+        ax.legend()
     return ax
 
 
@@ -180,7 +190,7 @@ def legend(figure: Any, labels: Sequence[str], bars: bool = False) -> None:
         Line2D([], [], color=look.colour, marker=marker, linestyle=line, label=label)
         for label, look, (marker, line) in zip(labels, looks(labels), shapes, strict=True)
     ]
-    figure.legend(handles=keys, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    figure.legend(handles=keys, loc="outside lower center", ncols=3, **LEGEND)
 
 
 def arrows(ax: Any, paths: Mapping[str, Any] | Sequence[Any], legend: bool = True) -> Any:
@@ -203,7 +213,7 @@ def arrows(ax: Any, paths: Mapping[str, Any] | Sequence[Any], legend: bool = Tru
             ax.quiver(*points[:-1].T, *steps.T, color=colour, zorder=4, **true, **head)
     ax.set_aspect("equal", adjustable="datalim")
     if legend and any(not label.startswith("_") for label in named):
-        ax.legend(**LEGEND)
+        ax.legend()
     return ax
 
 
@@ -261,6 +271,6 @@ def walks(ax: Any, problem: Any, methods: Mapping[str, Any], xlim: tuple, ylim: 
     arrows(plane(ax, problem, xlim, ylim), paths, legend=False)
     ax.set_aspect("equal", adjustable="box")
     ax.set(xlim=xlim, ylim=ylim)
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    ax.legend()
     star = problem.optimum.numpy()
     return {label: float(np.linalg.norm(path[-1] - star)) for label, path in paths.items()}

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from . import styles
 
-PHONE = 4.4  # inches; in a phone's column of 358 CSS pixels, text of 11 points is 12.4 pixels high
+PHONE = 3.8  # inches; in a phone's column of 358 CSS pixels, text of 9.5 points is 12.4 pixels high
 RESOLUTION = 160  # pixels per inch of rasterised parts, such as heat maps
 MANY = 400  # heat maps with more cells than this are rasterised
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif"
@@ -106,6 +106,8 @@ def _prepared(figure: Any, phone: bool) -> Iterator[None]:
     grids = {id(spec.get_gridspec()): spec.get_gridspec() for _, spec in places}
     of_axes = [legend for ax in figure.axes if (legend := ax.get_legend())]
     legends = [(legend, legend._ncols) for legend in (*figure.legends, *of_axes)]
+    anchors = {legend: legend.axes.transAxes.inverted().transform(legend.get_bbox_to_anchor().p0) for legend in of_axes}
+    beside = {legend: (legend._loc, tuple(at)) for legend, at in anchors.items() if at[0] > 0.99}
     try:
         figure.dpi = RESOLUTION
         if layout is None:  # pyplot figures: without a layout engine labels may be cut off
@@ -124,15 +126,21 @@ def _prepared(figure: Any, phone: bool) -> Iterator[None]:
                 stacked = GridSpec(rows, columns, figure=figure)
                 for k, (ax, _) in enumerate(places):
                     ax.set_subplotspec(stacked[k // columns, k % columns])
-            figure.set_size_inches(min(PHONE, inches[0]), height)
             for legend, columns in legends:
                 _arrange(legend, min(2, columns))
+            for legend in beside:  # a phone has no room at the side
+                _arrange(legend, 2)
+                _place(legend, "lower left", (0, 1))
+                height += 0.2 * -(-len(legend.get_texts()) // 2)
+            figure.set_size_inches(min(PHONE, inches[0]), height)
             if any(ax.get_label() == "<colorbar>" for ax in figure.axes):
                 figure.get_layout_engine().execute(figure)  # one pass alone cuts the labels of stacked colour bars
         yield
     finally:
         for legend, columns in legends:
             _arrange(legend, columns)
+        for legend, place in beside.items():
+            _place(legend, *place)
         for ax, spec in places:
             ax.set_subplotspec(spec)
         for patch in papers:
@@ -154,6 +162,11 @@ def _arrange(legend: Any, columns: int) -> None:
         texts = [text.get_text() for text in legend.get_texts()]
         legend._init_legend_box(legend.legend_handles, texts)
         legend._legend_box.set_offset(legend._findoffset)
+
+
+def _place(legend: Any, loc: Any, anchor: tuple[float, float]) -> None:
+    legend.set_loc(loc)
+    legend.set_bbox_to_anchor(anchor, transform=legend.axes.transAxes)
 
 
 def _small(text: str, photo: bool) -> str:

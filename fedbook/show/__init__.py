@@ -304,7 +304,7 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
 
     table = get(name)
     stored = overview.stored_cells(table, ResultFolder(root or results(), profile, table.drawn_from or name))
-    figure, ax = plots.figure(height=3.4)
+    figure, ax = plots.figure()
     numbers: dict[str, float] = {}
     tried: set[float] = set()
     for row, look in zip(rows, looks(rows), strict=True):
@@ -421,7 +421,7 @@ def profile(root: Path | None = None) -> Any:
         ax.minorticks_off()
     axes[0].set_ylabel("share of settings")
     handles = {line.get_label(): line for ax in axes for line in ax.get_lines()}
-    figure.legend(handles.values(), handles, loc="outside upper center", ncols=4, fontsize=8, frameon=False)
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=4, **plots.LEGEND)
     counts = {f"{name}, settings": len(found["rounds"].get(name, ())) for name in names}
     said = ", ".join(f"{name} in {(rows <= 2).mean():.0%} of {len(rows)}" for name, rows in found["rounds"].items())
     caption = (
@@ -593,7 +593,7 @@ def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) ->
     if len({line.colour for line in lines}) == len(colours):
         for colour, said in zip(plots.COLOURS, colours, strict=False):
             figure.axes[0].plot([], [], "o", color=colour, label=said)
-        figure.legend(loc="outside upper right", ncols=2, fontsize=9, frameon=False)
+        figure.legend(loc="outside upper right", ncols=2, **plots.LEGEND)
     decided = sum(line.answer.word != OPEN for line in lines)
     alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
     caption += f" Cut at {WIDEST} points." * cut
@@ -653,7 +653,7 @@ def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tup
     cut = (left, right) != (min(ends), max(ends))
     if cut:  # the gap of a diverged method would compress all others
         ax.set_xlim(min(left, 0) - 1, max(right, 0) + 1)
-    ax.set_yticks(range(len(lines)), labels, fontsize=9)
+    ax.set_yticks(range(len(lines)), labels, fontsize=7.8)
     ax.set_ylabel("")
     ax.set_xlabel(unit, loc="right")  # a phone has no room to its right
     return figure, cut

@@ -91,7 +91,7 @@ def by_path(desk: Mapping[str, Any], clients: int) -> tuple[Any, dict[str, str]]
     ax.set_xscale("log", base=2)
     ax.set_xticks([0.5, 1, 2, 4, 8, 16], ["½", "1", "2", "4", "8", "16"])
     ax.set(xlabel="samples per second over plain SGD", xlim=(0.35, 28), ylim=(len(names) - 0.5, -0.5))
-    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
+    ax.legend()
     return fig, found
 
 
@@ -110,7 +110,7 @@ def yardstick(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     ax.plot([], [], "-", color="#444444", label="goal")
     ax.set_yticks(range(len(rows)), [case["network"] for case in rows])
     ax.set(xlabel="% of a round that its fastest kernels would take", xlim=(0, 105), ylim=(len(rows) - 0.5, -0.5))
-    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
+    ax.legend()
     peaks = {name: f"{peak:.0f} GFLOP/s" for name, peak in file["peaks"].items()}
     return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"], "peaks": str(peaks)}
 
@@ -127,7 +127,7 @@ KINDS = {  # label in the figure: kinds of operators in the profile
 
 def time_shares(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     """The time of a round's training by kind of operator, for the profiled networks of the profile desk."""
-    fig, ax = plots.figure(6.4, 2.6)
+    fig, ax = plots.figure()
     rows = [part for part in file["profile"] if not part["decay and clip"]]
     for row, part in enumerate(rows):
         left = 0.0
@@ -137,13 +137,13 @@ def time_shares(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
             left += share
     ax.set_yticks(range(len(rows)), [part["network"] for part in rows])
     ax.set(xlabel="% of a round's training, one thread", xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
-    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
+    ax.legend()
     return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"]}
 
 
 def peers(file: Mapping[str, Any]) -> Any:
     """Samples per second of every simulator, for two models."""
-    fig, axes = plots.figure(6.4, 3.0, 2)
+    fig, axes = plots.figure(ncols=2)
     for ax, model in zip(axes, ("mlp", "cnn"), strict=True):
         cases = sorted((c for c in file["cases"] if c["model"] == model), key=lambda c: c["samples_per_second"])
         colours = [plots.COLOURS[{"fedcore": 0, "loop": 2}.get(c["runner"].split()[0], 1)] for c in cases]
@@ -156,7 +156,7 @@ def peers(file: Mapping[str, Any]) -> Any:
 def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> Any:
     """A measured value against the cohort, the registered clients and the parameters, one line per method."""
     panels = {"cohort": "clients in the cohort", "registered": "registered clients", "d": "parameters $d$"}
-    fig, axes = plots.figure(6.4, 3.0, 3)
+    fig, axes = plots.figure(ncols=3)
     for ax, (against, label) in zip(axes, panels.items(), strict=True):
         key = {"registered": "clients"}.get(against, against)
         cases = [c for c in file["cases"] if c["against"] == against and c.get(value) is not None]
