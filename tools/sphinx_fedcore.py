@@ -78,9 +78,10 @@ def addresses(app: Any, config: Any) -> None:
     if repository := os.environ.get("BOOK_REPOSITORY"):
         config.myst_substitutions = {"report": f"[Open an issue]({repository}/issues)."}
         config.html_theme_options |= {
-            "repository_url": repository, "repository_branch": "main", "use_repository_button": True,
-            "use_issues_button": True,
-            "launch_buttons": {"notebook_interface": "jupyterlab", "binderhub_url": "https://mybinder.org"},
+            "repository_url": repository, "use_repository_button": True, "use_issues_button": True,
+            "repository_branch": "launch",  # whose chapters install the book: tools/launch.py
+            "launch_buttons": {"notebook_interface": "jupyterlab", "binderhub_url": "https://mybinder.org",
+                               "colab_url": "https://colab.research.google.com"},
         }  # fmt: skip
 
 

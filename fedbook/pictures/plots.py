@@ -30,8 +30,8 @@ BELOW = {"loc": "outside lower center", "ncols": 4}
 def figure(width: float = 6.4, height: float = 2.95, ncols: int = 1, nrows: int = 1) -> tuple[Any, Any]:
     """A figure in the book's style, and its axes: one `Axes`, or an array of them as from `plt.subplots`.
 
-    `width` and `height` are in inches; on a page the figure fills the text column.  `ax.legend()` stands beside its axes,
-    on a phone above them; that of one of several axes stands below all.
+    `width` and `height` are in inches; on a page the figure fills the text column.  `ax.legend()` stands beside its
+    axes, on a phone above them; that of one of several axes stands below all.
     Lines drawn with `ax.plot` take the colours and dashes of `COLOURS` and `LINES` in order.
     """
     import matplotlib

@@ -190,6 +190,8 @@ def small_book(tmp_path_factory):
     root = tmp_path_factory.mktemp("small")
     skeleton(root)
     (root / "book" / "index.md").write_text("# Title\n\nSome forty letters of a first paragraph, at least.\n", "utf-8")
+    (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n- file: book/chapter\n")
+    nbformat.write(new_notebook(cells=[new_markdown_cell("# One")]), root / "book" / "chapter.ipynb")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BOOK_URL", "https://x.example/book/")
         patch.setenv("BOOK_REPOSITORY", "https://github.com/me/book")
@@ -199,6 +201,9 @@ def small_book(tmp_path_factory):
 def test_a_book_with_an_address_has_launch_buttons_a_site_map_and_what_other_sites_show(small_book):
     text = (small_book / "book" / "index.html").read_text("utf-8")
     assert "https://github.com/me/book" in text
+    chapter = (small_book / "book" / "chapter.html").read_text("utf-8")
+    assert "https://colab.research.google.com/github/me/book/blob/launch/book/chapter.ipynb" in chapter
+    assert "https://mybinder.org/v2/gh/me/book/launch?" in chapter
     assert "<loc>https://x.example/book/book/index.html</loc>" in (small_book / "sitemap.xml").read_text("utf-8")
     shown = {attrs.get("property"): attrs.get("content") for tag, attrs in Elements(text).found if tag == "meta"}
     assert shown["og:description"] == "Some forty letters of a first paragraph, at least."

@@ -243,6 +243,26 @@ def test_the_driver_fails_on_errors_and_on_requests_that_leave(browser, tmp_path
 BARS = """[...document.querySelectorAll("span.math.notranslate")].filter(e => e.offsetParent
     && e.scrollWidth > e.clientWidth && e.clientWidth + 4 < e.closest("p, li, td, dd, figcaption, div").clientWidth
 ).map(e => e.textContent)"""
+SMALL = """[...document.querySelectorAll("article figure.fc-picture img")].map(e => [e, e.getBoundingClientRect()])
+    .filter(([e, box]) => box.width && (box.width < 690 || box.height < 320) && !e.closest("details"))
+    .map(([e, box]) => `${Math.round(box.width)} x ${Math.round(box.height)}: ${e.alt.slice(0, 60)}`)"""
+WIDER = ((1440, 900), (1920, 1080))
+# Texts of a drawing that its edge cuts, in the pictures of figures, wide and for phones, and in explorers' first ones.
+CUT_TEXT = """(() => {
+    const place = document.body.appendChild(document.createElement("div")), cut = new Set();
+    for (const figure of document.querySelectorAll("article figure.fc-picture"))
+        for (const uri of [figure.querySelector("img").src, figure.querySelector("source").srcset]) {
+            place.innerHTML = decodeURIComponent(uri.slice(uri.indexOf(",") + 1));
+            const edge = place.firstElementChild.getBoundingClientRect();
+            for (const text of place.querySelectorAll("text")) {
+                const {left, right, top, bottom} = text.getBoundingClientRect();
+                const out = Math.max(edge.left - left, right - edge.right, edge.top - top, bottom - edge.bottom);
+                if (out > 4) cut.add(`${text.textContent} by ${Math.round(out)} of ${Math.round(edge.width)} pixels`);
+            }
+        }
+    place.remove();
+    return [...cut];
+})()"""
 TWICE = """[...document.querySelectorAll("[id]")].map(e => e.id).filter((id, k, all) => all.indexOf(id) < k)"""
 
 
@@ -294,6 +314,8 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
             # Folds are opened, as a reader does.
             tab.evaluate("document.querySelectorAll('article details').forEach(d => d.open = true)")
             fits(tab, DESKTOP)
+            for size in WIDER:
+                fits(tab, size)
             explorers = list(zip(tab.locator("figure.fc-frames").all(), stored(path.read_text("utf-8")), strict=True))
             for figure, expect in explorers:
                 assert check_shown(figure, expect) == expect.start, path.name
@@ -423,17 +445,19 @@ SCREENS, SCREEN = 12, (1280, 800)
 LONGER: dict[str, tuple[float, str]] = {}  # chapter -> how many screens it needs, and why
 
 
-def test_every_chapter_has_at_most_twelve_desktop_screens_and_no_bar_under_a_formula(browser, built_book):
+def test_every_chapter_has_twelve_screens_at_most_large_figures_and_no_bar_under_a_formula(browser, built_book):
     """With its folds closed: what is beyond twelve screens is said twice, or belongs into a fold."""
     parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
     chapters = [chapter for part in parts if part.get("numbered") for chapter in part["chapters"]]
-    tab, long, bars = browser.new_page(viewport=dict(zip(("width", "height"), SCREEN, strict=True))), {}, {}
+    tab, long, bars, small = browser.new_page(viewport=dict(zip(("width", "height"), SCREEN, strict=True))), {}, {}, {}
     for name in (Path(chapter["file"]).name for chapter in chapters):
         tab.goto((built_book / "book" / f"{name}.html").as_uri())
         tab.evaluate("Promise.all([window.MathJax?.startup?.promise, document.fonts.ready])")
         screens = tab.evaluate("document.documentElement.scrollHeight / innerHeight")
         if found := tab.evaluate(BARS):
             bars[name] = found
+        if found := tab.evaluate(SMALL):
+            small[name] = found
         limit, _ = LONGER.get(name, (SCREENS, ""))
         assert screens > 3, f"{name} is not rendered"
         if screens > limit:
@@ -441,6 +465,7 @@ def test_every_chapter_has_at_most_twelve_desktop_screens_and_no_bar_under_a_for
     tab.close()
     assert not long, f"longer than a chapter may be, in screens of {SCREEN[1]} pixels: {long}"
     assert not bars, f"formulas with a scroll bar, though their line has room: {bars}"
+    assert not small, f"figures narrower than the column or lower than 320 pixels: {small}"
 
 
 SEARCHED = ("FedAvg", "SCAFFOLD", "FedUp", "FedProx", "MimeLite", "FedDyn", "DFedGAM", "FedBN", "HeteroFL", "FedGSE")
