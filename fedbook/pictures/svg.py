@@ -20,6 +20,7 @@ from . import styles
 
 PHONE = 3.8  # inches; in a phone's column of 358 CSS pixels, text of 9.5 points is 12.4 pixels high
 RESOLUTION = 160  # pixels per inch of rasterised parts, such as heat maps
+LONG = 20  # letters: longer names of rows stand above their rows on a phone, and longer legends in one column
 MANY = 400  # heat maps with more cells than this are rasterised
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif"
 
@@ -108,6 +109,7 @@ def _prepared(figure: Any, phone: bool) -> Iterator[None]:
     legends = [(legend, legend._ncols) for legend in (*figure.legends, *of_axes)]
     anchors = {legend: legend.axes.transAxes.inverted().transform(legend.get_bbox_to_anchor().p0) for legend in of_axes}
     beside = {legend: (legend._loc, tuple(at)) for legend, at in anchors.items() if at[0] > 0.99}
+    rows_of_words = [ax for ax in figure.axes if any(len(name) > LONG for name in _named_rows(ax))]
     try:
         figure.dpi = RESOLUTION
         if layout is None:  # pyplot figures: without a layout engine labels may be cut off
@@ -127,11 +129,15 @@ def _prepared(figure: Any, phone: bool) -> Iterator[None]:
                 for k, (ax, _) in enumerate(places):
                     ax.set_subplotspec(stacked[k // columns, k % columns])
             for legend, columns in legends:
-                _arrange(legend, min(2, columns))
-            for legend in beside:  # a phone has no room at the side
-                _arrange(legend, 2)
-                _place(legend, "lower left", (0, 1))
-                height += 0.2 * -(-len(legend.get_texts()) // 2)
+                long = max((len(text.get_text()) for text in legend.get_texts()), default=0) > LONG
+                narrow = 1 if long else 2 if legend in beside else min(2, columns)
+                _arrange(legend, narrow)
+                if legend in beside:  # a phone has no room at the side
+                    _place(legend, "lower left", (0, 1))
+                    height += 0.2 * -(-len(legend.get_texts()) // narrow)
+            for ax in rows_of_words:
+                _name_rows(ax, above=True)
+                height *= 1.4
             figure.set_size_inches(min(PHONE, inches[0]), height)
             if any(ax.get_label() == "<colorbar>" for ax in figure.axes):
                 figure.get_layout_engine().execute(figure)  # one pass alone cuts the labels of stacked colour bars
@@ -141,6 +147,8 @@ def _prepared(figure: Any, phone: bool) -> Iterator[None]:
             _arrange(legend, columns)
         for legend, place in beside.items():
             _place(legend, *place)
+        for ax in rows_of_words if phone else ():
+            _name_rows(ax, above=False)
         for ax, spec in places:
             ax.set_subplotspec(spec)
         for patch in papers:
@@ -162,6 +170,20 @@ def _arrange(legend: Any, columns: int) -> None:
         texts = [text.get_text() for text in legend.get_texts()]
         legend._init_legend_box(legend.legend_handles, texts)
         legend._legend_box.set_offset(legend._findoffset)
+
+
+def _named_rows(ax: Any) -> list[str]:
+    from matplotlib.ticker import FixedLocator
+
+    fixed = isinstance(ax.yaxis.get_major_locator(), FixedLocator)
+    return [text.get_text() for text in ax.get_yticklabels()] if fixed else []
+
+
+def _name_rows(ax: Any, above: bool) -> None:
+    """The names of an axis' rows above the rows, within the axes, or beside them."""
+    ax.tick_params(axis="y", pad=-2 if above else 3.5, length=0 if above else 3.5)
+    for text in ax.get_yticklabels():
+        text.set(ha="left" if above else "right", va="bottom" if above else "center_baseline")
 
 
 def _place(legend: Any, loc: Any, anchor: tuple[float, float]) -> None:
