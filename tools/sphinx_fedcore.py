@@ -112,10 +112,12 @@ def numbered(body: str, chapter: str) -> str:
 
 def readable(body: str) -> str:
     """The page without markup that misleads screen readers: general labels that hide the names of folded cells, empty
-    headers, duplicate ids, and the lines of a long signature, which Sphinx writes as a definition list without terms.
+    headers, a list of works that are no list items, duplicate ids, and the lines of a long signature, which Sphinx
+    writes as a definition list without terms.
     """
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
-    body = re.sub(r"<th[^>]*></th>", "<td></td>", body)  # the corner of pandas' tables is not a header
+    body = re.sub(r"<th[^>]*>(<p></p>)?</th>", "<td></td>", body)  # the corner of a table is not a header
+    body = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
 
     def lines(found: re.Match[str]) -> str:
         inner = found[1].replace("<dd>", '<span class="fc-parameter">').replace("</dd>", "</span>")

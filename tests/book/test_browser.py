@@ -316,6 +316,8 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
             fits(tab, DESKTOP)
             for size in WIDER:
                 fits(tab, size)
+            cut = tab.evaluate(CUT_TEXT)
+            assert not cut, f"{path.name}: texts of a picture that its edge cuts: {cut}"
             explorers = list(zip(tab.locator("figure.fc-frames").all(), stored(path.read_text("utf-8")), strict=True))
             for figure, expect in explorers:
                 assert check_shown(figure, expect) == expect.start, path.name
@@ -329,6 +331,33 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
                     slider.press("End")
                     check_shown(figure, expect)
     assert driven, f"no page under {built_book} has an explorer"
+
+
+def test_no_page_has_a_serious_finding_of_axe_core_in_light_or_dark(browser, built_book):
+    """With its folds open; in dark the contrast of colours alone, because nothing else changes."""
+    axe = importlib.util.find_spec("axe_playwright_python")
+    if axe is None:
+        pytest.skip("axe-core is missing; install it: pip install axe-playwright-python")
+    script = (Path(axe.submodule_search_locations[0]) / "axe.min.js").read_text("utf-8")
+    cards = [path for path in pages_of(built_book) if path.parent.name == "methods" and path.stem != "fedavg"]
+    tab, found = browser.new_page(viewport=dict(zip(("width", "height"), DESKTOP, strict=True))), []
+    for path in [path for path in pages_of(built_book) if path not in cards]:
+        tab.emulate_media(color_scheme="light")
+        tab.goto(path.as_uri())
+        tab.add_style_tag(content="* { animation: none !important; transition: none !important }")
+        tab.evaluate("document.querySelectorAll('article details').forEach(d => d.open = true)")
+        tab.evaluate(script)
+        for scheme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
+            tab.emulate_media(color_scheme=scheme)
+            result = tab.evaluate("given => axe.run(document, given)", {"resultTypes": ["violations"], **rules})
+            for rule in result["violations"]:
+                if rule["impact"] in ("serious", "critical"):
+                    first = rule["nodes"][0]
+                    found.append(
+                        f"{path.name}, {scheme}: {rule['id']}: {first['html'][:99]}: {first['failureSummary']}"
+                    )
+    tab.close()
+    assert not found, "\n".join(found)
 
 
 def test_a_page_on_paper_shows_its_folds_its_code_and_its_addresses(browser, built_book):
