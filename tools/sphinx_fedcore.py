@@ -225,7 +225,8 @@ def finished(app: Any, error: Exception | None) -> None:
     if error is not None:
         return
     out = Path(app.outdir)
-    pages = {f.relative_to(out).as_posix(): f.read_text(encoding="utf-8") for f in out.glob("book/**/*.html")}
+    files = [*out.glob("*.html"), *out.glob("book/**/*.html")]
+    pages = {f.relative_to(out).as_posix(): f.read_text(encoding="utf-8") for f in files}
     for name in pages:
         text = with_tips(name, pages)
         for before, after in BUTTONS.items():
