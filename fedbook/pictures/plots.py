@@ -170,7 +170,7 @@ def partition(counts: Any, ax: Any = None) -> Any:
     if counts.ndim != 2 or not counts.size or not np.isfinite(counts).all() or counts.min() < 0:
         raise ValueError(f"counts has shape {counts.shape}; give finite numbers >= 0 as [clients, labels]")
     if ax is None:
-        ax = figure(height=min(4.6, 2.0 + 0.13 * counts.shape[1]))[1]
+        ax = figure(height=min(4.6, max(2.95, 2.0 + 0.13 * counts.shape[1])))[1]
     shades = LinearSegmentedColormap.from_list("samples", ["#ffffff", "#cfe0f1", "#6ba3d8", COLOURS[0], "#0b2f57"])
     top = max(1.0, counts.max())
     heat(ax, counts.T, "samples", cmap=shades, norm=PowerNorm(0.5, vmin=0, vmax=top))

@@ -34,19 +34,19 @@ STEPS = (
 
 def one_round() -> Any:
     """A schematic of a round of local SGD on the written path: the matrix Y from one server model to the next."""
-    fig, ax = plots.figure(5.0, 4.3)
+    fig, ax = plots.figure(height=3.6)
     ax.set_axis_off()
     for k, (what, words) in enumerate(STEPS):
         y = -k
-        ax.text(0.9, y, what, ha="center", va="center", fontsize=11)
-        ax.text(2.75, y, words, ha="left", va="center", fontsize=10)
+        ax.text(0.9, y, what, ha="center", va="center")
+        ax.text(2.75, y, words, ha="left", va="center")
         if k + 1 < len(STEPS):
             ax.annotate("", (0.9, y - 0.74), (0.9, y - 0.26), arrowprops={"arrowstyle": "-|>", "color": "#767676"})
     for k, (clients, parts) in {0: (1, 1), 1: (4, 1), 2: (2, 1), 3: (2, 3), 8: (4, 1), 9: (1, 1)}.items():
         _matrix(ax, -k, clients, parts)
     ax.plot([-0.15, -0.4, -0.4, -0.15], [-7, -7, -4, -4], color=plots.COLOURS[1], linestyle="-")
     ax.annotate("", (0.1, -4), (-0.2, -4), arrowprops={"arrowstyle": "-|>", "color": plots.COLOURS[1]})
-    ax.text(-0.6, -5.5, "$K$ times", rotation=90, ha="center", va="center", color=plots.COLOURS[1], fontsize=10)
+    ax.text(-0.6, -5.5, "$K$ times", rotation=90, ha="center", va="center", color=plots.COLOURS[1])
     ax.set(xlim=(-0.8, 7.2), ylim=(-9.5, 0.5))
     return fig
 
