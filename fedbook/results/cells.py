@@ -285,7 +285,18 @@ def run_cell(
     folder = None if workshop is None else Path(workshop) / f"{identity(spec)}-{provenance.code(spec)}"
 
     def run(chosen: Mapping[str, Any], seed: int, name: str) -> dict[str, Any]:
-        return study(chosen, seed, None if folder is None else folder / name, device)
+        if folder is None:
+            return study(chosen, seed, None, device)
+        # Kept, because the checkpoints of a setting may be further: a race goes on from them in its next stage.
+        kept = folder / f"{name}-{short(_json(chosen))}.json"
+        found = world.first(lambda: json.loads(kept.read_text("utf-8")) if kept.exists() else None)
+        if found is None:
+            found = study(chosen, seed, folder / name, device)
+            if world.rank == 0:
+                folder.mkdir(parents=True, exist_ok=True)
+                with atomic(kept) as f:
+                    f.write(json.dumps(found).encode())
+        return found
 
     def store() -> None:
         if file is not None and world.rank == 0:

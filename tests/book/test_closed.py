@@ -20,7 +20,7 @@ FORMULAS = {
     "pull": ("fedup", None, {"alpha_K": 0.33, "a": 0.05}, {"alpha_K": 1.9, "a": 0.011}, {"alpha_K": 0.06, "a": 1.0}),
     "pulled": ("personal", None, {"pull": 0.27, "differ": 0.35, "images": 7}, {"pull": 61, "differ": 1, "images": 90}),
     "steps_of_W": ("personal", None, {"gamma": 0.15, "best": -0.3}, {"gamma": 2.55, "best": 1.1}),
-    "learning": ("dfedgam", "KINDS =", {"K": 6}, {"K": 73}),
+    "learning": ("gossip", "KINDS =", {"K": 6}, {"K": 73}),
     "price": ("proximal", None, {"K": 1}, {"K": 37}),
     "scanners": (
         "feature_shift",
