@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 import fedcore as fc
-from fedbook import reproduce
+from fedbook import reproduce, studies
 from fedbook.results import cells, estimate
 from fedbook.studies import specification, training, tuning
 
@@ -106,6 +106,28 @@ def test_a_longer_run_goes_on_from_the_checkpoint_of_a_shorter_one_and_ends_as_a
     without = cells.run_cell(SPEC, [0])
     assert with_folder.tuned["tried"] == without.tuned["tried"]
     assert with_folder.runs[0]["late"] == without.runs[0]["late"]
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 4])
+def test_a_race_that_is_killed_after_any_of_its_runs_ends_as_one_that_was_not(last, tmp_path, monkeypatch):
+    """A setting's checkpoint may by then be further than the stage that asks for it again."""
+    ran, simulate, whole = [], training.simulate, cells.run_cell(SPEC, [0])
+
+    def killed(spec, *more):
+        if len(ran) == last:
+            raise KeyboardInterrupt
+        ran.append(spec["run"]["rounds"])
+        return simulate(spec, *more)
+
+    place = {"file": tmp_path / "cell.json", "workshop": tmp_path / "work"}
+    with monkeypatch.context() as patch:
+        patch.setitem(studies.STUDIES, "simulate", killed)
+        with pytest.raises(KeyboardInterrupt):
+            cells.run_cell(SPEC, [0], **place)
+    resumed = cells.run_cell(SPEC, [0], **place)
+    assert resumed.tuned["tried"] == whole.tuned["tried"]
+    assert resumed.runs[0]["late"] == whole.runs[0]["late"]
+    assert ran == [2, 2, 4, 4][:last]
 
 
 def test_each_reporting_seed_has_a_search_on_seeds_of_its_own(tmp_path):
