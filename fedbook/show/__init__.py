@@ -633,7 +633,8 @@ def _dots(lines: Sequence[Line], unit: str = "gap in points of accuracy") -> tup
     import seaborn
 
     labels = [x.label.replace(", ", ",\n", 1) if len(x.label) > LONGEST else x.label for x in lines]
-    figure, ax = plots.figure(width=7.0, height=0.9 + (0.33 if "\n" in "".join(labels) else 0.24) * len(lines))
+    rows = (0.33 if "\n" in "".join(labels) else 0.24) * len(lines)
+    figure, ax = plots.figure(width=7.0, height=max(3.2, 0.9 + rows))
     ends = [
         (k, end, plots.COLOURS[line.colour], "#ffffff" if line.answer.word == OPEN else plots.COLOURS[line.colour])
         for k, line in enumerate(lines)
