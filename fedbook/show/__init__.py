@@ -469,7 +469,8 @@ def matrix(document: str, root: Path | None = None) -> pages.Html:
 def _lookup(claim: Claim) -> pages.Html:
     """A claim's chapter, the file that defines it, and its test or the table that decides it."""
     module = next(m.__name__ for m in documents() if claim in getattr(m, "CLAIMS", ()))
-    decides = claim.settled[2].rpartition("/")[2] if claim.settled else claim.table
+    tables = dict.fromkeys([claim.table, *claim.tables.values()])
+    decides = claim.settled[2].rpartition("/")[2] if claim.settled else ", ".join(tables)
     places = [module.rpartition(".")[2] + ".py", decides]
     name = chapter(claim).replace("_", " ")
     codes = "; ".join(f"<code>{escape(place)}</code>" for place in places)

@@ -70,7 +70,8 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
     for profile in (p for p in PROFILES if p in claim.questions):
         asked = claim.questions[profile]
         cells = {key for question in asked for key in sides(question)}
-        results = stored_cells(get(claim.table), ResultFolder(root, profile, claim.table), cells)
+        table = claim.decided_by(profile)
+        results = stored_cells(get(table), ResultFolder(root, profile, table), cells)
         answers = answered(results, asked, margin=claim.margin, compared=compared(claim))
         missing = len(asked) - len(answers)
         if answers:
@@ -113,7 +114,8 @@ def printed_gaps(claim: Claim) -> dict[Question, float]:
     """The gaps that the document prints, for all questions whose values it prints, also unanswered ones."""
     if not claim.table or claim.compares:
         return {}
-    sources = {(c.row, c.column): c.source for profile in PROFILES for c in get(claim.table).cells(profile)}
+    cells = [c for profile in PROFILES for c in get(claim.decided_by(profile)).cells(profile)]
+    sources = {(c.row, c.column): c.source for c in cells}
     return _gaps([question for asked in claim.questions.values() for question in asked], sources)
 
 
