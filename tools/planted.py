@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("fedcore", "fedbook")
-COPIED = (*PACKAGES, "tests", "tools", "pyproject.toml", "requirements.txt", "README.md")
+COPIED = (*PACKAGES, "tests", "tools", "pyproject.toml", "requirements.txt", "README.md", "USAGE.md")
 NO_TEST = "these tests are empty or fail without the error"
 
 

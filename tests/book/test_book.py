@@ -617,7 +617,8 @@ def test_a_build_whose_chapters_show_what_is_not_stored_turns_red_with_the_book_
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "USAGE.md"))
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     small = (
         re.sub(r"rounds=\d+", "rounds=2", "\n".join(blocks))
         .replace("seeds=3", "seeds=1")

@@ -20,7 +20,11 @@ PRIVATE = re.compile(
     r"|\bthe search\b|in the place of|\bdearer\b|\bis dear\b|leaves? (?:\w+ )?away\b|looks? whether|goes on falling",
     re.IGNORECASE,
 )
-FILES = [*book.chapters(), *(book.ROOT / "book").glob("*.md"), book.ROOT / "README.md", book.ROOT / "CONTRIBUTING.md"]
+FILES = [
+    *book.chapters(),
+    *(book.ROOT / "book").glob("*.md"),
+    *map(book.ROOT.joinpath, ("README.md", "USAGE.md", "CONTRIBUTING.md")),
+]
 FILES += [
     book.ROOT / "fedbook" / part
     for part in ("documents/captions.csv", "documents/claims.csv", "verdicts/departures.csv")
