@@ -167,8 +167,9 @@ def _arrange(legend: Any, columns: int) -> None:
     """Change the number of columns of a legend (matplotlib has no public method for this)."""
     if legend._ncols != columns:
         legend._ncols = columns
-        texts = [text.get_text() for text in legend.get_texts()]
+        texts, title = [text.get_text() for text in legend.get_texts()], legend.get_title().get_text()
         legend._init_legend_box(legend.legend_handles, texts)
+        legend.set_title(title or None)  # else an empty one takes room
         legend._legend_box.set_offset(legend._findoffset)
 
 
