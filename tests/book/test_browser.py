@@ -257,7 +257,7 @@ CUT_TEXT = """(() => {
             for (const text of place.querySelectorAll("text")) {
                 const {left, right, top, bottom} = text.getBoundingClientRect();
                 const out = Math.max(edge.left - left, right - edge.right, edge.top - top, bottom - edge.bottom);
-                if (out > 4) cut.add(`${text.textContent} by ${Math.round(out)} of ${Math.round(edge.width)} pixels`);
+                if (out > 8) cut.add(`${text.textContent} by ${Math.round(out)} of ${Math.round(edge.width)} pixels`);
             }
         }
     place.remove();
