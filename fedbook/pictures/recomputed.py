@@ -29,8 +29,7 @@ WIDE = {"style": {"description_width": "initial"}, "layout": {"width": "100%"}}
 # A bar that stays invisible in the first second.
 WORKING = (
     "<style>@keyframes fc-late{from{opacity:0}to{opacity:1}}</style>"
-    '<progress aria-label="computing; the notebook\'s stop button cancels" '
-    'style="width:100%;animation:fc-late 0s 1s both"></progress>'
+    '<progress aria-label="computing" style="width:100%;animation:fc-late 0s 1s both"></progress>'
 )
 CANCELLED = '<p role="status">Cancelled. Move a control to compute again.</p>'
 
@@ -38,7 +37,8 @@ CANCELLED = '<p role="status">Cancelled. Move a control to compute again.</p>'
 @needs("pictures", "a control that recomputes")
 def panel(explorer: Explorer) -> Any:
     """An `ipywidgets.VBox`: a control for each parameter, a bar while `fn` computes for more than a second, and the
-    picture of the controls' values, or the error that `fn` raised.  Interrupting the kernel cancels `fn`."""
+    picture of the controls' values, or the error that `fn` raised.  Interrupting the kernel cancels `fn`, but not where
+    a front end has widgets handled in a thread of their own, as JupyterLab does from version 4.4."""
     import ipywidgets
 
     start = explorer.at_start()

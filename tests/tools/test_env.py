@@ -125,11 +125,14 @@ def test_all_that_runs_while_packages_are_installed_is_named_exactly():
     assert "==" in env.UV
     workflow = (ROOT / ".github/workflows/pages.yml").read_text(encoding="utf-8")
     used = re.findall(r"uses: (\S+)", workflow)
-    assert len(used) == 5
+    assert len(used) == 6
     assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action) for action in used), used
-    build, deploy = workflow.split("\n  deploy:\n")
+    build, deploy, launch = re.split(
+        r"\n  (?:deploy|# The branch that the launch buttons open.*\n  launch):\n", workflow
+    )
     assert "write" not in build
     assert "run:" not in deploy
+    assert not re.search(r"pip|make|setup-python", launch), "what may push installs nothing"
 
 
 def test_elsewhere_the_bounds_are_installed(place, monkeypatch):
