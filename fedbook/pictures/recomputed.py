@@ -31,14 +31,12 @@ WORKING = (
     "<style>@keyframes fc-late{from{opacity:0}to{opacity:1}}</style>"
     '<progress aria-label="computing" style="width:100%;animation:fc-late 0s 1s both"></progress>'
 )
-CANCELLED = '<p role="status">Cancelled. Move a control to compute again.</p>'
 
 
 @needs("pictures", "a control that recomputes")
 def panel(explorer: Explorer) -> Any:
     """An `ipywidgets.VBox`: a control for each parameter, a bar while `fn` computes for more than a second, and the
-    picture of the controls' values, or the error that `fn` raised.  Interrupting the kernel cancels `fn`, but not where
-    a front end has widgets handled in a thread of their own, as JupyterLab does from version 4.4."""
+    picture of the controls' values, or the error that `fn` raised."""
     import ipywidgets
 
     start = explorer.at_start()
@@ -50,8 +48,6 @@ def panel(explorer: Explorer) -> Any:
         bar.value, begun = WORKING, time.perf_counter()
         try:
             shown.value = explorer.at(**{name: control.value for name, control in controls.items()}).html()
-        except KeyboardInterrupt:
-            shown.value = CANCELLED
         except Exception as error:
             said = "".join(traceback.format_exception_only(error))
             shown.value = f'<pre class="fc-error" role="alert">{html.escape(said)}</pre>'

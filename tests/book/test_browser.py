@@ -275,6 +275,12 @@ def pages_of(book: Path) -> list[Path]:
     return [p for p in pages if 'http-equiv="refresh"' not in p.read_text("utf-8").lower()]
 
 
+def one_of_each(book: Path) -> list[Path]:
+    """The pages that a reader sees, and two of the methods' pages, which one template makes."""
+    cards = ("fedavg", "heterofl")
+    return [path for path in pages_of(book) if path.parent.name != "methods" or path.stem in cards]
+
+
 WIDE = """[...document.querySelectorAll("article img, article figure, .fc-controls, .fc-row")].filter(e => {
     const box = e.getBoundingClientRect();
     return box.right > innerWidth + 1 || box.left < -1;
@@ -300,9 +306,7 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
     A page is loaded once, as on a desktop, and its window then narrowed: loading takes longer than all that follows.
     The first is loaded with all that belongs to it, the others without formulas and icons.
     """
-    pages, driven = pages_of(built_book), 0
-    cards = {path for path in pages if path.parent.name == "methods"}  # made by one template: two stand for all
-    pages = [path for path in pages if path not in cards or path.stem in ("fedavg", "heterofl")]
+    pages, driven = one_of_each(built_book), 0
     assert pages, f"{built_book} holds no page"
     for path in pages:
         with opened(browser, path, DESKTOP, whole=path == pages[0]) as tab:
@@ -339,9 +343,8 @@ def test_no_page_has_a_serious_finding_of_axe_core_in_light_or_dark(browser, bui
     if axe is None:
         pytest.skip("axe-core is missing; install it: pip install axe-playwright-python")
     script = (Path(axe.submodule_search_locations[0]) / "axe.min.js").read_text("utf-8")
-    cards = [path for path in pages_of(built_book) if path.parent.name == "methods" and path.stem != "fedavg"]
     found = []
-    for path in [path for path in pages_of(built_book) if path not in cards]:
+    for path in one_of_each(built_book):
         with opened(browser, path, DESKTOP, whole=False) as tab:
             tab.add_style_tag(content="* { animation: none !important; transition: none !important }")
             tab.evaluate(script)

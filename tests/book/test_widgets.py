@@ -350,21 +350,6 @@ def test_a_slow_function_shows_a_bar_and_is_called_when_the_slider_is_released(m
     assert slider.continuous_update, "a quick picture follows a dragged slider"
 
 
-def test_interrupting_the_kernel_cancels_a_picture_and_the_next_value_computes_again():
-    def fn(slope):
-        if slope == 4.0:
-            raise KeyboardInterrupt
-        return line(slope)
-
-    pytest.importorskip("ipywidgets")
-    slider, bar, shown = explore(fn, slope=[1.0, 2.0], live={"slope": (0.0, 5.0)}).widget.children
-    slider.value = 4.0
-    assert "Cancelled" in shown.value
-    assert not bar.value
-    slider.value = 2.5
-    assert "<img" in shown.value
-
-
 def test_words_are_chosen_and_a_mask_has_a_button_for_each_place():
     pytest.importorskip("ipywidgets")
     fn = lambda kept, kind, T: (line(), {"kept": kept.count("1"), "T": T})  # noqa: E731
