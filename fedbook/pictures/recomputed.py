@@ -6,14 +6,18 @@ hidden anywidget puts the controls where the frames stand (`recomputed.js`); wit
 
 from __future__ import annotations
 
+import contextvars
+import ctypes
 import html
 import importlib.util
 import math
 import os
+import threading
 import time
 import traceback
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,41 +29,94 @@ if TYPE_CHECKING:
     from .widgets import Explorer
 
 DRAGGED = 0.4  # seconds: a picture that takes longer is drawn when the slider is released
+SOON = 1.0  # seconds: a picture that takes longer has a bar and a button that cancels it
 WIDE = {"style": {"description_width": "initial"}, "layout": {"width": "100%"}}
-# A bar that stays invisible in the first second.
-WORKING = (
-    "<style>@keyframes fc-late{from{opacity:0}to{opacity:1}}</style>"
-    '<progress aria-label="computing" style="width:100%;animation:fc-late 0s 1s both"></progress>'
-)
+WORKING = '<progress aria-label="computing" style="width:100%"></progress>'
+
+
+class Cancelled(SystemExit):
+    """Raised within a function that a reader cancelled.  Its `except Exception` does not stop it, and a thread that
+    ends by it prints nothing."""
+
+
+class Background:
+    """One function at a time in a thread of its own, so that the kernel hears meanwhile that it shall stop."""
+
+    def __init__(self) -> None:
+        self._turn, self._thread = threading.Lock(), None
+
+    def run(self, fn: Callable[[], None]) -> None:
+        """Cancel what still runs and call `fn`; return when it has returned, or after `SOON` seconds."""
+        self.cancel()
+
+        def alone() -> None:
+            with suppress(Cancelled), self._turn:
+                fn()
+
+        # The context says which cell's messages these are.
+        self._thread = threading.Thread(target=contextvars.copy_context().run, args=(alone,), daemon=True)
+        self._thread.start()
+        self._thread.join(SOON)
+
+    def cancel(self) -> None:
+        """Raise `Cancelled` in the thread; it arrives when the call of C code that runs there returns."""
+        if self._thread and self._thread.is_alive():
+            number = ctypes.c_ulong(self._thread.ident)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(Cancelled))
 
 
 @needs("pictures", "a control that recomputes")
 def panel(explorer: Explorer) -> Any:
-    """An `ipywidgets.VBox`: a control for each parameter, a bar while `fn` computes for more than a second, and the
-    picture of the controls' values, or the error that `fn` raised."""
+    """An `ipywidgets.VBox`: a control for each parameter, a bar with a button that cancels while `fn` computes for
+    more than a second, and the picture of the controls' values, or the error that `fn` raised."""
     import ipywidgets
 
-    start = explorer.at_start()
-    controls = {name: _control(ipywidgets, name, v, explorer.live.get(name), start[name])
+    drawn = explorer.at_start()  # the values of the picture
+    controls = {name: _control(ipywidgets, name, v, explorer.live.get(name), drawn[name])
                 for name, v in explorer.values.items()}  # fmt: skip
-    bar, shown = ipywidgets.HTML(), ipywidgets.HTML(explorer.at(**start).html())
+    bar, shown = ipywidgets.HTML(**WIDE), ipywidgets.HTML(explorer.at(**drawn).html())
+    button = ipywidgets.Button(description="Cancel", tooltip="Stop computing; the controls go back to the picture")
+    waiting, background = ipywidgets.HBox([bar, button], layout={"display": "none"}), Background()
+
+    def wait(working: bool) -> None:
+        bar.value, waiting.layout.display = WORKING if working else "", None if working else "none"
 
     def compute(_: Any = None) -> None:
-        bar.value, begun = WORKING, time.perf_counter()
-        try:
-            shown.value = explorer.at(**{name: control.value for name, control in controls.items()}).html()
-        except Exception as error:
-            said = "".join(traceback.format_exception_only(error))
-            shown.value = f'<pre class="fc-error" role="alert">{html.escape(said)}</pre>'
-        seconds = time.perf_counter() - begun
-        for control in controls.values():
-            if control.has_trait("continuous_update"):
-                control.continuous_update = seconds < DRAGGED
-        bar.value = ""
+        values, done = {name: control.value for name, control in controls.items()}, threading.Event()
 
+        def draw() -> None:
+            begun = time.perf_counter()
+            try:
+                picture = explorer.at(**values).html()
+            except Exception as error:
+                said = "".join(traceback.format_exception_only(error))
+                picture = f'<pre class="fc-error" role="alert">{html.escape(said)}</pre>'
+            seconds = time.perf_counter() - begun
+            for control in controls.values():
+                if control.has_trait("continuous_update"):
+                    control.continuous_update = seconds < DRAGGED
+            shown.value = picture
+            drawn.update(values)
+            done.set()
+            wait(False)
+
+        background.run(draw)
+        wait(not done.is_set())
+        if done.is_set():  # meanwhile
+            wait(False)
+
+    def cancel(_: Any) -> None:
+        background.cancel()
+        for name, control in controls.items():
+            control.unobserve(compute, names="value")
+            control.value = drawn[name]
+            control.observe(compute, names="value")
+        wait(False)
+
+    button.on_click(cancel)
     for control in controls.values():
         control.observe(compute, names="value")
-    return ipywidgets.VBox([*controls.values(), bar, shown])
+    return ipywidgets.VBox([*controls.values(), waiting, shown])
 
 
 def _control(ipywidgets: Any, name: str, values: Sequence, ends: tuple | None, start: Any) -> Any:

@@ -7,7 +7,9 @@ import math
 import re
 import subprocess
 import sys
+import time
 import types
+from functools import partial
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
@@ -293,7 +295,7 @@ def test_a_slider_of_ipywidgets_computes_a_value_that_no_frame_has():
     assert "<b>1.5</b>" in shown.value
     assert 'alt="At slope 1.25, K 2.' in shown.value
     assert show(figure, numbers).drawn.wide == explorer.at(slope=1.25, K=2).drawn.wide
-    assert not bar.value, "the bar is gone once the picture is there"
+    assert bar.layout.display == "none"
 
 
 def test_a_stored_frame_is_shown_without_a_call():
@@ -324,30 +326,73 @@ def test_an_error_of_the_function_stands_in_the_picture_and_the_next_value_repla
     slider.value = 4.0
     assert "ValueError: slope=4.0 &lt;is&gt; too steep" in shown.value
     assert "<img" not in shown.value
-    assert not bar.value
+    assert bar.layout.display == "none"
     slider.value = 2.5
     assert "<img" in shown.value
 
 
-def test_a_slow_function_shows_a_bar_and_is_called_when_the_slider_is_released(monkeypatch):
-    seen = []
-
-    def fn(slope):
-        seen.append(explorer.widget.children[-2].value if slope == 1.5 else "")
-        return line(slope)
-
+def test_a_slow_function_is_called_when_the_slider_is_released(monkeypatch):
     pytest.importorskip("ipywidgets")
     from fedbook.pictures import recomputed
 
-    explorer = explore(fn, slope=[1.0, 2.0], live=True)
-    slider = explorer.widget.children[0]
+    slider = explore(line, slope=[1.0, 2.0], live=True).widget.children[0]
     monkeypatch.setattr(recomputed, "DRAGGED", 0)
     slider.value = 1.5
-    assert "<progress" in seen[-1], "while it computes"
     assert not slider.continuous_update
     monkeypatch.setattr(recomputed, "DRAGGED", 100)
     slider.value = 1.6
     assert slider.continuous_update, "a quick picture follows a dragged slider"
+
+
+@pytest.fixture
+def endless(monkeypatch):
+    """The slider, the bar with its button, and the picture of a function that ends for slopes up to 2 alone."""
+    pytest.importorskip("ipywidgets")
+    from fedbook.pictures import recomputed
+
+    left = []
+
+    def fn(slope):
+        try:
+            while slope > 2:
+                time.sleep(0.001)
+        finally:
+            left.append(slope)
+        return line(slope)
+
+    monkeypatch.setattr(recomputed, "SOON", 60)
+    soon = partial(monkeypatch.setattr, recomputed, "SOON")
+    return *explore(fn, slope=[1.0, 2.0], live={"slope": (0.0, 5.0)}).widget.children, left, soon
+
+
+def test_a_picture_that_takes_long_has_a_bar_and_cancel_leads_back_to_the_last_one(endless):
+    slider, waiting, shown, left, soon = endless
+    bar, button = waiting.children
+    slider.value = 1.5
+    assert waiting.layout.display == "none"
+    before = shown.value
+    soon(0.05)
+    slider.value = 4.0
+    assert waiting.layout.display is None
+    assert "<progress" in bar.value
+    button.click()
+    assert (slider.value, waiting.layout.display, shown.value) == (1.5, "none", before)
+    until = time.monotonic() + 60
+    while 4.0 not in left and time.monotonic() < until:
+        time.sleep(0.01)
+    assert left[-1] == 4.0, "the function has ended"
+    assert shown.value == before
+
+
+def test_a_new_value_cancels_the_one_that_computes(endless):
+    slider, waiting, shown, left, soon = endless
+    soon(0.05)
+    slider.value = 4.0
+    soon(60)
+    slider.value = 1.25
+    assert left[-2:] == [4.0, 1.25], "one at a time"
+    assert "slope 1.25" in shown.value
+    assert waiting.layout.display == "none"
 
 
 def test_words_are_chosen_and_a_mask_has_a_button_for_each_place():
