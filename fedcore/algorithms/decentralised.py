@@ -180,7 +180,7 @@ class DFedGAM(Gossip):
         g = G(y)
         if self.form == "accelerated":
             return self._accelerated(G, y, g)
-        a = y + ascent(G(y, along=g), self.rho)  # only the direction of u counts, so ||g|| need not divide it
+        a = y + ascent(G(y, along=g), self.rho)  # only the direction of H g counts: no need to divide it by ||g||
         if self.form == "literal":
             return G(a)
         ga = G(a)
