@@ -26,7 +26,7 @@ from .pictures.widgets import asset, explained
 
 PROFILES = ("quick", "paper", "test")
 COLUMN = 88  # letters of a table that fit into the text column
-VERDICTS = ("holds", "holds in part", "does not hold", "cannot be decided here")
+VERDICTS = ("holds", "holds in part", "does not hold", "not testable here", "cannot be decided here")
 
 
 @dataclass(frozen=True)

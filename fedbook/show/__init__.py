@@ -45,13 +45,13 @@ from ..verdicts.overview import MISSING
 MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
 ENDS = {
     "holds": "hold", "holds in part": "hold in part", "does not hold": "do not hold",
-    "cannot be decided here": "cannot be decided here",
+    "not testable here": "are not testable here", "cannot be decided here": "cannot be decided here",
 }  # fmt: skip  # verdict of one claim -> of several
 RESTS = {
     "proof": "proved or counted", "paper": "the document's setting", "desk": "real data, smaller scale",
     "quick": "small or synthetic data",
 }  # fmt: skip
-SIGNS = dict(zip((*ENDS, ""), ("\u2713", "(\u2713)", "\u2717", "?", "\u2026"), strict=True))  # verdict -> sign
+SIGNS = dict(zip((*ENDS, ""), ["✓", "(✓)", "✗", "–", "?", "…"], strict=True))  # verdict -> sign
 BARS = ("client", "skew")  # kinds of a figure that are drawn as bars
 WIDEST = 15  # limit of the axis of gaps, in points of accuracy
 LONGEST = 56  # characters of a label on one line; longer labels leave no room for the picture on a phone

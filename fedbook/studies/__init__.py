@@ -17,8 +17,8 @@ Study = Callable[[Mapping[str, Any], int, Path | None, str | None], dict[str, An
 STUDIES: dict[str, Study] = {
     study.__name__: study
     for study in (
-        training.simulate, training.personal, personal.clients, personal.domains, probing.mime, probing.gap,
-        probing.profiles, local_models.overfitting, speed.rounds, sizes.size, sizes.cost,
+        training.simulate, training.best, training.personal, personal.clients, personal.domains, probing.mime,
+        probing.gap, probing.profiles, local_models.overfitting, speed.rounds, sizes.size, sizes.cost,
     )
 }  # fmt: skip
 

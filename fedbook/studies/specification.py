@@ -13,7 +13,7 @@ from fedcore.support.checks import Kind
 
 TRAINED = ("method", "federation", "run")
 NEEDED = {  # required keys by study, besides the optional ones of all studies; a user's own study is not checked
-    "simulate": TRAINED, "personal": (*TRAINED, "client"), "profiles": (*TRAINED, "layer"),
+    "simulate": TRAINED, "best": TRAINED, "personal": (*TRAINED, "client"), "profiles": (*TRAINED, "layer"),
     "clients": (*TRAINED, "clients"), "mime": (*TRAINED, "pair", "steps"), "gap": (*TRAINED, "what"),
     "size": ("by", "capacities", "classes", "model", "shape", "what"), "cost": ("cost", "method"),
 }  # fmt: skip

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..documents.definitions import PROFILES, Claim, Key, Question, documents, get, sides
+from ..documents.definitions import PROFILES, Cell, Claim, Key, Question, documents, get, sides
 from ..results.batch import ResultFolder
+from ..results.cells import Result
 from . import judge
 from .judge import Answer
-from .overview import answered, stored_cells
+from .overview import answered, rise, stored_cells
 
 # the chapter that discusses a claim: the value of the first key with which the claim's name starts
 CHAPTERS = {
@@ -38,7 +39,8 @@ class Judgement:
     """The state of a claim in a profile: the answered questions, the number of unanswered ones, and the verdict.
 
     printed: the gaps that the document prints, for the questions whose values it prints.  withdrawn: the questions
-    whose runs are withdrawn; they have an answer, and count as open.
+    whose runs are withdrawn; they have an answer, and count as open.  rising: question -> the rounds after which an
+    accuracy still rose by more than the gap in question (`overview.rise`).
     """
 
     claim: Claim
@@ -48,6 +50,7 @@ class Judgement:
     verdict: str
     printed: Mapping[Question, float] = field(default_factory=dict)
     withdrawn: Collection[Question] = ()
+    rising: Mapping[Question, int] = field(default_factory=dict)
 
     def words(self) -> dict[Question, str]:
         """Question -> the answer that counts."""
@@ -76,9 +79,30 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
         missing = len(asked) - len(answers)
         if answers:
             printed = _gaps(asked, {key: cell.source for key, (cell, _) in results.items()})
-            found = Judgement(claim, profile, answers, missing, "", printed, _withdrawn(claim, profile))
-            verdict = "" if missing else judge.verdict([*found.words().values()], claim.expected)
-            out.append(replace(found, verdict=verdict))
+            rising = _rising(answers, printed, results) if compared(claim) == "images" else {}
+            found = Judgement(claim, profile, answers, missing, "", printed, _withdrawn(claim, profile), rising)
+            out.append(replace(found, verdict="" if missing else _verdict(found)))
+    return out
+
+
+def _verdict(found: Judgement) -> str:
+    """A claim that runs leave open is not testable here if one of its experiments was too small for the printed gap."""
+    verdict = judge.verdict([*found.words().values()], found.claim.expected)
+    tried = {q: a for q, a in found.answers.items() if a.word == judge.OPEN and q not in found.withdrawn}
+    small = any(a.detectable > abs(found.printed[q]) > 0 for q, a in tried.items() if q in found.printed)
+    return "not testable here" if small and verdict == judge.VERDICTS[-1] else verdict
+
+
+def _rising(
+    answers: Mapping[Question, Answer], printed: Mapping[Question, float], results: Mapping[Key, tuple[Cell, Result]]
+) -> dict[Question, int]:
+    """The questions of `Judgement.rising`: the gap in question is the printed one, else the one that was found."""
+    out = {}
+    for question, answer in answers.items():
+        gap = printed.get(question, 0 if answer.word == judge.OPEN else answer.comparison.gap)
+        rises = [rise(result, cell.reporting(None)) for cell, result in map(results.get, sides(question))]
+        if gap and any(abs(value) > abs(gap) for value, _ in rises):
+            out[question] = max(rounds for _, rounds in rises)
     return out
 
 
@@ -133,7 +157,11 @@ def confidence(judgement: Judgement | None) -> str:
         "paper": "the document's own setting",
     }
     withdrawn = judgement.claim.withdrawn.get(judgement.profile)
-    return f"{data[judgement.profile]}, {seeds} seeds" + (f"; withdrawn: {withdrawn}" if withdrawn else "")
+    notes = [f"withdrawn: {withdrawn}"] if withdrawn else []
+    if judgement.rising:
+        several = f" in {len(judgement.rising)} of {len(judgement.answers)} comparisons" * (len(judgement.answers) > 1)
+        notes += [f"still rising after {max(judgement.rising.values())} rounds{several}"]
+    return "; ".join([f"{data[judgement.profile]}, {seeds} seeds", *notes])
 
 
 def matrix(claims: Sequence[Claim], root: Path) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 LEVEL = 0.05  # of a family: the probability of any wrong decision in it
 POWER = 0.8
 WORDS = BETTER, WORSE, EQUAL, OPEN = ("better", "worse", "equal", "no significant difference")
-VERDICTS = ("holds", "does not hold", "holds in part", "cannot be decided here")
+VERDICTS = ("holds", "does not hold", "holds in part", "not testable here", "cannot be decided here")
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,8 @@ def verdict(answers: Sequence[Answer | str], expected: str = BETTER) -> str:
 
     A claim holds where every question is answered its way.  It does not hold where at least one is answered the other
     way and none its way; "equal" is the other way where the claim speaks of a difference.  It holds in part where some
-    are answered its way and others are not.  Else it cannot be decided here.
+    are answered its way and others are not.  Else it cannot be decided here; "not testable here" is for who knows the
+    printed gaps (`claims.judged`).
 
     expected: "better" or "worse" if the claim asserts a difference, "equal" if it asserts none, "not worse" if "better"
     and "equal" both fulfil it, "not better" if "worse" and "equal" both do, "different" if "better" and "worse" do.

@@ -18,6 +18,7 @@ from ..documents.definitions import PROFILES, Cell, Key, Question, Table, sides,
 from ..pages import half_width
 from ..results.batch import ResultFolder, stored
 from ..results.cells import Result
+from ..studies.training import late
 from ..studies.tuning import lower_is_better
 from . import judge
 from .judge import Answer
@@ -302,6 +303,23 @@ def rounds_to(pair: tuple[Result, Result], seeds: Sequence[int]) -> tuple[np.nda
         for of_cell, result in zip(curves, pair, strict=True)
     ]
     return np.array(rounds), max(float(curve[-1][0] - curve[-2][0]) for of_cell in curves for curve in of_cell)
+
+
+def rise(result: Result, seeds: Sequence[int]) -> tuple[float, int]:
+    """How much the recorded accuracy still rose, in points, and the number of rounds.
+
+    The rise is the mean over the last sixth of the rounds minus that over the sixth before, the mean over seeds; 0 if
+    the runs did not record both or diverged.
+    """
+    rises, rounds = [], 0
+    for run in (result.runs[seed] for seed in seeds):
+        curve = [(t, value) for t, value in run.get("history", ()) if t]
+        end = curve[-1][0] if curve else 0
+        early = [value for t, value in curve if end - end // 3 <= t < end - max(0, end - 1) // 6]
+        if early and run["final"] is not None:
+            rises.append(late(curve) - float(np.mean(early)))
+            rounds = max(rounds, end)
+    return float(np.mean(rises)) if rises else 0.0, rounds
 
 
 def _images(result: Result) -> set[int]:

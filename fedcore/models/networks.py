@@ -100,6 +100,18 @@ def cifar_cnn(shape: Sequence[int], classes: int) -> nn.Module:
     )  # fmt: skip
 
 
+def niid_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+    """NIID-Bench's CNN (Li et al. 2022): 5x5 convolutions (6, 16), pooled, then 120-84 (44,426 for 28x28 digits)."""
+    side = ((shape[-1] - 4) // 2 - 4) // 2 if len(shape) == 3 else 0
+    if side < 1 or shape[1] != shape[2]:
+        raise ValueError(f"niid_cnn takes square images of 16 pixels or more, the data has shape {tuple(shape)}")
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * side**2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes),
+    )  # fmt: skip
+
+
 def digit_model(shape: Sequence[int], classes: int) -> nn.Module:
     """FedBN's digit network (Li et al. 2021), with batch norm behind each layer but the last (14,219,210).
 
@@ -248,8 +260,8 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
 
 MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
     f.__name__: f for f in (
-        logistic, mlp, cifar_cnn, cnn, digit_cnn, digit_model, digit_model_small, femnist_cnn, lenet, lstm, resnet18_gn,
-        resnet18_gn_3x3, thesis_mlp, thesis_cnn, thesis_cnn_small, preact_resnet18, preact_resnet34,
+        logistic, mlp, cifar_cnn, cnn, digit_cnn, digit_model, digit_model_small, femnist_cnn, lenet, lstm, niid_cnn,
+        resnet18_gn, resnet18_gn_3x3, thesis_mlp, thesis_cnn, thesis_cnn_small, preact_resnet18, preact_resnet34,
     )
 }  # fmt: skip
 

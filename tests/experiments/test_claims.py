@@ -309,6 +309,28 @@ def fast(tmp_path, monkeypatch):
     return judge_of
 
 
+def test_an_open_claim_is_not_testable_where_the_printed_gap_could_not_be_found(stored):
+    root, _ = stored
+    for profile, verdict in (("quick", "cannot be decided here"), ("desk", "not testable here")):
+        place = batch.ResultFolder(root, profile, "t")
+        for cell in claims.get("t").cells(profile)[:2]:
+            shares = (0.6, 0.75, 0.7) if cell.row == "x" else (0.75, 0.6, 0.7)
+            store(place, cell, {seed: images(np.arange(500) < 500 * share) for seed, share in enumerate(shares)})
+        asked = replace(CLAIM, questions={profile: [("x", "y", "c")]})
+        (found,) = claims.judged(asked, root)
+        assert found.verdict == verdict, "only the desk profile has printed values, 5 points apart"
+
+
+def test_accuracy_that_still_rises_by_more_than_the_gap_is_said_beside_the_verdict(fast):
+    late = curves(17, 17, 17)  # 50 % in the sixth of the rounds before the last, 90 % in the last
+    early, few = curves(2, 2, 2), images(np.arange(100) < 70)
+    lower = {seed: {**run, **few, "history": [[t, 70.0] for t, _ in run["history"]]} for seed, run in early.items()}
+    risen = {seed: {**run, **images(np.arange(100) < 90)} for seed, run in late.items()}
+    flat = {seed: {**run, **images(np.arange(100) < 90)} for seed, run in early.items()}
+    assert claims.confidence(fast(risen, lower, "images")).endswith("; still rising after 20 rounds")
+    assert claims.confidence(fast(flat, lower, "images")) == "small digits only, 3 seeds"
+
+
 def test_speed_is_the_ratio_of_the_rounds_after_which_stored_curves_reach_a_common_accuracy(fast):
     found = fast(curves(4, 5, 4), curves(12, 15, 12))
     assert found.verdict == "holds"
