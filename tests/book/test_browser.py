@@ -368,6 +368,10 @@ def test_a_page_on_paper_shows_its_folds_its_code_and_its_addresses(browser, bui
         tab.emulate_media(media="print")
         tab.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert tab.evaluate(closed) == 0 < before
+        held = "[...document.querySelectorAll('article details > summary ~ *')]"
+        fading = f"{held}.filter(e => getComputedStyle(e).animationName !== 'none').length"
+        assert tab.evaluate(f"{held}.length") > 5
+        assert not tab.evaluate(fading), "the printer would not wait for it"
         assert not tab.evaluate(CUT)
         shown = "getComputedStyle(document.querySelector('article a[href^=http]'), '::after').content"
         assert "http" in tab.evaluate(shown)
