@@ -182,9 +182,14 @@ def _named_rows(ax: Any) -> list[str]:
 
 def _name_rows(ax: Any, above: bool) -> None:
     """The names of an axis' rows above the rows, within the axes, or beside them."""
-    ax.tick_params(axis="y", pad=-2 if above else 3.5, length=0 if above else 3.5)
+    from matplotlib.transforms import ScaledTranslation
+
+    ax.tick_params(axis="y", pad=-2 if above else 3.5, length=0 if above else 3.5)  # and back from any shift
+    shift = ScaledTranslation(0, 4 / 72, ax.figure.dpi_scale_trans)  # clear of the row's marker
     for text in ax.get_yticklabels():
         text.set(ha="left" if above else "right", va="bottom" if above else "center_baseline")
+        if above:
+            text.set_transform(text.get_transform() + shift)
 
 
 def _place(legend: Any, loc: Any, anchor: tuple[float, float]) -> None:

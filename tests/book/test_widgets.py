@@ -167,6 +167,18 @@ def test_on_a_phone_panels_are_stacked_and_letters_are_as_large_as_text():
     assert show(figure).drawn == drawn
 
 
+def test_on_a_phone_long_names_of_rows_stand_clear_above_their_markers():
+    figure, ax = plots.figure()
+    ax.plot([0, 1], [0, 1], "o", markersize=6)
+    ax.set_yticks([0, 1], ["the first of two long names", "the second of two long names"])
+    drawn = show(figure).drawn
+    for text, above in ((drawn.wide, False), (drawn.phone, True)):
+        names = sorted(float(y) for y in re.findall(r'<text [^>]*y="([-\d.]+)"[^>]*>the ', text))
+        marks = sorted(map(float, re.findall(r'<use [^>]*y="([-\d.]+)"', text)[-2:]))
+        assert [name < mark - 3 for name, mark in zip(names, marks, strict=True)] == [above] * 2
+    assert show(figure).drawn == drawn
+
+
 def test_letters_of_a_formula_become_words_and_a_heat_map_one_image():
     figure, ax = plots.figure()
     ax.set_xlabel(r"round $t$ of $\alpha_i$")
