@@ -1,7 +1,7 @@
-// On a narrow screen a long formula is set smaller, down to three quarters, before it gets a bar.
+// On a narrow screen a long formula is set smaller, down to seven tenths, before it gets a bar.
 "use strict";
 {
-  const LEAST = 0.75;
+  const LEAST = 0.7;
   const fit = () => {
     for (const formula of document.querySelectorAll(".bd-article mjx-container[display]")) {
       formula.style.setProperty("--fit", 1);

@@ -502,6 +502,24 @@ def test_every_chapter_has_twelve_screens_at_most_large_figures_and_no_bar_under
     assert not small, f"figures narrower than the column or lower than 320 pixels: {small}"
 
 
+WIDE = """[...document.querySelectorAll('.bd-article mjx-container[display]')].filter(e => e.offsetParent)
+    .map(e => [[...e.querySelectorAll('mjx-math, mjx-mtable')].map(x => x.getBoundingClientRect().width), e])
+    .filter(([widths, e]) => Math.max(...widths) > e.clientWidth + 2).map(([, e]) => e.closest("div.math").id || e.innerText)"""
+
+
+def test_no_open_formula_of_a_chapter_is_wider_than_a_phone(browser, built_book):
+    parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    tab, wide = browser.new_page(viewport=dict(zip(("width", "height"), PHONE, strict=True))), {}
+    for name in (Path(c["file"]).name for part in parts if part.get("numbered") for c in part["chapters"]):
+        tab.goto((built_book / "book" / f"{name}.html").as_uri())
+        tab.evaluate("Promise.all([window.MathJax?.startup?.promise, document.fonts.ready])")
+        tab.wait_for_timeout(50)  # formulas.js comes after MathJax
+        if found := tab.evaluate(WIDE):
+            wide[name] = found
+    tab.close()
+    assert not wide, f"formulas to break into lines: {wide}"
+
+
 SEARCHED = ("FedAvg", "SCAFFOLD", "FedUp", "FedProx", "MimeLite", "FedDyn", "DFedGAM", "FedBN", "HeteroFL", "FedGSE")
 
 
