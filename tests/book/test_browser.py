@@ -504,7 +504,8 @@ def test_every_chapter_has_twelve_screens_at_most_large_figures_and_no_bar_under
 
 WIDE = """[...document.querySelectorAll('.bd-article mjx-container[display]')].filter(e => e.offsetParent)
     .map(e => [[...e.querySelectorAll('mjx-math, mjx-mtable')].map(x => x.getBoundingClientRect().width), e])
-    .filter(([widths, e]) => Math.max(...widths) > e.clientWidth + 2).map(([, e]) => e.closest("div.math").id || e.innerText)"""
+    .filter(([widths, e]) => Math.max(...widths) > e.clientWidth + 2)
+    .map(([, e]) => e.closest("div.math").id || e.innerText)"""
 
 
 def test_no_open_formula_of_a_chapter_is_wider_than_a_phone(browser, built_book):
