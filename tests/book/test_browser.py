@@ -337,14 +337,15 @@ def test_every_page_of_the_book_fits_its_window_and_every_explorer_shows_the_fra
     assert driven, f"no page under {built_book} has an explorer"
 
 
-def test_no_page_has_a_serious_finding_of_axe_core_in_light_or_dark(browser, built_book):
+@pytest.mark.parametrize("half", [0, 1])  # for two processes
+def test_no_page_has_a_serious_finding_of_axe_core_in_light_or_dark(browser, built_book, half):
     """In light with open folds, but for the report's, whose tables of one form take a minute; in dark the contrast."""
     axe = importlib.util.find_spec("axe_playwright_python")
     if axe is None:
         pytest.skip("axe-core is missing; install it: pip install axe-playwright-python")
     script = (Path(axe.submodule_search_locations[0]) / "axe.min.js").read_text("utf-8")
     found = []
-    for path in one_of_each(built_book):
+    for path in one_of_each(built_book)[half::2]:
         with opened(browser, path, DESKTOP, whole=False) as tab:
             tab.add_style_tag(content="* { animation: none !important; transition: none !important }")
             tab.evaluate(script)
@@ -502,7 +503,7 @@ def test_every_chapter_has_twelve_screens_at_most_large_figures_and_no_bar_under
     assert not small, f"figures narrower than the column or lower than 320 pixels: {small}"
 
 
-WIDE = """[...document.querySelectorAll('.bd-article mjx-container[display]')].filter(e => e.offsetParent)
+WIDE_FORMULAS = """[...document.querySelectorAll('.bd-article mjx-container[display]')].filter(e => e.offsetParent)
     .map(e => [[...e.querySelectorAll('mjx-math, mjx-mtable')].map(x => x.getBoundingClientRect().width), e])
     .filter(([widths, e]) => Math.max(...widths) > e.clientWidth + 2)
     .map(([, e]) => e.closest("div.math").id || e.innerText)"""
@@ -515,7 +516,7 @@ def test_no_open_formula_of_a_chapter_is_wider_than_a_phone(browser, built_book)
         tab.goto((built_book / "book" / f"{name}.html").as_uri())
         tab.evaluate("Promise.all([window.MathJax?.startup?.promise, document.fonts.ready])")
         tab.wait_for_timeout(50)  # formulas.js comes after MathJax
-        if found := tab.evaluate(WIDE):
+        if found := tab.evaluate(WIDE_FORMULAS):
             wide[name] = found
     tab.close()
     assert not wide, f"formulas to break into lines: {wide}"
