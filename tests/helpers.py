@@ -168,7 +168,8 @@ def linear(c: list[list[float]]) -> fc.Quadratic:
 
 def environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    # torch then asks the driver whether there is a GPU, without a context, which processes that fork could not share
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 def prose(name: str) -> str:

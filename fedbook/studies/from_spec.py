@@ -27,6 +27,7 @@ from fedcore import (
 )
 from fedcore.algorithms.averaging import FedAvg
 from fedcore.data import domains, partitions
+from fedcore.engine import replay
 from fedcore.support import checks
 
 from . import user_files
@@ -182,6 +183,8 @@ def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) ->
         settings["augment"] = build_augment(settings["augment"])
     begin = settings.pop("start", None)
     fed = federation(source, partition=partition, model=model, seed=seed, device=device, **settings)
+    if fed.device.type == "cuda":
+        fed = replay.graphed(fed)
     if begin is None:
         return fed
     images = tuple(part.cpu().numpy() for part in fed.public)

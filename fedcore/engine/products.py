@@ -9,7 +9,6 @@ them the products stay MKL's.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -17,12 +16,12 @@ from typing import Any
 import torch
 
 from ..support import checks
+from .undisturbed import Held
 
 LIBRARIES = ("auto", "mkl", "onednn")
 TOLERANCE = 4.0  # how many times the error of MKL's products oneDNN's may have
 
-_lock = threading.Lock()
-_asked, _inside, _before = "auto", 0, "none"
+_asked, _precision = "auto", Held()
 
 
 def use(library: str) -> None:
@@ -32,8 +31,8 @@ def use(library: str) -> None:
     """
     global _asked
     checks.choice("library", library, LIBRARIES)
-    with _lock:
-        if _inside:
+    with _precision.lock:
+        if _precision.inside:
             raise ValueError(f"library={library!r} while a federation is computing; choose it before the first round")
         _asked = library
 
@@ -53,27 +52,12 @@ def library() -> str:
 
 @contextlib.contextmanager
 def fastest() -> Iterator[None]:
-    """A block in which torch computes float32 products by `library()`; afterwards as the caller had chosen.
-
-    torch has one switch for all threads.  It is set by the first block of any thread and reset by the last, so that
-    threads do not change one another's products.
-    """
-    global _inside, _before
-    if library() == "mkl":
+    """A block in which torch computes float32 products by `library()`; afterwards as the caller had chosen."""
+    held = contextlib.nullcontext()
+    if library() == "onednn":
+        held = _precision.values(_switch(), fp32_precision="bf16")
+    with held:
         yield
-        return
-    switch = _switch()
-    with _lock:
-        if not _inside:
-            _before, switch.fp32_precision = switch.fp32_precision, "bf16"
-        _inside += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if not _inside:
-                switch.fp32_precision = _before
 
 
 @cache
@@ -95,7 +79,7 @@ def _is_amd() -> bool:
 def _is_accurate() -> bool:
     """Whether oneDNN's product of two float32 matrices is as close to the exact one as MKL's, up to `TOLERANCE`."""
     switch, errors = _switch(), {}
-    with _lock:
+    with _precision.lock:
         before = switch.fp32_precision
         try:
             for precision in ("none", "bf16"):

@@ -2,9 +2,9 @@
 
 Use `from fedcore.engine import replay`, then `fed = replay.graphed(fed)`.  With CUDA graphs, the many small kernels of
 a local step cost one launch.  They need CUDA, a module with rules for all its layers, and memory for a step's inputs,
-activations and gradients for each captured number of clients.  Three computations are not replayed: batch norm, which
-depends on the number of a client's samples, gradients of more than the cross-entropy, and the smaller networks of
-sub-model methods.
+activations and gradients for each captured number of clients.  Four computations are not replayed: batch norm, which
+depends on the number of a client's samples, dropout, which draws new numbers in each step, gradients of more than the
+cross-entropy, and the smaller networks of sub-model methods.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Graphed(Engine):
 
     def gradient(self, Y: Parameters, batch: Batch, loss: Loss = PLAIN, along: Parameters | None = None) -> Gradients:
         """As `Engine.gradient`."""
-        path = self.chosen(Y.device)
-        if not loss.plain or along is not None or self.norms or path == "sequential" or not _on_cuda(Y):
+        plain = loss.plain and along is None and not (self.norms or self.random)
+        if not plain or self.chosen(Y.device) == "sequential" or not _on_cuda(Y):
             return super().gradient(Y, batch, loss, along)
         a, kind = len(Y), (batch.x.shape[1:], batch.x.dtype, batch.y.dtype, Y.dtype, Y.device)
         size = self.largest[kind] = max(a, self.largest.get(kind, 0))

@@ -3,15 +3,56 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import torch
+
+
+class Held:
+    """Settings of torch that all threads share, with given values while any thread is inside a block.
+
+    The first block of any thread sets them and the last resets them, so that threads do not change one another's.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = threading.Lock(), 0, {}
+
+    @contextlib.contextmanager
+    def values(self, owner: Any, **values: Any) -> Iterator[None]:
+        """A block in which the attributes of `owner` have these values; afterwards they are as the caller had them."""
+        with self.lock:
+            if not self.inside:
+                self.before = {name: getattr(owner, name) for name in values}
+                _set(owner, values)
+            self.inside += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.inside -= 1
+                if not self.inside:
+                    _set(owner, self.before)
+
+
+def _set(owner: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(owner, name, value)
+
+
+_convolutions = Held()
 
 
 @contextlib.contextmanager
 def as_usual() -> Iterator[None]:
     """A block, or with `@as_usual()` a function, in which the caller's `torch.no_grad`, `torch.inference_mode`,
-    `torch.autocast` and default device have no effect."""
+    `torch.autocast` and default device have no effect.
+
+    On a GPU, convolutions take algorithms that give equal bits in equal runs.  They compute float32 in TF32, with ten
+    bits instead of 23, only if matrix products may too (`torch.backends.cuda.matmul.allow_tf32`, which is off unless
+    the caller switches it on), whereas torch's own default is TF32 in convolutions alone.
+    """
     with contextlib.ExitStack() as stack:
         for context in (torch.inference_mode(False), torch.enable_grad()):
             stack.enter_context(context)
@@ -20,4 +61,8 @@ def as_usual() -> Iterator[None]:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
+        if torch.cuda.is_available():
+            allowed = torch.backends.cuda.matmul.allow_tf32
+            same_bits = {"deterministic": True, "benchmark": False, "allow_tf32": allowed}
+            stack.enter_context(_convolutions.values(torch.backends.cudnn, **same_bits))
         yield

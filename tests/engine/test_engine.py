@@ -19,6 +19,7 @@ import fedcore as fc
 from fedcore import models
 from fedcore.engine import PLAIN, Batch, Engine
 from fedcore.engine.layers import pointwise, table
+from fedcore.engine.layers.weights import Conv2d
 from fedcore.engine.units import Neurons
 from fedcore.support import devices
 
@@ -68,6 +69,25 @@ def test_both_paths_are_autograd_on_the_module(name, shape, classes):
         assert not Y.requires_grad
         assert relative(losses, by_cross_entropy(module, Y, b)) < 1e-13
         assert max(relative(g, t) for g, t in zip(G, truth, strict=True)) < 1e-12, path
+
+
+@pytest.mark.parametrize("name", ["lenet", "niid_cnn", "resnet18_gn", "strided and dilated"])
+def test_convolutions_as_products_as_a_gpu_takes_them_are_convolutions(name, monkeypatch):
+    shape = (2, 11, 9)
+    if name in models.__all__:
+        module = thin(name, shape := next(n[1] for n in NETS if n[0] == name), 10).double()
+    else:
+        layers = nn.Conv2d(2, 4, (3, 2), (2, 1), (1, 0), (1, 2), bias=False), nn.ReLU(), nn.Conv2d(4, 3, 3, padding=2)
+        module = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(10)).double()
+        module(torch.zeros(1, *shape, dtype=torch.float64))
+    Y, b, engine = rows(module, 3), batch(3, 5, shape, 10), Engine(module, "batched")
+    along = torch.randn(Y.shape, generator=torch.Generator().manual_seed(3), dtype=Y.dtype)
+    want = [engine.gradient(Y, b)[0], engine.gradient(Y, b, along=along)[0]]
+    called = []
+    monkeypatch.setattr(Conv2d, "batched", lambda self, x, p: called.append(self) or self.by_product(x, p))
+    for G, again in zip(want, (engine.gradient(Y, b)[0], engine.gradient(Y, b, along=along)[0]), strict=True):
+        assert relative(again, G) < 1e-12
+    assert called
 
 
 @pytest.mark.parametrize("path", ["batched", "sequential"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import helpers as h
 import pytest
 import torch
+from torch import nn
 
 import fedcore as fc
 from fedcore.engine import replay
@@ -41,6 +42,16 @@ def test_replayed_gradients_give_the_same_run(method, path, device):
         fed = h.network(SIZES, model, (1, 8, 8), path=path)
         want, got = (fc.simulate(method, f, **options).params.cpu() for f in (fed, replay.graphed(fed)))
         h.close(got, want, 1e-11)
+
+
+def test_dropout_draws_new_numbers_in_each_step_also_where_other_gradients_are_replayed(device):
+    def dropping(shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, classes))
+
+    fed = h.network(SIZES, dropping, (1, 8, 8))
+    options = {"rounds": 2, "lr": 0.1, "batch_size": 4, "device": device}
+    want, got = (fc.simulate(fc.FedAvg(), f, **options).params.cpu() for f in (fed, replay.graphed(fed)))
+    h.close(got, want, 1e-11)
 
 
 def test_a_graph_is_captured_for_a_few_numbers_of_clients_only(device):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import torch
@@ -19,6 +20,7 @@ from .rule import FIRST, LAST, Back, Pass, Rule, Stream, aten, channels_last, si
 from .sequences import as_pictures, as_sequences
 
 FEW = 32  # linear layers with fewer outputs are no faster in bfloat16, and logits keep their digits
+COLUMNS = 1 << 21  # numbers in the columns of a client's images, up to which a GPU takes a convolution as a product
 
 
 class Linear(Rule):
@@ -92,6 +94,34 @@ class Conv2d(Convolution):
 
     takes, function = (3,), staticmethod(F.conv2d)
 
+    def batched(self, x: Pictures, p: Pass) -> Pictures:
+        if x.is_cuda and self.is_written() and self.module.in_channels > 1:
+            (B, _, *size), taps = x.shape, self.module.weight[0].numel()
+            if B * math.prod(self.size(size)) * taps <= COLUMNS:
+                return self.by_product(x, p)
+        return super().batched(x, p)
+
+    def by_product(self, x: Pictures, p: Pass) -> Pictures:
+        """The convolution as one product per client, of its weights with the columns of the images (im2col).
+
+        cuDNN convolves the clients one after another, with four kernels each: where they are small, launching them
+        takes longer than computing them.
+        """
+        c, W = self.module, p.params[self.weight]
+        columns = F.unfold(x, c.kernel_size, c.dilation, c.padding, c.stride).unflatten(1, (p.clients, -1))
+        out = torch.einsum("mok,bmkl->bmol", W.flatten(2), columns)
+        if c.bias is not None:
+            out = out + p.params[self.bias].unsqueeze(2)
+        return out.flatten(1, 2).unflatten(2, self.size(x.shape[2:]))
+
+    def size(self, given: Sequence[int]) -> list[int]:
+        """Height and width of the output for images of this height and width."""
+        c = self.module
+        return [
+            (n + 2 * p - g * (k - 1) - 1) // t + 1
+            for n, k, t, p, g in zip(given, c.kernel_size, c.stride, c.padding, c.dilation, strict=True)
+        ]
+
     def is_written(self) -> bool:
         c = self.module
         return c.groups == 1 and not isinstance(c.padding, str) and c.padding_mode == "zeros"
@@ -100,10 +130,7 @@ class Conv2d(Convolution):
         c, b, W, given = self.module, s.clients, s.params[self.weight], x.dtype
         _, O, C, kh, kw = W.shape
         x = x.to(s.compute if C > 1 else s.dtype)  # with one channel, oneDNN is slower in bfloat16
-        out = [
-            (n + 2 * p - g * (k - 1) - 1) // t + 1
-            for n, k, t, p, g in zip(x.shape[2:], c.kernel_size, c.stride, c.padding, c.dilation, strict=True)
-        ]
+        out = self.size(x.shape[2:])
         if len(x) * out[0] * out[1] <= O and c.dilation == (1, 1):  # more weights than columns: touch each but once
             return self.by_columns(x, s, need, out)
         whole, stride, (sh, sw) = x, c.stride, c.stride
@@ -191,11 +218,13 @@ class GroupNorm(Rule):
 
     def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
         (B, C, H, W), (w, b) = x.shape, scale_and_shift(self, s.params)
+        layout = torch.channels_last if x.device.type == "cpu" else torch.contiguous_format  # which the kernels take
+        x = x.contiguous(memory_format=layout)
         sizes = (B, C, H * W, s.clients * self.module.num_groups)
         out, mean, rstd = aten.native_group_norm(x, w, b, *sizes, self.module.eps)
 
         def back(e: Tensor) -> Tensor | None:
-            e = e.contiguous(memory_format=torch.channels_last)
+            e = e.contiguous(memory_format=layout)
             mask = (need, self.module.affine, self.module.affine)
             return put_norm(self, s, *aten.native_group_norm_backward(e, x, mean, rstd, w, *sizes, mask))
 
