@@ -10,10 +10,12 @@ the ImageNet stem; it publishes 15.86 s a FedAvg round and 30.43 s FedSMOO on a 
 First the device must give what the CPU gives, in float64, to 1e-6 of the step.  A round is timed as a whole, wall time
 between synchronisations, median of the repeats after a rehearsal; the first method of a setting in every way, the
 others in the way that was fastest.  The loop is plain PyTorch, one client after another, taking FedAvg's steps (those
-of one round, or `--loop-steps` of them, scaled).  bound: the larger of counted operations
-over the device's rate and counted bytes over its bandwidth, both measured here (a matrix product, a copy).  Operations:
-those of `torch.utils.flop_counter`; bytes: each activation written and read forward and backward, and of each client
-and step the parameters read twice, gradients written and read, parameters written (one gradient a step, as FedAvg).
+of one round, or `--loop-steps` of them, scaled).  Both compute float32 as float32, and in TF32 where a way says so.
+
+bound: the larger of counted operations over the device's rate and counted bytes over its bandwidth, both measured here
+(a matrix product, a copy).  Operations: those of `torch.utils.flop_counter`; bytes: each activation written and read
+forward and backward, and of each client and step the parameters read twice, gradients written and read, parameters
+written (one gradient a step, as FedAvg).
 --small runs all of it end to end on a CPU, tiny and without the ResNets; its figures mean nothing.  --dry runs all of
 it on a pretended GPU (`tools/pretend_gpu.py`), so that a GPU's minutes are not spent on slips; it writes nothing.
 """
@@ -43,6 +45,7 @@ from fedbook.results import provenance
 from fedcore import rng
 from fedcore.data import Plan
 from fedcore.engine import replay
+from fedcore.engine.undisturbed import as_usual
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools import pretend_gpu
@@ -63,6 +66,7 @@ WAYS = {  # name: options of the federation, and whether gradients are replayed
     "batched, bfloat16": ({"path": "batched", "compute": torch.bfloat16}, False),
     "written, bfloat16": ({"path": "written", "compute": torch.bfloat16}, False),
     "written, bfloat16, graphs": ({"path": "written", "compute": torch.bfloat16}, True),
+    "batched, TF32, graphs": ({"path": "batched"}, True), "written, TF32, graphs": ({"path": "written"}, True),
 }  # fmt: skip
 
 
@@ -106,6 +110,7 @@ def loop(fed: fc.Federation, plan, lr: float, most: int) -> tuple[Callable[[], N
     start = [p.detach().clone() for p in net.parameters()]
     steps = [(i, k) for i in range(len(plan.steps)) for k in range(plan.steps[i])][:most]
 
+    @as_usual()
     def go() -> None:
         net.train()
         opt = torch.optim.SGD(net.parameters(), lr=lr)
@@ -188,7 +193,9 @@ def setting(name: str, args: argparse.Namespace, rate: dict[str, float]) -> list
         if device.type == "cuda" and not args.dry:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
+        torch.backends.cuda.matmul.allow_tf32 = "TF32" in way
         took = seconds(lambda: fc.simulate(method, fed, progress=False, **run), device, args.repeats)
+        torch.backends.cuda.matmul.allow_tf32 = False
         line = {
             "setting": name, "way": way, "method": repr(method), "parameters": fed.d, "cohort": cohort,
             "batch": batch, "steps": int(plan.steps.sum()), "samples": int(plan.counts.sum()),

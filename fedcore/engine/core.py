@@ -77,9 +77,10 @@ class Engine:
 
     module: any `torch.nn.Module` that maps `[B, ...]` to logits `[B, classes]`.
     path: "auto", "written", "batched" or "sequential"; ValueError if a path has no rule for the module.  "auto" is
-    written on a CPU if there are rules for all layers, else batched or sequential (the written path has not been
-    measured on a GPU).  "written" is for gradients of the cross-entropy alone: other computations are batched or
-    sequential.  criterion: the loss, called as `F.cross_entropy` is; a different loss excludes the written path.
+    written on a CPU if there are rules for all layers, else batched or sequential (on a GPU the written path is faster
+    for some models and slower for others).  "written" is for gradients of the cross-entropy alone: other computations
+    are batched or sequential.  criterion: the loss, called as `F.cross_entropy` is; a different loss excludes the
+    written path.
     compute: torch.bfloat16 computes convolutions and linear layers in this type (`Written`; on paths with autograd, all
     operations of autocast); parameters, gradients and evaluation keep theirs.  block: the largest number of clients
     that are computed together; by default the whole cohort, and on the written path a number that depends on sizes

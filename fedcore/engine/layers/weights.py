@@ -20,7 +20,7 @@ from .rule import FIRST, LAST, Back, Pass, Rule, Stream, aten, channels_last, si
 from .sequences import as_pictures, as_sequences
 
 FEW = 32  # linear layers with fewer outputs are no faster in bfloat16, and logits keep their digits
-COLUMNS = 1 << 21  # numbers in the columns of a client's images, up to which a GPU takes a convolution as a product
+COLUMNS = 1 << 19  # numbers in the columns of a client's images up to which products are faster on a GPU (an H100)
 
 
 class Linear(Rule):
@@ -218,17 +218,20 @@ class GroupNorm(Rule):
 
     def written(self, x: Pictures, s: Sink, need: bool) -> tuple[Pictures, Back]:
         (B, C, H, W), (w, b) = x.shape, scale_and_shift(self, s.params)
-        layout = torch.channels_last if x.device.type == "cpu" else torch.contiguous_format  # which the kernels take
+        given, layout = x.dtype, torch.channels_last
+        if x.device.type != "cpu":  # whose kernels take this layout alone, and one type for pictures and weights
+            x, layout = x.to(s.dtype), torch.contiguous_format
         x = x.contiguous(memory_format=layout)
         sizes = (B, C, H * W, s.clients * self.module.num_groups)
         out, mean, rstd = aten.native_group_norm(x, w, b, *sizes, self.module.eps)
 
         def back(e: Tensor) -> Tensor | None:
-            e = e.contiguous(memory_format=layout)
+            e = e.to(x.dtype).contiguous(memory_format=layout)
             mask = (need, self.module.affine, self.module.affine)
-            return put_norm(self, s, *aten.native_group_norm_backward(e, x, mean, rstd, w, *sizes, mask))
+            dx = put_norm(self, s, *aten.native_group_norm_backward(e, x, mean, rstd, w, *sizes, mask))
+            return dx.to(given) if need else None
 
-        return out, back
+        return out.to(given), back
 
 
 class LayerNorm(Rule):
