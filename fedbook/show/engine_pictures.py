@@ -179,10 +179,10 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     if file := data["desk"]:
         words = "Where a round's time goes. The profiler makes small operators look slower than they are."
         parts.append(widgets.show(*time_shares(file), caption=words))
-    for name in ("peers", "flsimulator", "desk", "desk_avx2", "memory", "mixing", "submodels", "bfloat16"):
+    for name in ("peers", "flsimulator", "desk", "desk_avx2", "memory", "mixing", "submodels", "bfloat16", "gpu"):
         if file := data[name]:
             parts.append(benchmarked.table(file, name.partition("_")[0]))
-        elif name not in ("peers", "flsimulator"):  # other simulators cannot be installed everywhere
+        elif name not in ("peers", "flsimulator", "gpu"):  # not everywhere are other simulators, or GPUs
             parts.append(missing(name))
     if file := data["scaling"]:
         taken = scaling(file, "seconds_per_round", "milliseconds a round", 1e3)
