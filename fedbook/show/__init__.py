@@ -600,7 +600,8 @@ def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) ->
     caption += f" Cut at {WIDEST} points." * cut
     low_high = [line.answer.comparison.interval for line in lines if line.answer.word == OPEN]
     if any(not low <= 0 <= high for low, high in low_high):
-        caption += " Open although its interval leaves out zero: with many comparisons, Holm's rule asks more of each."
+        caption += " Some points are open though their intervals leave out zero: with many comparisons, Holm's rule "
+        caption += "asks more of each."
     return show(figure, {"comparisons": len(lines), "decided": decided}, alt=alt, caption=caption)
 
 

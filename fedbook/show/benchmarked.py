@@ -34,7 +34,8 @@ CLAIMS = {  # group of goals: the claim
     "peers": "it is 2 to 3 times as fast as the fastest of the other simulators",
     "registered": "a round takes no longer where more clients are registered",
     "memory": "a round takes at most 1.5 times the memory that it must",
-    "desk": "at the unequal clients of the profile desk, networks, second thread and evaluation reach their goals",
+    "desk": "with unequal clients, as in the book's runs on real data, networks, second thread and evaluation reach "
+    "their goals",
     "GPU": "on a GPU it is 2 to 20 times as fast as a loop over the clients",
 }
 OPEN = "not measured yet"
