@@ -97,8 +97,9 @@ def results(root: Path = ROOT / "results") -> list[dict[str, Any]]:
             if table.unit != "%" or kind is None:
                 continue
             mine = {column: (cell, result) for (r, column), (cell, result) in cells.items() if r == row and result}
-            finals = {column: result.finals(cell.reporting(None)) for column, (cell, result) in mine.items()}
-            finals = {column: values for column, values in finals.items() if values}
+            seeds = {column: cell.reporting(None) for column, (cell, _) in mine.items()}
+            finals = {column: result.finals(seeds[column]) for column, (_, result) in mine.items()}
+            finals = {column: values for column, values in finals.items() if len(values) == len(seeds[column])}
             words = Counter(answers[row, column].word for column in finals if (row, column) in answers)
             devices = sorted({run.get("device", "?") for _, result in mine.values() for run in result.runs.values()})
             found.append({"method": kind, "row": row, "table": table, "profile": place.profile, "finals": finals,
