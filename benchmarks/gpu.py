@@ -45,7 +45,7 @@ from fedbook.results import provenance
 from fedcore import rng
 from fedcore.data import Plan
 from fedcore.engine import replay
-from fedcore.engine.undisturbed import as_usual
+from fedcore.engine.undisturbed import Held, as_usual
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools import pretend_gpu
@@ -193,9 +193,9 @@ def setting(name: str, args: argparse.Namespace, rate: dict[str, float]) -> list
         if device.type == "cuda" and not args.dry:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
-        torch.backends.cuda.matmul.allow_tf32 = "TF32" in way
-        took = seconds(lambda: fc.simulate(method, fed, progress=False, **run), device, args.repeats)
-        torch.backends.cuda.matmul.allow_tf32 = False
+        precision = "tf32" if "TF32" in way else "ieee"
+        with Held().values((torch.backends.cuda.matmul, "fp32_precision", precision)):
+            took = seconds(lambda: fc.simulate(method, fed, progress=False, **run), device, args.repeats)
         line = {
             "setting": name, "way": way, "method": repr(method), "parameters": fed.d, "cohort": cohort,
             "batch": batch, "steps": int(plan.steps.sum()), "samples": int(plan.counts.sum()),
@@ -246,7 +246,6 @@ def measure(args: argparse.Namespace) -> None:
     """Write what the device can do and the lines of each setting, as soon as they are known."""
     rate = rates(torch.device(args.device), args.small)
     about = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-    about |= {"tf32": [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]}
     lines = [{"setting": "device", **rate, **(about if args.device.startswith("cuda") else {})}]
     for name in args.settings:
         lines += setting(name, args, rate)

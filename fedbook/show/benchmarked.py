@@ -160,7 +160,8 @@ COLUMNS: dict[str, dict[str, str | Callable[[Mapping[str, Any]], Any]]] = {
     },
     "gpu": {
         "setting": "setting", "way": "way", "method": lambda c: c["method"].partition("(")[0],
-        "seconds a round": "round_seconds", "over a loop": "times_the_loop", "over the bound": "times_the_bound",
+        "seconds a round": "round_seconds", "over a loop": "times_the_loop",
+        "over the bound": lambda c: "–" if _type(c) == "TF32" else c["times_the_bound"],
         "peak, GB": lambda c: c["peak_bytes"] / 1e9,
     },
     "desk": {
@@ -209,7 +210,7 @@ def table(file: Mapping[str, Any], name: str) -> pages.Html:
         notes = {**file["setting"], "versions": _versions(file["versions"])}
     elif name == "gpu":
         device = next(c for c in file["cases"] if c["setting"] == "device")
-        caption = f"{caption.capitalize()}; over the bound: of the device's own rates"
+        caption = f"{caption.capitalize()}; the bound is the least time for the counted work, at these rates"
         notes["rates"] = ", ".join(f"{kind} {device[kind] / 1e12:.3g} TFLOP/s" for kind in ("float32", "bfloat16"))
         notes["bandwidth"] = f"{device['bytes'] / 1e12:.3g} TB/s"
         notes |= {"notes": file["notes"]} if "notes" in file else {}

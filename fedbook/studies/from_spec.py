@@ -183,7 +183,7 @@ def build_federation(entry: Mapping[str, Any], seed: int, device: str | None) ->
         settings["augment"] = build_augment(settings["augment"])
     begin = settings.pop("start", None)
     fed = federation(source, partition=partition, model=model, seed=seed, device=device, **settings)
-    if fed.device.type == "cuda":
+    if fed.device.type == "cuda":  # small networks wait for the launch of their kernels
         fed = replay.graphed(fed)
     if begin is None:
         return fed

@@ -55,7 +55,7 @@ def fastest() -> Iterator[None]:
     """A block in which torch computes float32 products by `library()`; afterwards as the caller had chosen."""
     held = contextlib.nullcontext()
     if library() == "onednn":
-        held = _precision.values(_switch(), fp32_precision="bf16")
+        held = _precision.values((_switch(), "fp32_precision", "bf16"))
     with held:
         yield
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -17,15 +17,15 @@ class Held:
     """
 
     def __init__(self) -> None:
-        self.lock, self.inside, self.before = threading.Lock(), 0, {}
+        self.lock, self.inside, self.before = threading.Lock(), 0, []
 
     @contextlib.contextmanager
-    def values(self, owner: Any, **values: Any) -> Iterator[None]:
-        """A block in which the attributes of `owner` have these values; afterwards they are as the caller had them."""
+    def values(self, *settings: tuple[Any, str, Any]) -> Iterator[None]:
+        """A block in which the attributes `(object, name, value)` have these values; afterwards they are as before."""
         with self.lock:
             if not self.inside:
-                self.before = {name: getattr(owner, name) for name in values}
-                _set(owner, values)
+                self.before = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]
+                _set(settings)
             self.inside += 1
         try:
             yield
@@ -33,11 +33,11 @@ class Held:
             with self.lock:
                 self.inside -= 1
                 if not self.inside:
-                    _set(owner, self.before)
+                    _set(self.before)
 
 
-def _set(owner: Any, values: dict[str, Any]) -> None:
-    for name, value in values.items():
+def _set(settings: Iterable[tuple[Any, str, Any]]) -> None:
+    for owner, name, value in settings:
         setattr(owner, name, value)
 
 
@@ -62,7 +62,10 @@ def as_usual() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         if torch.cuda.is_available():
-            allowed = torch.backends.cuda.matmul.allow_tf32
-            same_bits = {"deterministic": True, "benchmark": False, "allow_tf32": allowed}
-            stack.enter_context(_convolutions.values(torch.backends.cudnn, **same_bits))
+            cudnn = torch.backends.cudnn
+            # the newer of torch's two switches: reading `allow_tf32` raises an error where the caller has used this one
+            precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+            float32 = [(part, "fp32_precision", precision) for part in (cudnn.conv, cudnn.rnn)]
+            held = _convolutions.values((cudnn, "deterministic", True), (cudnn, "benchmark", False), *float32)
+            stack.enter_context(held)
         yield

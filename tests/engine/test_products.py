@@ -10,6 +10,7 @@ import torch
 
 import fedcore as fc
 from fedcore.engine import products
+from fedcore.engine.undisturbed import Held, as_usual
 
 needs_switch = pytest.mark.skipif(products._switch() is None, reason="this torch has no switch for matrix products")
 ZEN = {"cpu_name": "AMD EPYC", "avx512_f": True, "amx_tile": False}
@@ -115,3 +116,14 @@ def test_a_torch_without_the_switch_trains_by_mkl(monkeypatch):
 def test_another_name_is_refused():
     with pytest.raises(ValueError, match="library='openblas'"):
         products.use("openblas")
+
+
+@pytest.mark.parametrize("chosen", ["none", "ieee", "tf32"])
+def test_convolutions_on_a_gpu_are_tf32_only_where_the_caller_lets_products_be(chosen, monkeypatch):
+    cudnn = torch.backends.cudnn
+    before = cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, cudnn.deterministic
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with Held().values((torch.backends.cuda.matmul, "fp32_precision", chosen)), as_usual(), as_usual():
+        assert cudnn.conv.fp32_precision == cudnn.rnn.fp32_precision == ("tf32" if chosen == "tf32" else "ieee")
+        assert cudnn.deterministic
+    assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, cudnn.deterministic) == before
