@@ -53,10 +53,8 @@ def library() -> str:
 @contextlib.contextmanager
 def fastest() -> Iterator[None]:
     """A block in which torch computes float32 products by `library()`; afterwards as the caller had chosen."""
-    held = contextlib.nullcontext()
-    if library() == "onednn":
-        held = _precision.values((_switch(), "fp32_precision", "bf16"))
-    with held:
+    faster = library() == "onednn"
+    with _precision.values((_switch(), "fp32_precision", "bf16")) if faster else contextlib.nullcontext():
         yield
 
 

@@ -66,6 +66,6 @@ def as_usual() -> Iterator[None]:
             # the newer of torch's two switches: reading `allow_tf32` raises an error where the caller has used this one
             precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
             float32 = [(part, "fp32_precision", precision) for part in (cudnn.conv, cudnn.rnn)]
-            held = _convolutions.values((cudnn, "deterministic", True), (cudnn, "benchmark", False), *float32)
-            stack.enter_context(held)
+            same_bits = (cudnn, "deterministic", True), (cudnn, "benchmark", False)
+            stack.enter_context(_convolutions.values(*same_bits, *float32))
         yield

@@ -30,18 +30,6 @@ def test_gradients_on_a_gpu_are_autograds_on_the_cpu(name, shape, classes, path)
         assert relative(G.cpu(), by_autograd(module, Y, b)) < 1e-11
 
 
-@pytest.mark.parametrize("path", ["batched", "written"])
-@pytest.mark.parametrize("name", ["digit_cnn", "lenet", "resnet18_gn"])
-def test_gradients_in_bfloat16_on_a_gpu_are_within_its_rounding(name, path):
-    shape = next(n[1] for n in NETS if n[0] == name)
-    module = thin(name, shape, 10)
-    Y, b = rows(module, 3, torch.float32), batch(3, 6, shape, 10, torch.float32)
-    engine = Engine(module, path, compute=torch.bfloat16).to(torch.device("cuda"))
-    G, _ = engine.gradient(Y.cuda(), Batch(b.x.cuda(), b.y.cuda(), b.w.cuda(), b.count, b.key))
-    assert G.dtype == torch.float32
-    assert relative(G.cpu(), by_autograd(module, Y, b)) < 0.2
-
-
 @pytest.mark.parametrize("replayed", [False, True])
 @pytest.mark.parametrize("model", ["digit_cnn", "niid_cnn", "lenet", "resnet18_gn", "digit_model_small"])
 def test_equal_runs_on_a_gpu_are_equal_to_the_bit(model, replayed):
