@@ -209,10 +209,12 @@ def table(file: Mapping[str, Any], name: str) -> pages.Html:
         caption = f"FL-Simulator's documented setting on {file['source']}: {caption}"
         notes = {**file["setting"], "versions": _versions(file["versions"])}
     elif name == "gpu":
-        device = file["cases"][0]
-        caption = f"{caption.capitalize()}; the bound is the least time for the counted work, at these rates"
-        notes["rates"] = ", ".join(f"{kind} {device[kind] / 1e12:.3g} TFLOP/s" for kind in ("float32", "bfloat16"))
-        notes["rates"] += f", memory {device['bytes'] / 1e12:.3g} TB/s"
+        device, caption = (
+            file["cases"][0],
+            f"{caption.capitalize()}; the bound is the least time for the counted work, at these rates",
+        )
+        units = {"float32": "TFLOP/s", "bfloat16": "TFLOP/s", "bytes": "TB/s"}
+        notes["rates"] = ", ".join(f"{kind} {device[kind] / 1e12:.3g} {unit}" for kind, unit in units.items())
         notes |= {"notes": file["notes"]} if "notes" in file else {}
     elif name == "desk":
         reached = f"{sum(g['reached'] for g in file['goals'])} of {len(file['goals'])} goals reached"
