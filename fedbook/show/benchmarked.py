@@ -209,12 +209,9 @@ def table(file: Mapping[str, Any], name: str) -> pages.Html:
         caption = f"FL-Simulator's documented setting on {file['source']}: {caption}"
         notes = {**file["setting"], "versions": _versions(file["versions"])}
     elif name == "gpu":
-        device, caption = (
-            file["cases"][0],
-            f"{caption.capitalize()}; the bound is the least time for the counted work, at these rates",
-        )
-        units = {"float32": "TFLOP/s", "bfloat16": "TFLOP/s", "bytes": "TB/s"}
-        notes["rates"] = ", ".join(f"{kind} {device[kind] / 1e12:.3g} {unit}" for kind, unit in units.items())
+        caption = f"{caption.capitalize()}; the bound is the least time for the counted work, at these rates"
+        rates = {kind: f"{file['cases'][0][kind] / 1e12:.3g}" for kind in ("float32", "bfloat16", "bytes")}
+        notes = {"10¹² per second": ", ".join(f"{kind} {rate}" for kind, rate in rates.items())}
         notes |= {"notes": file["notes"]} if "notes" in file else {}
     elif name == "desk":
         reached = f"{sum(g['reached'] for g in file['goals'])} of {len(file['goals'])} goals reached"
