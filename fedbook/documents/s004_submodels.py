@@ -524,7 +524,7 @@ TABLES = [
     _table("fedgse-table4.4", "High-quality clients, weaker label skew", _gse_low, "FedGSE-SPL", _WEAKER),
     _table("fedgse-table4.5", "FedGSE-SPL by classes a client", table4_5, "FedGSE-SPL", _CNN),
     _table(
-        "fedgse-public", "All methods start from the server's public images, strong label skew", from_public,
+        "fedgse-public", "A start from the server's public images, strong label skew", from_public,
         "FedGSE-CSL", _FROM_PUBLIC,
     ),
     _table(

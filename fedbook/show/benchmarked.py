@@ -33,7 +33,7 @@ ON_GPU = {
 CLAIMS = {  # group of goals: the claim
     "peers": "it is 2 to 3 times as fast as the fastest of the other simulators",
     "registered": "a round takes no longer where more clients are registered",
-    "memory": "a round takes at most 1.5 times the memory that it must",
+    "memory": "a round takes at most 1.5 times the memory that it needs",
     "desk": "with unequal clients, as in the book's runs on real data, networks, second thread and evaluation reach "
     "their goals",
     "GPU": "on a GPU it is 2 to 20 times as fast as a loop over the clients",
