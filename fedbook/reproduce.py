@@ -106,7 +106,12 @@ def _main(given: argparse.Namespace) -> int:
     failures, over = 0, threading.Event()
     clock = threading.Timer(3600 * (given.hours or 0), _interrupt, [over])
     clock.daemon = True
+    # A shell's script starts a background process (&) so that it ignores SIGINT, by which the clock stops it.
+    ignored = given.hours and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    ignored = ignored and threading.current_thread() is threading.main_thread()
     try:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if given.hours:
             clock.start()
         for one in chosen:
@@ -118,6 +123,8 @@ def _main(given: argparse.Namespace) -> int:
         return INTERRUPTED
     finally:
         clock.cancel()
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     return 1 if failures else 0
 
 

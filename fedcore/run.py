@@ -17,7 +17,7 @@ from torch import Tensor
 from . import distributed
 from .algorithms import contract
 from .algorithms.method import Method, Round
-from .engine.heap import kept
+from .engine.heap import keeping_freed
 from .engine.undisturbed import as_usual
 from .history import BY_CLIENT, Diverged, History, Row, over_clients
 from .objective.base import Objective
@@ -45,7 +45,7 @@ PERSONAL = checks.Kind(
 
 @checks.arguments
 @as_usual()
-@kept()
+@keeping_freed()
 @with_settings
 def simulate(
     method: Method,

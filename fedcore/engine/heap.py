@@ -36,8 +36,8 @@ def _keep(block: int, beyond: int) -> None:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """A block, or with `@kept()` a function, in which freed memory stays with the process until the block's end.
+def keeping_freed() -> Iterator[None]:
+    """A block, or with `@keeping_freed()` a function, in which freed memory stays with the process until the end.
 
     By itself, glibc gives every freed block of over 32 MB back to the operating system, which clears its pages anew for
     the next one: up to half the time of methods that add a correction of a few matrices `[m, d]` to each gradient.

@@ -613,7 +613,9 @@ def test_the_pace_is_that_of_the_nearest_finished_cells_and_scales_with_rounds()
     assert pace.seconds({**many, "method": ["MOON", {}]}) * rounds == pytest.approx(20.0)  # of its cohort
 
 
-def test_a_batch_stops_after_its_hours_and_says_what_is_left(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["usual", "in the background"])
+def test_a_batch_stops_after_its_hours_and_says_what_is_left(tmp_path, monkeypatch, capsys, request, handler):
+    request.addfinalizer(functools.partial(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, handler)))
     monkeypatch.setattr(batch, "run", lambda *args, **settings: time.sleep(60))
     begin = time.monotonic()
     asked = ["fedup-table4", "--results", str(tmp_path), "--only", "digits, q=0.3 FedUp", "--hours", "0.0001"]
@@ -624,6 +626,7 @@ def test_a_batch_stops_after_its_hours_and_says_what_is_left(tmp_path, monkeypat
     assert "left: fedup-table4 (digits, q=0.3 FedUp)" in said
     with pytest.raises(SystemExit):
         reproduce.main(["fedup-table4", "--hours", "-1"])
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------------
