@@ -106,9 +106,9 @@ def _main(given: argparse.Namespace) -> int:
     failures, over = 0, threading.Event()
     clock = threading.Timer(3600 * (given.hours or 0), _interrupt, [over])
     clock.daemon = True
-    # A shell's script starts a background process (&) so that it ignores SIGINT, by which the clock stops it.
-    ignored = given.hours and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    ignored = ignored and threading.current_thread() is threading.main_thread()
+    # A process that a script starts with & ignores SIGINT, the signal by which the clock stops it.
+    main = threading.current_thread() is threading.main_thread()  # others may not choose what a signal does
+    ignored = given.hours and main and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     try:
         if ignored:
             signal.signal(signal.SIGINT, signal.default_int_handler)

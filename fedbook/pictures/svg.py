@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 from urllib.parse import quote
 from xml.etree import ElementTree
+
+from fedcore.engine.undisturbed import Held
 
 from . import styles
 
@@ -29,6 +30,7 @@ _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}hre
 _NUMBER = re.compile(r"-?\d*\.\d+(?:e[-+]?\d+)?")
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 _WHITE, _BLACK = "#ffffff", "#000000"
+_parser = Held()
 
 
 def svg(figure: Any, phone: bool = False) -> str:
@@ -78,14 +80,13 @@ def scales(figure: Any, phone: bool = False) -> list[list[float]]:
 
 
 def _drawn(figure: Any) -> str:
-    from matplotlib import rc_context, text
+    from matplotlib import rc_context, text, textpath
     from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.textpath import text_to_path
 
     out = io.StringIO()
     settings = {"svg.fonttype": "none", "svg.hashsalt": "fedcore", "image.composite_image": False}
     # One parser for all drawings: it remembers formulas, and reading them takes a third of the time of a drawing.
-    with rc_context(settings), patch.object(text, "TextToPath", lambda: text_to_path):
+    with rc_context(settings), _parser.values((text, "TextToPath", lambda: textpath.text_to_path)):
         FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
     return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", out.getvalue())  # not allowed in XML
 
@@ -117,8 +118,8 @@ def _prepared(figure: Any, phone: bool) -> Iterator[None]:
         figure.dpi = RESOLUTION
         if layout is None:  # pyplot figures: without a layout engine labels may be cut off
             figure.set_layout_engine("constrained")
-        for paper in papers:
-            paper.set_visible(False)
+        for patch in papers:
+            patch.set_visible(False)
         for mesh in heavy:
             mesh.set_rasterized(True)
         if phone:
@@ -154,8 +155,8 @@ def _prepared(figure: Any, phone: bool) -> Iterator[None]:
             _name_rows(ax, above=False)
         for ax, spec in places:
             ax.set_subplotspec(spec)
-        for paper in papers:
-            paper.set_visible(True)
+        for patch in papers:
+            patch.set_visible(True)
         for mesh in heavy:
             mesh.set_rasterized(None)
         figure.set_size_inches(inches)
