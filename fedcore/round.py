@@ -161,12 +161,13 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
 
 def _kept(fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
     """The new state in which frozen parameters keep their old values bit for bit, whatever the method's `aggregate`
-    computed, and buffers that training updates (running statistics) are the mean of the clients' buffers."""
+    computed (statistics of a `FixableBatchNorm` excepted), and buffers that training updates (running statistics) are
+    the mean of the clients' buffers."""
     if fed.trained is None:
         return new
     moved, carried = fed.trained.clone(), fed.layout.carried
-    if carried:
-        moved[carried] = True
+    for place in (*fed.layout.statistics(), *([carried] if carried else [])):
+        moved[place] = True
     if not moved.all():
         new = {k: torch.where(moved.to(v.device), v, getattr(r, k).to(v.device)) for k, v in new.items()}
     if carried:

@@ -704,6 +704,58 @@ class FedBN(Loop):
         return [self.receive(i) for i in range(self.n)]
 
 
+class FixBN(Loop):
+    """Averaged parameters theta, and beside them the statistics S, by which every norm normalises once they are set."""
+
+    def start(self):
+        self.theta, self.S = self.x, None
+        self.norms = [m for m in self.net.modules() if isinstance(m, NORMS)]
+
+    def round(self, cohort):
+        self.x = self.theta
+        super().round(cohort)
+        self.theta = self.x
+        self.x = self.whole()
+
+    def server(self, cohort, Y):
+        super().server(cohort, Y)
+        if self.t + 1 == self.hp.exploration:
+            found = {i: self.statistics(i, Y[i]) for i in cohort}
+            self.S = self.mean(found)
+            for norm, (mean, var) in zip(self.norms, self.by_norm(), strict=True):
+                norm.eval()  # in the gradients of all later rounds
+                norm.running_mean, norm.running_var = mean, var
+
+    def statistics(self, i, y):
+        """Mean and variance (with n - 1) of each channel of what enters each norm, over the client's data."""
+        entered, x = [], h.whole(self.fed, i)[0]
+        hooks = [norm.register_forward_pre_hook(lambda _, given: entered.append(given[0])) for norm in self.norms]
+        nn.utils.vector_to_parameters(y, self.net.parameters())
+        with torch.no_grad():
+            self.net(x)
+        for hook in hooks:
+            hook.remove()
+        by_channel = [x.transpose(0, 1).flatten(1) for x in entered]
+        return torch.cat([v for x in by_channel for v in (x.mean(1), x.var(1))])
+
+    def by_norm(self):
+        sizes = [norm.num_features for norm in self.norms]
+        parts = self.S.split([c for size in sizes for c in (size, size)])
+        return list(zip(parts[::2], parts[1::2], strict=True))
+
+    def whole(self):
+        """theta with the statistics behind the parameters of each norm; means of 0 and variances of -1 before."""
+        unset = [(torch.zeros(norm.num_features), -torch.ones(norm.num_features)) for norm in self.norms]
+        statistics = dict(zip(self.norms, unset if self.S is None else self.by_norm(), strict=True))
+        pieces, at = [], 0
+        for module in self.net.modules():
+            for p in module.parameters(recurse=False):
+                pieces.append(self.theta[at : at + p.numel()])
+                at += p.numel()
+            pieces += statistics.get(module, ())
+        return torch.cat(pieces)
+
+
 class FedPer(FedBN):
     def owned(self):
         layers = entries_of_layers(self.net)

@@ -13,7 +13,7 @@ from .method import Method
 from .method import Round as Round
 from .momentum import STEM, Mime, MimeLite
 from .nested import DepthFL, FjORD
-from .personal import FedALA, FedBN
+from .personal import FedALA, FedBN, FixBN
 from .proximal import FedProx, FedSplit, FedUp
 from .server import FedAdagrad, FedAdam, FedExP, FedNova, FedYogi
 from .sharpness import FedSAM, FedSMOO
@@ -27,7 +27,7 @@ ALL: tuple[type[Method], ...] = (
     FedUp, FedSAM, DPSGD, DFedAvg, DFedAvgM, DFedSAM, DFedGAM, FedBN, FedALA, HeteroFL, FjORD, FederatedDropout,
     FedRolex, DepthFL, FedDSE, FedGSE, FedAdagrad, FedAdam, FedYogi, FedNova, FedExP, FedCM, MoFedSAM, FedGamma,
     FedSpeed, FedPer, FedRep, Ditto, pFedMe, LocalOnly, Central, DSGT, ExactDiffusion, QGDSGDm, ProxSkip, FedLC, FedNTD,
-    FedBABU, APFL, PerFedAvg,
+    FedBABU, APFL, PerFedAvg, FixBN,
 )  # fmt: skip
 
 __all__ = ["ALL", "Method", *(method.__name__ for method in ALL)]

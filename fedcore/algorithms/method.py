@@ -301,6 +301,11 @@ class Round:
         """
         return self.objective.activations(self.x, self.ids, budget, rng.word(self.seed, rng.RESAMPLE, self.t))
 
+    def with_statistics(self, Y: Parameters) -> Parameters:
+        """A copy of the models `Y [m, d]` in which the fixed statistics of each `models.FixableBatchNorm` are those of
+        the client's training data."""
+        return self.objective.with_statistics(Y, self.ids)
+
     def logits(self, Y: Tensor) -> Tensor:
         """Logits of the local step's mini-batch under each row of Y, without gradient."""
         return self.objective.logits(Y, self.plan, self.step)

@@ -1,4 +1,4 @@
-"""Methods whose clients keep a personal model: FedBN, FedALA."""
+"""Methods for clients whose inputs differ: FedBN and FedALA, with personal models, and FixBN."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..models import Layout
+from ..models import Layout, with_fixable_norms
 from ..support import checks, memory
-from ..support.checks import CountFromZero, NonNegative, PositiveFraction
+from ..support.checks import Count, CountFromZero, NonNegative, PositiveFraction
 from .method import Cost, Method, Round, on_host, share
 
 LOOK_BACK, SPREAD, EPOCHS = 10, 0.1, 100  # FedALA: converged once the last 10 epochs' losses have std < 0.1
@@ -65,6 +65,53 @@ class FedBN(Method):
     def cost(self, layout: Layout | None = None) -> Cost:
         sent = 1 - share(layout, self.mask(layout, torch.zeros(layout.d if layout else 1)))
         return Cost.of(layout, down=sent, up=sent)
+
+
+@dataclass(frozen=True)
+class FixBN(Method):
+    """FedAvg whose batch norm has fixed statistics after the first rounds (Zhong et al. 2023).
+
+    In the first `exploration` rounds, a local step normalises by the mean and variance of its mini-batch.  At the end
+    of the last of them, each client sends the statistics (mean_i, var_i) of its own model y_i on its training data, and
+    the server averages them: S = sum_i p_i (mean_i, var_i).  In all later rounds, which are the paper's calibration,
+    every client normalises by S, in training as in evaluation.  Scale and shift are trained throughout.  A model
+    without batch norm, and a run of at most `exploration` rounds, is FedAvg.
+
+    Two departures: the paper's (mean_i, var_i) is the running average over the client's mini-batches, ours is of all
+    its data, by one more pass in one round; and before calibration, `evaluate` uses the statistics of all training data
+    under x, as for every method.  S leaves out how far the means of the clients are apart, as the paper's does.
+
+    The model has 2 more numbers for each channel of a batch norm, which are not trained; `method.on(fed)` is the
+    federation with this model.  exploration: the paper's T*; the default 10 is ours.
+    Raises ValueError for exploration < 1.
+
+    Use it where one model with batch norm must serve clients whose labels differ much. Not where each client may keep
+    its own batch norm (FedBN), or where group norm does as well.
+    """
+
+    exploration: Count = 10
+
+    def on(self, fed: Any) -> Any:
+        """The federation with batch norms whose statistics can be fixed; a UserWarning where its model has none."""
+        if fed.layout is None or fed.layout.statistics():
+            return fed
+        if fed.layout.batch_norm():
+            fed = fed.with_model(with_fixable_norms)
+        if not fed.layout.statistics():
+            checks.warn("FixBN on a model without batch norm is FedAvg; use a model with nn.BatchNorm1d or 2d")
+        return fed
+
+    def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
+        x = r.x + r.server_lr * r.mean(y - r.x)
+        statistics = r.layout.statistics() if r.layout else []
+        if r.t != self.exploration - 1 or not statistics:
+            return {"x": x}
+        S = r.mean(r.with_statistics(y))
+        return {"x": torch.where(r.layout.mask(statistics).to(x.device), S, x)}
+
+    def cost(self, layout: Layout | None = None) -> Cost:
+        note = "once, 2 numbers a channel each way, and a forward pass over the local data"
+        return Cost.of(layout, note=note)
 
 
 def merged(mask: Tensor, own: Tensor, x: Tensor) -> Tensor:

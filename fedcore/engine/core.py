@@ -428,6 +428,19 @@ class Engine:
         self._for_evaluation(x, train)
         return models.holding(self.module, x)
 
+    @in_turn
+    @torch.no_grad()
+    def with_statistics(self, x: Flat, train: Callable[[], Chunks]) -> Flat:
+        """A copy of `x [d]` in which the fixed statistics of each `models.FixableBatchNorm` are those of `train`."""
+        self._for_evaluation(x, train)
+        found = x.clone()
+        views = self.layout.views(found)
+        for name, norm in self.module.named_modules():
+            if isinstance(norm, models.FixableBatchNorm):
+                views[f"{name}.fixed_mean"].copy_(norm.running_mean)
+                views[f"{name}.fixed_var"].copy_(norm.running_var)
+        return found
+
     def _answered(
         self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None
     ) -> Iterator[tuple[Tensor, Tensor]]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .parts import FixableBatchNorm
+
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -54,6 +56,11 @@ class Layout:
         """The positions of all batch-norm parameters, found by the type of their module."""
         places = zip(self.kinds, self.slices, strict=True)
         return [place for kind, place in places if issubclass(kind, nn.modules.batchnorm._BatchNorm)]
+
+    def statistics(self) -> list[slice]:
+        """The positions of the statistics of all `FixableBatchNorm`, which only a method's `aggregate` changes."""
+        named = zip(self.names, self.kinds, self.slices, strict=True)
+        return [at for name, kind, at in named if issubclass(kind, FixableBatchNorm) and ".fixed_" in f".{name}"]
 
     def layers(self) -> list[slice]:
         """The positions of the weight layers from input to output; a layer is a weight, its bias, and the norm behind.

@@ -1,11 +1,13 @@
-"""Parts of networks: residual blocks, heads, and a projection."""
+"""Parts of networks: residual blocks, heads, a projection, and batch norms with fixed statistics."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -93,3 +95,48 @@ class Projected(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """The state for a copy, without the representation of the last batch, whose graph cannot be copied."""
         return {**vars(self), "z": None}
+
+
+class FixableBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """A batch norm that normalises by `fixed_mean [C]` and `fixed_var [C]`, in training as in evaluation, once they are
+    set.
+
+    A negative `fixed_var`, as at first, is not set: the channel then has the statistics of a batch norm.  Both are
+    parameters that are not trained, and are thereby part of the flat vector.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.unset()
+
+    def unset(self) -> None:
+        """Set no statistics."""
+        self.fixed_mean = nn.Parameter(torch.zeros(self.num_features), requires_grad=False)
+        self.fixed_var = nn.Parameter(-torch.ones(self.num_features), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, var = self.fixed_mean.detach(), self.fixed_var.detach().clamp_min(0)
+        fixed = F.batch_norm(x, mean, var, self.weight, self.bias, training=False, eps=self.eps)
+        is_set = (self.fixed_var >= 0).view(-1, *[1] * (x.dim() - 2))
+        return torch.where(is_set, fixed, super().forward(x))
+
+
+class FixableBatchNorm1d(FixableBatchNorm, nn.BatchNorm1d):
+    """`FixableBatchNorm` of features `[B, C]` or sequences `[B, C, L]`."""
+
+
+class FixableBatchNorm2d(FixableBatchNorm, nn.BatchNorm2d):
+    """`FixableBatchNorm` of pictures `[B, C, H, W]`."""
+
+
+FIXABLE = {nn.BatchNorm1d: FixableBatchNorm1d, nn.BatchNorm2d: FixableBatchNorm2d}
+
+
+def with_fixable_norms(module: nn.Module) -> nn.Module:
+    """A copy of the network in which every `nn.BatchNorm1d` and `nn.BatchNorm2d` is a `FixableBatchNorm`."""
+    module = copy.deepcopy(module)
+    for norm in module.modules():
+        if type(norm) in FIXABLE:
+            norm.__class__ = FIXABLE[type(norm)]
+            norm.unset()
+    return module

@@ -544,6 +544,14 @@ class Federation(Objective):
             raise ValueError("targets that are no classes have no correct answers; use fed.evaluate, or metrics=")
         return self.engine.scores(x, self.data.test_chunks(self._reading), self.data.train_chunks)[1].bool()
 
+    def with_statistics(self, Y: Tensor, clients: np.ndarray) -> Tensor:
+        """A copy of the models `Y [a, d]` of these clients in which the fixed statistics of each
+        `models.FixableBatchNorm` are those of the client's training data."""
+        rows = zip(Y.to(self.device), clients.tolist(), strict=True)
+        return torch.stack([self.engine.with_statistics(y, partial(self.data.train_chunks, i)) for y, i in rows]).to(
+            Y.device
+        )
+
     def evaluate_clients(self, X: Tensor, clients: np.ndarray | None = None) -> dict[str, Tensor]:
         """Metrics `[a]` of the models `X [a, d]` of these clients (default: all), each on the whole test set.
 

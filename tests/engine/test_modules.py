@@ -17,6 +17,7 @@ from fedcore import models
 from fedcore.engine import Engine
 from fedcore.engine.mapped import maps
 from fedcore.engine.units import Neurons
+from fedcore.models.parts import FixableBatchNorm1d, FixableBatchNorm2d
 
 # --- what users write -------------------------------------------------------------------------------------------------
 
@@ -48,6 +49,15 @@ class Block(nn.Module):
 def residual(norm, act) -> nn.Module:
     body = {"stem": nn.Conv2d(1, 8, 3, padding=1), "b1": Block(8, norm, act), "b2": Block(8, norm, act)}
     return Net(lambda m, x: m.out(m.b2(m.b1(m.stem(x))).mean((2, 3))), **body, out=nn.Linear(8, 5))
+
+
+def fixed(module) -> nn.Module:
+    """The module, whose batch norms have statistics of their own but for every third channel."""
+    for norm in module.modules():
+        if isinstance(norm, models.FixableBatchNorm):
+            torch.nn.init.normal_(norm.fixed_mean)
+            torch.nn.init.uniform_(norm.fixed_var, 0.5, 2)[::3] = -1
+    return module
 
 
 WRITTEN, BATCHED, SEQUENTIAL = "written", "batched", "sequential"
@@ -91,6 +101,10 @@ MODULES = {
         BATCHED),
     "residual, group norm": (lambda: residual(gn, nn.ReLU(inplace=True)), BATCHED),
     "residual, batch norm": (lambda: residual(nn.BatchNorm2d, nn.ReLU()), BATCHED),
+    "fixed batch norms": (lambda: fixed(residual(FixableBatchNorm2d, nn.ReLU())), BATCHED),
+    "fixed batch norms of features": (
+        lambda: fixed(nn.Sequential(nn.Flatten(), nn.Linear(64, 9), FixableBatchNorm1d(9), nn.Tanh(), nn.Linear(9, 5))),
+        BATCHED),
     "torchvision ResNet18, group norm": (
         lambda: thin_resnet(), BATCHED),
     "torchvision MobileNetV2, group norm": (

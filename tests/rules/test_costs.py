@@ -66,6 +66,7 @@ COSTS = [
     (fc.FedLC(), d, d, 1, 0, 0),
     (fc.FedNTD(), d, d, 1, 0, 0),  # and a forward pass of the server's model
     (fc.FedBN(), d - NORM, d - NORM, 1, 0, 0),
+    (fc.FixBN(), d, d, 1, 0, 0),  # and once the statistics
     (fc.FedALA(sample=0.8), d, d, 1, 0, 0.8),  # from a client's third round on; 0 in its first, 8.8 to 80 in its second
     (fc.FedALA(layers=0), d, d, 1, 0, 0),
     (fc.FedAdagrad(), d, d, 1, 0, 0),

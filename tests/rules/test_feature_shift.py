@@ -281,6 +281,84 @@ def test_a_fedbn_clients_model_is_the_servers_with_its_own_batch_norm():
         assert [history.final(name, client=i) for i in range(fed.n)] == values.tolist()
 
 
+# --- FixBN --------------------------------------------------------------------------------------------------------
+
+
+def fixable(exploration, **options):
+    """The method, and clients of equal size on a network whose norms it can fix."""
+    method = fc.FixBN(exploration)
+    return method, method.on(shifted(sizes=(8,) * 4, **options))
+
+
+def norms(fed, x):
+    """The fixed mean and variance of each batch norm."""
+    views = fed.layout.views(x)
+    return [(views[f"{k}.fixed_mean"], views[f"{k}.fixed_var"]) for k in (1, 5)]
+
+
+def test_while_it_explores_fixbn_is_fedavg_and_without_batch_norm_it_always_is():
+    (method, fed), plain, run = fixable(3), shifted(sizes=(8,) * 4).forced("batched"), RUN | {"rounds": 2}
+    a, b = fc.simulate(method, fed.forced("batched"), **run), fc.simulate(fc.FedAvg(), plain, **run)
+    assert torch.equal(a.params[fed.trained], b.params)
+    assert a.final("loss") == pytest.approx(b.final("loss"), rel=1e-12)
+    for fed, said in ((h.network(), pytest.warns(UserWarning, match="without batch norm is FedAvg")),
+                      (fc.quadratic(*h.problem(4, 3)), nullcontext())):  # fmt: skip
+        b = fc.simulate(fc.FedAvg(), fed, **RUN)
+        with said:
+            assert torch.equal(fc.simulate(fc.FixBN(1), fed, **RUN).params, b.params)
+
+
+def test_the_fixed_statistics_are_the_mean_of_the_clients_own_and_stay():
+    """Of the last local models of the last exploring round; what the means differ by is not in the variance."""
+    method, fed = fixable(2)
+    history, seen = h.watched(method, fed, **RUN | {"rounds": 4})
+    own = [fed.module(y, client=i).network for i, y in enumerate(seen[1][1])]
+    for k, (mean, var) in zip((1, 5), norms(fed, history.params), strict=True):
+        h.close(mean, torch.stack([net[k].running_mean for net in own]).mean(0), 1e-12)
+        h.close(var, torch.stack([net[k].running_var for net in own]).mean(0), 1e-12)
+    assert all((var == -1).all() for _, var in norms(fed, seen[1][0].x))
+    for r, y in seen[2:]:
+        for now, then in zip(norms(fed, r.x) + norms(fed, y[0]), 2 * norms(fed, history.params), strict=True):
+            assert torch.equal(torch.stack(now), torch.stack(then))
+
+
+def test_one_full_step_with_fixed_statistics_is_a_step_on_the_pooled_data_and_one_with_batch_norm_is_not():
+    method, fed = fixable(1, normalise="pooled")
+    step = {"local_steps": 1, "batch_size": None, "lr": 0.1}
+    state = fc.start(method, fed)
+    for t, alike in enumerate((False, True)):
+        one, pooled = state["x"][None], fed.pooled()
+        G = pooled.full_gradient(one, pooled.plan(0, t, np.arange(1), batch_size=None))[0]
+        after, _ = fc.one_round(method, fed, state, t, **step)
+        gap = (after["x"] - state["x"] + 0.1 * G)[fed.trained].abs().max() / (0.1 * G).abs().max()
+        assert gap < 1e-12 if alike else gap > 1e-2
+        state = after
+
+
+def test_an_evaluation_uses_the_fixed_statistics_whatever_the_training_data():
+    method, fed = fixable(1)
+    x = fc.simulate(method, fed, **RUN).params
+    network = nn.Sequential(*(part.eval() for part in normed((3, 4, 4), 3)))
+    named = dict(zip(fed.layout.names, fed.layout.views(x).values(), strict=True))
+    named = {k.replace("fixed", "running"): v for k, v in named.items()}
+    network.double().load_state_dict(named, strict=False)  # but for the numbers of batches
+    inputs, labels = fed.inputs(fed.test[0]), fed.test[1]
+    assert fed.evaluate(x)["accuracy"] == (network(inputs).argmax(1) == labels).double().mean()
+    clients = fed.evaluate_clients(x.expand(4, -1))["loss"]
+    h.close(clients, clients[:1].expand(4), 1e-12)
+
+
+def test_fixbn_resumes_to_the_bit_and_says_what_it_cannot_do(tmp_path):
+    method, fed = fixable(2)
+    whole = fc.simulate(method, fed, **RUN | {"rounds": 4})
+    for rounds in (1, 3, 4):
+        part = fc.simulate(method, fed, **RUN | {"rounds": rounds}, checkpoint_dir=tmp_path)
+    assert torch.equal(part.params, whole.params)
+    assert method.on(fed) is fed
+    with pytest.raises(ValueError, match="exploration"):
+        fc.FixBN(0)
+
+
 # --- FedALA -------------------------------------------------------------------------------------------------------
 
 

@@ -42,6 +42,7 @@ ACTIVATIONS = (
 )  # fmt: skip
 RULES |= dict.fromkeys(ACTIVATIONS, pointwise.Pointwise)
 RULES |= dict.fromkeys((nn.LSTM, nn.GRU), sequences.Recurrent)
+RULES |= dict.fromkeys(models.FIXABLE.values(), weights.FixableBatchNorm)
 POOLS = (nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d)
 RULES |= dict.fromkeys(POOLS, sequences.Pool1d)
 

@@ -304,6 +304,22 @@ class BatchNorm(Rule):
         return s, picture
 
 
+class FixableBatchNorm(BatchNorm):
+    """`models.FixableBatchNorm`: each client's fixed statistics where they are set, else those of its batch."""
+
+    def on_pictures(self, x: Activations, p: Pass) -> Activations:
+        """`batched` for features and pictures."""
+        shape = (p.clients, 1, -1) if x.dim() == 3 else (1, -1, 1, 1)
+        mean, var = (p.params[self.below(name)].detach().reshape(shape) for name in ("fixed_mean", "fixed_var"))
+        fixed = (x - mean) * torch.rsqrt(var.clamp_min(0) + self.module.eps)
+        if self.module.affine:
+            fixed = fixed * p.params[self.weight].reshape(shape) + p.params[self.bias].reshape(shape)
+        return torch.where(var >= 0, fixed, super().on_pictures(x, p))
+
+    def is_written(self) -> bool:
+        return False
+
+
 def scale_and_shift(norm: Rule, params: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
     """A norm's weights and biases, all clients' in a row.
 
