@@ -308,9 +308,15 @@ class FedGSE(Submodel):
         return fed
 
     def score(self, r: Round, neurons: Neurons) -> list[Tensor]:
+        place, cancel = SCORINGS[self.scoring]
+        picked, labels, w, loss = self.public_samples(r)
+        D = r.objective.public_sensitivities(r.x, picked, labels, w, getattr(neurons, place), loss)
+        return [(cancelled(h) if cancel else h.abs().sum(1)).sum(2) for h in D]
+
+    def public_samples(self, r: Round) -> tuple[Tensor, Tensor, Tensor, Loss]:
+        """Public samples for each client, as `similar_samples` gives them, and the loss to differentiate."""
         last = torch.where((r.last != 0).any(1, keepdim=True), r.last, r.x)
         logits, truth, loss = r.objective.public_logits(last), r.objective.public[1].to(r.p.device), PLAIN
-        place, cancel = SCORINGS[self.scoring]
         guess = logits.argmax(-1)
         alike = guess == truth
         if self.scoring == "public-code":
@@ -318,9 +324,7 @@ class FedGSE(Submodel):
             owned = F.pad(owned, (0, logits.shape[-1] - owned.shape[1]))  # a model may have more logits than labels
             guess, alike = logits.masked_fill(~owned[:, None], -math.inf).argmax(-1), owned[:, truth]
             loss = Loss(partial(own_labels, reading="zero"), rows={"owned": owned})
-        picked, labels, w = self.similar_samples(r, guess, truth, alike)
-        D = r.objective.public_sensitivities(r.x, picked, labels, w, getattr(neurons, place), loss)
-        return [(cancelled(h) if cancel else h.abs().sum(1)).sum(2) for h in D]
+        return *self.similar_samples(r, guess, truth, alike), loss
 
     def similar_samples(self, r: Round, guess: Tensor, truth: Tensor, alike: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Public samples for each client: their indices, labels and weights, `[m, S]` each.
