@@ -34,8 +34,7 @@ CLAIMS = {  # group of goals: the claim
     "peers": "it is 2 to 3 times as fast as the fastest of the other simulators",
     "registered": "a round takes no longer where more clients are registered",
     "memory": "a round takes at most 1.5 times the memory that it needs",
-    "desk": "with unequal clients, as in the book's runs on real data, networks, second thread and evaluation reach "
-    "their goals",
+    "desk": "networks, the second thread and evaluation reach their goals with unequal clients, as in the book's runs",
     "GPU": "on a GPU it is 2 to 20 times as fast as a loop over the clients",
 }
 OPEN = "not measured yet"
@@ -108,8 +107,7 @@ def claims(measured: Any) -> pages.Html:
 
 def _judged(part: Any, group: str) -> pages.Claim:
     count = {kind: int((part["reached"] == kind).sum()) for kind in ("yes", "no", OPEN)}
-    words = f"of {len(part)} goals {count['yes']} are reached, {count['no']} are not"
-    words += f", {count[OPEN]} are {OPEN}" * bool(count[OPEN])
+    words = f"{count['yes']} of {len(part)} goals reached" + f", {count[OPEN]} {OPEN}" * bool(count[OPEN])
     if 2 * count[OPEN] > len(part):
         verdict = "cannot be decided here"
     elif count["yes"] == len(part):
