@@ -24,7 +24,7 @@ unexport MPLBACKEND
 # The tests of built pages, also in a browser, look at those that were just made.
 book: env
 	@$(IN) tools/book.py build
-	@FEDCORE_BOOK=_build/html $(IN) -m pytest -q -n 2 -m built tests/book/test_book.py tests/book/test_browser.py
+	@FEDCORE_BOOK=_build/html $(IN) -m pytest -q -n 2 --maxschedchunk 1 -m built tests/book/test_book.py tests/book/test_browser.py
 
 # BOOK_URL and BOOK_REPOSITORY, where set, say where the pages and their source stand.
 pages: env

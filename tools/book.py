@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import configparser
+import contextlib
 import copy
 import hashlib
 import itertools
@@ -37,7 +38,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from fedbook.results.notebooks import NotebookFailed, execute  # noqa: E402
+from fedbook.results.notebooks import NotebookFailed, execute, forks  # noqa: E402
 from fedcore.storage.checkpoint import atomic  # noqa: E402
 from tools import outputs  # noqa: E402
 
@@ -167,8 +168,7 @@ def run_chapter(
     output.parent.mkdir(parents=True, exist_ok=True)
     record = output.with_suffix(".json")
     record.unlink(missing_ok=True)
-    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-    added = {"FEDCORE_RECORD": str(record.resolve()), "PYTHONPATH": path, **(env or {})}
+    added = {"FEDCORE_RECORD": str(record.resolve()), "PYTHONPATH": _path(root), **(env or {})}
     started = time.perf_counter()
     try:
         execute(source, output, parameters, workshop=root / "_build", env=added, timeout=timeout)
@@ -179,6 +179,11 @@ def run_chapter(
     seconds = time.perf_counter() - started
     notebook = normalise(read(output), source.stem, refuse_injected=False)
     return Run(notebook, json.loads(record.read_text(encoding="utf-8")), seconds)
+
+
+def _path(root: Path) -> str:
+    """PYTHONPATH of the kernels: the packages of `root`."""
+    return os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
 
 
 def run_all(
@@ -193,6 +198,9 @@ def run_all(
     print(f"running {len(sources)} chapters, {PARALLEL} at once", flush=True)
     done: dict[Path, Run] = {}
     failures: list[str] = []
+    stack, env = contextlib.ExitStack(), {"PYTHONPATH": _path(root), **(env or {})}
+    if len(sources) > PARALLEL:
+        env = stack.enter_context(forks(env))
     pool = ThreadPoolExecutor(PARALLEL)
     jobs = {pool.submit(run_chapter, s, root=root, timeout=timeout, env=env): s for s in sources}
     try:
@@ -206,6 +214,7 @@ def run_all(
                 print(f"  {source.stem:{width}}  FAILED", flush=True)
     finally:  # after a Ctrl-C do not wait for running chapters: `_command` ends them
         pool.shutdown(wait=False, cancel_futures=True)
+        stack.close()
     if failures:
         raise ChapterFailed("\n\n".join(failures))
     return done

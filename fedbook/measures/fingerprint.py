@@ -32,7 +32,8 @@ def every_method() -> dict[str, Method]:
         "DPSGD": alg.DPSGD(), "DFedAvg": alg.DFedAvg(), "DFedAvgM": alg.DFedAvgM(momentum=0.5),
         "DFedSAM": alg.DFedSAM(rho=0.1), "DFedGAM, literal": alg.DFedGAM(rho=0.1),
         "DFedGAM, gam": alg.DFedGAM(rho=0.1, form="gam"),
-        "DFedGAM, accelerated": alg.DFedGAM(rho=0.1, form="accelerated"), "FedBN": alg.FedBN(), "FedALA": alg.FedALA(2),
+        "DFedGAM, accelerated": alg.DFedGAM(rho=0.1, form="accelerated"), "FedBN": alg.FedBN(), "FixBN": alg.FixBN(2),
+        "FedALA": alg.FedALA(2),
         "HeteroFL": alg.HeteroFL(HALF), "HeteroFL, own labels": alg.HeteroFL(HALF, labels="zero"),
         "FjORD": alg.FjORD(HALF), "FederatedDropout": alg.FederatedDropout(HALF), "FedRolex": alg.FedRolex(HALF),
         "DepthFL": alg.DepthFL(HALF, ramp=4), "FedDSE": alg.FedDSE(HALF),
@@ -56,6 +57,7 @@ def fingerprint(method: Method) -> float:
     The model is the server's, or the mean of the personal models if the method has these.
     """
     fed = federation(_pictures(), partition=ByOwner(), model=_network(method), seed=0, dtype=torch.float64)
+    fed = method.on(fed) if isinstance(method, alg.FixBN) else fed  # whose model has more parameters
     steps = None if isinstance(method, alg.FedNova) else 3  # its rule concerns clients with unequal numbers of steps
     work = {"cohort": None if method.full_participation else 3, "local_steps": steps, "batch_size": 4, "lr": 0.3}
     run = simulate(method, fed, rounds=4, eval_every=4, weight_decay=0.01, seed=0, **work)
@@ -92,4 +94,4 @@ def _network(method: Method) -> object:
 
     if isinstance(method, alg.DepthFL):
         return submodels.multihead(_narrow)
-    return {alg.MOON: projected, alg.FedBN: normed}.get(type(method), _narrow)
+    return {alg.MOON: projected, alg.FedBN: normed, alg.FixBN: normed}.get(type(method), _narrow)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from . import forked
+
 _serial = itertools.count()
+FORKS = "FEDBOOK_FORKS"  # in a kernel's environment: the address of `forks`
 
 
 class NotebookFailed(Exception):
@@ -67,6 +74,38 @@ def execute(
                     raise NotebookFailed(f"{source.name}: {kind}: {str(error).strip()}") from error
 
 
+@contextlib.contextmanager
+def forks(env: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The environment `env` with which `execute` starts kernels by forks (`forked`), on Linux; elsewhere only `env`.
+
+    Kernels have the packages of PYTHONPATH in `env`, which must be the same for all of them.
+    """
+    with contextlib.ExitStack() as stack:
+        address = f"{stack.enter_context(tempfile.TemporaryDirectory())}/forks"
+        ready = ""
+        if sys.platform == "linux":
+            command = [sys.executable, forked.__file__, "serve", address]
+            process = subprocess.Popen(command, env=os.environ | _environment(env), stdout=subprocess.PIPE, text=True)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            ready = stack.enter_context(process.stdout).readline()
+        yield {**env, FORKS: address} if ready else dict(env)
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """What the environment of a kernel has besides the caller's."""
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    return {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "FEDCORE_LIVE": "0",  # stored pages contain HTML, no ipywidgets
+        "FEDCORE_BATCH": "1",
+        "TQDM_DISABLE": "1",
+        **env,
+    }
+
+
 class _Kernel:
     """A temporary kernel specification for one run: this interpreter with the run's environment.
 
@@ -83,17 +122,10 @@ class _Kernel:
         paths = os.environ.get("JUPYTER_PATH", "").split(os.pathsep)
         if str(jupyter) not in paths:
             os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(jupyter), *paths]))
-        threads = os.environ.get("OMP_NUM_THREADS", "1")
-        values = {
-            "OMP_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads,
-            "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-            "FEDCORE_LIVE": "0",  # stored pages contain HTML, no ipywidgets
-            "FEDCORE_BATCH": "1",
-            "TQDM_DISABLE": "1",
-            **env,
-        }
-        self.spec = {**get_kernel_dict(), "env": {name: value.replace("$", "$$") for name, value in values.items()}}
+        values = {name: value.replace("$", "$$") for name, value in _environment(env).items()}
+        self.spec = {**get_kernel_dict(), "env": values}
+        if FORKS in env:
+            self.spec["argv"][1:3] = ["-S", forked.__file__, env[FORKS]]  # in the place of -m ipykernel_launcher
         self.spec["argv"] += ["--log-level=CRITICAL"]  # else the kernel warns that local sockets are not encrypted
 
     def __enter__(self) -> str:

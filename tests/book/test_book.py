@@ -1,6 +1,7 @@
 """The book as a reader finds it: what was built, what is stored, and that the flow behind it fails when it should."""
 
 import ast
+import contextlib
 import csv
 import gzip
 import itertools
@@ -20,6 +21,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from fedbook import pages
+from fedbook.results.notebooks import forks
 from tools import book, chapter_runs, expect, sphinx_fedcore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -393,6 +395,13 @@ def test_each_name_of_the_notation_table_exists_in_the_packages():
 # ---- running chapters
 
 
+@pytest.fixture(scope="module", params=["a new interpreter", "a fork"])
+def kernels(request):
+    """The environment with which a chapter's kernel is started in this way."""
+    with forks({"PYTHONPATH": str(ROOT)}) if request.param == "a fork" else contextlib.nullcontext({}) as env:
+        yield env
+
+
 def test_a_misspelt_parameter_is_refused_before_anything_runs(tmp_path):
     with pytest.raises(book.ChapterFailed, match="no parameter sede; it takes: profile, seed"):
         book.run_chapter(a_chapter(tmp_path), {"sede": 1}, output=tmp_path / "out.ipynb")
@@ -408,7 +417,7 @@ def test_a_misspelt_parameter_fails_in_a_plain_papermill_call_too(tmp_path, monk
         papermill.execute_notebook(chapter, out, {"sede": 1}, kernel_name="python3", progress_bar=False)
 
 
-def test_a_chapter_runs_with_its_parameters_here_without_live_widgets_and_hands_back_its_record(tmp_path):
+def test_a_chapter_runs_with_its_parameters_here_without_live_widgets_and_hands_back_its_record(tmp_path, kernels):
     import sys
 
     import fedcore
@@ -416,7 +425,7 @@ def test_a_chapter_runs_with_its_parameters_here_without_live_widgets_and_hands_
     look = "import os, sys, fedcore\nprint(os.environ['FEDCORE_LIVE'], os.environ['FEDCORE_BATCH'], os.getcwd())"
     ending = "pages.record(seed=seed, python=sys.executable, package=fedcore.__file__)"
     chapter = a_chapter(tmp_path, look, setup=SETUP, ending=ending)
-    run = book.run_chapter(chapter, {"seed": 7}, output=tmp_path / "out.ipynb")
+    run = book.run_chapter(chapter, {"seed": 7}, output=tmp_path / "out.ipynb", env=kernels)
     assert run.numbers == {"seed": 7, "python": sys.executable, "package": fedcore.__file__}
     assert run.seconds > 0
     (printed,) = [o.text for cell in run.notebook.cells for o in cell.get("outputs", []) if o.output_type == "stream"]
@@ -433,11 +442,11 @@ def test_a_chapter_runs_with_its_parameters_here_without_live_widgets_and_hands_
     ],
     ids=["a raising cell", "a killed kernel", "a cell that takes too long", "no record"],
 )
-def test_a_run_fails_on(ending, timeout, message, tmp_path):
+def test_a_run_fails_on(ending, timeout, message, tmp_path, kernels):
     (tmp_path / "out.json").write_text('{"seed": 0}')  # an old record is not taken for a new one
     chapter = a_chapter(tmp_path, ending=ending)
     with pytest.raises(book.ChapterFailed, match=message):
-        book.run_chapter(chapter, output=tmp_path / "out.ipynb", timeout=timeout)
+        book.run_chapter(chapter, output=tmp_path / "out.ipynb", timeout=timeout, env=kernels)
 
 
 def test_one_broken_chapter_fails_the_book_and_the_others_still_run(tmp_path, capsys):
