@@ -193,7 +193,8 @@ def card(kind: type, row: list[str] | None, lines: list[dict[str, Any]], pages: 
         out += ["````{admonition} The rule in full, its settings and sources", ":class: dropdown", ""]
         out += ["```{code-block} text", ":class: fc-wrapped", text, "```", "````", ""]
     out += ["## The lines that run", "", "```python", fc.shown(kind).code, "```", ""]
-    model = ', model=fc.models.projected("mlp")' if kind is fc.MOON else ""  # its loss needs a representation
+    models = {fc.MOON: 'fc.models.projected("mlp")', fc.FedBN: '"digit_model_small"', fc.FixBN: '"digit_model_small"'}
+    model = f", model={models[kind]}" if kind in models else ""  # with a representation, or batch norm
     call = f"fc.{kind.__name__}()"
     out += [
         "## Try it", "", "```python", "import fedcore as fc", "",
