@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..models import Layout, with_fixable_norms
+from ..models import FixableBatchNorm, Layout, with_fixable_norms
 from ..support import checks, memory
 from ..support.checks import Count, CountFromZero, NonNegative, PositiveFraction
 from .method import Cost, Method, Round, on_host, share
@@ -74,8 +74,8 @@ class FixBN(Method):
     In the first `exploration` rounds, a local step normalises by the mean and variance of its mini-batch.  At the end
     of the last of them, each client sends the statistics (mean_i, var_i) of its own model y_i on its training data, and
     the server averages them: S = sum_i p_i (mean_i, var_i).  In all later rounds, which are the paper's calibration,
-    every client normalises by S, in training as in evaluation.  Scale and shift are trained throughout.  A model
-    without batch norm, and a run of at most `exploration` rounds, is FedAvg.
+    every client normalises by S, in training as in evaluation.  Scale and shift are trained throughout.  For a
+    model without batch norm, and in a run of fewer than `exploration` rounds, the method is FedAvg.
 
     Two departures: the paper's (mean_i, var_i) is the running average over the client's mini-batches, ours is of all
     its data, by one more pass in one round; and before calibration, `evaluate` uses the statistics of all training data
@@ -83,7 +83,7 @@ class FixBN(Method):
 
     The model has 2 more numbers for each channel of a batch norm, which are not trained; `method.on(fed)` is the
     federation with this model.  exploration: the paper's T*; the default 10 is ours.
-    Raises ValueError for exploration < 1.
+    Raises ValueError for exploration < 1, and for kinds of batch norm other than `nn.BatchNorm1d` and `nn.BatchNorm2d`.
 
     Use it where one model with batch norm must serve clients whose labels differ much. Not where each client may keep
     its own batch norm (FedBN), or where group norm does as well.
@@ -92,14 +92,17 @@ class FixBN(Method):
     exploration: Count = 10
 
     def on(self, fed: Any) -> Any:
-        """The federation with batch norms whose statistics can be fixed; a UserWarning where its model has none."""
+        """The federation with batch norms whose statistics can be fixed; a UserWarning where its model has none, and a
+        ValueError where it has a batch norm other than `nn.BatchNorm1d` and `nn.BatchNorm2d`."""
         if fed.layout is None or fed.layout.statistics():
             return fed
-        if fed.layout.batch_norm():
-            fed = fed.with_model(with_fixable_norms)
-        if not fed.layout.statistics():
-            checks.warn("FixBN on a model without batch norm is FedAvg; use a model with nn.BatchNorm1d or 2d")
-        return fed
+        if not fed.engine.norms:
+            checks.warn("FixBN on a model without batch norm is FedAvg; use a model with batch norm")
+            return fed
+        changed = fed.with_model(with_fixable_norms)
+        if left := [type(norm).__name__ for norm in changed.engine.norms if not isinstance(norm, FixableBatchNorm)]:
+            raise ValueError(f"FixBN cannot fix the statistics of {left[0]}; use nn.BatchNorm1d or nn.BatchNorm2d")
+        return changed
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         x = r.x + r.server_lr * r.mean(y - r.x)

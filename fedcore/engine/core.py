@@ -487,6 +487,11 @@ class Engine:
                 self._collect_at_once(params, inputs)
             else:
                 self._collect_by_layers(params, train)
+        for name, norm in self.module.named_modules():
+            if isinstance(norm, models.FixableBatchNorm):
+                for kind in ("mean", "var"):
+                    fixed, running = params[f"{name}.fixed_{kind}"], getattr(norm, f"running_{kind}")
+                    running.copy_(torch.where(params[f"{name}.fixed_var"] >= 0, fixed, running))
         return params
 
     def _collect_at_once(self, params: dict[str, Tensor], inputs: Tensor) -> None:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..models import Layout
+from ..models.parts import STATISTICS
 from .layers.rule import Rule, Stream
 from .layers.table import rule_of
 from .shapes import Parameters
@@ -181,6 +182,7 @@ class Streams:
         self.axes[rule.weight], self.axes[rule.bias] = axes, axes[:1]
         if isinstance(rule.module, nn.modules.batchnorm._BatchNorm):
             self.norms[rule.name] = axes[0]
+            self.axes |= {rule.below(name): axes[:1] for name in STATISTICS}
 
     def activation(self, s: int, name: str, before: str) -> None:
         """Record an activation of the stream: its layer's name, and the name of the layer before it."""

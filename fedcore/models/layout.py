@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .parts import FixableBatchNorm
+from .parts import STATISTICS, FixableBatchNorm
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
@@ -60,7 +60,8 @@ class Layout:
     def statistics(self) -> list[slice]:
         """The positions of the statistics of all `FixableBatchNorm`, which only a method's `aggregate` changes."""
         named = zip(self.names, self.kinds, self.slices, strict=True)
-        return [at for name, kind, at in named if issubclass(kind, FixableBatchNorm) and ".fixed_" in f".{name}"]
+        fixable = [(name, at) for name, kind, at in named if issubclass(kind, FixableBatchNorm)]
+        return [at for name, at in fixable if name.rpartition(".")[2] in STATISTICS]
 
     def layers(self) -> list[slice]:
         """The positions of the weight layers from input to output; a layer is a weight, its bias, and the norm behind.

@@ -97,6 +97,9 @@ class Projected(nn.Module):
         return {**vars(self), "z": None}
 
 
+STATISTICS = ("fixed_mean", "fixed_var")
+
+
 class FixableBatchNorm(nn.modules.batchnorm._BatchNorm):
     """A batch norm that normalises by `fixed_mean [C]` and `fixed_var [C]`, in training as in evaluation, once they are
     set.

@@ -620,7 +620,8 @@ class Federation(Objective):
         standard deviation of images, followed by `network`, a copy of the model with these parameters and with the
         batch-norm statistics of `evaluate`; its accuracy on the test set is therefore the history's.  A network with
         heads gives the mean of their logits (in training mode: every head's logits); scalers are off.
-        `module.network.state_dict()` fits the class of the model.  The copy has the federation's device and type.
+        `module.network.state_dict()` fits the class of the model; under FixBN leave out `fixed_mean` and `fixed_var`,
+        which are also the running statistics.  The copy has the federation's device and type.
 
         client: the module is the one that `evaluate_clients` uses for this client, with batch-norm statistics of its
         training data and, with normalise="client", the mean and deviation of its images.  The parameters of personal

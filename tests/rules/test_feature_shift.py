@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
+from collections import OrderedDict
 from contextlib import nullcontext
 
 import helpers as h
@@ -344,6 +345,8 @@ def test_an_evaluation_uses_the_fixed_statistics_whatever_the_training_data():
     network.double().load_state_dict(named, strict=False)  # but for the numbers of batches
     inputs, labels = fed.inputs(fed.test[0]), fed.test[1]
     assert fed.evaluate(x)["accuracy"] == (network(inputs).argmax(1) == labels).double().mean()
+    exported = fed.module(x).network.state_dict()  # to be loaded into the user's class
+    assert all(torch.equal(exported[name], value) for name, value in named.items())
     clients = fed.evaluate_clients(x.expand(4, -1))["loss"]
     h.close(clients, clients[:1].expand(4), 1e-12)
 
@@ -357,6 +360,26 @@ def test_fixbn_resumes_to_the_bit_and_says_what_it_cannot_do(tmp_path):
     assert method.on(fed) is fed
     with pytest.raises(ValueError, match="exploration"):
         fc.FixBN(0)
+    with pytest.raises(ValueError, match="FixBN cannot fix the statistics of SyncBatchNorm"):
+        fixable(1, model=lambda shape, classes: nn.Sequential(normed(shape, classes), nn.SyncBatchNorm(classes)))
+
+
+def test_statistics_are_found_by_kind_whatever_a_norm_is_called_and_whether_it_has_parameters():
+    def misnamed(shape, classes):
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4), nn.Flatten())
+        parts = OrderedDict(fixed_net=net, fixed_end=nn.Linear(4 * (shape[1] - 2) * (shape[2] - 2), classes))
+        return nn.Sequential(parts)
+
+    method, fed = fixable(1, model=misnamed)
+    whole = [f"fixed_net.{k}.fixed_{kind}" for k in (1, 2) for kind in ("mean", "var")]
+    assert [
+        n for n, at in zip(fed.layout.names, fed.layout.slices, strict=True) if at in fed.layout.statistics()
+    ] == whole
+    history = fc.simulate(method, fed, **RUN)
+    assert (history.params[fed.layout.mask(fed.layout.statistics())] != -1).all()
+    half = fed.shrink(fc.submodels.Width(0.5))
+    assert half.d < fed.d
+    assert np.isfinite(fc.simulate(fc.HeteroFL({1: 0.5, 0.5: 0.5}), fed, **RUN).final("loss"))
 
 
 # --- FedALA -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...models.parts import STATISTICS
 from ..batch import OneSample
 from ..shapes import Activations, Pictures, Sequences, Vectors
 
@@ -310,7 +311,7 @@ class FixableBatchNorm(BatchNorm):
     def on_pictures(self, x: Activations, p: Pass) -> Activations:
         """`batched` for features and pictures."""
         shape = (p.clients, 1, -1) if x.dim() == 3 else (1, -1, 1, 1)
-        mean, var = (p.params[self.below(name)].detach().reshape(shape) for name in ("fixed_mean", "fixed_var"))
+        mean, var = (p.params[self.below(name)].detach().reshape(shape) for name in STATISTICS)
         fixed = (x - mean) * torch.rsqrt(var.clamp_min(0) + self.module.eps)
         if self.module.affine:
             fixed = fixed * p.params[self.weight].reshape(shape) + p.params[self.bias].reshape(shape)
