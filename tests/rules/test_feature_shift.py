@@ -323,7 +323,8 @@ def test_the_fixed_statistics_are_the_mean_of_the_clients_own_and_stay():
             assert torch.equal(torch.stack(now), torch.stack(then))
 
 
-def test_one_full_step_with_fixed_statistics_is_a_step_on_the_pooled_data_and_one_with_batch_norm_is_not():
+def test_thm_fixbn():
+    """One full step with fixed statistics is a step on the pooled data, and one with batch norm is not."""
     method, fed = fixable(1, normalise="pooled")
     step = {"local_steps": 1, "batch_size": None, "lr": 0.1}
     state = fc.start(method, fed)
