@@ -165,8 +165,8 @@ def _kept(fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[s
     the mean of the clients' buffers."""
     if fed.trained is None:
         return new
-    moved, carried = fed.trained.clone(), fed.layout.carried
-    for place in (*fed.layout.statistics(), *([carried] if carried else [])):
+    moved, carried = fed.layout.moving, fed.layout.carried  # on the host: no round waits for the device
+    for place in fed.layout.statistics():
         moved[place] = True
     if not moved.all():
         new = {k: torch.where(moved.to(v.device), v, getattr(r, k).to(v.device)) for k, v in new.items()}
