@@ -22,6 +22,7 @@ def serve(address: str) -> None:
     """Fork for each request at the address; prints a line when it is ready."""
     for name in IMPORTS:
         __import__(name)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for who has started this process, and ends it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)

@@ -426,20 +426,10 @@ class Engine:
     def evaluated(self, x: Flat, train: Callable[[], Chunks]) -> nn.Module:
         """A copy of the module as `evaluate` uses it: the parameters `x [d]`, batch-norm statistics of `train`."""
         self._for_evaluation(x, train)
-        return models.holding(self.module, x)
-
-    @in_turn
-    @torch.no_grad()
-    def with_statistics(self, x: Flat, train: Callable[[], Chunks]) -> Flat:
-        """A copy of `x [d]` in which the fixed statistics of each `models.FixableBatchNorm` are those of `train`."""
-        self._for_evaluation(x, train)
-        found = x.clone()
-        views = self.layout.views(found)
-        for name, norm in self.module.named_modules():
-            if isinstance(norm, models.FixableBatchNorm):
-                views[f"{name}.fixed_mean"].copy_(norm.running_mean)
-                views[f"{name}.fixed_var"].copy_(norm.running_var)
-        return found
+        module = models.holding(self.module, x)
+        for norm in models.fixable(module):
+            norm.run_as_fixed()
+        return module
 
     def _answered(
         self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None
@@ -487,11 +477,6 @@ class Engine:
                 self._collect_at_once(params, inputs)
             else:
                 self._collect_by_layers(params, train)
-        for name, norm in self.module.named_modules():
-            if isinstance(norm, models.FixableBatchNorm):
-                for kind in ("mean", "var"):
-                    fixed, running = params[f"{name}.fixed_{kind}"], getattr(norm, f"running_{kind}")
-                    running.copy_(torch.where(params[f"{name}.fixed_var"] >= 0, fixed, running))
         return params
 
     def _collect_at_once(self, params: dict[str, Tensor], inputs: Tensor) -> None:

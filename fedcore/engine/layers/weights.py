@@ -317,9 +317,6 @@ class FixableBatchNorm(BatchNorm):
             fixed = fixed * p.params[self.weight].reshape(shape) + p.params[self.bias].reshape(shape)
         return torch.where(var >= 0, fixed, super().on_pictures(x, p))
 
-    def is_written(self) -> bool:
-        return False
-
 
 def scale_and_shift(norm: Rule, params: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
     """A norm's weights and biases, all clients' in a row.
