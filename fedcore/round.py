@@ -165,10 +165,10 @@ def _kept(fed: Objective, r: Round, Y: Tensor, new: dict[str, Tensor]) -> dict[s
     the mean of the clients' buffers."""
     if fed.trained is None:
         return new
-    kept, carried = fed.layout.kept(), fed.layout.carried
-    if kept:
-        stays = fed.layout.mask(kept)
-        new = {k: torch.where(stays.to(v.device), getattr(r, k).to(v.device), v) for k, v in new.items()}
+    moved, carried = fed.layout.moving, fed.layout.carried  # on the host: no round waits for the device
+    for place in fed.layout.statistics():
+        moved[place] = True
+    new = {k: torch.where(moved.to(v.device), v, getattr(r, k).to(v.device)) for k, v in new.items()}
     if carried:
         new["x"] = new["x"].clone()
         new["x"][carried] = r.mean(Y)[carried]

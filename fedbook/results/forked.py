@@ -50,7 +50,6 @@ def become_kernel(link: socket.socket) -> None:
     try:
         launch_new_instance()
     finally:
-        sys.stdout.flush()
         os._exit(0)
 
 

@@ -427,9 +427,19 @@ class Engine:
         """A copy of the module as `evaluate` uses it: the parameters `x [d]`, batch-norm statistics of `train`."""
         self._for_evaluation(x, train)
         module = models.holding(self.module, x)
-        for norm in models.fixable(module):
-            norm.run_as_fixed()
+        for norm in _fixable(module):  # a plain batch norm has running statistics alone
+            is_set = norm.fixed_var >= 0
+            norm.running_mean[is_set], norm.running_var[is_set] = norm.fixed_mean[is_set], norm.fixed_var[is_set]
         return module
+
+    @torch.no_grad()
+    def with_statistics(self, x: Flat, train: Callable[[], Chunks]) -> Flat:
+        """A copy of `x [d]` in which the fixed statistics of each `models.FixableBatchNorm` are those of `train`."""
+        module = self.evaluated(x, train)
+        for norm in _fixable(module):
+            norm.fixed_mean.copy_(norm.running_mean)
+            norm.fixed_var.copy_(norm.running_var)
+        return models.flatten(module)
 
     def _answered(
         self, x: Flat, test: Chunks, train: Callable[[], Chunks], seen: list[tuple[Tensor, Tensor]] | None
@@ -512,6 +522,11 @@ class Engine:
                 counts[norm] = pooled.count
         for norm, n in counts.items():
             norm.running_var = norm.running_var * (n / max(n - 1, 1))  # as torch keeps running statistics
+
+
+def _fixable(module: nn.Module) -> list[models.FixableBatchNorm]:
+    """The batch norms whose statistics can be fixed."""
+    return [norm for norm in module.modules() if isinstance(norm, models.FixableBatchNorm)]
 
 
 def _one(norm: nn.Module) -> int:

@@ -63,11 +63,6 @@ class Layout:
         fixable = [(name, at) for name, kind, at in named if issubclass(kind, FixableBatchNorm)]
         return [at for name, at in fixable if name.rpartition(".")[2] in STATISTICS]
 
-    def kept(self) -> list[slice]:
-        """The positions of what a whole run leaves as it is: what is frozen, without statistics and carried buffers."""
-        statistics, first = self.statistics(), self.carried.start if self.carried else self.d
-        return [place for place in self.frozen if place not in statistics and place.start < first]
-
     def layers(self) -> list[slice]:
         """The positions of the weight layers from input to output; a layer is a weight, its bias, and the norm behind.
 

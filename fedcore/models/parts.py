@@ -117,19 +117,6 @@ class FixableBatchNorm(nn.modules.batchnorm._BatchNorm):
         self.fixed_mean = nn.Parameter(torch.zeros(self.num_features), requires_grad=False)
         self.fixed_var = nn.Parameter(-torch.ones(self.num_features), requires_grad=False)
 
-    @torch.no_grad()
-    def fix(self) -> None:
-        """Set the running statistics as the fixed ones."""
-        self.fixed_mean.copy_(self.running_mean)
-        self.fixed_var.copy_(self.running_var)
-
-    @torch.no_grad()
-    def run_as_fixed(self) -> None:
-        """Make the fixed statistics, where they are set, the running ones, which a plain batch norm uses."""
-        is_set = self.fixed_var >= 0
-        self.running_mean.copy_(torch.where(is_set, self.fixed_mean, self.running_mean))
-        self.running_var.copy_(torch.where(is_set, self.fixed_var, self.running_var))
-
     def forward(self, x: Tensor) -> Tensor:
         mean, var = self.fixed_mean.detach(), self.fixed_var.detach().clamp_min(0)
         fixed = F.batch_norm(x, mean, var, self.weight, self.bias, training=False, eps=self.eps)
@@ -146,11 +133,6 @@ class FixableBatchNorm2d(FixableBatchNorm, nn.BatchNorm2d):
 
 
 FIXABLE = {nn.BatchNorm1d: FixableBatchNorm1d, nn.BatchNorm2d: FixableBatchNorm2d}
-
-
-def fixable(module: nn.Module) -> list[FixableBatchNorm]:
-    """The batch norms of a network whose statistics can be fixed."""
-    return [norm for norm in module.modules() if isinstance(norm, FixableBatchNorm)]
 
 
 def with_fixable_norms(module: nn.Module) -> nn.Module:

@@ -547,13 +547,9 @@ class Federation(Objective):
     def with_statistics(self, Y: Tensor, clients: np.ndarray) -> Tensor:
         """A copy of the models `Y [a, d]` of these clients in which the fixed statistics of each
         `models.FixableBatchNorm` are those of the client's training data."""
-        fixed = torch.empty_like(Y)
-        for row, y, i in zip(fixed, Y.to(self.device), clients.tolist(), strict=True):
-            module = self.engine.evaluated(y, partial(self.data.train_chunks, i))
-            for norm in models.fixable(module):
-                norm.fix()
-            row.copy_(models.flatten(module))
-        return fixed
+        rows = zip(Y.to(self.device), clients.tolist(), strict=True)
+        found = [self.engine.with_statistics(y, partial(self.data.train_chunks, i)) for y, i in rows]
+        return torch.stack(found).to(Y.device)
 
     def evaluate_clients(self, X: Tensor, clients: np.ndarray | None = None) -> dict[str, Tensor]:
         """Metrics `[a]` of the models `X [a, d]` of these clients (default: all), each on the whole test set.
