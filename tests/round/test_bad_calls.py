@@ -240,7 +240,7 @@ BESIDE = {
     "Shown", "Federation.shrink", "Federation.public_logits", "Federation.public_sensitivities", "Federation.inputs",
     *(f"{kind}.{name}" for kind in ("Federation", "Quadratic") for name in vars(fc.Quadratic)),  # what a round calls
     "Federation.batch", "Federation.plot", "Quadratic.module",  # tested beside it
-    "Round",  # which the package makes
+    "Round", "Federation.with_statistics", "models.with_fixable_norms",  # which the package makes or calls
     *(f"models.{name}" for name in ("build", "started", "flatten", "carried", "called", "copied", "entries")),
     *(f"models.{name}" for name in ("called_with", "holding", "digit_model", "preact_resnet", *fc.models.MODELS)),
     *(f"submodels.{name}" for name in ("kept", "stages", "with_heads", "cost", "combine", "sums")),
