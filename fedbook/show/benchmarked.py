@@ -33,8 +33,8 @@ ON_GPU = {
 CLAIMS = {  # group of goals: the claim
     "peers": "it is 2 to 3 times as fast as the fastest of the other simulators",
     "registered": "a round takes no longer where more clients are registered",
-    "memory": "a round takes at most 1.5 times the memory that it needs",
-    "desk": "networks, the second thread and evaluation reach their goals with unequal clients, as in the book's runs",
+    "memory": "the peak memory of a round is at most 1.5 times what a count of its tensors gives",
+    "desk": "with unequal clients, as in the book's runs, networks, a second thread and evaluation reach their goals",
     "GPU": "on a GPU it is 2 to 20 times as fast as a loop over the clients",
 }
 OPEN = "not measured yet"
