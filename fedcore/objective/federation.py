@@ -607,10 +607,9 @@ class Federation(Objective):
         Raises ValueError for an x of another length.
         """
         x = self._flat("x", x)
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for i in range(self.n):
-            total += self.engine.evaluate(x, self.data.train_chunks(i), self.data.train_chunks)["loss"]
-        return total / self.n
+        loss, _ = self.engine.scores(x, self.data.train_chunks(), self.data.train_chunks)
+        share = np.bincount(self.index.rows, np.repeat(1 / (self.n * self.sizes), self.sizes))  # of each sample in F
+        return torch.as_tensor(share[share > 0], device=self.device) @ loss
 
     def module(self, params: Tensor, client: int | None = None) -> nn.Module:
         """The flat parameters `[d]` as an ordinary module in evaluation mode: `module(x)` are logits of `x [B, ...]`.
