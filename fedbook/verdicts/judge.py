@@ -23,9 +23,9 @@ class Comparison:
     """The difference of ours minus theirs, in percentage points of accuracy (or in units of the compared values).
 
     gap: the mean difference.  by_seed, by_image: its standard errors from seeds and from test images; NaN with fewer
-    than two seeds.  seeds: the number of pairs.  images: the size of the test set, 0 if there is none.  diverged: the
-    numbers of diverged runs, (ours, theirs).  ahead: the share of pairs of runs, one of each, in which ours is more
-    accurate, where equal ones count half; NaN for other values than accuracies.
+    than two seeds.  seeds: the number of pairs.  images: the size of the test set, or the number of its owners; 0 if
+    there is none.  diverged: the numbers of diverged runs, (ours, theirs).  ahead: the share of pairs of runs, one of
+    each, in which ours is more accurate, where equal ones count half; NaN for other values than accuracies.
     """
 
     gap: float
@@ -102,11 +102,14 @@ class Comparison:
         return math.exp(brentq(lambda q: self._bound(math.exp(q)) - distance, rare, math.log(0.5)))
 
 
-def compare(ours: np.ndarray, theirs: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
+def compare(
+    ours: np.ndarray, theirs: np.ndarray, diverged: tuple[int, int] = (0, 0), owners: Sequence[int] = ()
+) -> Comparison:
     """Compare accuracies in points: correctness `[seeds, images]` of two methods on the same seeds and images.
 
     Entries are shares of a run's late evaluations, in [0, 1] but for older results (`Result.correct`); all entries of a
-    diverged run are 1 / classes.  Raises ValueError for different shapes.
+    diverged run are 1 / classes.  owners: where owners (writers, roles) are drawn rather than single images, how many
+    consecutive images each has.  Raises ValueError for different shapes.
     """
     if np.shape(ours) != np.shape(theirs) or np.ndim(ours) != 2:
         raise ValueError(
@@ -115,11 +118,20 @@ def compare(ours: np.ndarray, theirs: np.ndarray, diverged: tuple[int, int] = (0
         )
     a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
     pairs = (a.mean(1)[:, None] - b.mean(1)).round(9)  # rounding errors decide no pair
-    return replace(paired(100 * (a - b), diverged), ahead=float((np.sign(pairs) + 1).mean() / 2))
+    delta = by_owner(100 * (a - b), owners) if len(owners) else 100 * (a - b)
+    return replace(paired(delta, diverged, a.shape[1]), ahead=float((np.sign(pairs) + 1).mean() / 2))
 
 
-def paired(delta: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
+def by_owner(delta: np.ndarray, owners: Sequence[int]) -> np.ndarray:
+    """The owners' sums of `delta [seeds, images]`, scaled so that their mean is that of `delta`: `[seeds, owners]`."""
+    first = np.cumsum(owners) - owners
+    return np.add.reduceat(delta, first, axis=1) * (len(owners) / delta.shape[1])
+
+
+def paired(delta: np.ndarray, diverged: tuple[int, int] = (0, 0), single: int = 0) -> Comparison:
     """The mean of differences `[seeds, images]` in percentage points, with the standard errors from both sources.
+
+    single: the number of single images, where `delta` is `[seeds, owners]`.
 
     The difference of seed j on image l is modelled as gap + eps_j + eps_l + eps_jl.  The variance of the seeds' means
     estimates the error from eps_j and eps_jl; the variance of the images' means, minus the part of eps_jl, estimates
@@ -134,7 +146,7 @@ def paired(delta: np.ndarray, diverged: tuple[int, int] = (0, 0)) -> Comparison:
     rest = left.var() / ((seeds - 1) * (images - 1))
     by_image = max(delta.mean(0).var(ddof=1) / images - rest, 0.0)
     found = Comparison(gap, math.sqrt(by_seed), math.sqrt(by_image), seeds, images, diverged)
-    return _resolved(found, 100 / images)
+    return _resolved(found, 100 / (single or images))
 
 
 def compare_values(ours: Sequence[float], theirs: Sequence[float], resolution: float = 0.0) -> Comparison:

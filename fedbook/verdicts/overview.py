@@ -260,7 +260,8 @@ def answered(
             common = results[here][0].reporting(seeds)
             if compared == "images":
                 diverged = tuple(sum(r.runs[seed]["final"] is None for seed in common) for r in (ours, theirs))
-                found[question] = judge.compare(ours.correct(common), theirs.correct(common), diverged)
+                owners = _owners(results[here][0], ours)
+                found[question] = judge.compare(ours.correct(common), theirs.correct(common), diverged, owners)
                 continue
             if compared == "speed":
                 values, step = rounds_to((ours, theirs), common)
@@ -320,6 +321,15 @@ def rise(result: Result, seeds: Sequence[int]) -> tuple[float, int]:
             rises.append(late(curve) - float(np.mean(early)))
             rounds = max(rounds, end)
     return float(np.mean(rises)) if rises else 0.0, rounds
+
+
+OWNERS = json.loads(Path(__file__).with_name("owners.json").read_text(encoding="utf-8"))
+
+
+def _owners(cell: Cell, result: Result) -> list[int]:
+    """How many consecutive test images each writer or role has: the counts of the source's `test_owner`; else none."""
+    owners = OWNERS.get(str(cell.spec.get("federation", {}).get("source")), [])
+    return owners if _images(result) == {sum(owners)} else []
 
 
 def _images(result: Result) -> set[int]:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from fedbook.verdicts import judge
+import fedcore as fc
+from fedbook.verdicts import judge, overview
 from fedbook.verdicts.judge import Comparison
 
 DESIGNS = [  # seeds, test images, spread of a method over seeds, of a method over images (both in logits)
@@ -69,6 +70,27 @@ def test_with_searches_for_each_seed_a_family_errs_seldom_and_power_is_as_predic
     ahead = 0.3 * np.mean([c.detectable() for c in many]) / np.mean([c.gap for c in many])
     found = [judge.compare(a, b).p < 0.05 for a, b in experiments(10, 359, 0.1, 0.3, count=400, ahead=ahead, **more)]
     assert 0.72 <= np.mean(found) <= 0.88
+
+
+def test_where_owners_are_drawn_the_error_is_that_of_owners_and_single_images_would_see_too_little():
+    draw, held, seen = np.random.default_rng(0), [], []
+    for _ in range(600):
+        owners = draw.integers(4, 60, 100)
+        easy = np.repeat(draw.normal(0, 1, (2, 1, 100)), owners, axis=2)  # of an owner
+        a, b = easy + draw.normal(0, 0.2, (2, 5, 1)) + draw.normal(0, 1, (2, 5, owners.sum())) > -1
+        of_owners, of_images = judge.compare(a, b, owners=owners), judge.compare(a, b)
+        assert of_owners.gap == of_images.gap
+        held.append(abs(of_owners.gap) <= of_owners.half)
+        seen.append(abs(of_images.gap) <= of_images.half)
+    assert 0.93 <= np.mean(held) <= 0.97
+    assert np.mean(seen) < 0.85
+    one_each = judge.compare(a, b, owners=[1] * a.shape[1])
+    assert one_each.half == pytest.approx(of_images.half)
+
+
+def test_the_owners_of_stored_test_sets_are_those_of_the_data():
+    roles = fc.federation("roles", partition=fc.ByOwner(), model="lstm").data.source
+    assert np.bincount(roles.test_owner).tolist() == overview.OWNERS["roles"]
 
 
 @pytest.mark.parametrize("design", [(3, 359, 0.2, 0.3), (10, 359, 0.05, 0.3)])
