@@ -29,14 +29,18 @@ class PlatformSCAFFOLD(SCAFFOLD):
 
 
 class PlatformFedDyn(FedDyn):
-    """FedDyn whose clients run plain SGD, and whose server subtracts the paper's h instead of h / alpha.
+    """FedDyn whose clients run plain SGD, and whose server takes the last client's model for its own old one.
 
-    `feddyn_trainer.py`: both regularisers are made of `param.data`, so they have no gradient.  `sp/feddyn`: the server
-    line with 1 / alpha is commented out.  The paper's h is -alpha times ours.
+    `feddyn_trainer.py`: both regularisers are made of `param.data`, so they have no gradient.  `sp/feddyn`: all clients
+    train in one shared model, and the server reads its old model from there after they have trained; the division of h
+    by alpha is commented out.  State `h [d]` is the paper's h.
     """
 
+    client_state = ()
+    across = "rows"  # the last client's row may be on another process
     direction = Method.direction
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
-        new = super().aggregate(r, y)
-        return new | {"x": new["x"] - new["h"] + self.alpha * new["h"]}
+        last = y[r.clients.argmax()]
+        h = r.h - self.alpha * r.sum(y - last) / r.n
+        return {"x": r.mean(y) - h, "h": h}

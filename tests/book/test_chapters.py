@@ -43,7 +43,7 @@ ROUNDS = [
         ("FjORD", "part.take(v) + small.gradient", "part.take(v) + 1.01 * small.gradient", "FjORD"),
         ("DepthFL", "self.alpha * (y", "1.01 * self.alpha * (y", "DepthFL"),
         ("PlatformSCAFFOLD", "c_plus / r.n", "1.01 * c_plus / r.n", "shipped SCAFFOLD"),
-        ("PlatformFedDyn", "self.alpha * new", "1.01 * self.alpha * new", "shipped FedDyn"),
+        ("PlatformFedDyn", "self.alpha * r.sum", "1.01 * self.alpha * r.sum", "shipped FedDyn"),
         # rules that choose have no size: the next choice instead
         ("FedRolex", "- r.t)", "- r.t - 1)", "FedRolex"),
         ("FederatedDropout", "return noise(r, neurons)", "return [-u for u in noise(r, neurons)]", "FederatedDropout"),

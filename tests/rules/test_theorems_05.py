@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from helpers import optimum, problem
 
 import fedcore as fc
@@ -22,14 +23,26 @@ def fedavg_fixed_point():
     return optimum(np.eye(3) - np.linalg.matrix_power(np.eye(3) - LR * A, K), B)
 
 
+def feddyn_fixed_point():
+    """x with mean_i y_i = y_n, and the clients' models y [n, p] from there: y_i = b_i + Q_i (x - b_i)."""
+    Q = np.linalg.matrix_power(np.eye(3) - LR * A, K)
+    shift = B - np.einsum("npq,nq->np", Q, B)
+    x = np.linalg.solve((Q - Q[-1]).mean(0), shift[-1] - shift.mean(0))
+    return x, shift + Q @ x
+
+
 def test_thm_platform_fixed_points():
     best, scaffold = fc.quadratic(A, B).optimum.numpy(), limit(PlatformSCAFFOLD())
     np.testing.assert_allclose(scaffold.params, B[-1], atol=1e-8)  # the last client's own minimum
     np.testing.assert_allclose(scaffold.state["c"], 0, atol=1e-8)
-    for alpha in (0.1, 0.3):
-        dyn = limit(PlatformFedDyn(alpha))
-        np.testing.assert_allclose(dyn.params, fedavg_fixed_point(), atol=1e-8)
-        np.testing.assert_allclose(dyn.state["h"], 0, atol=1e-8)
+    for alpha in (0.1, 0.3):  # where the mean of the clients' models is the last client's
+        x, y = feddyn_fixed_point()
+        start = {"x": torch.as_tensor(x), "h": torch.as_tensor(y[-1] - x)}
+        there = type("There", (PlatformFedDyn,), {"start": lambda self, x0, start=start: start})
+        dyn = fc.simulate(there(alpha), fc.quadratic(A, B, x0=x), rounds=1, lr=LR, local_steps=K)
+        np.testing.assert_allclose(dyn.params, x, atol=1e-10)
+        np.testing.assert_allclose(dyn.state["h"], y.mean(0) - x, atol=1e-10)
+        assert min(np.linalg.norm(x - best), np.linalg.norm(x - fedavg_fixed_point())) > 1e-1
     for correct in (fc.SCAFFOLD(), fc.FedDyn(0.1), fc.FedDyn(0.3)):
         np.testing.assert_allclose(limit(correct).params, best, atol=1e-8)
     assert np.linalg.norm(fedavg_fixed_point() - best) > 1e-3
