@@ -337,7 +337,7 @@ def table2(profile: str) -> list[Cell]:
                     "pair": pair,
                 }
                 source = printed("seed000_table2.csv", dataset=dataset, method=method) if dataset else None
-                seeds = 10 if profile == "quick" else 3
+                seeds = 10 if profile == "quick" else 5
                 cells.append(Cell(f"{column} {path} {pair}", spec, pair, f"{column}, path of {path}", source, seeds))
     return cells
 
