@@ -67,7 +67,7 @@ def _setting(value: Any) -> bool:
 
 
 RUN = {
-    "mean": number, "history": each(_point), "device": text, "threads": count, "torch": text, "python": text,
+    "mean": none_or(number), "history": each(_point), "device": text, "threads": count, "torch": text, "python": text,
     "version": text, "commit": none_or(text), "correct": text,
     "images": count, "classes": count, "models": count, "diverged": count, "clients": named(number),
     "server": number, "sums": number, "own": number, "accuracy": number, "train": number, "late": number,
