@@ -377,6 +377,48 @@ def serious(tab, known: list[str] | None = None) -> list[str]:
     return [f"{r['id']}: {r['nodes'][0]['html'][:99]}: {r['nodes'][0]['failureSummary']}" for r in found]
 
 
+SCREENS, SCREEN = 12, (1280, 800)
+LONGER: dict[str, tuple[float, str]] = {}  # chapter -> how many screens it needs, and why
+
+
+WIDE_FORMULAS = """[...document.querySelectorAll('.bd-article mjx-container[display]')].filter(e => e.offsetParent)
+    .map(e => [[...e.querySelectorAll('mjx-math, mjx-mtable')].map(x => x.getBoundingClientRect().width), e])
+    .filter(([widths, e]) => Math.max(...widths) > e.clientWidth + 2)
+    .map(([, e]) => e.closest("div.math").id || e.innerText)"""
+
+
+def test_every_chapter_has_twelve_screens_large_figures_no_bar_under_a_formula_and_none_wider_than_a_phone(
+    browser, built_book
+):
+    """With its folds closed: what is beyond twelve screens is said twice, or belongs into a fold."""
+    parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    chapters = [chapter for part in parts if part.get("numbered") for chapter in part["chapters"]]
+    desktop, phone = (dict(zip(("width", "height"), size, strict=True)) for size in (SCREEN, PHONE))
+    tab, long, bars, small, wide = browser.new_page(), {}, {}, {}, {}
+    for name in (Path(chapter["file"]).name for chapter in chapters):
+        tab.set_viewport_size(desktop)
+        tab.goto((built_book / "book" / f"{name}.html").as_uri())
+        tab.evaluate("Promise.all([window.MathJax?.startup?.promise, document.fonts.ready])")
+        screens = tab.evaluate("document.documentElement.scrollHeight / innerHeight")
+        if found := tab.evaluate(BARS):
+            bars[name] = found
+        if found := tab.evaluate(SMALL):
+            small[name] = found
+        limit, _ = LONGER.get(name, (SCREENS, ""))
+        assert screens > 3, f"{name} is not rendered"
+        if screens > limit:
+            long[name] = f"{screens:.1f} of {limit}"
+        tab.set_viewport_size(phone)
+        tab.wait_for_timeout(200)  # formulas.js takes a tenth of a second
+        if found := tab.evaluate(WIDE_FORMULAS):
+            wide[name] = found
+    tab.close()
+    assert not long, f"longer than a chapter may be, in screens of {SCREEN[1]} pixels: {long}"
+    assert not bars, f"formulas with a scroll bar, though their line has room: {bars}"
+    assert not small, f"figures narrower than the column or lower than 320 pixels: {small}"
+    assert not wide, f"formulas to break into lines: {wide}"
+
+
 @pytest.mark.parametrize("half", [0, 1])  # for two processes
 def test_every_page_fits_its_window_shows_what_its_sliders_say_and_has_no_serious_finding_of_axe_core(
     browser, built_book, half
@@ -526,48 +568,6 @@ def test_the_solution_of_a_prediction_opens_once_a_guess_is_written(browser, tmp
             assert tab.evaluate(hidden) == closed, "from now on it is a fold as others"
         tab.locator("#t .admonition-title").click()
         assert not tab.evaluate("document.querySelector('#t').classList.contains('toggle-hidden')")
-
-
-SCREENS, SCREEN = 12, (1280, 800)
-LONGER: dict[str, tuple[float, str]] = {}  # chapter -> how many screens it needs, and why
-
-
-WIDE_FORMULAS = """[...document.querySelectorAll('.bd-article mjx-container[display]')].filter(e => e.offsetParent)
-    .map(e => [[...e.querySelectorAll('mjx-math, mjx-mtable')].map(x => x.getBoundingClientRect().width), e])
-    .filter(([widths, e]) => Math.max(...widths) > e.clientWidth + 2)
-    .map(([, e]) => e.closest("div.math").id || e.innerText)"""
-
-
-def test_every_chapter_has_twelve_screens_large_figures_no_bar_under_a_formula_and_none_wider_than_a_phone(
-    browser, built_book
-):
-    """With its folds closed: what is beyond twelve screens is said twice, or belongs into a fold."""
-    parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
-    chapters = [chapter for part in parts if part.get("numbered") for chapter in part["chapters"]]
-    desktop, phone = (dict(zip(("width", "height"), size, strict=True)) for size in (SCREEN, PHONE))
-    tab, long, bars, small, wide = browser.new_page(), {}, {}, {}, {}
-    for name in (Path(chapter["file"]).name for chapter in chapters):
-        tab.set_viewport_size(desktop)
-        tab.goto((built_book / "book" / f"{name}.html").as_uri())
-        tab.evaluate("Promise.all([window.MathJax?.startup?.promise, document.fonts.ready])")
-        screens = tab.evaluate("document.documentElement.scrollHeight / innerHeight")
-        if found := tab.evaluate(BARS):
-            bars[name] = found
-        if found := tab.evaluate(SMALL):
-            small[name] = found
-        limit, _ = LONGER.get(name, (SCREENS, ""))
-        assert screens > 3, f"{name} is not rendered"
-        if screens > limit:
-            long[name] = f"{screens:.1f} of {limit}"
-        tab.set_viewport_size(phone)
-        tab.wait_for_timeout(200)  # formulas.js takes a tenth of a second
-        if found := tab.evaluate(WIDE_FORMULAS):
-            wide[name] = found
-    tab.close()
-    assert not long, f"longer than a chapter may be, in screens of {SCREEN[1]} pixels: {long}"
-    assert not bars, f"formulas with a scroll bar, though their line has room: {bars}"
-    assert not small, f"figures narrower than the column or lower than 320 pixels: {small}"
-    assert not wide, f"formulas to break into lines: {wide}"
 
 
 SEARCHED = ("FedAvg", "SCAFFOLD", "FedUp", "FedProx", "MimeLite", "FedDyn", "DFedGAM", "FedBN", "HeteroFL", "FedGSE")
