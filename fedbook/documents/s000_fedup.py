@@ -337,7 +337,7 @@ def table2(profile: str) -> list[Cell]:
                     "pair": pair,
                 }
                 source = printed("seed000_table2.csv", dataset=dataset, method=method) if dataset else None
-                seeds = 10 if profile == "quick" else 5
+                seeds = {"quick": 10, "desk": 5}.get(profile, 3)
                 cells.append(Cell(f"{column} {path} {pair}", spec, pair, f"{column}, path of {path}", source, seeds))
     return cells
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedcore.support.checks import brief
+
 LEVEL = 0.05  # of a family: the probability of any wrong decision in it
 POWER = 0.8
 WORDS = BETTER, WORSE, EQUAL, OPEN = ("better", "worse", "equal", "no significant difference")
@@ -109,7 +111,7 @@ def compare(
 
     Entries are shares of a run's late evaluations, in [0, 1] but for older results (`Result.correct`); all entries of a
     diverged run are 1 / classes.  owners: where owners (writers, roles) are drawn rather than single images, how many
-    consecutive images each has.  Raises ValueError for different shapes.
+    consecutive images each has.  Raises ValueError for different shapes, and for owners with other images.
     """
     if np.shape(ours) != np.shape(theirs) or np.ndim(ours) != 2:
         raise ValueError(
@@ -118,6 +120,10 @@ def compare(
         )
     a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
     pairs = (a.mean(1)[:, None] - b.mean(1)).round(9)  # rounding errors decide no pair
+    if len(owners) and (min(owners) < 1 or sum(owners) != a.shape[1]):
+        raise ValueError(
+            f"the owners have {brief(list(owners))} of {a.shape[1]} images; give counts >= 1 with this sum"
+        )
     delta = by_owner(100 * (a - b), owners) if len(owners) else 100 * (a - b)
     return replace(paired(delta, diverged, a.shape[1]), ahead=float((np.sign(pairs) + 1).mean() / 2))
 

@@ -327,8 +327,9 @@ OWNERS = json.loads(Path(__file__).with_name("owners.json").read_text(encoding="
 
 
 def _owners(cell: Cell, result: Result) -> list[int]:
-    """How many consecutive test images each writer or role has: the counts of the source's `test_owner`; else none."""
-    owners = OWNERS.get(str(cell.spec.get("federation", {}).get("source")), [])
+    """How many consecutive test images each writer or role has, from the source's `test_owner`; none for other sizes of
+    these test sets and for all others, whose single images are then compared."""
+    owners = OWNERS.get(str(cell.spec.get("federation", {}).get("source")).lower(), [])
     return owners if _images(result) == {sum(owners)} else []
 
 
