@@ -235,11 +235,11 @@ def _short(answer: Answer, claim: Claim, withdrawn: bool = False) -> str:
     else:
         digits += f"{abs(c.gap):.{digits}f}" == f"{c.half:.{digits}f}"  # does the interval reach zero?
         found, words = f"{smallest:.{digits}f}", f"{c.gap:+.{digits}f} ± {c.half:.{digits}f}"
-    if not math.isfinite(c.half):
-        return f"no interval, because runs diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}"
     low, high = c.interval
     why = "" if low <= 0 <= high else "open by Holm's rule; "
     notes = [f"{why}would have found {found}"] if answer.word == judge.OPEN else []
+    if not math.isfinite(c.half):  # a run diverged, or there is only one
+        words, notes = "no interval", []
     notes += ["withdrawn"] * withdrawn
     notes += [f"diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}"] if any(c.diverged) else []
     return words + (f" ({'; '.join(notes)})" if notes else "")

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedcore.support.checks import brief
-
 LEVEL = 0.05  # of a family: the probability of any wrong decision in it
 POWER = 0.8
 WORDS = BETTER, WORSE, EQUAL, OPEN = ("better", "worse", "equal", "no significant difference")
@@ -111,7 +109,7 @@ def compare(
 
     Entries are shares of a run's late evaluations, in [0, 1] but for older results (`Result.correct`); all entries of a
     diverged run are 1 / classes.  owners: where owners (writers, roles) are drawn rather than single images, how many
-    consecutive images each has.  Raises ValueError for different shapes, and for owners with other images.
+    consecutive images each has.  Raises ValueError for different shapes, and for counts that do not sum to the images.
     """
     if np.shape(ours) != np.shape(theirs) or np.ndim(ours) != 2:
         raise ValueError(
@@ -120,24 +118,27 @@ def compare(
         )
     a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
     pairs = (a.mean(1)[:, None] - b.mean(1)).round(9)  # rounding errors decide no pair
-    if len(owners) and (min(owners) < 1 or sum(owners) != a.shape[1]):
-        raise ValueError(
-            f"the owners have {brief(list(owners))} of {a.shape[1]} images; give counts >= 1 with this sum"
-        )
-    delta = by_owner(100 * (a - b), owners) if len(owners) else 100 * (a - b)
-    return replace(paired(delta, diverged, a.shape[1]), ahead=float((np.sign(pairs) + 1).mean() / 2))
+    delta = 100 * (a - b)
+    found = paired(by_owner(delta, owners), diverged, 100 / a.shape[1]) if len(owners) else paired(delta, diverged)
+    return replace(found, ahead=float((np.sign(pairs) + 1).mean() / 2))
 
 
 def by_owner(delta: np.ndarray, owners: Sequence[int]) -> np.ndarray:
-    """The owners' sums of `delta [seeds, images]`, scaled so that their mean is that of `delta`: `[seeds, owners]`."""
+    """The sums of `delta [seeds, images]` over each owner's images, scaled to the mean of `delta`: `[seeds, owners]`.
+
+    Raises ValueError unless every owner has images and together they have all.
+    """
+    if min(owners) < 1 or sum(owners) != delta.shape[1]:
+        raise ValueError(f"{len(owners)} owners have {sum(owners)} images; give counts >= 1 with sum {delta.shape[1]}")
     first = np.cumsum(owners) - owners
     return np.add.reduceat(delta, first, axis=1) * (len(owners) / delta.shape[1])
 
 
-def paired(delta: np.ndarray, diverged: tuple[int, int] = (0, 0), single: int = 0) -> Comparison:
+def paired(delta: np.ndarray, diverged: tuple[int, int] = (0, 0), resolution: float | None = None) -> Comparison:
     """The mean of differences `[seeds, images]` in percentage points, with the standard errors from both sources.
 
-    single: the number of single images, where `delta` is `[seeds, owners]`.
+    resolution: the least half width of the interval; None for the weight of one image.  With owners in place of images,
+    `delta` is `[seeds, owners]`.
 
     The difference of seed j on image l is modelled as gap + eps_j + eps_l + eps_jl.  The variance of the seeds' means
     estimates the error from eps_j and eps_jl; the variance of the images' means, minus the part of eps_jl, estimates
@@ -152,7 +153,7 @@ def paired(delta: np.ndarray, diverged: tuple[int, int] = (0, 0), single: int = 
     rest = left.var() / ((seeds - 1) * (images - 1))
     by_image = max(delta.mean(0).var(ddof=1) / images - rest, 0.0)
     found = Comparison(gap, math.sqrt(by_seed), math.sqrt(by_image), seeds, images, diverged)
-    return _resolved(found, 100 / (single or images))
+    return _resolved(found, 100 / images if resolution is None else resolution)
 
 
 def compare_values(ours: Sequence[float], theirs: Sequence[float], resolution: float = 0.0) -> Comparison:

@@ -378,7 +378,6 @@ def serious(tab, known: list[str] | None = None) -> list[str]:
 
 
 SCREENS, SCREEN = 12, (1280, 800)
-LONGER: dict[str, tuple[float, str]] = {}  # chapter -> how many screens it needs, and why
 
 
 WIDE_FORMULAS = """[...document.querySelectorAll('.bd-article mjx-container[display]')].filter(e => e.offsetParent)
@@ -404,10 +403,9 @@ def test_every_chapter_has_twelve_screens_large_figures_no_bar_under_a_formula_a
             bars[name] = found
         if found := tab.evaluate(SMALL):
             small[name] = found
-        limit, _ = LONGER.get(name, (SCREENS, ""))
         assert screens > 3, f"{name} is not rendered"
-        if screens > limit:
-            long[name] = f"{screens:.1f} of {limit}"
+        if screens > SCREENS:
+            long[name] = f"{screens:.1f} of {SCREENS}"
         tab.set_viewport_size(phone)
         tab.wait_for_timeout(200)  # formulas.js takes a tenth of a second
         if found := tab.evaluate(WIDE_FORMULAS):

@@ -104,7 +104,7 @@ CASES = [
     pytest.param(method, made, options, id=f"{kind}-{method!r}")
     for kind, (methods, made, options) in ROUNDS.items()
     for method in methods
-    if made.get("path") != "written" or not isinstance(method, fc.MOON | fc.FixBN)  # without representations or frozen
+    if made.get("path") != "written" or not isinstance(method, fc.MOON | fc.FixBN)  # which cannot take it
 ]
 
 

@@ -561,6 +561,8 @@ def test_an_interval_beside_zero_that_holm_keeps_open_is_told_from_one_that_hold
     assert (one.word, other.word) == (judge.OPEN, judge.OPEN)
     assert "open by Holm's rule" in claims._short(one, CLAIM)
     assert "Holm" not in claims._short(other, CLAIM)
+    (unknown,) = judge.decide([judge.Comparison(0.5, float("nan"), 0.0, 5, 0, (1, 0))])
+    assert claims._short(unknown, CLAIM) == "no interval (diverged: 1 and 0 of 5)"
 
 
 def test_a_table_names_the_runs_that_its_mean_leaves_out_and_what_its_marks_say():

@@ -57,10 +57,6 @@ def test_thm_platform_fixed_points_are_the_only_ones():
         assert float((h.params - best).norm()) > 1e-3
 
 
-def test_platform_rules_are_no_methods_of_the_package():
-    assert not {PlatformSCAFFOLD, PlatformFedDyn} & set(fc.ALL)
-
-
 def test_platform_scaffold_forgets_its_clients_variates():
     h = limit(PlatformSCAFFOLD(), rounds=3, cohort=2)
     assert not h.state["c_i"].any()

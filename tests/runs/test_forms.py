@@ -111,8 +111,7 @@ def test_a_file_of_another_form_is_damaged_by_name_and_ends_nothing(odd, place, 
 
 
 def test_a_diverged_run_of_a_study_that_measures_is_stored_and_read_again(tmp_path):
-    fed = {"source": "digits", "clients": 3, "model": ["mlp", {"hidden": [8]}]}
-    run = {"rounds": 2, "lr": 1e30, "batch_size": 10}
+    fed, run = {"source": "digits", "clients": 3, "model": "mlp"}, {"rounds": 2, "lr": 1e30}
     spec = {"study": "mime", "method": ["FedAvg", {}], "federation": fed, "run": run, "steps": 2, "pair": "A, C"}
     cells.run_cell(spec, [0], file=tmp_path / "c.json")
     assert cells.load(tmp_path / "c.json", spec).runs[0]["final"] is None
