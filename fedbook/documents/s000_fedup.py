@@ -150,24 +150,43 @@ def table4(profile: str) -> list[Cell]:
 
 _CENTRAL = ("FedAvg", "FedAvg + server momentum", "FedUp", "SCAFFOLD")
 _RACE = {"race": [60, 120, 240, 600], "behind": 8.0, "finalists": 2}
+# what most of the searches at q = 0.3 chose: the learning rate, and the method's own parameter
+_CHOSEN_CLIPPED = {
+    "FedAvg": (0.05, {}), "FedAvg + server momentum": (0.05, {"server_momentum": 0.6}),
+    "FedUp": (0.0125, {"alpha_K": 0.75}), "SCAFFOLD": (0.05, {}),
+}  # fmt: skip
 
 
 def clipped(profile: str) -> list[Cell]:
-    """Table 4 on CIFAR-10 at q = 0.3, 600 rounds, gradients clipped for every method, as registered (item b).
+    """Table 4 on CIFAR-10, 600 rounds, gradients clipped for every method, as registered (items b and c).
 
-    The rows that claims compare have five seeds and a search for each; the others have one search and three seeds.
+    At q = 0.3 the rows that claims compare have five seeds and a search for each; the others have one search and three
+    seeds.  The other columns have these rows alone, with five seeds: one search starts from what was chosen at q = 0.3
+    and tries one learning rate to either side, with half the rounds.
     """
-    column = "CIFAR-10, q=0.3"
-    federation, run, (dataset, setting) = COLUMNS4[profile][column]
-    run = {**run, "rounds": 600, "eval_every": 20, "clip": 10.0}
-    cells = []
+    cells, lrs = [], [0.025, 0.05, 0.1, 0.2]
     for rows, seeds, each in ((_CENTRAL, 5, {"each": True}), ([row for row in ROWS if row not in _CENTRAL], 3, {})):
-        chosen = {row: ROWS[row] for row in rows}
-        for cell in searched_cells(profile, column, federation, run, None, chosen, seeds, [0.025, 0.05, 0.1, 0.2], 2):
-            tune = {**cell.spec["tune"], "seeds": [1000], **_RACE, **each}
-            source = printed("seed000_table4.csv", dataset=dataset, setting=setting, method=cell.row)
-            cells.append(replace(cell, spec={**cell.spec, "tune": tune}, source=source))
+        for cell in _clipped(profile, "CIFAR-10, q=0.3", {row: ROWS[row] for row in rows}, seeds, lrs):
+            cells.append(_tuned(cell, seeds=[1000], **_RACE, **each))
+    for column in ("CIFAR-10, q=0.6", "CIFAR-10, IID"):
+        for row, (lr, own) in _CHOSEN_CLIPPED.items():
+            near, fixed = [lr / 2, lr, 2 * lr], {row: ROWS[row]._replace(fixed=own, searched={}, limits={})}
+            for cell in _clipped(profile, column, fixed, 5, near):
+                cells.append(_tuned(cell, seeds=[1000], rounds=[300, 300], growth=0, finalists=1))
     return cells
+
+
+def _clipped(profile: str, column: str, rows: dict[str, Row], seeds: int, lrs: list[float]) -> list[Cell]:
+    federation, run, (dataset, setting) = COLUMNS4[profile][column]
+    run, found = {**run, "rounds": 600, "eval_every": 20, "clip": 10.0}, []
+    for cell in searched_cells(profile, column, federation, run, None, rows, seeds, lrs, 2):
+        source = printed("seed000_table4.csv", dataset=dataset, setting=setting, method=cell.row)
+        found.append(replace(cell, source=source))
+    return found
+
+
+def _tuned(cell: Cell, **more: Any) -> Cell:
+    return replace(cell, spec={**cell.spec, "tune": {**cell.spec["tune"], **more}})
 
 
 def further(profile: str) -> list[Cell]:
