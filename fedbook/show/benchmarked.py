@@ -243,18 +243,24 @@ def choices(desk: Mapping[str, Any]) -> pages.Html:
 
 
 def other_choices(data: Mapping[str, Any]) -> pages.Html:
-    """Further recommendations besides the path, with the measured ratios behind them."""
+    """What to choose in which case, with the measured factors: the smallest and the largest over the networks."""
     import pandas as pd
 
+    cases = [case for case in data["desk"]["cases"] if case["share_of_kernels"]]
+    speeds = [(case["path"], case["ratio_to_plain"]) for case in cases]
     own = [row["speed over one client after another"] for row in data["modules"]["cases"] if row["path"] == "batched"]
     chunks = {c["chunk"]: c["needed"] for c in data["memory"]["cases"] if (c["model"], c["cohort"]) == ("mlp", 50)}
-    lists = next(c for c in data["mixing"]["cases"] if (c["clients"], c["dtype"]) == (1000, "float32"))
-    small = next(c for c in data["submodels"]["cases"] if (c["ratio"], c["training"]) == (0.25, "compact"))
+    plain = [ratios["written"] for path, ratios in speeds if path == "written"]
+    low = [ratios[f"{path} bfloat16"] / ratios[path] for path, ratios in speeds]
+    two = [ratios[path] / ratios[f"{path}, one thread"] for path, ratios in speeds]
     rows = [
-        ("attention, LSTM, GRU", "path='auto', batched", own, "one client after another"),
-        ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "no chunks, in memory needed"),
-        ("1,000 clients, no server", "lists of neighbours", [lists["dense_over_lists"]], "a dense product"),
-        ("a quarter of the width", "training='compact'", [small["speedup"]], "the whole network"),
+        ("plain layers", "path='auto', written", plain, "as fast as plain SGD"),
+        ("attention, LSTM, GRU", "path='auto', batched", own, "as fast as one client after another"),
+        ("large products", "compute=torch.bfloat16", low, "as fast as float32"),
+        ("a free core", "a second thread", two, "as fast as one thread"),
+        ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "less memory than without chunks"),
     ]
     found = [(*row[:2], " to ".join(f"{v:.2f}" for v in sorted({min(row[2]), max(row[2])})), row[3]) for row in rows]
-    return pages.table(pd.DataFrame(found, columns=["when", "choose", "ratio", "over"]), "Beside the path", 3)
+    return pages.table(
+        pd.DataFrame(found, columns=["case", "choice", "times", "meaning"]), "What each choice gained", 3
+    )
