@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedbook.documents.definitions import tables
+from fedbook.show import benchmarked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,3 +77,14 @@ def test_its_clients_are_as_unequal_as_those_of_the_real_federations(desk):
         assert len(sizes) == clients
         assert min(sizes) == pytest.approx(smallest, rel=0.15)
         assert max(sizes) == pytest.approx(largest, rel=0.15)
+
+
+def test_sub_models_are_judged_by_their_own_goals_and_as_they_train_compactly(monkeypatch):
+    stored = benchmarked.load(ROOT / "results" / "benchmarks")
+    compact = {case["ratio"]: case["speedup"] for case in stored["submodels"]["cases"] if case["training"] == "compact"}
+    for limit, reached in ((0.1, "yes"), (100.0, "no")):
+        monkeypatch.setattr(benchmarked, "SUBMODELS", dict.fromkeys(compact, limit))
+        table = benchmarked.goals(stored).set_index("what")
+        for ratio, speed in compact.items():
+            row = table.loc[f"sub-models of ratio {ratio:g}, over the whole network"]
+            assert (row["measured"], row["reached"]) == (f"{speed:.3g}", reached)
