@@ -88,3 +88,23 @@ def test_sub_models_are_judged_by_their_own_goals_and_as_they_train_compactly(mo
         for ratio, speed in compact.items():
             row = table.loc[f"sub-models of ratio {ratio:g}, over the whole network"]
             assert (row["measured"], row["reached"]) == (f"{speed:.3g}", reached)
+
+
+@pytest.mark.parametrize("goal", [None, 1000.0], ids=["as stored", "all missed"])
+def test_a_missed_goal_over_plain_sgd_stands_beside_what_the_kernels_alone_reach(goal):
+    stored = benchmarked.load(ROOT / "results" / "benchmarks")
+    for row in stored["desk"]["goals"]:
+        row["goal"] = goal or row["goal"]
+    table, told = benchmarked.goals(stored).set_index("what"), 0
+    for case in stored["desk"]["cases"]:
+        row = table.loc[f"{case['network']}, {case['cohort']} clients, over plain SGD"]
+        kernels = {k: v for k, v in case["ratio_to_plain"].items() if k.startswith("kernels") and "bfloat16" not in k}
+        if kernels and row["reached"] == "no":
+            told += 1
+            assert row["kernels allow"] == f"{max(kernels.values()):.3g}"
+            assert row["share of kernels"] == f"{100 * case['share_of_kernels'][case['path']]:.0f}%"
+            assert float(row["measured"]) < float(row["kernels allow"])
+        else:
+            assert (row["kernels allow"], row["share of kernels"]) == ("", "")
+    assert (table["kernels allow"] != "").sum() == told, "only goals over plain SGD have them"
+    assert told or not goal
