@@ -109,8 +109,17 @@ def yardstick(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     ax.set_yticks(range(len(rows)), [case["network"] for case in rows])
     ax.set(xlabel="% of a round that its fastest kernels would take", xlim=(0, 105), ylim=(len(rows) - 0.5, -0.5))
     ax.legend()
-    peaks = {name: f"{peak:.0f} GFLOP/s" for name, peak in file["peaks"].items()}
+    units = {"bandwidth": "GB/s"}
+    peaks = {name: f"{peak:.0f} {units.get(name, 'GFLOP/s')}" for name, peak in file["peaks"].items()}
     return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"], "peaks": str(peaks)}
+
+
+def roof(file: Mapping[str, Any]) -> str:
+    """For a caption: the measured peak of float32 products and, where it was measured, the bandwidth."""
+    peaks = file["peaks"]
+    memory = f"{peaks['bandwidth']:.0f} · 10⁹ bytes per second" if "bandwidth" in peaks else benchmarked.OPEN
+    fastest = max(peaks[library] for library in ("mkl", "onednn") if library in peaks)
+    return f"The processor of our measurements reached {fastest:.0f}; its bandwidth is {memory}."
 
 
 KINDS = {  # label in the figure: kinds of operators in the profile

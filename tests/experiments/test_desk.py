@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedbook.documents.definitions import tables
-from fedbook.show import benchmarked
+from fedbook.show import benchmarked, engine_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,6 +45,7 @@ def test_it_runs_from_end_to_end_and_every_goal_is_judged(tmp_path):
     assert all(abs(sum(row["shares"].values()) - 1) < 1e-9 for row in found["profile"] + found["cells"])
     assert all(share > 0 for share in first["share_of_kernels"].values())
     assert first["operations"] > 1e6
+    assert found["peaks"].keys() >= {"mkl", "bfloat16", "bandwidth"}
     assert min(found["peaks"].values()) > 0
     assert found["code"], "it says which code it measured"
 
@@ -108,3 +109,18 @@ def test_a_missed_goal_over_plain_sgd_stands_beside_what_the_kernels_alone_reach
             assert (row["kernels allow"], row["share of kernels"]) == ("", "")
     assert (table["kernels allow"] != "").sum() == told, "only goals over plain SGD have them"
     assert told or not goal
+
+
+def test_the_bandwidth_counts_the_bytes_that_a_copy_reads_and_writes_in_its_best_turn(desk, monkeypatch):
+    kernels, ticks = desk.kernels, iter((0, 4, 10, 12, 20, 23))  # turns of 4, 2 and 3 seconds
+    monkeypatch.setattr(kernels, "COPIED", 1000)
+    monkeypatch.setattr(kernels.time, "perf_counter", lambda: next(ticks))
+    assert kernels.bandwidth(repeats=3) == pytest.approx(2 * 4 * 1000 / 2 * 1e-9)
+
+
+def test_a_bandwidth_that_was_not_measured_is_said_to_be_missing():
+    assert engine_pictures.roof({"peaks": {"mkl": 200.0, "bfloat16": 900.0}}).endswith(
+        "reached 200; its bandwidth is not measured yet."
+    )
+    measured = {"mkl": 200.0, "onednn": 428.4, "bandwidth": 31.2}
+    assert "reached 428; its bandwidth is 31 " in engine_pictures.roof({"peaks": measured})
