@@ -107,6 +107,7 @@ NETWORKS = {
 }
 UNEQUAL = ("cifar_cnn", "femnist_cnn")
 PROFILED = ("cifar_cnn", "femnist_cnn", "thesis_cnn, 8 to 64", "lstm")
+PROFILED += ("logistic", "thesis_cnn, 1 to 4", "digit_model_small")  # the furthest from their kernels
 CELLS = ("cifar_cnn", "femnist_cnn")  # 300 rounds, a validation every 10, and the test images at the end
 VALIDATION, TEST, ROUNDS, EVERY = 5_000, 10_000, 300, 10
 DECAYED = ", decay and clip"

@@ -124,3 +124,10 @@ def test_a_bandwidth_that_was_not_measured_is_said_to_be_missing():
     )
     measured = {"mkl": 200.0, "onednn": 428.4, "bandwidth": 31.2}
     assert "reached 428; its bandwidth is 31 " in engine_pictures.roof({"peaks": measured})
+
+
+def test_the_networks_furthest_from_their_kernels_are_profiled(desk):
+    cases = benchmarked.load(ROOT / "results" / "benchmarks")["desk"]["cases"]
+    shares = {case["network"]: case["share_of_kernels"][case["path"]] for case in cases if case["share_of_kernels"]}
+    assert set(sorted(shares, key=shares.get)[:3]) <= set(desk.PROFILED)
+    assert set(desk.PROFILED) <= set(desk.NETWORKS)
