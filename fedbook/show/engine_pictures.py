@@ -148,6 +148,22 @@ def time_shares(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"]}
 
 
+def few_channels(file: Mapping[str, Any], network: str = "thesis_cnn, 8 to 64") -> str:
+    """For a caption: what bounds a network of few channels, from its profile; nothing if it was not profiled."""
+    for part in file["profile"]:
+        if part["network"] == network and not part["decay and clip"]:
+            of = part["shares"]
+            around = sum(of.get(kind, 0.0) for kind in ("pointwise, sums", "norms", "copies"))
+            convolved, python = of["convolution"], of["Python"]
+            return (
+                f"Networks with few channels are bounded by the work around their convolutions. In {network}, "
+                f"convolutions take {100 * convolved:.0f} %, pointwise work, norms and copies {100 * around:.0f} %, "
+                f"and Python {100 * python:.0f} %. If its convolutions cost nothing, a round would be "
+                f"{1 / (1 - convolved):.1f} times as fast."
+            )
+    return ""
+
+
 def peers(file: Mapping[str, Any]) -> Any:
     """Samples per second of every simulator, for two models."""
     fig, axes = plots.figure(ncols=2)
@@ -186,7 +202,8 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
         words = "No other framework is much faster than the plain loop (green), and most are slower."
         parts.append(widgets.show(peers(file), caption=words))
     if file := data["desk"]:
-        words = "Where a round's time goes. The profiler makes small operators look slower than they are."
+        words = "Where a round's time goes. The profiler makes small operators look slower than they are. "
+        words += few_channels(file)
         parts.append(widgets.show(*time_shares(file), caption=words))
     for name in ("peers", "flsimulator", "desk", "desk_avx2", "memory", "mixing", "submodels", "bfloat16", "gpu"):
         if file := data[name]:

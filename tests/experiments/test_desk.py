@@ -131,3 +131,11 @@ def test_the_networks_furthest_from_their_kernels_are_profiled(desk):
     shares = {case["network"]: case["share_of_kernels"][case["path"]] for case in cases if case["share_of_kernels"]}
     assert set(sorted(shares, key=shares.get)[:3]) <= set(desk.PROFILED)
     assert set(desk.PROFILED) <= set(desk.NETWORKS)
+
+
+def test_free_convolutions_would_leave_the_rest_of_the_round():
+    shares = {"convolution": 0.6, "norms": 0.1, "copies": 0.05, "pointwise, sums": 0.05, "Python": 0.2}
+    profiles = [{"network": "n", "decay and clip": decayed, "shares": shares} for decayed in (True, False)]
+    told = engine_pictures.few_channels({"profile": profiles}, "n")
+    assert all(words in told for words in ("take 60 %", "copies 20 %", "Python 20 %", "be 2.5 times"))
+    assert engine_pictures.few_channels({"profile": profiles[:1]}, "n") == ""
