@@ -205,6 +205,7 @@ COLUMNS: dict[str, dict[str, str | Callable[[Mapping[str, Any]], Any]]] = {
     "bfloat16": {
         "cell": "cell", "float32, %": lambda c: mean(c["float32"]), "bfloat16, %": lambda c: mean(c["bfloat16"]),
         "lost by seed, points": lambda c: ", ".join(f"{v:+.2f}" for v in c["lost"]),
+        "its time over float32's": lambda c: c["seconds"]["bfloat16"] / c["seconds"]["float32"],
     },
     "memory": {
         "model": "model", "cohort": "cohort", "path": "path", "chunk": lambda c: c["chunk"] or "–",

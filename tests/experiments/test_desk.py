@@ -139,3 +139,14 @@ def test_free_convolutions_would_leave_the_rest_of_the_round():
     told = engine_pictures.few_channels({"profile": profiles}, "n")
     assert all(words in told for words in ("take 60 %", "copies 20 %", "Python 20 %", "be 2.5 times"))
     assert engine_pictures.few_channels({"profile": profiles[:1]}, "n") == ""
+
+
+def test_what_the_engines_page_types_about_bfloat16_is_what_is_stored():
+    stored = benchmarked.load(ROOT / "results" / "benchmarks")
+    ratios = {case["network"]: case["ratio_to_plain"] for case in stored["desk"]["cases"] if case["share_of_kernels"]}
+    mlp, lenet = (ratios[name]["written bfloat16"] / ratios[name]["written"] for name in ("mlp", "lenet"))
+    page = (ROOT / "book" / "engine.ipynb").read_text()
+    assert f"It slows the MLP ({mlp:.2f} of its speed in float32), but helps the LeNet ({lenet:.2f})." in page
+    times = [case["seconds"]["bfloat16"] / case["seconds"]["float32"] for case in stored["bfloat16"]["cases"]]
+    assert len(times) == 3
+    assert min(times) > 0.95, "and no longer run became clearly faster"
