@@ -11,11 +11,12 @@ each client's samples.
 cases: samples per second of every network on every path that takes it.  share_of_kernels: the time of the network's
 products and convolutions alone, each by the fastest kernel that is known (`kernels`), for the same steps of the same
 clients, over that of the round.  operations: multiplications and additions of a round's products and convolutions.
-peaks: 10^9 of these a second, of a product of large matrices by this machine.  "vmapped" is the batched path with
-`torch.vmap` over the module in place of the layers' rules; "decay and clip" are weight decay 1e-3 and clip 10, in the
-round and in plain SGD alike.  profile: where a round's time goes on one thread, by kind of operator, as
-`torch.profiler` sees it, which makes small operators look slower.  cells: what is no training in a cell of a table.
-goals: every goal with what was measured; a network without a goal of its own is to be no slower than plain SGD.
+peaks: 10^9 of these a second, of a product of large matrices by this machine; bandwidth: 10^9 bytes that a large copy
+reads and writes a second.  "vmapped" is the batched path with `torch.vmap` over the module in place of the layers'
+rules; "decay and clip" are weight decay 1e-3 and clip 10, in the round and in plain SGD alike.  profile: where a
+round's time goes on one thread, by kind of operator, as `torch.profiler` sees it, which makes small operators look
+slower.  cells: what is no training in a cell of a table.  goals: every goal with what was measured; a network without a
+goal of its own is to be no slower than plain SGD.
 How fast sub-models are is measured by `submodels.py`.
 """
 
@@ -106,6 +107,7 @@ NETWORKS = {
 }
 UNEQUAL = ("cifar_cnn", "femnist_cnn")
 PROFILED = ("cifar_cnn", "femnist_cnn", "thesis_cnn, 8 to 64", "lstm")
+PROFILED += ("logistic", "thesis_cnn, 1 to 4", "digit_model_small")  # the furthest from their kernels
 CELLS = ("cifar_cnn", "femnist_cnn")  # 300 rounds, a validation every 10, and the test images at the end
 VALIDATION, TEST, ROUNDS, EVERY = 5_000, 10_000, 300, 10
 DECAYED = ", decay and clip"

@@ -24,17 +24,29 @@ from fedcore.engine import products
 Call = Callable[[], object]
 SECONDS = 0.004  # for which a candidate is tried
 LARGE = 2048  # rows of the matrices whose product is the peak
+COPIED = 1 << 26  # float32 numbers of the copy that gives the bandwidth: 268 megabytes, more than caches hold
 
 
 def peaks() -> dict[str, float]:
-    """10^9 operations a second of a product of two large matrices, by library and type."""
+    """10^9 operations a second of a product of two large matrices, by library and type; bandwidth: 10^9 bytes."""
     a, b = torch.randn(LARGE, LARGE), torch.randn(LARGE, LARGE)
     low = a.bfloat16(), b.bfloat16()
     found = {"bfloat16": _speed(lambda: low[0] @ low[1])}
     for library in libraries():
         with by(library):
             found[library] = _speed(lambda: a @ b)
-    return found
+    return {**found, "bandwidth": bandwidth()}
+
+
+def bandwidth(repeats: int = 7) -> float:
+    """10^9 bytes a second, read and written, of a copy of a large tensor; the best of several."""
+    source, times = torch.ones(COPIED), []
+    target = torch.empty_like(source)
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        target.copy_(source)
+        times.append(time.perf_counter() - begin)
+    return 2e-9 * source.nbytes / min(times)
 
 
 def _speed(product: Call) -> float:

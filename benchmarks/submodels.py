@@ -4,7 +4,7 @@
 
 Whole federated rounds are timed (extraction, local steps, combination; no evaluation): FedAvg against HeteroFL(r) with
 the same clients and batches, one after the other in turns, so that both see the same machine.  The speed-up is the
-median of the paired ratios, `GOALS` what it is to be.  "masked" is the same training on the whole network, for
+median of the paired ratios, the goal what it is to be.  "masked" is the same training on the whole network, for
 comparison.  On a CPU it is processor time of one thread, on CUDA elapsed time.  profile: seconds of a round by kind of
 operator, as `torch.profiler` sees it, of the whole network (ratio 1) and of the compact sub-models.
 """
@@ -20,9 +20,9 @@ import torch
 from common import Watched, arguments, by_kind, record, unevaluated
 
 import fedcore as fc
+from fedbook.show.benchmarked import SUBMODELS
 from fedcore.submodels import Width, cost
 
-GOALS = {0.5: 2.5, 0.25: 6.0}  # ratio: times as fast as the whole network
 CLIENTS, SAMPLES, BATCH, ROUNDS = 4, 50, 10, 1
 
 
@@ -61,7 +61,7 @@ def case(ratio: float, training: str, fed: fc.Federation, repeats: int) -> dict:
     fed.engine.module.to(fed.device)
     return {
         "ratio": ratio, "training": training, "speedup": statistics.median(speed), "speedup_min": min(speed),
-        "speedup_max": max(speed), "goal": GOALS[ratio], "reached": statistics.median(speed) >= GOALS[ratio],
+        "speedup_max": max(speed), "goal": SUBMODELS[ratio], "reached": statistics.median(speed) >= SUBMODELS[ratio],
         "whole_seconds": statistics.median(times["whole"]), "part_seconds": statistics.median(times["part"]),
         "parameters_share": small["parameters"] / full["parameters"], "macs_share": small["macs"] / full["macs"],
     }  # fmt: skip
@@ -74,7 +74,7 @@ def main() -> None:
     fed = fc.federation(((x, y), (x[:10], y[:10])), clients=CLIENTS, model="thesis_cnn", device=args.device)
     fed = unevaluated(fed)
     for training in ("compact", "masked"):
-        for ratio in GOALS:
+        for ratio in SUBMODELS:
             line = case(ratio, training, fed, args.repeats)
             lines.append(line)
             print(
@@ -82,7 +82,7 @@ def main() -> None:
                 f"{line['speedup_max']:.2f}), goal {line['goal']:.1f}; {line['whole_seconds'] * 1e3:.0f} against "
                 f"{line['part_seconds'] * 1e3:.0f} ms; {line['macs_share']:.3f} of the multiply-adds"
             )
-    shown = {1.0: WatchedFedAvg(), **{ratio: WatchedHeteroFL(ratio) for ratio in GOALS}}
+    shown = {1.0: WatchedFedAvg(), **{ratio: WatchedHeteroFL(ratio) for ratio in SUBMODELS}}
     profile = [{"ratio": ratio, "seconds": by_kind(partial(seconds, method, fed))} for ratio, method in shown.items()]
     what = f"{CLIENTS} clients, {SAMPLES // BATCH} steps of batch {BATCH} each, thesis CNN on 28x28"
     record(args, what, lines, profile=profile)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ LOOKS = {  # a path's colour and marker
     "sequential": (plots.COLOURS[2], "^"),
     "written bfloat16": (plots.COLOURS[3], "D"),
 }
-KERNELS = ("kernels, mkl", "kernels, onednn")  # of float32, by the libraries that have them
 STEPS = (
     ("$x$", "the server's model, $d$ numbers"),
     ("$Y$", "broadcast: one row for each client"),
@@ -76,7 +74,7 @@ def by_path(desk: Mapping[str, Any], clients: int) -> tuple[Any, dict[str, str]]
         if not ratios:
             ax.text(1, row, " not timed", va="center", color="#767676")
             continue
-        bare = max((ratio for name, ratio in ratios.items() if name in KERNELS), default=math.nan)
+        bare = benchmarked.bare(ratios)
         shown = {path: ratios[path] for path in LOOKS if path in ratios}
         ax.plot([min(shown.values()), bare], [row, row], "-", color="#c4c4c4", zorder=1)
         ax.plot(bare, row, "|", color="#444444", markersize=14, markeredgewidth=3)
@@ -111,8 +109,17 @@ def yardstick(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     ax.set_yticks(range(len(rows)), [case["network"] for case in rows])
     ax.set(xlabel="% of a round that its fastest kernels would take", xlim=(0, 105), ylim=(len(rows) - 0.5, -0.5))
     ax.legend()
-    peaks = {name: f"{peak:.0f} GFLOP/s" for name, peak in file["peaks"].items()}
+    units = {"bandwidth": "GB/s"}
+    peaks = {name: f"{peak:.0f} {units.get(name, 'GFLOP/s')}" for name, peak in file["peaks"].items()}
     return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"], "peaks": str(peaks)}
+
+
+def roof(file: Mapping[str, Any]) -> str:
+    """For a caption: the measured peak of float32 products and, where it was measured, the bandwidth."""
+    peaks = file["peaks"]
+    memory = f"{peaks['bandwidth']:.0f} · 10⁹ bytes per second" if "bandwidth" in peaks else benchmarked.OPEN
+    fastest = max(peaks[library] for library in ("mkl", "onednn") if library in peaks)
+    return f"The processor of our measurements reached {fastest:.0f}; its bandwidth is {memory}."
 
 
 KINDS = {  # label in the figure: kinds of operators in the profile
@@ -139,6 +146,22 @@ def time_shares(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     ax.set(xlabel="% of a round's training, one thread", xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
     ax.legend()
     return fig, {"clients": str(rows[0]["cohort"]), "processor": file["device"]}
+
+
+def few_channels(file: Mapping[str, Any], network: str = "thesis_cnn, 8 to 64") -> str:
+    """For a caption: what bounds a network of few channels, from its profile; nothing if it was not profiled."""
+    for part in file["profile"]:
+        if part["network"] == network and not part["decay and clip"]:
+            of = part["shares"]
+            around = sum(of.get(kind, 0.0) for kind in ("pointwise, sums", "norms", "copies"))
+            convolved, python = of["convolution"], of["Python"]
+            return (
+                f"Networks with few channels are bounded by the work around their convolutions. In {network}, "
+                f"convolutions take {100 * convolved:.0f} %, pointwise work, norms and copies {100 * around:.0f} %, "
+                f"and Python {100 * python:.0f} %. If its convolutions cost nothing, a round would be "
+                f"{1 / (1 - convolved):.1f} times as fast."
+            )
+    return ""
 
 
 def peers(file: Mapping[str, Any]) -> Any:
@@ -172,12 +195,15 @@ def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> An
 
 def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     """The evidence behind the claims, folded: all goals, other simulators, memory, and scaling."""
-    parts = [pages.table(measured, "Goals and what was measured")]
+    words = "Goals and what was measured. Where a goal over plain SGD was missed: the ratio that the round's products "
+    words += "and convolutions alone reach by their fastest kernels, and the share of kernels, where they were timed"
+    parts = [pages.table(measured, words)]
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and most are slower."
         parts.append(widgets.show(peers(file), caption=words))
     if file := data["desk"]:
-        words = "Where a round's time goes. The profiler makes small operators look slower than they are."
+        words = "Where a round's time goes. The profiler makes small operators look slower than they are. "
+        words += few_channels(file)
         parts.append(widgets.show(*time_shares(file), caption=words))
     for name in ("peers", "flsimulator", "desk", "desk_avx2", "memory", "mixing", "submodels", "bfloat16", "gpu"):
         if file := data[name]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import helpers as h
+import numpy as np
 import pytest
 import torch
 
@@ -25,9 +26,23 @@ def as_before():
         cached.cache_clear()
 
 
-def trained(**more):
-    fed = fc.federation(h.images(60), clients=5, model="mlp", **more)
-    return fc.simulate(fc.FedAvg(), fed, rounds=2, lr=0.1, batch_size=8).params
+def texts(n=60):
+    x = np.random.default_rng(0).integers(0, 80, (n, 3)).astype(np.uint8)
+    return fc.data.Source("texts", x, np.arange(n) % 80, x[:15], np.arange(15), 80, text=True)
+
+
+PRODUCTS = {  # whose products: method, data, model
+    "a layer's": (fc.FedAvg(), h.images, "mlp"),
+    "a recurrent layer's": (fc.FedAvg(), texts, "lstm"),
+    "a sub-model's": (fc.HeteroFL([(1.0, 0.4), (0.5, 0.6)]), h.images, "mlp"),
+    "that of W and Y": (fc.DFedAvg(mixing=fc.Complete()), h.images, "mlp"),
+}
+
+
+def trained(kind="a layer's"):
+    method, data, model = PRODUCTS[kind]
+    fed = fc.federation(data(60), clients=5, model=model)
+    return fc.simulate(method, fed, rounds=2, lr=0.1, batch_size=8).params
 
 
 @pytest.mark.parametrize(
@@ -55,11 +70,12 @@ def test_amds_with_avx512_take_onednn_only_if_it_is_as_accurate(tolerance, libra
 
 
 @needs_switch
-def test_both_libraries_train_the_same_model_to_rounding_and_each_repeats_its_bits():
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_both_libraries_train_the_same_model_to_rounding_and_each_repeats_its_bits(kind):
     runs = {}
     for library in ("mkl", "onednn"):
         products.use(library)
-        runs[library], again = trained(), trained()
+        runs[library], again = trained(kind), trained(kind)
         assert torch.equal(runs[library], again)
     h.close(runs["mkl"], runs["onednn"], 1e-4)
 

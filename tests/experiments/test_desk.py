@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedbook.documents.definitions import tables
+from fedbook.show import benchmarked, engine_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +45,7 @@ def test_it_runs_from_end_to_end_and_every_goal_is_judged(tmp_path):
     assert all(abs(sum(row["shares"].values()) - 1) < 1e-9 for row in found["profile"] + found["cells"])
     assert all(share > 0 for share in first["share_of_kernels"].values())
     assert first["operations"] > 1e6
+    assert found["peaks"].keys() >= {"mkl", "bfloat16", "bandwidth"}
     assert min(found["peaks"].values()) > 0
     assert found["code"], "it says which code it measured"
 
@@ -76,3 +78,75 @@ def test_its_clients_are_as_unequal_as_those_of_the_real_federations(desk):
         assert len(sizes) == clients
         assert min(sizes) == pytest.approx(smallest, rel=0.15)
         assert max(sizes) == pytest.approx(largest, rel=0.15)
+
+
+def test_sub_models_are_judged_by_their_own_goals_and_as_they_train_compactly(monkeypatch):
+    stored = benchmarked.load(ROOT / "results" / "benchmarks")
+    compact = {case["ratio"]: case["speedup"] for case in stored["submodels"]["cases"] if case["training"] == "compact"}
+    for limit, reached in ((0.1, "yes"), (100.0, "no")):
+        monkeypatch.setattr(benchmarked, "SUBMODELS", dict.fromkeys(compact, limit))
+        table = benchmarked.goals(stored).set_index("what")
+        for ratio, speed in compact.items():
+            row = table.loc[f"sub-models of ratio {ratio:g}, over the whole network"]
+            assert (row["measured"], row["reached"]) == (f"{speed:.3g}", reached)
+
+
+@pytest.mark.parametrize("goal", [None, 1000.0], ids=["as stored", "all missed"])
+def test_a_missed_goal_over_plain_sgd_stands_beside_what_the_kernels_alone_reach(goal):
+    stored = benchmarked.load(ROOT / "results" / "benchmarks")
+    for row in stored["desk"]["goals"]:
+        row["goal"] = goal or row["goal"]
+    table, told = benchmarked.goals(stored).set_index("what"), 0
+    for case in stored["desk"]["cases"]:
+        row = table.loc[f"{case['network']}, {case['cohort']} clients, over plain SGD"]
+        kernels = {k: v for k, v in case["ratio_to_plain"].items() if k.startswith("kernels") and "bfloat16" not in k}
+        if kernels and row["reached"] == "no":
+            told += 1
+            assert row["kernels allow"] == f"{max(kernels.values()):.3g}"
+            assert row["share of kernels"] == f"{100 * case['share_of_kernels'][case['path']]:.0f}%"
+            assert float(row["measured"]) < float(row["kernels allow"])
+        else:
+            assert (row["kernels allow"], row["share of kernels"]) == ("", "")
+    assert (table["kernels allow"] != "").sum() == told, "only goals over plain SGD have them"
+    assert told or not goal
+
+
+def test_the_bandwidth_counts_the_bytes_that_a_copy_reads_and_writes_in_its_best_turn(desk, monkeypatch):
+    kernels, ticks = desk.kernels, iter((0, 4, 10, 12, 20, 23))  # turns of 4, 2 and 3 seconds
+    monkeypatch.setattr(kernels, "COPIED", 1000)
+    monkeypatch.setattr(kernels.time, "perf_counter", lambda: next(ticks))
+    assert kernels.bandwidth(repeats=3) == pytest.approx(2 * 4 * 1000 / 2 * 1e-9)
+
+
+def test_a_bandwidth_that_was_not_measured_is_said_to_be_missing():
+    assert engine_pictures.roof({"peaks": {"mkl": 200.0, "bfloat16": 900.0}}).endswith(
+        "reached 200; its bandwidth is not measured yet."
+    )
+    measured = {"mkl": 200.0, "onednn": 428.4, "bandwidth": 31.2}
+    assert "reached 428; its bandwidth is 31 " in engine_pictures.roof({"peaks": measured})
+
+
+def test_the_networks_furthest_from_their_kernels_are_profiled(desk):
+    cases = benchmarked.load(ROOT / "results" / "benchmarks")["desk"]["cases"]
+    shares = {case["network"]: case["share_of_kernels"][case["path"]] for case in cases if case["share_of_kernels"]}
+    assert set(sorted(shares, key=shares.get)[:3]) <= set(desk.PROFILED)
+    assert set(desk.PROFILED) <= set(desk.NETWORKS)
+
+
+def test_free_convolutions_would_leave_the_rest_of_the_round():
+    shares = {"convolution": 0.6, "norms": 0.1, "copies": 0.05, "pointwise, sums": 0.05, "Python": 0.2}
+    profiles = [{"network": "n", "decay and clip": decayed, "shares": shares} for decayed in (True, False)]
+    told = engine_pictures.few_channels({"profile": profiles}, "n")
+    assert all(words in told for words in ("take 60 %", "copies 20 %", "Python 20 %", "be 2.5 times"))
+    assert engine_pictures.few_channels({"profile": profiles[:1]}, "n") == ""
+
+
+def test_what_the_engines_page_types_about_bfloat16_is_what_is_stored():
+    stored = benchmarked.load(ROOT / "results" / "benchmarks")
+    ratios = {case["network"]: case["ratio_to_plain"] for case in stored["desk"]["cases"] if case["share_of_kernels"]}
+    mlp, lenet = (ratios[name]["written bfloat16"] / ratios[name]["written"] for name in ("mlp", "lenet"))
+    page = (ROOT / "book" / "engine.ipynb").read_text()
+    assert f"It slows the MLP ({mlp:.2f} of its speed in float32), but helps the LeNet ({lenet:.2f})." in page
+    times = [case["seconds"]["bfloat16"] / case["seconds"]["float32"] for case in stored["bfloat16"]["cases"]]
+    assert len(times) == 3
+    assert min(times) > 0.95, "and no longer run became clearly faster"
