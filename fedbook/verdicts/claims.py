@@ -78,7 +78,7 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
         answers = answered(results, asked, margin=claim.margin, compared=compared(claim))
         missing = len(asked) - len(answers)
         if answers:
-            printed = _gaps(asked, {key: cell.source for key, (cell, _) in results.items()})
+            printed = _gaps(claim, asked, {key: cell.source for key, (cell, _) in results.items()})
             rising = _rising(answers, printed, results) if compared(claim) == "images" else {}
             found = Judgement(claim, profile, answers, missing, "", printed, _withdrawn(claim, profile), rising)
             out.append(replace(found, verdict="" if missing else _verdict(found)))
@@ -117,8 +117,11 @@ def compared(claim: Claim) -> str:
     return claim.compares or get(claim.table).compared
 
 
-def _gaps(asked: Sequence[Question], sources: Mapping[Key, float | None]) -> dict[Question, float]:
-    """The gaps between printed values, for the questions with two of them."""
+def _gaps(claim: Claim, asked: Sequence[Question], sources: Mapping[Key, float | None]) -> dict[Question, float]:
+    """The gaps between printed values, for the questions with two of them; none for a claim that compares something
+    else than its table prints, such as logarithms of rounds instead of points."""
+    if claim.compares or compared(claim) == "logs":
+        return {}
     pairs = {question: [sources[key] for key in sides(question)] for question in asked}
     return {question: ours - theirs for question, (ours, theirs) in pairs.items() if None not in (ours, theirs)}
 
@@ -136,11 +139,11 @@ def chapter(claim: Claim) -> str:
 
 def printed_gaps(claim: Claim) -> dict[Question, float]:
     """The gaps that the document prints, for all questions whose values it prints, also unanswered ones."""
-    if not claim.table or claim.compares:
+    if not claim.table:
         return {}
     cells = [c for profile in PROFILES for c in get(claim.decided_by(profile)).cells(profile)]
     sources = {(c.row, c.column): c.source for c in cells}
-    return _gaps([question for asked in claim.questions.values() for question in asked], sources)
+    return _gaps(claim, [question for asked in claim.questions.values() for question in asked], sources)
 
 
 def confidence(judgement: Judgement | None) -> str:

@@ -321,6 +321,19 @@ def test_an_open_claim_is_not_testable_where_the_printed_gap_could_not_be_found(
         assert found.verdict == verdict, "only the desk profile has printed values, 5 points apart"
 
 
+def test_printed_points_are_not_compared_with_a_ratio_of_rounds(tmp_path, monkeypatch):
+    listed = [Cell(row, {"study": "simulate", "row": row}, row, "c", at) for row, at in (("x", 80.0), ("y", 79.9))]
+    monkeypatch.setattr(claims, "get", lambda name: table_of(listed))
+    for cell in listed:
+        store(batch.ResultFolder(tmp_path, "quick", "t"), cell, curves(4, 4, 4))
+    points = Claim("a", "S000", "§1", "x beats y", "", "t", {"quick": [("x", "y", "c")]})
+    speed = replace(points, compares="speed")
+    (found,), (faster,) = (claims.judged(claim, tmp_path) for claim in (points, speed))
+    assert found.printed == pytest.approx({("x", "y", "c"): 0.1})
+    assert faster.printed == claims.printed_gaps(speed) == {}
+    assert faster.verdict == "cannot be decided here", "no factor of rounds was too small to be found"
+
+
 def test_accuracy_that_still_rises_by_more_than_the_gap_is_said_beside_the_verdict(fast):
     late = curves(17, 17, 17)  # 50 % in the sixth of the rounds before the last, 90 % in the last
     early, few = curves(2, 2, 2), images(np.arange(100) < 70)
