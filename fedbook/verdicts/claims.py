@@ -200,7 +200,7 @@ def _ahead(best: Judgement | None) -> str:
 
 
 def ours(judgement: Judgement) -> str:
-    """The answers of a judgement in words, grouped by answer."""
+    """The answers of a judgement in words, grouped by answer, and where the printed gaps lie."""
     table = judgement.claim.table  # none where a proof or a count decides
     turns, parts = TURNS if table and get(table).unit == "cosine" else {}, []
     for word in dict.fromkeys(a.word for a in judgement.answers.values()):
@@ -210,7 +210,25 @@ def ours(judgement: Judgement) -> str:
         gaps = [f"{_named(q, judgement, than)} {_short(a, judgement.claim, q in judgement.withdrawn)}" for q, a in same]
         parts.append(f"{turns.get(word, word)}{margin}: {', '.join(gaps)}")
     asked = judgement.missing + len(judgement.answers)
-    return "; ".join(parts) + (f"; {judgement.missing} of {asked} comparisons not run yet" if judgement.missing else "")
+    parts += [f"{judgement.missing} of {asked} comparisons not run yet"] if judgement.missing else []
+    return "; ".join(filter(None, [*parts, printed_inside(judgement)]))
+
+
+def printed_inside(judgement: Judgement) -> str:
+    """Whether the gaps that the document prints lie in our 95 % intervals, in words.
+
+    Only comparisons with both count, and none whose runs are withdrawn; "" if there is none.
+    """
+    ends = {q: a.comparison.interval for q, a in judgement.answers.items() if q not in judgement.withdrawn}
+    known = {q: gap for q, gap in judgement.printed.items() if q in ends and all(map(math.isfinite, ends[q]))}
+    inside = [question for question, gap in known.items() if ends[question][0] <= gap <= ends[question][1]]
+    if len(known) > 1:
+        return f"the printed gap lies in our interval in {len(inside)} of {len(known)} comparisons"
+    for question, gap in known.items():
+        which = f" ({_named(question, judgement, 'from')})" if len(judgement.answers) > 1 else ""
+        digits = 3 if get(judgement.claim.table).unit == "cosine" else 2
+        return f"the printed {gap:+.{digits}f} lies {'in' if inside else 'outside'} our interval{which}"
+    return ""
 
 
 def label(question: Question) -> str:

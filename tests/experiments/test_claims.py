@@ -334,6 +334,50 @@ def test_printed_points_are_not_compared_with_a_ratio_of_rounds(tmp_path, monkey
     assert faster.verdict == "cannot be decided here", "no factor of rounds was too small to be found"
 
 
+def answered(gaps, printed, half=1.0, **more):
+    """A judgement on x with these gaps to its rivals, of this half width each, and with these printed gaps."""
+    asked = [("x", rival, "c") for rival in "yzuvw"[: len(gaps)]]
+    error = judge.Comparison(0.0, 1.0, 0.0, 5)
+    found = [judge.Comparison(gap, half / error.half, 0.0, 5) for gap in gaps]
+    known = {question: gap for question, gap in zip(asked, printed, strict=True) if gap is not None}
+    answers = dict(zip(asked, judge.decide(found), strict=True))
+    return claims.Judgement(replace(CLAIM, questions={"desk": asked}), "desk", answers, 0, "holds", known, **more)
+
+
+def test_beside_our_gap_stands_whether_the_printed_one_lies_in_our_interval(monkeypatch):
+    monkeypatch.setattr(claims, "get", lambda name: table_of([]))
+    assert claims.ours(answered([3.0], [3.9])).endswith("; the printed +3.90 lies in our interval")
+    assert claims.ours(answered([3.0], [5.92])).endswith("; the printed +5.92 lies outside our interval")
+    assert claims.printed_inside(answered([0.2], [-1.0])).endswith("-1.00 lies outside our interval"), "also if open"
+    three = answered([3.0, 3.0, 0.0], [3.9, 5.92, -2.0])
+    assert claims.ours(three).endswith("; the printed gap lies in our interval in 1 of 3 comparisons")
+    two = answered([3.0, 3.0], [None, 5.92])
+    assert claims.printed_inside(two) == "the printed +5.92 lies outside our interval (from z)"
+    assert claims.printed_inside(replace(three, withdrawn=[*three.answers][1:])).startswith("the printed +3.90 lies in")
+
+
+def test_nothing_is_said_of_a_printed_gap_without_an_interval_or_without_print(monkeypatch):
+    monkeypatch.setattr(claims, "get", lambda name: table_of([]))
+    for found in (answered([3.0, 1.0], [None, None]), answered([3.0], [5.92], half=float("nan"))):
+        assert claims.printed_inside(found) == ""
+        assert "printed" not in claims.ours(found)
+
+
+@pytest.mark.parametrize("claim", [claim for claim in claims.every() if claim.questions], ids=lambda c: c.name)
+def test_the_stored_results_say_of_every_printed_gap_with_an_interval_where_it_lies(claim):
+    for found in claims.judged(claim, batch.results()):
+        ends = {q: a.comparison.interval for q, a in found.answers.items() if q not in found.withdrawn}
+        both = [q for q in found.printed if q in ends and np.isfinite(ends[q]).all()]
+        inside = sum(abs(found.printed[q] - np.mean(ends[q])) <= np.ptp(ends[q]) / 2 for q in both)
+        words = claims.ours(found)
+        if len(both) > 1:
+            assert f"the printed gap lies in our interval in {inside} of {len(both)} comparisons" in words
+        elif both:
+            assert f"lies {'in' if inside else 'outside'} our interval" in words
+        else:
+            assert "printed" not in words
+
+
 def test_accuracy_that_still_rises_by_more_than_the_gap_is_said_beside_the_verdict(fast):
     late = curves(17, 17, 17)  # 50 % in the sixth of the rounds before the last, 90 % in the last
     early, few = curves(2, 2, 2), images(np.arange(100) < 70)
