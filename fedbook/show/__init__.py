@@ -26,6 +26,7 @@ from ..results.batch import ResultFolder, results
 from ..results.cells import Result
 from ..verdicts import judge, overview, performance
 from ..verdicts.claims import (
+    KINDS,
     Judgement,
     chapter,
     compared,
@@ -43,15 +44,17 @@ from ..verdicts.judge import BETTER, EQUAL, OPEN, WORSE, Answer
 from ..verdicts.overview import MISSING
 
 MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
-ENDS = {
-    "holds": "hold", "holds in part": "hold in part", "does not hold": "do not hold",
-    "not testable here": "are not testable here", "cannot be decided here": "cannot be decided here",
-}  # fmt: skip  # verdict of one claim -> of several
+ENDS = dict(zip(
+    KINDS,
+    ["hold", "hold in part", "hold in some comparisons", "do not hold", "are not testable here",
+     "cannot be decided here"],
+    strict=True,
+))  # fmt: skip  # verdict of one claim -> of several
 RESTS = {
     "proof": "proved or counted", "paper": "the document's setting", "desk": "real data, smaller scale",
     "quick": "small or synthetic data",
 }  # fmt: skip
-SIGNS = dict(zip((*ENDS, ""), ["✓", "(✓)", "✗", "–", "?", "…"], strict=True))  # verdict -> sign
+SIGNS = dict(zip((*KINDS, ""), ["✓", "(✓)", "(✓)", "✗", "–", "?", "…"], strict=True))  # verdict -> sign
 BARS = ("client", "skew")  # kinds of a figure that are drawn as bars
 WIDEST = 15  # limit of the axis of gaps, in points of accuracy
 LONGEST = 56  # characters of a label on one line; longer labels leave no room for the picture on a phone
@@ -353,8 +356,8 @@ def glance(root: Path | None = None) -> pages.Html:
         found.sort(key=lambda pair: [*SIGNS].index(pair[1].verdict if pair[1] else ""))
         entries, before = [], ""
         for claim, best in found:
-            verdict, rests = (best.verdict, best.profile or "proof") if best else ("", "")
-            words = f"{claim.text}: {verdict or MISSING} ({confidence(best)})"
+            verdict, said, rests = (best.verdict, best.said, best.profile or "proof") if best else ("", MISSING, "")
+            words = f"{claim.text}: {said} ({confidence(best)})"
             about = claim.name.replace("-", " ") + " (ours)" * claim.own
             again = claim.family and claim.family == before  # the name of its sentence stands beside it
             shown, before = about.removeprefix(claim.family.replace("-", " ") + " " if again else ""), claim.family
@@ -362,11 +365,11 @@ def glance(root: Path | None = None) -> pages.Html:
                 f'<a href="#claim-{claim.name}" data-verdict="{verdict}" data-rests="{rests}" title="{escape(words)}" '
                 f'aria-label="{escape(f"{about}: {words}")}">{SIGNS[verdict]} {escape(shown)}</a>'
             )
-            lines.append(f"{name} | {about} | {verdict or MISSING} | {confidence(best)}")
+            lines.append(f"{name} | {about} | {said} | {confidence(best)}")
         rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{" ".join(entries)}</td></tr>')
-    shown = ", ".join(f"{sign} {verdict or MISSING}" for verdict, sign in SIGNS.items())
+    signs = ", ".join(f"{sign} {verdict or MISSING}" for verdict, sign in SIGNS.items())
     rests = " ".join(f'<span data-rests="{kind}">{words}</span>' for kind, words in RESTS.items())
-    caption = f"All central claims by document: {shown}. The frame says what a verdict rests on: "
+    caption = f"All central claims by document: {signs}. The frame says what a verdict rests on: "
     return pages.Html(
         '<div class="fc-glance tex2jax_process"><table class="fc-table">'
         f"<caption>{escape(caption)}{rests}. A click opens the claim's line.</caption>"
@@ -379,7 +382,7 @@ def headline(root: Path | None = None) -> pages.Html:
     """The counts of verdicts and answers, and the gaps that could have been detected, in words."""
     best = [(claim, strongest(judged(claim, root or results()))) for claim in every() if not claim.own]
     own = sum(claim.own for claim in every())
-    verdicts = Counter(found.verdict for _, found in best if found)
+    verdicts = Counter(found.kind for _, found in best if found)
     settled = sum(claim.settled is not None for claim, _ in best)
     answers = [(claim, answer) for claim, found in best if found for answer in found.answers.values()]
     words = [(claim, word) for claim, found in best if found for word in found.words().values()]
@@ -442,12 +445,14 @@ def ended(root: Path | None = None) -> pages.Html:
     found: dict[str, Counter] = {claim.document: Counter() for claim in chosen}
     for claim in chosen:
         if best := strongest(judged(claim, root or results())):
-            found[claim.document][best.verdict] += 1
+            found[claim.document][best.kind] += 1
     counts = [f"{DOCUMENTS[document]}: {_ways(verdicts) or MISSING}" for document, verdicts in found.items()]
-    words = [word for word in ENDS if any(verdicts[word] for verdicts in found.values())]
-    mixed = "holds in part" if {*words} - {pages.VERDICTS[-1]} else pages.VERDICTS[-1]
+    total = sum(found.values(), Counter())
+    words = [word for word in KINDS if total[word]] or [pages.VERDICTS[-1]]
+    said = words[0] if len(words) == 1 else f"{total['holds']} of {len(chosen)} hold"
+    verdict = said if said in pages.VERDICTS else "holds in part"
     claim = f"{len(chosen)} central claims in all"
-    one = pages.Claim("Each document", claim, "; ".join(counts), words[0] if len(words) == 1 else mixed)
+    one = pages.Claim("Each document", claim, "; ".join(counts), verdict, said=said)
     return pages.claims([one], setting="the strongest evidence for each claim")
 
 
@@ -523,10 +528,10 @@ def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pa
         runs = "; ".join(f"{j.profile}: {ours(j)}" for j in found) or MISSING
         measured = claim.settled[1] if claim.settled else runs
         rests = confidence(best) + "; runs that are incomplete do not decide" * any(j.missing for j in found)
-        verdict = best.verdict if best else pages.VERDICTS[-1]
+        verdict, said = (best.verdict, best.said) if best else (pages.VERDICTS[-1], "")
         source = f"{DOCUMENTS[claim.document]}, {claim.place},"
         test = claim.settled[2] if claim.settled else None
-        lines.append(pages.Claim(source, claim.text, f"{measured} ({rests})", verdict, test, claim.own))
+        lines.append(pages.Claim(source, claim.text, f"{measured} ({rests})", verdict, test, claim.own, said))
     return pages.claims(lines, setting=setting)
 
 

@@ -34,6 +34,10 @@ CHAPTERS = {
 TURNS = {judge.BETTER: "turned towards the global gradient", judge.WORSE: "turned away from the global gradient"}
 
 
+SOME = "holds in some comparisons"
+KINDS = ("holds", "holds in part", SOME, "does not hold", "not testable here", "cannot be decided here")
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The state of a claim in a profile: the answered questions, the number of unanswered ones, and the verdict.
@@ -55,6 +59,23 @@ class Judgement:
     def words(self) -> dict[Question, str]:
         """Question -> the answer that counts."""
         return {q: judge.OPEN if q in self.withdrawn else a.word for q, a in self.answers.items()}
+
+    @property
+    def partial(self) -> bool:
+        """Whether runs answer some comparisons as the claim says, and others not."""
+        return self.verdict == "holds in part" and not self.claim.settled
+
+    @property
+    def said(self) -> str:
+        """The verdict as pages show it: where runs confirm a claim in part, in how many of its comparisons."""
+        yes, no = judge.tally([*self.words().values()], self.claim.expected)
+        rest = f", fails in {no}" if no else " comparisons"
+        return f"holds in {yes} of {len(self.answers)}{rest}" if self.partial else self.verdict
+
+    @property
+    def kind(self) -> str:
+        """The verdict as pages count it, one of `KINDS`."""
+        return SOME if self.partial else self.verdict
 
 
 def every() -> list[Claim]:
@@ -184,7 +205,7 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
             {
                 "place": claim.place,
                 "claim": claim.text + " (a question of this book's own)" * claim.own,
-                "verdict": best.verdict if best else "",
+                "verdict": best.said if best else "",
                 "ours": claim.settled[1] if claim.settled else "; ".join(f"{p}: {w}" for p, w in by_profile.items()),
                 "printed": claim.printed,
                 "rests on": confidence(best),

@@ -200,11 +200,29 @@ def test_a_claim_is_judged_once_all_its_questions_are_answered(stored):
     assert claims.strongest([half]) is None
     write("quick", "z", 0.9)
     (whole,) = claims.judged(CLAIM, root)
-    assert (whole.missing, whole.verdict) == (0, "holds in part")
+    assert (whole.missing, whole.verdict, whole.said) == (0, "holds in part", "holds in 1 of 2 comparisons")
     assert claims.ours(whole).startswith("better: than y +3")
     assert "no significant difference: from z +0.0" in claims.ours(whole)
     two = replace(CLAIM, questions={"quick": [("x", "z", "c"), ("y", "z", "c")]})
     assert "worse: y" in claims.ours(claims.judged(two, root)[0]), "rows are named where there are several"
+
+
+def test_no_page_says_in_part_of_runs_it_counts_the_comparisons(stored, monkeypatch):
+    root, write = stored
+    module = type("module", (), {"__name__": "d.s000", "CLAIMS": [CLAIM]})
+    monkeypatch.setattr(show, "every", lambda: [CLAIM])
+    monkeypatch.setattr(show, "documents", lambda: [module])
+    for row, share in (("x", 0.75), ("y", 0.6), ("z", 0.9)):
+        write("quick", row, share)
+    (found,) = claims.judged(CLAIM, root)
+    assert found.said == "holds in 1 of 2, fails in 1", "a significant loss is said"
+    shown = [show.box(["a"], root), show.verdicts(["a"], root), show.matrix("S000", root), show.glance(root)]
+    assert all(found.said in page.text for page in shown)
+    assert all("in part" not in page.text for page in [*shown, show.headline(root), show.ended(root)])
+    assert "1 holds in some comparisons" in show.ended(root).text
+    typed = replace(CLAIM, questions={}, settled=("holds in part", "one half of it", "tests/test_claims.py::test_x"))
+    (settled,) = claims.judged(typed, root)
+    assert settled.said == settled.kind == "holds in part", "whose reason is written beside it"
 
 
 def test_the_data_nearest_to_the_documents_decide(stored):
@@ -568,7 +586,7 @@ def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(store
     for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.9)):
         write("quick", row, share)
     text = show.headline(root).text
-    assert "Of 1 central claims 1 holds in part." in text
+    assert "Of 1 central claims 1 holds in some comparisons." in text
     assert "answered 2 questions: 1 as the document says, 0 the other way, and 1 remain open" in text
     assert "Half of the gaps that the documents print there are below 5.0 points; half of our questions" in text
 
