@@ -41,7 +41,7 @@ from ..verdicts.claims import (
 from ..verdicts.claims import matrix as claim_lines
 from ..verdicts.findings import DOCUMENTS
 from ..verdicts.judge import BETTER, EQUAL, OPEN, WORSE, Answer
-from ..verdicts.overview import MISSING
+from ..verdicts.overview import MISSING, NOT_RUN
 
 MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
 ENDS = dict(zip(
@@ -379,26 +379,39 @@ def glance(root: Path | None = None) -> pages.Html:
 
 
 def headline(root: Path | None = None) -> pages.Html:
-    """The counts of verdicts and answers, and the gaps that could have been detected, in words."""
+    """How many claims have each verdict by each kind of evidence, as a table, and in words the counts of answers and
+    the gaps that could have been detected."""
     best = [(claim, strongest(judged(claim, root or results()))) for claim in every() if not claim.own]
     own = sum(claim.own for claim in every())
-    verdicts = Counter(found.kind for _, found in best if found)
-    settled = sum(claim.settled is not None for claim, _ in best)
     answers = [(claim, answer) for claim, found in best if found for answer in found.answers.values()]
     words = [(claim, word) for claim, found in best if found for word in found.words().values()]
     one = Counter(judge.verdict([word], claim.expected) for claim, word in words)
     smallest = [a.detectable for claim, a in answers if compared(claim) == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
-    waiting = len(best) - verdicts.total()
-    first = f"Of {len(best)} central claims {_ways(verdicts)}{f', {waiting} are not run yet' if waiting else ''}. "
-    first += f"A proof or a count settles {settled}; for the others runs answered {len(answers)} questions: "
-    first += f"{one['holds']} as the document says, {one['does not hold']} the other way, and "
+    first = f"Runs answered {len(answers)} questions: {one['holds']} as the document says, "
+    first += f"{one['does not hold']} the other way, and "
     first += f"{one['cannot be decided here']} remain open."
     power = f" Half of the gaps that the documents print there are below {np.median([*printed.values()]):.1f} points"
     if smallest:
         power += f"; half of our questions could not have found a gap below {np.nanmedian(smallest):.1f}"
     said = f"{first}{power}." + f" {own} more questions are this book's own, and not counted." * bool(own)
-    return pages.Html(f'<p class="fc-said">{said}</p>', said)
+    caption = f"The {len(best)} central claims by verdict, and by the strongest evidence for it"
+    return together([pages.table(_by_evidence(best), caption), pages.Html(f'<p class="fc-said">{said}</p>', said)])
+
+
+def _by_evidence(best: Sequence[tuple[Claim, Judgement | None]]) -> Any:
+    """The number of claims with each verdict (row) that rest on each kind of evidence (column; pandas.DataFrame)."""
+    import pandas as pd
+
+    counts = Counter((found.kind, found.profile or "proof") for _, found in best if found)
+    table = pd.DataFrame({rests: [counts[kind, rests] for kind in KINDS] for rests in RESTS}, index=[*KINDS])
+    table["all"] = table.sum(axis=1)
+    waiting = [claim for claim, found in best if not found]
+    large = sum({*claim.questions} == {"paper"} for claim in waiting)
+    for name, number in (("cannot be tested without a GPU", large), (NOT_RUN, len(waiting) - large)):
+        table.loc[name] = [0] * len(RESTS) + [number]
+    table = table.loc[table["all"] > 0, table.any()].rename(columns=RESTS)
+    return pd.concat([table, table.sum().to_frame("all").T])
 
 
 def profile(root: Path | None = None) -> Any:

@@ -582,13 +582,45 @@ def test_the_matrix_of_all_claims_leads_to_the_line_of_each(stored, monkeypatch)
 def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(stored, monkeypatch):
     root, write = stored
     monkeypatch.setattr(show, "every", lambda: [CLAIM])
-    assert "1 are not run yet" in show.headline(root).text
+    assert show.headline(root).text.splitlines()[2].split() == ["not", "run", "yet", "1"]
     for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.9)):
         write("quick", row, share)
     text = show.headline(root).text
-    assert "Of 1 central claims 1 holds in some comparisons." in text
+    assert text.startswith("The 1 central claims by verdict")
     assert "answered 2 questions: 1 as the document says, 0 the other way, and 1 remain open" in text
     assert "Half of the gaps that the documents print there are below 5.0 points; half of our questions" in text
+
+
+def test_page_one_counts_verdicts_apart_by_what_they_rest_on(stored):
+    root, write = stored
+    for profile, rows in (("quick", "xyz"), ("desk", "xy")):
+        for row in rows:
+            write(profile, row, 0.9 if row == "x" else 0.6)
+    settled = Claim(
+        "b", "S001", "§2", "z", "-", settled=("does not hold", "by a count", "tests/test_claims.py::test_x")
+    )
+    small = replace(CLAIM, questions={"quick": [("x", "z", "c"), ("y", "z", "c")]})
+    large, later = (replace(CLAIM, questions={profile: [("x", "z", "c")]}) for profile in ("paper", "desk"))
+    asked = [CLAIM, settled, small, large, later]
+    counts = show._by_evidence([(claim, claims.strongest(claims.judged(claim, root))) for claim in asked])
+    proof, desk, quick = (show.RESTS[rests] for rests in ("proof", "desk", "quick"))
+    assert counts.to_dict("index") == {
+        "holds": {proof: 0, desk: 1, quick: 0, "all": 1},
+        claims.SOME: {proof: 0, desk: 0, quick: 1, "all": 1},
+        "does not hold": {proof: 1, desk: 0, quick: 0, "all": 1},
+        "cannot be tested without a GPU": {proof: 0, desk: 0, quick: 0, "all": 1},
+        "not run yet": {proof: 0, desk: 0, quick: 0, "all": 1},
+        "all": {proof: 1, desk: 1, quick: 1, "all": 5},
+    }
+
+
+def test_the_counts_of_page_one_are_those_of_the_stored_claims():
+    best = [(claim, claims.strongest(claims.judged(claim, batch.results()))) for claim in claims.every()]
+    counts = show._by_evidence(best)
+    assert counts.loc["all", "all"] == len(best)
+    assert counts.loc["all", show.RESTS["proof"]] == sum(claim.settled is not None for claim, _ in best)
+    large = {claim.name for claim, _ in best if {*claim.questions} == {"paper"}}
+    assert counts.loc["cannot be tested without a GPU", "all"] == len(large)
 
 
 def test_a_documents_fold_names_the_curves_that_its_chapter_draws(tmp_path):
@@ -622,7 +654,7 @@ def test_a_question_of_the_books_own_has_a_verdict_and_is_no_claim_of_the_docume
     for module in (claims, show):
         monkeypatch.setattr(module, "every", lambda: both)
     assert "1 central claims in all" in show.ended(root).text
-    assert "Of 1 central claims 1 hold" in show.headline(root).text
+    assert "The 1 central claims by verdict" in show.headline(root).text
     assert "1 more questions are this book's own" in show.headline(root).text
     text = show.box(["a", "b"], root).text
     assert text.count("verdict: holds") == 2
