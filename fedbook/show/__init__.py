@@ -31,6 +31,7 @@ from ..verdicts.claims import (
     chapter,
     compared,
     confidence,
+    contradiction,
     every,
     judged,
     label,
@@ -412,6 +413,24 @@ def _by_evidence(best: Sequence[tuple[Claim, Judgement | None]]) -> Any:
         table.loc[name] = [0] * len(RESTS) + [number]
     table = table.loc[table["all"] > 0, table.any()].rename(columns=RESTS)
     return pd.concat([table, table.sum().to_frame("all").T])
+
+
+def contradictions(root: Path | None = None) -> pages.Html:
+    """The claims about which runs of two profiles contradict each other significantly, one line each, with what
+    differs; a line links to the claim's own in `evidence`."""
+    found = {claim.name: contradiction(claim, judged(claim, root or results())) for claim in every()}
+    said = {name: words for name, words in found.items() if words}
+    number = f"{len(said)} claim{'s' * (len(said) != 1)}" if said else "no claim"
+    first = f"Small runs and larger ones contradict each other significantly in {number}"
+    first += "; the verdict is that of the larger:" if said else "."
+    items = "".join(
+        f'<li><a href="#claim-{name}">{escape(name.replace("-", " "))}</a>: {escape(words)}</li>'
+        for name, words in said.items()
+    )
+    return pages.Html(
+        f'<div class="fc-said tex2jax_process"><p>{first}</p><ul>{items}</ul></div>',
+        "\n".join([first, *(f"{name}: {words}" for name, words in said.items())]),
+    )
 
 
 def profile(root: Path | None = None) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,45 @@ def printed_inside(judgement: Judgement) -> str:
         digits = 3 if get(judgement.claim.table).unit == "cosine" else 2
         return f"the printed {gap:+.{digits}f} lies {'in' if inside else 'outside'} our interval{which}"
     return ""
+
+
+def contradiction(claim: Claim, found: Sequence[Judgement]) -> str:
+    """What two profiles whose runs contradict each other found, and in what their runs differ; "" if none do.
+
+    They do where both decide about the same two rows, with opposite signs or only one of them as the claim says.
+    """
+    for one, other in combinations([j for j in found if j.verdict and j.answers], 2):
+        for pair in dict.fromkeys(question[:2] for question in one.answers):
+            here, there = (
+                [q for q, word in j.words().items() if q[:2] == pair and word != judge.OPEN] for j in (one, other)
+            )
+            words = product({one.words()[q] for q in here}, {other.words()[q] for q in there})
+            if here and there and all(_opposed(*both, claim.expected) for both in words):
+                rows = f"{pair[0]} against {pair[1]}: " if len({q[:2] for q in one.answers}) > 1 else ""
+                sizes = zip(("clients", "rounds"), _sizes(one, here[0]), _sizes(other, there[0]), strict=True)
+                more = [f"{a} and {b} {what}" for what, a, b in sizes if a and b and a != b]
+                return "; ".join([f"{rows}{_decided(one, here)}, but {_decided(other, there)}", *more])
+    return ""
+
+
+def _opposed(word: str, other: str, expected: str) -> bool:
+    agree = [judge.tally([w], expected)[0] for w in (word, other)]
+    return {word, other} == {judge.BETTER, judge.WORSE} or agree[0] != agree[1]
+
+
+def _decided(judgement: Judgement, questions: Sequence[Question]) -> str:
+    """The answer to the first of these questions in words, with the number of the others."""
+    first, answer = questions[0], judgement.answers[questions[0]]
+    word = f"{answer.word} within {answer.margin:g}" if answer.word == judge.EQUAL else answer.word
+    more = f" and {len(questions) - 1} more" if len(questions) > 1 else ""
+    return f"{word} on {first[2]}{more} ({judgement.profile}, {_short(answer, judgement.claim)})"
+
+
+def _sizes(judgement: Judgement, question: Question) -> tuple[int | None, int | None]:
+    """The numbers of clients and of rounds in a question's runs; None where the specification does not say."""
+    cells = get(judgement.claim.decided_by(judgement.profile)).cells(judgement.profile)
+    spec = next(cell.spec for cell in cells if (cell.row, cell.column) == sides(question)[0])
+    return spec.get("federation", {}).get("clients"), spec.get("run", {}).get("rounds")
 
 
 def label(question: Question) -> str:

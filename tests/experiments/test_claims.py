@@ -623,6 +623,49 @@ def test_the_counts_of_page_one_are_those_of_the_stored_claims():
     assert counts.loc["cannot be tested without a GPU", "all"] == len(large)
 
 
+def test_profiles_that_contradict_each_other_are_listed_with_what_differs(stored, monkeypatch):
+    root, write = stored
+    monkeypatch.setattr(show, "every", lambda: [CLAIM])
+    for profile, shares in (("quick", (0.9, 0.6, 0.9)), ("desk", (0.5, 0.8, 0.8))):
+        for row, share in zip("xyz", shares, strict=True):
+            write(profile, row, share)
+    text = show.contradictions(root).text
+    assert text.startswith("Small runs and larger ones contradict each other significantly in 1 claim;")
+    (line,) = text.splitlines()[1:]
+    assert re.fullmatch(r"a: x against y: better on c \(quick, \+3.*\), but worse on c \(desk, -3.*\)", line)
+    unstable = replace(CLAIM, withdrawn={"desk": "unstable"})
+    assert claims.contradiction(unstable, claims.judged(unstable, root)) == "", "runs that are withdrawn decide nothing"
+    write("desk", "x", 0.9)
+    assert show.contradictions(root).text.endswith("in no claim.")
+    assert claims.contradiction(CLAIM, claims.judged(CLAIM, root)[:1]) == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "expected", "opposed"),
+    [
+        ("better", "worse", "better", True),
+        ("better", "equal", "better", True),
+        ("equal", "worse", "better", False),  # either says that the claim does not hold
+        ("better", "equal", "not worse", False),
+        ("better", "worse", "different", True),
+        ("better", "better", "better", False),
+    ],
+)
+def test_answers_contradict_by_their_signs_or_by_what_they_say_of_the_claim(word, other, expected, opposed):
+    assert claims._opposed(word, other, expected) == claims._opposed(other, word, expected) == opposed
+
+
+def test_the_stored_contradictions_are_between_decided_answers_of_both_profiles():
+    listed = {line.partition(":")[0] for line in show.contradictions().text.splitlines()[1:]}
+    for claim in claims.every():
+        both = [{*j.words().values()} - {judge.OPEN} for j in claims.judged(claim, batch.results()) if j.verdict]
+        ways = len(both) > 1 and all(both) and len(set.union(*both)) > 1
+        assert ways or claim.name not in listed, claim.name
+        one_each = len(both) == 2 and all(len(words) == 1 for words in both) and not claim.settled
+        if one_each and len({q[:2] for asked in claim.questions.values() for q in asked}) == 1:
+            assert (claim.name in listed) == claims._opposed(*(next(iter(w)) for w in both), claim.expected), claim.name
+
+
 def test_a_documents_fold_names_the_curves_that_its_chapter_draws(tmp_path):
     assert "curves in the chapter: fedup-figure1" in show.whole("S000", tmp_path).text
     assert "curves in the chapter: scaffold-figure" in show.whole("S001", tmp_path).text
