@@ -48,8 +48,9 @@ class Claim:
     """One line of the claim box: the claim of `source`, the value `measured` here, and the verdict.
 
     `measured` is built from numbers (see `spread`), never typed by hand; `test` names the test that checks
-    the claim; `own` marks a question of this book that `source` leaves open. Raises ValueError for a verdict that is
-    not one of `VERDICTS` and for an empty text.
+    the claim; `own` marks a question of this book that `source` leaves open; `said` stands in place of the verdict,
+    which then only chooses the colour. Raises ValueError for a verdict that is not one of `VERDICTS` and for an empty
+    text.
     """
 
     source: str
@@ -58,6 +59,7 @@ class Claim:
     verdict: str
     test: str | None = None
     own: bool = False
+    said: str = ""
 
     @property
     def asked(self) -> str:
@@ -145,12 +147,13 @@ def claims(
         rows = [(c.asked, escape(c.claim)), ("measured here", escape(c.measured))]
         rows += [("checked by", f"<code>{escape(c.test)}</code>")] if c.test else []
         listed = "".join(f"<dt>{escape(name)}</dt><dd>{value}</dd>" for name, value in rows)
-        mark = f'<p class="fc-verdict" data-verdict="{c.verdict}">Verdict: <strong>{c.verdict}</strong></p>'
+        said = c.said or c.verdict
+        mark = f'<p class="fc-verdict" data-verdict="{c.verdict}">Verdict: <strong>{escape(said)}</strong></p>'
         blocks.append(f'<div class="fc-claim"><dl>{listed}</dl>{mark}</div>')
         lines += [
             f"{c.asked}: {c.claim}",
             f"  measured here: {c.measured}",
-            f"  verdict: {c.verdict}",
+            f"  verdict: {said}",
         ]
     counted = "" if seeds is None else f"{seeds} seed{'s' * (seeds != 1)}"
     how = explained("; ".join(filter(None, [setting, counted])), *lines)

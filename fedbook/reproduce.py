@@ -331,7 +331,7 @@ def _report(root: Path, seeds: list[int] | None, names: Sequence[str]) -> int:
         if names and claim.table not in {*names, *(t.name for t in chosen)}:
             continue
         best = claims.strongest(claims.judged(claim, root))
-        verdict = best.verdict if best else overview.NOT_RUN
+        verdict = best.said if best else overview.NOT_RUN
         print(f"{claim.document} {claim.name}: {verdict} ({claims.confidence(best)})")
     return 0
 

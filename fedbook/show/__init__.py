@@ -26,10 +26,12 @@ from ..results.batch import ResultFolder, results
 from ..results.cells import Result
 from ..verdicts import judge, overview, performance
 from ..verdicts.claims import (
+    KINDS,
     Judgement,
     chapter,
     compared,
     confidence,
+    contradiction,
     every,
     judged,
     label,
@@ -40,18 +42,20 @@ from ..verdicts.claims import (
 from ..verdicts.claims import matrix as claim_lines
 from ..verdicts.findings import DOCUMENTS
 from ..verdicts.judge import BETTER, EQUAL, OPEN, WORSE, Answer
-from ..verdicts.overview import MISSING
+from ..verdicts.overview import MISSING, NOT_RUN
 
 MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
-ENDS = {
-    "holds": "hold", "holds in part": "hold in part", "does not hold": "do not hold",
-    "not testable here": "are not testable here", "cannot be decided here": "cannot be decided here",
-}  # fmt: skip  # verdict of one claim -> of several
+ENDS = dict(zip(
+    KINDS,
+    ["hold", "hold in part", "hold in some comparisons", "do not hold", "are not testable here",
+     "cannot be decided here"],
+    strict=True,
+))  # fmt: skip  # verdict of one claim -> of several
 RESTS = {
     "proof": "proved or counted", "paper": "the document's setting", "desk": "real data, smaller scale",
     "quick": "small or synthetic data",
 }  # fmt: skip
-SIGNS = dict(zip((*ENDS, ""), ["✓", "(✓)", "✗", "–", "?", "…"], strict=True))  # verdict -> sign
+SIGNS = dict(zip((*KINDS, ""), ["✓", "(✓)", "(✓)", "✗", "–", "?", "…"], strict=True))  # verdict -> sign
 BARS = ("client", "skew")  # kinds of a figure that are drawn as bars
 WIDEST = 15  # limit of the axis of gaps, in points of accuracy
 LONGEST = 56  # characters of a label on one line; longer labels leave no room for the picture on a phone
@@ -353,8 +357,8 @@ def glance(root: Path | None = None) -> pages.Html:
         found.sort(key=lambda pair: [*SIGNS].index(pair[1].verdict if pair[1] else ""))
         entries, before = [], ""
         for claim, best in found:
-            verdict, rests = (best.verdict, best.profile or "proof") if best else ("", "")
-            words = f"{claim.text}: {verdict or MISSING} ({confidence(best)})"
+            verdict, said, rests = (best.verdict, best.said, best.profile or "proof") if best else ("", MISSING, "")
+            words = f"{claim.text}: {said} ({confidence(best)})"
             about = claim.name.replace("-", " ") + " (ours)" * claim.own
             again = claim.family and claim.family == before  # the name of its sentence stands beside it
             shown, before = about.removeprefix(claim.family.replace("-", " ") + " " if again else ""), claim.family
@@ -362,11 +366,11 @@ def glance(root: Path | None = None) -> pages.Html:
                 f'<a href="#claim-{claim.name}" data-verdict="{verdict}" data-rests="{rests}" title="{escape(words)}" '
                 f'aria-label="{escape(f"{about}: {words}")}">{SIGNS[verdict]} {escape(shown)}</a>'
             )
-            lines.append(f"{name} | {about} | {verdict or MISSING} | {confidence(best)}")
+            lines.append(f"{name} | {about} | {said} | {confidence(best)}")
         rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{" ".join(entries)}</td></tr>')
-    shown = ", ".join(f"{sign} {verdict or MISSING}" for verdict, sign in SIGNS.items())
+    signs = ", ".join(f"{sign} {verdict or MISSING}" for verdict, sign in SIGNS.items())
     rests = " ".join(f'<span data-rests="{kind}">{words}</span>' for kind, words in RESTS.items())
-    caption = f"All central claims by document: {shown}. The frame says what a verdict rests on: "
+    caption = f"All central claims by document: {signs}. The frame says what a verdict rests on: "
     return pages.Html(
         '<div class="fc-glance tex2jax_process"><table class="fc-table">'
         f"<caption>{escape(caption)}{rests}. A click opens the claim's line.</caption>"
@@ -376,26 +380,57 @@ def glance(root: Path | None = None) -> pages.Html:
 
 
 def headline(root: Path | None = None) -> pages.Html:
-    """The counts of verdicts and answers, and the gaps that could have been detected, in words."""
+    """How many claims have each verdict by each kind of evidence, as a table, and in words the counts of answers and
+    the gaps that could have been detected."""
     best = [(claim, strongest(judged(claim, root or results()))) for claim in every() if not claim.own]
     own = sum(claim.own for claim in every())
-    verdicts = Counter(found.verdict for _, found in best if found)
-    settled = sum(claim.settled is not None for claim, _ in best)
     answers = [(claim, answer) for claim, found in best if found for answer in found.answers.values()]
     words = [(claim, word) for claim, found in best if found for word in found.words().values()]
     one = Counter(judge.verdict([word], claim.expected) for claim, word in words)
     smallest = [a.detectable for claim, a in answers if compared(claim) == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
-    waiting = len(best) - verdicts.total()
-    first = f"Of {len(best)} central claims {_ways(verdicts)}{f', {waiting} are not run yet' if waiting else ''}. "
-    first += f"A proof or a count settles {settled}; for the others runs answered {len(answers)} questions: "
-    first += f"{one['holds']} as the document says, {one['does not hold']} the other way, and "
+    first = f"Runs answered {len(answers)} questions: {one['holds']} as the document says, "
+    first += f"{one['does not hold']} the other way, and "
     first += f"{one['cannot be decided here']} remain open."
     power = f" Half of the gaps that the documents print there are below {np.median([*printed.values()]):.1f} points"
     if smallest:
         power += f"; half of our questions could not have found a gap below {np.nanmedian(smallest):.1f}"
     said = f"{first}{power}." + f" {own} more questions are this book's own, and not counted." * bool(own)
-    return pages.Html(f'<p class="fc-said">{said}</p>', said)
+    caption = f"The {len(best)} central claims by verdict, and by the strongest evidence for it"
+    return together([pages.table(_by_evidence(best), caption), pages.Html(f'<p class="fc-said">{said}</p>', said)])
+
+
+def _by_evidence(best: Sequence[tuple[Claim, Judgement | None]]) -> Any:
+    """The number of claims with each verdict (row) that rest on each kind of evidence (column; pandas.DataFrame)."""
+    import pandas as pd
+
+    counts = Counter((found.kind, found.profile or "proof") for _, found in best if found)
+    table = pd.DataFrame({rests: [counts[kind, rests] for kind in KINDS] for rests in RESTS}, index=[*KINDS])
+    table["all"] = table.sum(axis=1)
+    waiting = [claim for claim, found in best if not found]
+    large = sum({*claim.questions} == {"paper"} for claim in waiting)
+    for name, number in (("cannot be tested without a GPU", large), (NOT_RUN, len(waiting) - large)):
+        table.loc[name] = [0] * len(RESTS) + [number]
+    table = table.loc[table["all"] > 0, table.any()].rename(columns=RESTS)
+    return pd.concat([table, table.sum().to_frame("all").T])
+
+
+def contradictions(root: Path | None = None) -> pages.Html:
+    """The claims about which runs of two profiles contradict each other significantly, one line each, with what
+    differs; a line links to the claim's own in `evidence`."""
+    found = {claim.name: contradiction(claim, judged(claim, root or results())) for claim in every()}
+    said = {name: words for name, words in found.items() if words}
+    number = f"{len(said)} claim{'s' * (len(said) != 1)}" if said else "no claim"
+    first = f"Small runs and larger ones contradict each other significantly in {number}"
+    first += "; the verdict is that of the larger:" if said else "."
+    items = "".join(
+        f'<li><a href="#claim-{name}">{escape(name.replace("-", " "))}</a>: {escape(words)}</li>'
+        for name, words in said.items()
+    )
+    return pages.Html(
+        f'<div class="fc-said tex2jax_process"><p>{first}</p><ul>{items}</ul></div>',
+        "\n".join([first, *(f"{name}: {words}" for name, words in said.items())]),
+    )
 
 
 def profile(root: Path | None = None) -> Any:
@@ -442,12 +477,14 @@ def ended(root: Path | None = None) -> pages.Html:
     found: dict[str, Counter] = {claim.document: Counter() for claim in chosen}
     for claim in chosen:
         if best := strongest(judged(claim, root or results())):
-            found[claim.document][best.verdict] += 1
+            found[claim.document][best.kind] += 1
     counts = [f"{DOCUMENTS[document]}: {_ways(verdicts) or MISSING}" for document, verdicts in found.items()]
-    words = [word for word in ENDS if any(verdicts[word] for verdicts in found.values())]
-    mixed = "holds in part" if {*words} - {pages.VERDICTS[-1]} else pages.VERDICTS[-1]
+    total = sum(found.values(), Counter())
+    words = [word for word in KINDS if total[word]] or [pages.VERDICTS[-1]]
+    said = words[0] if len(words) == 1 else f"{total['holds']} of {len(chosen)} hold"
+    verdict = said if said in pages.VERDICTS else "holds in part"
     claim = f"{len(chosen)} central claims in all"
-    one = pages.Claim("Each document", claim, "; ".join(counts), words[0] if len(words) == 1 else mixed)
+    one = pages.Claim("Each document", claim, "; ".join(counts), verdict, said=said)
     return pages.claims([one], setting="the strongest evidence for each claim")
 
 
@@ -523,10 +560,10 @@ def box(names: Sequence[str], root: Path | None = None, setting: str = "") -> pa
         runs = "; ".join(f"{j.profile}: {ours(j)}" for j in found) or MISSING
         measured = claim.settled[1] if claim.settled else runs
         rests = confidence(best) + "; runs that are incomplete do not decide" * any(j.missing for j in found)
-        verdict = best.verdict if best else pages.VERDICTS[-1]
+        verdict, said = (best.verdict, best.said) if best else (pages.VERDICTS[-1], "")
         source = f"{DOCUMENTS[claim.document]}, {claim.place},"
         test = claim.settled[2] if claim.settled else None
-        lines.append(pages.Claim(source, claim.text, f"{measured} ({rests})", verdict, test, claim.own))
+        lines.append(pages.Claim(source, claim.text, f"{measured} ({rests})", verdict, test, claim.own, said))
     return pages.claims(lines, setting=setting)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ CHAPTERS = {
 TURNS = {judge.BETTER: "turned towards the global gradient", judge.WORSE: "turned away from the global gradient"}
 
 
+SOME = "holds in some comparisons"
+KINDS = ("holds", "holds in part", SOME, "does not hold", "not testable here", "cannot be decided here")
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The state of a claim in a profile: the answered questions, the number of unanswered ones, and the verdict.
@@ -55,6 +60,23 @@ class Judgement:
     def words(self) -> dict[Question, str]:
         """Question -> the answer that counts."""
         return {q: judge.OPEN if q in self.withdrawn else a.word for q, a in self.answers.items()}
+
+    @property
+    def partial(self) -> bool:
+        """Whether runs answer some comparisons as the claim says, and others not."""
+        return self.verdict == "holds in part" and not self.claim.settled
+
+    @property
+    def said(self) -> str:
+        """The verdict as pages show it: where runs confirm a claim in part, in how many of its comparisons."""
+        yes, no = judge.tally([*self.words().values()], self.claim.expected)
+        rest = f", fails in {no}" if no else " comparisons"
+        return f"holds in {yes} of {len(self.answers)}{rest}" if self.partial else self.verdict
+
+    @property
+    def kind(self) -> str:
+        """The verdict as pages count it, one of `KINDS`."""
+        return SOME if self.partial else self.verdict
 
 
 def every() -> list[Claim]:
@@ -78,7 +100,7 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
         answers = answered(results, asked, margin=claim.margin, compared=compared(claim))
         missing = len(asked) - len(answers)
         if answers:
-            printed = _gaps(asked, {key: cell.source for key, (cell, _) in results.items()})
+            printed = _gaps(claim, asked, {key: cell.source for key, (cell, _) in results.items()})
             rising = _rising(answers, printed, results) if compared(claim) == "images" else {}
             found = Judgement(claim, profile, answers, missing, "", printed, _withdrawn(claim, profile), rising)
             out.append(replace(found, verdict="" if missing else _verdict(found)))
@@ -117,8 +139,11 @@ def compared(claim: Claim) -> str:
     return claim.compares or get(claim.table).compared
 
 
-def _gaps(asked: Sequence[Question], sources: Mapping[Key, float | None]) -> dict[Question, float]:
-    """The gaps between printed values, for the questions with two of them."""
+def _gaps(claim: Claim, asked: Sequence[Question], sources: Mapping[Key, float | None]) -> dict[Question, float]:
+    """The gaps between printed values, for the questions with two of them; none for a claim that compares something
+    else than its table prints, such as logarithms of rounds instead of points."""
+    if claim.compares or compared(claim) == "logs":
+        return {}
     pairs = {question: [sources[key] for key in sides(question)] for question in asked}
     return {question: ours - theirs for question, (ours, theirs) in pairs.items() if None not in (ours, theirs)}
 
@@ -136,11 +161,11 @@ def chapter(claim: Claim) -> str:
 
 def printed_gaps(claim: Claim) -> dict[Question, float]:
     """The gaps that the document prints, for all questions whose values it prints, also unanswered ones."""
-    if not claim.table or claim.compares:
+    if not claim.table:
         return {}
     cells = [c for profile in PROFILES for c in get(claim.decided_by(profile)).cells(profile)]
     sources = {(c.row, c.column): c.source for c in cells}
-    return _gaps([question for asked in claim.questions.values() for question in asked], sources)
+    return _gaps(claim, [question for asked in claim.questions.values() for question in asked], sources)
 
 
 def confidence(judgement: Judgement | None) -> str:
@@ -181,7 +206,7 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
             {
                 "place": claim.place,
                 "claim": claim.text + " (a question of this book's own)" * claim.own,
-                "verdict": best.verdict if best else "",
+                "verdict": best.said if best else "",
                 "ours": claim.settled[1] if claim.settled else "; ".join(f"{p}: {w}" for p, w in by_profile.items()),
                 "printed": claim.printed,
                 "rests on": confidence(best),
@@ -197,7 +222,7 @@ def _ahead(best: Judgement | None) -> str:
 
 
 def ours(judgement: Judgement) -> str:
-    """The answers of a judgement in words, grouped by answer."""
+    """The answers of a judgement in words, grouped by answer, and where the printed gaps lie."""
     table = judgement.claim.table  # none where a proof or a count decides
     turns, parts = TURNS if table and get(table).unit == "cosine" else {}, []
     for word in dict.fromkeys(a.word for a in judgement.answers.values()):
@@ -207,7 +232,64 @@ def ours(judgement: Judgement) -> str:
         gaps = [f"{_named(q, judgement, than)} {_short(a, judgement.claim, q in judgement.withdrawn)}" for q, a in same]
         parts.append(f"{turns.get(word, word)}{margin}: {', '.join(gaps)}")
     asked = judgement.missing + len(judgement.answers)
-    return "; ".join(parts) + (f"; {judgement.missing} of {asked} comparisons not run yet" if judgement.missing else "")
+    parts += [f"{judgement.missing} of {asked} comparisons not run yet"] if judgement.missing else []
+    return "; ".join(filter(None, [*parts, printed_inside(judgement)]))
+
+
+def printed_inside(judgement: Judgement) -> str:
+    """Whether the gaps that the document prints lie in our 95 % intervals, in words.
+
+    Only comparisons with both count, and none whose runs are withdrawn; "" if there is none.
+    """
+    ends = {q: a.comparison.interval for q, a in judgement.answers.items() if q not in judgement.withdrawn}
+    known = {q: gap for q, gap in judgement.printed.items() if q in ends and all(map(math.isfinite, ends[q]))}
+    inside = [question for question, gap in known.items() if ends[question][0] <= gap <= ends[question][1]]
+    if len(known) > 1:
+        return f"the printed gap lies in our interval in {len(inside)} of {len(known)} comparisons"
+    for question, gap in known.items():
+        which = f" ({_named(question, judgement, 'from')})" if len(judgement.answers) > 1 else ""
+        digits = 3 if get(judgement.claim.table).unit == "cosine" else 2
+        return f"the printed {gap:+.{digits}f} lies {'in' if inside else 'outside'} our interval{which}"
+    return ""
+
+
+def contradiction(claim: Claim, found: Sequence[Judgement]) -> str:
+    """What two profiles whose runs contradict each other found, and in what their runs differ; "" if none do.
+
+    They do where both decide about the same two rows, with opposite signs or only one of them as the claim says.
+    """
+    for one, other in combinations([j for j in found if j.verdict and j.answers], 2):
+        for pair in dict.fromkeys(question[:2] for question in one.answers):
+            here, there = (
+                [q for q, word in j.words().items() if q[:2] == pair and word != judge.OPEN] for j in (one, other)
+            )
+            words = product({one.words()[q] for q in here}, {other.words()[q] for q in there})
+            if here and there and all(_opposed(*both, claim.expected) for both in words):
+                rows = f"{pair[0]} against {pair[1]}: " if len({q[:2] for q in one.answers}) > 1 else ""
+                sizes = zip(("clients", "rounds"), _sizes(one, here[0]), _sizes(other, there[0]), strict=True)
+                more = [f"{a} and {b} {what}" for what, a, b in sizes if a and b and a != b]
+                return "; ".join([f"{rows}{_decided(one, here)}, but {_decided(other, there)}", *more])
+    return ""
+
+
+def _opposed(word: str, other: str, expected: str) -> bool:
+    agree = [judge.tally([w], expected)[0] for w in (word, other)]
+    return {word, other} == {judge.BETTER, judge.WORSE} or agree[0] != agree[1]
+
+
+def _decided(judgement: Judgement, questions: Sequence[Question]) -> str:
+    """The answer to the first of these questions in words, with the number of the others."""
+    first, answer = questions[0], judgement.answers[questions[0]]
+    word = f"{answer.word} within {answer.margin:g}" if answer.word == judge.EQUAL else answer.word
+    more = f" and {len(questions) - 1} more" if len(questions) > 1 else ""
+    return f"{word} on {first[2]}{more} ({judgement.profile}, {_short(answer, judgement.claim)})"
+
+
+def _sizes(judgement: Judgement, question: Question) -> tuple[int | None, int | None]:
+    """The numbers of clients and of rounds in a question's runs; None where the specification does not say."""
+    cells = get(judgement.claim.decided_by(judgement.profile)).cells(judgement.profile)
+    spec = next(cell.spec for cell in cells if (cell.row, cell.column) == sides(question)[0])
+    return spec.get("federation", {}).get("clients"), spec.get("run", {}).get("rounds")
 
 
 def label(question: Question) -> str:

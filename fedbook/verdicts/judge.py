@@ -250,13 +250,17 @@ def verdict(answers: Sequence[Answer | str], expected: str = BETTER) -> str:
     expected: "better" or "worse" if the claim asserts a difference, "equal" if it asserts none, "not worse" if "better"
     and "equal" both fulfil it, "not better" if "worse" and "equal" both do, "different" if "better" and "worse" do.
     """
-    either = {"not worse": (BETTER, EQUAL), "not better": (WORSE, EQUAL), "different": (BETTER, WORSE)}
-    fulfilled = either.get(expected, (expected,))
-    words = [a if isinstance(a, str) else a.word for a in answers]
-    yes, open_ = sum(w in fulfilled for w in words), sum(w == OPEN for w in words)
-    no = len(words) - yes - open_
-    if words and yes == len(words):
+    yes, no = tally(answers, expected)
+    if yes and yes == len(answers):
         return "holds"
     if yes:
         return "holds in part"
     return "does not hold" if no else "cannot be decided here"
+
+
+def tally(answers: Sequence[Answer | str], expected: str = BETTER) -> tuple[int, int]:
+    """How many answers are as a claim expects (`verdict`), and how many are the other way; the others are open."""
+    either = {"not worse": (BETTER, EQUAL), "not better": (WORSE, EQUAL), "different": (BETTER, WORSE)}
+    words = [a if isinstance(a, str) else a.word for a in answers]
+    yes = sum(word in either.get(expected, (expected,)) for word in words)
+    return yes, len(words) - yes - words.count(OPEN)

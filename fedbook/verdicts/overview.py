@@ -184,8 +184,9 @@ def progress(frames: Mapping[str, Any]) -> str:
 def compute(root: Path) -> Any:
     """The computing time of the stored results, one line per table and profile (pandas.DataFrame).
 
-    Columns: table, profile, cells, runs, diverged (runs), at an edge (cells whose chosen setting lies on the boundary
-    of the search), hours (of one process, tuning included), of which tuning.
+    Columns: table, profile, cells, runs, diverged (runs), tried (the trials of all searches), diverged in tuning (those
+    trials of which a run diverged, so that they have no score), at an edge (cells whose chosen setting lies on the
+    boundary of the search), hours (of one process, tuning included), of which tuning.
     """
     import pandas as pd
 
@@ -194,6 +195,7 @@ def compute(root: Path) -> Any:
         found = [result for _, result in stored_cells(table, place).values() if result and result.runs]
         runs = [run for result in found for run in result.runs.values()]
         search = sum(one.get("seconds", 0.0) for r in found for one in r.searches)
+        tried = [trial for r in found for one in r.searches for trial in one.get("tried", ())]
         seconds = sum(run.get("seconds", 0.0) for run in runs) + search
         if runs:
             lines.append(
@@ -203,13 +205,15 @@ def compute(root: Path) -> Any:
                     "cells": len(found),
                     "runs": len(runs),
                     "diverged": sum(run["final"] is None for run in runs),
+                    "tried": len(tried),
+                    "diverged in tuning": sum(trial["score"] is None for trial in tried),
                     "at an edge": sum(any(one.get("edges") for one in r.searches) for r in found),
                     "hours": round(seconds / 3600, 2),
                     "of which tuning": round(search / 3600, 2),
                 }
             )
-    names = ("table", "profile", "cells", "runs", "diverged", "at an edge", "hours", "of which tuning")
-    return pd.DataFrame(lines, columns=list(names))
+    names = ["table", "profile", "cells", "runs", "diverged", "tried", "diverged in tuning", "at an edge", "hours"]
+    return pd.DataFrame(lines, columns=[*names, "of which tuning"])
 
 
 def stored_tables(root: Path) -> Iterator[tuple[Table, ResultFolder]]:

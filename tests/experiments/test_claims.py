@@ -200,11 +200,29 @@ def test_a_claim_is_judged_once_all_its_questions_are_answered(stored):
     assert claims.strongest([half]) is None
     write("quick", "z", 0.9)
     (whole,) = claims.judged(CLAIM, root)
-    assert (whole.missing, whole.verdict) == (0, "holds in part")
+    assert (whole.missing, whole.verdict, whole.said) == (0, "holds in part", "holds in 1 of 2 comparisons")
     assert claims.ours(whole).startswith("better: than y +3")
     assert "no significant difference: from z +0.0" in claims.ours(whole)
     two = replace(CLAIM, questions={"quick": [("x", "z", "c"), ("y", "z", "c")]})
     assert "worse: y" in claims.ours(claims.judged(two, root)[0]), "rows are named where there are several"
+
+
+def test_no_page_says_in_part_of_runs_it_counts_the_comparisons(stored, monkeypatch):
+    root, write = stored
+    module = type("module", (), {"__name__": "d.s000", "CLAIMS": [CLAIM]})
+    monkeypatch.setattr(show, "every", lambda: [CLAIM])
+    monkeypatch.setattr(show, "documents", lambda: [module])
+    for row, share in (("x", 0.75), ("y", 0.6), ("z", 0.9)):
+        write("quick", row, share)
+    (found,) = claims.judged(CLAIM, root)
+    assert found.said == "holds in 1 of 2, fails in 1", "a significant loss is said"
+    shown = [show.box(["a"], root), show.verdicts(["a"], root), show.matrix("S000", root), show.glance(root)]
+    assert all(found.said in page.text for page in shown)
+    assert all("in part" not in page.text for page in [*shown, show.headline(root), show.ended(root)])
+    assert "1 holds in some comparisons" in show.ended(root).text
+    typed = replace(CLAIM, questions={}, settled=("holds in part", "one half of it", "tests/test_claims.py::test_x"))
+    (settled,) = claims.judged(typed, root)
+    assert settled.said == settled.kind == "holds in part", "whose reason is written beside it"
 
 
 def test_the_data_nearest_to_the_documents_decide(stored):
@@ -319,6 +337,63 @@ def test_an_open_claim_is_not_testable_where_the_printed_gap_could_not_be_found(
         asked = replace(CLAIM, questions={profile: [("x", "y", "c")]})
         (found,) = claims.judged(asked, root)
         assert found.verdict == verdict, "only the desk profile has printed values, 5 points apart"
+
+
+def test_printed_points_are_not_compared_with_a_ratio_of_rounds(tmp_path, monkeypatch):
+    listed = [Cell(row, {"study": "simulate", "row": row}, row, "c", at) for row, at in (("x", 80.0), ("y", 79.9))]
+    monkeypatch.setattr(claims, "get", lambda name: table_of(listed))
+    for cell in listed:
+        store(batch.ResultFolder(tmp_path, "quick", "t"), cell, curves(4, 4, 4))
+    points = Claim("a", "S000", "§1", "x beats y", "", "t", {"quick": [("x", "y", "c")]})
+    speed = replace(points, compares="speed")
+    (found,), (faster,) = (claims.judged(claim, tmp_path) for claim in (points, speed))
+    assert found.printed == pytest.approx({("x", "y", "c"): 0.1})
+    assert faster.printed == claims.printed_gaps(speed) == {}
+    assert faster.verdict == "cannot be decided here", "no factor of rounds was too small to be found"
+
+
+def answered(gaps, printed, half=1.0, **more):
+    """A judgement on x with these gaps to its rivals, of this half width each, and with these printed gaps."""
+    asked = [("x", rival, "c") for rival in "yzuvw"[: len(gaps)]]
+    error = judge.Comparison(0.0, 1.0, 0.0, 5)
+    found = [judge.Comparison(gap, half / error.half, 0.0, 5) for gap in gaps]
+    known = {question: gap for question, gap in zip(asked, printed, strict=True) if gap is not None}
+    answers = dict(zip(asked, judge.decide(found), strict=True))
+    return claims.Judgement(replace(CLAIM, questions={"desk": asked}), "desk", answers, 0, "holds", known, **more)
+
+
+def test_beside_our_gap_stands_whether_the_printed_one_lies_in_our_interval(monkeypatch):
+    monkeypatch.setattr(claims, "get", lambda name: table_of([]))
+    assert claims.ours(answered([3.0], [3.9])).endswith("; the printed +3.90 lies in our interval")
+    assert claims.ours(answered([3.0], [5.92])).endswith("; the printed +5.92 lies outside our interval")
+    assert claims.printed_inside(answered([0.2], [-1.0])).endswith("-1.00 lies outside our interval"), "also if open"
+    three = answered([3.0, 3.0, 0.0], [3.9, 5.92, -2.0])
+    assert claims.ours(three).endswith("; the printed gap lies in our interval in 1 of 3 comparisons")
+    two = answered([3.0, 3.0], [None, 5.92])
+    assert claims.printed_inside(two) == "the printed +5.92 lies outside our interval (from z)"
+    assert claims.printed_inside(replace(three, withdrawn=[*three.answers][1:])).startswith("the printed +3.90 lies in")
+
+
+def test_nothing_is_said_of_a_printed_gap_without_an_interval_or_without_print(monkeypatch):
+    monkeypatch.setattr(claims, "get", lambda name: table_of([]))
+    for found in (answered([3.0, 1.0], [None, None]), answered([3.0], [5.92], half=float("nan"))):
+        assert claims.printed_inside(found) == ""
+        assert "printed" not in claims.ours(found)
+
+
+@pytest.mark.parametrize("claim", [claim for claim in claims.every() if claim.questions], ids=lambda c: c.name)
+def test_the_stored_results_say_of_every_printed_gap_with_an_interval_where_it_lies(claim):
+    for found in claims.judged(claim, batch.results()):
+        ends = {q: a.comparison.interval for q, a in found.answers.items() if q not in found.withdrawn}
+        both = [q for q in found.printed if q in ends and np.isfinite(ends[q]).all()]
+        inside = sum(abs(found.printed[q] - np.mean(ends[q])) <= np.ptp(ends[q]) / 2 for q in both)
+        words = claims.ours(found)
+        if len(both) > 1:
+            assert f"the printed gap lies in our interval in {inside} of {len(both)} comparisons" in words
+        elif both:
+            assert f"lies {'in' if inside else 'outside'} our interval" in words
+        else:
+            assert "printed" not in words
 
 
 def test_accuracy_that_still_rises_by_more_than_the_gap_is_said_beside_the_verdict(fast):
@@ -507,13 +582,88 @@ def test_the_matrix_of_all_claims_leads_to_the_line_of_each(stored, monkeypatch)
 def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(stored, monkeypatch):
     root, write = stored
     monkeypatch.setattr(show, "every", lambda: [CLAIM])
-    assert "1 are not run yet" in show.headline(root).text
+    assert show.headline(root).text.splitlines()[2].split() == ["not", "run", "yet", "1"]
     for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.9)):
         write("quick", row, share)
     text = show.headline(root).text
-    assert "Of 1 central claims 1 holds in part." in text
+    assert text.startswith("The 1 central claims by verdict")
     assert "answered 2 questions: 1 as the document says, 0 the other way, and 1 remain open" in text
     assert "Half of the gaps that the documents print there are below 5.0 points; half of our questions" in text
+
+
+def test_page_one_counts_verdicts_apart_by_what_they_rest_on(stored):
+    root, write = stored
+    for profile, rows in (("quick", "xyz"), ("desk", "xy")):
+        for row in rows:
+            write(profile, row, 0.9 if row == "x" else 0.6)
+    settled = Claim(
+        "b", "S001", "§2", "z", "-", settled=("does not hold", "by a count", "tests/test_claims.py::test_x")
+    )
+    small = replace(CLAIM, questions={"quick": [("x", "z", "c"), ("y", "z", "c")]})
+    large, later = (replace(CLAIM, questions={profile: [("x", "z", "c")]}) for profile in ("paper", "desk"))
+    asked = [CLAIM, settled, small, large, later]
+    counts = show._by_evidence([(claim, claims.strongest(claims.judged(claim, root))) for claim in asked])
+    proof, desk, quick = (show.RESTS[rests] for rests in ("proof", "desk", "quick"))
+    assert counts.to_dict("index") == {
+        "holds": {proof: 0, desk: 1, quick: 0, "all": 1},
+        claims.SOME: {proof: 0, desk: 0, quick: 1, "all": 1},
+        "does not hold": {proof: 1, desk: 0, quick: 0, "all": 1},
+        "cannot be tested without a GPU": {proof: 0, desk: 0, quick: 0, "all": 1},
+        "not run yet": {proof: 0, desk: 0, quick: 0, "all": 1},
+        "all": {proof: 1, desk: 1, quick: 1, "all": 5},
+    }
+
+
+def test_the_counts_of_page_one_are_those_of_the_stored_claims():
+    best = [(claim, claims.strongest(claims.judged(claim, batch.results()))) for claim in claims.every()]
+    counts = show._by_evidence(best)
+    assert counts.loc["all", "all"] == len(best)
+    assert counts.loc["all", show.RESTS["proof"]] == sum(claim.settled is not None for claim, _ in best)
+    large = {claim.name for claim, _ in best if {*claim.questions} == {"paper"}}
+    assert counts.loc["cannot be tested without a GPU", "all"] == len(large)
+
+
+def test_profiles_that_contradict_each_other_are_listed_with_what_differs(stored, monkeypatch):
+    root, write = stored
+    monkeypatch.setattr(show, "every", lambda: [CLAIM])
+    for profile, shares in (("quick", (0.9, 0.6, 0.9)), ("desk", (0.5, 0.8, 0.8))):
+        for row, share in zip("xyz", shares, strict=True):
+            write(profile, row, share)
+    text = show.contradictions(root).text
+    assert text.startswith("Small runs and larger ones contradict each other significantly in 1 claim;")
+    (line,) = text.splitlines()[1:]
+    assert re.fullmatch(r"a: x against y: better on c \(quick, \+3.*\), but worse on c \(desk, -3.*\)", line)
+    unstable = replace(CLAIM, withdrawn={"desk": "unstable"})
+    assert claims.contradiction(unstable, claims.judged(unstable, root)) == "", "runs that are withdrawn decide nothing"
+    write("desk", "x", 0.9)
+    assert show.contradictions(root).text.endswith("in no claim.")
+    assert claims.contradiction(CLAIM, claims.judged(CLAIM, root)[:1]) == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "expected", "opposed"),
+    [
+        ("better", "worse", "better", True),
+        ("better", "equal", "better", True),
+        ("equal", "worse", "better", False),  # either says that the claim does not hold
+        ("better", "equal", "not worse", False),
+        ("better", "worse", "different", True),
+        ("better", "better", "better", False),
+    ],
+)
+def test_answers_contradict_by_their_signs_or_by_what_they_say_of_the_claim(word, other, expected, opposed):
+    assert claims._opposed(word, other, expected) == claims._opposed(other, word, expected) == opposed
+
+
+def test_the_stored_contradictions_are_between_decided_answers_of_both_profiles():
+    listed = {line.partition(":")[0] for line in show.contradictions().text.splitlines()[1:]}
+    for claim in claims.every():
+        both = [{*j.words().values()} - {judge.OPEN} for j in claims.judged(claim, batch.results()) if j.verdict]
+        ways = len(both) > 1 and all(both) and len(set.union(*both)) > 1
+        assert ways or claim.name not in listed, claim.name
+        one_each = len(both) == 2 and all(len(words) == 1 for words in both) and not claim.settled
+        if one_each and len({q[:2] for asked in claim.questions.values() for q in asked}) == 1:
+            assert (claim.name in listed) == claims._opposed(*(next(iter(w)) for w in both), claim.expected), claim.name
 
 
 def test_a_documents_fold_names_the_curves_that_its_chapter_draws(tmp_path):
@@ -547,7 +697,7 @@ def test_a_question_of_the_books_own_has_a_verdict_and_is_no_claim_of_the_docume
     for module in (claims, show):
         monkeypatch.setattr(module, "every", lambda: both)
     assert "1 central claims in all" in show.ended(root).text
-    assert "Of 1 central claims 1 hold" in show.headline(root).text
+    assert "The 1 central claims by verdict" in show.headline(root).text
     assert "1 more questions are this book's own" in show.headline(root).text
     text = show.box(["a", "b"], root).text
     assert text.count("verdict: holds") == 2
