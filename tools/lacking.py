@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 import fedcore as fc  # noqa: E402
 from fedbook.documents import citations  # noqa: E402
 from fedbook.documents.definitions import Table, slug, tables  # noqa: E402
+from fedbook.pictures import styles  # noqa: E402
 from fedcore import algorithms  # noqa: E402
 from fedcore.data import readers, sources  # noqa: E402
 from fedcore.engine.layers.table import RULES  # noqa: E402
@@ -110,6 +111,8 @@ def of_method(kind: type[fc.Method]) -> Iterator[str]:
         yield f"{name} has no loop in tests/reference.py: a class {name} that computes the round client by client"
     if f'"fingerprint/{name}' not in text("tests/expected/comparison.json"):
         yield f"{name} has no stored number in the comparison's small run: run tools/expect.py comparison"
+    if kind is not fc.FedAvg and styles.looks([title]) == styles.looks(["FedAvg"]):
+        yield f"{title} is drawn as FedAvg is: give it a colour, a marker and a line in fedbook/pictures/styles.py"
 
 
 def of_layer(kind: type) -> Iterator[str]:

@@ -40,10 +40,10 @@ _METHODS = {
     "Mime": "sky P -", "MimeLite": "amber o --", "FedCM": "sky D :", "STEM": "olive X -.",
     "FedSAM": "violet ^ -", "DFedSAM": "violet v --", "MoFedSAM": "violet P -.",
     "MOON": "brown * -", "FedLC": "pink ^ -", "FedNTD": "brown o :",
-    "FedBN": "sky s -", "FedALA": "sky X --", "FedPer": "olive ^ -", "FedRep": "olive v --", "Ditto": "red o --",
-    "pFedMe": "pink s --", "FedBABU": "olive P :", "APFL": "violet s --", "Per-FedAvg": "green s -.",
-    "HeteroFL": "green o -", "FjORD": "olive D -", "Federated Dropout": "sky v -", "FedRolex": "amber s -",
-    "DepthFL": "brown P --", "FedDSE": "pink X -", "FedGSE": "violet * -",
+    "FedBN": "sky s -", "FixBN": "sky * --", "FedALA": "sky X --", "FedPer": "olive ^ -", "FedRep": "olive v --",
+    "Ditto": "red o --", "pFedMe": "pink s --", "FedBABU": "olive P :", "APFL": "violet s --",
+    "Per-FedAvg": "green s -.", "HeteroFL": "green o -", "FjORD": "olive D -", "Federated Dropout": "sky v -",
+    "FedRolex": "amber s -", "DepthFL": "brown P --", "FedDSE": "pink X -", "FedGSE": "violet * -",
 }  # fmt: skip
 
 

@@ -18,15 +18,15 @@ def softmax(logits) -> np.ndarray:
     return e / e.sum(1, keepdims=True)
 
 
-def federation() -> fc.Federation:
-    fed = h.network(sizes=SIZES, model="logistic", classes=CLASSES)
+def federation(**options) -> fc.Federation:
+    fed = h.network(sizes=SIZES, model="logistic", classes=CLASSES, **options)
     assert fed.label_counts().tolist() == [[0, 1, 0], [0, 2, 1], [5, 1, 3]]
     return fed
 
 
-def local_models(method, steps) -> tuple[fc.Federation, np.ndarray]:
+def local_models(method, steps, **options) -> tuple[fc.Federation, np.ndarray]:
     """The federation, and the clients' models after these local steps from x0, `[n, classes, features + 1]`."""
-    fed = federation()
+    fed = federation(**options)
     _, ((_, y),) = h.watched(method, fed, local_steps=steps, **STEP)
     return fed, np.array([matrix(row) for row in y])
 
@@ -62,6 +62,40 @@ def test_fedavg_pushes_down_the_labels_that_a_client_lacks_where_fedlc_does_not(
     fed, Y = local_models(fc.FedAvg(), 1)
     truth = data(fed, 1)[1]
     assert (Y[1][truth.sum(0) == 0, -1] < matrix(fed.x0)[truth.sum(0) == 0, -1] - 0.01).all()
+
+
+def fedrs(fed, i, alpha) -> np.ndarray:
+    """The client's model after one step from x0 by FedRS, whose loss multiplies the logits of labels that the client
+    lacks by alpha; the paper takes alpha from 0 to 1."""
+    X, truth = data(fed, i)
+    start, scale = matrix(fed.x0), np.where(truth.sum(0) == 0, alpha, 1.0)
+    return start - LR * (scale * (softmax(scale * (X @ start.T)) - truth)).T @ X / len(X)
+
+
+def test_fedlc_with_tau_towards_0_is_fedrs_with_alpha_towards_minus_infinity_where_logits_are_positive():
+    raised = federation().x0.clone()
+    raised[-CLASSES:] += 2.0  # all logits are positive, and the softmax is what it was
+    fed, calibrated = local_models(fc.FedLC(1e-14), 1, start=raised)
+    plain = local_models(fc.FedAvg(), 1, start=raised)[1]
+    for i in range(3):
+        X, truth = data(fed, i)
+        assert (X @ matrix(fed.x0).T > 0.1).all()
+        h.close(fedrs(fed, i, 1.0), plain[i], 1e-12)  # its other end is FedAvg
+        h.close(fedrs(fed, i, -1e3), calibrated[i], 1e-12)
+        if (lacked := truth.sum(0) == 0).any():
+            gaps = [np.abs(fedrs(fed, i, a) - calibrated[i]).max() for a in (0.0, -1.0, -10.0, -100.0)]
+            assert gaps[0] > 0.01
+            assert gaps == sorted(gaps, reverse=True)
+            assert np.array_equal(calibrated[i][lacked], matrix(fed.x0)[lacked])
+            assert np.array_equal(fedrs(fed, i, 0.0)[lacked], matrix(fed.x0)[lacked])  # 1 stays in the denominator
+
+
+def test_where_a_logit_is_negative_fedrs_has_no_such_limit():
+    fed, calibrated = local_models(fc.FedLC(1e-14), 1)
+    assert (data(fed, 0)[0] @ matrix(fed.x0).T)[0, 0] < 0  # of a label that the client lacks
+    gaps = [np.abs(fedrs(fed, 0, alpha) - calibrated[0]).max() for alpha in (-1.0, -10.0, -100.0)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 10
 
 
 @pytest.mark.parametrize(("beta", "tau"), [(1.0, 1.0), (0.7, 3.0)])

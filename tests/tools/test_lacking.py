@@ -35,11 +35,12 @@ class FedNewest(fc.Method):
                 "references.bib",
                 "reference.py",
                 "expect.py comparison",
+                "styles.py",
             ],
         ),
     ],
 )
-def test_a_new_method_needs_five_places_and_what_is_stored(monkeypatch, listed, files):
+def test_a_new_method_needs_six_places_and_what_is_stored(monkeypatch, listed, files):
     if listed:
         monkeypatch.setattr(fc, "ALL", (*fc.ALL, FedNewest))
     found = list(lacking.of_method(FedNewest))
@@ -50,6 +51,14 @@ def test_a_new_method_needs_five_places_and_what_is_stored(monkeypatch, listed, 
 def test_a_method_that_is_defined_and_not_listed_is_found(monkeypatch):
     monkeypatch.setattr(fc, "ALL", tuple(kind for kind in fc.ALL if kind is not fc.FedUp))
     assert fc.FedUp in lacking.defined()
+
+
+def test_a_method_that_is_drawn_as_fedavg_is_named_with_the_file_to_edit(monkeypatch):
+    assert not [line for kind in fc.ALL for line in lacking.of_method(kind) if "drawn as FedAvg" in line]
+    monkeypatch.delitem(lacking.styles.METHODS, "FixBN")
+    (line,) = lacking.of_method(fc.FixBN)
+    assert line.startswith("FixBN")
+    assert "fedbook/pictures/styles.py" in line
 
 
 def test_a_layer_and_a_data_set_without_a_test_are_named():

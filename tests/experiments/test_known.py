@@ -1,0 +1,31 @@
+"""Numbers that others published for FedAvg come out of a run of today's code, in their settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedbook.documents.definitions import get
+from fedbook.results.batch import ResultFolder, standing
+from fedbook.studies import training
+from fedcore.data import arrays, readers
+
+STORED = ResultFolder(Path(__file__).resolve().parents[2] / "results", "desk", "known-mlp")
+
+
+@pytest.mark.skipif(
+    not readers.found("mnist", arrays.data_root()),
+    reason="needs MNIST: mnist.npz in the data root (FEDCORE_DATA, or else ~/.cache/fedcore)",
+)
+@pytest.mark.parametrize("name", ["IID round 10", "two shards round 10"])
+def test_one_run_is_as_near_to_the_published_one_as_two_runs_are_to_each_other(name):
+    """Half a minute each.  Two runs differ by sqrt(2) times the standard deviation of one, which ten stored runs
+    estimate; 95 % of such differences are within `limit`: 0.4 points for equal clients, 17 for two shards."""
+    (cell,) = (cell for cell in get("known-mlp").cells("desk") if cell.name == name)
+    several = np.array([run["final"] for run in standing(STORED, cell).runs.values()])
+    limit = stats.t.ppf(0.975, len(several) - 1) * np.sqrt(2) * several.std(ddof=1)
+    found = training.simulate(cell.spec, 0, None, "cpu")["final"]
+    assert abs(found - cell.source) <= limit, f"{found:.2f} %, published {cell.source:.2f} %, limit {limit:.2f}"
