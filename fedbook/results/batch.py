@@ -18,7 +18,7 @@ from fedcore.support.progress import Bar
 
 from ..documents.definitions import Cell, slug, tables
 from . import provenance
-from .cells import CorruptResult, Result, identity, load, run_cell
+from .cells import CorruptResult, Result, confirmed, identity, load, record, run_cell
 from .notebooks import NotebookFailed, execute
 
 NOTEBOOK = Path(__file__).with_name("experiment.ipynb")
@@ -126,20 +126,15 @@ def take_over(place: ResultFolder, cells: Iterable[Cell]) -> None:
         if table.drawn_from or table.name == place.table or not other.folder.exists():
             continue
         with contextlib.suppress(ValueError):  # a cell cannot be made; running its own table reports that
-            for twin in table.cells(place.profile):
-                file = waiting.get(key := identity(twin.spec))
-                if file and (theirs := _with_runs(other, twin)):
+            twins = (twin for twin in table.cells(place.profile) if identity(twin.spec) in waiting)
+            for twin, theirs, _ in stored(other, twins):
+                if theirs and theirs.runs:
+                    file = waiting.pop(identity(twin.spec))
                     file.parent.mkdir(parents=True, exist_ok=True)
                     with atomic(file) as copy:
-                        copy.write(theirs.read_bytes())
-                    del waiting[key]
-
-
-def _with_runs(place: ResultFolder, cell: Cell) -> Path | None:
-    """The file of a cell of another table if it has runs; None if it has none or cannot be read."""
-    with contextlib.suppress(CorruptResult, OSError):
-        return place.file(cell) if standing(place, cell).runs else None
-    return None
+                        copy.write(theirs.file.read_bytes())
+                    if codes := confirmed(theirs.file):
+                        record(file, codes)
 
 
 def one(

@@ -56,10 +56,11 @@ class CorruptResult(ValueError):
 class Result:
     """The stored results of a cell.
 
-    runs: seed -> {final, history, seconds, ...}.  tuned: the setting that tuning chose, with its trials.  trace: the
-    `values` of `tracing.trace` and the `code` that last computed them; runs of earlier code with the same trace are
-    stored with that code.  aside: the suffix under which the old result file is kept before this result replaces it,
-    such as "replaced" in `cell.json.replaced`; "" if no result of the old file is lost.
+    runs: seed -> {final, history, seconds, ...}, each with the hash of the code that computed it.  tuned: the setting
+    that tuning chose, with its trials.  trace: the `values` of `tracing.trace`, the `code` that computed them, and in
+    `same` the code of later runs that leaves the same trace.  aside: the suffix under which the old result file is kept
+    before this result replaces it, such as "replaced" in `cell.json.replaced`; "" if no result of the old file is lost.
+    file: the result file, None if there is none.
     """
 
     spec: Mapping[str, Any]
@@ -67,6 +68,7 @@ class Result:
     tuned: dict[str, Any] | None = None
     trace: dict[str, Any] | None = None
     aside: str = ""
+    file: Path | None = None
 
     @property
     def searches(self) -> list[Mapping[str, Any]]:
@@ -123,22 +125,23 @@ class Result:
         return shares + (self._value(run) / 100 - shares.mean() if self._late_by_curve(run) else 0.0)
 
     def outdated(self, seeds: Sequence[int] | None = None) -> list[int]:
-        """Seeds whose run, or whose tuning, was computed by code with another hash than today's.
-
-        A run without a code hash counts as older; a run whose code was confirmed to leave the same trace as today's
-        does not (`confirm`).
-        """
+        """Seeds whose run, or whose tuning, is older than the code: the code that computed it is not `current`, or the
+        run does not say which it was."""
         chosen = [s for s in (sorted(self.runs) if seeds is None else seeds) if s in self.runs]
-        today = provenance.code(self.spec) if chosen else ""
-        tuned = self.tuned is None or self.tuned.get("code") == today
-        return [s for s in chosen if not tuned or self.runs[s].get("code") != today]
+        current = self.current() if chosen else set()
+        tuned = self.tuned is None or self.tuned.get("code") in current
+        return [s for s in chosen if not tuned or self.runs[s].get("code") not in current]
 
-    def trust(self, today: str) -> None:
-        """Mark results of the code that left the trace as of `today`'s code, because both leave the same trace."""
-        before = self.trace["code"]
-        for one in (self.tuned, self.trace, *self.runs.values()):
-            if one and one.get("code") == before:
-                one["code"] = today
+    def current(self) -> set[str]:
+        """The hashes of code whose results are not older: of today's, and of all that left the stored trace if today's
+        leaves it too, in a run or as `confirm` found."""
+        today, traced = provenance.code(self.spec), self.traced()
+        same = today in traced or (traced and confirmed(self.file) == [self.trace["code"], today])
+        return {today, *traced} if same else {today}
+
+    def traced(self) -> set[str]:
+        """The hashes of the code whose runs are stored and that left the stored trace."""
+        return {self.trace["code"], *self.trace.get("same", ())} if self.trace else set()
 
     def replaces(self, file: Path) -> list[str]:
         """The warning that storing this result renames a file of another specification, or an empty list."""
@@ -149,7 +152,8 @@ class Result:
 
     def untraced(self) -> bool:
         """Whether runs of today's code have no trace, because the process ended before it stored the trace."""
-        return bool(self.runs) and self.trace is None and not self.outdated()
+        codes = {run.get("code") for run in self.runs.values()} - self.traced()
+        return bool(codes) and provenance.code(self.spec) in codes
 
 
 def identity(spec: Mapping[str, Any], seed: int | None = None) -> str:
@@ -183,7 +187,7 @@ def load(file: str | os.PathLike, spec: Mapping[str, Any]) -> Result:
     Raises CorruptResult for a damaged file, OSError for a file that cannot be read.
     """
     content = _content(Path(file))
-    result = Result(spec) if content is None else _standing(content, spec)
+    result = Result(spec) if content is None else replace(_standing(content, spec), file=Path(file))
     if content and (len(result.runs) < len(content["runs"]) or (content["tuned"] and not result.tuned)):
         result.aside = "replaced"
     return result
@@ -332,13 +336,12 @@ def run_cell(
                 "seconds": round(seconds, 2),
             }
             store()
-        today = provenance.code(spec)
-        late = bool(missing) and (result.trace or {}).get("code") != today
-        if file is not None and (late or result.untraced()):
-            values = _trace(result, device)
+        if file is not None and result.untraced():
+            values, today = _trace(result, device), provenance.code(spec)
             if result.trace and _as_before(result, values):
-                result.trust(today)
-            result.trace = {"values": values, "code": today}
+                result.trace["same"] = [*result.trace.get("same", ()), today]
+            else:
+                result.trace = {"values": values, "code": today}
             store()
         if folder is not None and world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
@@ -346,25 +349,56 @@ def run_cell(
 
 
 def confirm(file: str | os.PathLike, spec: Mapping[str, Any], *, device: str | None = None) -> bool | None:
-    """Whether today's code still computes the stored result; if so, its runs are marked as of today's code.
+    """Whether today's code still computes the stored result; if so, its runs are no longer older than the code.
 
     Today's search must choose the stored setting from the stored scores, and the first rounds must leave the stored
-    trace (`tracing`).  None if no run is older than the code or no trace is stored.  Raises
+    trace (`tracing`).  The answer yes is a line in `confirmed.csv`, in the folder that contains the file's folder; the
+    file stays as it is.  None if no run is older than the code or no trace is stored.  Raises
     `provenance.UncommittedCode` like `run_cell`.
     """
     file, spec = Path(file), json.loads(_json(spec))
-    if not file.exists():
+    result = load(file, spec)
+    if not result.outdated() or result.trace is None:
         return None
-    with _alone(file):
-        result = load(file, spec)
-        if not result.outdated() or result.trace is None:
-            return None
-        provenance.check_committed(file, spec)
-        if not _as_before(result, tracing.trace(_chosen(result), device)):
-            return False
-        result.trust(provenance.code(spec))
-        _store(file, result)
+    provenance.check_committed(file, spec)
+    if not _as_before(result, tracing.trace(_chosen(result), device)):
+        return False
+    record(file, [result.trace["code"], provenance.code(spec)])
     return not result.outdated()
+
+
+def confirmed(file: Path) -> list[str] | None:
+    """The hashes of the code that left the trace of a result file and of the code that was last confirmed to leave it
+    too; None if no code was."""
+    listed, name = _listed(file)
+    return _confirmations(listed).get(name)
+
+
+def record(file: Path, codes: list[str]) -> None:
+    """Store what `confirmed` returns for a result file, and drop the lines of files that are gone."""
+    listed, name = _listed(file)
+    with _alone(listed):
+        found = {**_confirmations(listed), name: codes}
+        lines = sorted(",".join([name, *codes]) for name, codes in found.items() if (listed.parent / name).exists())
+        with atomic(listed) as f:
+            f.write("\n".join(["result,code,confirmed", *lines, ""]).encode())
+
+
+def _listed(file: Path) -> tuple[Path, str]:
+    """The file with the confirmations of a profile, and the name `table/cell.json` of a result file in it."""
+    table = file.resolve().parent
+    return table.parent / "confirmed.csv", f"{table.name}/{file.name}"
+
+
+def _confirmations(listed: Path) -> dict[str, list[str]]:
+    """`table/cell.json` -> `confirmed`.  A file that is damaged or unreadable confirms nothing, with a warning."""
+    try:
+        lines = listed.read_text("utf-8").splitlines()[1:]
+        return {name: [code, today] for name, code, today in (line.rsplit(",", 2) for line in lines)}
+    except (ValueError, OSError) as e:
+        if not isinstance(e, FileNotFoundError):
+            warnings.warn(f"{listed} is damaged ({e}) and left out; --confirm confirms its results again", stacklevel=3)
+        return {}
 
 
 def _trace(result: Result, device: str | None) -> list[float]:
@@ -400,14 +434,10 @@ def _usable(file: Path, spec: Mapping[str, Any], seeds: Sequence[int], outdated:
         for said in result.replaces(file):
             warnings.warn(said, stacklevel=3)
     again = result.outdated(seeds) if outdated else []
-    if again and result.tuned and result.tuned.get("code") != provenance.code(spec):
+    if again and result.tuned and result.tuned.get("code") not in result.current():
         return Result(spec, aside=result.aside)  # all seeds must use the setting that is tuned again
     runs = {seed: run for seed, run in result.runs.items() if seed not in again}
     return replace(result, runs=runs)
-
-
-def _lock(file: Path) -> Path:
-    return file.with_name(f".{file.stem}.lock")
 
 
 @contextlib.contextmanager
@@ -419,12 +449,13 @@ def _alone(file: Path | None) -> Iterator[None]:
     from filelock import FileLock
 
     file.parent.mkdir(parents=True, exist_ok=True)
+    name = file.with_name(f".{file.stem}.lock")
     try:
-        lock = FileLock(_lock(file)).acquire()
+        lock = FileLock(name).acquire()
     except PermissionError as e:
         raise PermissionError(
             e.errno,
-            f"{_lock(file)} cannot be opened ({e.strerror}); it is another user's: let its owner make it readable and "
+            f"{name} cannot be opened ({e.strerror}); it is another user's: let its owner make it readable and "
             "writable for you, remove it if nobody runs this cell, or use another results folder",
         ) from e
     with lock:

@@ -77,7 +77,7 @@ TRIAL = {"setting": _setting, "rounds": none_or(count), "score": none_or(number)
 TRIAL |= {"values": each(none_or(number))}
 is_tuned = _made_of({"id": text, "setting": _setting, "tried": each(_made_of(TRIAL, {})), "edges": each(text)}, _MADE)
 is_run = _made_of({"id": text, "final": none_or(number)}, {**_MADE, **RUN, "tuned": is_tuned})
-is_trace = _made_of({"values": each(number), "code": text}, {})
+is_trace = _made_of({"values": each(number), "code": text}, {"same": each(text)})
 
 
 def check(content: Mapping[str, Any]) -> None:

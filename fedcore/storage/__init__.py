@@ -10,7 +10,9 @@ All hashes are `identity.short`: 16 hexadecimal digits of SHA-256.  They answer 
   checkpoint, and a sweep uses a stored run, only if all are equal; a cell of the book hashes its specification instead
   (`fedbook.results.cells`).
 - Was it computed by the same code?  `sources` hashes the source that can change a result, in whichever module it is.
-  A checkpoint of other code is refused, and a cell of other code counts as older.
+  A checkpoint of other code is refused.  A cell of other code counts as older, unless today's code was confirmed to
+  compute it too: a run keeps the hash of the code that computed it, and `fedbook.results.cells.confirm` stores the
+  hash of the confirmed code beside the results, in `confirmed.csv`.
 
 `checkpoint` writes files that are complete or do not exist, and `archives` reads them without executing anything.
 """

@@ -9,13 +9,16 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tables import table_of
 
 import fedbook
 import fedcore as fc
 from fedbook import reproduce, studies
+from fedbook.documents import definitions
 from fedbook.results import batch, cells, provenance, tracing
 from fedbook.results.provenance import SOURCES, roots
 from fedbook.studies import tuning
@@ -164,7 +167,7 @@ def counted(monkeypatch):
 
     def study(spec, seed, folder, device):
         calls.append((spec["lr"], seed))
-        value = spec["lr"] + len(provenance.code(spec).split(",")[0])  # another number on another day
+        value = spec["lr"] + len(provenance.code(spec).split("-")[0])  # another number on another day
         return {"final": value, "mean": value, "history": []}
 
     def become(code):
@@ -213,15 +216,78 @@ def older(monkeypatch):
     monkeypatch.setattr(provenance, "code", lambda spec: "edited")
 
 
-def test_a_result_that_todays_code_computes_too_is_not_older(tmp_path, monkeypatch):
-    file = tmp_path / "cell.json"
+def test_a_result_that_todays_code_computes_too_is_not_older_and_its_file_stays_as_it_is(tmp_path, monkeypatch):
+    file, listed = tmp_path / "t" / "cell.json", tmp_path / "confirmed.csv"
     assert cells.confirm(file, TUNED) is None, "nothing is stored"
     cells.run_cell(TUNED, [0, 1], file=file)
     assert cells.confirm(file, TUNED) is None, "nothing is older"
+    code, before = provenance.code(TUNED), file.read_bytes()
     older(monkeypatch)
     assert cells.load(file, TUNED).outdated() == [0, 1]
     assert cells.confirm(file, TUNED) is True
     assert cells.load(file, TUNED).outdated() == []
+    assert cells.confirm(file, TUNED) is None, "it is no longer older"
+    assert file.read_bytes() == before
+    assert listed.read_text() == f"result,code,confirmed\nt/cell.json,{code},edited\n"
+    listed.unlink()
+    assert cells.load(file, TUNED).outdated() == [0, 1]
+
+
+@pytest.mark.parametrize("text", ["result,code,confirmed\nt/cell.json", "\n<<<<<<< HEAD\n", "\n\xff"])
+def test_a_damaged_file_of_confirmations_is_named_and_confirms_nothing(text, tmp_path, counted):
+    _, become = counted
+    file, listed, spec = tmp_path / "t" / "cell.json", tmp_path / "confirmed.csv", {"study": "counted", "lr": 0.5}
+    cells.run_cell(spec, [0], file=file)
+    listed.write_bytes(text.encode("latin-1"))
+    assert cells.load(file, spec).outdated() == [], "a run of today's code needs no confirmation"
+    become("monday-tidied")
+    with pytest.warns(UserWarning, match=r"confirmed\.csv is damaged .* --confirm confirms its results again"):
+        assert cells.load(file, spec).outdated() == [0]
+    with pytest.warns(UserWarning, match="damaged"):
+        assert cells.confirm(file, spec) is True
+    assert cells.load(file, spec).outdated() == []
+
+
+def test_confirmations_of_several_tables_at_once_lose_none(tmp_path):
+    files = [tmp_path / f"t{k % 8}" / f"{k}.json" for k in range(40)]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda file: cells.record(file, ["before", "today"]), files))
+    first, *lines = (tmp_path / "confirmed.csv").read_text().splitlines()
+    assert first == "result,code,confirmed"
+    assert lines == sorted(f"{file.parent.name}/{file.name},before,today" for file in files)
+    files[0].unlink()
+    cells.record(files[1], ["before", "tomorrow"])
+    assert cells.confirmed(files[0]) is None, "a file that is gone"
+    assert [cells.confirmed(file)[1] for file in files[1:3]] == ["tomorrow", "today"]
+
+
+def test_what_was_confirmed_of_a_result_does_not_hold_for_one_that_replaced_it(tmp_path, counted):
+    _, become = counted
+    file, spec = tmp_path / "t" / "cell.json", {"study": "counted", "lr": 0.5}
+    cells.run_cell(spec, [0], file=file)
+    become("monday-tidied")
+    assert cells.confirm(file, spec) is True
+    become("wednesday")
+    assert cells.confirm(file, spec) is False
+    cells.run_cell(spec, [0], file=file, outdated=True)
+    become("monday-tidied")
+    assert cells.load(file, spec).outdated() == [0]
+
+
+def test_a_result_that_is_taken_over_from_another_table_stays_confirmed(tmp_path, counted, monkeypatch):
+    _, become = counted
+    cell = fedbook.Cell("c", {"study": "counted", "lr": 0.5}, seeds=1)
+    monkeypatch.setattr(definitions, "_added", [(tmp_path, table_of([cell], name)) for name in ("t", "twin")])
+    first, twin = (batch.ResultFolder(tmp_path, "quick", name) for name in ("t", "twin"))
+    cells.run_cell(cell.spec, [0], file=first.file(cell))
+    become("monday-tidied")
+    assert cells.confirm(first.file(cell), cell.spec) is True
+    batch.take_over(twin, [cell])
+    assert twin.file(cell).read_bytes() == first.file(cell).read_bytes()
+    assert batch.standing(twin, cell).outdated() == []
 
 
 def test_a_cell_whose_data_are_not_here_is_named_and_the_others_are_confirmed(tmp_path, monkeypatch, capsys):
@@ -280,7 +346,7 @@ def test_where_no_cell_is_stored_confirming_leaves_nothing_and_the_report_counts
 def test_a_method_that_adds_parameters_leaves_a_trace(tmp_path, monkeypatch):
     federation = {**TUNED["federation"], "model": ["thesis_mlp", {}]}
     spec = {**TUNED, "federation": federation, "method": ["DepthFL", {"capacities": {"1.0": 0.5, "0.5": 0.5}}]}
-    file = tmp_path / "cell.json"
+    file = tmp_path / "t" / "cell.json"
     cells.run_cell(spec, [0], file=file)
     older(monkeypatch)
     assert cells.confirm(file, spec) is True
@@ -321,14 +387,34 @@ def test_a_search_that_would_choose_or_try_otherwise_is_not_confirmed(tmp_path, 
     assert cells.confirm(file, TUNED) is False
 
 
-def test_a_run_of_code_that_computes_the_same_confirms_those_before(tmp_path, counted):
+def test_a_run_of_code_that_computes_the_same_confirms_those_before_which_keep_their_code(tmp_path, counted):
     _, become = counted
-    file, spec = tmp_path / "cell.json", {"study": "counted", "lr": 0.5}
+    file, spec = tmp_path / "t" / "cell.json", {"study": "counted", "lr": 0.5}
     cells.run_cell(spec, [0], file=file)
-    become("monday, tidied")
+    become("monday-tidied")
     both = cells.run_cell(spec, [0, 1], file=file)
-    assert {run["code"] for run in both.runs.values()} == {both.trace["code"]} == {"monday, tidied"}
+    assert [run["code"] for run in both.runs.values()] == ["monday", "monday-tidied"]
     assert both.outdated() == []
+    become("monday-tidied again")
+    assert cells.load(file, spec).outdated() == [0, 1]
+    assert cells.confirm(file, spec) is True
+    assert cells.load(file, spec).outdated() == []
+
+
+def test_a_later_run_whose_process_ended_before_its_trace_is_confirmed_with_the_others(tmp_path, counted, monkeypatch):
+    _, become = counted
+    file, spec = tmp_path / "t" / "cell.json", {"study": "counted", "lr": 0.5}
+    cells.run_cell(spec, [0], file=file)
+    become("monday-tidied")
+    with monkeypatch.context() as patch:
+        patch.setattr(cells, "_trace", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            cells.run_cell(spec, [0, 1], file=file)
+    assert cells.load(file, spec).untraced()
+    assert not cells.run_cell(spec, [0, 1], file=file).untraced()
+    become("monday-tidied again")
+    assert cells.confirm(file, spec) is True
+    assert cells.load(file, spec).outdated() == []
 
 
 def test_a_cell_whose_process_ended_before_its_trace_gets_it_from_the_next_batch(tmp_path, monkeypatch):
@@ -441,12 +527,13 @@ def test_results_of_uncommitted_code_are_refused_and_those_of_other_code_are_nam
 
     commit(repository)
     assert "uncommitted" not in git(repository, "ls-files")
-    kept = first.read_text()
-    out, _ = commands(
-        repository, "trial --confirm", "list --seeds 1", f"{first} = {kept}", "trial --plain --seeds 1 --outdated",
-        "list --seeds 1",
-    )  # fmt: skip
+    out, _ = commands(repository, "trial --confirm", "list --seeds 1")
     assert "1 cells are what today's code computes, 0 are not" in out
+    assert "older than the code" not in out
+    changed = git(repository, "status", "--porcelain").splitlines()
+    assert changed == ["?? results/quick/confirmed.csv"], "no result file is written for a hash alone"
+    (repository / "results" / "quick" / "confirmed.csv").unlink()
+    out, _ = commands(repository, "trial --plain --seeds 1 --outdated", "list --seeds 1")
     assert "1 cells run, 0 stood already" in out
     assert "older than the code" not in out
 

@@ -87,6 +87,7 @@ ODD = {
     "a trace without its code": at("trace", "code"),
     "a trace whose code is a number": at("trace", "code", to=3),
     "a trace of texts": at("trace", "values", to=["1"]),
+    "a trace that further code left without a name": at("trace", "same", to=[3]),
 }
 HARMLESS = {"images of one run alone", "a deep specification"}
 
