@@ -140,9 +140,8 @@ class Claim:
     margin: as in `judge.verdict` and `judge.decide`.  settled: `(verdict, reason, test)` if no run is needed.  own: a
     question of this book that the document leaves open; it has a verdict and is not counted as a claim.  compares:
     what is compared, as in `overview.answered`, where this is not what the table compares.  family: the name that the
-    claims of one sentence about several rivals share.  withdrawn: profile -> the reason why its runs decide
-    nothing, whatever their answers; withdrawn_row: only the questions about this row are meant.  tables: profile -> the
-    table that decides there, where it is another than `table`.
+    claims of one sentence about several rivals share.  tables: profile -> the table that
+    decides there, where it is another than `table`.
     """
 
     name: str
@@ -158,8 +157,6 @@ class Claim:
     own: bool = False
     compares: str = ""
     family: str = ""
-    withdrawn: Mapping[str, str] = field(default_factory=dict)
-    withdrawn_row: str = ""
     tables: Mapping[str, str] = field(default_factory=dict)
 
     def decided_by(self, profile: str) -> str:
@@ -176,16 +173,13 @@ def sides(question: Question) -> tuple[Key, Key]:
 def claims(
     document: str,
     questions: Mapping[str, Mapping[str, Any]],
-    withdrawn: Mapping[str, Mapping[str, str]] = {},
-    withdrawn_row: str = "",
     tables: Mapping[str, Mapping[str, str]] = {},
 ) -> list[Claim]:
     """The claims of a document, from `claims.csv`.
 
     questions: claim -> the questions that decide it, by profile.  A row of the file whose text has "{rival}" stands for
     one claim per rival, or another part of its sentence, "NAME-rival"; its questions are rival -> the questions by
-    profile.  withdrawn: claim -> profile -> reason, withdrawn_row, and tables: claim -> profile -> table, as in
-    `Claim`.
+    profile.  tables: claim -> profile -> table, as in `Claim`.
     """
     found = []
     for row in (row for row in _rows(FOLDER / "claims.csv") if row["document"] == document):
@@ -208,8 +202,6 @@ def claims(
                     row["own"] == "yes",
                     row["compares"],
                     row["name"] if rival else "",
-                    withdrawn.get(row["name"], {}),
-                    withdrawn_row,
                     tables.get(row["name"], {}),
                 )
             )

@@ -8,7 +8,7 @@ are one family of `judge.decide`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from pathlib import Path
@@ -43,9 +43,8 @@ KINDS = ("holds", "holds in part", SOME, "does not hold", "not testable here", "
 class Judgement:
     """The state of a claim in a profile: the answered questions, the number of unanswered ones, and the verdict.
 
-    printed: the gaps that the document prints, for the questions whose values it prints.  withdrawn: the questions
-    whose runs are withdrawn; they have an answer, and count as open.  rising: question -> the rounds after which an
-    accuracy still rose by more than the gap in question (`overview.rise`).
+    printed: the gaps that the document prints, for the questions whose values it prints.  rising: question -> the
+    rounds after which an accuracy still rose by more than the gap in question (`overview.rise`).
     """
 
     claim: Claim
@@ -54,12 +53,11 @@ class Judgement:
     missing: int
     verdict: str
     printed: Mapping[Question, float] = field(default_factory=dict)
-    withdrawn: Collection[Question] = ()
     rising: Mapping[Question, int] = field(default_factory=dict)
 
     def words(self) -> dict[Question, str]:
-        """Question -> the answer that counts."""
-        return {q: judge.OPEN if q in self.withdrawn else a.word for q, a in self.answers.items()}
+        """Question -> its answer."""
+        return {q: a.word for q, a in self.answers.items()}
 
     @property
     def partial(self) -> bool:
@@ -102,7 +100,7 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
         if answers:
             printed = _gaps(claim, asked, {key: cell.source for key, (cell, _) in results.items()})
             rising = _rising(answers, printed, results) if compared(claim) == "images" else {}
-            found = Judgement(claim, profile, answers, missing, "", printed, _withdrawn(claim, profile), rising)
+            found = Judgement(claim, profile, answers, missing, "", printed, rising)
             out.append(replace(found, verdict="" if missing else _verdict(found)))
     return out
 
@@ -110,7 +108,7 @@ def judged(claim: Claim, root: Path) -> list[Judgement]:
 def _verdict(found: Judgement) -> str:
     """A claim that runs leave open is not testable here if one of its experiments was too small for the printed gap."""
     verdict = judge.verdict([*found.words().values()], found.claim.expected)
-    tried = {q: a for q, a in found.answers.items() if a.word == judge.OPEN and q not in found.withdrawn}
+    tried = {q: a for q, a in found.answers.items() if a.word == judge.OPEN}
     small = any(a.detectable > abs(found.printed[q]) > 0 for q, a in tried.items() if q in found.printed)
     return "not testable here" if small and verdict == judge.VERDICTS[-1] else verdict
 
@@ -126,12 +124,6 @@ def _rising(
         if gap and any(abs(value) > abs(gap) for value, _ in rises):
             out[question] = max(rounds for _, rounds in rises)
     return out
-
-
-def _withdrawn(claim: Claim, profile: str) -> list[Question]:
-    asked, row = claim.questions[profile], claim.withdrawn_row
-    meant = [q for q in asked if not row or row in {side for side, _ in sides(q)}]
-    return meant if profile in claim.withdrawn else []
 
 
 def compared(claim: Claim) -> str:
@@ -181,12 +173,11 @@ def confidence(judgement: Judgement | None) -> str:
         "desk": "real data, on a smaller scale than the document's",
         "paper": "the document's own setting",
     }
-    withdrawn = judgement.claim.withdrawn.get(judgement.profile)
-    notes = [f"withdrawn: {withdrawn}"] if withdrawn else []
+    notes = [f"{data[judgement.profile]}, {seeds} seeds"]
     if judgement.rising:
         several = f" in {len(judgement.rising)} of {len(judgement.answers)} comparisons" * (len(judgement.answers) > 1)
         notes += [f"still rising after {max(judgement.rising.values())} rounds{several}"]
-    return "; ".join([f"{data[judgement.profile]}, {seeds} seeds", *notes])
+    return "; ".join(notes)
 
 
 def matrix(claims: Sequence[Claim], root: Path) -> Any:
@@ -229,7 +220,7 @@ def ours(judgement: Judgement) -> str:
         same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
         margin = f" within {same[0][1].margin:g}" if word == judge.EQUAL else ""
         than = {judge.EQUAL: "to", judge.OPEN: "from"}.get(word, "than")
-        gaps = [f"{_named(q, judgement, than)} {_short(a, judgement.claim, q in judgement.withdrawn)}" for q, a in same]
+        gaps = [f"{_named(q, judgement, than)} {_short(a, judgement.claim)}" for q, a in same]
         parts.append(f"{turns.get(word, word)}{margin}: {', '.join(gaps)}")
     asked = judgement.missing + len(judgement.answers)
     parts += [f"{judgement.missing} of {asked} comparisons not run yet"] if judgement.missing else []
@@ -239,9 +230,9 @@ def ours(judgement: Judgement) -> str:
 def printed_inside(judgement: Judgement) -> str:
     """Whether the gaps that the document prints lie in our 95 % intervals, in words.
 
-    Only comparisons with both count, and none whose runs are withdrawn; "" if there is none.
+    Only comparisons with both count; "" if there is none.
     """
-    ends = {q: a.comparison.interval for q, a in judgement.answers.items() if q not in judgement.withdrawn}
+    ends = {q: a.comparison.interval for q, a in judgement.answers.items()}
     known = {q: gap for q, gap in judgement.printed.items() if q in ends and all(map(math.isfinite, ends[q]))}
     inside = [question for question, gap in known.items() if ends[question][0] <= gap <= ends[question][1]]
     if len(known) > 1:
@@ -310,7 +301,7 @@ def _named(question: Question, judgement: Judgement, than: str) -> str:
     return ", ".join(named + [column] * (len(columns) > 1 or not named))
 
 
-def _short(answer: Answer, claim: Claim, withdrawn: bool = False) -> str:
+def _short(answer: Answer, claim: Claim) -> str:
     c, smallest, digits = answer.comparison, answer.detectable, 3 if get(claim.table).unit == "cosine" else 1
     if compared(claim) in ("logs", "speed"):
         found, words = f"a factor of {math.exp(smallest):.1f}", factor(c)
@@ -322,7 +313,6 @@ def _short(answer: Answer, claim: Claim, withdrawn: bool = False) -> str:
     notes = [f"{why}would have found {found}"] if answer.word == judge.OPEN else []
     if not math.isfinite(c.half):  # a run diverged, or there is only one
         words, notes = "no interval", []
-    notes += ["withdrawn"] * withdrawn
     notes += [f"diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}"] if any(c.diverged) else []
     return words + (f" ({'; '.join(notes)})" if notes else "")
 
