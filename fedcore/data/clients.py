@@ -150,11 +150,15 @@ class Clients:
         )
 
     def inputs(self, x: Tensor, rows: Tensor | int | None = None) -> Tensor:
-        """Samples as inputs of the model: texts as whole numbers, images normalised.
+        """Samples as inputs of the model, in memory of their own: texts as whole numbers, images normalised.
 
         rows: with normalise="client", the index of the statistics, one for all samples or one for each leading index of
         x; None: the pooled statistics.
         """
+        made = self._inputs(x, rows)
+        return made.clone() if made is x else made  # a forward pass or a caller may write over it
+
+    def _inputs(self, x: Tensor, rows: Tensor | int | None) -> Tensor:
         if self.source.text:
             return x.long()
         numbers = self.normalise == "pooled" and (x.dtype != torch.uint8 or self.x.dim() != 4)  # no images of bytes
@@ -190,7 +194,7 @@ class Clients:
             x = self.augment.batches(x, words, counts)
         elif words is not None:
             x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
-        return self.inputs(x, rows[:, None])
+        return self._inputs(x, rows[:, None])
 
     # --- samples in chunks, for evaluation --------------------------------------------------------------------------
 
