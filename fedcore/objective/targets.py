@@ -72,7 +72,7 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
     z, y = z.detach().requires_grad_(), y.to(z.dtype) if y.is_floating_point() else y
     try:
         with torch.enable_grad():
-            value = function(z, y)
+            value = function(z.clone(), y.clone())  # copies, because it may write over them
             loss = CustomLoss(function, getattr(value, "ndim", 1) == 0, y.dim() - 1, accuracy, z.dim() - 1)
             loss(z, y)  # a mean is computed by torch.vmap
     except Exception as e:  # whatever a function of the user's raises
@@ -106,7 +106,8 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
 
 def _mixed(loss: CustomLoss, z: Tensor, y: Tensor) -> bool:
     """Whether a sample's loss depends on the other samples."""
-    function, value, each = loss.function, loss.function(z, y), loss(z, y)
+    function = lambda z, y: loss.function(z.clone(), y.clone())  # noqa: E731
+    value, each = function(z, y), loss(z, y)
     alone = torch.stack([function(z[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(z))])
     pairs = ((value, alone.mean() if loss.mean else alone), (each, alone))
     together = all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pair in pairs)

@@ -332,6 +332,27 @@ def test_metrics_are_in_the_history_beside_the_loss_and_there_is_no_accuracy():
         one.correct(history.params)
 
 
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_loss_that_writes_over_what_it_is_given_leaves_labels_and_logits_as_they_are(mean):
+    def masked(z, y):
+        z.clamp_(-0.01, 0.01)
+        valid = y > 0
+        y.sub_(1).clamp_(min=0)
+        each = F.cross_entropy(z, y, reduction="none") * valid
+        return each.mean() if mean else each
+
+    x, y = RNG.normal(size=(40, 6)), np.arange(40) % 3
+    one = fc.federation(((x, y), (x, y)), clients=2, model=small, loss=masked, dtype=torch.float64)
+    first = one.evaluate(one.x0)
+    fc.simulate(fc.FedAvg(), one, **RUN | {"batch_size": None})
+    one.objective(one.x0)
+    for stored in (one.y, one.test[1]):
+        np.testing.assert_array_equal(stored, y)
+    assert one.evaluate(one.x0) == first
+    z = one.module(one.x0)(one.test[0])
+    assert float(one.correct(one.x0).double().mean()) == float((z.argmax(1) == one.test[1]).double().mean())
+
+
 def test_a_metric_sees_the_whole_test_set_at_once():
     x, y = RNG.normal(size=(1300, 6)), RNG.normal(size=1300)
     sizes = []
