@@ -376,6 +376,13 @@ REFUSED = {
     "a tuple in training": (InTraining, "a tuple in training"),
     "written in evaluation": (lambda: Net(evaluated, mean=torch.zeros(8)), "under `if self.training:`"),
     "another tuple": (lambda: nn.LSTM(6, 3), "returns a tuple in evaluation"),
+    "statistics without a call": (
+        lambda: Net(
+            lambda net, z: F.batch_norm(z, net.n.running_mean, net.n.running_var, training=net.training),
+            n=nn.BatchNorm1d(8),
+        ),
+        "reads 'n.running_mean' without calling this batch norm",
+    ),
     "renormalised by running statistics": (lambda: Net(lambda net, z: net.n(z), n=Renorm(8)), "running statistics"),
 }  # fmt: skip
 
