@@ -115,6 +115,11 @@ class Clients:
         return None if len(rows) == len(self.y) else torch.as_tensor(rows, device=self.device)
 
     @cached_property
+    def apart(self) -> bool:
+        """Whether a sample of several clients is another input for each of them."""
+        return self.normalise == "client" and len(np.unique(self.index.rows)) < len(self.index.rows)
+
+    @cached_property
     def label_counts(self) -> np.ndarray:
         """Training samples per client and label, `[n, classes]`; ValueError where targets are no class labels."""
         need_classes(self.source, "counts of labels")
@@ -199,11 +204,20 @@ class Clients:
     # --- samples in chunks, for evaluation --------------------------------------------------------------------------
 
     def train_chunks(self, client: int | None = None) -> Chunks:
-        """Training inputs and labels of all clients' samples, in the order of the data set, or of one client's."""
-        if client is None and self._everyones is None:
+        """Training inputs and labels of all clients' samples, in the order of the data set, or of one client's.
+
+        Where they are `apart`, all clients' samples are in the order of the clients.
+        """
+        if client is not None:
+            own, rows = self.index[client], client
+        elif self.apart:
+            own, rows = self.index.rows, torch.as_tensor(np.repeat(np.arange(self.n), self.sizes), device=self.device)
+        elif self._everyones is None:
             return self._chunks(self.x, self.y, self.train_rows, EVAL_CHUNK)
-        own = self._everyones if client is None else torch.as_tensor(self.index[client], device=self.device)
-        return self._chunks(self.x[own], self.y[own], self.train_rows[own], EVAL_CHUNK)
+        else:
+            own, rows = self._everyones, self.train_rows[self._everyones]
+        own = torch.as_tensor(own, device=self.device)
+        return self._chunks(self.x[own], self.y[own], rows, EVAL_CHUNK)
 
     def test_chunks(self, reading: str, client: int | None = None) -> Chunks:
         """Test inputs and labels: normalised like the `client`'s images ("own"), by domain ("target"), or "pooled"."""

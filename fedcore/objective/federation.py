@@ -608,7 +608,9 @@ class Federation(Objective):
         """
         x = self._flat("x", x)
         loss, _ = self.engine.scores(x, self.data.train_chunks(), self.data.train_chunks)
-        share = np.bincount(self.index.rows, np.repeat(1 / (self.n * self.sizes), self.sizes))  # of each sample in F
+        share = np.repeat(1 / (self.n * self.sizes), self.sizes)  # of each sample in F
+        if not self.data.apart:
+            share = np.bincount(self.index.rows, share)
         return torch.as_tensor(share[share > 0], device=self.device) @ loss
 
     def module(self, params: Tensor, client: int | None = None) -> nn.Module:
