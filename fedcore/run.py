@@ -128,6 +128,7 @@ def simulate(
     one process, leave a checkpoint of the rounds that are done.
     """
     check_both(method, fed)
+    fed.check_x0()
     if personal and not isinstance(fed, Federation):
         raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
     if eval_on == "validation":

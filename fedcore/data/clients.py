@@ -105,8 +105,8 @@ class Clients:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Training samples per client, `[n]`."""
-        return self.index.sizes
+        """Training samples per client, `[n]`, read-only."""
+        return read_only(self.index.sizes)
 
     @cached_property
     def _everyones(self) -> Tensor | None:
@@ -119,12 +119,23 @@ class Clients:
         """Whether a sample of several clients is another input for each of them."""
         return self.normalise == "client" and len(np.unique(self.index.rows)) < len(self.index.rows)
 
-    @cached_property
+    @property
     def label_counts(self) -> np.ndarray:
-        """Training samples per client and label, `[n, classes]`; ValueError where targets are no class labels."""
+        """Training samples per client and label as they are now, `[n, classes]`, read-only.
+
+        Raises ValueError where targets are no class labels.
+        """
         need_classes(self.source, "counts of labels")
-        y = self.source.train_y
-        return np.stack([np.bincount(y[part % len(y)], minlength=self.source.classes) for part in self.index])
+        now = self.y._version  # torch counts the writes to a tensor
+        if now not in self._counted:
+            y, classes = self.y.cpu().numpy(), self.source.classes
+            self._counted[now] = read_only(np.stack([np.bincount(y[part], minlength=classes) for part in self.index]))
+        return self._counted[now]
+
+    @cached_property
+    def _counted(self) -> dict[int, np.ndarray]:
+        """`label_counts` after so many writes to y."""
+        return {}
 
     @cached_property
     def own(self) -> Lists | None:
@@ -289,6 +300,12 @@ class Clients:
             seed=seed, device=self.device, dtype=self.dtype,
         )  # fmt: skip
         return replace(rest, statistics=self.statistics, kept=self.kept)
+
+
+def read_only(a: np.ndarray) -> np.ndarray:
+    """The array, to which nobody can write from now on: all who ask for it are given the same one."""
+    a.flags.writeable = False
+    return a
 
 
 def renumbered(parts: Sequence[np.ndarray], kept: np.ndarray) -> list[np.ndarray]:
