@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import rng
 from ..engine import CustomLoss
 from ..support.checks import brief, warn
 from ..support.devices import first_line
@@ -136,7 +137,8 @@ def measured(metrics: Mapping[str, Metric], z: Tensor, y: Tensor) -> dict[str, T
     """
     y, values = y.to(z.dtype) if y.is_floating_point() else y, {}
     for key, f in metrics.items():
-        value = f(z, y)
+        with rng.seeded(rng.word(rng.EVALUATION, *key.encode()), z.device):  # the same draws in every evaluation
+            value = f(z.clone(), y.clone())  # copies, because it may write over them
         try:
             number = torch.as_tensor(value).detach().to(z.device, torch.float64)
         except (TypeError, ValueError, RuntimeError) as e:

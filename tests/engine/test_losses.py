@@ -15,6 +15,7 @@ from torch import nn
 from torch.func import functional_call
 
 import fedcore as fc
+from fedcore import rng
 from fedcore.submodels import Width
 
 RNG = np.random.default_rng(0)
@@ -360,6 +361,21 @@ def test_a_metric_sees_the_whole_test_set_at_once():
                         metrics={"n": lambda z, y: sizes.append(tuple(z.shape)) or len(y)})  # fmt: skip
     assert float(one.evaluate(one.x0)["n"]) == 1300
     assert sizes == [(1300, 1)]
+
+
+def test_a_metric_may_write_and_draw_and_changes_neither_the_next_one_nor_the_generators():
+    def drawn(z, y):
+        z.sub_(z.amax()).exp_()
+        y.clamp_(max=0)
+        return torch.rand(()) + np.random.random()  # noqa: NPY002
+
+    error = lambda z, y: F.mse_loss(z[:, 0], y)  # noqa: E731
+    one = fed("regression", metrics={"drawn": drawn, "error": error, "again": drawn})
+    states = rng.global_states()
+    first = one.evaluate(one.x0)
+    assert rng.global_states() == states
+    assert first["error"] == fed("regression", metrics={"error": error}).evaluate(one.x0)["error"]
+    assert one.evaluate(one.x0) == first
 
 
 def test_metrics_come_with_class_labels_too_and_by_client():
