@@ -52,6 +52,7 @@ def start(method: Method, fed: Objective) -> State:
     federation, and ValueError if the method cannot run on this federation.
     """
     fed = on(method, fed)
+    fed.check_x0()
     return first(method, fed, fed.n, fed.device)
 
 

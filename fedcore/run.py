@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import distributed
+from . import distributed, rng
 from .algorithms import contract
 from .algorithms.method import Method, Round
 from .engine.heap import keeping_freed
@@ -96,7 +97,8 @@ def simulate(
     Instead of `on_evaluate` or a probe, you may give a function without arguments that makes it.
     dtype, device: None for those of the federation.
     probes: functions `(round, y [m, d]) -> {name: scalar or [m]}`, recorded at evaluations.  The values of round t
-    (from 0) are recorded under t + 1, although the round's `x` is the model before it.
+    (from 0) are recorded under t + 1, although the round's `x` is the model before it.  A probe may not write to what
+    it is given, and its draws from the global generators depend on the seed and the round alone.
     personal: also evaluate the clients' models and record each client's metrics (`Federation.evaluate_clients`).
     True: the model that every client uses after the round (`Method.personal`, or the server's model if the method does
     not define it; a method of your own must return its personal models there).  "local": the cohort's models at the end
@@ -128,6 +130,7 @@ def simulate(
     one process, leave a checkpoint of the rounds that are done.
     """
     check_both(method, fed)
+    fed.check_x0()
     if personal and not isinstance(fed, Federation):
         raise ValueError(f"personal={personal!r}, but a quadratic has no test set; use personal=False")
     if eval_on == "validation":
@@ -460,15 +463,25 @@ class Run:
         h.params = h.state["x"]
 
     def probe(self, r: Round, y: Tensor) -> list[Row]:
-        """The values of the probes as rows of the history.
+        """The values of the probes as rows of the history; each draws numbers of the seed and the round.
 
-        Raises TypeError or ValueError unless a probe gives numbers, or `[m]`, by names that nothing else has.
+        Raises TypeError or ValueError unless a probe gives numbers, or `[m]`, by names that nothing else has, and
+        ValueError for one that writes to what it is given.
         """
         rows: list[Row] = []
         first = itertools.takewhile(lambda row: row[0] == 0, self.history.rows)  # round 0 has no values of probes
         used = {(name, client is None) for _, name, client, _ in first}
+        # before the generators, as in an evaluation, so that threads do not wait for one another
+        turn = self.fed.engine.turn.lock if isinstance(self.fed, Federation) else contextlib.nullcontext()
         for probe in self.probes:
-            found, who = probe(r, y), f"the probe {callbacks.named(probe)}"
+            who, wrote_to = f"the probe {callbacks.named(probe)}", contract.writes(r, y)
+            with turn, rng.seeded(rng.word(self.s.seed, rng.SCHEDULE, *b"probes", self.t), self.fed.device):
+                found = probe(r, y)
+            if wrote := wrote_to():
+                raise ValueError(
+                    f"{who} wrote to {wrote[0]!r}, which other probes and rounds read; compute a new tensor, such as "
+                    "y - r.x for y.sub_(r.x)"
+                )
             wanted = f"return a mapping of names to numbers, or to one for each client [{r.m}]"
             if not isinstance(found, Mapping) or not all(isinstance(name, str) and name for name in found):
                 raise TypeError(f"{who} gave {checks.brief(found)}; {wanted}")

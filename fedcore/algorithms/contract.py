@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -117,6 +117,14 @@ def on(method: Method, fed: Any, kind: type) -> Any:
     return found
 
 
+def writes(r: Round, y: Tensor | None) -> Callable[[], list[str]]:
+    """A function that names the tensors of the round, or the iterates `y`, that have been written to since now."""
+    rows = r.rows if isinstance(r.rows, dict) else {}  # the rows of a sub-model's round are copies
+    tensors = {**r.server, **rows, "y": y}
+    before = {k: (v, v._version) for k, v in tensors.items() if isinstance(v, Tensor)}
+    return lambda: [k for k, (v, version) in before.items() if v._version != version]
+
+
 @contextlib.contextmanager
 def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> Iterator[None]:
     """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself.  In the first round of
@@ -127,9 +135,7 @@ def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> 
     """
     looks = r.t == 0 and r.step == 0 and is_own(type(method))
     drawn = rng.global_states(r.x.device) if looks else None
-    rows = r.rows if isinstance(r.rows, dict) else {}  # the rows of a sub-model's round are copies
-    tensors = {**r.server, **rows, "y": y}
-    before = {k: (v, v._version) for k, v in tensors.items() if isinstance(v, Tensor)}
+    wrote_to = writes(r, y)
     own = dict(getattr(method, "__dict__", {}))
     yield
     name, kept = type(method).__name__, "return r.extended(memory={...})"
@@ -138,7 +144,7 @@ def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> 
             f"{name}.{hook} draws from a global generator, so a repeated or resumed run gets different numbers; "
             "use r.noise(like), or np.random.default_rng((r.seed, r.t))"
         )
-    if wrote := [k for k, (v, version) in before.items() if v._version != version]:
+    if wrote := wrote_to():
         remedy = f"return v and leave {wrote[0]!r} as it is, or declare a copy in prepare: {kept}"
         if hook != "direction":
             remedy = f"compute a new tensor, such as r.x + v for r.x.add_(v), and leave {wrote[0]!r} as it is"

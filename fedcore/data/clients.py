@@ -105,8 +105,8 @@ class Clients:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Training samples per client, `[n]`."""
-        return self.index.sizes
+        """Training samples per client, `[n]`, read-only."""
+        return read_only(self.index.sizes)
 
     @cached_property
     def _everyones(self) -> Tensor | None:
@@ -115,11 +115,27 @@ class Clients:
         return None if len(rows) == len(self.y) else torch.as_tensor(rows, device=self.device)
 
     @cached_property
+    def apart(self) -> bool:
+        """Whether a sample of several clients is another input for each of them."""
+        return self.normalise == "client" and len(np.unique(self.index.rows)) < len(self.index.rows)
+
+    @property
     def label_counts(self) -> np.ndarray:
-        """Training samples per client and label, `[n, classes]`; ValueError where targets are no class labels."""
+        """Training samples per client and label as they are now, `[n, classes]`, read-only.
+
+        Raises ValueError where targets are no class labels.
+        """
         need_classes(self.source, "counts of labels")
-        y = self.source.train_y
-        return np.stack([np.bincount(y[part % len(y)], minlength=self.source.classes) for part in self.index])
+        now = self.y._version  # torch counts the writes to a tensor
+        if now not in self._counted:
+            y, classes = self.y.cpu().numpy(), self.source.classes
+            self._counted[now] = read_only(np.stack([np.bincount(y[part], minlength=classes) for part in self.index]))
+        return self._counted[now]
+
+    @cached_property
+    def _counted(self) -> dict[int, np.ndarray]:
+        """`label_counts` after so many writes to y."""
+        return {}
 
     @cached_property
     def own(self) -> Lists | None:
@@ -150,11 +166,15 @@ class Clients:
         )
 
     def inputs(self, x: Tensor, rows: Tensor | int | None = None) -> Tensor:
-        """Samples as inputs of the model: texts as whole numbers, images normalised.
+        """Samples as inputs of the model, in memory of their own: texts as whole numbers, images normalised.
 
         rows: with normalise="client", the index of the statistics, one for all samples or one for each leading index of
         x; None: the pooled statistics.
         """
+        made = self._inputs(x, rows)
+        return made.clone() if made is x else made  # a forward pass or a caller may write over it
+
+    def _inputs(self, x: Tensor, rows: Tensor | int | None) -> Tensor:
         if self.source.text:
             return x.long()
         numbers = self.normalise == "pooled" and (x.dtype != torch.uint8 or self.x.dim() != 4)  # no images of bytes
@@ -190,16 +210,25 @@ class Clients:
             x = self.augment.batches(x, words, counts)
         elif words is not None:
             x = self.augment(x.flatten(0, 1), words.reshape(-1)).view_as(x)
-        return self.inputs(x, rows[:, None])
+        return self._inputs(x, rows[:, None])
 
     # --- samples in chunks, for evaluation --------------------------------------------------------------------------
 
     def train_chunks(self, client: int | None = None) -> Chunks:
-        """Training inputs and labels of all clients' samples, in the order of the data set, or of one client's."""
-        if client is None and self._everyones is None:
+        """Training inputs and labels of all clients' samples, in the order of the data set, or of one client's.
+
+        Where they are `apart`, all clients' samples are in the order of the clients.
+        """
+        if client is not None:
+            own, rows = self.index[client], client
+        elif self.apart:
+            own, rows = self.index.rows, torch.as_tensor(np.repeat(np.arange(self.n), self.sizes), device=self.device)
+        elif self._everyones is None:
             return self._chunks(self.x, self.y, self.train_rows, EVAL_CHUNK)
-        own = self._everyones if client is None else torch.as_tensor(self.index[client], device=self.device)
-        return self._chunks(self.x[own], self.y[own], self.train_rows[own], EVAL_CHUNK)
+        else:
+            own, rows = self._everyones, self.train_rows[self._everyones]
+        own = torch.as_tensor(own, device=self.device)
+        return self._chunks(self.x[own], self.y[own], rows, EVAL_CHUNK)
 
     def test_chunks(self, reading: str, client: int | None = None) -> Chunks:
         """Test inputs and labels: normalised like the `client`'s images ("own"), by domain ("target"), or "pooled"."""
@@ -271,6 +300,12 @@ class Clients:
             seed=seed, device=self.device, dtype=self.dtype,
         )  # fmt: skip
         return replace(rest, statistics=self.statistics, kept=self.kept)
+
+
+def read_only(a: np.ndarray) -> np.ndarray:
+    """The array, to which nobody can write from now on: all who ask for it are given the same one."""
+    a.flags.writeable = False
+    return a
 
 
 def renumbered(parts: Sequence[np.ndarray], kept: np.ndarray) -> list[np.ndarray]:

@@ -129,7 +129,7 @@ class Normalise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x if tuple(x.shape[1:]) == self.shape else self._reshaped(x)
         if self.mean is None:
-            return x.long()
+            return x.to(torch.long, copy=True)  # the network may write over it
         x = (x.to(self.mean.dtype) - self.mean) / self.std
         return with_channels_last(x) if self.channels_last else x
 

@@ -118,7 +118,7 @@ class Engine:
         self.settings |= {"mapped": mapped, "trial": trial}  # for engines of other modules
         self.classifies = not isinstance(criterion, CustomLoss) or criterion.accuracy
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self._calls: list[int] | None = None  # `_one` of each batch norm in the order of an evaluation's calls
+        self._calls: list[nn.Module] | None = None  # the batch norms in their order, if each chunk calls each once
         self._noticed = False
         self._neurons: dict[bool, Neurons] = {}
         self._widths: dict[torch.Size, int] = {}
@@ -478,50 +478,86 @@ class Engine:
         for norm in self.norms:
             norm.reset_running_stats()
         if self.norms:
-            (inputs, _), more = next(chunks := iter(train())), next(chunks, None)
-            if self._calls is None:
-                with watching(self.norms, lambda layer, _given: self._calls.append(_one(layer))):
-                    self._calls = []
-                    self._answers(params, inputs[:1], 0)
-            if more is None and len(set(self._calls)) == len(self._calls):
-                self._collect_at_once(params, inputs)
-            else:
-                self._collect_by_layers(params, train)
+            self._collect(params, train)
         return params
 
-    def _collect_at_once(self, params: dict[str, Tensor], inputs: Tensor) -> None:
-        """Collect the batch-norm statistics of training data in one chunk, by one forward pass."""
+    def _collect(self, params: dict[str, Tensor], train: Callable[[], Chunks]) -> None:
+        """Collect the batch-norm statistics of all training data."""
+        (inputs, _), more = next(chunks := iter(train())), next(chunks, None)
+        calls, once = self._calls, lambda calls: len(set(map(_one, calls))) == len(calls)
+        if more is None and (calls is None or once(calls)):
+            calls = self._collect_at_once(params, inputs)
+            if once(calls):
+                return
+            for norm in self.norms:
+                norm.reset_running_stats()
+            every = [calls]
+        else:
+            every = [self._called(params, inputs) for inputs, _ in train()] if calls is None else [calls]
+        if len(every[0]) == len(self.norms) == len(set(every[0])) and all(calls == every[0] for calls in every):
+            self._calls = every[0]
+        self._collect_by_layers(params, train, [list(map(_one, calls)) for calls in every])
+
+    def _called(self, params: dict[str, Tensor], inputs: Tensor) -> list[nn.Module]:
+        """The batch norms that the forward pass of a chunk calls, in their order."""
+        calls: list[nn.Module] = []
+        with watching(self.norms, lambda layer, _given: calls.append(layer)):
+            self._answers(params, inputs, 0)
+        return calls
+
+    def _collect_at_once(self, params: dict[str, Tensor], inputs: Tensor) -> list[nn.Module]:
+        """Collect the batch-norm statistics of training data in one chunk, by one forward pass; return its calls.
+
+        The statistics of a batch norm that is called several times are those of its last call.
+        """
         usual = [norm.momentum for norm in self.norms]
         for norm in self.norms:
             norm.momentum = 1.0
             norm.train()
-        self._answers(params, inputs, 0)
+        calls = self._called(params, inputs)
         self.module.eval()
         for norm, momentum in zip(self.norms, usual, strict=True):
             norm.momentum = momentum
+        return calls
 
-    def _collect_by_layers(self, params: dict[str, Tensor], train: Callable[[], Chunks]) -> None:
+    def _collect_by_layers(
+        self, params: dict[str, Tensor], train: Callable[[], Chunks], every: Sequence[Sequence[int]]
+    ) -> None:
         """Collect the batch-norm statistics of all training data, for any order of samples and any chunks.
 
         The inputs of a batch norm depend on the statistics of earlier batch norms.  Therefore the batch norms are
         treated in the order of the forward pass, and for each of them all chunks go through the network up to this
         layer.  A batch norm that a forward pass calls several times has the statistics of all its inputs.
+
+        every: the calls of each chunk, by `_one`.  Where they differ, all chunks go through the whole network.
         """
-        counts = {}
-        for k, at in enumerate(self._calls):
+        counts, alike = {}, all(calls == every[0] for calls in every)
+        order = every[0] if alike else _in_order(every)
+        for k, at in enumerate(order):
             norms = [norm for norm in self.norms if _one(norm) == at]
-            pooled = Pooled(calls=self._calls[: k + 1].count(at))
+            pooled = Pooled(calls=order[: k + 1].count(at) if alike else 0)
             with watching(norms, pooled):
                 for chunk, (inputs, _) in enumerate(train()):
                     pooled.left = pooled.calls
                     with contextlib.suppress(Enough):
                         self._answers(params, inputs, chunk)
-            for norm in norms:
+            for norm in norms if pooled.count else ():
                 norm.running_mean.copy_(pooled.mean)
                 norm.running_var.copy_(pooled.squares / pooled.count)  # as training normalises a batch
                 counts[norm] = pooled.count
         for norm, n in counts.items():
             norm.running_var = norm.running_var * (n / max(n - 1, 1))  # as torch keeps running statistics
+
+
+def _in_order(every: Sequence[Sequence[int]]) -> list[int]:
+    """All layers of some sequences of calls, each after those that a sequence calls before it (if there is such an
+    order)."""
+    left, order = list(dict.fromkeys(itertools.chain(*every))), []
+    while left:
+        free = (at for at in left if not any(at in c and set(c[: c.index(at)]) & set(left) for c in every))
+        order.append(next(free, left[0]))
+        left.remove(order[-1])
+    return order
 
 
 def _fixable(module: nn.Module) -> list[models.FixableBatchNorm]:
@@ -541,7 +577,8 @@ class Enough(Exception):
 class Pooled:
     """Mean and sum of squared deviations of each channel over all inputs of a layer, chunk by chunk in float64.
 
-    It is a hook before the layer's forward pass, and ends the pass of the whole module at call number `calls`.
+    It is a hook before the layer's forward pass, and ends the pass of the whole module at call number `calls`
+    (0: at none).
     """
 
     def __init__(self, calls: int) -> None:

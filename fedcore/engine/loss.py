@@ -31,6 +31,7 @@ class CustomLoss:
 
     def __call__(self, logits: Tensor, targets: Tensor, reduction: str = "none") -> Tensor:
         targets = targets.to(logits.dtype) if targets.is_floating_point() else targets
+        logits, targets = logits.clone(), targets.clone()  # the function may write over both
         if self.mean:
             one = lambda z, y: self.function(z.unsqueeze(0), y.unsqueeze(0))  # noqa: E731
             each = torch.vmap(one)(logits, targets)

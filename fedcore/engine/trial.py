@@ -96,6 +96,12 @@ def tried(module: nn.Module, x: Tensor) -> Trial:
                 "a layer similar to batch norm normalises training batches by its running statistics, but only an "
                 "evaluation computes these statistics here; use nn.BatchNorm or nn.GroupNorm"
             )
+        for name in run.uncalled():
+            if not _close(run.call(False, given={name: run.buffers[name] + 1}), evaluated):
+                raise Unfit(
+                    f"in evaluation the model reads {name!r} without calling this batch norm, so that an evaluation "
+                    "cannot collect its statistics; call the layer, not F.batch_norm, or use nn.GroupNorm"
+                )
         if not in_evaluation and not _close(evaluated[:-1], run.call(False, x[:-1])):
             warnings.warn(
                 f"in evaluation, too, the logits that the model, a {type(module).__name__}, gives for a sample depend "
@@ -123,7 +129,9 @@ class _Run:
         buffers = self.module.named_buffers(remove_duplicate=False)
         self.buffers = {name: b.clone() for name, b in buffers}
         norms = [(at, m) for at, m in self.module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self.statistics = {f"{at}.{k}".lstrip(".") for at, m in norms for k, b in m._buffers.items() if b is not None}
+        self.statistics = {
+            f"{at}.{k}".lstrip("."): m for at, m in norms for k, b in m._buffers.items() if b is not None
+        }
         self.written: dict[str, Tensor] = {}
 
     def call(self, training: bool, x: Tensor | None = None, given: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -174,6 +182,13 @@ class _Run:
         usual = [name for layer, name in names.items() if layer._parameters and name in order]
         held = [name for name in order if name in usual]
         return () if held == usual else tuple(held), not all(training for _, training in calls)
+
+    def uncalled(self) -> list[str]:
+        """The statistics of the batch norms that a pass in evaluation does not call."""
+        called: set[nn.Module] = set()
+        with watching(set(self.statistics.values()), lambda layer, _given: called.add(layer)):
+            self.call(False)
+        return [name for name, norm in self.statistics.items() if norm not in called]
 
     def one_by_one(self) -> Tensor | None:
         """Logits of the samples one by one; None if the module does not accept one sample or its output differs."""

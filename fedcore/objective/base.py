@@ -7,11 +7,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..data.arrays import as_array
 from ..storage.identity import digest
 from ..support import checks
 from ..support.devices import available
+
+_MADE = WeakIdKeyDictionary()  # how often each x0 had been written to when its objective was made
 
 
 class Objective:
@@ -24,8 +27,22 @@ class Objective:
     own from `fc.Quadratic`.
     """
 
+    x0: Tensor
     device: torch.device
     dtype: torch.dtype
+
+    def _made(self) -> None:
+        """Take note of x0, which is not to be written over from now on."""
+        if not self.x0.is_inference():  # torch counts no writes to a tensor of an inference
+            _MADE.setdefault(self.x0, self.x0._version)
+
+    def check_x0(self) -> None:
+        """ValueError where x0 was written over after the objective was made."""
+        if self.x0 in _MADE and self.x0._version != _MADE[self.x0]:
+            raise ValueError(
+                "fed.x0, from which all runs start, was written over; write to a copy, x = fed.x0.clone(), and for "
+                "another start make another federation: fc.federation(..., start=x) or fc.quadratic(A, b, x)"
+            )
 
     @checks.arguments
     def to(self, device: checks.Device | None = None, dtype: checks.FloatType | None = None) -> Self:

@@ -73,6 +73,9 @@ class Federation(Objective):
     drop_last: bool = False
     _smaller: dict[Any, Federation] = field(default_factory=dict, init=False)
 
+    def __post_init__(self) -> None:
+        self._made()
+
     def __repr__(self) -> str:
         return (
             f"Federation({self.source.name!r}, clients={self.n}, partition={checks.brief(self.partition)}, "
@@ -117,7 +120,7 @@ class Federation(Objective):
 
     @property
     def sizes(self) -> np.ndarray:
-        """Training samples per client, `[n]`."""
+        """Training samples per client, `[n]`, read-only."""
         return self.data.sizes
 
     @property
@@ -608,7 +611,9 @@ class Federation(Objective):
         """
         x = self._flat("x", x)
         loss, _ = self.engine.scores(x, self.data.train_chunks(), self.data.train_chunks)
-        share = np.bincount(self.index.rows, np.repeat(1 / (self.n * self.sizes), self.sizes))  # of each sample in F
+        share = np.repeat(1 / (self.n * self.sizes), self.sizes)  # of each sample in F
+        if not self.data.apart:
+            share = np.bincount(self.index.rows, share)
         return torch.as_tensor(share[share > 0], device=self.device) @ loss
 
     def module(self, params: Tensor, client: int | None = None) -> nn.Module:
@@ -645,7 +650,7 @@ class Federation(Objective):
         return self._vector(name, x, (self.d,), hint)
 
     def label_counts(self) -> np.ndarray:
-        """Samples per client and label, `[n, classes]`."""
+        """Samples per client and label, `[n, classes]`, as `y` is now; read-only, as `sizes` is."""
         return self.data.label_counts
 
     def plot(self, ax: Any = None) -> Any:

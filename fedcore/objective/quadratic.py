@@ -12,6 +12,7 @@ from torch import Tensor
 from ..data import batches
 from ..data.arrays import real_numbers
 from ..data.batches import Plan
+from ..data.clients import read_only
 from ..engine import PLAIN, Loss
 from ..engine.descent import descend
 from ..engine.units import Neurons
@@ -38,8 +39,9 @@ class Quadratic(Objective):
     def __init__(self, A: Tensor, b: Tensor, x0: Tensor) -> None:
         self.A, self.b, self.x0 = A, b, x0
         self.n, self.d = b.shape
-        self.sizes, self.device, self.dtype = np.ones(self.n, int), b.device, b.dtype
+        self.sizes, self.device, self.dtype = read_only(np.ones(self.n, int)), b.device, b.dtype
         self.optimum = self._minimiser()
+        self._made()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(clients={self.n}, d={self.d}, dtype={self.dtype}, device={self.device})"
@@ -162,7 +164,7 @@ class Mean(Quadratic):
 
     def __init__(self, A: Tensor, b: Tensor, x0: Tensor) -> None:
         super().__init__(A, b, x0)
-        self.n, self.sizes = 1, np.ones(1, int)
+        self.n, self.sizes = 1, read_only(np.ones(1, int))
 
     def objective(self, x: Tensor) -> Tensor:
         """F(x)."""

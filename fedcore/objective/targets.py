@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import rng
 from ..engine import CustomLoss
 from ..support.checks import brief, warn
 from ..support.devices import first_line
@@ -72,7 +73,7 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
     z, y = z.detach().requires_grad_(), y.to(z.dtype) if y.is_floating_point() else y
     try:
         with torch.enable_grad():
-            value = function(z, y)
+            value = function(z.clone(), y.clone())  # copies, because it may write over them
             loss = CustomLoss(function, getattr(value, "ndim", 1) == 0, y.dim() - 1, accuracy, z.dim() - 1)
             loss(z, y)  # a mean is computed by torch.vmap
     except Exception as e:  # whatever a function of the user's raises
@@ -106,7 +107,8 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
 
 def _mixed(loss: CustomLoss, z: Tensor, y: Tensor) -> bool:
     """Whether a sample's loss depends on the other samples."""
-    function, value, each = loss.function, loss.function(z, y), loss(z, y)
+    function = lambda z, y: loss.function(z.clone(), y.clone())  # noqa: E731
+    value, each = function(z, y), loss(z, y)
     alone = torch.stack([function(z[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(z))])
     pairs = ((value, alone.mean() if loss.mean else alone), (each, alone))
     together = all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pair in pairs)
@@ -135,7 +137,8 @@ def measured(metrics: Mapping[str, Metric], z: Tensor, y: Tensor) -> dict[str, T
     """
     y, values = y.to(z.dtype) if y.is_floating_point() else y, {}
     for key, f in metrics.items():
-        value = f(z, y)
+        with rng.seeded(rng.word(rng.EVALUATION, *key.encode()), z.device):  # the same draws in every evaluation
+            value = f(z.clone(), y.clone())  # copies, because it may write over them
         try:
             number = torch.as_tensor(value).detach().to(z.device, torch.float64)
         except (TypeError, ValueError, RuntimeError) as e:

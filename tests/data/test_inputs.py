@@ -112,6 +112,32 @@ def test_quadratics_matrices_and_capacities_may_be_changed_afterwards(kind):
         fc.FedGSE(public=(np.ma.masked_less(X[:6], 99), Y[:6]))
 
 
+def test_sizes_and_counts_of_labels_are_read_only_and_counts_follow_the_labels():
+    one, q = fed(), fc.quadratic(np.stack([np.eye(2)] * 3), np.ones((3, 2)))
+    for change in (lambda: one.sizes.sort(), lambda: one.label_counts().fill(1), lambda: q.pooled().sizes.sort(),
+                   lambda: q.sizes.sort()):  # fmt: skip
+        with pytest.raises(ValueError, match="read-only"):
+            change()
+    before, rows = one.label_counts(), torch.as_tensor(one.index[0])
+    one.y[rows] = 2
+    assert one.label_counts()[0].tolist() == [0, 0, len(rows)]
+    assert (one.label_counts()[1:] == before[1:]).all()
+
+
+@pytest.mark.parametrize("make", [
+    fed, lambda: fed(dtype=torch.float64), lambda: fc.quadratic(np.stack([np.eye(2)] * 3), np.ones((3, 2))),
+])  # fmt: skip
+def test_a_run_from_parameters_that_were_written_over_is_refused(make):
+    one = make()
+    x = one.x0
+    x -= 1
+    for other in (one, one.pooled(), one.to("cpu")):
+        for begun in (fc.start, lambda *given: fc.simulate(*given, rounds=1)):
+            with pytest.raises(ValueError, match=r"fed\.x0, .* was written over; .* x = fed\.x0\.clone\(\)"):
+                begun(fc.FedAvg(), other)
+    fc.simulate(fc.FedAvg(), make(), rounds=1, progress=False)
+
+
 def test_a_partition_of_ones_own_may_change_the_labels_and_owners_that_it_is_given():
     class Sorting:
         def split(self, labels, clients, rng, owner):

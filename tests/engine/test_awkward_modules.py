@@ -376,6 +376,13 @@ REFUSED = {
     "a tuple in training": (InTraining, "a tuple in training"),
     "written in evaluation": (lambda: Net(evaluated, mean=torch.zeros(8)), "under `if self.training:`"),
     "another tuple": (lambda: nn.LSTM(6, 3), "returns a tuple in evaluation"),
+    "statistics without a call": (
+        lambda: Net(
+            lambda net, z: F.batch_norm(z, net.n.running_mean, net.n.running_var, training=net.training),
+            n=nn.BatchNorm1d(8),
+        ),
+        "reads 'n.running_mean' without calling this batch norm",
+    ),
     "renormalised by running statistics": (lambda: Net(lambda net, z: net.n(z), n=Renorm(8)), "running statistics"),
 }  # fmt: skip
 
@@ -503,6 +510,31 @@ def test_what_an_evaluation_writes_to_is_as_it_was_behind_it():
     assert fed.evaluate(fed.x0) == first
     assert torch.equal(fed.x0, x)
     assert run(fed, eval_every=1).rows[-1] == run(fed).rows[-1]
+
+
+@pytest.mark.parametrize("kind", ["features", "normalised", "text"])
+def test_a_forward_pass_that_writes_over_its_input_leaves_the_data_as_they_are(kind):
+    class Halved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.e, self.n, self.o = nn.Embedding(9, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            x[:, 0] //= 2
+            x = self.e(x).mean(1) if kind == "text" else x
+            return self.o(self.n(x) if kind == "normalised" else x)
+
+    x, more = (np.arange(276).reshape(46, 6) % 9, {"layout": "text"}) if kind == "text" else (X, {})
+    torch.manual_seed(0)
+    fed = fc.federation(((x, Y), (x, Y)), clients=3, model=Halved(), path="sequential", **more)
+    before, evaluated = fed.fingerprint(), fed.evaluate(fed.x0)
+    assert fed.inputs(fed.x).data_ptr() != fed.x.data_ptr()
+    fed.module(fed.x0)(fed.test[0])
+    run(fed, personal=True)
+    fed.objective(fed.x0)
+    assert (fed.fingerprint(), fed.evaluate(fed.x0)) == (before, evaluated)
+    for stored in (fed.x, fed.test[0]):
+        np.testing.assert_array_equal(stored, x)
 
 
 @pytest.mark.parametrize("kind", ["layer drop", "NumPy's noise", "running statistics", "a warm-up counter"])

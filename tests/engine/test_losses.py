@@ -15,6 +15,7 @@ from torch import nn
 from torch.func import functional_call
 
 import fedcore as fc
+from fedcore import rng
 from fedcore.submodels import Width
 
 RNG = np.random.default_rng(0)
@@ -332,6 +333,27 @@ def test_metrics_are_in_the_history_beside_the_loss_and_there_is_no_accuracy():
         one.correct(history.params)
 
 
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_loss_that_writes_over_what_it_is_given_leaves_labels_and_logits_as_they_are(mean):
+    def masked(z, y):
+        z.clamp_(-0.01, 0.01)
+        valid = y > 0
+        y.sub_(1).clamp_(min=0)
+        each = F.cross_entropy(z, y, reduction="none") * valid
+        return each.mean() if mean else each
+
+    x, y = RNG.normal(size=(40, 6)), np.arange(40) % 3
+    one = fc.federation(((x, y), (x, y)), clients=2, model=small, loss=masked, dtype=torch.float64)
+    first = one.evaluate(one.x0)
+    fc.simulate(fc.FedAvg(), one, **RUN | {"batch_size": None})
+    one.objective(one.x0)
+    for stored in (one.y, one.test[1]):
+        np.testing.assert_array_equal(stored, y)
+    assert one.evaluate(one.x0) == first
+    z = one.module(one.x0)(one.test[0])
+    assert float(one.correct(one.x0).double().mean()) == float((z.argmax(1) == one.test[1]).double().mean())
+
+
 def test_a_metric_sees_the_whole_test_set_at_once():
     x, y = RNG.normal(size=(1300, 6)), RNG.normal(size=1300)
     sizes = []
@@ -339,6 +361,21 @@ def test_a_metric_sees_the_whole_test_set_at_once():
                         metrics={"n": lambda z, y: sizes.append(tuple(z.shape)) or len(y)})  # fmt: skip
     assert float(one.evaluate(one.x0)["n"]) == 1300
     assert sizes == [(1300, 1)]
+
+
+def test_a_metric_may_write_and_draw_and_changes_neither_the_next_one_nor_the_generators():
+    def drawn(z, y):
+        z.sub_(z.amax()).exp_()
+        y.clamp_(max=0)
+        return torch.rand(()) + np.random.random()  # noqa: NPY002
+
+    error = lambda z, y: F.mse_loss(z[:, 0], y)  # noqa: E731
+    one = fed("regression", metrics={"drawn": drawn, "error": error, "again": drawn})
+    states = rng.global_states()
+    first = one.evaluate(one.x0)
+    assert rng.global_states() == states
+    assert first["error"] == fed("regression", metrics={"error": error}).evaluate(one.x0)["error"]
+    assert one.evaluate(one.x0) == first
 
 
 def test_metrics_come_with_class_labels_too_and_by_client():

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import fedcore as fc
+from fedcore import rng
 from fedcore.support import progress
 
 RUN = {"rounds": 8, "local_steps": 3, "cohort": 3, "lr": 0.1}
@@ -193,6 +194,27 @@ def test_what_a_probe_may_not_give_is_named(fed, probe, error, words):
         fc.simulate(fc.FedAvg(), fed, probes=[probe], **RUN)
     with pytest.raises(ValueError, match=r"my_probe gave 'a', the name of .* another value; use another name"):
         fc.simulate(fc.FedAvg(), fed, probes=[gives("a", 1.0), gives("a", 2.0)], **RUN)
+
+
+@pytest.mark.parametrize(("probe", "name"), [
+    (lambda r, y: {"a": y.sub_(r.x).norm()}, "y"), (lambda r, y: {"a": r.x.mul_(2).norm()}, "x"),
+    (lambda r, y: {"a": r.c_i.zero_().norm()}, "c_i"),
+])  # fmt: skip
+def test_a_probe_that_writes_to_what_it_is_given_is_named(fed, probe, name):
+    with pytest.raises(ValueError, match=rf"the probe <lambda> wrote to '{name}'.* y - r\.x for y\.sub_"):
+        fc.simulate(fc.SCAFFOLD(), fed, probes=[probe], **RUN)
+
+
+def test_a_probe_draws_numbers_of_seed_and_round_and_leaves_the_generators_as_they_were(fed):
+    def draws(r, y):
+        return {"a": torch.rand(()) + random.random() + np.random.random()}  # noqa: NPY002
+
+    states = rng.global_states()
+    whole, other = (fc.simulate(fc.FedAvg(), fed, probes=[draws], **RUN | {"seed": seed}) for seed in (0, 1))
+    assert rng.global_states() == states
+    assert whole.rows == fc.simulate(fc.FedAvg(), fed, probes=[draws], **RUN | {"seed": 0}).rows
+    values = [value for h in (whole, other) for _, name, _, value in h.rows if name == "a"]
+    assert len(set(values)) == len(values) == 2 * RUN["rounds"]
 
 
 def test_a_probe_may_give_of_each_client_what_is_a_metric_of_the_server(fed):
@@ -382,6 +404,7 @@ def test_a_run_needs_no_standard_error(fed, monkeypatch, capsys, stream, shown, 
 def test_a_sweep_on_two_processes_needs_neither_output_nor_error(tmp_path):
     program = f"""
 import fedcore as fc
+from fedcore import rng
 fed = fc.quadratic([[[1.0]]], [[1.0]])
 fc.sweep(fed, {{"lr": [0.1, 0.2]}}, seeds=1, method=fc.FedAvg(), rounds=1, workers=2).to_csv({str(tmp_path / "f")!r})
 """

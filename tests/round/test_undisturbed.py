@@ -175,6 +175,50 @@ def test_neither_the_order_of_the_rows_nor_the_chunks_change_an_evaluation(kind,
     assert np.ptp(found) < 1e-9 * found[0]
 
 
+class Ghost(nn.Module):
+    """One batch norm, called for few samples at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.n, self.o = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.o(torch.relu(torch.cat([self.n(part) for part in self.a(x).split(8)])))
+
+
+class Branched(nn.Module):
+    """Dark and bright samples have batch norms of their own, and a third one follows."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.n, self.o = nn.Linear(6, 8), nn.ModuleList(nn.BatchNorm1d(8) for _ in range(3)), nn.Linear(8, 3)
+
+    def forward(self, x):
+        z, bright = self.a(x), x.mean(1) > 2
+        for norm, some in zip(self.n, (bright, ~bright), strict=False):
+            if some.any():
+                z = z.index_put((some,), norm(z[some]))
+        return self.o(self.n[2](torch.tanh(z)))
+
+
+@pytest.mark.parametrize("chunk", [30, 43, 90])
+def test_a_batch_norm_called_otherwise_for_other_samples_has_the_statistics_of_all_its_inputs(chunk, monkeypatch):
+    x = torch.tensor(WIDE, dtype=torch.float64)
+    fed, _ = evaluated(Ghost(), np.arange(90), chunk, monkeypatch)
+    net = fed.module(fed.x0).network
+    torch.testing.assert_close(net.n.running_mean, net.a(x).mean(0))
+    torch.testing.assert_close(net.n.running_var, net.a(x).var(0))
+    fed, _ = evaluated(Branched(), np.arange(90), chunk, monkeypatch)
+    net, bright = fed.module(fed.x0).network, x.mean(1) > 2
+    z = net.a(x)
+    for norm, some in zip(net.n, (bright, ~bright), strict=False):
+        torch.testing.assert_close(norm.running_mean, z[some].mean(0))
+        torch.testing.assert_close(norm.running_var, z[some].var(0))
+        z = z.index_put((some,), (z[some] - z[some].mean(0)) / (z[some].var(0, correction=0) + norm.eps).sqrt())
+    torch.testing.assert_close(net.n[2].running_mean, torch.tanh(z).mean(0))
+    torch.testing.assert_close(net.n[2].running_var, torch.tanh(z).var(0))
+
+
 def test_statistics_obey_the_law_of_total_variance_and_the_module_has_them(monkeypatch):
     fed, loss = evaluated(DEEP["two"](), np.arange(90), 30, monkeypatch)
     net = fed.module(fed.x0).network

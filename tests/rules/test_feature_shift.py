@@ -12,6 +12,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import fedcore as fc
@@ -19,6 +20,7 @@ from fedbook.studies.from_spec import build_federation, build_method
 from fedbook.studies.personal import domains
 from fedcore import models, rng
 from fedcore.algorithms import personal
+from fedcore.data import clients
 from fedcore.data.augment import OPERATIONS, SIGNED
 
 RUN = {"rounds": 3, "lr": 0.1, "batch_size": 4, "seed": 2}
@@ -51,6 +53,29 @@ def shifted(sizes=(14, 8, 20, 4, 10), shape=(3, 4, 4), model=normed, test_owner=
 
 def own_inputs(fed, i):
     return fed.inputs(fed.x[torch.as_tensor(fed.index[i])], i)
+
+
+@pytest.mark.parametrize("chunk", [2048, 7])
+def test_a_sample_of_two_clients_is_normalised_as_that_of_the_client_whose_loss_is_taken(chunk, monkeypatch):
+    class Over:
+        overlapping = True
+
+        def split(self, labels, clients, rng, owner):
+            return [np.arange(8, 24), np.arange(0, 16)]
+
+    x, y = h.images(30, (3, 4, 4), 3)
+    x[:8] //= 4
+    fed = fc.federation(((x, y), (x, y)), clients=2, partition=Over(), model=normed, normalise="client",
+                        dtype=torch.float64, device="cpu")  # fmt: skip
+    monkeypatch.setattr(clients, "EVAL_CHUNK", chunk)
+    inputs = [own_inputs(fed, i) for i in range(2)]
+    for i in range(2):
+        h.close(torch.cat([part for part, _ in fed.data.train_chunks(i)]), inputs[i], 1e-12)
+    nets = [fed.module(fed.x0, client=i).network for i in range(2)] + [fed.module(fed.x0).network]
+    for net, seen in zip(nets, (*inputs, torch.cat(inputs)), strict=True):
+        h.close(net[1].running_mean, net[0](seen).mean((0, 2, 3)), 1e-9)
+    each = [F.cross_entropy(nets[2](inputs[i]), fed.y[torch.as_tensor(fed.index[i])]) for i in range(2)]
+    h.close(fed.objective(fed.x0), torch.stack(each).mean(), 1e-9)
 
 
 def test_a_constant_channel_has_std_0_which_counts_as_1():
