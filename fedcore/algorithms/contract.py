@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import rng
 from ..storage.identity import is_own
 from ..support import checks
-from .method import AGGREGATE, BROADCAST, Method, Round, Work
+from .method import AGGREGATE, BROADCAST, Method, Round, Work, is_taken
 
 
 def client_state(method: Method) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def start(method: Method, x: Tensor) -> dict[str, Tensor]:
     for name, value in state.items():
         _tensor(method, f"start: {name!r}", value, (tuple(x.shape),), x)
     for name in (*state, *clients):
-        if hasattr(Round, name) or name in Round.__dataclass_fields__:
+        if is_taken(name):
             raise ValueError(f"{type(method).__name__} has a state {name!r}, a name of the round; use another name")
         if name in clients and name in state:
             raise ValueError(

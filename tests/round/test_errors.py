@@ -271,6 +271,12 @@ def mine(**hooks):
     return type("Mine", (fc.Method,), hooks)()
 
 
+def extending(**added):
+    """A method of the user's whose round has tensors of these names."""
+    kinds = {kind: dict.fromkeys(names, torch.ones(4, 1)) for kind, names in added.items()}
+    return mine(prepare=lambda s, r: r.extended(**kinds))
+
+
 HOOKS = [
     (mine(aggregate=lambda s, r, y: {}), ValueError, "Mine.aggregate [] 'x'"),
     (mine(aggregate=lambda s, r, y: {"x": r.x, "u": r.x}), ValueError, "Mine.aggregate 'u' none of its states declare"),
@@ -289,6 +295,10 @@ HOOKS = [
     (mine(direction=lambda s, G, y, r: None), TypeError, "Mine.direction None tensor (4, 3)"),
     (mine(broadcast=lambda s, r: r.x.mean()), ValueError, "Mine.broadcast () (3,) (4, 3)"),
     (mine(prepare=lambda s, r: None), TypeError, "Mine.prepare None r.extended(...)"),
+    (extending(rows={"p": 1}), ValueError, "'p' a name of the round; use another name, or r.extended(p=...)"),
+    (extending(server={"lr": 1}), ValueError, "r.extended(server=...) 'lr' use another name, or r.extended(lr=...)"),
+    (extending(memory={"head": 1}), ValueError, "r.extended(memory=...) 'head' a name of the round; use another name"),
+    (extending(rows={"x": 1}), ValueError, "r.extended(rows=...) 'x' a name of the round; use another name"),
     (mine(local_work=lambda s, w: {}), TypeError, "Mine.local_work {} dataclasses.replace(work,"),
     (mine(local_work=lambda s, w: replace(w, lr=-1.0)), ValueError, "Mine.local_work: lr=-1 lr > 0"),
     (mine(start=lambda s, x: {"x": x, "m": x}), ValueError, "'m' a name of the round; use another"),
