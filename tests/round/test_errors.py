@@ -307,6 +307,19 @@ HOOKS = [
 ]
 HOOKS = [(lambda method=method: run(method, cohort=None), *rest) for method, *rest in HOOKS]
 REAL = (FEATURES, Y / 3)
+
+
+class Scaled(nn.Module):
+    """A loss with a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, z, y):
+        return (self.scale * z[:, 0] - y).square()
+
+
 LOSSES = [
     (lambda: fed(REAL), ValueError, "labels float64 integers loss= no classes"),
     (lambda: fed((FEATURES, np.eye(3)[Y])), ValueError, "(40, 5) (40, 3) one integer label loss="),
@@ -321,6 +334,12 @@ LOSSES = [
     (lambda: fed(REAL, loss=nn.MSELoss(reduction="sum")), ValueError, "one by one no sum over samples"),
     (lambda: fed(REAL, loss=lambda z, y: z.var()), ValueError, "one by one not depend on the others"),
     (lambda: fed(REAL, loss=item_loss), ValueError, "item_loss mean torch.vmap one loss per sample [B]"),
+    (
+        lambda: fed(REAL, loss=Scaled()),
+        ValueError,
+        "Scaled a parameter of its own, of shape (1,) into the model freeze",
+    ),
+    (lambda: fed(REAL, loss=Scaled().__call__), ValueError, "a parameter of its own, of shape (1,)"),
     (lambda: fed((FEATURES, Y / 0.0), loss=mse), ValueError, "training labels NaN or infinity clean or drop"),
     (lambda: fed(((FEATURES, Y / 3), (FEATURES, np.eye(3)[Y])), loss=mse), ValueError, "() (3,) targets differ shape"),
     (lambda: fed(fc.data.load(REAL, targets=True)), ValueError, "float64 (32,) class labels loss=..."),
