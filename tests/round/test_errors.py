@@ -260,6 +260,11 @@ INPUTS = [
     (lambda: fed([(X[:9], Y[:9]), (X[:9], Y[:8])]), ValueError, "2 clients (9, 1, 4, 4) (8,) each with its label"),
     (lambda: fed([(X[:9], Y[:9]), (X[:9, :, 1:], Y[:9])]), ValueError, "2 clients (9, 1, 3, 4) (9, 1, 4, 4)"),
     (lambda: fed([(X[:9], Y[:9]), (X[9:], Y[9:])]), ValueError, "clients=4 2 owners clients=2 None"),
+    (
+        lambda: fed([(X[:9], Y[:9]), (X[9:], Y[9:])], partition=fc.IID()),
+        ValueError,
+        "list of two partition=IID() ((x, y), (test_x, test_y)) training and test partition=None one client per entry",
+    ),
     (lambda: fed([(X[:9], Y[:9]), (X[:0], Y[:0])]), ValueError, "2 clients (0,) at least one"),
     (lambda: fed(partition=[[0, 1], [4], [3], [5]]), ValueError, "clients [1] no training data another partition"),
     (lambda: fed(partition=np.arange(8).reshape(4, 2)), TypeError, "partition=array list of index arrays"),
