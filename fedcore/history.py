@@ -55,7 +55,7 @@ def over_clients(name: str, values: Sequence[float], sizes: Sequence[int]) -> di
     }
 
 
-@dataclass
+@dataclass(eq=False)
 class History:
     """The result of a run: `params [d]`, `state`, `cohorts`, and metrics by round.
 
@@ -120,7 +120,8 @@ class History:
         if name is None:
             raise KeyError("no client was evaluated; use personal=True in the run")
         frame = self.frame()
-        ours = frame["metric"].str.match(f"{name}_") | ((frame["metric"] == name) & frame["client"].notna())
+        statistics = frame["metric"].str.fullmatch(f"{name}_(mean|weighted|spread|worst_tenth)")
+        ours = statistics | ((frame["metric"] == name) & frame["client"].notna())
         return frame[(frame["round"] == last) & ours].reset_index(drop=True)
 
     def curve(self, metric: str = "accuracy", client: int | None = None) -> tuple[np.ndarray, np.ndarray]:

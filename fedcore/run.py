@@ -191,6 +191,7 @@ class Run:
     def __post_init__(self) -> None:
         self.state = self.rows.start()
         self.history = History(self.state["x"], dict(self.state), self.method, self.settings)
+        self.attributes = contract.attributes(self.method)
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result except the number of rounds."""
@@ -291,6 +292,8 @@ class Run:
             self.unchecked.append((self.t, seen.round.ids, seen.round.plan.steps, *found))
         self.t += 1
         last = self.t == rounds
+        if self.t < 3 or last:
+            contract.check_attributes(self.method, self.attributes)
         saving = self.store is not None and (self.t % save_every == 0 or last)
         evaluating = self.t % self.settings["eval_every"] == 0 or last
         if saving or evaluating:
@@ -340,6 +343,7 @@ class Run:
         """Write a checkpoint of the rounds done, if the run has a `checkpoint_dir`."""
         if self.store is None:
             return
+        contract.check_attributes(self.method, self.attributes)
         state = self.rows.everyone(self.state, to=0) | {f"best/{k}": v for k, v in self.best.items()}
         if self.rows.world.rank == 0:
             self.store.save(self.t, state, self.history.cohorts, self.history.rows)
@@ -474,7 +478,7 @@ class Run:
         # before the generators, as in an evaluation, so that threads do not wait for one another
         turn = self.fed.engine.turn.lock if isinstance(self.fed, Federation) else contextlib.nullcontext()
         for probe in self.probes:
-            who, wrote_to = f"the probe {callbacks.named(probe)}", contract.writes(r, y)
+            who, wrote_to = f"the probe {callbacks.named(probe)}", contract.writes(contract.tensors_of(r, y))
             with turn, rng.seeded(rng.word(self.s.seed, rng.SCHEDULE, *b"probes", self.t), self.fed.device):
                 found = probe(r, y)
             if wrote := wrote_to():

@@ -68,7 +68,7 @@ def simulate_many(
 
     Raises ValueError for an empty list, for an argument that is given twice, and if several runs have the same
     `checkpoint_dir`.  Any other error of a run is raised after all runs have ended, with the results of the other runs
-    as `.results`.
+    as `.results`.  A KeyboardInterrupt has those of the runs before it.
     """
     if not runs:
         raise ValueError("runs is empty; give at least one mapping of arguments of simulate")
@@ -90,6 +90,10 @@ def simulate_many(
             results.append(run.simulate(fed=fed, progress=False, **one))
         except Exception as e:  # of any kind, so that the other runs still take place
             results.append(e)
+        except KeyboardInterrupt as e:
+            e.results = results
+            e.add_note(f"raised by runs[{len(results)}] of {len(runs)}; this error's .results has the runs before it")
+            raise
         shown.update()
     shown.close()
     for number, result in enumerate(results):
@@ -140,9 +144,9 @@ def sweep(
     anew in each run; what the copies record is lost after the run.  A function that writes to variables outside of
     itself cannot be copied, and its runs end with an error: `on_evaluate=lambda: Stop(2)` makes one for each run.
 
-    The frame has a column for each name in `grid` (numbers and strings as they are, other values as their repr),
-    `seed`, `diverged` (the round, <NA> for runs that stayed finite), and `round`, `metric`, `client`, `value` of
-    `History.frame`.
+    The frame has a column for each name in `grid` (numbers and strings as they are, functions as their name, other
+    values as their repr, and values that look alike with their number in the list), `seed`, `diverged` (the round, <NA>
+    for runs that stayed finite), and `round`, `metric`, `client`, `value` of `History.frame`.
 
     folder: where each finished run is stored as a file, and an interrupted one as a checkpoint.  The same call again
     computes only the missing runs.  A file is used only for the same settings, federation and code, so that several
@@ -152,30 +156,40 @@ def sweep(
     workers of a Dask cluster.  at_once: has no effect; it is accepted so that earlier calls still work.  progress: as
     in `simulate`.
 
-    Raises ValueError for unknown names and empty lists, and `SweepFailed` after the last run if some runs failed.
+    Raises ValueError for unknown names and empty lists, and `SweepFailed` after the last run if some runs failed.  A
+    KeyboardInterrupt has the results of the finished runs as `.frame`.
     """
     grid = {name: _listed(values) for name, values in grid.items()}
     names, seeds = _checked(federation, grid, _listed(seeds), fixed)
     with needs("batches", "fc.sweep"):  # fails before the runs instead of after them
         import pandas  # noqa: F401
-    settings = [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[k] for k in names))]
-    jobs = [(setting, seed) for setting in settings for seed in seeds]
+    lists = [grid[k] for k in names], [_labels(grid[k]) for k in names]
+    settings, labels = ([dict(zip(names, v, strict=True)) for v in itertools.product(*each)] for each in lists)
+    jobs, told = ([(setting, seed) for setting in each for seed in seeds] for each in (settings, labels))
     shown, results = Bar("sweep", len(jobs), 0, "run", shows(progress), each=True), {}
-    for number, result in _all(federation, fixed, jobs, folder, workers):
-        results[number] = result
-        shown.update()
+    try:
+        for number, result in _all(federation, fixed, jobs, folder, workers):
+            results[number] = result
+            shown.update()
+    except KeyboardInterrupt as e:
+        e.frame = _frame(names, told, results)
+        e.add_note(f"{len(results)} of {len(jobs)} runs had ended; this error's .frame has their results")
+        raise
     shown.close()
-    frame = _frame(names, jobs, results)
-    failures = [(_said(*jobs[k]), e) for k, e in sorted(results.items()) if isinstance(e, Exception)]
+    frame = _frame(names, told, results)
+    failures = [(_said(*told[k]), e) for k, e in sorted(results.items()) if isinstance(e, Exception)]
     if failures:
         raise SweepFailed(frame, failures, len(jobs)) from failures[0][1]
     return frame
 
 
 def _listed(values: Any) -> Any:
-    """An array's or a tensor's values as a list of Python's numbers, anything else as it is."""
+    """The values of an array, a tensor or a list, with Python's numbers for NumPy's; anything else as it is."""
     values = as_array(values) if isinstance(values, torch.Tensor) else values
-    return values.tolist() if isinstance(values, np.ndarray) else values
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    return (
+        [v.item() if isinstance(v, np.generic) else v for v in values] if isinstance(values, list | tuple) else values
+    )
 
 
 def _checked(
@@ -349,11 +363,11 @@ def _named(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
-def _frame(names: Sequence[str], jobs: Sequence[tuple[dict, int]], results: Mapping[int, Any]) -> Any:
+def _frame(names: Sequence[str], told: Sequence[tuple[dict, int]], results: Mapping[int, Any]) -> Any:
     import pandas as pd
 
     rows = [
-        (*(_shown(jobs[k][0][name]) for name in names), jobs[k][1], result["diverged"], *row)
+        (*told[k][0].values(), told[k][1], result["diverged"], *row)
         for k, result in sorted(results.items())
         if not isinstance(result, Exception)
         for row in result["rows"]
@@ -362,9 +376,12 @@ def _frame(names: Sequence[str], jobs: Sequence[tuple[dict, int]], results: Mapp
     return frame.astype({"seed": int, "diverged": "Int64", "round": int, "client": "Int64", "value": float})
 
 
-def _shown(value: Any) -> Any:
-    return value if isinstance(value, int | float | str | None) else repr(value)
+def _labels(values: Sequence[Any]) -> list[Any]:
+    """The values as the frame shows them."""
+    shown = [v if isinstance(v, int | float | str) else getattr(v, "__qualname__", None) or _named(v) for v in values]
+    texts = [v for v in shown if isinstance(v, str)]
+    return [f"{v} ({k})" if texts.count(v) > 1 else v for k, v in enumerate(shown, 1)]
 
 
 def _said(setting: Mapping[str, Any], seed: int) -> str:
-    return ", ".join([*(f"{k}={_shown(v)}" for k, v in setting.items()), f"seed={seed}"])
+    return ", ".join([*(f"{k}={v}" for k, v in setting.items()), f"seed={seed}"])

@@ -11,9 +11,11 @@ import numpy as np
 from torch import Tensor
 
 from .. import rng
-from ..storage.identity import is_own
+from ..storage.identity import digest, is_own
 from ..support import checks
-from .method import AGGREGATE, BROADCAST, Method, Round, Work
+from .method import AGGREGATE, BROADCAST, Method, Round, Work, is_taken
+
+MEMORY = "return r.extended(memory={...})"
 
 
 def client_state(method: Method) -> tuple[str, ...]:
@@ -28,11 +30,13 @@ def client_state(method: Method) -> tuple[str, ...]:
 
 def start(method: Method, x: Tensor) -> dict[str, Tensor]:
     """The server's vectors before round 0, `x` among them."""
-    state, clients = _named(method, "start", method.start(x), model=True), client_state(method)
+    with _unwritten(method, "start", {"x": x}):
+        state = method.start(x)
+    state, clients = _named(method, "start", state, model=True), client_state(method)
     for name, value in state.items():
-        _tensor(method, f"start: {name!r}", value, (tuple(x.shape),), x)
+        state[name] = _tensor(method, f"start: {name!r}", value, (tuple(x.shape),), x)
     for name in (*state, *clients):
-        if hasattr(Round, name) or name in Round.__dataclass_fields__:
+        if is_taken(name):
             raise ValueError(f"{type(method).__name__} has a state {name!r}, a name of the round; use another name")
         if name in clients and name in state:
             raise ValueError(
@@ -43,9 +47,11 @@ def start(method: Method, x: Tensor) -> dict[str, Tensor]:
 
 def client_start(method: Method, x: Tensor) -> dict[str, Tensor]:
     """The vectors `[d]` from which the clients' states start, by name."""
-    rows = _named(method, "client_start", method.client_start(x), method.client_state)
+    with _unwritten(method, "client_start", {"x": x}):
+        rows = method.client_start(x)
+    rows = _named(method, "client_start", rows, method.client_state)
     for name, value in rows.items():
-        _tensor(method, f"client_start: {name!r}", value, (tuple(x.shape),), x)
+        rows[name] = _tensor(method, f"client_start: {name!r}", value, (tuple(x.shape),), x)
     return rows
 
 
@@ -99,13 +105,14 @@ def aggregate(method: Method, r: Round, y: Tensor, known: Collection[str]) -> di
     new = _named(method, "aggregate", new, known, model=True)
     for name, value in new.items():
         shape = tuple(y.shape) if name in method.client_state else (y.shape[1],)
-        _tensor(method, f"aggregate: {name!r}", value, (shape,), r.x, at=None)
+        new[name] = _tensor(method, f"aggregate: {name!r}", value, (shape,), r.x, at=None)
     return new
 
 
 def personal(method: Method, state: Mapping[str, Tensor], layout: Any, shape: tuple[int, int]) -> Tensor | None:
     """The clients' models `[n, d]`, or None where every client uses the server's model."""
-    X = method.personal(state, layout)
+    with _unwritten(method, "personal", state):
+        X = method.personal(state, layout)
     return X if X is None else _tensor(method, "personal", X, (shape,), state["x"], at=None)
 
 
@@ -117,12 +124,15 @@ def on(method: Method, fed: Any, kind: type) -> Any:
     return found
 
 
-def writes(r: Round, y: Tensor | None) -> Callable[[], list[str]]:
-    """A function that names the tensors of the round, or the iterates `y`, that have been written to since now."""
-    rows = r.rows if isinstance(r.rows, dict) else {}  # the rows of a sub-model's round are copies
-    tensors = {**r.server, **rows, "y": y}
+def writes(tensors: Mapping[str, Any]) -> Callable[[], list[str]]:
+    """A function that names those of the tensors that have been written to since now."""
     before = {k: (v, v._version) for k, v in tensors.items() if isinstance(v, Tensor)}
     return lambda: [k for k, (v, version) in before.items() if v._version != version]
+
+
+def tensors_of(r: Round, y: Tensor | None) -> dict[str, Any]:
+    """The tensors of the round that hooks and probes may read: its states and the iterates `y`."""
+    return {**r.server, **(r.rows if isinstance(r.rows, dict) else {}), "y": y}  # rows of sub-models are copies
 
 
 @contextlib.contextmanager
@@ -135,27 +145,63 @@ def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> 
     """
     looks = r.t == 0 and r.step == 0 and is_own(type(method))
     drawn = rng.global_states(r.x.device) if looks else None
-    wrote_to = writes(r, y)
     own = dict(getattr(method, "__dict__", {}))
-    yield
-    name, kept = type(method).__name__, "return r.extended(memory={...})"
+    name = type(method).__name__
+    with _unwritten(method, hook, tensors_of(r, y)):
+        yield
     if looks and rng.global_states(r.x.device) != drawn:
         checks.warn(
             f"{name}.{hook} draws from a global generator, so a repeated or resumed run gets different numbers; "
             "use r.noise(like), or np.random.default_rng((r.seed, r.t))"
         )
-    if wrote := wrote_to():
-        remedy = f"return v and leave {wrote[0]!r} as it is, or declare a copy in prepare: {kept}"
-        if hook != "direction":
-            remedy = f"compute a new tensor, such as r.x + v for r.x.add_(v), and leave {wrote[0]!r} as it is"
-        raise ValueError(f"{name}.{hook} wrote to {wrote[0]!r}, which is no memory of the round; {remedy}")
     now = getattr(method, "__dict__", {})
     for k in {**own, **now}:
-        if now.get(k) is not own.get(k) and not isinstance(getattr(type(method), k, None), cached_property):
-            raise ValueError(
-                f"{name}.{hook} set self.{k}, which is neither saved in checkpoints nor sent to other processes; "
-                f"declare it as a state in start or client_state, or as memory of the round in prepare: {kept}"
-            )
+        if now.get(k) is not own.get(k) and not _is_cache(method, k):
+            raise _undeclared(f"{name}.{hook} set self.{k}")
+
+
+@contextlib.contextmanager
+def _unwritten(method: Method, hook: str, tensors: Mapping[str, Any]) -> Iterator[None]:
+    """ValueError where a hook writes to one of these tensors."""
+    wrote_to = writes(tensors)
+    yield
+    if wrote := wrote_to():
+        what = f"{type(method).__name__}.{hook} wrote to {wrote[0]!r}, which is no memory of the round"
+        remedy = f"compute a new tensor, such as r.x + v for r.x.add_(v), and leave {wrote[0]!r} as it is"
+        if hook == "direction":
+            remedy = f"return v and leave {wrote[0]!r} as it is, or declare a copy in prepare: {MEMORY}"
+        raise ValueError(f"{what}; {remedy}")
+
+
+def attributes(method: Method) -> dict[str, str]:
+    """Digests of the attributes of a user's method, by name, which show what a hook writes into a list, a tensor, a
+    network or a generator that the method holds.  The package's methods hold none that they write to."""
+    return {k: _digest(v) for k, v in vars(method).items() if is_own(type(method)) and not _is_cache(method, k)}
+
+
+def check_attributes(method: Method, before: Mapping[str, str]) -> None:
+    """Raise ValueError unless the method's attributes have the digests `before`."""
+    now = attributes(method)
+    if changed := [k for k in {**before, **now} if before.get(k) != now.get(k)]:
+        raise _undeclared(f"{type(method).__name__} changed self.{changed[0]} during the run")
+
+
+def _digest(value: Any) -> str:
+    try:
+        return digest(value)
+    except Exception:  # of a class of the user's, or of a tensor without NumPy's type
+        return ""
+
+
+def _is_cache(method: Method, name: str) -> bool:
+    return isinstance(getattr(type(method), name, None), cached_property)
+
+
+def _undeclared(what: str) -> ValueError:
+    return ValueError(
+        f"{what}, which is neither saved in checkpoints nor sent to other processes; declare it as a state in start or "
+        f"client_state, or as memory of the round in prepare: {MEMORY}; a probe may keep records"
+    )
 
 
 def _named(
@@ -181,7 +227,8 @@ def _named(
 def _tensor(
     method: Method, hook: str, value: Any, shapes: Collection[tuple[int, ...]], like: Tensor, at: Any = ...
 ) -> Tensor:
-    """The value; TypeError where it is no tensor, ValueError for another shape, or another dtype or device than like's.
+    """The value without its autograd graph, which would grow from round to round; TypeError where it is no tensor,
+    ValueError for another shape, or another dtype or device than like's.
 
     at=None: any device will do.
     """
@@ -194,7 +241,7 @@ def _tensor(
         )
     if at is not None and value.device != like.device:
         raise ValueError(f"{type(method).__name__}.{hook} gave a tensor on {value.device}; return one on {like.device}")
-    return value
+    return value.detach() if value.requires_grad else value
 
 
 def _gave(method: Method, hook: str, given: Any, wanted: str) -> TypeError:

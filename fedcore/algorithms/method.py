@@ -324,9 +324,13 @@ class Round:
         server: values shared by all clients.  rows: one row for each client, `[m, ...]`.  memory: rows `[m, ...]` that
         `direction` may write to in place; it may write to nothing else.  fields: `loss`, which G differentiates, and
         `parts`, the clients that train smaller networks; in the round of a part, `y`, `x` and all rows hold only the
-        entries of its network.
+        entries of its network.  Raises ValueError for a name that the round has already.
         """
         added = {"server": server, "rows": rows, "memory": memory}
+        for kind, name in ((kind, name) for kind, new in added.items() for name in new or ()):
+            if is_taken(name) or any(name in getattr(self, other) for other in added if other != kind):
+                field = f", or r.extended({name}=...) for the field itself" * (name in Round.__dataclass_fields__)
+                raise ValueError(f"r.extended({kind}=...) has {name!r}, a name of the round; use another name{field}")
         more = {kind: {**getattr(self, kind), **new} for kind, new in added.items() if new}
         return replace(self, **more, **fields)
 
@@ -370,6 +374,11 @@ class Round:
         cut = {kind: _each(getattr(self, kind), lambda v: v[part]) for kind in ("rows", "memory")}
         fields = {name: getattr(self, name)[part] for name in ("p", "K", "visits")}
         return {**cut, **fields, "loss": self.loss.cut(part)}
+
+
+def is_taken(name: str) -> bool:
+    """Whether the round has a field or a method of this name, which a tensor of this name would not replace."""
+    return hasattr(Round, name) or name in Round.__dataclass_fields__
 
 
 class Cut(Mapping[str, Tensor]):

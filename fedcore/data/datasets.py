@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import stacked
+from .arrays import as_array, stacked
 
 LABELS = ("label", "labels", "target", "targets", "y")
 
@@ -29,17 +29,20 @@ def from_dataset(dataset: Any) -> tuple[np.ndarray, np.ndarray, int | None]:
     """
     if not len(dataset):
         raise ValueError("the dataset is empty; give at least one sample")
-    items, keys, classes = [dataset[k] for k in range(len(dataset))], (0, 1), None
-    if isinstance(items[0], Mapping):
-        keys = _columns(list(getattr(dataset, "column_names", None) or items[0]))
-        features = getattr(dataset, "features", None)
-        classes = getattr(features.get(keys[1]), "num_classes", None) if isinstance(features, Mapping) else None
-    elif wrong := [item for item in items if not isinstance(item, tuple | list) or len(item) != 2]:
-        raise ValueError(
-            f"an item of the dataset is a {type(wrong[0]).__name__} and no pair; use a dataset with items (x, y), or "
-            "named columns of which one is the label"
-        )
-    x, y = ([item[key] for item in items] for key in keys)
+    x, y, keys, classes = [], [], (0, 1), None
+    for k in range(len(dataset)):
+        item = dataset[k]
+        if not k and isinstance(item, Mapping):
+            keys = _columns(list(getattr(dataset, "column_names", None) or item))
+            features = getattr(dataset, "features", None)
+            classes = getattr(features.get(keys[1]), "num_classes", None) if isinstance(features, Mapping) else None
+        elif keys == (0, 1) and (not isinstance(item, tuple | list) or len(item) != 2):
+            raise ValueError(
+                f"an item of the dataset is a {type(item).__name__} and no pair; use a dataset with items (x, y), or "
+                "named columns of which one is the label"
+            )
+        x.append(np.array(as_array(item[keys[0]])))  # a copy, because a dataset may return one buffer for all items
+        y.append(np.array(as_array(item[keys[1]], label=True)))
     return stacked(x, "item"), stacked(y, "label", label=True), classes
 
 

@@ -121,11 +121,18 @@ def federation(
     Raises DataNotFound, ValueError (unknown names, NaN, shapes, clients without data, indices out of range or given
     twice, losses and metrics of another shape), TypeError.
     """
+    two = isinstance(source, list) and len(source) == 2
     source = load(source, root, download, layout, targets=loss is not None)
     if loss is None and not source.has_classes:
         raise ValueError(
             f"the targets are {source.train_y.dtype} {source.train_y.shape} and no class labels [N]; give loss=..., "
             "such as torch.nn.MSELoss()"
+        )
+    if two and source.by_client and not isinstance(getattr(partition, "partition", partition), ByOwner | None):
+        raise ValueError(
+            f"source is a list of two, one entry per client, and partition={checks.brief(partition)} would deal both "
+            "to all; use a tuple ((x, y), (test_x, test_y)) for training and test data, or partition=None for "
+            "one client per entry of the list"
         )
     told_of_scale(source, normalise)
     if validation and source.validation is None:

@@ -64,7 +64,8 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
     """The loss as the engine calls it, checked on some logits `z [B, ...]` and targets `y [B, ...]`.
 
     accuracy: whether the largest logit is a class.  Raises TypeError for anything but a function, ValueError for a
-    result of another shape, without a gradient, not finite, or where a sample's loss depends on the other samples.
+    result of another shape, without a gradient, not finite, with a parameter of its own, or where a sample's loss
+    depends on the other samples.
     """
     if not callable(function) or isinstance(function, type):
         raise TypeError(
@@ -87,6 +88,16 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
         raise ValueError(
             f"loss={name(function)} gives {what} for {len(z)} samples; {LOSS}, of finite real numbers with a gradient "
             "by the logits (no item(), detach() or NumPy), and .flatten(1).mean(1) of several values per sample"
+        )
+    nodes = [value.grad_fn]
+    for node in nodes:
+        nodes += [before for before, _ in node.next_functions if before is not None and before not in nodes]
+    if trained := [
+        tuple(v.shape) for v in (getattr(n, "variable", None) for n in nodes) if v is not None and v is not z
+    ]:
+        raise ValueError(
+            f"loss={name(function)} has a parameter of its own, of shape {trained[0]}, which no client trains; put it "
+            "into the model, which may return what the loss needs, or freeze it by requires_grad_(False)"
         )
     wrong = _mixed(loss, z.detach(), y)
     # An untrained model gives nearly equal logits for all samples, and a weighted mean of equal losses equals their

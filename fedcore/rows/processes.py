@@ -83,7 +83,9 @@ class Processes:
         )
         loss = ready.loss if ready.loss is whole.loss else ready.loss.cut(here)
         parts = ready.parts and [part for part in (p.among(here) for p in ready.parts) if len(part.rows)]
-        return replace(r.extended(rows=rows, memory=memory), server=ready.server, loss=loss, parts=parts)
+        own = {"p": ready.p[here], "K": ready.K[here], "visits": r.visits, "plan": r.plan, "total": r.total}
+        own |= {"rows": {**r.rows, **rows}, "memory": {**r.memory, **memory}, "loss": loss, "parts": parts}
+        return replace(ready, **own)
 
     def aggregate(self, r: Round, Y: Tensor, drawn: Drawn, state: State) -> dict[str, Tensor]:
         """The server vectors and client states that the method's `aggregate` returns.  If `method.across` is "rows",

@@ -60,7 +60,7 @@ class State(Mapping[str, Tensor]):
 
 def first(method: Method, fed: Objective, n: int, home: torch.device) -> State:
     """The state before round 0, with the rows of n clients on the device `home`."""
-    x, names = fed.x0, method.client_state
+    x, names = fed.x0.clone(), method.client_state
     server, given = contract.start(method, x), contract.client_start(method, x)
     memory.check(
         len(names) * n * fed.d * x.element_size(),

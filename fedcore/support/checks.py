@@ -271,9 +271,13 @@ def is_ours(kind: Any) -> bool:
 
 
 def fields(instance: Any) -> None:
-    """Check the fields of a dataclass by their annotations; raises TypeError or ValueError."""
+    """Check the fields of a dataclass by their annotations, and replace NumPy's numbers by Python's; raises TypeError
+    or ValueError."""
     for name, allowed in ranges(type(instance)).items():
-        allowed.check(name, getattr(instance, name))
+        value = getattr(instance, name)
+        allowed.check(name, value)
+        if isinstance(value, np.generic):
+            object.__setattr__(instance, name, value.item())
 
 
 def arguments(function: F) -> F:

@@ -505,6 +505,19 @@ def test_the_number_of_classes_is_that_of_the_label_column():
     assert fed((Columns(7, image=X, label=Y), Columns(7, image=TX, label=TY))).classes == 7
 
 
+def test_a_dataset_may_return_one_buffer_for_all_its_items():
+    class Reuses(Pairs):
+        def __getitem__(self, k):
+            x, y = super().__getitem__(k)
+            self.buffer = getattr(self, "buffer", np.empty_like(x))
+            self.buffer[...] = x
+            return self.buffer, y
+
+    a, b = (fc.data.load(kind(X, Y)) for kind in (Pairs, Reuses))
+    assert np.array_equal(a.train_x, b.train_x)
+    assert len(np.unique(b.train_x, axis=0)) > 1
+
+
 def test_an_item_is_read_once():
     seen = []
     fed((Pairs(X, Y, lambda x: seen.append(0) or x), (TX, TY)))

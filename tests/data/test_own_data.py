@@ -224,6 +224,22 @@ def test_without_own_data_the_clients_accuracy_on_the_test_set_is_summed_up():
     }  # fmt: skip
 
 
+def test_the_clients_table_leaves_out_other_metrics_with_a_similar_name():
+    history = fc.simulate(
+        fc.LocalOnly(), fed(normalise="client"), rounds=1, local_steps=5, personal=True, progress=False
+    )
+    assert {"accuracy_target", "accuracy_pooled"} <= set(history.frame()["metric"])
+    assert set(history.clients()["metric"]) == {
+        "accuracy", "accuracy_mean", "accuracy_weighted", "accuracy_spread", "accuracy_worst_tenth",
+    }  # fmt: skip
+
+
+def test_histories_are_equal_where_they_are_the_same():
+    a, b = (fc.simulate(fc.FedAvg(), fed(), rounds=0, progress=False) for _ in range(2))
+    assert [a, b].index(b) == 1
+    assert len({a, b, a}) == 2
+
+
 def test_a_run_without_clients_models_says_what_it_needs():
     with pytest.raises(KeyError, match="use personal=True"):
         fc.simulate(fc.FedAvg(), fed(), rounds=1, progress=False).clients()

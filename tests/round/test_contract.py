@@ -358,6 +358,9 @@ def test_numpy_numbers_are_as_good_as_pythons(tmp_path):
     fed = make("network")
     a = fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path / "a", **plain)
     assert same(a, fc.simulate(fc.FedAvg(), fed, checkpoint_dir=tmp_path / "b", **arrays))
+    assert repr(fc.FedProx(np.float64(0.1))) == repr(fc.FedProx(0.1))
+    fc.simulate(fc.FedProx(np.float32(0.5)), fed, checkpoint_dir=tmp_path / "c", **plain | {"rounds": 1})
+    assert len(fc.simulate(fc.FedProx(0.5), fed, checkpoint_dir=tmp_path / "c", **plain).cohorts) == 3
 
 
 # --- histories ----------------------------------------------------------------------------------------------------

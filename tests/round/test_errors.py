@@ -260,6 +260,11 @@ INPUTS = [
     (lambda: fed([(X[:9], Y[:9]), (X[:9], Y[:8])]), ValueError, "2 clients (9, 1, 4, 4) (8,) each with its label"),
     (lambda: fed([(X[:9], Y[:9]), (X[:9, :, 1:], Y[:9])]), ValueError, "2 clients (9, 1, 3, 4) (9, 1, 4, 4)"),
     (lambda: fed([(X[:9], Y[:9]), (X[9:], Y[9:])]), ValueError, "clients=4 2 owners clients=2 None"),
+    (
+        lambda: fed([(X[:9], Y[:9]), (X[9:], Y[9:])], partition=fc.IID()),
+        ValueError,
+        "list of two partition=IID() ((x, y), (test_x, test_y)) training and test partition=None one client per entry",
+    ),
     (lambda: fed([(X[:9], Y[:9]), (X[:0], Y[:0])]), ValueError, "2 clients (0,) at least one"),
     (lambda: fed(partition=[[0, 1], [4], [3], [5]]), ValueError, "clients [1] no training data another partition"),
     (lambda: fed(partition=np.arange(8).reshape(4, 2)), TypeError, "partition=array list of index arrays"),
@@ -269,6 +274,12 @@ INPUTS = [
 def mine(**hooks):
     """A method of the user's with these hooks."""
     return type("Mine", (fc.Method,), hooks)()
+
+
+def extending(**added):
+    """A method of the user's whose round has tensors of these names."""
+    kinds = {kind: dict.fromkeys(names, torch.ones(4, 1)) for kind, names in added.items()}
+    return mine(prepare=lambda s, r: r.extended(**kinds))
 
 
 HOOKS = [
@@ -289,6 +300,10 @@ HOOKS = [
     (mine(direction=lambda s, G, y, r: None), TypeError, "Mine.direction None tensor (4, 3)"),
     (mine(broadcast=lambda s, r: r.x.mean()), ValueError, "Mine.broadcast () (3,) (4, 3)"),
     (mine(prepare=lambda s, r: None), TypeError, "Mine.prepare None r.extended(...)"),
+    (extending(rows={"p": 1}), ValueError, "'p' a name of the round; use another name, or r.extended(p=...)"),
+    (extending(server={"lr": 1}), ValueError, "r.extended(server=...) 'lr' use another name, or r.extended(lr=...)"),
+    (extending(memory={"head": 1}), ValueError, "r.extended(memory=...) 'head' a name of the round; use another name"),
+    (extending(rows={"x": 1}), ValueError, "r.extended(rows=...) 'x' a name of the round; use another name"),
     (mine(local_work=lambda s, w: {}), TypeError, "Mine.local_work {} dataclasses.replace(work,"),
     (mine(local_work=lambda s, w: replace(w, lr=-1.0)), ValueError, "Mine.local_work: lr=-1 lr > 0"),
     (mine(start=lambda s, x: {"x": x, "m": x}), ValueError, "'m' a name of the round; use another"),
@@ -297,6 +312,19 @@ HOOKS = [
 ]
 HOOKS = [(lambda method=method: run(method, cohort=None), *rest) for method, *rest in HOOKS]
 REAL = (FEATURES, Y / 3)
+
+
+class Scaled(nn.Module):
+    """A loss with a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, z, y):
+        return (self.scale * z[:, 0] - y).square()
+
+
 LOSSES = [
     (lambda: fed(REAL), ValueError, "labels float64 integers loss= no classes"),
     (lambda: fed((FEATURES, np.eye(3)[Y])), ValueError, "(40, 5) (40, 3) one integer label loss="),
@@ -311,6 +339,12 @@ LOSSES = [
     (lambda: fed(REAL, loss=nn.MSELoss(reduction="sum")), ValueError, "one by one no sum over samples"),
     (lambda: fed(REAL, loss=lambda z, y: z.var()), ValueError, "one by one not depend on the others"),
     (lambda: fed(REAL, loss=item_loss), ValueError, "item_loss mean torch.vmap one loss per sample [B]"),
+    (
+        lambda: fed(REAL, loss=Scaled()),
+        ValueError,
+        "Scaled a parameter of its own, of shape (1,) into the model freeze",
+    ),
+    (lambda: fed(REAL, loss=Scaled().__call__), ValueError, "a parameter of its own, of shape (1,)"),
     (lambda: fed((FEATURES, Y / 0.0), loss=mse), ValueError, "training labels NaN or infinity clean or drop"),
     (lambda: fed(((FEATURES, Y / 3), (FEATURES, np.eye(3)[Y])), loss=mse), ValueError, "() (3,) targets differ shape"),
     (lambda: fed(fc.data.load(REAL, targets=True)), ValueError, "float64 (32,) class labels loss=..."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import ClassVar
 
 import helpers as h
 import numpy as np
@@ -302,9 +303,7 @@ class Listening(fc.Method):
     """Keeps what every hook hears, by hook, round, step, call and client."""
 
     across = "sums"
-
-    def __init__(self, heard):
-        self.heard = heard
+    heard: ClassVar[dict] = {}  # of the class, because a method may not write to what it holds
 
     def hear(self, name, r, y):
         for call in range(2):
@@ -332,9 +331,9 @@ class Listening(fc.Method):
 
 
 def heard(cohort, **options):
-    found = {}
-    fc.simulate(Listening(found), h.network(), rounds=2, local_steps=[3, 1, 4, 2, 3], cohort=cohort, **options)
-    return found
+    Listening.heard = {}
+    fc.simulate(Listening(), h.network(), rounds=2, local_steps=[3, 1, 4, 2, 3], cohort=cohort, **options)
+    return Listening.heard
 
 
 def test_a_clients_noise_belongs_to_it_its_round_hook_step_and_call_and_to_nobody_beside_it():

@@ -134,6 +134,80 @@ def test_a_hook_that_writes_to_the_state_or_keeps_something_undeclared_is_refuse
         fc.one_round(method, fed, fc.start(method, fed), 0, **WORK)
 
 
+@pytest.mark.parametrize(
+    ("hook", "kind", "write"),
+    [
+        ("start", fc.FedAvg, lambda s, x: {"x": x.mul_(2)}),
+        ("client_start", fc.SCAFFOLD, lambda s, x: {"c_i": x.zero_()}),
+        ("personal", fc.SCAFFOLD, lambda s, state, layout: state["c_i"].mul_(0.5)),
+    ],
+)
+def test_a_hook_outside_the_round_that_writes_to_the_state_is_refused(hook, kind, write):
+    fed = h.network()
+    before = fed.x0.clone()
+    with pytest.raises(ValueError, match=f"Mine.{hook} wrote to '(x|c_i)', .*compute a new tensor"):
+        fc.simulate(mine(kind, **{hook: write}), fed, rounds=2, personal=True)
+    assert torch.equal(fed.x0, before)
+
+
+def test_the_autograd_graph_of_what_a_hook_returns_ends_with_the_hook():
+    learnt = lambda v: v * torch.ones((), dtype=v.dtype, requires_grad=True)  # noqa: E731
+    hooks = {
+        "start": lambda s, x: {"x": learnt(x)},
+        "client_start": lambda s, x: {"v_i": learnt(x)},
+        "broadcast": lambda s, r: learnt(r.x),
+        "direction": lambda s, G, y, r: learnt(G(y)),
+        "aggregate": lambda s, r, y: {"x": learnt(r.mean(y)), "v_i": learnt(y)},
+    }
+    method = mine(fc.FedAvg, client_state=("v_i",), **hooks)
+    history, plain = (fc.simulate(m, h.golden(), rounds=2) for m in (method, fc.FedAvg()))
+    assert not any(v.requires_grad for v in (history.params, *history.state.values()))
+    h.close(history.params, plain.params, 1e-12)
+
+
+class Keeps(fc.FedAvg):
+    """Memory in something that the method holds: a dict, a vector, a generator, or a network's optimiser."""
+
+    def __init__(self, write, **held):
+        self.write = write
+        vars(self).update(held)
+
+    def aggregate(self, r, y):
+        self.write(self, r, y)
+        return super().aggregate(r, y)
+
+
+HELD = {
+    "dict": (lambda s, r, y: s.held.update({r.t: y}), {}),
+    "vector": (lambda s, r, y: s.held.mul_(0.9), torch.ones(3)),
+    "generator": (lambda s, r, y: s.held.random(), np.random.default_rng(0)),
+    "late": (lambda s, r, y: s.held.append(r.t) if r.t == 3 else None, []),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_a_method_that_writes_to_what_it_holds_is_refused(kind, tmp_path):
+    write, held = HELD[kind]
+    method = Keeps(write, held=held)
+    with pytest.raises(ValueError, match=f"Keeps changed self.held .*{FORGET}") as e:
+        fc.simulate(method, h.golden(), rounds=5, checkpoint_dir=tmp_path)
+    assert len(e.value.history.cohorts) == (4 if kind == "late" else 1)
+
+
+def test_a_network_that_a_method_trains_is_refused_and_one_that_it_reads_is_not():
+    net = nn.Linear(3, 1)
+    optimiser = torch.optim.SGD(net.parameters(), 0.1)
+
+    def train(s, r, y):
+        s.net(torch.ones(3)).backward()
+        s.optimiser.step()
+
+    reads = Keeps(lambda s, r, y: s.net(torch.ones(3)).detach(), net=net)
+    assert len(fc.simulate(reads, h.golden(), rounds=3).cohorts) == 3
+    with pytest.raises(ValueError, match=f"Keeps changed self.(net|optimiser) .*{FORGET}"):
+        fc.simulate(Keeps(train, net=net, optimiser=optimiser), h.golden(), rounds=2)
+
+
 def test_a_hook_that_takes_other_arguments_is_named_before_the_first_round():
     for hook, words in (
         ({"direction": lambda self, y, r: y}, r"Mine.direction does not take .* write def direction\(self, G, y, r\)"),

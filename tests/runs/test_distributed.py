@@ -152,6 +152,14 @@ class Median(fc.FedAvg):
         return {"x": y.median(0).values}
 
 
+class Weighted(fc.FedAvg):
+    """Weights and a rate of its own, from the rows of all clients."""
+
+    def prepare(self, r):
+        w = r.clients.to(r.p.dtype)[:, None] + 1
+        return r.extended(p=w / w.sum(), lr=0.5 * r.lr)
+
+
 class Falls(fc.FedAvg):
     """One process fails in its local steps of round 1."""
 
@@ -168,7 +176,7 @@ class Own(fc.HeteroFL):
         return {"x": fc.submodels.combine(r.x, y, r.mask, r.p)}
 
 
-OWN = (Silent(), Median(), Own({1: 0.5, 0.5: 0.5}))
+OWN = (Silent(), Median(), Weighted(), Own({1: 0.5, 0.5: 0.5}))
 
 
 def failing_probe(r, y):

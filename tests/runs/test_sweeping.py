@@ -59,6 +59,36 @@ def test_values_and_seeds_may_be_arrays():
     pd.testing.assert_frame_equal(listed, arrays, check_exact=True)
 
 
+def test_a_column_has_numbers_names_of_functions_and_reprs():
+    def falls(t):
+        return 0.1 / (1 + t)
+
+    grid = {"lr": [falls, lambda t: 0.1, lambda t: 0.2], "cohort": [None, np.int64(2)], "clip": (np.float32(0.5), 1)}
+    frame = fc.sweep(bowls, grid, method=fc.FedAvg(), seeds=1, rounds=1)
+    here = "test_a_column_has_numbers_names_of_functions_and_reprs.<locals>."
+    assert frame["lr"].unique().tolist() == [f"{here}falls", f"{here}<lambda> (2)", f"{here}<lambda> (3)"]
+    assert frame["cohort"].unique().tolist() == ["None", 2]
+    assert frame["clip"].dtype == float
+    assert frame.groupby(["lr", "cohort", "clip"]).ngroups == 3 * 2 * 2
+
+
+def interrupted(t, metrics):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_keeps_the_results_of_the_runs_that_had_ended():
+    settings = [None, interrupted]
+    with pytest.raises(KeyboardInterrupt) as of_sweep:
+        fc.sweep(bowls, {"on_evaluate": settings}, method=fc.FedAvg(), seeds=1, rounds=2)
+    assert set(of_sweep.value.frame["on_evaluate"]) == {"None"}
+    with pytest.raises(KeyboardInterrupt) as of_list:
+        fc.simulate_many([{"on_evaluate": s} for s in settings], bowls(0), method=fc.FedAvg(), rounds=2)
+    assert [len(history.cohorts) for history in of_list.value.results] == [2]
+    with pytest.raises(KeyboardInterrupt) as at_once:
+        fc.sweep(bowls, {"on_evaluate": [interrupted]}, method=fc.FedAvg(), seeds=1, rounds=2)
+    assert at_once.value.frame.empty
+
+
 def test_processes_give_what_one_gives():
     alone = fc.sweep(bowls, {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=[3, 5], rounds=3)
     both = fc.sweep(bowls, {"lr": [0.1, 0.2]}, method=fc.FedAvg(), seeds=[3, 5], rounds=3, workers=2)
