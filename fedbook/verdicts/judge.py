@@ -242,20 +242,18 @@ def holm(p: Sequence[float]) -> list[float]:
 def verdict(answers: Sequence[Answer | str], expected: str = BETTER) -> str:
     """One of `VERDICTS`.
 
-    A claim holds where every question is answered its way.  It does not hold where at least one is answered the other
-    way and none its way; "equal" is the other way where the claim speaks of a difference.  It holds in part where some
-    are answered its way and others are not.  Else it cannot be decided here; "not testable here" is for who knows the
-    printed gaps (`claims.judged`).
+    A claim holds where every question is answered its way, and does not hold where at least one is answered the other
+    way; "equal" is the other way where the claim speaks of a difference.  It holds in part where some are answered its
+    way and the others are open.  Else it cannot be decided here; "not testable here" is for who knows the printed gaps
+    (`claims.judged`).
 
     expected: "better" or "worse" if the claim asserts a difference, "equal" if it asserts none, "not worse" if "better"
     and "equal" both fulfil it, "not better" if "worse" and "equal" both do, "different" if "better" and "worse" do.
     """
     yes, no = tally(answers, expected)
-    if yes and yes == len(answers):
-        return "holds"
-    if yes:
-        return "holds in part"
-    return "does not hold" if no else "cannot be decided here"
+    if no:
+        return "does not hold"
+    return "cannot be decided here" if not yes else "holds" if yes == len(answers) else "holds in part"
 
 
 def tally(answers: Sequence[Answer | str], expected: str = BETTER) -> tuple[int, int]:
