@@ -191,7 +191,7 @@ class Run:
     def __post_init__(self) -> None:
         self.state = self.rows.start()
         self.history = History(self.state["x"], dict(self.state), self.method, self.settings)
-        self.attributes = contract.attributes(self.method)
+        self.attributes: Mapping[str, str] | None = contract.attributes(self.method)
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result except the number of rounds."""
@@ -293,7 +293,7 @@ class Run:
         self.t += 1
         last = self.t == rounds
         if self.t < 3 or last:
-            contract.check_attributes(self.method, self.attributes)
+            self.look_at_attributes()
         saving = self.store is not None and (self.t % save_every == 0 or last)
         evaluating = self.t % self.settings["eval_every"] == 0 or last
         if saving or evaluating:
@@ -343,7 +343,7 @@ class Run:
         """Write a checkpoint of the rounds done, if the run has a `checkpoint_dir`."""
         if self.store is None:
             return
-        contract.check_attributes(self.method, self.attributes)
+        self.look_at_attributes()
         state = self.rows.everyone(self.state, to=0) | {f"best/{k}": v for k, v in self.best.items()}
         if self.rows.world.rank == 0:
             self.store.save(self.t, state, self.history.cohorts, self.history.rows)
@@ -465,6 +465,11 @@ class Run:
             self.best = self.best if self.t % every else now
         h.state = now if self.t == h.kept else self.best
         h.params = h.state["x"]
+
+    def look_at_attributes(self) -> None:
+        """Tell once of a user's method that keeps memory in what it holds."""
+        if self.attributes is not None and contract.told_of_memory(self.method, self.attributes):
+            self.attributes = None
 
     def probe(self, r: Round, y: Tensor) -> list[Row]:
         """The values of the probes as rows of the history; each draws numbers of the seed and the round.

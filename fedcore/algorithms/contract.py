@@ -179,11 +179,17 @@ def attributes(method: Method) -> dict[str, str]:
     return {k: _digest(v) for k, v in vars(method).items() if is_own(type(method)) and not _is_cache(method, k)}
 
 
-def check_attributes(method: Method, before: Mapping[str, str]) -> None:
-    """Raise ValueError unless the method's attributes have the digests `before`."""
+def told_of_memory(method: Method, before: Mapping[str, str]) -> bool:
+    """Whether a user's method has other attributes than those with the digests `before`; then a UserWarning says so.
+
+    It may be a mere record, and is therefore not refused.
+    """
     now = attributes(method)
-    if changed := [k for k in {**before, **now} if before.get(k) != now.get(k)]:
-        raise _undeclared(f"{type(method).__name__} changed self.{changed[0]} during the run")
+    changed = [k for k in {**before, **now} if before.get(k) != now.get(k)]
+    if changed:
+        what = f"{type(method).__name__} changed self.{changed[0]} during the run"
+        checks.warn(f"{_undeclared(what)}; if it is more than a record, a repeated or resumed run gets other results")
+    return bool(changed)
 
 
 def _digest(value: Any) -> str:
@@ -200,7 +206,7 @@ def _is_cache(method: Method, name: str) -> bool:
 def _undeclared(what: str) -> ValueError:
     return ValueError(
         f"{what}, which is neither saved in checkpoints nor sent to other processes; declare it as a state in start or "
-        f"client_state, or as memory of the round in prepare: {MEMORY}; a probe may keep records"
+        f"client_state, or as memory of the round in prepare: {MEMORY}"
     )
 
 

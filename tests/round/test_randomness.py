@@ -303,7 +303,7 @@ class Listening(fc.Method):
     """Keeps what every hook hears, by hook, round, step, call and client."""
 
     across = "sums"
-    heard: ClassVar[dict] = {}  # of the class, because a method may not write to what it holds
+    heard: ClassVar[dict] = {}  # of the class: a method that writes to what it holds is told of
 
     def hear(self, name, r, y):
         for call in range(2):
