@@ -384,9 +384,9 @@ TABLES = [
 ]  # fmt: skip
 
 
-_SKEWED = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("CIFAR-10, q=0.3", "CIFAR-10, q=0.6")}
-_CLIPPED_03 = {"desk": ("CIFAR-10, q=0.3",)}  # the only column with clipped gradients that has all rows
-_AT_03 = {"quick": ("digits, q=0.3",), **_CLIPPED_03}
+# Of the columns with clipped gradients, q = 0.3 alone is tuned to the end of the runs; see the page `decisions`.
+_SKEWED = {"quick": ("digits, q=0.1", "digits, q=0.3"), "desk": ("CIFAR-10, q=0.3",)}
+_AT_03 = {"quick": ("digits, q=0.3",), "desk": ("CIFAR-10, q=0.3",)}
 _EACH = {many: f"five domains of digits, {m} of 50 clients" for many, m in (("500", 8), ("1020", 15))}
 _MANY = {"quick": (_EACH["1020"],)}
 _RIVALS = [row for row in ROWS if row not in ("FedUp", "FedAvg", "FedAvg + server momentum")]
@@ -405,14 +405,14 @@ def _corrected(quick: str, desk: str) -> dict[str, list[Question]]:
 QUESTIONS = {
     "fedavg-skew": {
         "quick": [(f"{q}, K=10", "IID, K=10", "digits") for q in ("q=0.3", "q=0.1")],
-        "desk": [("FedAvg", "FedAvg", f"CIFAR-10, {q}", "CIFAR-10, IID") for q in ("q=0.3", "q=0.6")],
+        "desk": [("FedAvg", "FedAvg", "CIFAR-10, q=0.3", "CIFAR-10, IID")],
     },
     "fedavg-one-step": {"quick": [(f"{q}, K=1", "IID, K=1", "digits") for q in ("q=0.3", "q=0.1")]},
     "fedup-skew": _asked("FedUp", "FedAvg", _SKEWED),
     "fedup-owners": _asked(
         "FedUp", "FedAvg", {"quick": ("five domains of digits",), "desk": ("FEMNIST, 105 writers",)}
     ),
-    "fedup-iid": _asked("FedUp", "FedAvg", {"quick": ("digits, IID",), "desk": ("CIFAR-10, IID",)}),
+    "fedup-iid": _asked("FedUp", "FedAvg", {"quick": ("digits, IID",)}),
     "fedup-best": {
         "quick": [("FedUp", rival, "digits, q=0.3") for rival in _RIVALS],
         "desk": [("FedUp", rival, "CIFAR-10, q=0.3") for rival in _RIVALS],
@@ -430,7 +430,7 @@ QUESTIONS = {
     "fedup-text": _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
     "mime-owners": _corrected("five domains of digits", "MNIST by writer"),
     "mime-skew": _corrected("digits, q=0.3", "CIFAR-10, q=0.3"),
-    "fedprox-error": _asked("FedProx", "FedAvg", {**_SKEWED, **_CLIPPED_03}),
+    "fedprox-error": _asked("FedProx", "FedAvg", _SKEWED),
     "feddyn-iid": _asked("FedDyn", "FedUp", {"quick": ("digits, IID",)}),
     "feddyn-skew": _asked("FedDyn", "FedUp", _AT_03),
     "mimelite-faster": _asked("MimeLite", "FedUp", _AT_03),
@@ -441,6 +441,6 @@ QUESTIONS = {
     "fedup-fast-text": _asked("FedUp", "FedAvg", {"quick": ("made-up roles",), "desk": ("Shakespeare",)}),
 }
 # As registered: gradients are clipped, since without a clip the table measures whose steps overflow first.
-_DECIDED_CLIPPED = ("fedavg-skew", "fedup-skew", "fedup-iid", "fedup-best", "fedup-momentum", "fedprox-error",
+_DECIDED_CLIPPED = ("fedavg-skew", "fedup-skew", "fedup-best", "fedup-momentum", "fedprox-error",
                     "feddyn-skew", "mimelite-faster", "mimelite-accuracy")  # fmt: skip
 CLAIMS = claims("S000", QUESTIONS, tables={name: {"desk": "fedup-clipped"} for name in _DECIDED_CLIPPED})
