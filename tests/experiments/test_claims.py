@@ -3,6 +3,7 @@
 import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -250,6 +251,13 @@ def test_accuracy_on_cifar10_is_decided_by_runs_with_clipped_gradients():
             asked += 1
             assert all(clips[key] for key in sides if "CIFAR-10" in key[1]), claim.name
     assert asked > 10
+
+
+def test_every_table_whose_claims_have_no_question_on_real_data_is_named_with_the_reason():
+    text = (Path(__file__).parents[2] / "book" / "decisions.md").read_text("utf-8")
+    section = text.split("## Claims that have no question on real data")[1].split("\n## ")[0]
+    without = {claim.table for claim in claims.every() if claim.table and "desk" not in claim.questions}
+    assert set(re.findall(r"`([^`]+)`", section)) == without
 
 
 def test_cosines_are_compared_by_seed(tmp_path, monkeypatch):
