@@ -126,10 +126,11 @@ class Clients:
         Raises ValueError where targets are no class labels.
         """
         need_classes(self.source, "counts of labels")
-        now = self.y._version  # torch counts the writes to a tensor
+        now = self.y._version  # torch counts the writes to a tensor; without any, the device need not be read
         if now not in self._counted:
-            y, classes = self.y.cpu().numpy(), self.source.classes
-            self._counted[now] = read_only(np.stack([np.bincount(y[part], minlength=classes) for part in self.index]))
+            y, classes = self.y.cpu().numpy() if now else self.source.train_y, self.source.classes
+            counts = [np.bincount(y[part % len(y)], minlength=classes) for part in self.index]
+            self._counted[now] = read_only(np.stack(counts))
         return self._counted[now]
 
     @cached_property
@@ -159,6 +160,8 @@ class Clients:
     def to(self, device: torch.device, dtype: torch.dtype) -> Clients:
         """The same data on another device, with inputs of another type."""
         moved = {k: getattr(self, k).to(device) for k in ("x", "y", "test_x", "test_y", "train_rows", "test_rows")}
+        if self.y._version and not moved["y"]._version:
+            moved["y"].add_(0)  # labels that were written over stay known as such
         public = None if self.public is None else tuple(part.to(device) for part in self.public)
         kept = None if self.kept is None else (*(part.to(device) for part in self.kept[:2]), self.kept[2])
         return replace(
