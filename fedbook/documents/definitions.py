@@ -140,8 +140,8 @@ class Claim:
     margin: as in `judge.verdict` and `judge.decide`.  settled: `(verdict, reason, test)` if no run is needed.  own: a
     question of this book that the document leaves open; it has a verdict and is not counted as a claim.  compares:
     what is compared, as in `overview.answered`, where this is not what the table compares.  family: the name that the
-    claims of one sentence about several rivals share.  tables: profile -> the table that
-    decides there, where it is another than `table`.
+    claims of one sentence about several rivals share.  tables: profile -> the table that decides there, where it is
+    another than `table`.
     """
 
     name: str

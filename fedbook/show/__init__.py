@@ -597,8 +597,8 @@ def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
 def forest(judgements: Sequence[Judgement], caption: str) -> Any:
     """A forest plot of gaps in accuracy with their 95 % intervals, one line per question; None if none is answered.
 
-    Decided questions have filled points; one colour marks the small data of `quick`, another
-    the document's kind of data; a cross marks the gap that the document prints for the same data.
+    Decided questions have filled points; one colour marks the small data of `quick`, another the document's kind of
+    data; a cross marks the gap that the document prints for the same data.
     """
     judgements = [j for j in judgements if j.answers and compared(j.claim) == "images"]
     lines = [
