@@ -24,8 +24,9 @@ class FedLC(Method):
     f_c is the logit of label c, and n_ic is how many samples of it client i has: rare labels get a larger margin.  A
     label that the client lacks has an infinite margin, so it leaves the client's softmax, and its logit is not pushed
     down; with tau towards 0 this is all that remains, which is the restricted softmax of FedRS (Li and Zhan 2021) with
-    its alpha towards minus infinity.  tau = 0 itself is FedAvg.  The paper prints the softmax's denominator without the
-    sample's own label, so that its loss is not bounded below; here, as in public codes, the label is in it.
+    its alpha towards minus infinity, where that logit is positive.  tau = 0 itself is FedAvg.  The paper prints the
+    softmax's denominator without the sample's own label, so that its loss is not bounded below; here, as in public
+    codes, the label is in it.
 
     tau: default 1 (ours; the paper tunes it).  Raises ValueError for tau < 0.
 
