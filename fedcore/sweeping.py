@@ -185,8 +185,8 @@ def sweep(
 
 def _listed(values: Any) -> Any:
     """The values of an array, a tensor or a list, with Python's numbers for NumPy's; anything else as it is."""
-    if isinstance(values, torch.Tensor | np.ndarray):
-        return as_array(values).tolist()
+    values = as_array(values) if isinstance(values, torch.Tensor) else values
+    values = values.tolist() if isinstance(values, np.ndarray) else values
     return (
         [v.item() if isinstance(v, np.generic) else v for v in values] if isinstance(values, list | tuple) else values
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import graphlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -551,16 +550,14 @@ class Engine:
 
 
 def _in_order(every: Sequence[Sequence[int]]) -> list[int]:
-    """All layers of some sequences of calls, each after those that a sequence calls before it; in the order of their
-    first calls if two sequences contradict each other."""
-    graph: dict[int, set[int]] = {at: set() for at in itertools.chain(*every)}
-    for calls in every:
-        for before, after in itertools.pairwise(dict.fromkeys(calls)):
-            graph[after].add(before)
-    try:
-        return [*graphlib.TopologicalSorter(graph).static_order()]
-    except graphlib.CycleError:
-        return [*graph]
+    """All layers of some sequences of calls, each after those that a sequence calls before it (if there is such an
+    order)."""
+    left, order = list(dict.fromkeys(itertools.chain(*every))), []
+    while left:
+        free = (at for at in left if not any(at in c and set(c[: c.index(at)]) & set(left) for c in every))
+        order.append(next(free, left[0]))
+        left.remove(order[-1])
+    return order
 
 
 def _fixable(module: nn.Module) -> list[models.FixableBatchNorm]:
