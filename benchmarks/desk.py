@@ -4,13 +4,14 @@
 
 Made for 12 minutes on two cores.  Nothing is read: samples are random, in the shapes of CIFAR-10, MNIST, EMNIST's
 letters, the digit domains and Shakespeare, and the clients' sizes drawn by the project's own partitions from a fixed
-seed.  All are wall times of whole rounds in one process, in turns; a ratio is the median over the turns.  Plain SGD
-takes the same batches of the same samples with one model, inputs normalised beforehand.  Large networks keep a share of
-each client's samples.
+seed.  All are wall times of whole runs in one process, in turns; a ratio is the median over the turns.  A run of a
+small network has several rounds, because what precedes the first would take up to a third of a single one.  Plain SGD
+takes the same batches of the same samples with one model, inputs normalised beforehand.  Large networks keep a share
+of each client's samples.
 
 cases: samples per second of every network on every path that takes it.  share_of_kernels: the time of the network's
 products and convolutions alone, each by the fastest kernel that is known (`kernels`), for the same steps of the same
-clients, over that of the round.  operations: multiplications and additions of a round's products and convolutions.
+clients, over that of the round.  operations: multiplications and additions of a run's products and convolutions.
 peaks: 10^9 of these a second, of a product of large matrices by this machine; bandwidth: 10^9 bytes that a large copy
 reads and writes a second.  "vmapped" is the batched path with `torch.vmap` over the module in place of the layers'
 rules; "decay and clip" are weight decay 1e-3 and clip 10, in the round and in plain SGD alike.  profile: where a
@@ -69,7 +70,8 @@ class Network:
     """A network, how it is trained at its federation, and its goals on two threads.
 
     goal: its speed over plain SGD.  kernels: the share of a round's time that its fastest kernels would take.  share:
-    of each client's samples, so that large networks take no longer.  steps: local steps, else one epoch.
+    of each client's samples, so that large networks take no longer.  steps: local steps, else one epoch.  rounds: of a
+    run.
     """
 
     data: str
@@ -80,6 +82,7 @@ class Network:
     share: float = 1.0
     steps: int | None = None
     cohorts: Sequence[int] = (10, 54)
+    rounds: int = 1
 
 
 DATA = {
@@ -91,15 +94,15 @@ DATA = {
 }
 _THESIS = {"data": "letters", "batch": 10, "kernels": 0.75}
 NETWORKS = {
-    "logistic": Network("MNIST by writer", "logistic", 20, 3.0),
-    "mlp": Network("MNIST by writer", "mlp", 20, kernels=0.7),
-    "femnist_cnn": Network("MNIST by writer", "femnist_cnn", 20, kernels=0.6),
-    "cifar_cnn": Network("CIFAR-10", "cifar_cnn", 32, kernels=0.75, share=0.5),
+    "logistic": Network("MNIST by writer", "logistic", 20, 3.0, rounds=20),
+    "mlp": Network("MNIST by writer", "mlp", 20, kernels=0.7, rounds=8),
+    "femnist_cnn": Network("MNIST by writer", "femnist_cnn", 20, kernels=0.6, rounds=4),
+    "cifar_cnn": Network("CIFAR-10", "cifar_cnn", 32, kernels=0.75, share=0.5, rounds=2),
     "lenet": Network("CIFAR-10", "lenet", 50, kernels=0.75, share=0.15, cohorts=(10,)),
     "thesis_cnn": Network(model="thesis_cnn", share=0.2, cohorts=(10,), **_THESIS),
     "thesis_cnn, 8 to 64": Network(model=["thesis_cnn", {"widths": [8, 16, 32, 64]}], **_THESIS),
     "thesis_cnn, 16 to 128": Network(model=["thesis_cnn", {"widths": [16, 32, 64, 128]}], **_THESIS),
-    "thesis_cnn, 1 to 4": Network("letters", ["thesis_cnn", {"widths": [1, 1, 2, 4]}], 10),
+    "thesis_cnn, 1 to 4": Network("letters", ["thesis_cnn", {"widths": [1, 1, 2, 4]}], 10, rounds=2),
     "digit_model_small": Network("five domains", "digit_model_small", 32, steps=24, cohorts=(5,)),
     "projected cifar_cnn": Network("CIFAR-10", ["projected", {"model": "cifar_cnn", "dim": 256}], 32, share=0.5),
     "projected femnist_cnn": Network("MNIST by writer", ["projected", {"model": "femnist_cnn", "dim": 256}], 20),
@@ -172,26 +175,33 @@ def work(network: Network, **more: Any) -> dict[str, Any]:
     return {"lr": 0.01, "batch_size": network.batch, **local, **more}
 
 
-def plan_of(fed: fc.Federation, network: Network, cohort: int) -> Plan:
-    """The batches of round 0, which `simulate` takes too."""
-    clients = np.array(rng.cohort(0, 0, fed.n, cohort))
-    return fed.plan(0, 0, clients, epochs=1, steps=network.steps, batch_size=network.batch)
+def plans_of(fed: fc.Federation, network: Network, cohort: int) -> list[Plan]:
+    """The batches of a run's rounds, which `simulate` takes too."""
+    cohorts = [np.array(rng.cohort(0, t, fed.n, cohort)) for t in range(network.rounds)]
+    how = {"epochs": 1, "steps": network.steps, "batch_size": network.batch}
+    return [fed.plan(0, t, clients, **how) for t, clients in enumerate(cohorts)]
 
 
 def rounds(fed: fc.Federation, network: Network, cohort: int, decayed: bool = False) -> Callable[[], object]:
-    """One round of FedAvg."""
-    run = work(network, rounds=1, cohort=cohort, progress=False)
+    """A run of FedAvg."""
+    run = work(network, rounds=network.rounds, cohort=cohort, progress=False)
     run |= {"weight_decay": 1e-3, "clip": 10.0} if decayed else {}
     return partial(fc.simulate, fc.FedAvg(), unevaluated(fed), **run)
 
 
-def plain(fed: fc.Federation, plan: Plan, decayed: bool = False) -> Callable[[], None]:
-    """One model on the batches of all clients, one after another, as the PyTorch tutorial writes it."""
+def plain(fed: fc.Federation, plans: Sequence[Plan], decayed: bool = False) -> Callable[[], None]:
+    """One model on the batches of all rounds and clients, one after another, as the PyTorch tutorial writes it."""
     net = fed.engine.module
     opt = torch.optim.SGD(net.parameters(), lr=0.01, weight_decay=1e-3 if decayed else 0.0)
-    chosen, where = torch.unique(plan.indices, return_inverse=True)
-    x, y = fed.inputs(fed.x[chosen]), fed.y[chosen]
-    batches = [where[k, i, :n] for i, column in enumerate(plan.counts.T) for k, n in enumerate(column) if n]
+    picked = [
+        plan.indices[k, i, :n]
+        for plan in plans
+        for i, column in enumerate(plan.counts.T)
+        for k, n in enumerate(column)
+        if n
+    ]
+    chosen, where = torch.unique(torch.cat(picked), return_inverse=True)
+    x, y, batches = fed.inputs(fed.x[chosen]), fed.y[chosen], where.split([len(rows) for rows in picked])
 
     def go() -> None:
         net.train()
@@ -205,25 +215,21 @@ def plain(fed: fc.Federation, plan: Plan, decayed: bool = False) -> Callable[[],
     return go
 
 
-def bare(fed: fc.Federation, plan: Plan, library: str, low: bool) -> Callable[[], None]:
-    """The fastest kernels of the plan's steps alone, in the engine's blocks; low: also those in bfloat16."""
-    batch = plan.indices.shape[2]
+def bare(fed: fc.Federation, plans: Sequence[Plan], library: str, low: bool) -> Callable[[], None]:
+    """The fastest kernels of the plans' steps alone, in the engine's blocks; low: also those in bfloat16."""
+    batch = plans[0].indices.shape[2]
     each = 2 * fed.x0.element_size() * (batch * fed.engine.width(fed.inputs(fed.x[:2])) + fed.d)
-    blocks = choose.blocks(len(plan.steps), None, each, fed.d, fed.device)
-    active = [[int(n) for k in range(plan.steps[0]) if (n := (plan.steps[b] > k).sum())] for b in blocks]
+    blocks = choose.blocks(len(plans[0].steps), None, each, fed.d, fed.device)
+    parts = [plan.steps[block] for plan in plans for block in blocks]
+    active = [int(n) for steps in parts for k in range(steps.max()) if (n := (steps > k).sum())]
     with kernels.by(library):
-        calls = {m: kernels.step(fed, m, batch, low) for m in set().union(*active)}
-
-    def block(part: slice) -> None:
-        with torch.no_grad():
-            for m in active[blocks.index(part)]:
-                for call in calls[m]:
-                    call()
+        calls = {m: kernels.step(fed, m, batch, low) for m in set(active)}
 
     def go() -> None:
-        with kernels.by(library):
-            for part in blocks:
-                block(part)
+        with kernels.by(library), torch.no_grad():
+            for m in active:
+                for call in calls[m]:
+                    call()
 
     return go
 
@@ -253,8 +259,8 @@ def speeds(name: str, cohort: int, share: float, every: bool, args: Any) -> dict
     network = NETWORKS[name]
     sizes, refused = kept(network.data, share * network.share), {}
     fed = federation(network, sizes)
-    plan, path = plan_of(fed, network, cohort), _path(fed)
-    runs = {"plain SGD": plain(fed, plan), f"plain SGD{DECAYED}": plain(fed, plan, True)}
+    plans, path = plans_of(fed, network, cohort), _path(fed)
+    runs = {"plain SGD": plain(fed, plans), f"plain SGD{DECAYED}": plain(fed, plans, True)}
     runs |= {path: rounds(fed, network, cohort), path + DECAYED: rounds(fed, network, cohort, True)}
     low = bfloat16()
     if low is None:
@@ -276,13 +282,14 @@ def speeds(name: str, cohort: int, share: float, every: bool, args: Any) -> dict
     for kind in own if every else ():
         for library in kernels.libraries() if own[kind] in runs else ():
             floors[kind].append(f"kernels, {library}{kind}")
-            runs[floors[kind][-1]] = bare(fed, plan, library, bool(kind))
-    times, count = in_turns(runs, args.repeats), int(plan.counts.sum())
+            runs[floors[kind][-1]] = bare(fed, plans, library, bool(kind))
+    times, count = in_turns(runs, args.repeats), sum(int(plan.counts.sum()) for plan in plans)
     floor = {k: f"plain SGD{DECAYED}" if k.endswith(DECAYED) else "plain SGD" for k in runs}
-    sizes = fed.sizes[plan.clients]
+    sizes = fed.sizes[np.concatenate([plan.clients for plan in plans])]
     return {
         "network": name, "data": network.data, "parameters": fed.d, "cohort": cohort, "batch": network.batch,
-        "samples": count, "steps": int(plan.steps.sum()), "smallest": int(sizes.min()), "largest": int(sizes.max()),
+        "rounds": len(plans), "samples": count, "steps": sum(int(plan.steps.sum()) for plan in plans),
+        "smallest": int(sizes.min()), "largest": int(sizes.max()),
         "path": path, "refused": refused,
         "samples_per_second": {k: count / median(wall for _, wall in v) for k, v in times.items()},
         "samples_per_cpu_second": {k: count / median(cpu for cpu, _ in v) for k, v in times.items()},
@@ -290,7 +297,7 @@ def speeds(name: str, cohort: int, share: float, every: bool, args: Any) -> dict
         "share_of_kernels": {
             own[kind]: min(_ratio(times[floor], times[own[kind]]) for floor in names) for kind, names in floors.items()
         },
-        "operations": kernels.operations(fed, plan),
+        "operations": kernels.operations(fed, plans),
     }  # fmt: skip
 
 
@@ -309,7 +316,7 @@ def unequal(name: str, cohort: int, share: float, args: Any) -> dict[str, Any]:
     """Samples per second of unequal clients over those of equal ones with as many samples in all."""
     network = NETWORKS[name]
     sizes = kept(network.data, share * network.share)
-    sizes = [sizes[i] for i in rng.cohort(0, 0, len(sizes), cohort)]
+    sizes = [sizes[i] for i in rng.cohort(0, 0, len(sizes), cohort)]  # who take part in every round
     equal = [len(part) for part in np.array_split(np.arange(sum(sizes)), cohort)]
     runs = {
         kind: rounds(federation(network, each), network, cohort)

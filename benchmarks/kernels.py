@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 import torch
@@ -94,13 +94,13 @@ def layers(fed: fc.Federation) -> list[tuple[nn.Module, torch.Size]]:
     return seen
 
 
-def operations(fed: fc.Federation, plan: Plan) -> int:
-    """Multiplications and additions of all products and convolutions of a plan's local steps."""
+def operations(fed: fc.Federation, plans: Sequence[Plan]) -> int:
+    """Multiplications and additions of all products and convolutions of the plans' local steps."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
     with FlopCounterMode(display=False) as counter:
         F.cross_entropy(fed.engine.module.train()(fed.inputs(fed.x[:2])), fed.y[:2]).backward()
-    return counter.get_total_flops() // 2 * int(plan.counts.sum())  # counted on two samples
+    return counter.get_total_flops() // 2 * sum(int(plan.counts.sum()) for plan in plans)  # counted on two samples
 
 
 def step(fed: fc.Federation, m: int, batch: int, low: bool = False) -> list[Call]:
