@@ -161,9 +161,13 @@ def _widget_class(kind: type[Live]) -> type:
     return LiveWidget
 
 
+USUAL = {"FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion", "QGDSGDm": "QG-DSGDm"}
+"""Usual names of methods whose classes are called differently."""
+
+
 def look(method: str) -> dict[str, str]:
-    """The style of a method, given by its usual name: colours on light and dark pages, marker and dashes."""
-    colour, marker, line = styles.METHODS[method]
+    """The style of a method, given by its class: colours on light and dark pages, marker and dashes."""
+    colour, marker, line = styles.METHODS[USUAL.get(method, method)]
     return {"colour": colour, "dark": styles.dark(colour), "marker": marker, "dash": "" if line == "-" else "7 4"}
 
 

@@ -37,6 +37,7 @@ const HYPER = {
   FedSAM: {rho: ["ρ", 0, 1, 0.2]},
   DFedSAM: {rho: ["ρ", 0, 1, 0.2]},
   DFedGAM: {rho: ["ρ", 0, 1, 0.2]},
+  QGDSGDm: {beta: ["β", 0, 0.98, 0.5]},
 };
 
 // Where gradients and directions are put: a vector would be made millions of times a second.
@@ -87,6 +88,13 @@ function mixing(topology, n) {
   for (const [i, k] of pairs) W[n * i + k] = W[n * k + i] = 1 / (1 + max(degree[i], degree[k]));
   for (let i = 0; i < n; i++) W[n * i + i] = 1 - W.subarray(n * i, n * (i + 1)).reduce((a, b) => a + b, 0);
   return W;
+}
+
+// W Z for the clients' vectors Z, one after the other.
+function mixed({n, W}, Z) {
+  const out = new Float64Array(2 * n);
+  for (let i = 0; i < n; i++) for (let k = 0; k < 2 * n; k++) out[2 * i + (k & 1)] += W[n * i + (k >> 1)] * Z[k];
+  return out;
 }
 
 // The gradient of client i at (x, y), into gx and gy.
@@ -192,7 +200,8 @@ function cohort(seed, t, n, m) {
   return drawn.get(key);
 }
 
-// A method is a direction, and what it does beside FedAvg's aggregate.  r: the round, with the server's vectors (x, y),
+// A method is a direction, and what it does beside FedAvg's aggregate; without a server (gossip), `correct` sees the
+// models before and after mixing.  r: the round, with the server's vectors (x, y),
 // its states as pairs, and the clients' as arrays of pairs; `h` are the method's parameters.
 const plain = (P) => (i, x, y) => {
   gradient(P, i, x, y);
@@ -248,6 +257,12 @@ const cohortGradient = (P, r) => {
     sy += gy;
   }
   return [sx / r.cohort.length, sy / r.cohort.length];
+};
+// The gradient plus a vector of the client's: a correction, or times beta a momentum.
+const tracked = (P, r, beta = 1) => (i, x, y) => {
+  gradient(P, i, x, y);
+  vx = gx + beta * r.ci[2 * i];
+  vy = gy + beta * r.ci[2 * i + 1];
 };
 const momentum = (b, s, C) => [(1 - b) * C[0] + b * s[0], (1 - b) * C[1] + b * s[1]];
 
@@ -345,6 +360,29 @@ const METHODS = {
   DFedAvg: {direction: plain, gossip: true},
   DFedSAM: {direction: (P, r, {rho}) => perturbed(P, rho, false), gossip: true},
   DFedGAM: {direction: (P, r, {rho}) => perturbed(P, rho, true), gossip: true},
+  DSGT: {
+    direction: tracked,
+    gossip: true,
+    correct: (P, r, end) => {
+      const z = end.map((y, k) => (r.X[k] - y) / (P.K[k >> 1] * r.lr));
+      mixed(P, z).forEach((w, k) => (r.ci[k] += w - z[k]));
+    },
+  },
+  ExactDiffusion: {
+    direction: tracked,
+    gossip: true,
+    correct: (P, r, end, X) => {
+      X.forEach((x, k) => (X[k] = (x + end[k]) / 2));
+      X.forEach((x, k) => (r.ci[k] += (end[k] - x) / (max(...P.K) * r.lr)));
+    },
+  },
+  QGDSGDm: {
+    direction: (P, r, {beta}) => tracked(P, r, beta),
+    gossip: true,
+    correct: (P, r, end, X, {beta}) => {
+      X.forEach((x, k) => (r.ci[k] = beta * r.ci[k] + ((1 - beta) * (r.X[k] - x)) / (P.K[k >> 1] * r.lr)));
+    },
+  },
 };
 
 // The state before round 0: server vectors and clients' states, all at the start or zero.
@@ -377,18 +415,11 @@ function round(P, s, name, r, trace) {
     if (trace) trace[i] = path;
   }
   if (method.gossip) {
-    const X = new Float64Array(2 * n);
-    let sx = 0, sy = 0;
-    for (let i = 0; i < n; i++) {
-      for (let k = 0; k < n; k++) {
-        X[2 * i] += P.W[n * i + k] * end[2 * k];
-        X[2 * i + 1] += P.W[n * i + k] * end[2 * k + 1];
-      }
-      sx += X[2 * i] / n;
-      sy += X[2 * i + 1] / n;
-    }
+    const X = mixed(P, end);
+    method.correct?.(P, r, end, X, h);
     r.X = X;
-    r.x = [sx, sy];
+    r.x = [0, 0];
+    X.forEach((x, k) => (r.x[k & 1] += x / n));
   } else {
     r.x = method.aggregate ? method.aggregate(P, r, end, [mx, my], h) : ahead(r, [mx, my]);
   }

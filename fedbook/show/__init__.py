@@ -46,16 +46,16 @@ from ..verdicts.overview import MISSING, NOT_RUN
 
 MARKS = {BETTER: "\u2713", WORSE: "\u2717", EQUAL: "=", OPEN: "~"}
 ENDS = dict(zip(
-    KINDS,
+    (*KINDS, MISSING),
     ["hold", "hold in part", "hold in some comparisons", "do not hold", "are not testable here",
-     "cannot be decided here"],
+     "cannot be decided here", MISSING],
     strict=True,
 ))  # fmt: skip  # verdict of one claim -> of several
 RESTS = {
     "proof": "proved or counted", "paper": "the document's setting", "desk": "real data, smaller scale",
     "quick": "small or synthetic data",
 }  # fmt: skip
-SIGNS = dict(zip((*KINDS, ""), ["✓", "(✓)", "(✓)", "✗", "–", "?", "…"], strict=True))  # verdict -> sign
+SIGNS = dict(zip((*KINDS, ""), ["✓", "(✓)", "✓?", "✗", "–", "?", "…"], strict=True))  # verdict -> sign
 BARS = ("client", "skew")  # kinds of a figure that are drawn as bars
 WIDEST = 15  # limit of the axis of gaps, in points of accuracy
 LONGEST = 56  # characters of a label on one line; longer labels leave no room for the picture on a phone
@@ -467,7 +467,7 @@ def profile(root: Path | None = None) -> Any:
 
 
 def _ways(counts: Mapping[str, int]) -> str:
-    """The number of claims with each verdict, in words."""
+    """The number of claims with each verdict, and of those without one, in words."""
     return ", ".join(f"{counts[word]} {word if counts[word] == 1 else ENDS[word]}" for word in ENDS if counts[word])
 
 
@@ -476,9 +476,9 @@ def ended(root: Path | None = None) -> pages.Html:
     chosen = [claim for claim in every() if not claim.own]
     found: dict[str, Counter] = {claim.document: Counter() for claim in chosen}
     for claim in chosen:
-        if best := strongest(judged(claim, root or results())):
-            found[claim.document][best.kind] += 1
-    counts = [f"{DOCUMENTS[document]}: {_ways(verdicts) or MISSING}" for document, verdicts in found.items()]
+        best = strongest(judged(claim, root or results()))
+        found[claim.document][best.kind if best else MISSING] += 1
+    counts = [f"{DOCUMENTS[document]}: {_ways(verdicts)}" for document, verdicts in found.items()]
     total = sum(found.values(), Counter())
     words = [word for word in KINDS if total[word]] or [pages.VERDICTS[-1]]
     said = words[0] if len(words) == 1 else f"{total['holds']} of {len(chosen)} hold"

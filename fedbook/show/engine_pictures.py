@@ -195,8 +195,8 @@ def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> An
 
 def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     """The evidence behind the claims, folded: all goals, other simulators, memory, and scaling."""
-    words = "Goals and what was measured. Where a goal over plain SGD was missed: the ratio that the round's products "
-    words += "and convolutions alone reach by their fastest kernels, and the share of kernels, where they were timed"
+    words = "Goals and what was measured. Where a goal over plain SGD was missed, and kernels were timed: the ratio if "
+    words += "only the fastest kernels took time, and the share of kernels"
     parts = [pages.table(measured, words)]
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and most are slower."

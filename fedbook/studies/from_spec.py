@@ -31,6 +31,7 @@ from fedcore.engine import replay
 from fedcore.support import checks
 
 from . import user_files
+from .published import DealtBySeed
 
 
 def method_class(name: str) -> type[algorithms.Method]:
@@ -114,7 +115,8 @@ def build_partition(entry: Any) -> Any:
     name, arguments = (entry, {}) if isinstance(entry, str) else entry
     if user_files.is_reference(name):
         return _made(name, user_files.find(name), arguments)
-    known = {key: kind for key, kind in vars(data).items() if isinstance(kind, type) and hasattr(kind, "split")}
+    places = {**vars(data), "DealtBySeed": DealtBySeed}
+    known = {key: kind for key, kind in places.items() if isinstance(kind, type) and hasattr(kind, "split")}
     if name not in known:
         raise ValueError(f'partition {name!r} is not known; use one of {", ".join(sorted(known))}, or "file.py:Name"')
     inner = {key: build_partition(arguments[key]) for key in ("partition", "sizes") if _is_named(arguments.get(key))}

@@ -947,7 +947,7 @@ def test_public_data_in_a_specification_are_drawn_with_the_federations_seed():
 
 IN_NO_DOCUMENT = (
     "fedup-further", "fedup-clipped", "shift-personal", "scaffold-rounds", "dfedgam-local", "fedgse-ways", "known-mlp",
-    "known-2nn", "known-niid",
+    "known-2nn", "known-niid", "known-cifar",
 )  # fmt: skip
 
 
