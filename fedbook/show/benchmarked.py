@@ -273,7 +273,7 @@ def choices(desk: Mapping[str, Any]) -> pages.Html:
                 "second thread": ratios[path] / ratios[f"{path}, one thread"],
             }
         )
-    return pages.table(pd.DataFrame(rows), "By network: ten clients (five of the domains), two threads", 3)
+    return pages.table(pd.DataFrame(rows), "By network: ten clients (on domains, five), two threads", 3)
 
 
 def other_choices(data: Mapping[str, Any]) -> pages.Html:
@@ -295,5 +295,5 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
         ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "less memory than without chunks"),
     ]
     found = [(*row[:2], " to ".join(f"{v:.2f}" for v in sorted({min(row[2]), max(row[2])})), row[3]) for row in rows]
-    caption = "What each choice gained: ten clients (five of the domains), two threads, where nothing else is said"
+    caption = "What each choice gained: ten clients (on domains, five), two threads, where nothing else is said"
     return pages.table(pd.DataFrame(found, columns=["case", "choice", "times", "meaning"]), caption, 3)
