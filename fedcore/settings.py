@@ -20,6 +20,7 @@ from .algorithms.method import Method, Work
 from .data.arrays import as_array
 from .engine import OneSample
 from .objective.base import Objective
+from .storage import callbacks
 from .support import checks
 from .support.checks import Within
 
@@ -191,10 +192,10 @@ def _by_round(
     """The checked values f(0), ..., f(rounds - 1); errors of the check name the round.
 
     clients: returns the cohort of round t; f and check then take it as second argument.  What f draws from the global
-    generators depends on the seed and the round alone, so that a run can be repeated.
+    generators depends on the seed and the round alone, so that a run can be repeated.  Warns of a generator of its own.
     """
     checks.takes(name, f, "t" if clients is None else "t, clients [m]", "the value in round t")
-    values = []
+    values, before = [], callbacks.draws(f)
     for t in range(rounds):
         given = () if clients is None else (clients(t),)
         with rng.seeded(rng.word(seed, rng.SCHEDULE, *name.encode(), t)):
@@ -203,6 +204,11 @@ def _by_round(
             values.append(check(value, *given))
         except (ValueError, TypeError) as e:
             raise type(e)(f"{name} in round {t}: {e}") from None
+    if callbacks.draws(f) != before:
+        checks.warn(
+            f"{name}={callbacks.named(f)} draws from a generator outside of itself, so that another run with the same "
+            "seed gets other values; draw from np.random.default_rng([seed, t])"
+        )
     return ByRound(values)
 
 

@@ -22,6 +22,7 @@ from . import distributed, rng, run
 from .data.arrays import as_array
 from .history import Diverged, History
 from .objective.base import Objective
+from .round import on
 from .storage import archives, callbacks
 from .storage.checkpoint import CheckpointError, atomic
 from .storage.identity import digest
@@ -287,7 +288,9 @@ def _one(call: Call, fed: Objective, folder: Any) -> dict[str, Any]:
     called = {k: v for k, v in setting.items() if k in ARGUMENTS}
     if folder is None:
         return _run(fed, called, seed)
-    belongs = {"code": sources.library(), "federation": fed.fingerprint(), "seed": seed}
+    used = on(called["method"], fed)  # with what the method makes of it by the federation's own seed
+    used = used.on_validation() if called.get("eval_on") == "validation" else used
+    belongs = {"code": sources.library(), "federation": used.fingerprint(), "seed": seed}
     belongs |= {k: [_named(v), _key(k, v)] for k, v in sorted(called.items())}
     belongs = json.loads(json.dumps(belongs))
     file = Path(folder) / f"{digest(belongs)}.json"

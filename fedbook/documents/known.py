@@ -76,7 +76,7 @@ _CIFAR_PUBLISHED = {
 
 
 def niid_cifar(profile: str) -> list[Cell]:
-    """FedAvg on CIFAR-10 with the clients that NIID-Bench and Flower draw by their own seeds, for half of the rounds."""
+    """FedAvg on CIFAR-10 with the clients that NIID-Bench and Flower draw by their own seeds, for half the rounds."""
     federation = {"source": "cifar10", "clients": 10, "model": "niid_cnn", "normalise": "unit"}
     federation |= {"augment": ["CropFlip", {}]}
     cells = []

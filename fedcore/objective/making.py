@@ -83,8 +83,9 @@ def federation(
     `Quantity(spread)`; `FeatureShift(kind, strength)` and `LabelSwap(share)`, which change the clients' data too; a
     function `(labels, clients, rng) -> list of index arrays`, which draws from the NumPy generator rng; an object with
     `split(labels, clients, rng, owner)` (and `overlapping = True` where clients may share samples); or a list of index
-    arrays, one per client.  Indices refer to the training samples as they were given; none may occur twice, some may be
-    left out, and samples that become test, validation or public data are taken from their client.
+    arrays, one per client.  A list's indices refer to the training samples as they were given, and samples that become
+    test, validation or public data are taken from their client; those of a function or an object refer to the labels
+    that it is called with, from which these samples are already taken.  No index may occur twice, some may be left out.
     model: a name, a `torch.nn.Module`, or a function `(shape, classes) -> Module`.
     seed: decides partition and initial weights.  root: the data root.  device: default CUDA where there is one.
     path, compute, block: how gradients are computed (`Engine`): "auto" or a path forced; torch.bfloat16 for faster
@@ -123,6 +124,7 @@ def federation(
     """
     two = isinstance(source, list) and len(source) == 2
     source = load(source, root, download, layout, targets=loss is not None)
+    owners = 0 if source.train_owner is None else len(np.unique(source.train_owner))  # before some lose all samples
     if loss is None and not source.has_classes:
         raise ValueError(
             f"the targets are {source.train_y.dtype} {source.train_y.shape} and no class labels [N]; give loss=..., "
@@ -157,8 +159,13 @@ def federation(
     if clients is None:
         if isinstance(partition, Listed):
             clients = len(partition.parts)
-        elif isinstance(partition, ByOwner) and source.train_owner is not None:
-            clients = len(np.unique(source.train_owner)) * partition.parts
+        elif isinstance(partition, ByOwner) and owners:
+            if gone := owners - len(np.unique(source.train_owner)):
+                raise ValueError(
+                    f"public and validation data take all samples of {gone} of {owners} clients; use a smaller public, "
+                    f"or clients={owners - gone} for the others"
+                )
+            clients = owners * partition.parts
         else:
             raise ValueError(
                 "clients=None needs partition=ByOwner() on a source with owners, or a list of index arrays; "
@@ -179,8 +186,8 @@ def federation(
         parts = [part[part >= 0] for part in rows]
     else:
         parts = checked(parts, clients, len(source.train_y), getattr(partition, "overlapping", False))
-        theirs = isinstance(partition, Dealt) or is_own(type(partition))
-        if theirs and not all(np.array_equal(a, as_array(b)) for a, b in zip(parts, dealt(), strict=False)):
+        again = dealt() if _is_users(partition) else parts
+        if not all(np.array_equal(a, as_array(b)) for a, b in zip(parts, again, strict=False)):
             checks.warn(
                 f"partition={checks.brief(partition)} deals other samples when it is called again, so seed= does not "
                 "decide the partition; draw from the generator rng that it is given"
@@ -198,6 +205,12 @@ def federation(
     )  # fmt: skip
     fed = on_network(data, module, partition, seed, path, compute, block, loss, metrics, start)
     return replace(fed, drop_last=drop_last)
+
+
+def _is_users(partition: Any) -> bool:
+    """Whether a partition, the one that it changes, or its sizes are drawn by code of the user."""
+    inner = (getattr(partition, name, None) for name in ("partition", "sizes"))
+    return isinstance(partition, Dealt) or is_own(type(partition)) or any(_is_users(p) for p in inner if p is not None)
 
 
 def on_network(

@@ -19,7 +19,7 @@ from torch import nn
 
 from .. import rng
 from ..support import checks
-from .identity import GENERATORS, Describer, is_own
+from .identity import GENERATORS, Describer, is_own, state
 
 CURE = "let a function without arguments make one for each run, such as on_evaluate=lambda: Stop(2)"
 
@@ -115,6 +115,13 @@ def _reached(value: Any) -> tuple[str, bool]:
 def key(value: Any) -> str:
     """A text that differs between functions that compute different results or read different variables."""
     return _reached(value)[0]
+
+
+def draws(f: Callable[..., Any]) -> list[Any]:
+    """The states of the generators of random numbers and of the iterators that a function reaches."""
+    seen = _Reached()
+    seen.text(f)
+    return [state(one) for one in seen.alive if isinstance(one, GENERATORS | Iterator)]
 
 
 def named(f: Any) -> str:

@@ -154,9 +154,14 @@ def around(f: FunctionType) -> dict[str, Any]:
     within = codes(f.__code__)
     names = sorted({name for code in within for name in code.co_names})
     found |= {k: f.__globals__[k] for k in names if k in f.__globals__}
-    for module, there in [(k, v) for k, v in found.items() if isinstance(v, ModuleType)]:
-        if _is_owned(getattr(there, "__file__", None)):
-            found |= {f"{module}.{k}": vars(there)[k] for k in names if k in vars(there)}
+    modules, seen = [(k, v) for k, v in found.items() if isinstance(v, ModuleType)], set()
+    for module, there in modules:  # also modules inside modules, as in `rules.robust.combine`
+        place = next(iter(getattr(there, "__path__", ())), getattr(there, "__file__", None))
+        if there not in seen and _is_owned(place):
+            inside = {f"{module}.{k}": vars(there)[k] for k in names if k in vars(there)}
+            modules += [(k, v) for k, v in inside.items() if isinstance(v, ModuleType)]
+            found |= inside
+            seen.add(there)
     imported = {i.argval for code in within for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
     package = f.__globals__.get("__package__")
     named = [name for one in sorted(imported) for name in ([one, f"{package}.{one}"] if package else [one])]

@@ -658,6 +658,34 @@ def test_a_partition_that_draws_from_elsewhere_is_told_of(drawn):
         fed(partition=lambda labels, clients, rng: np.array_split(drawn(labels, clients, rng), clients))
 
 
+class Drawn:
+    """A partition and sizes of clients that do not use the generator that they are given."""
+
+    def split(self, labels, clients, rng, owner):
+        return np.array_split(np.random.default_rng().permutation(len(labels)), clients)
+
+    def sizes(self, samples, clients, rng):
+        return np.random.default_rng().multinomial(samples - clients, np.ones(clients) / clients) + 1
+
+
+@pytest.mark.parametrize("partition", [
+    Drawn(), fc.FeatureShift("noise", 0.1, Drawn()), fc.LabelSwap(0.5, partition=Drawn()),
+    fc.Dirichlet(1.0, sizes=Drawn()), fc.LabelSwap(0.5, partition=fc.Dirichlet(1.0, sizes=Drawn())),
+])  # fmt: skip
+def test_so_is_one_inside_a_partition_of_the_package(partition):
+    with pytest.warns(UserWarning, match="deals other samples when it is called again"):
+        fc.federation("digits", clients=4, partition=partition, model="logistic")
+
+
+def test_a_client_that_loses_its_last_sample_to_public_data_does_not_vanish():
+    data = [
+        (np.full((n, 3), i, np.float32), np.resize(labels, n)) for i, (n, labels) in enumerate(((1, [2]), (9, [0, 1])))
+    ]
+    test = [(np.zeros((2, 3), np.float32), np.array([2, 2])), (np.zeros((4, 3), np.float32), np.resize([0, 1], 4))]
+    with pytest.raises(ValueError, match="take all samples of 1 of 2 clients; use a smaller public, or clients=1"):
+        fc.federation((data, test), model="logistic", public=1)
+
+
 def test_owners_that_are_drawn_may_leave_samples_out():
     source = fc.data.Source("s", X, Y, TX, TY, 3, train_owner=np.repeat(np.arange(12), 5))
     assert fed(source, partition=fc.ByOwner(subset=True), clients=3).sizes.tolist() == [5, 5, 5]

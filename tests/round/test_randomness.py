@@ -379,3 +379,20 @@ def test_noise_may_leave_frozen_parameters_alone():
     history = fc.simulate(private("aggregate"), fed, **NOISY)
     moved = history.params != fed.x0
     assert torch.equal(moved, fed.trained)
+
+
+@pytest.mark.parametrize("name", ["lr", "cohort", "local_steps"])
+def test_a_function_of_the_round_that_draws_from_a_generator_of_its_own_is_told_of(name):
+    """The second of two equal runs would get other values; with a generator made for the round it does not."""
+    fed, own = fc.federation("digits", clients=6, model="logistic"), np.random.default_rng(0)
+    draw = {"lr": lambda g: g.uniform(0.1, 0.2), "cohort": lambda g: g.choice(6, 2, replace=False)}
+    draw["local_steps"] = lambda g: int(g.integers(1, 4))
+
+    def run(f):
+        given = f if name != "local_steps" else lambda t, clients: f(t)
+        return fc.simulate(fc.FedAvg(), fed, rounds=2, **{"lr": 0.1, name: given}).params
+
+    with pytest.warns(UserWarning, match=rf"{name}=.* draws from a generator outside of itself"):
+        run(lambda t: draw[name](own))
+    first, second = (run(lambda t: draw[name](np.random.default_rng([0, t]))) for _ in range(2))
+    assert torch.equal(first, second)

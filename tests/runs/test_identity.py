@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import importlib
+import shutil
 import sys
 import zipfile
 from dataclasses import dataclass
@@ -172,3 +174,23 @@ def test_what_a_layer_computed_last_does_not_count(held):
 def test_objects_of_the_package_are_known_by_their_part_of_the_package_and_not_by_their_file():
     for value in (fc.models.Residual(torch.nn.Identity()), fc.FedAvg()):
         assert identity._name(value) == f"fedcore.{value.__module__.split('.')[1]}.{type(value).__name__}"
+
+
+def test_a_function_of_a_module_inside_a_module_counts(tmp_path, monkeypatch):
+    """`import rules.robust` and then `rules.robust.combine(y)`, with and without `rules/__init__.py`."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for package in ("rules_of_a_package", "rules_of_a_folder"):
+        folder, found = tmp_path / package, []
+        folder.mkdir()
+        if package == "rules_of_a_package":
+            (folder / "__init__.py").write_text("")
+        for factor in (1, 2):
+            (folder / "robust.py").write_text(f"def combine(y):\n    return {factor} * y\n")
+            for name in (package, f"{package}.robust"):
+                monkeypatch.delitem(sys.modules, name, raising=False)
+            importlib.invalidate_caches()
+            shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+            variables = {package: importlib.import_module(f"{package}.robust") and sys.modules[package]}
+            exec(f"def rule(y):\n    return {package}.robust.combine(y)", variables)
+            found.append(identity.digest(variables["rule"]))
+        assert found[0] != found[1], package

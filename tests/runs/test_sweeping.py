@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 import fedcore as fc
 from fedcore import sweeping
@@ -147,6 +148,33 @@ def test_a_schedule_is_known_by_what_it_takes_from_around_it(tmp_path):
     assert run(0.1)["value"].tolist() == first
     assert len(more) == 99
     assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_a_stored_run_is_of_the_validation_data_that_it_was_evaluated_on(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(150, 4)).astype(np.float32), np.arange(150) % 2
+
+    def run(labels, folder=None):
+        source = {"train": (x[:80], y[:80]), "test": (x[80:110], y[80:110]), "validation": (x[110:], labels)}
+        fed = fc.federation(source, clients=4, model="logistic")
+        how = {"seeds": 1, "method": fc.FedAvg(), "rounds": 2, "eval_on": "validation", "folder": folder}
+        return fc.sweep(fed, {"lr": [0.1]}, **how)
+
+    run(1 - y[110:], tmp_path)
+    pd.testing.assert_frame_equal(run(y[110:], tmp_path), run(y[110:]))
+
+
+def test_a_stored_run_is_of_the_federation_that_the_method_makes_by_its_seed(tmp_path):
+    """DepthFL draws its heads by the federation's seed, which decides nothing else here."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 10))
+
+    def run(seed, folder=None):
+        fed = fc.federation("digits", partition=np.array_split(np.arange(1400), 4), model=net, seed=seed)
+        how = {"seeds": 1, "method": fc.DepthFL({1.0: 0.5, 0.5: 0.5}), "rounds": 1, "local_steps": 2}
+        return fc.sweep(fed, {"lr": [0.1]}, folder=folder, **how)
+
+    run(0, tmp_path)
+    pd.testing.assert_frame_equal(run(1, tmp_path), run(1))
 
 
 class Ends(BaseException):
