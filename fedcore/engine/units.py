@@ -59,8 +59,8 @@ class Neurons:
         """The neurons of a module.  aligned=False gives each layer of a residual stream a keep-set (a known mistake).
         axes: how many a sample has; None: the first number that all layers take.
 
-        Raises ValueError for layers that mix channels or have no rule, and linear layers along sequences or the rows
-        of images.
+        Raises ValueError for layers that mix channels or have no rule, linear layers along sequences or the rows of
+        images, and sums of layers of different widths.
         """
         layout, rule, streams = Layout.of(module), rule_of(module), Streams(aligned)
         shared = len(list(module.named_parameters(remove_duplicate=False))) > len(layout.names)
@@ -164,8 +164,17 @@ class Streams:
         return len(self.parent) - 1
 
     def join(self, a: int, b: int) -> int:
-        """The stream of a sum: with `aligned` both summands get one keep-set, otherwise it is the second stream."""
+        """The stream of a sum: with `aligned` both summands get one keep-set, otherwise it is the second stream.
+
+        Raises ValueError unless both have the same width; inputs, which are kept whole, may have any.
+        """
         a, b = self.root(a), self.root(b)
+        if len({self.width[a], self.width[b]} - {None}) == 2:
+            one, other = (f"{self.name[s]} (of {self.width[s]} units)" for s in (a, b))
+            raise ValueError(
+                f"the model has a sum of {one} and {other}; sub-models need summands of one width, whose units can be "
+                "dropped together: make the widths equal, or use capacities=1"
+            )
         if self.aligned and a != b:
             first, second = min(a, b), max(a, b)
             self.parent[second] = first

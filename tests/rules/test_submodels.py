@@ -231,6 +231,27 @@ def test_sequences_and_sums_can_be_narrowed_where_each_unit_has_its_own_columns(
     assert gap(on(shape, net())) < 1e-12
 
 
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (lambda m, x: m.out((h := m.conv(x).flatten(1)) + torch.relu(m.fc(h))), "conv .*4 units.*fc .*144 units"),
+        (lambda m, x: m.out(torch.relu(m.fc(h := m.conv(x).flatten(1))) + h), "fc .*144 units.*conv .*4 units"),
+        (lambda m, x: m.out(m.conv(x).flatten(1) + m.wide(x).flatten(1)), "conv .*4 units.*wide .*16 units"),
+    ],
+)
+@pytest.mark.parametrize("aligned", [True, False])
+def test_sums_of_layers_of_different_widths_are_refused(forward, words, aligned):
+    """One keep-set cannot be both layers'."""
+    layers = {"conv": nn.Conv2d(1, 4, 3), "fc": nn.Linear(144, 144), "wide": nn.Conv2d(1, 16, 3, stride=2)}
+    used = {k: layer for k, layer in layers.items() if k in forward.__code__.co_names}
+    net = Net(forward, **used, out=nn.Linear(144, 3))
+    with pytest.raises(ValueError, match=rf"sum of {words}.*capacities=1"):
+        Neurons.of(net, aligned)
+    for kind in ("compact", "masked"):
+        with pytest.raises(ValueError, match="sum of"):
+            fc.simulate(fc.HeteroFL(0.5, training=kind), on((1, 8, 8), net), rounds=1)
+
+
 def test_shared_parameters_are_refused():
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     net[2].weight = net[0].weight
