@@ -221,6 +221,7 @@ class Streams:
     def neurons(self, layout: Layout) -> Neurons:
         """The recorded streams as `Neurons`."""
         streams = [s for s in range(len(self.parent)) if self.root(s) == s and s not in self.fixed]
+        classes = {self.root(s) for s in self.outputs}
         number = {s: i for i, s in enumerate(streams)}
         site = {s: (self.name[s], self.name[s]) for s in streams}
         for s, at, before in self.activations:  # the last activation of a stream counts
@@ -238,6 +239,6 @@ class Streams:
             tuple(site[s][1] for s in streams),
             tuple(output[s] for s in streams),
             tuple(tuple(axis(a) for a in self.axes[name]) for name in layout.names),
-            tuple(self.axes[name][0][0] in self.outputs for name in layout.names),
+            tuple(self.root(self.axes[name][0][0]) in classes for name in layout.names),
             {name: axis(a) for name, a in self.norms.items()},
         )

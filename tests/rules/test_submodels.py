@@ -252,6 +252,14 @@ def test_sums_of_layers_of_different_widths_are_refused(forward, words, aligned)
             fc.simulate(fc.HeteroFL(0.5, training=kind), on((1, 8, 8), net), rounds=1)
 
 
+def test_all_layers_that_add_up_to_the_logits_are_classifiers():
+    deep, wide = nn.Linear(4, 3), nn.Linear(6, 3)
+    for forward in (lambda m, x: m.deep(m.fc(x)) + m.wide(x), lambda m, x: m.wide(x) + m.deep(m.fc(x))):
+        neurons = Neurons.of(Net(forward, fc=nn.Linear(6, 4), deep=deep, wide=wide))
+        rows = {name for name, ours in zip(neurons.layout.names, neurons.classes, strict=True) if ours}
+        assert rows == {"deep.weight", "deep.bias", "wide.weight", "wide.bias"}
+
+
 def test_shared_parameters_are_refused():
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     net[2].weight = net[0].weight
