@@ -25,7 +25,7 @@ from .choose import PATHS, ROOM_OF_LSTM, blocks, even, is_large
 from .descent import descend
 from .layers.composite import Branches, Chain
 from .layers.pointwise import Dropout
-from .layers.rule import Rule
+from .layers.rule import AXES, Rule
 from .layers.sequences import Recurrent
 from .layers.table import rule_of
 from .loss import PLAIN, CustomLoss, Loss
@@ -42,7 +42,6 @@ from .written import Written
 
 Chunks = Iterable[tuple[Tensor, Tensor]]
 Scores = Annotated[Tensor, "N"]
-AXES = (1, 2, 3)  # of a sample: features or a text's symbols, a sequence, a picture
 
 
 class Turn:
@@ -120,7 +119,7 @@ class Engine:
         self.norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self._calls: list[nn.Module] | None = None  # the batch norms in their order, if each chunk calls each once
         self._noticed = False
-        self._neurons: dict[bool, Neurons] = {}
+        self._neurons: dict[tuple[bool, int | None], Neurons] = {}
         self._widths: dict[torch.Size, int] = {}
         rule = Rule(self.module, "") if trial.alone else rule_of(self.module)
         self.unsupported = [trial.alone] if trial.alone else sorted(set(rule.problems()))
@@ -192,12 +191,12 @@ class Engine:
             raise ValueError(f"sub-models need layers of known kinds; the model has {what}")
 
     @in_turn
-    def neurons(self, aligned: bool = True) -> Neurons:
-        """`Neurons.of` the module, computed once; raises ValueError for layers without rules."""
+    def neurons(self, aligned: bool = True, axes: int | None = None) -> Neurons:
+        """`Neurons.of` the module for samples with so many axes, computed once, with its errors."""
         self._known_kinds()
-        if aligned not in self._neurons:
-            self._neurons[aligned] = Neurons.of(self.module, aligned)
-        return self._neurons[aligned]
+        if (aligned, axes) not in self._neurons:
+            self._neurons[aligned, axes] = Neurons.of(self.module, aligned, axes)
+        return self._neurons[aligned, axes]
 
     # --- which path ---
 

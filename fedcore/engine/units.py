@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..models import Layout
 from ..models.parts import STATISTICS
-from .layers.rule import Rule, Stream
+from .layers.rule import AXES, Rule, Stream
 from .layers.table import rule_of
 from .shapes import Parameters
 
@@ -55,10 +55,12 @@ class Neurons:
     norms: Mapping[str, Axis]
 
     @staticmethod
-    def of(module: nn.Module, aligned: bool = True) -> Neurons:
+    def of(module: nn.Module, aligned: bool = True, axes: int | None = None) -> Neurons:
         """The neurons of a module.  aligned=False gives each layer of a residual stream a keep-set (a known mistake).
+        axes: how many a sample has; None: the first number that all layers take.
 
-        Raises ValueError for layers that mix channels or have no rule.
+        Raises ValueError for layers that mix channels or have no rule, linear layers along sequences or the rows of
+        images, and sums of layers of different widths.
         """
         layout, rule, streams = Layout.of(module), rule_of(module), Streams(aligned)
         shared = len(list(module.named_parameters(remove_duplicate=False))) > len(layout.names)
@@ -67,7 +69,9 @@ class Neurons:
                 "the model shares parameters between layers, calls a layer at two places, or has parameters outside of "
                 "its layers; sub-models need a layer with tensors of its own for each place"
             )
-        streams.output(streams.through(rule, 0, False)[0])
+        if axes is None:
+            axes = next((a for a in AXES if rule.leaves(a)), AXES[0])
+        streams.output(streams.through(rule, 0, axes)[0])
         return streams.neurons(layout)
 
     @staticmethod
@@ -127,23 +131,30 @@ class Streams:
     """The streams of a module, the axes of its parameters that belong to them, and the layers of their activations, as
     the rules of the layers report them in the order of the forward pass.
 
-    Stream 0 is the inputs.  `before` is the name of the last layer.
+    Stream 0 is the inputs.  `before` is the name of the last layer.  channels: the streams whose units are channels,
+    which may have several columns each after a Flatten.
     """
 
     def __init__(self, aligned: bool) -> None:
         self.aligned, self.before = aligned, ""
         self.width: list[int | None] = [None]
         self.name, self.parent, self.fixed = [""], [0], {0}
+        self.channels: set[int] = set()
         self.axes: dict[str, tuple[Axis, ...]] = {}
         self.activations: list[tuple[int, str, str]] = []
         self.outputs: set[int] = set()
         self.norms: dict[str, Axis] = {}
 
-    def through(self, rule: Rule, s: int, picture: bool) -> Stream:
-        """The stream of a layer's output, and whether it consists of images."""
-        s, picture = rule.units(self, s, picture)
+    def through(self, rule: Rule, s: int, axes: int) -> Stream:
+        """The stream of a layer's output, and how many axes its samples have."""
+        s, after = rule.units(self, s, axes), rule.leaves(axes)
+        if not after:
+            raise ValueError(
+                f"{type(rule.module).__name__} ({rule.name or 'the model'}) has no rule for samples with axes={axes}, "
+                f"only for axes in {[a for a in AXES if rule.leaves(a)]}; use another layer, or capacities=1"
+            )
         self.before = rule.name
-        return s, picture
+        return s, after
 
     def start(self, width: int, name: str) -> int:
         """A new stream, of the outputs of a layer."""
@@ -153,8 +164,17 @@ class Streams:
         return len(self.parent) - 1
 
     def join(self, a: int, b: int) -> int:
-        """The stream of a sum: with `aligned` both summands get one keep-set, otherwise it is the second stream."""
+        """The stream of a sum: with `aligned` both summands get one keep-set, otherwise it is the second stream.
+
+        Raises ValueError unless both have the same width; inputs, which are kept whole, may have any.
+        """
         a, b = self.root(a), self.root(b)
+        if len({self.width[a], self.width[b]} - {None}) == 2:
+            one, other = (f"{self.name[s]} (of {self.width[s]} units)" for s in (a, b))
+            raise ValueError(
+                f"the model has a sum of {one} and {other}; sub-models need summands of one width, whose units can be "
+                "dropped together: make the widths equal, or use capacities=1"
+            )
         if self.aligned and a != b:
             first, second = min(a, b), max(a, b)
             self.parent[second] = first
@@ -169,10 +189,15 @@ class Streams:
         return s
 
     def entries(self, s: int, features: int, name: str) -> int:
-        """How many of a layer's input features one unit of the stream has: H*W of them after a Flatten."""
-        width = self.width[s]
-        if width is None:
+        """How many of a layer's input features one unit of the stream has: H*W for a channel after a Flatten."""
+        width = self.width[self.root(s)]
+        if width is None:  # inputs, or a sum with them
             return 1
+        if features != width and s not in self.channels:
+            raise ValueError(
+                f"{name} takes {features} features, but the layer before it has {width} units, with one feature each; "
+                "if that layer reads sequences or images, put nn.Flatten() before it, or use capacities=1"
+            )
         if features % width:
             raise ValueError(f"{name} takes {features} features, which is no multiple of {width} channels before it")
         return features // width
@@ -196,6 +221,7 @@ class Streams:
     def neurons(self, layout: Layout) -> Neurons:
         """The recorded streams as `Neurons`."""
         streams = [s for s in range(len(self.parent)) if self.root(s) == s and s not in self.fixed]
+        classes = {self.root(s) for s in self.outputs}
         number = {s: i for i, s in enumerate(streams)}
         site = {s: (self.name[s], self.name[s]) for s in streams}
         for s, at, before in self.activations:  # the last activation of a stream counts
@@ -213,6 +239,6 @@ class Streams:
             tuple(site[s][1] for s in streams),
             tuple(output[s] for s in streams),
             tuple(tuple(axis(a) for a in self.axes[name]) for name in layout.names),
-            tuple(self.axes[name][0][0] in self.outputs for name in layout.names),
+            tuple(self.root(self.axes[name][0][0]) in classes for name in layout.names),
             {name: axis(a) for name, a in self.norms.items()},
         )

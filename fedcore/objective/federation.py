@@ -461,8 +461,8 @@ class Federation(Objective):
     # --- sub-models -------------------------------------------------------------------------------------------------
 
     def neurons(self, aligned: bool = True) -> Neurons:
-        """The model's hidden units and their entries in the flat vector; ValueError for models that mix channels."""
-        return self.engine.neurons(aligned)
+        """The model's hidden units and their entries in the flat vector; ValueError as in `Neurons.of`."""
+        return self.engine.neurons(aligned, self.x.dim() - 1)
 
     def activations(self, x: Tensor, clients: np.ndarray, budget: int | None = None, key: int = 0) -> list[Tensor]:
         """Mean activations of the model `x [d]` over the clients' samples and positions, `[a, width]` for each stream.

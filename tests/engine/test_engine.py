@@ -251,9 +251,9 @@ def test_a_clients_result_does_not_depend_on_its_place_in_the_cohort_to_the_bit(
 
 def test_a_layer_is_added_in_one_place(monkeypatch):
     class Hardshrink(pointwise.Each):
-        def units(self, streams, s, picture):
+        def units(self, streams, s, axes):
             streams.activation(s, self.name, streams.before)
-            return s, picture
+            return s
 
     module, Y, b = setting(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Hardshrink(), nn.Linear(6, 5)))
     assert Engine(module).unsupported == ["Hardshrink"]

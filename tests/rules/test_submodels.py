@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import LEVELS, NARROWED, batch, preact, relative, rows
+from networks import LEVELS, NARROWED, Net, batch, preact, relative, rows
 from torch import nn
 
 import fedcore as fc
@@ -129,13 +129,135 @@ def test_the_thesis_resnets_have_a_stream_per_stage_and_one_per_block():
         (lambda: models.resnet18_gn((3, 8, 8), 10), "GroupNorm"),
         (lambda: models.CharLSTM(), "Embedding"),
         (lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), "Conv2d"),
-        (lambda: nn.Sequential(nn.Conv2d(1, 3, 3), nn.Linear(6, 4), nn.Flatten(), nn.Linear(72, 10)), "Linear"),
         (lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 6), nn.LayerNorm(6)), "LayerNorm"),
     ],
 )
 def test_layers_that_mix_channels_are_refused_by_name(bad, words):
     with pytest.raises(ValueError, match=rf"{words}.*mix channels"):
         Neurons.of(bad())
+
+
+def gap(fed, method=fc.HeteroFL) -> float:
+    """How far apart the results of the smaller and of the masked networks are."""
+    runs = [fc.simulate(method(0.5, training=kind), fed, rounds=2, lr=0.3) for kind in ("compact", "masked")]
+    return float((runs[0].params - runs[1].params).abs().max())
+
+
+def on(shape: tuple[int, ...], net: nn.Module):
+    """Two clients with samples of this shape and three classes."""
+    x = np.random.default_rng(0).normal(size=(60, *shape))
+    layout = {1: "features", 2: "sequence", 3: "channels_first"}[len(shape)]
+    return fc.federation((x, np.arange(60) % 3), clients=2, model=net.double(), layout=layout, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("method", [fc.HeteroFL, fc.FedDSE])
+@pytest.mark.parametrize(
+    ("shape", "layers"),
+    [
+        ((6, 5), lambda: [nn.Linear(5, 4), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)]),
+        ((6, 5), lambda: [nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1), nn.Flatten(), nn.Linear(6, 3)]),
+        ((4, 5), lambda: [nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 1), nn.Flatten(), nn.Linear(4, 3)]),
+        ((2, 5), lambda: [nn.Linear(5, 4), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(4, 3)]),
+        ((1, 8, 8), lambda: [nn.Linear(8, 4), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)]),
+        ((1, 8, 8), lambda: [nn.Linear(8, 8), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)]),
+        ((4, 8, 8), lambda: [nn.Linear(8, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]),
+        ((1, 1, 6), lambda: [nn.Linear(6, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3)]),
+        ((1, 8, 8), lambda: [nn.Conv2d(1, 3, 3), nn.Linear(6, 4), nn.Flatten(), nn.Linear(72, 3)]),
+    ],
+)
+def test_linear_layers_on_sequences_and_images_are_refused(shape, layers, method):
+    """A neuron of such a layer has an output at every position, which is no block of columns after a Flatten."""
+    fed = on(shape, nn.Sequential(*layers()))
+    for kind in ("compact", "masked"):
+        with pytest.raises(ValueError, match=rf"Linear .*axes={len(shape)}.*nn.Flatten.*capacities=1"):
+            fc.simulate(method(0.5, training=kind), fed, rounds=1)
+    assert fc.simulate(method(1, training="compact"), fed, rounds=1).params.isfinite().all()
+
+
+def test_a_pooling_over_the_features_of_a_linear_layer_is_refused():
+    net = nn.Sequential(nn.Linear(6, 6), nn.MaxPool1d(3, 1, 1), nn.Linear(6, 3))
+    fed = fc.federation((np.ones((60, 6)), np.arange(60) % 3), clients=2, model=net, path="sequential")
+    with pytest.raises(ValueError, match=r"MaxPool1d \(1\) .*axes=1, only for axes in \[2\].*capacities=1"):
+        fed.neurons()
+
+
+def test_a_unit_of_a_linear_layer_is_one_column_whatever_the_samples_are():
+    """A network alone does not say that its first layer reads sequences; the number of columns does."""
+    net = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3))
+    for cut in (Neurons.of, Width(0.5)):
+        with pytest.raises(ValueError, match=r"3 takes 24 features.*4 units.*nn\.Flatten"):
+            cut(net)
+
+
+@pytest.mark.parametrize(
+    ("shape", "net"),
+    [
+        ((6, 5), lambda: nn.Sequential(nn.Flatten(), nn.Linear(30, 4), nn.ReLU(), nn.Linear(4, 3))),
+        (
+            (6, 8),
+            lambda: nn.Sequential(
+                nn.BatchNorm1d(6), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(24, 4), nn.ReLU(), nn.Linear(4, 3)
+            ),
+        ),
+        ((5,), lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(4, 3))),
+        (
+            (1, 8, 8),
+            lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.BatchNorm1d(144), nn.Linear(144, 3)),
+        ),
+        (
+            (1, 8, 8),
+            lambda: Net(
+                lambda m, x: m.out((h := torch.relu(m.conv(x)).mean((2, 3))) + torch.relu(m.fc(h))),
+                conv=nn.Conv2d(1, 4, 3), fc=nn.Linear(4, 4), out=nn.Linear(4, 3),
+            ),
+        ),
+        (
+            (6,),
+            lambda: Net(
+                lambda m, x: m.out(torch.relu(m.a(x + m.fc(x)))),
+                fc=nn.Linear(6, 6), a=nn.Linear(6, 4), out=nn.Linear(4, 3),
+            ),
+        ),
+        (
+            (6,),
+            lambda: Net(
+                lambda m, x: m.out(torch.relu(m.a(x + m.fc(x)))),
+                fc=nn.Linear(6, 1), a=nn.Linear(6, 4), out=nn.Linear(4, 3),
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_sequences_and_sums_can_be_narrowed_where_each_unit_has_its_own_columns(shape, net):
+    assert gap(on(shape, net())) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (lambda m, x: m.out((h := m.conv(x).flatten(1)) + torch.relu(m.fc(h))), "conv .*4 units.*fc .*144 units"),
+        (lambda m, x: m.out(torch.relu(m.fc(h := m.conv(x).flatten(1))) + h), "fc .*144 units.*conv .*4 units"),
+        (lambda m, x: m.out(m.conv(x).flatten(1) + m.wide(x).flatten(1)), "conv .*4 units.*wide .*16 units"),
+    ],
+)
+@pytest.mark.parametrize("aligned", [True, False])
+def test_sums_of_layers_of_different_widths_are_refused(forward, words, aligned):
+    """One keep-set cannot be both layers'."""
+    layers = {"conv": nn.Conv2d(1, 4, 3), "fc": nn.Linear(144, 144), "wide": nn.Conv2d(1, 16, 3, stride=2)}
+    used = {k: layer for k, layer in layers.items() if k in forward.__code__.co_names}
+    net = Net(forward, **used, out=nn.Linear(144, 3))
+    with pytest.raises(ValueError, match=rf"sum of {words}.*capacities=1"):
+        Neurons.of(net, aligned)
+    for kind in ("compact", "masked"):
+        with pytest.raises(ValueError, match="sum of"):
+            fc.simulate(fc.HeteroFL(0.5, training=kind), on((1, 8, 8), net), rounds=1)
+
+
+def test_all_layers_that_add_up_to_the_logits_are_classifiers():
+    deep, wide = nn.Linear(4, 3), nn.Linear(6, 3)
+    for forward in (lambda m, x: m.deep(m.fc(x)) + m.wide(x), lambda m, x: m.wide(x) + m.deep(m.fc(x))):
+        neurons = Neurons.of(Net(forward, fc=nn.Linear(6, 4), deep=deep, wide=wide))
+        rows = {name for name, ours in zip(neurons.layout.names, neurons.classes, strict=True) if ours}
+        assert rows == {"deep.weight", "deep.bias", "wide.weight", "wide.bias"}
 
 
 def test_shared_parameters_are_refused():

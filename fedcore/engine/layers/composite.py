@@ -33,11 +33,11 @@ class Walk(Rule):
     def batched(self, x: Activations, p: Pass) -> Activations:
         return self.walked(x, lambda rule, h: rule(h, p), torch.add)
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+    def units(self, streams: Streams, s: int, axes: int) -> int:
         def added(a: Stream, b: Stream) -> Stream:
             return streams.join(a[0], b[0]), a[1]
 
-        return self.walked((s, picture), lambda rule, entering: streams.through(rule, *entering), added)
+        return self.walked((s, axes), lambda rule, entering: streams.through(rule, *entering), added)[0]
 
 
 class Sequential(Walk):
@@ -132,10 +132,10 @@ class Residual(Branches):
 
         return out, back
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        s, picture = super().units(streams, s, picture)
+    def units(self, streams: Streams, s: int, axes: int) -> int:
+        s = super().units(streams, s, axes)
         streams.activation(s, self.name, self.name)
-        return s, picture
+        return s
 
 
 class PreAct(Branches):
@@ -173,12 +173,12 @@ class Heads(Rule):
             logits.append(head(x, p))
         return torch.stack(logits, 2)
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+    def units(self, streams: Streams, s: int, axes: int) -> int:
         for stage, head in zip(self.stages, self.heads, strict=True):
-            s, picture = streams.through(stage, s, picture)
-            out, _ = streams.through(head, s, picture)
+            s, axes = streams.through(stage, s, axes)
+            out, _ = streams.through(head, s, axes)
             streams.output(out)
-        return out, False
+        return out
 
 
 class Projected(Sequential):

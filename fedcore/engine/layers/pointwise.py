@@ -14,7 +14,7 @@ from ..shapes import Activations, Pictures, Vectors
 if TYPE_CHECKING:
     from ..units import Streams
     from ..written import Sink
-from .rule import Back, Pass, Rule, Stream, aten, side_by_side
+from .rule import Back, Pass, Rule, aten, side_by_side
 
 
 class Each(Rule):
@@ -23,8 +23,8 @@ class Each(Rule):
     def batched(self, x: Activations, p: Pass) -> Activations:
         return self.module(x)
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        return s, picture
+    def units(self, streams: Streams, s: int, axes: int) -> int:
+        return s
 
 
 # e, input, output, layer -> the derivative of an activation times e
@@ -57,9 +57,9 @@ class Pointwise(Each):
         out = self.module(x)
         return out, lambda e: BACKWARD[type(self.module)](e, x, out, self.module) if need else None
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+    def units(self, streams: Streams, s: int, axes: int) -> int:
         streams.activation(s, self.name, streams.before)
-        return s, picture
+        return s
 
 
 class ReLU(Pointwise):
@@ -172,8 +172,8 @@ class Flatten(Rule):
         out = x.view(B, b, -1, H, W).transpose(0, 1).reshape(b, B, -1)
         return out, lambda e: side_by_side(e.view(b, B, -1, H, W), out.dtype)
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        return super().units(streams, s, picture) if self.problem() else (s, False)
+    def units(self, streams: Streams, s: int, axes: int) -> int:
+        return super().units(streams, s, axes) if self.problem() else s
 
 
 class Scaler(Each):

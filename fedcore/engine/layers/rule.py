@@ -35,7 +35,10 @@ LAST, FIRST = (0, 1, 3, 4, 2), (0, 1, 4, 2, 3)  # a convolution's weights with c
 Back = Callable[[Tensor], Tensor | None]
 
 
-Stream = tuple[int, bool]  # which stream of neurons, and whether it is pictures
+Stream = tuple[int, int]  # which stream of neurons, and how many axes a sample has
+
+
+AXES = (1, 2, 3)  # of a sample: features or a text's symbols, a sequence, a picture
 
 
 Weights = Annotated[Tensor, "m O C kh kw"]
@@ -165,8 +168,9 @@ class Rule:
 
     # --- units ---
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        """The stream of the layer's output if s is the stream of its input; raises ValueError if there is none."""
+    def units(self, streams: Streams, s: int, axes: int) -> int:
+        """The stream of the layer's output if s is the stream of its input, whose samples have so many axes; raises
+        ValueError if there is none."""
         raise ValueError(
             f"no rule says which neurons own what in {type(self.module).__name__} ({self.name or 'the model'}); "
             "GroupNorm, LayerNorm, grouped convolutions and recurrent layers mix channels: use a model of Linear, "

@@ -17,7 +17,7 @@ from ..shapes import Activations, Pictures, Sequences, Vectors
 if TYPE_CHECKING:
     from ..units import Streams
     from ..written import Sink
-from .rule import FIRST, LAST, Back, Pass, Rule, Stream, aten, channels_last, side_by_side
+from .rule import FIRST, LAST, Back, Pass, Rule, aten, channels_last, side_by_side
 from .sequences import as_pictures, as_sequences
 
 FEW = 32  # linear layers with fewer outputs are no faster in bfloat16, and logits keep their digits
@@ -58,12 +58,16 @@ class Linear(Rule):
 
         return out, back
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
-        if picture:
-            return super().units(streams, s, picture)
+    def units(self, streams: Streams, s: int, axes: int) -> int:
+        if axes != 1:
+            raise ValueError(
+                f"Linear ({self.name or 'the model'}) reads samples with axes={axes}, along which each of its units "
+                "has many outputs; the linear layers of sub-models read features, with axes=1: put nn.Flatten() before "
+                "it, or use capacities=1"
+            )
         new = streams.start(self.module.out_features, self.name)
         streams.owns(self, ((new, 1), (s, streams.entries(s, self.module.in_features, self.name))))
-        return new, picture
+        return new
 
 
 class Convolution(Rule):
@@ -194,12 +198,13 @@ class Conv2d(Convolution):
 
         return side_by_side(z.view(b, B, *out, O).permute(0, 1, 4, 2, 3), x.dtype), back
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+    def units(self, streams: Streams, s: int, axes: int) -> int:
         if self.module.groups != 1:
-            return super().units(streams, s, picture)
+            return super().units(streams, s, axes)
         new = streams.start(self.module.out_channels, self.name)
+        streams.channels.add(new)
         streams.owns(self, ((new, 1), (s, 1)))
-        return new, True
+        return new
 
 
 class GroupNorm(Rule):
@@ -300,9 +305,9 @@ class BatchNorm(Rule):
 
         return out, back
 
-    def units(self, streams: Streams, s: int, picture: bool) -> Stream:
+    def units(self, streams: Streams, s: int, axes: int) -> int:
         streams.owns(self, ((s, streams.entries(s, self.module.num_features, self.name)),))
-        return s, picture
+        return s
 
 
 class FixableBatchNorm(BatchNorm):
