@@ -137,27 +137,41 @@ def tensors_of(r: Round, y: Tensor | None) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> Iterator[None]:
-    """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself.  In the first round of
-    a run, a UserWarning where a hook of a user's method draws from a global random generator.
+    """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself; a UserWarning where it
+    draws from a global random generator (`told_of_draws`).
 
     A direction may write to the round's memory.  Writes are seen by the tensors' version counters, which need no
     synchronisation with the device.
     """
-    looks = r.t == 0 and r.step == 0 and is_own(type(method))
-    drawn = rng.global_states(r.x.device) if looks else None
     own = dict(getattr(method, "__dict__", {}))
     name = type(method).__name__
-    with _unwritten(method, hook, tensors_of(r, y)):
+    with told_of_draws(method, hook, r), _unwritten(method, hook, tensors_of(r, y)):
         yield
-    if looks and rng.global_states(r.x.device) != drawn:
-        checks.warn(
-            f"{name}.{hook} draws from a global generator, so a repeated or resumed run gets different numbers; "
-            "use r.noise(like), or np.random.default_rng((r.seed, r.t))"
-        )
     now = getattr(method, "__dict__", {})
     for k in {**own, **now}:
         if now.get(k) is not own.get(k) and not _is_cache(method, k):
             raise _undeclared(f"{name}.{hook} set self.{k}")
+
+
+@contextlib.contextmanager
+def told_of_draws(method: Method, hook: str | None, r: Round) -> Iterator[None]:
+    """In the first local step of the first round of a run, a UserWarning where the block draws from a global random
+    generator and the method, whose hook it is, or the objective is of a class of the user's."""
+    who, remedies = [], []
+    if hook and is_own(type(method)):
+        who.append(f"{type(method).__name__}.{hook}")
+        remedies.append("use r.noise(like), or np.random.default_rng((r.seed, r.t))")
+    if is_own(type(r.objective)):
+        who.append(type(r.objective).__name__)
+        remedies.append("for row i of a gradient use np.random.default_rng((int(plan.keys[i]), k))")
+    looks = r.t == 0 and r.step == 0 and who
+    drawn = rng.global_states(r.x.device) if looks else None
+    yield
+    if looks and rng.global_states(r.x.device) != drawn:
+        checks.warn(
+            f"{' or '.join(who)} draws from a global generator, so a repeated or resumed run gets different numbers; "
+            f"{'; '.join(remedies)}"
+        )
 
 
 @contextlib.contextmanager
