@@ -485,6 +485,14 @@ def test_a_method_and_quadratics_of_ones_own_are_told_of_together():
     assert len(told) == 1
 
 
+def test_quadratics_that_draw_from_a_generator_that_they_hold_are_told_of_once():
+    noisy = quadratics(lambda Y, plan, k: torch.randn(Y.shape, generator=noisy.held))
+    noisy.held = torch.Generator().manual_seed(0)
+    with pytest.warns(UserWarning, match=r"Noisy changed self\.held .*neither saved.*plan\.keys.*resumed run") as told:
+        fc.simulate(fc.FedAvg(), noisy, rounds=4, lr=0.1)
+    assert len(told) == 1
+
+
 def test_quadratics_that_draw_as_they_are_told_to_give_equal_and_resumed_runs(tmp_path):
     def noise(Y, plan, k):
         rows = [np.random.default_rng((int(plan.keys[i]), k)).normal(size=Y.shape[1]) for i in range(len(Y))]
