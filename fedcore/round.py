@@ -136,7 +136,8 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
     places = r.objective.layout and r.objective.layout.carried  # where Y holds buffers that the forward pass updates
     alone = not (r.momentum or watch or places) and r.loss.plain and r.plan.indices is not None
     if alone and method.takes_gradients:  # plain SGD: one call of the engine takes all steps
-        return r.objective.descend(Y, r.plan, r.lr, r.weight_decay, r.clip)
+        with contract.told_of_draws(method, None, r):
+            return r.objective.descend(Y, r.plan, r.lr, r.weight_decay, r.clip)
     velocity = torch.zeros_like(Y) if r.momentum else None
     seen = r.in_hook(DIRECTION)
     for k, a in enumerate(r.plan.working):  # the first a clients take step k: rows are sorted by number of steps

@@ -191,7 +191,7 @@ class Run:
     def __post_init__(self) -> None:
         self.state = self.rows.start()
         self.history = History(self.state["x"], dict(self.state), self.method, self.settings)
-        self.attributes: Mapping[str, str] | None = contract.attributes(self.method)
+        self.attributes: Mapping[tuple[str, str], str] | None = contract.attributes(self.method, self.fed)
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result except the number of rounds."""
@@ -467,8 +467,8 @@ class Run:
         h.params = h.state["x"]
 
     def look_at_attributes(self) -> None:
-        """Tell once of a user's method that keeps memory in what it holds."""
-        if self.attributes is not None and contract.told_of_memory(self.method, self.attributes):
+        """Tell once of a user's method, or of a user's quadratics, that keep memory in what they hold."""
+        if self.attributes is not None and contract.told_of_memory(self.method, self.fed, self.attributes):
             self.attributes = None
 
     def probe(self, r: Round, y: Tensor) -> list[Row]:

@@ -11,11 +11,14 @@ import numpy as np
 from torch import Tensor
 
 from .. import rng
+from ..objective.base import Objective
 from ..storage.identity import digest, is_own
 from ..support import checks
 from .method import AGGREGATE, BROADCAST, Method, Round, Work, is_taken
 
 MEMORY = "return r.extended(memory={...})"
+UNSAVED = "which is neither saved in checkpoints nor sent to other processes"
+DRAWS_BY_ROW = "for row i of a gradient use np.random.default_rng((int(plan.keys[i]), k))"
 
 
 def client_state(method: Method) -> tuple[str, ...]:
@@ -137,27 +140,41 @@ def tensors_of(r: Round, y: Tensor | None) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> Iterator[None]:
-    """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself.  In the first round of
-    a run, a UserWarning where a hook of a user's method draws from a global random generator.
+    """ValueError where a hook writes to the state, to the iterates `y`, or to the method itself; a UserWarning where it
+    draws from a global random generator (`told_of_draws`).
 
     A direction may write to the round's memory.  Writes are seen by the tensors' version counters, which need no
     synchronisation with the device.
     """
-    looks = r.t == 0 and r.step == 0 and is_own(type(method))
-    drawn = rng.global_states(r.x.device) if looks else None
     own = dict(getattr(method, "__dict__", {}))
     name = type(method).__name__
-    with _unwritten(method, hook, tensors_of(r, y)):
+    with told_of_draws(method, hook, r), _unwritten(method, hook, tensors_of(r, y)):
         yield
-    if looks and rng.global_states(r.x.device) != drawn:
-        checks.warn(
-            f"{name}.{hook} draws from a global generator, so a repeated or resumed run gets different numbers; "
-            "use r.noise(like), or np.random.default_rng((r.seed, r.t))"
-        )
     now = getattr(method, "__dict__", {})
     for k in {**own, **now}:
         if now.get(k) is not own.get(k) and not _is_cache(method, k):
             raise _undeclared(f"{name}.{hook} set self.{k}")
+
+
+@contextlib.contextmanager
+def told_of_draws(method: Method, hook: str | None, r: Round) -> Iterator[None]:
+    """In the first local step of the first round of a run, a UserWarning where the block draws from a global random
+    generator and the method, whose hook it is, or the objective is of a class of the user's."""
+    who, remedies = [], []
+    if hook and is_own(type(method)):
+        who.append(f"{type(method).__name__}.{hook}")
+        remedies.append("use r.noise(like), or np.random.default_rng((r.seed, r.t))")
+    if is_own(type(r.objective)):
+        who.append(type(r.objective).__name__)
+        remedies.append(DRAWS_BY_ROW)
+    looks = r.t == 0 and r.step == 0 and who
+    drawn = rng.global_states(r.x.device) if looks else None
+    yield
+    if looks and rng.global_states(r.x.device) != drawn:
+        checks.warn(
+            f"{' or '.join(who)} draws from a global generator, so a repeated or resumed run gets different numbers; "
+            f"{'; '.join(remedies)}"
+        )
 
 
 @contextlib.contextmanager
@@ -173,22 +190,27 @@ def _unwritten(method: Method, hook: str, tensors: Mapping[str, Any]) -> Iterato
         raise ValueError(f"{what}; {remedy}")
 
 
-def attributes(method: Method) -> dict[str, str]:
-    """Digests of the attributes of a user's method, by name, which show what a hook writes into a list, a tensor, a
-    network or a generator that the method holds.  The package's methods hold none that they write to."""
-    return {k: _digest(v) for k, v in vars(method).items() if is_own(type(method)) and not _is_cache(method, k)}
+def attributes(method: Method, fed: Objective) -> dict[tuple[str, str], str]:
+    """Digests of the attributes of a user's method and of a user's quadratics, by class and name, which show what is
+    written into a list, a tensor, a network or a generator that they hold.  The package's hold none that they write
+    to."""
+    own = [one for one in (method, *([] if fed.layout else [fed])) if is_own(type(one))]
+    held = [(one, k, v) for one in own for k, v in vars(one).items() if not _is_cache(one, k)]
+    return {(type(one).__name__, k): _digest(v) for one, k, v in held}
 
 
-def told_of_memory(method: Method, before: Mapping[str, str]) -> bool:
-    """Whether a user's method has other attributes than those with the digests `before`; then a UserWarning says so.
+def told_of_memory(method: Method, fed: Objective, before: Mapping[tuple[str, str], str]) -> bool:
+    """Whether they have other attributes than those with the digests `before`; then a UserWarning says so.
 
     It may be a mere record, and is therefore not refused.
     """
-    now = attributes(method)
+    now = attributes(method, fed)
     changed = [k for k in {**before, **now} if before.get(k) != now.get(k)]
     if changed:
-        what = f"{type(method).__name__} changed self.{changed[0]} during the run"
-        checks.warn(f"{_undeclared(what)}; if it is more than a record, a repeated or resumed run gets other results")
+        kind, name = changed[0]
+        what = f"{kind} changed self.{name} during the run"
+        told = _undeclared(what) if kind == type(method).__name__ else f"{what}, {UNSAVED}; {DRAWS_BY_ROW}"
+        checks.warn(f"{told}; if it is more than a record, a repeated or resumed run gets other results")
     return bool(changed)
 
 
@@ -199,14 +221,14 @@ def _digest(value: Any) -> str:
         return ""
 
 
-def _is_cache(method: Method, name: str) -> bool:
-    return isinstance(getattr(type(method), name, None), cached_property)
+def _is_cache(one: Any, name: str) -> bool:
+    return isinstance(getattr(type(one), name, None), cached_property)
 
 
 def _undeclared(what: str) -> ValueError:
     return ValueError(
-        f"{what}, which is neither saved in checkpoints nor sent to other processes; declare it as a state in start or "
-        f"client_state, or as memory of the round in prepare: {MEMORY}"
+        f"{what}, {UNSAVED}; declare it as a state in start or client_state, or as memory of the round in prepare: "
+        f"{MEMORY}"
     )
 
 

@@ -353,7 +353,7 @@ def with_public_data(fed: Any, public: Samples | Gaussians | int | None) -> Any:
     if isinstance(public, Samples):
         return fed.with_public(public.x, public.y)
     if isinstance(public, Gaussians):
-        return fed.with_public(*public.samples(fed.source, fed.data.parts, fed.seed))
+        return fed.with_public(*public.samples(fed.data.now, fed.data.parts, fed.seed))
     if fed.public is None:
         return fed.set_aside(public or 10)
     if public is not None and public * len(np.unique(fed.data.source.train_y)) != len(fed.public[1]):

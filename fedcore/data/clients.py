@@ -103,6 +103,13 @@ class Clients:
         """The device of the tensors."""
         return self.x.device
 
+    @property
+    def now(self) -> Source:
+        """The source with its samples as the clients have them now, also after writes such as `fed.y[rows] = 3`."""
+        N = len(self.source.train_y)
+        x, y, test_x, test_y = (v.cpu().numpy() for v in (self.x[:N], self.y[:N], self.test_x, self.test_y))
+        return replace(self.source, train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+
     @cached_property
     def sizes(self) -> np.ndarray:
         """Training samples per client, `[n]`, read-only."""
@@ -160,8 +167,9 @@ class Clients:
     def to(self, device: torch.device, dtype: torch.dtype) -> Clients:
         """The same data on another device, with inputs of another type."""
         moved = {k: getattr(self, k).to(device) for k in ("x", "y", "test_x", "test_y", "train_rows", "test_rows")}
-        if self.y._version and not moved["y"]._version:
-            moved["y"].add_(0)  # labels that were written over stay known as such
+        for name in ("x", "y"):
+            if getattr(self, name)._version and not moved[name]._version:
+                moved[name].add_(0)  # samples that were written over stay known as such
         public = None if self.public is None else tuple(part.to(device) for part in self.public)
         kept = None if self.kept is None else (*(part.to(device) for part in self.kept[:2]), self.kept[2])
         return replace(
@@ -252,7 +260,10 @@ class Clients:
             yield self.inputs(a, r), b
 
     def on_validation(self) -> Clients:
-        """The same clients with the validation data in place of all test data; ValueError where there are none."""
+        """The same clients with the validation data in place of all test data; ValueError where there are none.
+
+        Training samples keep their statistics; those of the test images' domains are the validation images'.
+        """
         if self.source.validation is None:
             raise ValueError("this federation has no validation data; make it with fc.federation(..., validation=True)")
         x, y, owner = self.source.validation
@@ -260,8 +271,10 @@ class Clients:
         source = replace(self.source, test_x=x, test_y=y, test_owner=owner)
         changed = Clients.of(source, self.parts, normalise=self.normalise, device=self.device, dtype=self.dtype)
         test = {name: getattr(changed, name) for name in ("source", "test_x", "test_y", "test_rows")}
-        known = changed.statistics.shape == self.statistics.shape and torch.equal(changed.statistics, self.statistics)
-        return replace(self, **test, kept=None, statistics=self.statistics if known else changed.statistics)
+        n = self.n if self.normalise == "client" else 0
+        mine, theirs = self.statistics, changed.statistics  # the clients', the domains', and the pooled ones last
+        statistics = torch.cat([mine[:, :n], theirs[:, n:-1], mine[:, -1:]], 1)
+        return replace(self, **test, kept=None, statistics=statistics)
 
     # --- public data ------------------------------------------------------------------------------------------------
 
@@ -270,7 +283,7 @@ class Clients:
 
         Raises ValueError where a sample is a client's or a test sample, or of another shape or type than the source's.
         """
-        s = self.source
+        s = self.now
         need_classes(s, "public data")
         x, y = as_array(x), as_array(y)
         layout = "channels_first" if s.layout == "image" and x.shape[1:] == s.train_x.shape[1:] else s.layout
@@ -293,15 +306,19 @@ class Clients:
     def set_aside(self, k: int, seed: int) -> Clients:
         """Clients whose public data are k samples per class taken from them, with the same statistics as before.
 
+        An augmentation with once=True is made anew, unless samples or labels were written over.
         Raises ValueError where a client keeps no data, a class has too few samples, or there are public data already.
         """
         if self.public is not None:
             raise ValueError("this federation has public data already; use them, or make one without public=")
-        source, public, kept = set_aside(self.source, k, seed)
+        source, public, kept = set_aside(self.now, k, seed)
         rest = Clients.of(
             source, renumbered(self.parts, kept), normalise=self.normalise, augment=self.augment, public=public,
             seed=seed, device=self.device, dtype=self.dtype,
         )  # fmt: skip
+        if self.x._version or self.y._version:
+            left = torch.as_tensor(np.tile(kept, len(self.y) // len(kept)), device=self.device)
+            rest = replace(rest, x=self.x[left].add_(0), y=self.y[left].add_(0))  # and are known as written over
         return replace(rest, statistics=self.statistics, kept=self.kept)
 
 

@@ -156,7 +156,11 @@ class Federation(Objective):
 
     @property
     def y(self) -> Tensor:
-        """Their labels, `[N]`."""
+        """Their labels, `[N]`.
+
+        What is written over x and y (`fed.y[rows] = 3`) holds for everything that is made of them from then on: runs,
+        `label_counts`, `pooled`, `set_aside`, `fingerprint`.  Statistics that normalise images stay as they were.
+        """
         return self.data.y
 
     @property
@@ -279,13 +283,15 @@ class Federation(Objective):
         """A federation of one client with all data, in the order of the data set; self where n = 1."""
         if self.n == 1:
             return self
-        d, source = self.data, replace(self.source, train_owner=None, test_owner=None)  # one client mixes all owners
+        d = self.data
+        source = replace(d.now, train_owner=None, test_owner=None)  # one client mixes all owners
         one = Clients.of(
             source, [np.sort(d.parts.rows)], normalise=d.normalise, augment=d.augment, seed=self.seed, device=d.device,
             dtype=d.dtype,
         )  # fmt: skip
         statistics = one.statistics if d.normalise == "client" else d.statistics
-        return replace(self, data=replace(one, public=d.public, statistics=statistics))
+        held = {name: getattr(d, name) for name in ("x", "y", "test_x", "test_y", "public")}
+        return replace(self, data=replace(one, **held, statistics=statistics))
 
     # --- batches and gradients --------------------------------------------------------------------------------------
 
@@ -664,9 +670,12 @@ class Federation(Objective):
 
         "answers": logits of three samples, equal to rounding for the same model; all other values are equal to the bit.
         """
-        s, e, d = self.source, self.engine, self.data
+        s, e, d = self.data.now, self.engine, self.data
         collected = [b for norm in e.norms for b in norm.buffers()]  # by evaluations
-        once = d.augment is not None and d.augment.once
+        N = len(s.train_y)
+        copies = [] if d.augment is None or not d.augment.once else [self.x[N:]]
+        if copies and not torch.equal(self.y[:N], self.y[N:]):
+            copies.append(self.y[N:])
         with e.turn.lock, rng.seeded(0, self.device), torch.no_grad():
             module = models.copied(e.module).eval()
             for layer in module.modules():
@@ -685,7 +694,7 @@ class Federation(Objective):
             "normalise": self.normalise,
             "augment": [
                 digest(d.augment) if isinstance(d.augment, Own) else repr(d.augment),
-                digest(self.x[len(s.train_y) :]) if once else "",
+                digest(*copies) if copies else "",
             ],
             "loss": digest(e.criterion),
             "metrics": {name: digest(metric) for name, metric in self.metrics.items()},

@@ -27,8 +27,12 @@ class Quadratic(Objective):
     """n clients with F_i(x) = 0.5 (x - b_i)' A_i (x - b_i) and exact gradients A_i (x - b_i).
 
     `A [n, p, p]`, `b [n, p]`, `optimum [p]` = (sum A_i)^-1 sum A_i b_i.  `evaluate` gives `loss` = F(x) (mean over
-    clients) and `distance` = ||x - optimum||.  For noisy gradients, override `gradient` in a class of your own;
-    `gradient_and_losses` and `descend` use it, and `full_gradient` stays exact.
+    clients) and `distance` = ||x - optimum||.
+
+    For noisy gradients, override `gradient` in a class of your own; `gradient_and_losses` and `descend` use it, and
+    `full_gradient` stays exact.  Draw the noise of row i from `np.random.default_rng((int(plan.keys[i]), k))`, where
+    `plan.keys` are numbers of the seed, the round and the client; with `torch.randn` equal runs differ, and a warning
+    says so.  For another problem override `_gradients`, `_losses` and `_minimiser`, from which all else follows.
     """
 
     layout: Layout | None = None
@@ -142,18 +146,34 @@ class Quadratic(Objective):
 
     def objective(self, x: Tensor) -> Tensor:
         """F(x) = (1/n) sum_i F_i(x); ValueError for an x of another length."""
-        e = self._flat(x) - self.b
-        return 0.5 * (_times(self.A, e) * e).sum() / self.n
+        x = self._flat(x)
+        if type(self)._losses is not Quadratic._losses:  # another problem
+            return self._losses(torch.arange(self.n, device=self.device), x.expand(self.n, -1)).mean()
+        return self._sum(x) / self.n
+
+    def _sum(self, x: Tensor) -> Tensor:
+        e = x - self.b
+        return 0.5 * (_times(self.A, e) * e).sum()
 
     def evaluate(self, x: Tensor) -> dict[str, Tensor]:
         """`loss` = F(x) and `distance` to the optimum."""
         return {"loss": self.objective(x), "distance": (self._flat(x) - self.optimum).norm()}
 
     def pooled(self) -> Quadratic:
-        """One client whose objective is F; self where n = 1.  ValueError for a class with other gradients."""
-        if type(self)._gradients is not Quadratic._gradients:
-            raise ValueError(f"{type(self).__name__} clients are not pooled; use fc.quadratic, or fc.federation")
-        return self if self.n == 1 else Mean(self.A, self.b, self.x0)
+        """One client whose objective is F; self where n = 1.
+
+        Raises ValueError for a class of your own that computes anything in its own way, which would be dropped.
+        """
+        if self.n == 1:
+            return self
+        kind, known = type(self), {k: v for k, v in vars(Quadratic).items() if not k.startswith("__")}
+        if own := [name for name, value in known.items() if getattr(kind, name) is not value]:
+            raise ValueError(
+                f"{kind.__name__} has its own {', '.join(own)}, and such clients are not pooled; write "
+                f"{kind.__name__}.pooled(self), which returns one client with the mean of all objectives, or use "
+                "fc.quadratic or fc.federation"
+            )
+        return Mean(self.A, self.b, self.x0)
 
     def _flat(self, x: Any) -> Tensor:
         return self._vector("x", x, (self.d,), f"a vector [d] of {self.d} numbers")
@@ -168,7 +188,7 @@ class Mean(Quadratic):
 
     def objective(self, x: Tensor) -> Tensor:
         """F(x)."""
-        return super().objective(x) / len(self.b)
+        return self._sum(self._flat(x)) / len(self.b)
 
     def _gradients(self, i: Tensor, Y: Tensor, along: Tensor | None = None) -> Tensor:
         every = torch.arange(len(self.b), device=self.device)

@@ -44,7 +44,9 @@ class State(Mapping[str, Tensor]):
         return len(self.server) + len(self.clients)
 
     def updated(self, **tensors: Tensor) -> State:
-        """The same state with some of its tensors replaced, by name."""
+        """The same state with some of its tensors replaced, by name; TypeError for a name that it does not have."""
+        if unknown := [name for name in tensors if name not in self]:
+            raise TypeError(f"the state has no {unknown[0]!r}; {checks.nearest(unknown[0], list(self))}")
         server = {k: tensors.get(k, v) for k, v in self.server.items()}
         return replace(self, server=server, clients={k: tensors.get(k, v) for k, v in self.clients.items()})
 

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import fedcore as fc
+from fedcore.algorithms.submodels import with_public_data
 from fedcore.data.arrays import as_array
 
 X, Y = h.images(60, (1, 6, 6), 3)
@@ -122,6 +123,59 @@ def test_sizes_and_counts_of_labels_are_read_only_and_counts_follow_the_labels()
     one.y[rows] = 2
     assert one.label_counts()[0].tolist() == [0, 0, len(rows)]
     assert (one.label_counts()[1:] == before[1:]).all()
+
+
+def apart(one: fc.Federation) -> fc.Federation:
+    """The federation with samples that are no views of the source's arrays, as on a GPU."""
+    own = {name: getattr(one.data, name).clone() for name in ("x", "y", "test_x", "test_y")}
+    return dataclasses.replace(one, data=dataclasses.replace(one.data, **own))
+
+
+PLACES = [fed, lambda: apart(fed()), lambda: fed(augment=fc.RandAugment(1, 2, once=True))]
+CHANGES = {
+    "labels": lambda one: one.y.copy_(2 - one.y), "inputs": lambda one: one.x.copy_(255 - one.x),
+    "the last labels": lambda one: one.y[-7:].fill_(1), "the last inputs": lambda one: one.x[-7:].fill_(9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("make", PLACES)
+def test_what_is_written_over_the_samples_holds_for_all_that_is_made_of_them(make, change):
+    clean, written = make(), make()
+    CHANGES[change](written)
+    assert not same(clean, written)
+    one = written.pooled()
+    for name in ("x", "y", "test"):
+        assert all(map(torch.equal, getattr(one, name), getattr(written, name)))
+    assert one.label_counts().sum(0).tolist() == written.label_counts().sum(0).tolist()
+    assert not torch.equal(*(fc.simulate(fc.Central(), f, rounds=1, lr=0.1).params for f in (clean, written)))
+    rest, moved = written.set_aside(2), written.to(dtype=torch.float64)
+    assert torch.equal(moved.pooled().y, written.y)
+    counted = rest.label_counts().sum(0) / (len(rest.y) / len(rest.source.train_y))
+    held = rest.public[1].bincount(minlength=3).numpy()
+    assert np.array_equal(counted + held, written.label_counts().sum(0) / (len(written.y) / len(Y)))
+    inputs = {(a.numpy().tobytes(), int(b)) for a, b in zip(written.x, written.y, strict=True)}
+    assert {(a.numpy().tobytes(), int(b)) for a, b in zip(*rest.public, strict=True)} <= inputs
+    assert {(a.numpy().tobytes(), int(b)) for a, b in zip(rest.x, rest.y, strict=True)} <= inputs
+
+
+@pytest.mark.parametrize("make", PLACES)
+def test_what_a_server_draws_and_refuses_as_public_follows_the_samples_as_they_are_now(make):
+    clean, written = make(), make()
+    written.x.copy_(255 - written.x)
+    drawn = [with_public_data(f, fc.Gaussians(2)).public[0].double().mean() for f in (clean, written)]
+    assert drawn[0] + drawn[1] == pytest.approx(255, abs=15)
+    with pytest.raises(ValueError, match="1 public samples are clients' or test samples too"):
+        written.with_public(written.x[:1].numpy().copy(), [0])
+
+
+@pytest.mark.parametrize("make", PLACES)
+def test_a_checkpoint_of_other_test_labels_is_refused(make, tmp_path):
+    one = make()
+    fc.simulate(fc.FedAvg(), one, rounds=1, checkpoint_dir=tmp_path)
+    one.test[1].copy_(2 - one.test[1])
+    with pytest.raises(fc.CheckpointError, match="data"):
+        fc.simulate(fc.FedAvg(), one, rounds=2, checkpoint_dir=tmp_path)
 
 
 @pytest.mark.parametrize("make", [

@@ -216,6 +216,23 @@ def test_a_changed_federation_is_another_one(change):
     assert other.evaluate(other.x0)["loss"] > 0
 
 
+@pytest.mark.parametrize("change", [
+    lambda fed: fed, lambda fed: fed.set_aside(9), lambda fed: fed.to(dtype=torch.float64),
+    lambda fed: fed.set_aside(9).to(dtype=torch.float64),
+])  # fmt: skip
+@pytest.mark.parametrize("normalise", ["pooled", "client"])
+def test_inputs_are_the_same_where_validation_data_evaluate(normalise, change):
+    made = fc.federation("digit-domains", partition=fc.ByOwner(), model="mlp", normalise=normalise, validation=True)
+    fed = change(made)
+    on, clients = fed.on_validation(), torch.arange(fed.n)
+    for i in (None, *clients):
+        assert torch.equal(on.inputs(fed.x[:5], i), fed.inputs(fed.x[:5], i))
+    ends = [
+        fc.simulate(fc.FedAvg(), fed, rounds=1, local_steps=2, eval_on=name).params for name in ("test", "validation")
+    ]
+    assert torch.equal(*ends)
+
+
 # --- modules ------------------------------------------------------------------------------------------------------
 
 
@@ -252,3 +269,74 @@ def test_statistics_of_all_clients_are_of_samples_that_a_client_has():
     )
     found, wanted = (float(fed.evaluate(fed.x0)["loss"]) for fed in (some, alone))
     assert found == pytest.approx(wanted, rel=1e-12)
+
+
+# --- quadratics of one's own --------------------------------------------------------------------------------------
+
+
+class Quartic(fc.Quadratic):
+    """F_i(x) = 1/4 sum (x - b_i)^4."""
+
+    def _gradients(self, i, Y, along=None):
+        e = Y - self.b[i]
+        return e**3 if along is None else 3 * e**2 * along
+
+    def _losses(self, i, Y):
+        return 0.25 * (Y - self.b[i]).pow(4).sum(1)
+
+    def _minimiser(self):
+        return self.b.mean(0)
+
+
+def own(kind: type, n: int = 3) -> fc.Quadratic:
+    q = fc.quadratic(np.stack([np.eye(2)] * n), np.arange(2.0 * n).reshape(n, 2))
+    return kind(q.A, q.b, q.x0)
+
+
+def test_the_loss_of_another_problem_is_the_mean_of_the_losses_that_it_defines():
+    fed = own(Quartic)
+    history = fc.simulate(fc.FedAvg(), fed, rounds=2, lr=0.01)
+    x = history.params
+    wanted = float(((x - fed.b) ** 4).sum() / 4 / 3)
+    assert history.final("loss") == pytest.approx(wanted, rel=1e-12)
+    assert float(fed.objective(x.numpy())) == pytest.approx(wanted, rel=1e-12)
+    _, losses = fed.gradient_and_losses(x.expand(3, -1), fed.plan(0, 0, CLIENTS))
+    assert float(losses.mean()) == pytest.approx(wanted, rel=1e-12)
+
+
+class Measured(fc.Quadratic):
+    """A quadratic with a measure of its own."""
+
+    def evaluate(self, x):
+        return super().evaluate(x) | {"mine": x.norm()}
+
+
+class Frozen(fc.Quadratic):
+    """A quadratic that trains its first parameter alone."""
+
+    trained = torch.tensor([True, False])
+
+
+@pytest.mark.parametrize(("kind", "names"), [
+    (Pushed, "gradient"), (Measured, "evaluate"), (Frozen, "trained"),
+    (Quartic, "_gradients, _losses, _minimiser"),
+])  # fmt: skip
+def test_what_a_class_of_ones_own_computes_is_not_dropped_where_clients_are_pooled(kind, names):
+    with pytest.raises(ValueError, match=rf"{kind.__name__} has its own {names}, .* not pooled; .*pooled\(self\)"):
+        fc.simulate(fc.Central(), own(kind), rounds=1)
+    alone = own(kind, 1)  # one client is all clients
+    assert alone.pooled() is alone
+
+
+def test_a_class_with_no_more_than_a_name_or_with_a_rule_of_its_own_is_pooled():
+    class Named(fc.Quadratic):
+        """Its values are a quadratic's."""
+
+    class Pooling(Pushed):
+        def pooled(self):
+            return Pooling(self.A[:1], self.b[:1], self.x0)
+
+    assert torch.equal(own(Named).pooled().objective(torch.ones(2)), own(fc.Quadratic).objective(torch.ones(2)))
+    assert type(fc.Central().on(own(Pooling))) is Pooling
+    mean = own(fc.Quadratic).pooled()
+    assert mean.pooled() is mean

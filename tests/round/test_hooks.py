@@ -451,6 +451,63 @@ def test_a_hook_that_draws_from_a_global_generator_is_told_of_once(fed, hook, dr
     assert len(told) == 1
 
 
+def quadratics(noise, name="gradient") -> fc.Quadratic:
+    """Quadratics of a class of the user's that adds noise(Y, plan, k) to its gradients."""
+
+    def noisy(self, Y, plan, k=0, *given):
+        return getattr(fc.Quadratic, name)(self, Y, plan, k, *given) + noise(Y, plan, k)
+
+    q = fc.quadratic(np.stack([np.eye(2)] * 3), np.arange(6.0).reshape(3, 2))
+    return type("Noisy", (fc.Quadratic,), {name: noisy})(q.A, q.b, q.x0)
+
+
+TOLD = r"Noisy draws from a global generator.*np\.random\.default_rng\(\(int\(plan\.keys\[i\]\), k\)\)"
+
+
+@pytest.mark.parametrize("drawn", DRAWS)
+@pytest.mark.parametrize(("method", "name"), [
+    (fc.FedAvg(), "gradient"), (fc.FedProx(0.1), "gradient"), (fc.Mime(), "full_gradient"), (fc.FedSAM(), "gradient"),
+])  # fmt: skip
+def test_quadratics_of_ones_own_that_draw_from_a_global_generator_are_told_of_once(method, name, drawn):
+    noisy = quadratics(lambda Y, plan, k: DRAWS[drawn](Y), name)
+    with pytest.warns(UserWarning, match=TOLD) as told:
+        fc.simulate(method, noisy, rounds=3, local_steps=3, lr=0.1)
+    assert len(told) == 1
+
+
+def test_a_method_and_quadratics_of_ones_own_are_told_of_together():
+    class Mine(fc.Method):
+        def direction(self, G, y, r):
+            return G(y)
+
+    with pytest.warns(UserWarning, match=r"Mine\.direction or Noisy draws .*r\.noise\(like\).*plan\.keys") as told:
+        fc.simulate(Mine(), quadratics(lambda Y, plan, k: torch.randn_like(Y)), rounds=2, lr=0.1)
+    assert len(told) == 1
+
+
+def test_quadratics_that_draw_from_a_generator_that_they_hold_are_told_of_once():
+    noisy = quadratics(lambda Y, plan, k: torch.randn(Y.shape, generator=noisy.held))
+    noisy.held = torch.Generator().manual_seed(0)
+    with pytest.warns(UserWarning, match=r"Noisy changed self\.held .*neither saved.*plan\.keys.*resumed run") as told:
+        fc.simulate(fc.FedAvg(), noisy, rounds=4, lr=0.1)
+    assert len(told) == 1
+
+
+def test_quadratics_that_draw_as_they_are_told_to_give_equal_and_resumed_runs(tmp_path):
+    def noise(Y, plan, k):
+        rows = [np.random.default_rng((int(plan.keys[i]), k)).normal(size=Y.shape[1]) for i in range(len(Y))]
+        return torch.as_tensor(np.stack(rows))
+
+    def run(rounds, **more):
+        return fc.simulate(fc.FedAvg(), quadratics(noise), rounds=rounds, local_steps=2, lr=0.1, **more).params
+
+    with warnings.catch_warnings(action="error"):
+        whole = run(4)
+        assert torch.equal(run(4, chunk=1), whole)
+        run(2, checkpoint_dir=tmp_path)
+        assert torch.equal(run(4, checkpoint_dir=tmp_path), whole)
+
+
 def test_noise_of_the_round_and_generators_of_ones_own_are_not_spoken_of():
     class Noisy(fc.Method):
         def direction(self, G, y, r):

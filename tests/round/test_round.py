@@ -104,6 +104,20 @@ def test_a_state_of_another_method_or_federation_is_refused():
         fc.one_round(fc.FedAvg(), fed, fc.start(fc.FedAvg(), fed.to(dtype=torch.float32)), 0)
 
 
+@pytest.mark.parametrize(("names", "words"), [
+    (["X"], "no 'X'; use one of c, c_i, x"), (["x", "ci"], "no 'ci'; did you mean 'c_i'"),
+    (["visits"], "no 'visits'; use one of c, c_i, x"),
+])  # fmt: skip
+def test_a_state_takes_no_tensor_that_it_does_not_have(names, words):
+    fed = h.network()
+    state = fc.start(fc.SCAFFOLD(), fed)
+    with pytest.raises(TypeError, match=words):
+        state.updated(**dict.fromkeys(names, fed.x0))
+    new = state.updated(x=fed.x0 + 1)
+    assert torch.equal(new["x"], fed.x0 + 1)
+    assert torch.equal(new["c_i"], state["c_i"])
+
+
 def mine(kind, **hooks) -> fc.Method:
     """A method of the user's with these hooks."""
     return type("Mine", (kind,), hooks)()
