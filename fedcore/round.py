@@ -151,6 +151,8 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         if kept is not None:
             v = v.clone()
             v[:, places] = 0
+        if r.objective.trained is not None:  # whatever a method adds there
+            v = torch.where(r.objective.trained.to(v.device), v, 0)
         if r.clip is not None:
             v = clipped(v, r.clip)
         if velocity is not None:

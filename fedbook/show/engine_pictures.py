@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -115,9 +116,9 @@ def yardstick(file: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
 
 
 def roof(file: Mapping[str, Any]) -> tuple[float, float]:
-    """The measured peak of float32 products and the bandwidth, in 10⁹ a second."""
+    """The measured peak of float32 products and the bandwidth, in 10⁹ a second; NaN for one that was not measured."""
     peaks = file["peaks"]
-    return max(peaks[library] for library in ("mkl", "onednn") if library in peaks), peaks["bandwidth"]
+    return max(peaks[library] for library in ("mkl", "onednn") if library in peaks), peaks.get("bandwidth", math.nan)
 
 
 KINDS = {  # label in the figure: kinds of operators in the profile

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import topology
 from ..models import Layout
+from ..support import checks
 from ..support.checks import BelowOne, Count, Fraction, NonNegative, OneOf
 from ..topology import Mixing, Ring, Topology
 from .method import Cost, Gradient, Method, Round, Work
@@ -109,6 +110,8 @@ class DFedAvgM(Gossip):
     momentum: BelowOne = 0.9
 
     def local_work(self, work: Work) -> Work:
+        if work.t == 0 and work.momentum not in (0, self.momentum):
+            checks.warn(f"momentum={work.momentum} has no effect; use DFedAvgM(momentum={work.momentum})")
         return replace(work, momentum=self.momentum)
 
 

@@ -122,7 +122,10 @@ class APFL(Method):
         return {"v_i": x, "alpha_i": torch.full_like(x, self.alpha)} if self.adaptive else {"v_i": x}
 
     def prepare(self, r: Round) -> Round:
-        alpha = r.alpha_i[:, :1] if self.adaptive else torch.full_like(r.p, self.alpha)
+        alpha = torch.full_like(r.p, self.alpha)
+        if self.adaptive:  # one number in all entries but those of frozen parameters, which no state changes
+            trained = r.objective.trained
+            alpha = r.alpha_i[:, :1] if trained is None else (r.alpha_i * trained).amax(1, keepdim=True)
         return r.extended(memory={"v": r.v_i.clone(), "alpha": alpha.clone()})
 
     def direction(self, G: Gradient, y: Tensor, r: Round) -> Tensor:

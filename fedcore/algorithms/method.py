@@ -257,11 +257,12 @@ class Round:
         return self._decayed(G, Y if along is None else along) if decay else G
 
     def full_gradient(self, Y: Parameters) -> Parameters:
-        """Gradients `[m, d]` of the whole local objectives at the rows of Y, with weight decay."""
+        """Gradients `[m, d]` of the whole local objectives at the rows of Y, with weight decay, by the federation's own
+        loss."""
         return self._decayed(self.objective.full_gradient(Y, self.plan), Y)
 
     def losses(self, Y: Parameters) -> PerClient:
-        """Losses `[m]` of the whole local objectives at the rows of Y, without weight decay.
+        """Losses `[m]` of the whole local objectives at the rows of Y, without weight decay, by the federation's loss.
 
         `r.losses(r.x.expand(r.m, -1))` are those at the received model.
         """

@@ -68,6 +68,7 @@ def first_order_flatness(
 ) -> dict[str, float]:
     """How steep F is on the sphere of radius rho around `x [d]`: rho ||grad F(x + e)||, the flatness that GAM lowers.
 
+    With dropout or batch norm the gradient is that of training, which is not the gradient of the evaluated loss.
     `mean`, `sampled` and `ascent` as in `zeroth_order_flatness`; an ascent step goes along the gradient's norm,
     H(x + e) grad F(x + e), a Hessian-vector product (Zhang et al. 2023, eq. of R^(1)).  Raises ValueError likewise.
     """
@@ -109,7 +110,8 @@ def loss_slice(
 
 
 def _objective(fed: Function) -> tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]:
-    """F and its gradient; `slope(x, along=v)` is a Hessian-vector product."""
+    """F as it is evaluated, and its gradient as in training, with dropout and with batch norm on each client's batch;
+    `slope(x, along=v)` is a Hessian-vector product."""
     if not isinstance(fed, Objective):
         return _number(fed), gradient_of(_number(fed))
     plan = fed.plan(0, 0, np.arange(fed.n), steps=1, batch_size=None)

@@ -573,3 +573,30 @@ def test_sub_models_of_such_a_module_are_refused_by_name(kind, method):
     fed = federation(built({**STATEFUL, **PLAIN}[kind]))
     with pytest.raises(ValueError, match=r"layer|shares"):
         fc.simulate(method, fed, rounds=1)
+
+
+def clamped(module: nn.Sequential) -> None:
+    module[2].forward = lambda z: F.linear(z, module[2].weight, module[2].bias).clamp(-2, 2)
+
+
+def clamping(module: nn.Sequential) -> None:
+    module[2].register_full_backward_hook(lambda layer, to, of: (to[0].clamp(-1, 1),))
+
+
+@pytest.mark.parametrize("changed", [clamped, clamping], ids=["a forward of its own", "a backward hook"])
+def test_a_layer_that_is_changed_as_an_object_is_not_computed_by_the_rule_of_its_type(changed):
+    """Also where the change shows only after some steps."""
+    module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    changed(module)
+    assert fc.federation((X, Y), clients=3, model=module).engine.written is None
+
+
+def test_a_buffer_that_the_first_samples_leave_as_it_is_goes_along_all_the_same():
+    """A running maximum that starts above what the first samples reach."""
+
+    def largest(net, z):
+        net.most.copy_(torch.maximum(net.most, z.detach().abs().max()))
+        return F.relu(z) / net.most
+
+    fed = fc.federation((X, Y), clients=3, model=Net(largest, most=torch.tensor(100.0)))
+    assert models.carried(fed.engine.module) == ("most",)

@@ -15,6 +15,7 @@ import helpers as h
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedcore as fc
 from fedcore import rng
@@ -539,3 +540,46 @@ def test_a_bar_is_made_after_a_second_and_not_before(fed, monkeypatch, seconds, 
     monkeypatch.delenv("FEDCORE_BATCH")
     fc.simulate(fc.FedAvg(), fed, **RUN)
     assert tqdm.called == tqdm.return_value.close.called == any_bar
+
+
+class Halves(nn.Module):
+    """Two layers, of which the first is not trained; `first`: whether it stands first in the flat vector."""
+
+    def __init__(self, first):
+        super().__init__()
+        torch.manual_seed(0)
+        a, b = nn.Linear(64, 8).requires_grad_(False), nn.Linear(8, 10)
+        for name, layer in (("a", a), ("b", b)) if first else (("b", b), ("a", a)):
+            setattr(self, name, layer)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x.flatten(1))))
+
+
+class Noisy(fc.Method):
+    def direction(self, G, y, r):
+        return G(y) + r.noise(y)
+
+
+def test_frozen_parameters_stay_where_they_are_whatever_a_method_adds_to_the_gradient():
+    fed = fc.federation("digits", clients=3, model=Halves(True))
+    state = fc.start(Noisy(), fed)
+    _, seen = fc.one_round(Noisy(), fed, state, 0, lr=0.1, local_steps=2)
+    assert torch.equal(seen.y[:, ~fed.trained], fed.x0[~fed.trained].expand(3, -1))
+
+
+def test_apfl_keeps_its_mixing_weight_also_where_the_first_parameters_are_frozen():
+    run = {"rounds": 3, "lr": 0.5, "local_steps": 2}
+    ends = []
+    for first in (True, False):
+        fed = fc.federation("digits", clients=3, partition=fc.Dirichlet(0.3), model=Halves(first))
+        history = fc.simulate(fc.APFL(0.5, adaptive=True), fed, **run)
+        ends.append(history.state["alpha_i"][:, fed.trained].mean(1))
+    assert (ends[0] != 0.5).all()
+    torch.testing.assert_close(*ends)
+
+
+def test_a_momentum_that_dfedavgm_replaces_is_told_of():
+    fed = fc.federation("digits", clients=4, model="logistic")
+    with pytest.warns(UserWarning, match=r"momentum=0.5 has no effect; use DFedAvgM\(momentum=0.5\)"):
+        fc.simulate(fc.DFedAvgM(), fed, rounds=1, momentum=0.5)
