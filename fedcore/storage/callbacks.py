@@ -19,7 +19,7 @@ from torch import nn
 
 from .. import rng
 from ..support import checks
-from .identity import GENERATORS, Describer, is_own, state
+from .identity import GENERATORS, Describer, digest, is_own, state
 
 CURE = "let a function without arguments make one for each run, such as on_evaluate=lambda: Stop(2)"
 
@@ -117,11 +117,11 @@ def key(value: Any) -> str:
     return _reached(value)[0]
 
 
-def draws(f: Callable[..., Any]) -> list[Any]:
-    """The states of the generators of random numbers and of the iterators that a function reaches."""
+def draws(f: Callable[..., Any]) -> str:
+    """A hash of the states of the generators of random numbers and of the iterators that a function reaches."""
     seen = _Reached()
     seen.text(f)
-    return [state(one) for one in seen.alive if isinstance(one, GENERATORS | Iterator)]
+    return digest([state(one) for one in seen.alive if isinstance(one, GENERATORS | Iterator)])
 
 
 def named(f: Any) -> str:

@@ -455,7 +455,7 @@ def test_verdicts_are_counted_by_document(stored, monkeypatch):
     monkeypatch.setattr(show, "every", lambda: [CLAIM, open_, settled])
     write("quick", "x", 0.9)
     write("quick", "y", 0.6)
-    assert "FedUp study: not computed yet; SCAFFOLD page: 1 holds" in show.ended(root).text
+    assert "FedUp study: 2 not computed yet; SCAFFOLD page: 1 holds" in show.ended(root).text
     write("quick", "z", 0.6)
     assert "3 central claims in all" in show.ended(root).text
     assert "FedUp study: 2 hold; SCAFFOLD page: 1 holds" in show.ended(root).text

@@ -190,7 +190,7 @@ def test_results_stand_when_the_project_moves(folder):
         ("method", ["parts/user.py:Even", {}], "Even is a type and no method; use a subclass of fedcore.Method"),
         ("method", ["FedHalf", {}], 'FedHalf.*is not known; use one of FedAvg.*, or "file.py:Name"'),
         ("partition", ["parts/user.py:Uneven", {}], r"other arguments .*\(labels, clients, rng, owner\) -> a list"),
-        ("partition", ["Dirichlett", {}], "Dirichlett.*is not known; use one of ByOwner, Dirichlet"),
+        ("partition", ["Dirichlett", {}], "Dirichlett.*is not known; use one of ByOwner, DealtBySeed, Dirichlet"),
         ("model", "parts/user.py:number", r"number.* returned 3; return a torch\.nn\.Module"),
         ("model", "parts/user.py:FedHalf", r"other arguments .*use a function \(shape, classes\) -> torch\.nn\.Module"),
         ("source", ["digit_domain", {}], "digit_domain.*is not known"),
