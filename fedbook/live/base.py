@@ -161,7 +161,7 @@ def _widget_class(kind: type[Live]) -> type:
     return LiveWidget
 
 
-USUAL = {"FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion", "QGDSGDm": "QG-DSGDm"}
+USUAL = {"FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion"}
 """Usual names of methods whose classes are called differently."""
 
 

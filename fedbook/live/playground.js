@@ -37,7 +37,6 @@ const HYPER = {
   FedSAM: {rho: ["ρ", 0, 1, 0.2]},
   DFedSAM: {rho: ["ρ", 0, 1, 0.2]},
   DFedGAM: {rho: ["ρ", 0, 1, 0.2]},
-  QGDSGDm: {beta: ["β", 0, 0.98, 0.5]},
 };
 
 // Where gradients and directions are put: a vector would be made millions of times a second.
@@ -223,6 +222,7 @@ const perturbed = (P, rho, hvp) => (i, x, y) => {
   vx = gx;
   vy = gy;
 };
+const sam = (P, r, {rho}) => perturbed(P, rho);
 // c_i - c of SCAFFOLD's option II and of FedDC, after the local steps.
 const variates = (P, r, end) => {
   let sx = 0, sy = 0;
@@ -258,11 +258,12 @@ const cohortGradient = (P, r) => {
   }
   return [sx / r.cohort.length, sy / r.cohort.length];
 };
-// The gradient plus a vector of the client's: a correction, or times beta a momentum.
-const tracked = (P, r, beta = 1) => (i, x, y) => {
+// The gradient minus the client's variate plus the server's.  Without a server the latter is 0, and the variates are
+// the corrections of the package with the other sign.
+const controlled = (P, r) => (i, x, y) => {
   gradient(P, i, x, y);
-  vx = gx + beta * r.ci[2 * i];
-  vy = gy + beta * r.ci[2 * i + 1];
+  vx = gx - r.ci[2 * i] + r.c[0];
+  vy = gy - r.ci[2 * i + 1] + r.c[1];
 };
 const momentum = (b, s, C) => [(1 - b) * C[0] + b * s[0], (1 - b) * C[1] + b * s[1]];
 
@@ -276,11 +277,7 @@ const METHODS = {
     },
   },
   SCAFFOLD: {
-    direction: (P, r) => (i, x, y) => {
-      gradient(P, i, x, y);
-      vx = gx - r.ci[2 * i] + r.c[0];
-      vy = gy - r.ci[2 * i + 1] + r.c[1];
-    },
+    direction: controlled,
     aggregate: (P, r, end, mean) => {
       variates(P, r, end);
       return ahead(r, mean);
@@ -343,7 +340,7 @@ const METHODS = {
       return ahead(r, mean);
     },
   },
-  FedSAM: {direction: (P, r, {rho}) => perturbed(P, rho, false)},
+  FedSAM: {direction: sam},
   FedNova: {
     direction: plain,
     aggregate: (P, r, end) => {
@@ -358,29 +355,24 @@ const METHODS = {
     },
   },
   DFedAvg: {direction: plain, gossip: true},
-  DFedSAM: {direction: (P, r, {rho}) => perturbed(P, rho, false), gossip: true},
+  DFedSAM: {direction: sam, gossip: true},
   DFedGAM: {direction: (P, r, {rho}) => perturbed(P, rho, true), gossip: true},
   DSGT: {
-    direction: tracked,
+    direction: controlled,
     gossip: true,
     correct: (P, r, end) => {
       const z = end.map((y, k) => (r.X[k] - y) / (P.K[k >> 1] * r.lr));
-      mixed(P, z).forEach((w, k) => (r.ci[k] += w - z[k]));
+      mixed(P, z).forEach((w, k) => (r.ci[k] += z[k] - w));
     },
   },
   ExactDiffusion: {
-    direction: tracked,
+    direction: controlled,
     gossip: true,
     correct: (P, r, end, X) => {
-      X.forEach((x, k) => (X[k] = (x + end[k]) / 2));
-      X.forEach((x, k) => (r.ci[k] += (end[k] - x) / (max(...P.K) * r.lr)));
-    },
-  },
-  QGDSGDm: {
-    direction: (P, r, {beta}) => tracked(P, r, beta),
-    gossip: true,
-    correct: (P, r, end, X, {beta}) => {
-      X.forEach((x, k) => (r.ci[k] = beta * r.ci[k] + ((1 - beta) * (r.X[k] - x)) / (P.K[k >> 1] * r.lr)));
+      X.forEach((x, k) => {
+        X[k] = (x + end[k]) / 2;
+        r.ci[k] += (X[k] - end[k]) / (max(...P.K) * r.lr);
+      });
     },
   },
 };
@@ -416,7 +408,7 @@ function round(P, s, name, r, trace) {
   }
   if (method.gossip) {
     const X = mixed(P, end);
-    method.correct?.(P, r, end, X, h);
+    method.correct?.(P, r, end, X);
     r.X = X;
     r.x = [0, 0];
     X.forEach((x, k) => (r.x[k & 1] += x / n));

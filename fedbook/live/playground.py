@@ -30,7 +30,6 @@ METHODS = {
     "FedAvg": {}, "FedProx": {"mu": 0.5}, "SCAFFOLD": {}, "FedUp": {"alpha": 0.05}, "FedDyn": {"alpha": 0.3},
     "FedDC": {"alpha": 0.1}, "Mime": {"beta": 0.5}, "MimeLite": {"beta": 0.5}, "FedSAM": {"rho": 0.2}, "FedNova": {},
     "DFedAvg": {}, "DFedSAM": {"rho": 0.2}, "DFedGAM": {"rho": 0.2}, "DSGT": {}, "ExactDiffusion": {},
-    "QGDSGDm": {"beta": 0.5},
 }  # fmt: skip
 """The methods of the playground, with the initial values of their sliders."""
 
@@ -43,7 +42,7 @@ RANGES = {
 """Lowest and highest value of each number, as in playground.js; "above" excludes the lowest, "whole" fractions."""
 
 TOPOLOGIES = ("ring", "complete", "star", "path")
-GOSSIP = ("DFedAvg", "DFedSAM", "DFedGAM", "DSGT", "ExactDiffusion", "QGDSGDm")
+GOSSIP = ("DFedAvg", "DFedSAM", "DFedGAM", "DSGT", "ExactDiffusion")
 DEFAULT_CLIENTS = (
     {"optimum": (-2.2, -0.4), "curvature": (0.4, 2.0), "angle": 55.0},
     {"optimum": (2.1, -1.0), "curvature": (0.2, 2.7), "angle": 75.0},
