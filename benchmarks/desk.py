@@ -297,7 +297,7 @@ def speeds(name: str, cohort: int, share: float, every: bool, args: Any) -> dict
         "share_of_kernels": {
             own[kind]: min(_ratio(times[floor], times[own[kind]]) for floor in names) for kind, names in floors.items()
         },
-        "operations": kernels.operations(fed, plans),
+        "operations": kernels.operations(fed, count),
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from statistics import median
 
 import torch
@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedcore as fc
-from fedcore.data.batches import Plan
 from fedcore.engine import products
 
 Call = Callable[[], object]
@@ -94,13 +93,13 @@ def layers(fed: fc.Federation) -> list[tuple[nn.Module, torch.Size]]:
     return seen
 
 
-def operations(fed: fc.Federation, plans: Sequence[Plan]) -> int:
-    """Multiplications and additions of all products and convolutions of the plans' local steps."""
+def operations(fed: fc.Federation, samples: int) -> int:
+    """Multiplications and additions of all products and convolutions of the training on so many samples."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
     with FlopCounterMode(display=False) as counter:
         F.cross_entropy(fed.engine.module.train()(fed.inputs(fed.x[:2])), fed.y[:2]).backward()
-    return counter.get_total_flops() // 2 * sum(int(plan.counts.sum()) for plan in plans)  # counted on two samples
+    return counter.get_total_flops() // 2 * samples  # counted on two samples
 
 
 def step(fed: fc.Federation, m: int, batch: int, low: bool = False) -> list[Call]:

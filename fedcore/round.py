@@ -148,10 +148,7 @@ def local_steps(method: Method, r: Round, Y: Tensor, watch: Watch | None = None)
         seen.draws = itertools.count()
         v = contract.direction(method, G, y, seen)
         kept = r.objective.carry(y, r.plan, k) if places else None
-        if kept is not None:
-            v = v.clone()
-            v[:, places] = 0
-        if r.objective.trained is not None:  # whatever a method adds there
+        if r.objective.trained is not None:  # frozen parameters and buffers stay, whatever a method adds to them
             v = torch.where(r.objective.trained.to(v.device), v, 0)
         if r.clip is not None:
             v = clipped(v, r.clip)

@@ -195,7 +195,7 @@ def _by_round(
     generators depends on the seed and the round alone, so that a run can be repeated.  Warns of a generator of its own.
     """
     checks.takes(name, f, "t" if clients is None else "t, clients [m]", "the value in round t")
-    values, before = [], callbacks.draws(f)
+    values, before = [], callbacks.generators(f)
     for t in range(rounds):
         given = () if clients is None else (clients(t),)
         with rng.seeded(rng.word(seed, rng.SCHEDULE, *name.encode(), t)):
@@ -204,7 +204,7 @@ def _by_round(
             values.append(check(value, *given))
         except (ValueError, TypeError) as e:
             raise type(e)(f"{name} in round {t}: {e}") from None
-    if callbacks.draws(f) != before:
+    if callbacks.generators(f) != before:
         checks.warn(
             f"{name}={callbacks.named(f)} draws from a generator outside of itself, so that another run with the same "
             "seed gets other values; draw from np.random.default_rng([seed, t])"

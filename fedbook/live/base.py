@@ -161,13 +161,14 @@ def _widget_class(kind: type[Live]) -> type:
     return LiveWidget
 
 
-USUAL = {"FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion"}
-"""Usual names of methods whose classes are called differently."""
+def usual(method: str) -> str:
+    """A method's usual name, given that of its class."""
+    return {"FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion"}.get(method, method)
 
 
 def look(method: str) -> dict[str, str]:
     """The style of a method, given by its class: colours on light and dark pages, marker and dashes."""
-    colour, marker, line = styles.METHODS[USUAL.get(method, method)]
+    colour, marker, line = styles.METHODS[usual(method)]
     return {"colour": colour, "dark": styles.dark(colour), "marker": marker, "dash": "" if line == "-" else "7 4"}
 
 

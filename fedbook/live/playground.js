@@ -89,7 +89,7 @@ function mixing(topology, n) {
   return W;
 }
 
-// W Z for the clients' vectors Z, one after the other.
+// W Z for the clients' vectors Z: z_k stands at 2 k and 2 k + 1, so that of an index k >> 1 is the client and k & 1 the axis.
 function mixed({n, W}, Z) {
   const out = new Float64Array(2 * n);
   for (let i = 0; i < n; i++) for (let k = 0; k < 2 * n; k++) out[2 * i + (k & 1)] += W[n * i + (k >> 1)] * Z[k];
@@ -265,6 +265,12 @@ const controlled = (P, r) => (i, x, y) => {
   vx = gx - r.ci[2 * i] + r.c[0];
   vy = gy - r.ci[2 * i + 1] + r.c[1];
 };
+// FedDC's direction, and FedDyn's, whose variates are 0.
+const dynamic = (P, r, {alpha}) => (i, x, y) => {
+  gradient(P, i, x, y);
+  vx = gx + alpha * (x - r.x[0] + r.hi[2 * i]) - r.ci[2 * i] + r.c[0];
+  vy = gy + alpha * (y - r.x[1] + r.hi[2 * i + 1]) - r.ci[2 * i + 1] + r.c[1];
+};
 const momentum = (b, s, C) => [(1 - b) * C[0] + b * s[0], (1 - b) * C[1] + b * s[1]];
 
 const METHODS = {
@@ -294,20 +300,9 @@ const METHODS = {
       return ahead(r, mean);
     },
   },
-  FedDyn: {
-    direction: (P, r, {alpha}) => (i, x, y) => {
-      gradient(P, i, x, y);
-      vx = gx + alpha * (x - r.x[0] + r.hi[2 * i]);
-      vy = gy + alpha * (y - r.x[1] + r.hi[2 * i + 1]);
-    },
-    aggregate: integral,
-  },
+  FedDyn: {direction: dynamic, aggregate: integral},
   FedDC: {
-    direction: (P, r, {alpha}) => (i, x, y) => {
-      gradient(P, i, x, y);
-      vx = gx + alpha * (x - r.x[0] + r.hi[2 * i]) - r.ci[2 * i] + r.c[0];
-      vy = gy + alpha * (y - r.x[1] + r.hi[2 * i + 1]) - r.ci[2 * i + 1] + r.c[1];
-    },
+    direction: dynamic,
     aggregate: (P, r, end, mean) => {
       variates(P, r, end);
       return integral(P, r, end, mean);

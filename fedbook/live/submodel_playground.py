@@ -28,7 +28,7 @@ from fedcore.run import Probe, simulate
 from fedcore.support import checks
 
 from . import still
-from .base import USUAL, Live, look
+from .base import Live, look, usual
 from .playground import within
 
 METHODS = ("FedAvg", "HeteroFL", "FederatedDropout", "FedRolex", "FedDSE", "FedGSE")
@@ -144,7 +144,7 @@ class SubmodelPlayground(Live):
 
     def config(self) -> dict[str, Any]:
         """The data for the page's script: the state, and the label and colour of each method."""
-        looks = {name: look(name) | {"label": USUAL.get(name, name)} for name in METHODS}
+        looks = {name: look(name) | {"label": usual(name)} for name in METHODS}
         words = {"name": self.name, "caption": self.caption}
         return words | {"state": self.state, "methods": looks, "clients": still.CLIENTS}
 
@@ -161,9 +161,9 @@ class SubmodelPlayground(Live):
         trained = found["kept"][0].sum(0)
         conflict = found["conflict"][0]
         return (
-            f"{USUAL.get(self.method, self.method)}, round 1 of {self.rounds}: {(trained > 0).sum()} of {trained.size} "
-            f"hidden neurons are trained, {(trained > 1).sum()} by several clients; at {(conflict < 0).sum()} of these "
-            f"their updates pull apart. Accuracy after round {self.rounds}: {100 * found['accuracy'][-1]:.0f}%."
+            f"{usual(self.method)}, round 1 of {self.rounds}: {(trained > 0).sum()} of {trained.size} hidden neurons "
+            f"are trained, {(trained > 1).sum()} by several clients; at {(conflict < 0).sum()} of these their updates "
+            f"pull apart. Accuracy after round {self.rounds}: {100 * found['accuracy'][-1]:.0f}%."
         )
 
     def still(self) -> str:

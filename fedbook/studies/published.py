@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedcore.data.partitions import Indices
 from fedcore.support import checks
 
 LEAST = 10  # samples of a client
@@ -15,8 +16,9 @@ LEAST = 10  # samples of a client
 class DealtBySeed(checks.Named):
     """NIID-Bench's Dirichlet partition (Li et al. 2022) as its program or Flower's copy of it draws it from `seed`.
 
-    Each label's samples are shuffled and dealt by shares ~ Dirichlet(q, ..., q), from which clients that hold N/n
-    samples are left out; all is drawn anew until each client has 10 samples.  legacy: NumPy's older generator, which
+    The rule is that of `fc.Dirichlet`, with at least 10 samples for each client, but the draws come in another order:
+    each label's samples are shuffled before its shares are drawn.  Raises ValueError where 1,000 draws never give
+    each client 10.  legacy: NumPy's older generator, which
     NIID-Bench uses; Flower uses its newer one, so that equal seeds give different partitions.
     """
 
@@ -26,11 +28,9 @@ class DealtBySeed(checks.Named):
 
     __post_init__ = checks.fields
 
-    def split(
-        self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None
-    ) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
         draw = np.random.RandomState(self.seed) if self.legacy else np.random.default_rng(self.seed)
-        while True:
+        for _ in range(1000):
             parts = [np.zeros(0, int)] * clients
             for label in np.unique(labels):
                 samples = np.flatnonzero(labels == label)
@@ -41,3 +41,4 @@ class DealtBySeed(checks.Named):
                 parts = [np.append(part, more) for part, more in zip(parts, np.split(samples, cuts), strict=True)]
             if min(map(len, parts)) >= LEAST:
                 return parts
+        raise ValueError(f"q={self.q} never gave each of {clients} clients {LEAST} samples; use a larger q")

@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from .. import rng
-from ..objective.base import Objective
 from ..storage.identity import digest, is_own
 from ..support import checks
 from .method import AGGREGATE, BROADCAST, Method, Round, Work, is_taken
 
+if TYPE_CHECKING:  # types only, as in `method`
+    from ..objective.base import Objective
+
 MEMORY = "return r.extended(memory={...})"
 UNSAVED = "which is neither saved in checkpoints nor sent to other processes"
-DRAWS_BY_ROW = "for row i of a gradient use np.random.default_rng((int(plan.keys[i]), k))"
+ROW_NOISE = "for row i of a gradient use np.random.default_rng((int(plan.keys[i]), k))"
 
 
 def client_state(method: Method) -> tuple[str, ...]:
@@ -160,20 +162,18 @@ def _unchanged(method: Method, hook: str, r: Round, y: Tensor | None = None) -> 
 def told_of_draws(method: Method, hook: str | None, r: Round) -> Iterator[None]:
     """In the first local step of the first round of a run, a UserWarning where the block draws from a global random
     generator and the method, whose hook it is, or the objective is of a class of the user's."""
-    who, remedies = [], []
+    remedies = {}  # by who may have drawn
     if hook and is_own(type(method)):
-        who.append(f"{type(method).__name__}.{hook}")
-        remedies.append("use r.noise(like), or np.random.default_rng((r.seed, r.t))")
+        remedies[f"{type(method).__name__}.{hook}"] = "use r.noise(like), or np.random.default_rng((r.seed, r.t))"
     if is_own(type(r.objective)):
-        who.append(type(r.objective).__name__)
-        remedies.append(DRAWS_BY_ROW)
-    looks = r.t == 0 and r.step == 0 and who
+        remedies[type(r.objective).__name__] = ROW_NOISE
+    looks = r.t == 0 and r.step == 0 and remedies
     drawn = rng.global_states(r.x.device) if looks else None
     yield
     if looks and rng.global_states(r.x.device) != drawn:
         checks.warn(
-            f"{' or '.join(who)} draws from a global generator, so a repeated or resumed run gets different numbers; "
-            f"{'; '.join(remedies)}"
+            f"{' or '.join(remedies)} draws from a global generator, so a repeated or resumed run gets different "
+            f"numbers; {'; '.join(remedies.values())}"
         )
 
 
@@ -209,7 +209,7 @@ def told_of_memory(method: Method, fed: Objective, before: Mapping[tuple[str, st
     if changed:
         kind, name = changed[0]
         what = f"{kind} changed self.{name} during the run"
-        told = _undeclared(what) if kind == type(method).__name__ else f"{what}, {UNSAVED}; {DRAWS_BY_ROW}"
+        told = _undeclared(what) if kind == type(method).__name__ else f"{what}, {UNSAVED}; {ROW_NOISE}"
         checks.warn(f"{told}; if it is more than a record, a repeated or resumed run gets other results")
     return bool(changed)
 

@@ -123,7 +123,7 @@ class APFL(Method):
 
     def prepare(self, r: Round) -> Round:
         alpha = torch.full_like(r.p, self.alpha)
-        if self.adaptive:  # one number in all entries but those of frozen parameters, which no state changes
+        if self.adaptive:  # all entries are equal, but those of frozen parameters keep the first value
             trained = r.objective.trained
             alpha = r.alpha_i[:, :1] if trained is None else (r.alpha_i * trained).amax(1, keepdim=True)
         return r.extended(memory={"v": r.v_i.clone(), "alpha": alpha.clone()})

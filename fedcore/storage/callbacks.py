@@ -117,7 +117,7 @@ def key(value: Any) -> str:
     return _reached(value)[0]
 
 
-def draws(f: Callable[..., Any]) -> str:
+def generators(f: Callable[..., Any]) -> str:
     """A hash of the states of the generators of random numbers and of the iterators that a function reaches."""
     seen = _Reached()
     seen.text(f)

@@ -98,7 +98,7 @@ def test_what_is_no_method_takes_no_colour_of_a_method_beside_it():
 
 def test_the_playground_draws_a_method_as_the_pictures_do():
     for name, look in playground.playground().config()["methods"].items():
-        assert (look["colour"], look["marker"]) == styles.METHODS[base.USUAL.get(name, name)][:2]
+        assert (look["colour"], look["marker"]) == styles.METHODS[base.usual(name)][:2]
     assert styles.looks(["FedAvg(lr=1)"])[0] == styles.METHODS["FedAvg"]
     assert styles.method("FedAvgX") is None
 

@@ -569,5 +569,5 @@ def test_two_playgrounds_of_a_page_do_not_move_each_other(browser, tmp_path):
         assert left["start"] != right["start"] == list(fc.playground().start)
 
 
-def test_the_module_weighs_less_than_61_kb():
-    assert len((Playground.module() + Playground.style()).encode()) < 61_000
+def test_the_module_weighs_less_than_60_kb():
+    assert len((Playground.module() + Playground.style()).encode()) < 60_000

@@ -191,7 +191,7 @@ def test_what_a_hand_sets_up_is_what_the_package_computes(browser, page):
         assert "another one trains after round 4:" in chart
         for method in ("FedAvg", "FedGSE"):
             share = fc.submodel_playground(**state(tab)).numbers(method)["shared"][3]
-            assert f"{method} {share:.2g}" in chart
+            assert f"{base.usual(method)} {share:.2g}" in chart
         tab.get_by_role("button", name="Reset").click()
         tab.clock.run_for(100)
         assert state(tab) == fc.submodel_playground().state

@@ -121,3 +121,29 @@ def test_the_bandwidth_counts_the_bytes_that_a_copy_reads_and_writes_in_its_best
 def test_the_roof_is_the_peak_of_float32_and_the_bandwidth():
     measured = {"mkl": 200.0, "onednn": 428.4, "bfloat16": 900.0, "bandwidth": 31.2}
     assert engine_pictures.roof({"peaks": measured}) == (428.4, 31.2)
+
+
+def test_the_networks_furthest_from_their_kernels_are_profiled(desk):
+    cases = benchmarked.load(ROOT / "results" / "benchmarks")["desk"]["cases"]
+    shares = {case["network"]: case["share_of_kernels"][case["path"]] for case in cases if case["share_of_kernels"]}
+    assert set(sorted(shares, key=shares.get)[:3]) <= set(desk.PROFILED)
+    assert set(desk.PROFILED) <= set(desk.NETWORKS)
+
+
+def test_free_convolutions_would_leave_the_rest_of_the_round():
+    shares = {"convolution": 0.6, "norms": 0.1, "copies": 0.05, "pointwise, sums": 0.05, "Python": 0.2}
+    profiles = [{"network": "n", "decay and clip": decayed, "shares": shares} for decayed in (True, False)]
+    told = engine_pictures.few_channels({"profile": profiles}, "n")
+    assert all(words in told for words in ("take 60 %", "copies 20 %", "Python 20 %", "be 2.5 times"))
+    assert engine_pictures.few_channels({"profile": profiles[:1]}, "n") == ""
+
+
+def test_what_the_engines_page_types_about_bfloat16_is_what_is_stored():
+    stored = benchmarked.load(ROOT / "results" / "benchmarks")
+    ratios = {case["network"]: case["ratio_to_plain"] for case in stored["desk"]["cases"] if case["share_of_kernels"]}
+    mlp, lenet = (ratios[name]["written bfloat16"] / ratios[name]["written"] for name in ("mlp", "lenet"))
+    page = (ROOT / "book" / "engine.ipynb").read_text()
+    assert f"It slows the MLP ({mlp:.2f} of its speed in float32), but helps the LeNet ({lenet:.2f})." in page
+    times = [case["seconds"]["bfloat16"] / case["seconds"]["float32"] for case in stored["bfloat16"]["cases"]]
+    assert len(times) == 3
+    assert min(times) > 0.95, "and no longer run became clearly faster"

@@ -151,20 +151,17 @@ def on(shape: tuple[int, ...], net: nn.Module):
 
 
 @pytest.mark.parametrize("method", [fc.HeteroFL, fc.FedDSE])
-@pytest.mark.parametrize(
-    ("shape", "layers"),
-    [
-        ((6, 5), lambda: [nn.Linear(5, 4), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)]),
-        ((6, 5), lambda: [nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1), nn.Flatten(), nn.Linear(6, 3)]),
-        ((4, 5), lambda: [nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 1), nn.Flatten(), nn.Linear(4, 3)]),
-        ((2, 5), lambda: [nn.Linear(5, 4), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(4, 3)]),
-        ((1, 8, 8), lambda: [nn.Linear(8, 4), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)]),
-        ((1, 8, 8), lambda: [nn.Linear(8, 8), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)]),
-        ((4, 8, 8), lambda: [nn.Linear(8, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]),
-        ((1, 1, 6), lambda: [nn.Linear(6, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3)]),
-        ((1, 8, 8), lambda: [nn.Conv2d(1, 3, 3), nn.Linear(6, 4), nn.Flatten(), nn.Linear(72, 3)]),
-    ],
-)
+@pytest.mark.parametrize(("shape", "layers"), [
+    ((6, 5), lambda: [nn.Linear(5, 4), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)]),
+    ((6, 5), lambda: [nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1), nn.Flatten(), nn.Linear(6, 3)]),
+    ((4, 5), lambda: [nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 1), nn.Flatten(), nn.Linear(4, 3)]),
+    ((2, 5), lambda: [nn.Linear(5, 4), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(4, 3)]),
+    ((1, 8, 8), lambda: [nn.Linear(8, 4), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)]),
+    ((1, 8, 8), lambda: [nn.Linear(8, 8), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)]),
+    ((4, 8, 8), lambda: [nn.Linear(8, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]),
+    ((1, 1, 6), lambda: [nn.Linear(6, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3)]),
+    ((1, 8, 8), lambda: [nn.Conv2d(1, 3, 3), nn.Linear(6, 4), nn.Flatten(), nn.Linear(72, 3)]),
+])  # fmt: skip
 def test_linear_layers_on_sequences_and_images_are_refused(shape, layers, method):
     """A neuron of such a layer has an output at every position, which is no block of columns after a Flatten."""
     fed = on(shape, nn.Sequential(*layers()))
@@ -189,44 +186,27 @@ def test_a_unit_of_a_linear_layer_is_one_column_whatever_the_samples_are():
             cut(net)
 
 
-@pytest.mark.parametrize(
-    ("shape", "net"),
-    [
-        ((6, 5), lambda: nn.Sequential(nn.Flatten(), nn.Linear(30, 4), nn.ReLU(), nn.Linear(4, 3))),
-        (
-            (6, 8),
-            lambda: nn.Sequential(
-                nn.BatchNorm1d(6), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(24, 4), nn.ReLU(), nn.Linear(4, 3)
-            ),
-        ),
-        ((5,), lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(4, 3))),
-        (
-            (1, 8, 8),
-            lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.BatchNorm1d(144), nn.Linear(144, 3)),
-        ),
-        (
-            (1, 8, 8),
-            lambda: Net(
-                lambda m, x: m.out((h := torch.relu(m.conv(x)).mean((2, 3))) + torch.relu(m.fc(h))),
-                conv=nn.Conv2d(1, 4, 3), fc=nn.Linear(4, 4), out=nn.Linear(4, 3),
-            ),
-        ),
-        (
-            (6,),
-            lambda: Net(
-                lambda m, x: m.out(torch.relu(m.a(x + m.fc(x)))),
-                fc=nn.Linear(6, 6), a=nn.Linear(6, 4), out=nn.Linear(4, 3),
-            ),
-        ),
-        (
-            (6,),
-            lambda: Net(
-                lambda m, x: m.out(torch.relu(m.a(x + m.fc(x)))),
-                fc=nn.Linear(6, 1), a=nn.Linear(6, 4), out=nn.Linear(4, 3),
-            ),
-        ),
-    ],
-)  # fmt: skip
+def plus_inputs(width: int) -> nn.Module:
+    """A network with the sum of its inputs and a layer of this width."""
+    layers = {"fc": nn.Linear(6, width), "a": nn.Linear(6, 4), "out": nn.Linear(4, 3)}
+    return Net(lambda m, x: m.out(torch.relu(m.a(x + m.fc(x)))), **layers)
+
+
+def plus_channels() -> nn.Module:
+    """A network with the sum of the channels' means and a layer on them."""
+    layers = {"conv": nn.Conv2d(1, 4, 3), "fc": nn.Linear(4, 4), "out": nn.Linear(4, 3)}
+    return Net(lambda m, x: m.out((h := torch.relu(m.conv(x)).mean((2, 3))) + torch.relu(m.fc(h))), **layers)
+
+
+@pytest.mark.parametrize(("shape", "net"), [
+    ((6, 5), lambda: nn.Sequential(nn.Flatten(), nn.Linear(30, 4), nn.ReLU(), nn.Linear(4, 3))),
+    ((6, 8), lambda: nn.Sequential(
+        nn.BatchNorm1d(6), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(24, 4), nn.ReLU(), nn.Linear(4, 3),
+    )),
+    ((5,), lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(4, 3))),
+    ((1, 8, 8), lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.BatchNorm1d(144), nn.Linear(144, 3))),
+    ((1, 8, 8), plus_channels), ((6,), lambda: plus_inputs(6)), ((6,), lambda: plus_inputs(1)),
+])  # fmt: skip
 def test_sequences_and_sums_can_be_narrowed_where_each_unit_has_its_own_columns(shape, net):
     assert gap(on(shape, net())) < 1e-12
 

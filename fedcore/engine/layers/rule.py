@@ -35,10 +35,8 @@ LAST, FIRST = (0, 1, 3, 4, 2), (0, 1, 4, 2, 3)  # a convolution's weights with c
 Back = Callable[[Tensor], Tensor | None]
 
 
-Stream = tuple[int, int]  # which stream of neurons, and how many axes a sample has
-
-
 AXES = (1, 2, 3)  # of a sample: features or a text's symbols, a sequence, a picture
+Stream = tuple[int, int]  # which stream of neurons, and how many axes a sample has
 
 
 Weights = Annotated[Tensor, "m O C kh kw"]
@@ -128,10 +126,9 @@ class Rule:
     def problems(self) -> Iterator[str]:
         """Why `batched` cannot compute this layer and the layers in it."""
         for part in self.all():
-            held = vars(part.module)  # hooks, or a forward of this one object: it computes no more what its type does
-            hooks = [v for name, v in held.items() if name.endswith(("ward_hooks", "ward_pre_hooks"))]
-            changed = "forward" in held or any(hooks)
-            problem = type(part.module).__name__ if changed else part.problem()
+            held = vars(part.module).items()  # with any of these it does not compute as its type does
+            own = [v for name, v in held if name.endswith(("ward_hooks", "ward_pre_hooks")) or name == "forward"]
+            problem = type(part.module).__name__ if any(own) else part.problem()
             if problem is not None:
                 yield problem
 
