@@ -354,7 +354,7 @@ def glance(root: Path | None = None) -> pages.Html:
     for document, name in DOCUMENTS.items():
         chosen = [claim for claim in every() if claim.document == document]
         found = [(claim, strongest(judged(claim, root or results()))) for claim in chosen]
-        found.sort(key=lambda pair: [*SIGNS].index(pair[1].verdict if pair[1] else ""))
+        found.sort(key=lambda pair: [*SIGNS].index(pair[1].kind if pair[1] else ""))
         entries, before = [], ""
         for claim, best in found:
             verdict, said, rests = (best.verdict, best.said, best.profile or "proof") if best else ("", MISSING, "")
@@ -364,7 +364,7 @@ def glance(root: Path | None = None) -> pages.Html:
             shown, before = about.removeprefix(claim.family.replace("-", " ") + " " if again else ""), claim.family
             entries.append(
                 f'<a href="#claim-{claim.name}" data-verdict="{verdict}" data-rests="{rests}" title="{escape(words)}" '
-                f'aria-label="{escape(f"{about}: {words}")}">{SIGNS[verdict]} {escape(shown)}</a>'
+                f'aria-label="{escape(f"{about}: {words}")}">{SIGNS[best.kind if best else ""]} {escape(shown)}</a>'
             )
             lines.append(f"{name} | {about} | {said} | {confidence(best)}")
         rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{" ".join(entries)}</td></tr>')
@@ -389,13 +389,13 @@ def headline(root: Path | None = None) -> pages.Html:
     one = Counter(judge.verdict([word], claim.expected) for claim, word in words)
     smallest = [a.detectable for claim, a in answers if compared(claim) == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
-    first = f"Runs answered {len(answers)} questions: {one['holds']} as the document says, "
+    first = f"Runs asked {len(answers)} questions: {one['holds']} came out as the document says, "
     first += f"{one['does not hold']} the other way, and "
     first += f"{one['cannot be decided here']} remain open."
-    power = f" Half of the gaps that the documents print there are below {np.median([*printed.values()]):.1f} points"
+    power = f" The median of the gaps that the documents print for them is {np.median([*printed.values()]):.1f} points"
     if smallest:
-        power += f"; half of our questions could not have found a gap below {np.nanmedian(smallest):.1f}"
-    said = f"{first}{power}." + f" {own} more questions are this book's own, and not counted." * bool(own)
+        power += f", but the median of the gaps that our runs could have found is {np.nanmedian(smallest):.1f}"
+    said = f"{first}{power}." + f" Not counted: {own} marked (ours), which this book asks." * bool(own)
     caption = f"The {len(best)} central claims by verdict, and by the strongest evidence for it"
     return together([pages.table(_by_evidence(best), caption), pages.Html(f'<p class="fc-said">{said}</p>', said)])
 
@@ -460,8 +460,8 @@ def profile(root: Path | None = None) -> Any:
     counts = {f"{name}, settings": len(found["rounds"].get(name, ())) for name in names}
     said = ", ".join(f"{name} in {(rows <= 2).mean():.0%} of {len(rows)}" for name, rows in found["rounds"].items())
     caption = (
-        "Desk cells: in which share of its settings a method needs at most so many times the least of all methods, "
-        f"to reach {performance.SOLVED:.0%} of the highest late accuracy. The numbers of settings are below."
+        f"The cost to reach {performance.SOLVED:.0%} of the highest late accuracy, desk cells. Vertical: the share of "
+        "a method's settings in which its cost is at most x times that of the cheapest method (horizontal)."
     )
     return show(figure, counts, alt=f"With at most twice the fewest rounds: {said}", caption=caption)
 

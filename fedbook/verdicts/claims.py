@@ -195,7 +195,7 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
         lines.append(
             {
                 "place": claim.place,
-                "claim": claim.text + " (a question of this book's own)" * claim.own,
+                "claim": claim.text + " (ours)" * claim.own,
                 "verdict": best.said if best else "",
                 "ours": claim.settled[1] if claim.settled else "; ".join(f"{p}: {w}" for p, w in by_profile.items()),
                 "printed": claim.printed,
@@ -208,7 +208,7 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
 
 def _ahead(best: Judgement | None) -> str:
     shares = [a.comparison.ahead for a in best.answers.values()] if best else []
-    return f"{sum(shares) / len(shares):.0%} of pairs of runs" if shares and all(map(math.isfinite, shares)) else ""
+    return f"in {sum(shares) / len(shares):.0%} of pairs of runs" if shares and all(map(math.isfinite, shares)) else ""
 
 
 def ours(judgement: Judgement) -> str:
@@ -308,8 +308,8 @@ def _short(answer: Answer, claim: Claim) -> str:
         digits += f"{abs(c.gap):.{digits}f}" == f"{c.half:.{digits}f}"  # does the interval reach zero?
         found, words = f"{smallest:.{digits}f}", f"{c.gap:+.{digits}f} ± {c.half:.{digits}f}"
     low, high = c.interval
-    why = "" if low <= 0 <= high else "open by Holm's rule; "
-    notes = [f"{why}would have found {found}"] if answer.word == judge.OPEN else []
+    why = "" if low <= 0 <= high else "not significant by Holm's rule; "
+    notes = [f"{why}detectable: {found}"] if answer.word == judge.OPEN else []
     if not math.isfinite(c.half):  # a run diverged, or there is only one
         words, notes = "no interval", []
     notes += [f"diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}"] if any(c.diverged) else []

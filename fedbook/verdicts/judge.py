@@ -206,7 +206,7 @@ class Answer:
         smallest = self.detectable if self.word == OPEN else math.nan
         more = {
             EQUAL: f" within {self.margin:g}" if self.margin is not None else "",
-            OPEN: f" (would have found {smallest:.1f})" if math.isfinite(smallest) else "",
+            OPEN: f" (detectable: {smallest:.1f})" if math.isfinite(smallest) else "",
         }
         runs = f"; diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}" if any(c.diverged) else ""
         return f"{c.gap:+.1f} ± {c.half:.1f}, {self.word}{more.get(self.word, '')}{runs}"

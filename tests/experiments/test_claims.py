@@ -562,8 +562,8 @@ def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(store
         write("quick", row, share)
     text = show.headline(root).text
     assert text.startswith("The 1 central claims by verdict")
-    assert "answered 2 questions: 1 as the document says, 0 the other way, and 1 remain open" in text
-    assert "Half of the gaps that the documents print there are below 5.0 points; half of our questions" in text
+    assert "asked 2 questions: 1 came out as the document says, 0 the other way, and 1 remain open" in text
+    assert "the documents print for them is 5.0 points, but the median of the gaps that our runs could have" in text
 
 
 def test_page_one_counts_verdicts_apart_by_what_they_rest_on(stored):
@@ -671,7 +671,7 @@ def test_a_question_of_the_books_own_has_a_verdict_and_is_no_claim_of_the_docume
         monkeypatch.setattr(module, "every", lambda: both)
     assert "1 central claims in all" in show.ended(root).text
     assert "The 1 central claims by verdict" in show.headline(root).text
-    assert "1 more questions are this book's own" in show.headline(root).text
+    assert "Not counted: 1 marked (ours)" in show.headline(root).text
     text = show.box(["a", "b"], root).text
     assert text.count("verdict: holds") == 2
     assert "§1, leaves open whether: x beats y" in text
@@ -682,7 +682,7 @@ def test_an_interval_beside_zero_that_holm_keeps_open_is_told_from_one_that_hold
     beside, around = (judge.Comparison(gap, 1.0, 0.0, 10, 0) for gap in (2.4, 0.5))
     one, other = judge.decide([beside, around])
     assert (one.word, other.word) == (judge.OPEN, judge.OPEN)
-    assert "open by Holm's rule" in claims._short(one, CLAIM)
+    assert "not significant by Holm's rule" in claims._short(one, CLAIM)
     assert "Holm" not in claims._short(other, CLAIM)
     (unknown,) = judge.decide([judge.Comparison(0.5, float("nan"), 0.0, 5, 0, (1, 0))])
     assert claims._short(unknown, CLAIM) == "no interval (diverged: 1 and 0 of 5)"
