@@ -122,9 +122,8 @@ class CropFlip(checks.Named):
             columns = np.where((side >> np.uint64(63)).astype(bool)[:, None], columns[:, ::-1], columns)
         rows, columns = (torch.as_tensor(at).to(x.device) for at in (rows, columns))
         n, c = (torch.arange(size, device=x.device) for size in x.shape[:2])
-        return F.pad(x, (p, p, p, p))[
-            n[:, None, None, None], c[:, None, None], rows[:, None, :, None], columns[:, None, None]
-        ]
+        padded = F.pad(x, (p, p, p, p))
+        return padded[n[:, None, None, None], c[:, None, None], rows[:, None, :, None], columns[:, None, None]]
 
 
 @dataclass(frozen=True)
