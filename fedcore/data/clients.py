@@ -173,9 +173,8 @@ class Clients:
                 moved[name].add_(0)  # samples that were written over stay known as such
         public = None if self.public is None else tuple(part.to(device) for part in self.public)
         kept = None if self.kept is None else (*(part.to(device) for part in self.kept[:2]), self.kept[2])
-        return replace(
-            self, **moved, public=public, kept=kept, statistics=self.statistics.to(device, dtype), dtype=dtype
-        )
+        statistics = self.statistics.to(device, dtype)
+        return replace(self, **moved, public=public, kept=kept, statistics=statistics, dtype=dtype)
 
     def inputs(self, x: Tensor, rows: Tensor | int | None = None) -> Tensor:
         """Samples as inputs of the model, in memory of their own: texts as whole numbers, images normalised.
