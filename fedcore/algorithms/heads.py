@@ -57,8 +57,7 @@ class FedPer(Method):
         return merged(self.top(layout, state["x"]), state["head_i"], state["x"])
 
     def cost(self, layout: Layout | None = None) -> Cost:
-        d = layout.d if layout else 1
-        sent = 1 - share(layout, self.top(layout, torch.zeros(d)))
+        sent = 1 - share(layout, self.top(layout, torch.zeros(layout.d if layout else 1)))
         return Cost.of(layout, down=sent, up=sent)
 
 

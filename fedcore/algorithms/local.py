@@ -216,9 +216,7 @@ class PerFedAvg(Method):
     alpha: NonNegative = 0.01
     first_order: bool = False
     client_state = ("theta_i",)
-
-    def client_start(self, x: Tensor) -> dict[str, Tensor]:
-        return {"theta_i": x}
+    client_start, personal = pFedMe.client_start, pFedMe.personal
 
     def prepare(self, r: Round) -> Round:
         x = r.x.expand(r.m, -1)
@@ -230,9 +228,6 @@ class PerFedAvg(Method):
 
     def aggregate(self, r: Round, y: Tensor) -> dict[str, Tensor]:
         return {"x": r.x + r.server_lr * r.mean(y - r.x), "theta_i": r.theta}
-
-    def personal(self, state: Mapping[str, Tensor], layout: Layout | None) -> Tensor:
-        return state["theta_i"]
 
     def cost(self, layout: Layout | None = None) -> Cost:
         note = "the full gradient gives the client's own model, for evaluation"

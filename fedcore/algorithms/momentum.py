@@ -56,9 +56,7 @@ class Mime(Method):
     """
 
     beta: BelowOne = 0.9
-
-    def start(self, x: Tensor) -> dict[str, Tensor]:
-        return {"x": x, "s": torch.zeros_like(x)}
+    start = MimeLite.start
 
     def prepare(self, r: Round) -> Round:
         return r.extended(server={"C": r.mean(r.full_gradient(r.x.expand(r.m, -1)))})

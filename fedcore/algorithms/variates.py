@@ -170,6 +170,7 @@ class FedPVR(Method):
 
     layers: tuple[str, ...] | str | None = None
     client_state = ("c_i",)
+    start = SCAFFOLD.start
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,9 +181,6 @@ class FedPVR(Method):
             raise TypeError(
                 f"layers={checks.brief(self.layers)}; use names of parameters or their beginnings, 'all', () or None"
             )
-
-    def start(self, x: Tensor) -> dict[str, Tensor]:
-        return {"x": x, "c": torch.zeros_like(x)}
 
     def prepare(self, r: Round) -> Round:
         return r.extended(server={"mask": self.mask(r.layout, r.x)})

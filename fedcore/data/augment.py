@@ -74,6 +74,7 @@ class RandAugment(checks.Named):
 
         m = self.magnitude / 10
         sign = -1 if negative else 1
+        by = 1 + sign * 0.9 * m
         if name.startswith(("Shear", "Translate")):
             shear = [0.0, 0.0]
             shift, axis = [0, 0], int(name.endswith("Y"))
@@ -88,11 +89,11 @@ class RandAugment(checks.Named):
             "Equalize": F.equalize,
             "Rotate": lambda x: F.rotate(x, sign * 30.0 * m),
             "Solarize": lambda x: F.solarize(x, 255 * (1 - m)),
-            "Color": lambda x: _saturation(x, 1 + sign * 0.9 * m),
+            "Color": lambda x: _blend(x, F.rgb_to_grayscale(x), by) if x.shape[1] == 3 else x,
             "Posterize": lambda x: F.posterize(x, round(8 - 4 * m)),
-            "Contrast": lambda x: _contrast(x, 1 + sign * 0.9 * m),
-            "Brightness": lambda x: F.adjust_brightness(x, 1 + sign * 0.9 * m),
-            "Sharpness": lambda x: F.adjust_sharpness(x, 1 + sign * 0.9 * m),
+            "Contrast": lambda x: _blend(x, F.rgb_to_grayscale(x).float().mean((1, 2, 3), keepdim=True), by),
+            "Brightness": lambda x: F.adjust_brightness(x, by),
+            "Sharpness": lambda x: F.adjust_sharpness(x, by),
         }[name]
 
 
@@ -121,9 +122,8 @@ class CropFlip(checks.Named):
             columns = np.where((side >> np.uint64(63)).astype(bool)[:, None], columns[:, ::-1], columns)
         rows, columns = (torch.as_tensor(at).to(x.device) for at in (rows, columns))
         n, c = (torch.arange(size, device=x.device) for size in x.shape[:2])
-        return F.pad(x, (p, p, p, p))[
-            n[:, None, None, None], c[:, None, None], rows[:, None, :, None], columns[:, None, None]
-        ]
+        padded = F.pad(x, (p, p, p, p))
+        return padded[n[:, None, None, None], c[:, None, None], rows[:, None, :, None], columns[:, None, None]]
 
 
 @dataclass(frozen=True)
@@ -209,15 +209,3 @@ def _blend(x: Tensor, other: Tensor, factor: float) -> Tensor:
     """
     rest = torch.tensor(1 - factor, dtype=torch.float32, device=x.device).double()
     return ((factor * x.float()).double() + rest * other.double()).float().clamp(0, 255).to(torch.uint8)
-
-
-def _saturation(x: Tensor, factor: float) -> Tensor:
-    from torchvision.transforms.v2 import functional as F
-
-    return _blend(x, F.rgb_to_grayscale(x), factor) if x.shape[1] == 3 else x
-
-
-def _contrast(x: Tensor, factor: float) -> Tensor:
-    from torchvision.transforms.v2 import functional as F
-
-    return _blend(x, F.rgb_to_grayscale(x).float().mean((1, 2, 3), keepdim=True), factor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +52,7 @@ class Clients:
     public: tuple[Tensor, Tensor] | None
     dtype: torch.dtype
     kept: tuple[Tensor, Tensor, Lists] | None = None
+    _counted: dict[int, np.ndarray] = field(default_factory=dict, init=False)  # label counts after so many writes to y
 
     __repr__ = checks.as_call
 
@@ -93,6 +94,11 @@ class Clients:
             None if kept is None else (put(kept[0]), put(kept[1]), kept[2]),
         )  # fmt: skip
 
+    def like(self, source: Source, parts: Sequence[np.ndarray], **more: Any) -> Clients:
+        """Clients of another source, whose samples are treated in the same way but for arguments `more` of `of`."""
+        same = {name: getattr(self, name) for name in ("normalise", "augment", "device", "dtype")}
+        return Clients.of(source, parts, **same | more)
+
     @property
     def n(self) -> int:
         """The number of clients."""
@@ -116,10 +122,10 @@ class Clients:
         return read_only(self.index.sizes)
 
     @cached_property
-    def _everyones(self) -> Tensor | None:
-        """The rows of x that belong to any client, in order; None where they are all rows."""
+    def _everyones(self) -> Tensor | slice:
+        """The rows of x that belong to any client, in order."""
         rows = np.unique(self.index.rows)
-        return None if len(rows) == len(self.y) else torch.as_tensor(rows, device=self.device)
+        return slice(None) if len(rows) == len(self.y) else torch.as_tensor(rows, device=self.device)
 
     @cached_property
     def apart(self) -> bool:
@@ -139,11 +145,6 @@ class Clients:
             counts = [np.bincount(y[part % len(y)], minlength=classes) for part in self.index]
             self._counted[now] = read_only(np.stack(counts))
         return self._counted[now]
-
-    @cached_property
-    def _counted(self) -> dict[int, np.ndarray]:
-        """`label_counts` after so many writes to y."""
-        return {}
 
     @cached_property
     def own(self) -> Lists | None:
@@ -172,9 +173,8 @@ class Clients:
                 moved[name].add_(0)  # samples that were written over stay known as such
         public = None if self.public is None else tuple(part.to(device) for part in self.public)
         kept = None if self.kept is None else (*(part.to(device) for part in self.kept[:2]), self.kept[2])
-        return replace(
-            self, **moved, public=public, kept=kept, statistics=self.statistics.to(device, dtype), dtype=dtype
-        )
+        statistics = self.statistics.to(device, dtype)
+        return replace(self, **moved, public=public, kept=kept, statistics=statistics, dtype=dtype)
 
     def inputs(self, x: Tensor, rows: Tensor | int | None = None) -> Tensor:
         """Samples as inputs of the model, in memory of their own: texts as whole numbers, images normalised.
@@ -231,14 +231,12 @@ class Clients:
         Where they are `apart`, all clients' samples are in the order of the clients.
         """
         if client is not None:
-            own, rows = self.index[client], client
+            own, rows = torch.as_tensor(self.index[client], device=self.device), client
         elif self.apart:
-            own, rows = self.index.rows, torch.as_tensor(np.repeat(np.arange(self.n), self.sizes), device=self.device)
-        elif self._everyones is None:
-            return self._chunks(self.x, self.y, self.train_rows, EVAL_CHUNK)
+            each = (self.index.rows, np.repeat(np.arange(self.n), self.sizes))
+            own, rows = (torch.as_tensor(a, device=self.device) for a in each)
         else:
             own, rows = self._everyones, self.train_rows[self._everyones]
-        own = torch.as_tensor(own, device=self.device)
         return self._chunks(self.x[own], self.y[own], rows, EVAL_CHUNK)
 
     def test_chunks(self, reading: str, client: int | None = None) -> Chunks:
@@ -269,7 +267,7 @@ class Clients:
         x, y, owner = self.source.validation
         owner = None if self.source.test_owner is None else owner
         source = replace(self.source, test_x=x, test_y=y, test_owner=owner)
-        changed = Clients.of(source, self.parts, normalise=self.normalise, device=self.device, dtype=self.dtype)
+        changed = self.like(source, self.parts, augment=None)
         test = {name: getattr(changed, name) for name in ("source", "test_x", "test_y", "test_rows")}
         n = self.n if self.normalise == "client" else 0
         mine, theirs = self.statistics, changed.statistics  # the clients', the domains', and the pooled ones last
@@ -312,10 +310,7 @@ class Clients:
         if self.public is not None:
             raise ValueError("this federation has public data already; use them, or make one without public=")
         source, public, kept = set_aside(self.now, k, seed)
-        rest = Clients.of(
-            source, renumbered(self.parts, kept), normalise=self.normalise, augment=self.augment, public=public,
-            seed=seed, device=self.device, dtype=self.dtype,
-        )  # fmt: skip
+        rest = self.like(source, renumbered(self.parts, kept), public=public, seed=seed)
         if self.x._version or self.y._version:
             left = torch.as_tensor(np.tile(kept, len(self.y) // len(kept)), device=self.device)
             rest = replace(rest, x=self.x[left].add_(0), y=self.y[left].add_(0))  # and are known as written over

@@ -167,7 +167,7 @@ def _made(domain: str, train: int, test: int, size: int, seed: int) -> Split:
         if domain == "patches":
             images = [_on_patch(image, _photographs(None), g) for image in images]
         if domain == "inverted":
-            images = [_inverted(image) for image in images]
+            images = [_bytes(230 - 0.8 * _blurred(image, size / 16)) for image in images]
     x, held_out = _upright(np.stack(images)), np.tile(np.arange(train + test) >= train, 10)
     return x[~held_out], labels[~held_out], x[held_out], labels[held_out]
 
@@ -198,11 +198,14 @@ def _resized(image: np.ndarray, size: int) -> np.ndarray:
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))
 
 
-def _inverted(image: np.ndarray) -> np.ndarray:
+def _blurred(image: np.ndarray, radius: float) -> np.ndarray:
     from PIL import Image, ImageFilter
 
-    blurred = Image.fromarray(image).filter(ImageFilter.GaussianBlur(len(image) / 16))
-    return np.rint(230 - 0.8 * np.asarray(blurred, float)).clip(0, 255).astype(np.uint8)
+    return np.asarray(Image.fromarray(image).filter(ImageFilter.GaussianBlur(radius)), float)
+
+
+def _bytes(image: np.ndarray) -> np.ndarray:
+    return np.rint(image).clip(0, 255).astype(np.uint8)
 
 
 @cache
@@ -282,8 +285,6 @@ def _font(label: int, size: int, g: np.random.Generator) -> np.ndarray:
 
 def _street(label: int, size: int, g: np.random.Generator) -> np.ndarray:
     """A house number cropped to one digit: neighbouring digits, two colours, uneven light, blur and noise."""
-    from PIL import Image, ImageFilter
-
     sans = [file for file in _faces() if file.name.startswith("DejaVuSans")]
     file, height, angle = sans[g.integers(len(sans))], g.uniform(0.6, 0.85), g.uniform(-8, 8)
     ink = _written(str(label), file, size, height, angle, 0, g.uniform(-0.05, 0.05, 2))
@@ -295,8 +296,7 @@ def _street(label: int, size: int, g: np.random.Generator) -> np.ndarray:
     image = paper + ink[..., None] * (colour - paper)
     light = g.uniform(-0.3, 0.3, 2) @ np.stack(np.mgrid[-0.5 : 0.5 : size * 1j, -0.5 : 0.5 : size * 1j]).reshape(2, -1)
     image = image * (1 + light.reshape(size, size, 1))
-    blurred = Image.fromarray(image.clip(0, 255).astype(np.uint8)).filter(ImageFilter.GaussianBlur(size / 40))
-    return np.rint(np.asarray(blurred) + g.normal(0, 6, image.shape)).clip(0, 255).astype(np.uint8)
+    return _bytes(_blurred(image.clip(0, 255).astype(np.uint8), size / 40) + g.normal(0, 6, image.shape))
 
 
 # --- the five data sets of the literature -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from ..support import checks
 from .arrays import Source
-from .partitions import IID, Indices
+from .partitions import IID, Indices, enough
 
 
 def _deals(value: Any) -> bool:
@@ -63,8 +63,7 @@ class Quantity(checks.Named):
         return sizes
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
-        if clients > len(labels):
-            raise ValueError(f"clients={clients} but the source has {len(labels)} training samples; use fewer clients")
+        enough(labels, clients)
         ends = np.cumsum(self.sizes(len(labels), clients, rng))[:-1]
         return [np.sort(part) for part in np.split(rng.permutation(len(labels)), ends)]
 
@@ -133,8 +132,7 @@ class LabelSwap(checks.Named):
         if self.pairs is not None:
             object.__setattr__(self, "pairs", tuple((int(a), int(b)) for a, b in self.pairs))
 
-    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Any:
-        return self.partition.split(labels, clients, rng, owner)
+    split = FeatureShift.split
 
     def changed(self, source: Source, parts: Indices, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """The training samples and their labels, changed for the client that has them."""

@@ -34,7 +34,7 @@ class IID(checks.Named):
     """The samples are shuffled and dealt out evenly; sizes differ by one at most."""
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
-        _enough(labels, clients)
+        enough(labels, clients)
         return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
 
 
@@ -78,7 +78,7 @@ class Dirichlet(checks.Named):
             object.__setattr__(self, "sizes", tuple(map(int, self.sizes)))
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
-        _enough(labels, clients)
+        enough(labels, clients)
         if self.equal_sizes or self.sizes is not None:
             return self._sized(labels, clients, rng)
         N, least = len(labels), self.min_size or max(1, min(10, len(labels) // (10 * clients)))
@@ -150,7 +150,7 @@ class Shards(checks.Named):
     __post_init__ = checks.fields
 
     def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator, owner: np.ndarray | None) -> Indices:
-        _enough(labels, clients * self.classes if self.cut else clients)
+        enough(labels, clients * self.classes if self.cut else clients)
         known = np.unique(labels)
         c = self.classes
         if self.cut:
@@ -286,6 +286,7 @@ def checked(parts: Sequence[np.ndarray], clients: int, N: int, overlapping: bool
     return parts
 
 
-def _enough(labels: np.ndarray, clients: int) -> None:
+def enough(labels: np.ndarray, clients: int) -> None:
+    """ValueError for more clients than samples."""
     if clients > len(labels):
         raise ValueError(f"clients={clients} but the source has {len(labels)} training samples; use fewer clients")

@@ -34,15 +34,14 @@ class Layout:
     @staticmethod
     def of(module: nn.Module) -> Layout:
         named = entries(module)
-        kinds = {id(p): type(m) for m in module.modules() for p in (*m.parameters(False), *m.buffers(False))}
+        holders = {id(p): type(m) for m in module.modules() for p in (*m.parameters(False), *m.buffers(False))}
+        kinds = tuple(holders[id(p)] for _, p in named)
         ends = list(itertools.accumulate((p.numel() for _, p in named), initial=0))
         slices = tuple(slice(a, b) for a, b in itertools.pairwise(ends))
         names, shapes = tuple(k for k, _ in named), tuple(p.shape for _, p in named)
         frozen = tuple(place for place, (_, p) in zip(slices, named, strict=True) if not p.requires_grad)
         written = slice(ends[len(named) - len(carried(module))], ends[-1]) if carried(module) else None
-        return Layout(
-            names, shapes, slices, ends[-1], tuple(kinds[id(p)] for _, p in named), frozen, written, called(module)
-        )
+        return Layout(names, shapes, slices, ends[-1], kinds, frozen, written, called(module))
 
     @property
     def moving(self) -> Tensor:
@@ -111,10 +110,8 @@ class Layout:
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Parameters as views of `flat` `[..., d]`: name -> `[..., *shape]`."""
         lead = flat.shape[:-1]
-        return {
-            k: flat[..., s].view((*lead, *shape))
-            for k, s, shape in zip(self.names, self.slices, self.shapes, strict=True)
-        }
+        named = zip(self.names, self.slices, self.shapes, strict=True)
+        return {name: flat[..., place].view((*lead, *shape)) for name, place, shape in named}
 
 
 def flatten(module: nn.Module) -> Tensor:

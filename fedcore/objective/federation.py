@@ -285,10 +285,7 @@ class Federation(Objective):
             return self
         d = self.data
         source = replace(d.now, train_owner=None, test_owner=None)  # one client mixes all owners
-        one = Clients.of(
-            source, [np.sort(d.parts.rows)], normalise=d.normalise, augment=d.augment, seed=self.seed, device=d.device,
-            dtype=d.dtype,
-        )  # fmt: skip
+        one = d.like(source, [np.sort(d.parts.rows)], seed=self.seed)
         statistics = one.statistics if d.normalise == "client" else d.statistics
         held = {name: getattr(d, name) for name in ("x", "y", "test_x", "test_y", "public")}
         return replace(self, data=replace(one, **held, statistics=statistics))
@@ -581,7 +578,7 @@ class Federation(Objective):
         lone = [i for i in clients.tolist() if self.sizes[i] == 1]
         if lone and not self.takes_one_sample:
             raise OneSample(f"client {lone[0]} has 1 sample, whose statistics its model would be evaluated with: ")
-        data, own, T, columns = self.data, self.data.own, len(self.data.test_y), {}
+        data, own, T, rows = self.data, self.data.own, len(self.data.test_y), []
         for x, i in zip(X, clients.tolist(), strict=True):
             train, seen = partial(data.train_chunks, i), [] if self.metrics else None
             tests = itertools.chain(data.test_chunks("own", i), data.kept_chunks(i))
@@ -595,9 +592,8 @@ class Federation(Objective):
                 row[name] = (scores[T:] if kept else scores[torch.as_tensor(own[i]).to(loss.device)]).mean()
             for reading in READINGS[1:] if self.normalise == "client" and self.classifies else ():
                 row[f"accuracy_{reading}"] = self.engine.scores(x, data.test_chunks(reading), train)[1].mean()
-            for name, value in row.items():
-                columns.setdefault(name, []).append(value)
-        return {name: torch.stack(column) for name, column in columns.items()}
+            rows.append(row)
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def own_test(self, client: int) -> tuple[Tensor, Tensor]:
         """A client's own test data as they are stored, inputs `[T_i, ...]` and labels `[T_i]`; T_i may be 0.

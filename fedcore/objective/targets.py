@@ -18,7 +18,6 @@ from ..support.devices import first_line
 
 Metric = Callable[[Tensor, Tensor], Any]
 LOSS = "use a function (logits [B, C] or other outputs, targets [B, ...]) -> one loss per sample [B], or their mean"
-CLASSES = 1_000_000  # the largest number of classes whose samples `telling` counts
 METRIC = "use functions (logits [T, C], targets [T, ...]) -> a number, or one per sample [T]"
 
 
@@ -30,10 +29,8 @@ def telling(y: Tensor, count: int) -> Tensor:
     """
     each = y.flatten(1).cpu() if y.dim() > 1 else y[:, None].cpu()
     rows = [each.amin(1).argmin().view(1), each.amax(1).argmax().view(1)]
-    low = int(each.min())
-    if not y.is_floating_point() and int(each.max()) - low < CLASSES:
-        classes = torch.bincount(each.flatten() - low).nonzero()[: count // 2] + low
-        rows += [(each == c).sum(1).argmax().view(1) for c in classes]
+    if not y.is_floating_point():
+        rows += [(each == c).sum(1).argmax().view(1) for c in each.unique()[: count // 2]]
     rows.append(torch.linspace(0, len(y) - 1, min(count, len(y))).long())
     seen = dict.fromkeys(torch.cat(rows).tolist())
     return torch.tensor(list(seen)[:count], device=y.device)
@@ -92,9 +89,8 @@ def checked_loss(function: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Ten
     nodes = [value.grad_fn]
     for node in nodes:
         nodes += [before for before, _ in node.next_functions if before is not None and before not in nodes]
-    if trained := [
-        tuple(v.shape) for v in (getattr(n, "variable", None) for n in nodes) if v is not None and v is not z
-    ]:
+    leaves = [getattr(node, "variable", z) for node in nodes]
+    if trained := [tuple(leaf.shape) for leaf in leaves if leaf is not z]:
         raise ValueError(
             f"loss={name(function)} has a parameter of its own, of shape {trained[0]}, which no client trains; put it "
             "into the model, which may return what the loss needs, or freeze it by requires_grad_(False)"
