@@ -105,7 +105,6 @@ class History:
         frame = pd.DataFrame(self.rows, columns=["round", "metric", "client", "value"])
         return frame.astype({"round": int, "client": "Int64", "value": float})
 
-    @needs("pictures", "a frame")
     def clients(self) -> Any:
         """One metric of each client at the last evaluation, as rows of `frame()`, for a run with `personal`.
 

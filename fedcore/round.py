@@ -56,9 +56,6 @@ def start(method: Method, fed: Objective) -> State:
     return first(method, fed, fed.n, fed.device)
 
 
-SETTINGS = frozenset(f.name for f in fields(Settings))
-
-
 def check_both(method: Method, fed: Objective) -> None:
     """Raise TypeError unless `method` is a method and `fed` a federation."""
     check_method(method)
@@ -100,8 +97,7 @@ def one_round(
     Raises ValueError for a state of another method or federation and for settings out of range, and TypeError as
     `start` does and for an unknown setting.
     """
-    if unknown := [name for name in settings if name not in SETTINGS]:
-        raise TypeError(f"one_round() takes no {unknown[0]!r}; {checks.nearest(unknown[0], SETTINGS)}")
+    checks.known("one_round", settings, [f.name for f in fields(Settings)])
     fed = on(method, fed)
     s = Settings.checked(method, fed, t + 1, {"cohort": cohort, **settings})
     check(state, method, fed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,8 +26,8 @@ from .round import Seen, check_both, on, play
 from .rows.host import chunk_size
 from .rows.rows import Rows
 from .settings import Given, Settings, check_batches, takes_one_sample, with_settings
-from .storage import callbacks, checkpoint
-from .storage.identity import digest
+from .storage import callbacks, checkpoint, sources
+from .storage.identity import digest, without_address
 from .support import checks
 from .support.progress import Bar, shows
 
@@ -196,7 +195,7 @@ class Run:
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result except the number of rounds."""
         return {
-            "method": re.sub(r" at 0x[0-9a-fA-F]+", "", checks.told(self.method)),
+            "method": without_address(checks.told(self.method)),
             "method's fields and code": digest(self.method, containers=False),
             **{f"federation's {name}": value for name, value in self.fed.identity().items()},
             **self.settings,
@@ -206,8 +205,6 @@ class Run:
 
     def code(self) -> str:
         """The hash of the package's code that the run may execute."""
-        from .storage import sources
-
         parts = [getattr(part, "__module__", "") for part in (*type(self.method).__mro__, *self.probes)]
         return sources.of_run(parts)
 

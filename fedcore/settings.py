@@ -8,7 +8,7 @@ import math
 import numbers
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 import numpy as np
@@ -86,17 +86,9 @@ class Settings:
         """
         ranges = checks.ranges(Settings)
         s = Settings(**{k: ranges[k].check(k, v) if k in ranges else v for k, v in given.items()})
-        lr, cohort, seed = s.lr, s.cohort, s.seed
-        if callable(lr):
-            lr = _by_round("lr", lr, seed, rounds, lambda v: checks.number("lr", v, 0, open_low=True))
-        else:
-            lr = checks.number("lr", lr, 0, open_low=True)
-        if method.full_participation and fed.n == 1:  # all data on one machine: there is no cohort to draw
-            cohort = None
-        if callable(cohort):
-            cohort = _by_round("cohort", cohort, seed, rounds, lambda v: _cohort(v, fed.n))
-        else:
-            cohort = _cohort(cohort, fed.n)
+        lr = _by_round("lr", s.lr, s.seed, rounds, lambda v: checks.number("lr", v, 0, open_low=True))
+        alone = method.full_participation and fed.n == 1  # all data on one machine: there is no cohort to draw
+        cohort = _by_round("cohort", None if alone else s.cohort, s.seed, rounds, lambda v: _cohort(v, fed.n))
         largest = torch.finfo(fed.dtype).max
         for name, value in (("server_lr", s.server_lr), ("weight_decay", s.weight_decay), ("clip", s.clip or 1.0)):
             checks.number(name, value, 0, largest)
@@ -144,9 +136,7 @@ class Settings:
 
     def named(self) -> dict[str, Any]:
         """The settings by name; a setting that is a function of the round becomes {"by round": its values}."""
-        named = asdict(self)
-        changing = {k: v for k, v in vars(self).items() if isinstance(v, ByRound)}
-        return named | {k: {"by round": list(v)} for k, v in changing.items()}
+        return {k: {"by round": list(v)} if isinstance(v, ByRound) else v for k, v in vars(self).items()}
 
 
 def with_settings(function: F) -> F:
@@ -183,17 +173,20 @@ def check_batches(fed: Objective, cohort: Sequence[int], work: Work) -> None:
 
 def _by_round(
     name: str,
-    f: Callable[..., Any],
+    f: Any,
     seed: int,
     rounds: int,
     check: Callable[..., Any],
     clients: Callable[[int], np.ndarray] | None = None,
-) -> ByRound:
-    """The checked values f(0), ..., f(rounds - 1); errors of the check name the round.
+) -> Any:
+    """The checked value, or for a function f the checked values f(0), ..., f(rounds - 1); errors of the check name the
+    round.
 
     clients: returns the cohort of round t; f and check then take it as second argument.  What f draws from the global
     generators depends on the seed and the round alone, so that a run can be repeated.  Warns of a generator of its own.
     """
+    if not callable(f):
+        return check(f)
     checks.takes(name, f, "t" if clients is None else "t, clients [m]", "the value in round t")
     values, before = [], callbacks.generators(f)
     for t in range(rounds):
@@ -227,8 +220,7 @@ def _amounts(name: str, given: Amounts, s: Settings, rounds: int, n: int) -> int
 def _amount(name: str, given: Amount, n: int, of: str) -> int | tuple[int, ...]:
     """Whole numbers from 1, one for each of n clients or one for all; n equal numbers become one."""
     hint = f"or one for each of {n} {of}" + (", or None for local_epochs" if name == "local_steps" else "")
-    given = as_array(given) if isinstance(given, torch.Tensor) else given
-    each = given.tolist() if hasattr(given, "tolist") else given
+    each = plain(given)
     if not isinstance(each, Sequence) or isinstance(each, str):
         return checks.integer(name, each, 1, checks.MOST, hint=hint)
     if len(each) != n:
@@ -247,6 +239,12 @@ def _amount_of(amount: int | tuple[int, ...] | ByRound | None, t: int, cohort: S
     return np.array([amount[i] for i in cohort]) if isinstance(amount, tuple) else amount
 
 
+def plain(values: Any) -> Any:
+    """Arrays, tensors, and scalars of NumPy and torch as lists and numbers of Python; anything else as it is."""
+    values = as_array(values) if isinstance(values, torch.Tensor) else values
+    return values.tolist() if hasattr(values, "tolist") else values
+
+
 def _size(cohort: int | tuple[int, ...]) -> int:
     return cohort if isinstance(cohort, int) else len(cohort)
 
@@ -254,8 +252,7 @@ def _size(cohort: int | tuple[int, ...]) -> int:
 def _cohort(cohort: Cohort, n: int) -> int | tuple[int, ...]:
     if cohort is None:
         return n
-    if hasattr(cohort, "tolist"):  # arrays, tensors, and scalars of NumPy and torch
-        cohort = (as_array(cohort) if isinstance(cohort, torch.Tensor) else cohort).tolist()
+    cohort = plain(cohort)
     if isinstance(cohort, numbers.Real) and not isinstance(cohort, numbers.Integral):
         return max(1, round(checks.number("cohort", cohort, 0, 1, open_low=True) * n))
     if isinstance(cohort, Sequence) and not isinstance(cohort, str):

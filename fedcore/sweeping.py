@@ -8,24 +8,22 @@ import itertools
 import json
 import math
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from filelock import FileLock
 
 from . import distributed, rng, run
-from .data.arrays import as_array
 from .history import Diverged, History
 from .objective.base import Objective
 from .round import on
-from .storage import archives, callbacks
+from .settings import plain
+from .storage import archives, callbacks, sources
 from .storage.checkpoint import CheckpointError, atomic
-from .storage.identity import digest
+from .storage.identity import digest, without_address
 from .support import checks
 from .support.extras import needs
 from .support.progress import Bar, shows, streams
@@ -40,7 +38,6 @@ FEDERATION = checks.Kind(
 )
 IS_FEDERATION = checks.Kind(lambda fed: isinstance(fed, Objective), "a federation, from fc.federation or quadratic")
 MOST = 10**6  # runs
-Failure = tuple[str, Exception]
 
 
 @checks.arguments
@@ -108,7 +105,7 @@ def simulate_many(
 class SweepFailed(RuntimeError):
     """Some runs of a sweep failed.  `.failures` has their settings and errors, `.frame` the results of all others."""
 
-    def __init__(self, frame: Any, failures: Sequence[Failure], total: int) -> None:
+    def __init__(self, frame: Any, failures: Sequence[tuple[str, Exception]], total: int) -> None:
         self.frame, self.failures = frame, list(failures)
         lines = [f"  {name}: {type(e).__name__}: {e}" for name, e in failures[:5]]
         more = [f"  and {len(failures) - 5} more, in this error's .failures"] if len(failures) > 5 else []
@@ -161,23 +158,24 @@ def sweep(
     KeyboardInterrupt has the results of the finished runs as `.frame`.
     """
     grid = {name: _listed(values) for name, values in grid.items()}
-    names, seeds = _checked(federation, grid, _listed(seeds), fixed)
+    seeds = _checked(federation, grid, _listed(seeds), fixed)
     with needs("batches", "fc.sweep"):  # fails before the runs instead of after them
         import pandas  # noqa: F401
-    lists = [grid[k] for k in names], [_labels(grid[k]) for k in names]
-    settings, labels = ([dict(zip(names, v, strict=True)) for v in itertools.product(*each)] for each in lists)
-    jobs, told = ([(setting, seed) for setting in each for seed in seeds] for each in (settings, labels))
+    jobs, told = (
+        [(dict(zip(grid, v, strict=True)), seed) for v in itertools.product(*lists) for seed in seeds]
+        for lists in (grid.values(), map(_labels, grid.values()))
+    )
     shown, results = Bar("sweep", len(jobs), 0, "run", shows(progress), each=True), {}
     try:
         for number, result in _all(federation, fixed, jobs, folder, workers):
             results[number] = result
             shown.update()
     except KeyboardInterrupt as e:
-        e.frame = _frame(names, told, results)
+        e.frame = _frame(grid, told, results)
         e.add_note(f"{len(results)} of {len(jobs)} runs had ended; this error's .frame has their results")
         raise
     shown.close()
-    frame = _frame(names, told, results)
+    frame = _frame(grid, told, results)
     failures = [(_said(*told[k]), e) for k, e in sorted(results.items()) if isinstance(e, Exception)]
     if failures:
         raise SweepFailed(frame, failures, len(jobs)) from failures[0][1]
@@ -186,17 +184,16 @@ def sweep(
 
 def _listed(values: Any) -> Any:
     """The values of an array, a tensor or a list, with Python's numbers for NumPy's; anything else as it is."""
-    values = as_array(values) if isinstance(values, torch.Tensor) else values
-    values = values.tolist() if isinstance(values, np.ndarray) else values
-    return (
-        [v.item() if isinstance(v, np.generic) else v for v in values] if isinstance(values, list | tuple) else values
-    )
+    values = plain(values)
+    if not isinstance(values, list | tuple):
+        return values
+    return [plain(v) if isinstance(v, np.generic) else v for v in values]
 
 
 def _checked(
     federation: Any, grid: Mapping[str, Sequence[Any]], seeds: int | Sequence[int], fixed: Mapping[str, Any]
-) -> tuple[list[str], list[int]]:
-    """The names in the grid and the list of seeds; raises ValueError or TypeError for a wrong argument of `sweep`."""
+) -> list[int]:
+    """The list of seeds; raises ValueError or TypeError for a wrong argument of `sweep`."""
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
             raise ValueError(f"grid[{name!r}]={checks.brief(values)}; use a list of values, one at least")
@@ -220,16 +217,15 @@ def _checked(
             raise ValueError(
                 f"{name!r} is an argument of neither simulate nor the federation; known: {', '.join(known)}"
             )
-    several = isinstance(seeds, Sequence) and not isinstance(seeds, str | bytes)
-    count = len(seeds) if several else checks.integer("seeds", seeds, 1)
-    if (runs := count * math.prod(map(len, grid.values()))) > MOST:
-        raise ValueError(f"{count:,} seeds of {runs // count:,} settings are {runs:,} runs; use {MOST:,} runs or fewer")
-    if several:
-        seeds = [checks.integer("seeds: seed", s, 0) for s in seeds]
-        if not seeds or len(set(seeds)) < len(seeds):
-            raise ValueError(f"seeds={seeds}; use different seeds, or how many")
-        return list(grid), seeds
-    return list(grid), list(range(count))
+    if not isinstance(seeds, Sequence) or isinstance(seeds, str | bytes):
+        seeds = range(checks.integer("seeds", seeds, 1))
+    settings = math.prod(map(len, grid.values()))
+    if (runs := len(seeds) * settings) > MOST:
+        raise ValueError(f"{len(seeds):,} seeds of {settings:,} settings are {runs:,} runs; use {MOST:,} runs or fewer")
+    seeds = [checks.integer("seeds: seed", s, 0) for s in seeds]
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds={seeds}; use different seeds, or how many")
+    return seeds
 
 
 def _takes(federation: Any) -> set[str] | None:
@@ -248,10 +244,8 @@ def _all(
     if workers == 1:
         yield from (_tried(federation, call, folder) for call in calls)
         return
-    try:
+    with needs("batches", f"workers={workers}, in contrast to workers=1,"):
         import joblib
-    except ImportError as e:
-        raise ImportError(f"workers={workers} needs joblib: pip install 'fedcore[batches]', or use workers=1") from e
     parallel = joblib.Parallel(n_jobs=workers or -1, return_as="generator_unordered")
     work = (joblib.delayed(_beside)(os.getpid(), federation, call, folder) for call in calls)
     with streams():
@@ -272,26 +266,23 @@ def _tried(federation: Any, call: Call, folder: Any) -> tuple[int, Any]:
     """A run's number, and its result or the error that it ended with."""
     number, setting, seed = call
     try:
+        called = {k: v for k, v in setting.items() if k in ARGUMENTS}
         made = {k: v for k, v in setting.items() if k not in ARGUMENTS}
         with rng.seeded(rng.word(seed, rng.INIT)):  # for the initial weights of a module
             fed = federation(seed=seed, **made) if callable(federation) else federation
-        return number, _one(call, fed, folder)
+        return number, _one(fed, called, seed, folder)
     except Exception as e:  # of any kind, so that the other runs still take place
         return number, e
 
 
-def _one(call: Call, fed: Objective, folder: Any) -> dict[str, Any]:
+def _one(fed: Objective, called: Mapping[str, Any], seed: int, folder: Any) -> dict[str, Any]:
     """One run: the rows of its history, and the round in which it diverged or None."""
-    from .storage import sources
-
-    _, setting, seed = call
-    called = {k: v for k, v in setting.items() if k in ARGUMENTS}
     if folder is None:
         return _run(fed, called, seed)
     used = on(called["method"], fed)  # with what the method makes of it by the federation's own seed
     used = used.on_validation() if called.get("eval_on") == "validation" else used
     belongs = {"code": sources.library(), "federation": used.fingerprint(), "seed": seed}
-    belongs |= {k: [_named(v), _key(k, v)] for k, v in sorted(called.items())}
+    belongs |= {k: [without_address(repr(v)), _key(k, v)] for k, v in sorted(called.items())}
     belongs = json.loads(json.dumps(belongs))
     file = Path(folder) / f"{digest(belongs)}.json"
     begun = file.with_suffix("")
@@ -361,12 +352,7 @@ def _key(name: str, value: Any) -> str:
     return digest(callbacks.key(value) if name in LISTENERS else value)
 
 
-def _named(value: Any) -> str:
-    """The value's repr, without addresses in memory."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-
-
-def _frame(names: Sequence[str], told: Sequence[tuple[dict, int]], results: Mapping[int, Any]) -> Any:
+def _frame(names: Iterable[str], told: Sequence[tuple[dict, int]], results: Mapping[int, Any]) -> Any:
     import pandas as pd
 
     rows = [
@@ -381,7 +367,10 @@ def _frame(names: Sequence[str], told: Sequence[tuple[dict, int]], results: Mapp
 
 def _labels(values: Sequence[Any]) -> list[Any]:
     """The values as the frame shows them."""
-    shown = [v if isinstance(v, int | float | str) else getattr(v, "__qualname__", None) or _named(v) for v in values]
+    shown = [
+        v if isinstance(v, int | float | str) else getattr(v, "__qualname__", None) or without_address(repr(v))
+        for v in values
+    ]
     texts = [v for v in shown if isinstance(v, str)]
     return [f"{v} ({k})" if texts.count(v) > 1 else v for k, v in enumerate(shown, 1)]
 

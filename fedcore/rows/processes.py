@@ -41,8 +41,6 @@ class Processes:
         N = self.world.size
         if self.method.client_state:
             return [cohort[cohort % N == r] for r in range(N)]
-        if N == 1:
-            return [cohort]
         order = cohort[np.argsort(-self.fed.sizes[cohort], kind="stable")]
         return [np.sort(order[r::N]) for r in range(N)]
 
@@ -52,8 +50,6 @@ class Processes:
 
     def total(self, drawn: Drawn) -> Callable[[Tensor], Tensor]:
         """A function that sums a tensor over the processes; a process without clients in this round adds zero."""
-        if self.world.size == 1:
-            return lambda v: v
         counts = len(self.dealt(drawn)) > 0
         return lambda v: self.world.total(v if counts else torch.zeros_like(v))
 

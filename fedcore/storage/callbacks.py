@@ -77,14 +77,15 @@ def _watched(argument: str, f: Callable[..., Any], given: Callable[..., Any]) ->
 
     `given` is never called.  Therefore an object that it reaches changes only if `f` writes to it.
     """
-    before, drawing = _reached(given)
-    first = 0 if drawing else 1  # other threads may draw from Python's generator, as Dask's do
+    seen = _Reached()
+    before = seen.text(given)
+    first = 0 if id(random) in seen.known else 1  # other threads may draw from Python's generator, as Dask's do
 
     @functools.wraps(f)
     def watched(*arguments: Any) -> Any:
         states = rng.global_states()[first:]
         answer = f(*arguments)
-        if rng.global_states()[first:] != states or _reached(given)[0] != before:
+        if rng.global_states()[first:] != states or key(given) != before:
             raise RuntimeError(
                 f"{argument}: {named(given)} wrote to an object or drew from a generator that the runs of one process "
                 f"share, so results would depend on `workers`; {CURE}, or draw from np.random.default_rng([seed, t])"
@@ -106,15 +107,9 @@ class _Reached(Describer):
         return (getattr(value, "__wrapped__", None),)  # the function in a cache
 
 
-def _reached(value: Any) -> tuple[str, bool]:
-    """A description of a function and of all objects that it reaches, and whether it uses Python's module `random`."""
-    seen = _Reached()
-    return seen.text(value), id(random) in seen.known
-
-
 def key(value: Any) -> str:
     """A text that differs between functions that compute different results or read different variables."""
-    return _reached(value)[0]
+    return _Reached().text(value)
 
 
 def generators(f: Callable[..., Any]) -> str:

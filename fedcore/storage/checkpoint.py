@@ -59,8 +59,8 @@ class Store:
         folder: str | os.PathLike,
         identity: Mapping[str, Any],
         bits: Mapping[str, Any],
-        code: str = "",
-        memory: Callable[[], str] = str,
+        code: str,
+        memory: Callable[[], str],
     ) -> None:
         self.path = Path(folder) / "checkpoint.npz"
         self.identity, self.bits = (json.loads(json.dumps(part)) for part in (identity, bits))
@@ -113,12 +113,11 @@ class Store:
             why = f"{self.path} cannot be written after {t} rounds ({e.strerror or e}); {kept}"
             raise OSError(e.errno, f"{why}: make room, or use another checkpoint_dir") from e
 
-    def load(self, rounds: int, like: Mapping[str, Tensor] | None = None) -> Saved | None:
+    def load(self, rounds: int, like: Mapping[str, Tensor]) -> Saved | None:
         """The saved run, or None if there is no checkpoint.
 
-        like: tensors by name whose shapes and types the saved state must have; None skips this check.  Raises
-        CheckpointError for a checkpoint that is damaged or belongs to another run, and OSError and MemoryError if it
-        cannot be read now.
+        like: tensors by name whose shapes and types the saved state must have.  Raises CheckpointError for a checkpoint
+        that is damaged or belongs to another run, and OSError and MemoryError if it cannot be read now.
         """
         try:
             arrays = dict(archives.read(self.path))
@@ -126,7 +125,7 @@ class Store:
             self._check(head, rounds)
             saved = _saved(head, arrays)
             other = [k for k, v in self.bits.items() if head["bits"].get(k) != v]
-            if wrong := "" if like is None else _unlike(saved.state, like):
+            if wrong := _unlike(saved.state, like):
                 raise ValueError(wrong)
         except CheckpointError:
             raise
@@ -254,12 +253,9 @@ def atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def sweep(folder: Path, older: float = 3600.0) -> None:
-    """Remove the unfinished files that `atomic` left in a folder when its process was killed.
-
-    older: only files that have not been written to for so many seconds.
-    """
+def sweep(folder: Path) -> None:
+    """Remove the unfinished files that `atomic` left in a folder when its process was killed, an hour ago or more."""
     for file in folder.glob(".*.unfinished"):
         with contextlib.suppress(OSError):
-            if time.time() - file.stat().st_mtime > older:
+            if time.time() - file.stat().st_mtime > 3600:
                 file.unlink()

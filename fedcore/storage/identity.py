@@ -121,7 +121,7 @@ class Describer:
             return (state(value),)
         if hasattr(value, "__dict__") or is_own(type(value)):  # includes the values of __slots__
             return type(value), object.__getstate__(value)
-        return (_without_address(value),)  # a date, a decimal number, a pattern
+        return (without_address(repr(value)),)  # a date, a decimal number, a pattern
 
     def function(self, f: FunctionType) -> Iterable[Any]:
         """A function's code, its defaults, and the variables outside of it that it uses."""
@@ -142,7 +142,7 @@ def state(value: GENERATORS | Iterator) -> Any:
         return value.get_state()
     if isinstance(value, GeneratorType):
         return value.gi_frame and (value.gi_frame.f_lasti, value.gi_frame.f_locals)
-    return _without_address(value), operator.length_hint(value, -1)
+    return without_address(repr(value)), operator.length_hint(value, -1)
 
 
 def around(f: FunctionType) -> dict[str, Any]:
@@ -251,8 +251,9 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _without_address(value: Any) -> str:
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+def without_address(text: str) -> str:
+    """A repr without the addresses of objects in memory, which differ between processes."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
 def _name(value: Any) -> str:

@@ -199,14 +199,7 @@ class Kind:
         return value
 
 
-@dataclass(frozen=True)
-class Truth:
-    """True or False."""
-
-    def check(self, name: str, value: Any, kind: type) -> Any:
-        return boolean(name, value)
-
-
+TRUTH = Kind(lambda value: isinstance(value, bool), "True or False")
 Positive = Annotated[float, Within(0, open_low=True)]
 NonNegative = Annotated[float, Within(0)]
 Fraction = Annotated[float, Within(0, 1)]
@@ -228,10 +221,7 @@ Folder = Annotated[
 Vector = Annotated[Tensor, Kind(lambda value: isinstance(value, Tensor) and value.ndim == 1, "a vector [d], a tensor")]
 FloatType = Annotated[
     torch.dtype,
-    Kind(
-        lambda value: isinstance(value, torch.dtype) and value in (torch.float32, torch.float64),
-        "torch.float32 or torch.float64",
-    ),
+    Kind(lambda value: value is torch.float32 or value is torch.float64, "torch.float32 or torch.float64"),
 ]
 Device = Annotated[
     str | torch.device, Kind(lambda value: isinstance(value, str | torch.device), "'cpu', 'cuda' or 'cuda:1'")
@@ -253,16 +243,17 @@ class Named:
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.__init__ is object.__init__ and (args or kwargs):
             raise TypeError(f"{cls.__name__}() takes no arguments; use {cls.__name__}(), or give it fields or __init__")
-        known = inspect.signature(cls.__init__).parameters if kwargs else {}
-        if kwargs and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            _known(cls.__name__, kwargs, [name for name in known if name != "self"])
+        takes = inspect.signature(cls.__init__).parameters if kwargs else {}
+        if kwargs and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+            known(cls.__name__, kwargs, [name for name in takes if name != "self"])
         return super().__new__(cls)
 
 
-def _known(function: str, given: Iterable[str], known: Collection[str]) -> None:
+def known(function: str, given: Iterable[str], names: Collection[str]) -> None:
+    """Raise TypeError if a function is given an argument that is none of its names."""
     for name in given:
-        if name not in known:
-            raise TypeError(f"{function}() takes no {name!r}; {nearest(name, known)}")
+        if name not in names:
+            raise TypeError(f"{function}() takes no {name!r}; {nearest(name, names)}")
 
 
 def is_ours(kind: Any) -> bool:
@@ -288,7 +279,7 @@ def arguments(function: F) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         if not takes_any:
-            _known(function.__name__, kwargs, signature.parameters)
+            known(function.__name__, kwargs, signature.parameters)
         try:
             given = signature.bind(*args, **kwargs)
         except TypeError as e:
@@ -305,7 +296,7 @@ def arguments(function: F) -> F:
 class Allowed:
     """What an annotation allows: a range (`by`) of values of type `kind`, and whether None."""
 
-    by: Within | OneOf | Kind | Truth
+    by: Within | OneOf | Kind
     kind: type
     none: bool
 
@@ -319,10 +310,10 @@ def ranges(thing: Any) -> dict[str, Allowed]:
     """The allowed values of the fields of a class or the parameters of a function whose annotations have a range."""
     found = {}
     for part in reversed(thing.__mro__) if isinstance(thing, type) else [thing]:
-        known = vars(sys.modules[part.__module__])
+        there = vars(sys.modules[part.__module__])
         for name, hint in inspect.get_annotations(part).items():
             try:
-                hint = eval(hint, known) if isinstance(hint, str) else hint
+                hint = eval(hint, there) if isinstance(hint, str) else hint
             except Exception:  # a type that is imported for annotations alone has no range
                 continue
             found[name] = _allowed(hint, is_ours(part))
@@ -335,7 +326,7 @@ def _allowed(hint: Any, ours: bool) -> Allowed | None:
     marked = [get_args(kind) for kind in kinds if get_origin(kind) is Annotated]
     found = [(by, kind) for kind, by in marked if isinstance(by, Within | OneOf | Kind)]
     if not found and ours and set(kinds) <= {bool, type(None)} and bool in kinds:
-        found = [(Truth(), bool)]
+        found = [(TRUTH, bool)]
     if len(found) != 1:
         return None
     (by, kind), none = found[0], type(None) in kinds

@@ -48,19 +48,13 @@ def first_line(e: Exception) -> str:
     return (str(e).splitlines() or [type(e).__name__])[0]
 
 
-def emulates_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 is emulated here: on an x86 processor without instructions for it."""
-    if device.type != "cpu" or platform.machine().lower() not in ("x86_64", "amd64"):
-        return False
-    bounds = [os.environ[name].upper() for name in ISA if name in os.environ]
-    if any(not any(part in bound for part in BFLOAT16) for bound in bounds):
-        return True
-    return not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
 def warn_of_bfloat16(device: torch.device) -> None:
-    """Warn if bfloat16 is slower than float32 on this device."""
-    if emulates_bfloat16(device):
+    """Warn if bfloat16 is slower than float32, because an x86 processor without instructions for it emulates it."""
+    if device.type != "cpu" or platform.machine().lower() not in ("x86_64", "amd64"):
+        return
+    bounds = [os.environ[name].upper() for name in ISA if name in os.environ]
+    allowed = all(any(part in bound for part in BFLOAT16) for bound in bounds)
+    if not allowed or not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
         checks.warn(
             "compute=torch.bfloat16: this processor has no instructions for it (AVX512_BF16, AMX), so that training "
             "takes longer than in float32; leave compute out unless you want the rounding itself",

@@ -27,11 +27,6 @@ MOVED = {
     "experiments.claims": "fedbook.verdicts.claims",
     "experiments.counting": "fedbook.studies.sizes",
     "experiments.documents": "fedbook.documents",
-    "experiments.documents.s000_fedup": "fedbook.documents.s000_fedup",
-    "experiments.documents.s001_scaffold": "fedbook.documents.s001_scaffold",
-    "experiments.documents.s002_dfedgam": "fedbook.documents.s002_dfedgam",
-    "experiments.documents.s003_feature_shift": "fedbook.documents.s003_feature_shift",
-    "experiments.documents.s004_submodels": "fedbook.documents.s004_submodels",
     "experiments.engine_pictures": "fedbook.show.engine_pictures",
     "experiments.estimate": "fedbook.results.estimate",
     "experiments.export": "fedbook.show.export",
@@ -47,11 +42,9 @@ MOVED = {
     "experiments.probing": "fedbook.studies.probing",
     "experiments.protocol": "fedbook.documents.protocol",
     "experiments.provenance": "fedbook.results.provenance",
-    "experiments.show": "fedbook.show",
     "experiments.specification": "fedbook.studies.specification",
     "experiments.speed": "fedbook.studies.speed",
     "experiments.stored": "fedbook.results.page_cache",
-    "experiments.studies": "fedbook.studies",
     "experiments.table": "fedbook.documents.definitions",
     "experiments.template": "fedbook.new",
     "experiments.tracing": "fedbook.results.tracing",
@@ -80,17 +73,23 @@ MOVED = {
 }
 
 
+def new_name(old: str) -> str | None:
+    """The new name of a module of `fedcore`, which moved itself or with its package; None if it is where it was."""
+    package, _, name = old.rpartition(".")
+    return MOVED.get(old) or (f"{MOVED[package]}.{name}" if package in MOVED else None)
+
+
 class Moved(MetaPathFinder, Loader):
-    """Finds the modules of `MOVED`."""
+    """Finds the modules that have moved."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """The specification of a module that moved; None for every other."""
         package, _, old = fullname.partition(".")
-        return ModuleSpec(fullname, self) if package == "fedcore" and old in MOVED else None
+        return ModuleSpec(fullname, self) if package == "fedcore" and new_name(old) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module under its new name."""
-        new = MOVED[spec.name.partition(".")[2]]
+        new = new_name(spec.name.partition(".")[2])
         warnings.warn(
             f"{spec.name} is now {new}; the old name goes with the next version: write import {new}",
             FutureWarning,

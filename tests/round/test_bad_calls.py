@@ -182,8 +182,6 @@ def allowed(what: str, function: Any, name: str) -> frozenset[str] | None:
         return None
     if isinstance(found.by, checks.Kind):
         values = frozenset(k for k, v in VALUES.items() if found.by.test(v))
-    elif isinstance(found.by, checks.Truth):
-        values = TRUE_FALSE
     elif isinstance(found.by, checks.OneOf):
         values = frozenset(k for k, v in VALUES.items() if isinstance(v, str) and v in found.by.words)
     else:
