@@ -22,25 +22,11 @@ from typing import Any
 from fedcore.storage.checkpoint import atomic
 from fedcore.support import checks
 
-from .pictures.widgets import asset, explained
+from .pictures.widgets import Html, asset, explained
 
 PROFILES = ("quick", "paper", "test")
 COLUMN = 88  # letters of a table that fit into the text column
 VERDICTS = ("holds", "holds in part", "does not hold", "not testable here", "cannot be decided here")
-
-
-@dataclass(frozen=True)
-class Html:
-    """A value that a notebook cell displays as `html`, and a terminal as `text`."""
-
-    html: str
-    text: str
-
-    def _repr_html_(self) -> str:
-        return self.html
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nbformat
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -86,17 +88,8 @@ class Run:
 
 def pages(root: Path = ROOT) -> list[str]:
     """The pages in the order of _toc.yml: `book/index`, `book/averaging`, ..."""
-    import yaml
-
-    def files(node: Any) -> list[str]:
-        if isinstance(node, list):
-            return [name for item in node for name in files(item)]
-        if not isinstance(node, dict):
-            return []
-        own = [node[key] for key in ("root", "file") if key in node]
-        return own + [name for key in ("parts", "chapters", "sections") for name in files(node.get(key))]
-
-    return files(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
+    text = (root / "_toc.yml").read_text(encoding="utf-8")
+    return re.findall(r"^[ -]*(?:root|file): (\S+)$", text, re.MULTILINE)
 
 
 def chapters(root: Path = ROOT) -> list[Path]:
@@ -275,8 +268,6 @@ def normalise(notebook: Any, name: str = "notebook", *, refuse_injected: bool = 
 
     Raises ChapterFailed for an error output, a live widget, and, if `refuse_injected`, papermill's injected cell.
     """
-    import nbformat
-
     notebook = copy.deepcopy(notebook)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     notebook.metadata = nbformat.from_dict(
@@ -372,15 +363,11 @@ def refresh(sources: Sequence[Path], *, root: Path = ROOT, timeout: float = CELL
 
 def read(path: Path) -> Any:
     """A stored notebook."""
-    import nbformat
-
     return nbformat.read(path, as_version=4)
 
 
 def written(notebook: Any) -> str:
     """A notebook as it is stored."""
-    import nbformat
-
     return nbformat.writes(notebook, indent=1).rstrip() + "\n"
 
 

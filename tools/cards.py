@@ -29,10 +29,6 @@ from fedbook.pictures import styles  # noqa: E402
 from fedbook.verdicts import judge, overview  # noqa: E402
 from fedcore.storage.checkpoint import atomic  # noqa: E402
 
-NAMES = {  # the usual names
-    "DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion",
-    "QGDSGDm": "QG-DSGDm", "PerFedAvg": "Per-FedAvg",
-}  # fmt: skip
 SPENT = {
     "down": "received, in models of d numbers",
     "up": "sent, in models of d numbers",
@@ -45,7 +41,7 @@ HEADER = "| method | broadcast | direction of a local step | aggregate | state |
 
 
 def title(kind: type) -> str:
-    return NAMES.get(kind.__name__, kind.__name__)
+    return styles.usual(kind.__name__)
 
 
 def alphabetical() -> list[type]:

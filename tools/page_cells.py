@@ -110,12 +110,10 @@ def _names(cells: Sequence[tuple[Any, str]]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    import nbformat
-
     from tools import book
 
     for path in book._chosen(sys.argv[1:]):
-        text = book.written(book.normalise(set_tags(nbformat.read(path, as_version=4), path.stem), path.stem))
+        text = book.written(book.normalise(set_tags(book.read(path), path.stem), path.stem))
         if text != path.read_text(encoding="utf-8"):
             path.write_text(text, encoding="utf-8")
             print(path.relative_to(ROOT))

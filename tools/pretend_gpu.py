@@ -38,9 +38,7 @@ GPU = torch.device("cuda", 0)
 def pretended_gpu(free: float = 1e12) -> Iterator[None]:
     """A context in which tensors may be on a fake GPU with `free` bytes of memory."""
     patches = [
-        mock.patch.object(making, "available", _device),
-        mock.patch.object(base, "available", _device),
-        mock.patch.object(quadratic, "available", _device),
+        *(mock.patch.object(module, "available", _device) for module in (making, base, quadratic)),
         mock.patch.object(nn.Module, "to", _to),
         mock.patch.object(core.copy, "deepcopy", _copied),
         mock.patch.object(memory, "free", return_value=free),

@@ -9,6 +9,8 @@ from pathlib import Path
 from fedcore.support import checks
 from fedcore.support.extras import needs
 
+from ..pictures.widgets import Html
+
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 
 
@@ -53,7 +55,7 @@ def cite(*names: object) -> BibTeX:
     return BibTeX("\n\n".join(entries[key] for key in keys))
 
 
-def references(*names: object) -> Works:
+def references(*names: object) -> Html:
     """The works that `cite` names, as a folded list with their links: the end of a chapter.
 
     Raises ValueError as `cite` does.
@@ -67,9 +69,7 @@ def references(*names: object) -> Works:
     items = "".join(f"<li>{work.text.render(backend)}</li>" for work in works)
     summary = f"<summary>References ({len(works)})</summary>"
     html = f'<details class="fc-fold fc-references">{summary}<ul>{items}</ul></details>'
-    found = Works("\n".join(work.text.render_as("text") for work in works))
-    found.html = html
-    return found
+    return Html(html, "\n".join(work.text.render_as("text") for work in works))
 
 
 class BibTeX(str):
@@ -77,16 +77,6 @@ class BibTeX(str):
 
     __slots__ = ()
     __repr__ = str.__str__
-
-
-class Works(str):
-    """A list of works: `html` on a page, its lines in a terminal."""
-
-    html: str
-    __repr__ = str.__str__
-
-    def _repr_html_(self) -> str:
-        return self.html
 
 
 def _plain(name: str) -> str:

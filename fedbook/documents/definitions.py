@@ -182,29 +182,17 @@ def claims(
     profile.  tables: claim -> profile -> table, as in `Claim`.
     """
     found = []
-    for row in (row for row in _rows(FOLDER / "claims.csv") if row["document"] == document):
+    for row in (row for row in rows(FOLDER / "claims.csv") if row["document"] == document):
         asked = questions.get(row["name"], {})
         named = asked if "{rival}" in row["text"] else {"": asked}
+        same = {key: row[key] for key in ("document", "place", "printed", "table", "compares")}
+        same |= {"expected": row["expected"] or "better", "margin": float(row["margin"]) if row["margin"] else None}
+        same |= {"settled": (row["verdict"], row["reason"], row["test"]) if row["verdict"] else None}
+        same |= {"own": row["own"] == "yes", "tables": tables.get(row["name"], {})}
         for rival, of_profile in named.items():
-            name = f"{row['name']}-{slug(rival).lower()}" if rival else row["name"]
-            found.append(
-                Claim(
-                    name,
-                    document,
-                    row["place"],
-                    row["text"].replace("{rival}", rival),
-                    row["printed"],
-                    row["table"],
-                    of_profile,
-                    row["expected"] or "better",
-                    float(row["margin"]) if row["margin"] else None,
-                    (row["verdict"], row["reason"], row["test"]) if row["verdict"] else None,
-                    row["own"] == "yes",
-                    row["compares"],
-                    row["name"] if rival else "",
-                    tables.get(row["name"], {}),
-                )
-            )
+            name, family = (f"{row['name']}-{slug(rival).lower()}", row["name"]) if rival else (row["name"], "")
+            text = row["text"].replace("{rival}", rival)
+            found.append(Claim(name, text=text, questions=of_profile, family=family, **same))
     return found
 
 
@@ -213,9 +201,9 @@ def captions(name: str) -> dict[str, str]:
 
     Its column `search` names the sentence that replaces `{search}` in the caption, and the values in that sentence.
     """
-    rows = _rows(FOLDER / "captions.csv")
-    sentences, found = {row["name"]: row["text"] for row in rows if row["profile"] == "search"}, {}
-    for row in (row for row in rows if row["name"] == name):
+    lines = rows(FOLDER / "captions.csv")
+    sentences, found = {row["name"]: row["text"] for row in lines if row["profile"] == "search"}, {}
+    for row in (row for row in lines if row["name"] == name):
         which, _, values = row["search"].partition(": ")
         search = sentences[which].format(*values.split("; ")) if which else ""
         found[row["profile"]] = row["text"].replace("{search}", search)
@@ -224,7 +212,7 @@ def captions(name: str) -> dict[str, str]:
 
 def left_open(name: str) -> tuple[tuple[str, str], ...]:
     """`(setting that the source leaves open, our choice)`, from the rows of `left_open.csv` with this name."""
-    return tuple((row["setting"], row["ours"]) for row in _rows(FOLDER / "left_open.csv") if row["name"] == name)
+    return tuple((row["setting"], row["ours"]) for row in rows(FOLDER / "left_open.csv") if row["name"] == name)
 
 
 def frame(document: str, **defaults: Any) -> Callable[..., Table]:
@@ -304,12 +292,12 @@ def printed(file: str, **where: str) -> float | None:
 
     "441.19k" is 441190.  None if there is no such row, or no number in it.  Raises ValueError for several rows.
     """
-    rows = [row for row in _rows(PRINTED / file) if all(row[key] == value for key, value in where.items())]
-    if len(rows) > 1:
-        raise ValueError(f"{len(rows)} rows of {file} have {where}; name more columns")
-    if not rows:
+    found = [row for row in rows(PRINTED / file) if all(row[key] == value for key, value in where.items())]
+    if len(found) > 1:
+        raise ValueError(f"{len(found)} rows of {file} have {where}; name more columns")
+    if not found:
         return None
-    value, unit = rows[0]["value"], {"k": 1e3, "M": 1e6}
+    value, unit = found[0]["value"], {"k": 1e3, "M": 1e6}
     try:
         return float(value) if value[-1] not in unit else float(value[:-1]) * unit[value[-1]]
     except (IndexError, ValueError):  # "-", "yes": no number
@@ -327,6 +315,7 @@ def printed_table(file: str) -> Any:
 
 
 @cache
-def _rows(file: Path) -> list[dict[str, Any]]:
+def rows(file: Path) -> list[dict[str, Any]]:
+    """The lines of a CSV file by the names of their columns."""
     with open(file, encoding="utf-8", newline="") as f:
         return list(csv.DictReader(f))

@@ -413,10 +413,7 @@ QUESTIONS = {
         "FedUp", "FedAvg", {"quick": ("five domains of digits",), "desk": ("FEMNIST, 105 writers",)}
     ),
     "fedup-iid": _asked("FedUp", "FedAvg", {"quick": ("digits, IID",)}),
-    "fedup-best": {
-        "quick": [("FedUp", rival, "digits, q=0.3") for rival in _RIVALS],
-        "desk": [("FedUp", rival, "CIFAR-10, q=0.3") for rival in _RIVALS],
-    },
+    "fedup-best": asked(["FedUp"], _RIVALS, _AT_03),
     "fedup-momentum": _asked("FedUp", "FedAvg + server momentum", _SKEWED),
     "fedup-participation": _asked(
         "FedUp",

@@ -25,6 +25,7 @@ from fedcore.support.extras import needs
 
 from ..pictures import styles
 from ..pictures.recomputed import can_be_live
+from ..pictures.styles import usual
 from ..pictures.widgets import asset
 
 
@@ -54,9 +55,9 @@ class Live(ABC):
     def checked(given: Mapping[str, Any]) -> dict[str, Any]:
         """The validated state in plain Python types.  Raises TypeError or ValueError with value, range and remedy."""
 
-    @abstractmethod
     def config(self) -> dict[str, Any]:
-        """The data for the page's script: name, caption, state, and further data for drawing."""
+        """The data for the page's script: name, caption and state; a subclass adds what it needs for drawing."""
+        return {"name": self.name, "caption": self.caption, "state": self.state}
 
     @abstractmethod
     def alt(self) -> str:
@@ -159,11 +160,6 @@ def _widget_class(kind: type[Live]) -> type:
         config = traitlets.Dict().tag(sync=True)
 
     return LiveWidget
-
-
-def usual(method: str) -> str:
-    """A method's usual name, given that of its class."""
-    return {"FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion"}.get(method, method)
 
 
 def look(method: str) -> dict[str, str]:

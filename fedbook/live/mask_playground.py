@@ -87,8 +87,7 @@ class MaskPlayground(Live):
         net, x, y = self._drawn
         drawn = [{"W": [W[k].tolist() for W, _ in net], "b": [b[k].tolist() for _, b in net],
                   "x": x[k].tolist(), "y": y[k].tolist()} for k in range(NETWORKS)]  # fmt: skip
-        words = {"name": self.name, "caption": self.caption, "state": self.state}
-        return words | {"networks": drawn, "scores": list(SCORES)}
+        return super().config() | {"networks": drawn, "scores": list(SCORES)}
 
     def alt(self) -> str:
         """The alt text: the mask, its gap and the bound."""

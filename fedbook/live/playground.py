@@ -118,7 +118,7 @@ class Playground(Live):
 
     def config(self) -> dict[str, Any]:
         """The data for the page's script: the state, and the style and cost of each method."""
-        return {"name": self.name, "caption": self.caption, "state": self.state, "methods": _methods_of_the_page()}
+        return super().config() | {"methods": _methods_of_the_page()}
 
     def alt(self) -> str:
         """The alt text: the result of each method, and the setting."""
@@ -215,9 +215,6 @@ def _methods_of_the_page() -> dict[str, dict[str, Any]]:
             "gradients": cost.gradients + 2 * cost.products, "full": cost.full_gradients,
         }  # fmt: skip
     return out
-
-
-# ------------------------------------------------------------------------------------------------- the problem
 
 
 # ------------------------------------------------------------------------------------------------- checks

@@ -145,8 +145,7 @@ class SubmodelPlayground(Live):
     def config(self) -> dict[str, Any]:
         """The data for the page's script: the state, and the label and colour of each method."""
         looks = {name: look(name) | {"label": usual(name)} for name in METHODS}
-        words = {"name": self.name, "caption": self.caption}
-        return words | {"state": self.state, "methods": looks, "clients": still.CLIENTS}
+        return super().config() | {"methods": looks, "clients": still.CLIENTS}
 
     def alt(self) -> str:
         """The alt text: the trained neurons of the first round, and the conflicts between clients."""

@@ -77,11 +77,7 @@ def curves(ax: Any, series: Mapping[str, Any], x: Any = None, legend: bool = Tru
             ax.fill_between(at, mean - sd, mean + sd, color=look.colour, alpha=0.16, linewidth=0)
         every = max(1, len(at) // 6)
         # Markers are shifted between curves, so that both of two equal curves are visible.
-        marks = {
-            "marker": look.marker,
-            "markersize": 5.5,
-            "markevery": (k * every // 3 % every, every),
-        }
+        marks = {"marker": look.marker, "markersize": 5.5, "markevery": (k * every // 3 % every, every)}
         ax.plot(at, mean, label=label, color=look.colour, linestyle=look.line, linewidth=2, **marks)
     if legend and len(series) > 1:
         ax.legend()

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 # Ordered by contrast, for curves that do not belong to a method.
 NAMES = ("blue", "red", "green", "pink", "amber", "sky", "ink", "violet", "olive", "brown")
 # Markers and dashes distinguish curves for readers and printers without colour.
@@ -45,6 +47,17 @@ _METHODS = {
     "Per-FedAvg": "green s -.", "HeteroFL": "green o -", "FjORD": "olive D -", "Federated Dropout": "sky v -",
     "FedRolex": "amber s -", "DepthFL": "brown P --", "FedDSE": "pink X -", "FedGSE": "violet * -",
 }  # fmt: skip
+
+
+USUAL = {
+    "DPSGD": "D-PSGD", "FederatedDropout": "Federated Dropout", "ExactDiffusion": "Exact Diffusion",
+    "QGDSGDm": "QG-DSGDm", "PerFedAvg": "Per-FedAvg",
+}  # fmt: skip
+
+
+def usual(method: str) -> str:
+    """A method's usual name, given that of its class."""
+    return USUAL.get(method, method)
 
 
 LIVE = Path(__file__).parents[1] / "live"  # the styles and scripts of pages
@@ -113,28 +126,17 @@ def _linear(colour: str) -> list[float]:
 
 
 # Oklab (Ottosson 2020): linear sRGB -> cone responses -> lightness and two colour axes.
-_CONES = ((0.4122214708, 0.5363325363, 0.0514459929), (0.2119034982, 0.6806995451, 0.1073969566),
-          (0.0883024619, 0.2817188376, 0.6299787005))  # fmt: skip
-_AXES = ((0.2104542553, 0.7936177850, -0.0040720468), (1.9779984951, -2.4285922050, 0.4505937099),
-         (0.0259040371, 0.7827717662, -0.8086757660))  # fmt: skip
-_TO_CONES = (
-    (1.0, 0.3963377774, 0.2158037573),
-    (1.0, -0.1055613458, -0.0638541728),
-    (1.0, -0.0894841775, -1.2914855480),
-)
-_TO_RGB = ((4.0767416621, -3.3077115913, 0.2309699292), (-1.2684380046, 2.6097574011, -0.3413193965),
-           (-0.0041960863, -0.7034186147, 1.7076147010))  # fmt: skip
+_CONES = np.array([(0.4122214708, 0.5363325363, 0.0514459929), (0.2119034982, 0.6806995451, 0.1073969566),
+                   (0.0883024619, 0.2817188376, 0.6299787005)])  # fmt: skip
+_AXES = np.array([(0.2104542553, 0.7936177850, -0.0040720468), (1.9779984951, -2.4285922050, 0.4505937099),
+                  (0.0259040371, 0.7827717662, -0.8086757660)])  # fmt: skip
 
 
-def _times(matrix: Sequence[Sequence[float]], vector: Sequence[float]) -> list[float]:
-    return [sum(m * v for m, v in zip(row, vector, strict=True)) for row in matrix]
-
-
-def _oklab(colour: str) -> list[float]:
-    return _times(_AXES, [v ** (1 / 3) for v in _times(_CONES, _linear(colour))])
+def _oklab(colour: str) -> np.ndarray:
+    return _AXES @ np.cbrt(_CONES @ _linear(colour))
 
 
 def _hex(lightness: float, a: float, b: float) -> str:
-    rgb = _times(_TO_RGB, [v**3 for v in _times(_TO_CONES, (lightness, a, b))])
+    rgb = np.linalg.solve(_CONES, np.linalg.solve(_AXES, (lightness, a, b)) ** 3)
     shown = [12.92 * v if v <= 0.0031308 else 1.055 * max(v, 0.0) ** (1 / 2.4) - 0.055 for v in rgb]
     return "#" + "".join(f"{round(255 * min(max(v, 0.0), 1.0)):02x}" for v in shown)

@@ -35,8 +35,9 @@ _parser = Held()
 
 def svg(figure: Any, phone: bool = False) -> str:
     """The figure as SVG text, deterministic.  phone: lay it out `PHONE` inches wide, with stacked panels."""
+    photo = any(image.get_array().ndim == 3 for ax in figure.axes for image in ax.images)
     with _prepared(figure, phone):
-        return _small(_drawn(figure), photo=any(image.get_array().ndim == 3 for image in _images(figure)))
+        return _small(_drawn(figure), photo)
 
 
 def uri(text: str) -> str:
@@ -89,10 +90,6 @@ def _drawn(figure: Any) -> str:
     with rc_context(settings), _parser.values((text, "TextToPath", lambda: textpath.text_to_path)):
         FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
     return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", out.getvalue())  # not allowed in XML
-
-
-def _images(figure: Any) -> list[Any]:
-    return [image for ax in figure.axes for image in ax.images]
 
 
 @contextmanager

@@ -35,6 +35,20 @@ GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η",
          "mu": "μ", "rho": "ρ", "sigma": "σ", "tau": "τ"}  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Html:
+    """A value that a notebook cell displays as `html`, and a terminal as `text`."""
+
+    html: str
+    text: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 # --------------------------------------------------------------------------------------------- pictures
 
 
@@ -196,13 +210,6 @@ def _stops(values: Sequence, ends: tuple[Real, Real] | None) -> list:
         return list(range(low, high + 1))
     spaced = (np.geomspace if scale == "log" else np.linspace)(low, high, 201)
     return sorted({float(f"{v:.3g}") for v in spaced} | {float(v) for v in values})
-
-
-def _check_names(fn: Callable, names: Sequence[str]) -> None:
-    try:
-        inspect.signature(fn).bind(**dict.fromkeys(names))
-    except TypeError as e:
-        raise ValueError(f"fn cannot be called with {', '.join(names)} ({e}); give each parameter a list") from e
 
 
 def _call(fn: Callable, setting: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
@@ -380,7 +387,10 @@ def explore(
         raise ValueError(f"fn is a {type(fn).__name__}; give a function that returns a matplotlib Figure")
     if not values:
         raise ValueError("explore was given no parameter; give at least one list, e.g. explore(fn, K=[1, 5, 10])")
-    _check_names(fn, list(values))
+    try:
+        inspect.signature(fn).bind(**dict.fromkeys(values))
+    except TypeError as e:
+        raise ValueError(f"fn cannot be called with {', '.join(values)} ({e}); give each parameter a list") from e
     lists = {name: _values(name, v) for name, v in values.items()}
     total = math.prod(map(len, lists.values()))
     if total > max_frames:

@@ -47,7 +47,7 @@ def execute(
     from papermill.exceptions import PapermillExecutionError
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
-    with _Kernel(workshop, env or {}) as kernel:
+    with _kernel(workshop, env or {}) as kernel:
         for attempt in (1, 2):
             try:
                 papermill.execute_notebook(
@@ -106,32 +106,28 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class _Kernel:
-    """A temporary kernel specification for one run: this interpreter with the run's environment.
+@contextlib.contextmanager
+def _kernel(workshop: Path, env: Mapping[str, str]) -> Iterator[str]:
+    """The name of a temporary kernel specification for one run: this interpreter with the run's environment.
 
     Jupyter finds the specification through JUPYTER_PATH, so the user's own Jupyter folders are not changed.  Each
     specification contains its environment, so notebooks can run in threads of one process.
     """
+    from ipykernel.kernelspec import get_kernel_dict  # the kernel of this interpreter
 
-    def __init__(self, workshop: Path, env: Mapping[str, str]) -> None:
-        from ipykernel.kernelspec import get_kernel_dict  # the kernel of this interpreter
-
-        jupyter = workshop.resolve() / "jupyter"
-        self.name = f"notebook-{os.getpid()}-{next(_serial)}"
-        self.folder = jupyter / "kernels" / self.name
-        paths = os.environ.get("JUPYTER_PATH", "").split(os.pathsep)
-        if str(jupyter) not in paths:
-            os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(jupyter), *paths]))
-        values = {name: value.replace("$", "$$") for name, value in _environment(env).items()}
-        self.spec = {**get_kernel_dict(), "env": values}
-        if FORKS in env:
-            self.spec["argv"][1:3] = ["-S", forked.__file__, env[FORKS]]  # in the place of -m ipykernel_launcher
-        self.spec["argv"] += ["--log-level=CRITICAL"]  # else the kernel warns that local sockets are not encrypted
-
-    def __enter__(self) -> str:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "kernel.json").write_text(json.dumps(self.spec), encoding="utf-8")
-        return self.name
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+    jupyter = workshop.resolve() / "jupyter"
+    name = f"notebook-{os.getpid()}-{next(_serial)}"
+    folder = jupyter / "kernels" / name
+    paths = os.environ.get("JUPYTER_PATH", "").split(os.pathsep)
+    if str(jupyter) not in paths:
+        os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(jupyter), *paths]))
+    spec = {**get_kernel_dict(), "env": {key: v.replace("$", "$$") for key, v in _environment(env).items()}}
+    if FORKS in env:
+        spec["argv"][1:3] = ["-S", forked.__file__, env[FORKS]]  # in the place of -m ipykernel_launcher
+    spec["argv"] += ["--log-level=CRITICAL"]  # else the kernel warns that local sockets are not encrypted
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+    try:
+        yield name
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

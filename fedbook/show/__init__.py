@@ -20,7 +20,7 @@ from fedcore.history import over_clients
 
 from .. import pages
 from ..documents.definitions import PROFILES, Cell, Claim, Table, documents, get, tables
-from ..pictures import plots
+from ..pictures import plots, widgets
 from ..pictures.styles import looks
 from ..results.batch import ResultFolder, results
 from ..results.cells import Result
@@ -96,8 +96,6 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
     "distance of labels": neurons in conflict for pairs of clients, a panel for each length of training.  Otherwise the
     final values: the text of a column before its last comma names the panel, the rest is the tick on the axis.
     """
-    from ..pictures.widgets import show
-
     if table.axis == "neuron":
         return _neurons(table, place, caption)
     stored, kinds = overview.stored_cells(table, place), table.axis.split(" and ")
@@ -163,7 +161,7 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
     numbers = {name: np.mean(values) if values else "diverged" for name, values in means.items()}
     titles = "; ".join(filter(None, (title for _, title in panels)))
     words = f"{table.title}: {len(panels)} panels ({titles}), one colour for each of {', '.join(rows)}"
-    return show(figure, numbers, alt=words, caption=caption)
+    return widgets.show(figure, numbers, alt=words, caption=caption)
 
 
 def _final(run: Mapping[str, Any]) -> float:
@@ -194,8 +192,6 @@ def _neurons(table: Table, place: ResultFolder, caption: str | None) -> Any:
     each layer: mean activations by client, and for each pair of clients the neurons at which they conflict."""
     from matplotlib.colors import ListedColormap
 
-    from ..pictures.widgets import show
-
     stored = [result for cell, result in overview.stored_cells(table, place).values() if result and 0 in result.runs]
     longest = max((result.spec["run"]["rounds"] for result in stored), default=0)
     runs = [result.runs[0] for result in stored if result.spec["run"]["rounds"] == longest]
@@ -218,7 +214,7 @@ def _neurons(table: Table, place: ResultFolder, caption: str | None) -> Any:
     for ax in (left, right):
         ax.set_xlabel("neuron")
     words = f"{table.title}: {len(runs)} layers, mean activations by client and neurons in conflict by pair of clients"
-    return show(figure, numbers, alt=words, caption=caption)
+    return widgets.show(figure, numbers, alt=words, caption=caption)
 
 
 def result(name: str, root: Path | None = None, *, pictures: bool = True, title: str = "") -> pages.Html:
@@ -304,8 +300,6 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
     """Validation accuracy against the learning rate in the short runs of the search, one line per row, at the best
     value of the method's own parameter.  A cross at the bottom marks a rate at which all runs diverged.  None if a row
     is not tuned yet."""
-    from ..pictures.widgets import show
-
     table = get(name)
     stored = overview.stored_cells(table, ResultFolder(root or results(), profile, table.drawn_from or name))
     figure, ax = plots.figure()
@@ -333,7 +327,7 @@ def rates(name: str, column: str, rows: Sequence[str], profile: str = "quick", r
     ax.set_xticks(sorted(tried), [f"{lr:g}" for lr in sorted(tried)])
     ax.minorticks_off()
     ax.legend()
-    return show(
+    return widgets.show(
         figure,
         numbers,
         caption=f"Which rate suits which row: short runs of the search ({profile}). A cross: all runs diverged.",
@@ -438,8 +432,6 @@ def profile(root: Path | None = None) -> Any:
 
     None if no row was run in enough settings.
     """
-    from ..pictures.widgets import show
-
     found = {measure: performance.ratios(root or results(), measure=measure) for measure in performance.MEASURES}
     names = sorted({name for rows in found.values() for name in rows})
     if not names:
@@ -463,7 +455,7 @@ def profile(root: Path | None = None) -> Any:
         f"The cost to reach {performance.SOLVED:.0%} of the highest late accuracy, desk cells. Vertical: the share of "
         "a method's settings in which its cost is at most x times that of the cheapest method (horizontal)."
     )
-    return show(figure, counts, alt=f"With at most twice the fewest rounds: {said}", caption=caption)
+    return widgets.show(figure, counts, alt=f"With at most twice the fewest rounds: {said}", caption=caption)
 
 
 def _ways(counts: Mapping[str, int]) -> str:
@@ -615,16 +607,17 @@ def paired(names: Sequence[str], asked: Sequence[tuple[str, str, str]], caption:
     cells: dict[overview.Key, tuple[Any, Result | None]] = {}
     for name in names:
         cells |= overview.stored_cells(get(name), ResultFolder(results(), profile, name))
-    columns = list(dict.fromkeys(column for *_, column in asked))
-    found = overview.answered(cells, asked)
-    lines = [Line(f"{a} − {b}, {c}", answer, columns.index(c) % 2) for (a, b, c), answer in found.items()]
-    return _forest(lines, caption)
+    return _forest(_by_column(overview.answered(cells, asked)), caption)
+
+
+def _by_column(answers: Mapping[tuple[str, str, str], Answer]) -> list[Line]:
+    """The lines of a forest plot with alternating colours by column."""
+    columns = list(dict.fromkeys(column for *_, column in answers))
+    return [Line(label(question), answer, columns.index(question[2]) % 2) for question, answer in answers.items()]
 
 
 def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) -> Any:
     """The forest plot with its caption, None without lines.  colours: the meaning of the two colours, for a legend."""
-    from ..pictures.widgets import show
-
     if not lines:
         return None
     figure, cut = _dots(lines)
@@ -639,18 +632,14 @@ def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) ->
     if any(not low <= 0 <= high for low, high in low_high):
         caption += " Some points are open though their intervals leave out zero: with many comparisons, Holm's rule "
         caption += "asks more of each."
-    return show(figure, {"comparisons": len(lines), "decided": decided}, alt=alt, caption=caption)
+    return widgets.show(figure, {"comparisons": len(lines), "decided": decided}, alt=alt, caption=caption)
 
 
 def differences(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None) -> Any:
     """A forest plot of the paired differences of a table's rows to `table.against`, with alternating colours by column;
     None if no question is answered."""
     answers = overview.judged(table, overview.stored_cells(table, place), seeds)
-    columns = list(dict.fromkeys(column for _, column in answers))
-    lines = [
-        Line(f"{row} − {table.against}, {column}", answer, columns.index(column) % 2)
-        for (row, column), answer in answers.items()
-    ]
+    lines = _by_column({(row, table.against, column): answer for (row, column), answer in answers.items()})
     if not lines:
         return None
     units = {"cosine": "difference in cosine", "rounds": "logarithm of the ratio of rounds"}
@@ -716,8 +705,6 @@ def summary(result: Result, seeds: Sequence[int], name: str) -> pages.Html:
 
 def curves(result: Result, seeds: Sequence[int]) -> Any:
     """The recorded curve of every seed (shown through `fc.show`); None if the study records no curve."""
-    from ..pictures.widgets import show
-
     runs = {seed: run["history"] for seed, run in result.runs.items() if seed in seeds and run.get("history")}
     if not runs:
         return None
@@ -727,4 +714,4 @@ def curves(result: Result, seeds: Sequence[int]) -> Any:
         axes.plot(t, v, label=f"seed {seed}")
     axes.set(xlabel="communication round", ylabel=result.spec.get("metric", "accuracy"))
     axes.legend()
-    return show(figure, {f"seed {seed}": history[-1][1] for seed, history in runs.items()})
+    return widgets.show(figure, {f"seed {seed}": history[-1][1] for seed, history in runs.items()})

@@ -69,32 +69,32 @@ def goals(data: Mapping[str, Any]) -> Any:
     """
     import pandas as pd
 
-    rows: list[tuple[str, str, float, float | None, bool]] = []  # last entry: True for "at least", False for "at most"
+    rows: list[tuple[str, ...]] = []
+
+    def goal(group: str, what: str, limit: float, value: float | None, least: bool = True) -> None:
+        reached = OPEN if value is None else "yes" if (value >= limit if least else value <= limit) else "no"
+        measured = "–" if value is None else f"{value:.3g}"
+        rows.append((group, what, f"{'at least' if least else 'at most'} {limit:g}", measured, reached))
+
     ratios = {(g["model"], g["kind"]): g["ratio"] for g in _goals(data, "peers")}
     for (model, kind), limit in PEERS.items():
-        rows.append(("peers", f"{model}, {kind}, over the fastest peer", limit, ratios.get((model, kind)), True))
+        goal("peers", f"{model}, {kind}, over the fastest peer", limit, ratios.get((model, kind)))
     ratios = {g["method"]: g["ratio"] for g in _goals(data, "scaling")}
     for method in ("FedAvg", "FedUp"):
         what = f"{method}, a round with 100,000 registered clients over one with 1,000"
-        rows.append(("registered", what, 1.05, ratios.get(method), False))
+        goal("registered", what, 1.05, ratios.get(method), least=False)
     peaks = [c["returned"]["ratio"] for c in _cases(data, "memory")]
-    rows.append(("memory", "largest peak over what is needed", 1.5, max(peaks, default=None), False))
+    goal("memory", "largest peak over what is needed", 1.5, max(peaks, default=None), least=False)
     for g in _goals(data, "desk"):
-        rows.append(("desk", f"{g['what']}, {g['group']}", g["goal"], g["value"], g["least"]))
+        goal("desk", f"{g['what']}, {g['group']}", g["goal"], g["value"], g["least"])
     ratios = {c["ratio"]: c["speedup"] for c in _cases(data, "submodels") if c["training"] == "compact"}
     for part, limit in SUBMODELS.items():
-        rows.append(("desk", f"sub-models of ratio {part:g}, over the whole network", limit, ratios.get(part), True))
+        goal("desk", f"sub-models of ratio {part:g}, over the whole network", limit, ratios.get(part))
     for (setting, kind), (what, limit) in ON_GPU.items():
         cases = [c for c in _cases(data, "gpu") if c["setting"] == setting and _type(c) == kind]
         fastest = max((c["times_the_loop"] for c in cases if "left_out" not in c), default=None)
-        rows.append(("GPU", f"{what}, over a loop over the clients", limit, fastest, True))
-    frame = pd.DataFrame([row[:2] for row in rows], columns=["group", "what"])
-    frame["goal"] = [f"{'at least' if least else 'at most'} {limit:g}" for *_, limit, _, least in rows]
-    frame["measured"] = ["–" if value is None else f"{value:.3g}" for *_, value, _ in rows]
-    frame["reached"] = [
-        OPEN if value is None else "yes" if (value >= limit if least else value <= limit) else "no"
-        for *_, limit, value, least in rows
-    ]
+        goal("GPU", f"{what}, over a loop over the clients", limit, fastest)
+    frame = pd.DataFrame(rows, columns=["group", "what", "goal", "measured", "reached"])
     missed, allowed = frame["what"].where(frame["reached"] == "no"), _allowed(_cases(data, "desk"))
     for k, column in enumerate(("bar", "share of kernels")):
         frame[column] = [allowed.get(what, ("", ""))[k] for what in missed]

@@ -15,8 +15,10 @@ import torch
 
 from fedcore import (
     CropFlip,
+    Diverged,
     Federation,
     Gaussians,
+    History,
     RandAugment,
     algorithms,
     data,
@@ -41,9 +43,14 @@ def method_class(name: str) -> type[algorithms.Method]:
         if not (isinstance(found, type) and issubclass(found, algorithms.Method)):
             raise ValueError(f"{name} is a {type(found).__name__} and no method; use a subclass of fedcore.Method")
         return found
-    known = {method.__name__: method for method in algorithms.ALL}
+    return _known("method", name, {method.__name__: method for method in algorithms.ALL})
+
+
+def _known(kind: str, name: str, known: Mapping[str, Any], files: bool = True) -> Any:
+    """What has this name.  Raises ValueError for an unknown name.  files: whether "file.py:Name" is possible too."""
     if name not in known:
-        raise ValueError(f'method {name!r} is not known; use one of {", ".join(known)}, or "file.py:Name"')
+        remedy = f'use one of {", ".join(known)}, or "file.py:Name"' if files else checks.nearest(name, known)
+        raise ValueError(f"{kind} {name!r} is not known; {remedy}")
     return known[name]
 
 
@@ -72,17 +79,13 @@ def _argument(key: str, value: Any, seed: int) -> Any:
     what a function of `data.domains` gives with this seed, such as `["printed_digits", {}]`."""
     if key == "public" and not isinstance(value, int):
         name, arguments = value
-        return (
-            _made(name, Gaussians, arguments)
-            if name == "Gaussians"
-            else build_source([name, {"seed": seed, **arguments}])
-        )
+        if name == "Gaussians":
+            return _made(name, Gaussians, arguments)
+        return build_source([name, {"seed": seed, **arguments}])
     if key == "mixing":
         name, arguments = value
         known = {kind.__name__: kind for kind in topology.Topology.__subclasses__()}
-        if name not in known:
-            raise ValueError(f"topology {name!r} is not known; {checks.nearest(name, known)}")
-        return _made(name, known[name], arguments)
+        return _made(name, _known("topology", name, known, files=False), arguments)
     return {float(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
@@ -98,9 +101,7 @@ def build_model(entry: Any) -> Any:
         return entry
     if name == "projected":
         return models.projected(build_model(arguments["model"]), arguments.get("dim", 256))
-    if name not in models.MODELS:
-        raise ValueError(f'model {name!r} is not known; use one of {", ".join(models.MODELS)}, or "file.py:Name"')
-    return partial(models.MODELS[name], **arguments)
+    return partial(_known("model", name, models.MODELS), **arguments)
 
 
 def build_partition(entry: Any) -> Any:
@@ -117,10 +118,9 @@ def build_partition(entry: Any) -> Any:
         return _made(name, user_files.find(name), arguments)
     places = {**vars(data), "DealtBySeed": DealtBySeed}
     known = {key: kind for key, kind in places.items() if isinstance(kind, type) and hasattr(kind, "split")}
-    if name not in known:
-        raise ValueError(f'partition {name!r} is not known; use one of {", ".join(sorted(known))}, or "file.py:Name"')
+    make = _known("partition", name, dict(sorted(known.items())))
     inner = {key: build_partition(arguments[key]) for key in ("partition", "sizes") if _is_named(arguments.get(key))}
-    return _made(name, known[name], {**arguments, **inner})
+    return _made(name, make, {**arguments, **inner})
 
 
 def _is_named(entry: Any) -> bool:
@@ -151,15 +151,27 @@ def build_augment(entry: Any) -> Any:
     """
     name, arguments = ("RandAugment", entry) if isinstance(entry, Mapping) else entry
     known = {kind.__name__: kind for kind in (CropFlip, RandAugment)}
-    if name not in known:
-        raise ValueError(f"augment {name!r} is not known; {checks.nearest(name, known)}")
-    return _made(name, known[name], arguments)
+    return _made(name, _known("augment", name, known, files=False), arguments)
 
 
 def federation_of(spec: Mapping[str, Any], seed: int, device: str | None) -> Federation:
     """The federation of a specification; in a search its test set is the validation data."""
     fed = build_federation(spec["federation"], seed, device)
     return fed.on_validation() if spec.get("on") == "validation" else fed
+
+
+def trained(
+    spec: Mapping[str, Any], fed: Federation, seed: int, method: algorithms.Method | None = None, **more: Any
+) -> tuple[History, dict[str, int]]:
+    """The history of the run of a specification, and {}; of a run that diverged the part before, and its `diverged`.
+
+    method: None for that of the specification.  more: further arguments of `simulate`, in place of the run's.
+    """
+    method = build_method(spec["method"], fed, spec["run"]) if method is None else method
+    try:
+        return simulate(method, fed, seed=seed, **{**spec["run"], **more}), {}
+    except Diverged as e:
+        return e.history, {"diverged": e.round}
 
 
 def curve(rounds: Iterable[Any], values: Iterable[Any]) -> list[list[float]]:

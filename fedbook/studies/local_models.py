@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedcore import Diverged, Federation
-from fedcore import simulate as run
+from fedcore import Federation
 from fedcore.round import Round
 
-from .from_spec import build_method, federation_of
+from .from_spec import federation_of, trained
 from .personal import right
 
 
@@ -31,17 +30,16 @@ def overfitting(spec: Mapping[str, Any], seed: int, folder: Path | None, device:
     Raises ValueError for a method with a server.
     """
     fed, T = federation_of(spec, seed, device), spec["run"]["rounds"]
-    method, last = build_method(spec["method"], fed, spec["run"]), {}
+    last: dict[str, Any] = {}
 
     def look(r: Round, y: Tensor) -> dict[str, Tensor]:
         if r.t + 1 == T:
             last["y"], last["ids"] = y.clone(), r.ids.tolist()
         return {}
 
-    try:
-        history = run(method, fed, seed=seed, checkpoint_dir=folder, probes=[look], **spec["run"])
-    except Diverged as e:
-        return {"final": None, "mean": None, "diverged": e.round, "history": []}
+    history, ended = trained(spec, fed, seed, checkpoint_dir=folder, probes=[look])
+    if ended:
+        return {"final": None, "mean": None, **ended, "history": []}
     if "X" not in history.state:
         name = spec["method"][0]
         raise ValueError(f"{name} has a server, and its clients no models of their own; use a gossip method")

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedcore import Diverged, Federation
-from fedcore import simulate as run
+from fedcore import Federation
 from fedcore.round import Round
 
-from .from_spec import build_method, federation_of
+from .from_spec import build_method, federation_of, trained
 from .training import packed
 
 
@@ -37,16 +36,12 @@ def clients(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str
         curve.append([r.t + 1, round(100 * float(np.mean(list(last.values()))), 4)])
         return {}
 
-    diverged = None
-    try:
-        history = run(build_method(spec["method"], fed, spec["run"]), fed, seed=seed, probes=[look], **spec["run"])
-    except Diverged as e:
-        diverged = e.round
+    history, ended = trained(spec, fed, seed, probes=[look])
     found: dict[str, Any] = {
         "history": curve, "models": fed.n, "images": len(fed.test[1]), "classes": fed.classes,
     }  # fmt: skip
-    if diverged is not None:
-        return {**found, "final": None, "mean": None, "diverged": diverged}
+    if ended:
+        return {**found, "final": None, "mean": None, **ended}
     hits = np.stack([last[i] for i in range(fed.n)])
     return {
         **found,
@@ -69,10 +64,9 @@ def domains(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str
     fed = federation_of(spec, seed, device)
     method = build_method(spec["method"], fed, spec["run"])
     found: dict[str, Any] = {"history": [], "images": len(fed.test[1]), "classes": fed.classes}
-    try:
-        history = run(method, fed, seed=seed, **spec["run"])
-    except Diverged as e:
-        return {**found, "final": None, "mean": None, "diverged": e.round}
+    history, ended = trained(spec, fed, seed, method)
+    if ended:
+        return {**found, "final": None, "mean": None, **ended}
     X = method.personal(history.state, fed.layout)
     owner = np.asarray(fed.data.source.test_owner)
     hits = np.zeros(len(owner), dtype=bool)

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcore import Diverged
-from fedcore import simulate as run
-
-from .from_spec import build_method, curve, federation_of
+from .from_spec import curve, federation_of, trained
 
 
 def rounds(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
@@ -23,22 +20,9 @@ def rounds(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str 
     def there(t: int, metrics: Mapping[str, float]) -> bool:
         return metrics["accuracy"] >= target - 1e-9  # rounding must not decide when the count of images is exact
 
-    options = {**spec["run"], "eval_every": 1}
-    diverged = None
-    try:
-        history = run(
-            build_method(spec["method"], fed, spec["run"]), fed, seed=seed, on_evaluate=there, checkpoint_dir=folder,
-            checkpoint_every=10, **options,
-        )  # fmt: skip
-    except Diverged as e:
-        history, diverged = e.history, e.round
+    options = {"on_evaluate": there, "checkpoint_dir": folder, "checkpoint_every": 10, "eval_every": 1}
+    history, ended = trained(spec, fed, seed, **options)
     at, values = history.curve()
     reached = bool(values[-1] >= target - 1e-9)
-    final = None if diverged is not None else float(at[-1])
-    return {
-        "final": final,
-        "mean": final,
-        "history": curve(at, 100 * values),
-        "reached": reached,
-        **({} if diverged is None else {"diverged": diverged}),
-    }
+    final = None if ended else float(at[-1])
+    return {"final": final, "mean": final, "history": curve(at, 100 * values), "reached": reached, **ended}

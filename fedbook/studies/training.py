@@ -18,7 +18,7 @@ from fedcore import Diverged, Federation, History, Method, distributed
 from fedcore import simulate as run
 from fedcore.storage.checkpoint import atomic
 
-from .from_spec import build_method, curve, federation_of
+from .from_spec import build_method, curve, federation_of, trained
 
 LEAST = 5  # evaluations late in a run
 
@@ -82,12 +82,8 @@ def simulate(spec: Mapping[str, Any], seed: int, folder: Path | None, device: st
 
 def best(spec: Mapping[str, Any], seed: int, folder: Path | None, device: str | None) -> dict[str, Any]:
     """The highest test accuracy in % of a run: optimistic, because its round is chosen on the test images."""
-    fed, ended = federation_of(spec, seed, device), {}
-    try:
-        method = build_method(spec["method"], fed, spec["run"])
-        history = run(method, fed, seed=seed, checkpoint_dir=folder, checkpoint_every=1, **spec["run"])
-    except Diverged as e:
-        history, ended = e.history, {"diverged": e.round}
+    fed = federation_of(spec, seed, device)
+    history, ended = trained(spec, fed, seed, checkpoint_dir=folder, checkpoint_every=1)
     rounds, values = history.curve()
     highest = 100 * float(values.max())
     return {"final": None if ended else highest, "mean": highest, "history": curve(rounds, 100 * values), **ended}

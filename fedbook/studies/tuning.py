@@ -93,10 +93,9 @@ def planned(tune: Mapping[str, Any], rounds: int) -> int:
     if "grid" in tune:
         return len(tune["grid"]) * seeds * rounds
     combinations = math.prod(map(len, tune["axes"].values()))
-    if (
-        "race" in tune
-    ):  # each stage goes on from the one before; from the second on at most half of the settings are left
+    if "race" in tune:
         lengths = tune["race"]
+        # Each stage goes on from the one before; from the second on at most half of the settings are left.
         left = [combinations, combinations, *(-(-combinations // 2**k) for k in range(1, len(lengths) - 1))]
         return seeds * sum(n * (b - a) for n, a, b in zip(left, [0, *lengths], lengths, strict=False))
     short, long = stages(tune)
@@ -138,9 +137,8 @@ class Search:
             spec["on"] = "validation"
         few = first and rounds is not None and "race" not in self.spec["tune"]
         seeds = self.spec["tune"].get("seeds", [1000])[: 2 if few else None]
-        name = digest(
-            json.dumps(setting, sort_keys=True)
-        )  # a longer run of a setting goes on from the checkpoint of a shorter one
+        name = digest(json.dumps(setting, sort_keys=True))
+        # A longer run of a setting goes on from the checkpoint of a shorter one.
         found = [self.run(spec, s, f"tune-{name}-{s}") for s in seeds]
         values = [one.get("late", one["final"]) for one in found]
         score = None if None in values else float(np.mean(values))

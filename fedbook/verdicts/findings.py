@@ -3,7 +3,6 @@ chapter from its document."""
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import pages
+from ..documents.definitions import rows
 from ..pages import Html, filtered
 
 LEDGER = Path(__file__).with_name("findings.csv")
@@ -47,8 +47,7 @@ class Finding:
 
 def findings() -> list[Finding]:
     """All findings, in the order of the documents."""
-    with LEDGER.open(encoding="utf-8", newline="") as file:
-        return [Finding(**line) for line in csv.DictReader(file)]
+    return [Finding(**line) for line in rows(LEDGER)]
 
 
 def departures(chapter: str, **numbers: Any) -> Html:
@@ -57,8 +56,7 @@ def departures(chapter: str, **numbers: Any) -> Html:
     chapter: the name of its notebook.  numbers: values of the placeholders {name} in the texts, computed on the page.
     Raises ValueError for a chapter without departures and for a name that is not a placeholder.
     """
-    with DEPARTURES.open(encoding="utf-8", newline="") as file:
-        lines = [line for line in csv.DictReader(file) if line["chapter"] == chapter]
+    lines = [line for line in rows(DEPARTURES) if line["chapter"] == chapter]
     if not lines:
         raise ValueError(f"chapter={chapter!r} has no line in {DEPARTURES.name}; use a notebook's name")
     items = [(line["source"], line["book"], line["why"]) for line in lines]

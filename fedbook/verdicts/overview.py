@@ -56,7 +56,8 @@ def frame(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None)
     lines = []
     for (row, column), (cell, result) in results.items():
         asked = cell.reporting(seeds)
-        finals = np.array(result.finals(asked) if result else [])
+        result = result or Result(cell.spec)
+        finals = np.array(result.finals(asked))
         finite = finals[np.isfinite(finals)]
         base_cell, _ = results.get((table.against, column), (None, None))
         answer = answers.get((row, column))
@@ -80,11 +81,9 @@ def frame(table: Table, place: ResultFolder, seeds: Sequence[int] | None = None)
                 "gap_halfwidth": answer.comparison.half if answer else math.nan,
                 "verdict": answer.word if answer else BASE if len(finals) and row == table.against else waiting,
                 "detectable": answer.detectable if answer else math.nan,
-                "setting": json.dumps(result.searches[0]["setting"]) if result and result.searches else "",
-                "edge": ", ".join(sorted({e for one in result.searches for e in one.get("edges", ())}))
-                if result
-                else "",
-                "older": len(result.outdated(asked)) if result else 0,
+                "setting": json.dumps(result.searches[0]["setting"]) if result.searches else "",
+                "edge": ", ".join(sorted({e for one in result.searches for e in one.get("edges", ())})),
+                "older": len(result.outdated(asked)),
             }
         )
     return pd.DataFrame(lines)
@@ -108,10 +107,8 @@ def everything(root: Path) -> tuple[Any, list[str]]:
     import pandas as pd
 
     places = list(stored_tables(root))
-    frames = [frame(*here) for here in places]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), [
-        said for here in places for said in damaged(*here)
-    ]
+    frames = [frame(*here) for here in places] or [pd.DataFrame()]
+    return pd.concat(frames, ignore_index=True), [said for here in places for said in damaged(*here)]
 
 
 def damaged(table: Table, place: ResultFolder) -> list[str]:
@@ -352,10 +349,5 @@ def reservations(frames: Mapping[str, Any]) -> list[str]:
 
 def age(root: Path) -> tuple[int, int]:
     """The number of stored runs in a results folder that are older than the code, and the number of all runs."""
-    found = [
-        result
-        for profile in PROFILES
-        for table in tables().values() if not table.drawn_from
-        for _, result in stored_cells(table, ResultFolder(root, profile, table.name)).values() if result
-    ]  # fmt: skip
+    found = [result for here in stored_tables(root) for _, result in stored_cells(*here).values() if result]
     return sum(len(result.outdated()) for result in found), sum(len(result.runs) for result in found)
