@@ -69,10 +69,8 @@ class Depth(checks.Named):
     __post_init__ = checks.fields
 
     def __call__(self, module: nn.Module) -> nn.Module:
-        if self.stages == stages(module):
-            return copy.deepcopy(module)
-        small = Heads(module.stages[: self.stages], module.heads[: self.stages])
-        return copy.deepcopy(small)
+        whole = self.stages == stages(module)
+        return copy.deepcopy(module if whole else Heads(module.stages[: self.stages], module.heads[: self.stages]))
 
     def places(self, layout: Layout) -> Tensor:
         """The indices `[d_D]` of these stages and heads in the whole network's flat vector."""

@@ -345,7 +345,7 @@ def _mixing(topology: Topology, n: int, seed: int, t: int, device: torch.device,
 
 def spectrum(W: Any) -> np.ndarray:
     """The eigenvalues of `W [n, n]`, largest first; their moduli where W is not symmetric.  ValueError for NaN."""
-    W = _finite(_array(W))
+    W = _array(W)
     if np.allclose(W, W.T, rtol=0, atol=1e-12):
         return np.linalg.eigvalsh(W)[::-1]
     return np.sort(np.abs(np.linalg.eigvals(W)))[::-1]
@@ -362,7 +362,7 @@ def check(W: Any, *, connected: bool = True) -> np.ndarray:
 
     connected: False skips the check of consensus.  Raises ValueError where a check fails.
     """
-    W = _finite(_array(W))
+    W = _array(W)
     tolerance = 1e-6 if np.array_equal(W, W.astype(np.float32)) else 1e-10
     sums, skew = W.sum(1), np.abs(W - W.T).max()
     if W.min() < 0 or np.abs(sums - 1).max() > tolerance or skew > tolerance:
@@ -389,10 +389,6 @@ def _array(W: Any) -> np.ndarray:
     W = np.array(real_numbers("the mixing matrix", W, "[n, n]"), np.float64)
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not len(W):
         raise ValueError(f"the mixing matrix has shape {W.shape}; use [n, n], a row and a column for each client")
-    return W
-
-
-def _finite(W: np.ndarray) -> np.ndarray:
     if not np.isfinite(W).all():
         raise ValueError("the mixing matrix holds NaN or infinity; give finite weights")
     return W

@@ -10,7 +10,7 @@ Where to read: federations call `core`.  `layers` has the rules of each kind of 
 path, and `units` the neurons of a network.  `traced` finds the layers in a module of the user's own, `mapped` maps a
 module without rules, and `recurrent` takes the steps of an LSTM or a GRU for all clients.  `batched`, `sequential` and
 `written` are the paths, and `choose` decides between them.  `loss` is what a step differentiates, `passes` counts
-backward passes, and `replay` has CUDA graphs and compiled paths.
+backward passes, and `replay` has CUDA graphs.
 No function here reads a number from a device, so that the CPU never waits for it.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ class Batched:
             others = [self.features(reference, batch, loss) for reference in loss.references]
             each = each + loss.of_representations(p.z.to(Y.dtype), others)
         losses = each * batch.w
-        into(self.layout.views(G), derivatives(losses.sum(), leaves, directions(self.layout, along), len(Y)))
+        derivatives(losses.sum(), leaves, self.layout, along, G, len(Y))
         return losses.detach().sum(1)
 
     @torch.no_grad()
@@ -72,9 +72,9 @@ class Batched:
         return [h.flatten(3) if h.dim() > 3 else h.unsqueeze(3) for h in views]
 
     def _pass(self, params: dict[str, Tensor], batch: Batch, rate: Any) -> Pass:
-        if rate is not None and not isinstance(rate, float):  # one rate per client
-            rate = torch.as_tensor(rate, dtype=batch.w.dtype).to(batch.w.device, batch.w.dtype)
-        return Pass(params, len(batch.y), batch.real(), 1 in batch.count, rate, count=batch.count, key=batch.key)
+        if isinstance(rate, Tensor):  # one rate per client
+            rate = rate.to(batch.w.device, batch.w.dtype)
+        return Pass(params, len(batch.y), batch.real(), rate, count=batch.count, key=batch.key)
 
     def _logits(self, batch: Batch, p: Pass) -> Logits:
         with autocast(self.compute, batch.w.device):
@@ -90,29 +90,20 @@ def autocast(compute: torch.dtype | None, device: torch.device) -> contextlib.Ab
     return contextlib.nullcontext() if compute is None else torch.autocast(device.type, compute)
 
 
-def directions(layout: Layout, along: Tensor | None) -> list[Tensor] | None:
-    """Directions `[..., d]` as a list with one view per parameter."""
-    return None if along is None else list(layout.views(along.detach()).values())
-
-
 def derivatives(
-    loss: Tensor, leaves: dict[str, Tensor], along: list[Tensor] | None, clients: int
-) -> Iterator[Tensor | None]:
-    """Gradients of a scalar by each leaf (None for zero), or their derivatives in the directions `along`.  Each is
-    released as soon as the caller has used it."""
-    wrt = list(leaves.values())
+    loss: Tensor, leaves: dict[str, Tensor], layout: Layout, along: Tensor | None, G: Tensor, clients: int
+) -> None:
+    """Write the gradients of a scalar by the leaves, or their derivatives in the directions `along [..., d]`, to their
+    places in `G [..., d]`."""
+    wrt, places = list(leaves.values()), layout.views(G)
     passes.backward(clients)
     grads = torch.autograd.grad(loss, wrt, create_graph=along is not None, allow_unused=True)
     if along is not None:
-        slope = sum((g * v).sum() for g, v in zip(grads, along, strict=True) if g is not None)
+        directions = layout.views(along.detach())
+        slope = sum((g * v).sum() for g, v in zip(grads, map(directions.get, leaves), strict=True) if g is not None)
         passes.backward(clients)
         grads = torch.autograd.grad(slope, wrt, allow_unused=True)
     grads = list(grads)[::-1]
-    while grads:
-        yield grads.pop()
-
-
-def into(places: dict[str, Tensor], grads: Iterator[Tensor | None]) -> None:
-    """Copy the gradients into the tensors of `places`; None is zero."""
-    for place, g in zip(places.values(), grads, strict=True):
-        place.zero_() if g is None else place.copy_(g)
+    for name in leaves:  # each gradient is released as soon as it is copied
+        g = grads.pop()
+        places[name].zero_() if g is None else places[name].copy_(g)

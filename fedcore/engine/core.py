@@ -36,7 +36,7 @@ from .recurrent import is_fused
 from .sequential import Sequential
 from .shapes import Flat, Logits, Parameters, PerClient
 from .trial import Trial
-from .undisturbed import as_usual
+from .undisturbed import as_usual, exchanged
 from .units import Neurons
 from .written import Written
 
@@ -250,8 +250,7 @@ class Engine:
 
     def _parts(self, Y: Tensor, batch: Batch) -> list[slice]:
         """The blocks of clients on the batched path: one, unless with `block` or recurrent layers (memory)."""
-        whole = self.block is None and not self.recurs
-        if whole:
+        if self.block is None and not self.recurs:
             return [slice(0, len(Y))]
         one_by_one = any(isinstance(m, nn.LSTM) for m in self.module.modules()) and is_fused(batch.x)
         return self._blocks(Y, batch, ROOM_OF_LSTM if one_by_one else None)
@@ -453,13 +452,9 @@ class Engine:
 
     def _answers(self, params: dict[str, Tensor], inputs: Tensor, chunk: int) -> Tensor:
         """The module's logits; a module with random numbers in evaluation draws the same ones in every evaluation."""
-        draws = (
-            rng.seeded(rng.word(rng.EVALUATION, chunk), inputs.device)
-            if self.trial.evaluated
-            else contextlib.nullcontext()
-        )
         own = {name: params[name].clone() for name in models.carried(self.module)}  # a pass may write to them
-        with draws:
+        seed = rng.word(rng.EVALUATION, chunk)
+        with rng.seeded(seed, inputs.device) if self.trial.evaluated else contextlib.nullcontext():
             return functional_call(self.module, {**params, **own}, (inputs,))
 
     def lays(self, inputs: Tensor) -> bool:
@@ -509,14 +504,10 @@ class Engine:
 
         The statistics of a batch norm that is called several times are those of its last call.
         """
-        usual = [norm.momentum for norm in self.norms]
-        for norm in self.norms:
-            norm.momentum = 1.0
-            norm.train()
+        alone = ("momentum", 1.0), ("training", True)
+        usual = exchanged([(norm, name, value) for norm in self.norms for name, value in alone])
         calls = self._called(params, inputs)
-        self.module.eval()
-        for norm, momentum in zip(self.norms, usual, strict=True):
-            norm.momentum = momentum
+        exchanged(usual)
         return calls
 
     def _collect_by_layers(
@@ -625,9 +616,7 @@ def _numbers(module: nn.Module, x: Tensor) -> int:
     def count(layer: nn.Module, _given: Any, out: Any) -> None:
         sizes.append(out.numel() if isinstance(out, Tensor) else out[0].numel() * getattr(layer, "num_layers", 1))
 
-    with (
-        torch.no_grad(),
-        watching([layer for layer in module.modules() if not list(layer.children())], count, behind=True),
-    ):
+    leaves = [layer for layer in module.modules() if not list(layer.children())]
+    with torch.no_grad(), watching(leaves, count, behind=True):
         module(x)
     return sum(sizes) // len(x)

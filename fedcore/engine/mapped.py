@@ -42,21 +42,15 @@ def maps(module: nn.Module, x: Tensor) -> bool:
     draw = torch.Generator(flat.device).manual_seed(0)
     Y = flat + 0.01 * torch.randn(2, len(flat), generator=draw, dtype=flat.dtype, device=flat.device)
     try:
-        with (
-            rng.seeded(0, flat.device),
-            READING,
-            warnings.catch_warnings(),
-        ):  # an operation is taken one by one; other threads warn as they did
-            warnings.filterwarnings("error", message="There is a performance drop")
+        with rng.seeded(0, flat.device), READING, warnings.catch_warnings():  # other threads warn as they did
+            warnings.filterwarnings("error", message="There is a performance drop")  # an operation is taken one by one
             together, alone = Y.clone().requires_grad_(), Y.clone().requires_grad_()
             rule = Mapped(module, "")
             inputs = torch.stack([x, x.flip(0)]).repeat(1, REPEATED, *[1] * (x.dim() - 1))
             out = rule(inputs, Pass(layout.views(together), 2))[:, : len(x)]
-            one_by_one = [
-                torch.cat([functional_call(module, layout.views(row), (sample[None],)) for sample in inputs])
-                for row, inputs in zip(alone, (x, x.flip(0)), strict=True)
-            ]
-            want = torch.stack(one_by_one)
+            own = zip(alone, (x, x.flip(0)), strict=True)
+            one = [[functional_call(module, layout.views(row), (sample[None],)) for sample in x] for row, x in own]
+            want = torch.stack([torch.cat(rows) for rows in one])
             slope = torch.randn(want.shape, generator=draw, dtype=want.dtype, device=want.device)
             (G,) = torch.autograd.grad((out * slope).sum(), [together])
             (H,) = torch.autograd.grad((want * slope).sum(), [alone])

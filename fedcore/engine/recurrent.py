@@ -11,7 +11,7 @@ layer starts from zeros and returns its states `[m, L, B, H]`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -78,7 +78,7 @@ class LSTM(Function):
     def backward(ctx: Any, e: States) -> tuple[Tensor | None, ...]:
         inputs = x, U, W, bias, _ = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _again(LSTM.followed, inputs, e)
+            return _again(LSTM.step, inputs, e)
         D = x.new_empty(*x.shape[:3], U.shape[1])  # the gradient with respect to the sums that enter the gates
         dh, dc = torch.zeros_like(e[:, 0]), 0
         for t in reversed(range(x.shape[1])):
@@ -94,16 +94,11 @@ class LSTM(Function):
         return _by_inputs(ctx, D, x, U), _by_weights(D, x), _by_weights(D, ctx.h[:, :-1]), sums, sums
 
     @staticmethod
-    def followed(x: States, U: Weights, W: Weights, bu: Biases, bw: Biases) -> States:
-        """The layer in operations that autograd differentiates."""
-        G, h, c = _products(x, U, bu), x.new_zeros(*x[:, 0].shape[:2], W.shape[2]), 0
-        out = []
-        for t in range(x.shape[1]):
-            i, f, g, o = (G[:, t] + _products(h, W, bw)).chunk(4, 2)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            out.append(h)
-        return torch.stack(out, 1)
+    def step(by_input: Tensor, by_state: Tensor, h: Tensor, c: Tensor | int) -> tuple[Tensor, Tensor]:
+        """The states (h, c) after one time step, in operations that autograd differentiates."""
+        i, f, g, o = (by_input + by_state).chunk(4, 2)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
 
 
 class GRU(Function):
@@ -128,7 +123,7 @@ class GRU(Function):
     def backward(ctx: Any, e: States) -> tuple[Tensor | None, ...]:
         inputs = x, U, W, bias, _ = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _again(GRU.followed, inputs, e)
+            return _again(GRU.step, inputs, e)
         D = x.new_empty(*x.shape[:3], U.shape[1])  # the gradient at the gates, of the part from the inputs
         E, H = torch.empty_like(D), W.shape[2]  # and of the part from the states, which r multiplies in n
         dh = torch.zeros_like(e[:, 0])
@@ -145,15 +140,11 @@ class GRU(Function):
         return _by_inputs(ctx, D, x, U), _by_weights(D, x), _by_weights(E, ctx.h[:, :-1]), *sums
 
     @staticmethod
-    def followed(x: States, U: Weights, W: Weights, bu: Biases, bw: Biases) -> States:
-        """The layer in operations that autograd differentiates."""
-        G, h, out = _products(x, U, bu), x.new_zeros(*x[:, 0].shape[:2], W.shape[2]), []
-        for t in range(x.shape[1]):
-            (a, b, c), (i, j, k) = G[:, t].chunk(3, 2), _products(h, W, bw).chunk(3, 2)
-            n = (c + (a + i).sigmoid() * k).tanh()
-            h = n + (b + j).sigmoid() * (h - n)
-            out.append(h)
-        return torch.stack(out, 1)
+    def step(by_input: Tensor, by_state: Tensor, h: Tensor, none: int) -> tuple[Tensor, int]:
+        """As `LSTM.step`, without a state c."""
+        (a, b, c), (i, j, k) = by_input.chunk(3, 2), by_state.chunk(3, 2)
+        n = (c + (a + i).sigmoid() * k).tanh()
+        return n + (b + j).sigmoid() * (h - n), none
 
 
 def _products(x: Tensor, U: Weights, b: Biases) -> Tensor:
@@ -173,8 +164,14 @@ def _by_weights(D: States, x: States) -> Weights:
     return torch.bmm(D.flatten(1, 2).transpose(1, 2), x.flatten(1, 2))
 
 
-def _again(layer: Any, inputs: Sequence[Tensor | None], e: States) -> tuple[Tensor | None, ...]:
-    """The gradients by the inputs as functions of all that they are computed from."""
+def _again(step: Callable[..., Any], inputs: Sequence[Tensor | None], e: States) -> tuple[Tensor | None, ...]:
+    """The gradients by the inputs as functions of all that they are computed from; step: one time step."""
+    x, U, W, bu, bw = inputs
+    G, h, c, out = _products(x, U, bu), x.new_zeros(*x[:, 0].shape[:2], W.shape[2]), 0, []
+    for t in range(x.shape[1]):
+        h, c = step(G[:, t], _products(h, W, bw), h, c)
+        out.append(h)
     wanted = [v for v in inputs if v is not None and v.requires_grad]
-    found = dict(zip(map(id, wanted), torch.autograd.grad(layer(*inputs), wanted, e, create_graph=True), strict=True))
+    grads = torch.autograd.grad(torch.stack(out, 1), wanted, e, create_graph=True)
+    found = dict(zip(map(id, wanted), grads, strict=True))
     return tuple(None if v is None else found.get(id(v)) for v in inputs)

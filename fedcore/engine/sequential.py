@@ -13,9 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .. import models, rng
 from .batch import Batch, OneSample
-from .batched import Criterion, autocast, derivatives, directions, into
+from .batched import Criterion, autocast, derivatives
 from .loss import Loss
 from .shapes import Flat, Parameters, PerClient
+from .undisturbed import exchanged
 
 
 class Sequential:
@@ -63,10 +64,7 @@ class Sequential:
                 each = each + one.of_representations(z, others)
             total = (each * batch.w[i, :count]).sum()
             losses[i] = total.detach()
-            direction = directions(self.layout, None if along is None else along[i])
-            direction = direction and direction[: len(leaves)]
-            places = {k: g for k, g in self.layout.views(G[i]).items() if k in leaves}
-            into(places, derivatives(total, leaves, direction, 1))
+            derivatives(total, leaves, self.layout, None if along is None else along[i], G[i], 1)
         if isinstance(self.module, models.Projected):
             self.module.z = None  # a module that holds a graph cannot be copied
         return losses
@@ -139,11 +137,8 @@ class Sequential:
         layers = [(norm, "momentum", 0.0) for norm in self.norms]
         layers += [(scaler, "rate", rate) for scaler in self.scalers if rate is not None]
         layers += [(layer, "training", False) for layer in self.dropouts if not dropout]
-        usual = [getattr(layer, name) for layer, name, _ in layers]
+        usual = exchanged(layers)
         try:
-            for layer, name, value in layers:
-                setattr(layer, name, value)
             yield
         finally:
-            for (layer, name, _), value in zip(layers, usual, strict=True):
-                setattr(layer, name, value)
+            exchanged(usual)

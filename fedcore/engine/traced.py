@@ -22,24 +22,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .. import rng
 
 
-class Select(nn.Module):
-    """`x[:, index]` of `x [B, L, ...]`."""
+class Called(nn.Module):
+    """A function of sequences `x [..., L, F]`, called with its arguments."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, function: Callable[..., Tensor], *arguments: int) -> None:
         super().__init__()
-        self.index = index
+        self.function, self.arguments = function, arguments
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, *self.arguments)
 
 
-class Mean(nn.Module):
-    """The mean of `x [B, L, F]` over one axis."""
-
-    def __init__(self, axis: int) -> None:
-        super().__init__()
-        self.axis = axis
-
-
-class Swap(nn.Module):
-    """`x [B, L, F]` as `[B, F, L]`."""
+class Reduced(Called):
+    """A function of sequences that leaves one axis of each: one step, or a mean."""
 
 
 class Symbols(nn.Module):
@@ -63,11 +58,11 @@ def _mean(dim: Any, keepdim: bool = False) -> nn.Module:
         pool = nn.AdaptiveAvgPool2d(1)
         return pool if keepdim else nn.Sequential(pool, nn.Flatten())
     if axes in SEQUENCE_MEANS and not keepdim:
-        return Mean(SEQUENCE_MEANS[axes])
+        return Reduced(torch.mean, SEQUENCE_MEANS[axes])
     raise TypeError(f"no layer is a mean over {axes}")
 
 
-SEQUENCE_MEANS = {(1,): 1, (-2,): 1, (2,): 2, (-1,): 2}
+SEQUENCE_MEANS = {(1,): -2, (-2,): -2, (2,): -1, (-1,): -1}
 # What a call of a tensor's method, or of torch's function of this name, is as a layer, from the arguments behind the
 # tensor; TypeError where there is no such layer.
 LAYERS: Mapping[str, Callable[..., nn.Module]] = {
@@ -218,7 +213,8 @@ class _Reading:
             return source[item] if item in range(len(source)) else None
         if isinstance(source, _Last):
             only = source.layers == 1 and (item == 0 or (node.target == "squeeze" and node.args[1:] == (0,)))
-            return self._step(node.name, Select(-1), source) if only or item in (-1, source.layers - 1) else None
+            last = Reduced(torch.select, -2, -1)
+            return self._step(node.name, last, source) if only or item in (-1, source.layers - 1) else None
         if not isinstance(source, _Value):
             return None
         if node.op == "call_module":
@@ -251,7 +247,7 @@ class _Reading:
         if node.target is operator.getitem:
             return _selected(*arguments)
         if _swaps(node):
-            return Swap()
+            return Called(torch.transpose, -2, -1)
         if name in ("view", "reshape"):
             shape = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
             return nn.Flatten() if len(shape) == 2 else None  # one row a sample, as the trial of a module has found
@@ -283,5 +279,5 @@ def _selected(index: Any) -> nn.Module | None:
     """`x[:, k]` and `x[:, k, :]`."""
     whole = slice(None)
     if isinstance(index, tuple) and len(index) in (2, 3) and index[0] == whole and index[2:] in ((), (whole,)):
-        return Select(index[1]) if isinstance(index[1], int) else None
+        return Reduced(torch.select, -2, index[1]) if type(index[1]) is int else None
     return None

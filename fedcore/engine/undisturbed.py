@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,7 @@ class Held:
         """A block in which the attributes `(object, name, value)` have these values; afterwards they are as before."""
         with self.lock:
             if not self.inside:
-                self.before = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]
-                _set(settings)
+                self.before = exchanged(settings)
             self.inside += 1
         try:
             yield
@@ -33,12 +32,15 @@ class Held:
             with self.lock:
                 self.inside -= 1
                 if not self.inside:
-                    _set(self.before)
+                    exchanged(self.before)
 
 
-def _set(settings: Iterable[tuple[Any, str, Any]]) -> None:
+def exchanged(settings: Sequence[tuple[Any, str, Any]]) -> list[tuple[Any, str, Any]]:
+    """Set attributes `(object, name, value)`, and return the same with the values that they had."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]
     for owner, name, value in settings:
         setattr(owner, name, value)
+    return before
 
 
 _convolutions = Held()

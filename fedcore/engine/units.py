@@ -37,7 +37,7 @@ def kept(ratio: float, width: int) -> int:
 class Neurons:
     """The hidden units of a network and the entries they own in its flat vector.
 
-    Per stream: `names` (its first layer), `widths`, `sites` (the layer whose output is its activation; of a residual
+    Per stream: `widths`, `sites` (the layer whose output is its activation; of a residual
     stream the last one), `before` (the layer before that activation) and `outputs` (the linear layer or convolution
     that writes it, before any normalisation; the last one, too).  Per parameter tensor: `axes`, the stream and the
     entries per unit of its leading axes (H*W columns a channel after a Flatten), and `classes`, whether its first axis
@@ -45,7 +45,6 @@ class Neurons:
     """
 
     layout: Layout
-    names: tuple[str, ...]
     widths: tuple[int, ...]
     sites: tuple[str, ...]
     before: tuple[str, ...]
@@ -78,7 +77,7 @@ class Neurons:
     def none(d: int) -> Neurons:
         """No hidden units: d entries that are all kept."""
         layout = Layout(("x",), (torch.Size([d]),), (slice(0, d),), d)
-        return Neurons(layout, (), (), (), (), (), (((WHOLE, 1),),), (False,), {})
+        return Neurons(layout, (), (), (), (), (((WHOLE, 1),),), (False,), {})
 
     def places(self, keep: Sequence[KeepSet]) -> Annotated[Tensor, "_ _"]:
         """Flat indices `[m, d_r]` of the entries kept by the keep-sets `[m, k]`, in the order of the smaller module."""
@@ -233,7 +232,6 @@ class Streams:
 
         return Neurons(
             layout,
-            tuple(self.name[s] for s in streams),
             tuple(self.width[s] for s in streams),
             tuple(site[s][0] for s in streams),
             tuple(site[s][1] for s in streams),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -50,8 +50,7 @@ def zeroth_order_flatness(
     of the maximum that SAM's objective names (Foret et al. 2021) and at least `sampled`.  SAM itself takes one step.
     Raises ValueError for rho <= 0, samples < 1 and steps < 0.
     """
-    F_, slope = _objective(fed)
-    (x,) = _alike(fed, x=x)
+    F_, slope, x = _objective(fed, x=x)
     base = F_(x)
     return _on_sphere(lambda e: F_(x + e) - base, lambda e: slope(x + e), x, rho, samples, steps, seed)
 
@@ -72,8 +71,7 @@ def first_order_flatness(
     `mean`, `sampled` and `ascent` as in `zeroth_order_flatness`; an ascent step goes along the gradient's norm,
     H(x + e) grad F(x + e), a Hessian-vector product (Zhang et al. 2023, eq. of R^(1)).  Raises ValueError likewise.
     """
-    _, slope = _objective(fed)
-    (x,) = _alike(fed, x=x)
+    _, slope, x = _objective(fed, x=x)
 
     def uphill(e: Tensor) -> Tensor:
         return slope(x + e, along=slope(x + e))
@@ -86,8 +84,7 @@ def loss_along(
     fed: Function, a: checks.Vector, b: checks.Vector, points: checks.Points = 21
 ) -> tuple[np.ndarray, np.ndarray]:
     """F on the segment a + s (b - a): s in [0, 1] and F, `[points]` each.  `a`, `b`: `[d]`."""
-    F_, s = _objective(fed)[0], np.linspace(0, 1, points)
-    a, b = _alike(fed, a=a, b=b)
+    s, (F_, _, a, b) = np.linspace(0, 1, points), _objective(fed, a=a, b=b)
     return s, np.array([float(F_(torch.lerp(a, b, float(v)))) for v in s])
 
 
@@ -104,34 +101,32 @@ def loss_slice(
 
     `x`, `u`, `v`: `[d]`.  u and v are not normalised; with unit vectors, radius is a distance.
     """
-    F_, s = _objective(fed)[0], np.linspace(-radius, radius, points)
-    x, u, v = _alike(fed, x=x, u=u, v=v)
+    s, (F_, _, x, u, v) = np.linspace(-radius, radius, points), _objective(fed, x=x, u=u, v=v)
     return s, np.array([[float(F_(x + a * u + b * v)) for a in s.tolist()] for b in s.tolist()])
 
 
-def _objective(fed: Function) -> tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]:
-    """F as it is evaluated, and its gradient as in training, with dropout and with batch norm on each client's batch;
-    `slope(x, along=v)` is a Hessian-vector product."""
-    if not isinstance(fed, Objective):
-        return _number(fed), gradient_of(_number(fed))
-    plan = fed.plan(0, 0, np.arange(fed.n), steps=1, batch_size=None)
+def _objective(fed: Function, **vectors: Tensor) -> tuple[Any, ...]:
+    """F as it is evaluated, its gradient as in training, with dropout and with batch norm on each client's batch, and
+    the vectors in one type on one device; `slope(x, along=v)` is a Hessian-vector product.
 
-    def slope(x: Tensor, along: Tensor | None = None) -> Tensor:
-        along = None if along is None else along.expand(fed.n, -1)
-        return fed.full_gradient(x.expand(fed.n, -1), plan, along=along).mean(0)
-
-    return fed.objective, slope
-
-
-def _alike(fed: Function, **vectors: Tensor) -> list[Tensor]:
-    """The vectors in one type on one device; TypeError for complex ones, ValueError for those of another length."""
+    Raises TypeError for complex vectors, ValueError for those of another length.
+    """
     first = next(iter(vectors.values()))
     d = fed.d if isinstance(fed, Objective) else len(first)
     for name, v in vectors.items():
         checks.shape(name, v, (d,), f"a vector [d] of {d} numbers")
         if v.is_complex() or v.is_meta:
             raise TypeError(f"{name} is {checks.brief(v)}; use real numbers on a device that holds them")
-    return [v.detach().to(first.device, first.dtype) for v in vectors.values()]
+    alike = [v.detach().to(first.device, first.dtype) for v in vectors.values()]
+    if not isinstance(fed, Objective):
+        return _number(fed), gradient_of(_number(fed)), *alike
+    plan = fed.plan(0, 0, np.arange(fed.n), steps=1, batch_size=None)
+
+    def slope(x: Tensor, along: Tensor | None = None) -> Tensor:
+        along = None if along is None else along.expand(fed.n, -1)
+        return fed.full_gradient(x.expand(fed.n, -1), plan, along=along).mean(0)
+
+    return fed.objective, slope, *alike
 
 
 def _number(F_: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

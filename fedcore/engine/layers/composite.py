@@ -143,12 +143,9 @@ class PreAct(Branches):
 
     def __init__(self, module: nn.Module, name: str) -> None:
         enter, body = ("enter", module.enter, ("",)), ("body", module.body, ("enter",))
-        if module.shortcut is None:
-            steps = [enter, body, ("sum", None, ("", "body"))]
-        else:
-            short = ("shortcut", module.shortcut, ("enter",))
-            steps = [enter, short, body, ("sum", None, ("shortcut", "body"))]
-        super().__init__(module, name, steps)
+        short = [] if module.shortcut is None else [("shortcut", module.shortcut, ("enter",))]
+        total = ("sum", None, ("shortcut" if short else "", "body"))
+        super().__init__(module, name, [enter, *short, body, total])
 
 
 class Heads(Rule):

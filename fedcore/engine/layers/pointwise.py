@@ -14,7 +14,7 @@ from ..shapes import Activations, Pictures, Vectors
 if TYPE_CHECKING:
     from ..units import Streams
     from ..written import Sink
-from .rule import Back, Pass, Rule, aten, side_by_side
+from .rule import Back, ByClient, Pass, Rule, aten, side_by_side
 
 
 class Each(Rule):
@@ -40,8 +40,6 @@ BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor, nn.Module], Te
 
 class Pointwise(Each):
     """Activations: one number in, one number out."""
-
-    takes = (1, 2, 3)
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__(module, name)
@@ -81,10 +79,14 @@ class ReLU(Pointwise):
 class Identity(Each):
     """`nn.Identity`."""
 
-    takes = (1, 2, 3)
-
     def written(self, x: Activations, s: Sink, need: bool) -> tuple[Activations, Back]:
         return x, lambda e: e
+
+
+class AvgPool2d(Each):
+    """`nn.AvgPool2d`."""
+
+    takes = (3,)
 
 
 class MaxPool2d(Each):
@@ -113,7 +115,7 @@ class AdaptiveAvgPool2d(Each):
         return x.mean((2, 3), keepdim=True), lambda e: (e / size).expand_as(x) if need else None
 
 
-class LogSoftmax(Rule):
+class LogSoftmax(ByClient):
     """`nn.LogSoftmax` of the logits; its output has the same cross-entropy as the logits."""
 
     takes, writes = (1, 3), (1,)
@@ -121,38 +123,29 @@ class LogSoftmax(Rule):
     def problem(self) -> str | None:
         return None if self.module.dim in (1, -1) else "LogSoftmax over another axis than the classes"
 
-    def batched(self, x: Activations, p: Pass) -> Activations:
-        if x.dim() == 4:  # of pictures: over the channels of each client
-            rows = x.unflatten(1, (p.clients, -1))
-            return torch.log_softmax(rows, 2 if self.module.dim == 1 else -1).flatten(1, 2)
-        return torch.log_softmax(x, -1)
+    def of_clients(self, x: Tensor, p: Pass) -> Tensor:
+        return torch.log_softmax(x, 2 if self.module.dim == 1 else -1)  # also over the channels of pictures
 
     def written(self, x: Vectors, s: Sink, need: bool) -> tuple[Vectors, Back]:
         out = torch.log_softmax(x, -1)
         return out, lambda e: e - out.exp() * e.sum(-1, keepdim=True)
 
 
-class Dropout(Rule):
+class Dropout(ByClient):
     """`nn.Dropout`: every client draws for its own samples, by its own generator, as it would alone."""
 
-    takes = (1, 2, 3)
-
-    def batched(self, x: Activations, p: Pass) -> Activations:
+    def of_clients(self, x: Tensor, p: Pass) -> Tensor:
         rate = self.module.p
         if rate == 0 or not p.key:
             return x
-        rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1) if x.dim() == 4 else x  # [m, B, ...]
-        keep = torch.zeros_like(rows)
+        keep = torch.zeros_like(x)
         for mask, count, generator in zip(keep, p.count, p.generators(x.device), strict=True):
-            mask[:count] = torch.empty_like(rows[0, :count]).contiguous().bernoulli_(1 - rate, generator=generator)
-        out = rows * keep.div_(1 - rate) if rate < 1 else rows * keep
-        return out.transpose(0, 1).flatten(1, 2) if x.dim() == 4 else out
+            mask[:count] = torch.empty_like(x[0, :count]).contiguous().bernoulli_(1 - rate, generator=generator)
+        return x * keep.div_(1 - rate) if rate < 1 else x * keep
 
 
 class Flatten(Rule):
     """`nn.Flatten` of all axes but the first: from pictures to features, a channel becoming a block of columns."""
-
-    takes = (1, 2, 3)
 
     def problem(self) -> str | None:
         return None if (self.module.start_dim, self.module.end_dim) == (1, -1) else "Flatten of some axes"
@@ -178,8 +171,6 @@ class Flatten(Rule):
 
 class Scaler(Each):
     """`models.Scaler`: x / rate."""
-
-    takes = (1, 2, 3)
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         rate = self.module.rate if p.rate is None else p.rate

@@ -46,16 +46,15 @@ Weights = Annotated[Tensor, "m O C kh kw"]
 class Pass:
     """The inputs and records of one batched forward pass, shared by all layers.
 
-    params: name -> `[m, *shape]`.  real: a mask of the samples that are not padding, None without padding.  single:
-    whether a client has one sample.  rate: for all scalers, a number or one per client; None: their own.  sites: gets
-    the outputs of the layers whose names it has.  z: gets the representation of a `models.Projected`.  count, key: the
-    number of real samples of each client, and the seed of its dropout; without keys there is no dropout.
+    params: name -> `[m, *shape]`.  real: a mask of the samples that are not padding, None without padding.  rate: for
+    all scalers, a number or one per client; None: their own.  sites: gets the outputs of the layers whose names it has.
+    z: gets the representation of a `models.Projected`.  count, key: the number of real samples of each client, and the
+    seed of its dropout; without keys there is no dropout.
     """
 
     params: dict[str, Tensor]
     clients: int
     real: PerSample | None = None
-    single: bool = False
     rate: PerClient | float | None = None
     sites: dict[str, Tensor | None] = field(default_factory=dict)
     z: Tensor | None = None
@@ -79,7 +78,7 @@ class Rule:
     it.
     """
 
-    takes: Sequence[int] = (1, 3)
+    takes: Sequence[int] = AXES
     writes: Sequence[int] | None = None
     fresh = False
 
@@ -175,6 +174,19 @@ class Rule:
             "GroupNorm, LayerNorm, grouped convolutions and recurrent layers mix channels: use a model of Linear, "
             "Conv2d, BatchNorm and pointwise layers, such as 'thesis_cnn', or capacities=1"
         )
+
+
+class ByClient(Rule):
+    """Layers that compute on the samples of one client after another, `[m, B, ...]`, whatever kind these are of."""
+
+    def batched(self, x: Activations, p: Pass) -> Activations:
+        if x.dim() < 4:
+            return self.of_clients(x, p)
+        return self.of_clients(x.unflatten(1, (p.clients, -1)).transpose(0, 1), p).transpose(0, 1).flatten(1, 2)
+
+    def of_clients(self, x: Annotated[Tensor, "m B ..."], p: Pass) -> Annotated[Tensor, "m B ..."]:
+        """`batched` for samples `[m, B, ...]`: features, or sequences and pictures with an axis of channels."""
+        raise NotImplementedError
 
 
 def side_by_side(x: Annotated[Tensor, "m B C H W"], dtype: torch.dtype) -> Pictures:

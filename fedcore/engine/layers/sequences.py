@@ -53,32 +53,23 @@ class Recurrent(Rule):
         return recurrent.states(self.module, x.transpose(0, 1), params).transpose(0, 1)
 
 
-class Select(Rule):
-    """`x[:, index]`: one step of each sequence."""
+class Called(Rule):
+    """A function of the two axes of each sequence, such as their transposition."""
 
     takes = (2,)
+
+    def batched(self, x: Sequences, p: Pass) -> Sequences:
+        return self.module(x)
+
+
+class Reduced(Called):
+    """A function that leaves one axis of each sequence: one step, or the mean over the first or the second axis."""
 
     def leaves(self, axes: int, written: bool = False) -> int:
         return 1 if axes == 2 else 0
 
     def batched(self, x: Sequences, p: Pass) -> Vectors:
-        return x[:, :, self.module.index].transpose(0, 1)
-
-
-class Mean(Select):
-    """The mean over the first or the second axis of each sequence."""
-
-    def batched(self, x: Sequences, p: Pass) -> Vectors:
-        return x.mean(self.module.axis + 1).transpose(0, 1)
-
-
-class Swap(Rule):
-    """The two axes of each sequence in the other order."""
-
-    takes = (2,)
-
-    def batched(self, x: Sequences, p: Pass) -> Sequences:
-        return x.transpose(2, 3)
+        return super().batched(x, p).transpose(0, 1)
 
 
 class Symbols(Each):

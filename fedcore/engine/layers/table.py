@@ -27,14 +27,13 @@ RULES: dict[type[nn.Module], type[Rule]] = {
     nn.LogSoftmax: pointwise.LogSoftmax,
     nn.Identity: pointwise.Identity,
     nn.MaxPool2d: pointwise.MaxPool2d,
-    nn.AvgPool2d: pointwise.Each,
+    nn.AvgPool2d: pointwise.AvgPool2d,
     nn.AdaptiveAvgPool2d: pointwise.AdaptiveAvgPool2d,
     nn.Flatten: pointwise.Flatten,
     models.Scaler: pointwise.Scaler,
     nn.Embedding: sequences.Embedding,
-    traced.Select: sequences.Select,
-    traced.Mean: sequences.Mean,
-    traced.Swap: sequences.Swap,
+    traced.Called: sequences.Called,
+    traced.Reduced: sequences.Reduced,
     traced.Symbols: sequences.Symbols,
 }
 ACTIVATIONS = (

@@ -17,23 +17,21 @@ from ..shapes import Activations, Pictures, Sequences, Vectors
 if TYPE_CHECKING:
     from ..units import Streams
     from ..written import Sink
-from .rule import FIRST, LAST, Back, Pass, Rule, aten, channels_last, side_by_side
+from .rule import FIRST, LAST, Back, ByClient, Pass, Rule, aten, channels_last, side_by_side
 from .sequences import as_pictures, as_sequences
 
 FEW = 32  # linear layers with fewer outputs are no faster in bfloat16, and logits keep their digits
 COLUMNS = 1 << 19  # numbers in a client's columns up to which a GPU takes products: faster at 0.3 million, not at 0.6
 
 
-class Linear(Rule):
+class Linear(ByClient):
     """`nn.Linear`: one product per client."""
 
-    takes, writes, fresh = (1, 2, 3), (1,), True
+    writes, fresh = (1,), True
 
-    def batched(self, x: Activations, p: Pass) -> Activations:
-        if x.dim() == 4:  # a sequence: the product is along the last axis
-            rows = x.unflatten(1, (p.clients, -1)).transpose(0, 1)
-            out = self.batched(rows.flatten(1, 3), p)
-            return out.view(*rows.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
+    def of_clients(self, x: Tensor, p: Pass) -> Tensor:
+        if x.dim() > 3:  # the product is along the last axis
+            return self.of_clients(x.flatten(1, 3), p).view(*x.shape[:-1], -1)
         return self.product(x, p.params[self.weight], p.params)
 
     def product(self, x: Vectors, W: Annotated[Tensor, "m out in"], params: dict[str, Tensor]) -> Vectors:
@@ -210,7 +208,7 @@ class Conv2d(Convolution):
 class GroupNorm(Rule):
     """`nn.GroupNorm`: groups of one client never mix with another's, so one call serves all.  It mixes channels."""
 
-    takes, writes, fresh = (1, 2, 3), (3,), True
+    writes, fresh = (3,), True
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         n, groups = self.module, p.clients * self.module.num_groups
@@ -240,21 +238,20 @@ class GroupNorm(Rule):
         return out.to(given), back
 
 
-class LayerNorm(Rule):
+class LayerNorm(ByClient):
     """`nn.LayerNorm`: over the last axes of each sample."""
 
-    takes, fresh = (1, 2, 3), True
+    fresh = True
 
-    def batched(self, x: Activations, p: Pass) -> Activations:
-        n, m = self.module, p.clients
-        rows = x.unflatten(1, (m, -1)).transpose(0, 1) if x.dim() == 4 else x  # [m, B, ...]
-        rows = F.layer_norm(rows, n.normalized_shape, None, None, n.eps)
-        shape = (m, *(1,) * (rows.dim() - 1 - len(n.normalized_shape)), *n.normalized_shape)
+    def of_clients(self, x: Tensor, p: Pass) -> Tensor:
+        n = self.module
+        x = F.layer_norm(x, n.normalized_shape, None, None, n.eps)
+        shape = (p.clients, *(1,) * (x.dim() - 1 - len(n.normalized_shape)), *n.normalized_shape)
         if n.elementwise_affine:
-            rows = rows * p.params[self.weight].view(shape)
+            x = x * p.params[self.weight].view(shape)
             if n.bias is not None:
-                rows = rows + p.params[self.bias].view(shape)
-        return rows.transpose(0, 1).flatten(1, 2) if x.dim() == 4 else rows
+                x = x + p.params[self.bias].view(shape)
+        return x
 
 
 class BatchNorm(Rule):
@@ -275,7 +272,7 @@ class BatchNorm(Rule):
     def on_pictures(self, x: Activations, p: Pass) -> Activations:
         """`batched` for features and pictures."""
         n, real = self.module, p.real
-        if p.single and (x.dim() == 3 or x.shape[2:].numel() == 1):
+        if 1 in p.count and (x.dim() == 3 or x.shape[2:].numel() == 1):
             raise OneSample
         if x.dim() == 4 and real is None:
             return F.batch_norm(x, None, None, *scale_and_shift(self, p.params), training=True, eps=n.eps)
