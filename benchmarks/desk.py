@@ -163,9 +163,8 @@ def bfloat16() -> str | None:
     """Why bfloat16 is not measured here; None where the processor has it and may use it."""
     able = torch.cpu.get_capabilities()
     has = any(able.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16", "arm_bf16"))
-    if has and torch.backends.cpu.get_cpu_capability() == "AVX2":  # by ATEN_CPU_CAPABILITY: it would be emulated
-        return "AVX2 has no bfloat16"
-    return None if has else "the processor has no bfloat16"
+    emulated = torch.backends.cpu.get_cpu_capability() == "AVX2"  # also where ATEN_CPU_CAPABILITY says so
+    return None if has and not emulated else "no instructions for bfloat16"
 
 
 # --- what is timed ----------------------------------------------------------------------------------------------------
