@@ -99,6 +99,10 @@ def _main(given: argparse.Namespace) -> int:
     if distributed.world().size > 1 and not given.plain:
         raise ValueError("torchrun shares plain runs and no notebooks; add --plain")
     chosen = export.chosen([] if given.names == ["all"] else given.names)
+    for one in chosen if given.names != ["all"] else ():
+        if given.profile not in one.captions:
+            known = ", ".join(one.captions) or "none; a line of fedbook/documents/captions.csv adds one"
+            raise ValueError(f"the table {one.name} has no profile {given.profile}; it has {known}")
     cells = {t.name: _asked(t.cells(given.profile), given.only) for t in chosen}
     if given.only and not any(cells.values()):
         names = [cell.name for t in chosen for cell in t.cells(given.profile)]
@@ -247,6 +251,9 @@ def _confirm(place: ResultFolder, cells: list[Cell], device: str | None) -> int:
     differ = [name for name, answer in answers.items() if answer is False]
     for name in differ:
         print(f"{place.table}: {name} is computed otherwise today; --outdated runs it again")
+    for cell in (cell for cell in cells if answers.get(cell.name)):
+        if older := load(place.file(cell), cell.spec).outdated():
+            print(f"{place.table}: {cell.name}: seeds {older} are of earlier code that left no trace, and stay older")
     same = sum(answer is True for answer in answers.values())
     print(
         f"{place.table} ({place.profile}): {same} cells are what today's code computes, {len(differ)} are not, "

@@ -112,6 +112,17 @@ def normed(shape, classes, p: float = 0.0) -> nn.Module:
     )
 
 
+class Centred(nn.Module):
+    """A layer of a user's own, for which the engine has no rule."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+
+    def forward(self, x):
+        return self.weight * (x - x.mean(-1, keepdim=True))
+
+
 class Net(nn.Module):
     """Layers by name, and a forward in one line."""
 

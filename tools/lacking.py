@@ -142,7 +142,7 @@ def of_source(name: str) -> Iterator[str]:
 def of_table(table: Table) -> Iterator[str]:
     """What a table or figure of a document lacks."""
     if not table.captions:
-        yield f"the table {table.name} has no profile: say in its captions what was computed, in fedbook/documents"
+        yield f"the table {table.name} has no profile: say what was computed, in fedbook/documents/captions.csv"
     folder = ROOT / "results" / "quick" / (table.drawn_from or table.name)
     missing = [cell.name for cell in table.cells("quick") if not (folder / f"{slug(cell.name)}.json").exists()]
     if missing:

@@ -194,8 +194,8 @@ def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> An
 
 def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     """The evidence behind the claims, folded: all goals, other simulators, memory, and scaling."""
-    words = "Goals and what was measured. The last columns stand where a goal over plain SGD was missed and kernels "
-    words += "were timed: the bar of the network, and its speed divided by the bar"
+    words = "Goals and what was measured. Where a goal over plain SGD was missed and kernels were timed, the last two "
+    words += "columns give the network's bar, and its speed divided by the bar"
     parts = [pages.table(measured, words)]
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and most are slower."

@@ -172,7 +172,7 @@ def confidence(judgement: Judgement | None) -> str:
         "desk": "real data, on a smaller scale than the document's",
         "paper": "the document's own setting",
     }
-    notes = [f"{data[judgement.profile]}, {seeds} seeds"]
+    notes = [f"{data[judgement.profile]}, {seeds} seed{'s' * (seeds != 1)}"]
     if judgement.rising:
         several = f" in {len(judgement.rising)} of {len(judgement.answers)} comparisons" * (len(judgement.answers) > 1)
         notes += [f"still rising after {max(judgement.rising.values())} rounds{several}"]

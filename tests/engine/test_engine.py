@@ -12,7 +12,7 @@ import helpers as h
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import NETS, Net, batch, build, by_autograd, by_cross_entropy, normed, relative, rows, thin
+from networks import NETS, Centred, Net, batch, build, by_autograd, by_cross_entropy, normed, relative, rows, thin
 from torch import nn
 
 import fedcore as fc
@@ -218,8 +218,8 @@ def test_a_layers_output_is_observed_before_another_writes_over_it(loss):
 
 
 def test_a_model_without_rules_cannot_be_observed():
-    module, Y, b = setting(nn.Sequential(nn.Flatten(), nn.RMSNorm(64), nn.Linear(64, 5)))
-    with pytest.raises(ValueError, match="activations cannot be read in a model with RMSNorm"):
+    module, Y, b = setting(nn.Sequential(nn.Flatten(), Centred(64), nn.Linear(64, 5)))
+    with pytest.raises(ValueError, match="activations cannot be read in a model with Centred"):
         Engine(module).observe(Y, b, ["1"])
 
 
