@@ -35,7 +35,7 @@ ON_GPU = {
 # ratio of compact sub-models: goal for their speed over the whole network
 SUBMODELS = {0.5: 2.4, 0.25: 5.5}
 CLAIMS = {  # group of goals: the claim
-    "peers": "for three networks it is as much faster than the fastest other simulator as planned, 2 to 3 times",
+    "peers": "it is 2 to 3 times as fast as the fastest other simulator, by network and number format",
     "registered": "a round takes no longer where more clients are registered",
     "memory": "the peak memory of a round is at most 1.5 times what a count of its tensors gives",
     "desk": "single networks, unequal clients, a second thread, evaluation and sub-models reach their goals",
