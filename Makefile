@@ -37,8 +37,9 @@ test: env
 	@$(IN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 -m "not built" \
     --nbval --nbval-cell-timeout 300 tests book/engine.ipynb $$($(IN) tools/book.py turn)
 
-# The methods against their loops and theorems, data, rounds, gradients, and what something new still lacks.
-FAST := tests/rules tests/data tests/round/test_round.py tests/round/test_errors.py tests/round/test_local_work.py \
+# The methods against their loops and limiting cases, data, errors of rounds, gradients, and what something new still lacks.
+FAST := tests/rules/test_reference.py tests/rules/test_exact.py tests/rules/test_probes.py tests/data \
+    tests/round/test_errors.py tests/round/test_local_work.py \
     tests/engine/test_engine.py tests/engine/test_modules.py tests/engine/test_sequences.py \
     tests/tools/test_lacking.py tests/tools/test_names.py tests/tools/test_structure.py
 test-fast: env
