@@ -253,7 +253,7 @@ def _confirm(place: ResultFolder, cells: list[Cell], device: str | None) -> int:
         print(f"{place.table}: {name} is computed otherwise today; --outdated runs it again")
     for cell in (cell for cell in cells if answers.get(cell.name)):
         if older := load(place.file(cell), cell.spec).outdated():
-            print(f"{place.table}: {cell.name}: seeds {older} are of earlier code that left no trace, and stay older")
+            print(f"{place.table}: {cell.name}: seeds {older} stay older: the trace of their code is not stored")
     same = sum(answer is True for answer in answers.values())
     print(
         f"{place.table} ({place.profile}): {same} cells are what today's code computes, {len(differ)} are not, "

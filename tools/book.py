@@ -88,8 +88,9 @@ class Run:
 
 def pages(root: Path = ROOT) -> list[str]:
     """The pages in the order of _toc.yml: `book/index`, `book/averaging`, ..."""
-    text = (root / "_toc.yml").read_text(encoding="utf-8")
-    return re.findall(r"^[ -]*(?:root|file): (\S+)$", text, re.MULTILINE)
+    from sphinx_external_toc.parsing import parse_toc_yaml  # by which jupyter-book reads it
+
+    return list(parse_toc_yaml(root / "_toc.yml"))
 
 
 def chapters(root: Path = ROOT) -> list[Path]:

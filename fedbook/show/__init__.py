@@ -383,12 +383,12 @@ def headline(root: Path | None = None) -> pages.Html:
     one = Counter(judge.verdict([word], claim.expected) for claim, word in words)
     smallest = [a.detectable for claim, a in answers if compared(claim) == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
-    first = f"Runs asked {len(answers)} questions: {one['holds']} came out as the document says, "
+    first = f"Of {len(answers)} questions that runs asked, {one['holds']} came out as the document says, "
     first += f"{one['does not hold']} the other way (the rival is better, or both are equal), and "
     first += f"{one['cannot be decided here']} remain open."
-    power = f" The median of the gaps that the documents print for them is {np.median([*printed.values()]):.1f} points"
+    power = f" Where a document prints the gap, the median is {np.median([*printed.values()]):.1f} points"
     if smallest:
-        power += f", but half of our comparisons could detect only gaps above {np.nanmedian(smallest):.1f}"
+        power += f"; half of our comparisons could detect only gaps above {np.nanmedian(smallest):.1f}"
     said = f"{first}{power}." + f" Claims marked (ours), {own} in all, are not counted." * bool(own)
     caption = f"The {len(best)} central claims by verdict, and by the strongest evidence for it"
     return together([pages.table(_by_evidence(best), caption), pages.Html(f'<p class="fc-said">{said}</p>', said)])

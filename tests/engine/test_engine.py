@@ -218,7 +218,7 @@ def test_a_layers_output_is_observed_before_another_writes_over_it(loss):
 
 
 def test_a_model_without_rules_cannot_be_observed():
-    module, Y, b = setting(nn.Sequential(nn.Flatten(), Centred(64), nn.Linear(64, 5)))
+    module, Y, b = setting(nn.Sequential(nn.Flatten(), Centred(), nn.Linear(64, 5)))
     with pytest.raises(ValueError, match="activations cannot be read in a model with Centred"):
         Engine(module).observe(Y, b, ["1"])
 

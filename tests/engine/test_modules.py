@@ -146,7 +146,7 @@ MODULES = {
                     out=nn.Linear(64, 5)), "mapped"),
     "an unused layer": (lambda: Net(lambda m, x: m.out(x.flatten(1)), out=nn.Linear(64, 5), idle=nn.Linear(2, 2)),
                         "mapped"),
-    "an own layer": (lambda: nn.Sequential(nn.Flatten(), Centred(64), nn.Linear(64, 5)), "mapped"),
+    "an own layer": (lambda: nn.Sequential(nn.Flatten(), Centred(), nn.Linear(64, 5)), "mapped"),
     "recurrent": (
         lambda: Net(lambda m, x: m.out(m.lstm(x.squeeze(1))[0][:, -1]), lstm=nn.LSTM(8, 6, batch_first=True),
                     out=nn.Linear(6, 5)), SEQUENTIAL),

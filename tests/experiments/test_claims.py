@@ -562,10 +562,8 @@ def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(store
         write("quick", row, share)
     text = show.headline(root).text
     assert text.startswith("The 1 central claims by verdict")
-    assert "asked 2 questions: 1 came out as the document says, 0 the other way (the rival is better, or both" in text
-    assert (
-        "the documents print for them is 5.0 points, but half of our comparisons could detect only gaps above" in text
-    )
+    assert "Of 2 questions that runs asked, 1 came out as the document says, 0 the other way" in text
+    assert "prints the gap, the median is 5.0 points; half of our comparisons could detect only gaps above" in text
 
 
 def test_page_one_counts_verdicts_apart_by_what_they_rest_on(stored):

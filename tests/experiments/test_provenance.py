@@ -178,15 +178,20 @@ def counted(monkeypatch):
     return calls, become
 
 
-def test_a_run_of_other_code_is_older_kept_and_run_again_on_request(tmp_path, counted):
+def test_a_run_of_other_code_is_older_kept_not_confirmed_and_run_again_on_request(tmp_path, counted, capsys):
     calls, become = counted
-    file, spec = tmp_path / "cell.json", {"study": "counted", "lr": 0.5}
+    place, cell = batch.ResultFolder(tmp_path, "quick", "t"), fedbook.Cell("c", {"study": "counted", "lr": 0.5})
+    file, spec = place.file(cell), cell.spec
     assert cells.run_cell(spec, [0, 1], file=file).outdated() == []
     become("tuesday")
     kept = cells.run_cell(spec, [0, 1, 2], file=file)
     assert kept.outdated() == [0, 1]
     assert kept.outdated([1, 2]) == [1]
     assert calls[2] == (0.5, 2)
+    become("tuesday-tidied")
+    assert reproduce._confirm(place, [cell], None) == 0
+    assert "t: c: seeds [0, 1] stay older" in capsys.readouterr().out
+    become("tuesday")
     del calls[:]
     again = cells.run_cell(spec, [0, 1], file=file, outdated=True)
     assert again.outdated() == []

@@ -393,6 +393,7 @@ MISTAKES = {
     "a name outside of the results": ("../../x", ["mine"], "a table is called '../../x'"),
     "a cell without a name": ("[Cell('?', {})]", ["mine"], "'?', which names no file"),
     "no cell of that name": ("[Cell('abc', {})]", ["mine", "--only", "abd"], "did you mean 'abc'?"),
+    "a profile that the table does not have": ("[]", ["mine", "--profile", "desk"], "no profile desk; it has quick"),
     "a scheduler that is none": ("[Cell('abc', {})]", ["mine", "--scheduler", "nonsense"], "no scheduler answers"),
     "results that are a file": ("[Cell('abc', {})]", ["mine", "--results", __file__], "is no folder"),
     "a report on nothing": ("[]", ["report", "--results", "nowhere"], "the results folder nowhere does not exist"),

@@ -72,7 +72,8 @@ class Pass:
 class Rule:
     """The rule of one layer in a module; for a layer that is not in `RULES`, a rule without methods.
 
-    takes: the numbers of axes that samples may have: 1 (features, or a text's symbols), 2 (sequences) or 3 (images).
+    takes: the numbers of axes that samples may have: 1 (features, or a text's symbols), 2 (sequences) or 3 (images);
+    all of these unless a rule says less.
     writes: the same for the written path, if it accepts fewer.
     fresh: whether its output is new memory that its backward pass does not read, so that an activation may overwrite
     it.
@@ -177,7 +178,7 @@ class Rule:
 
 
 class ByClient(Rule):
-    """Layers that compute on the samples of one client after another, `[m, B, ...]`, whatever kind these are of."""
+    """Layers that compute on arrays `[m, B, ...]` with the clients first, whatever kind of samples these have."""
 
     def batched(self, x: Activations, p: Pass) -> Activations:
         if x.dim() < 4:
