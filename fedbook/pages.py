@@ -75,7 +75,7 @@ def parameters(**values: Any) -> None:
             raise ValueError(f"unknown parameter {name!r}; this chapter takes: {', '.join(values)}")
     checks.choice("profile", values.get("profile", "quick"), PROFILES)
     checks.integer("seed", values.get("seed", 0), 0)
-    checks.boolean("again", values.get("again", False))  # True may take hours and replaces stored results
+    checks.TRUTH.check("again", values.get("again", False), bool)  # True may take hours and replaces stored results
     checks.integer("networks", values.get("networks", 0), 0)
     results = values.get("results", "")
     if not isinstance(results, str) or (results and not Path(results).is_dir()):

@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .. import rng
 
 
-class Called(nn.Module):
-    """A function of sequences `x [..., L, F]`, called with its arguments."""
+class SequenceFunction(nn.Module):
+    """A function of sequences `x [..., L, F]` with fixed further arguments, such as `torch.transpose` of both axes."""
 
     def __init__(self, function: Callable[..., Tensor], *arguments: int) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class Called(nn.Module):
         return self.function(x, *self.arguments)
 
 
-class Reduced(Called):
-    """A function of sequences that leaves one axis of each: one step, or a mean."""
+class SequenceReduction(SequenceFunction):
+    """A function of sequences that removes one of their axes: one step is selected, or a mean is taken."""
 
 
 class Symbols(nn.Module):
@@ -58,7 +58,7 @@ def _mean(dim: Any, keepdim: bool = False) -> nn.Module:
         pool = nn.AdaptiveAvgPool2d(1)
         return pool if keepdim else nn.Sequential(pool, nn.Flatten())
     if axes in SEQUENCE_MEANS and not keepdim:
-        return Reduced(torch.mean, SEQUENCE_MEANS[axes])
+        return SequenceReduction(torch.mean, SEQUENCE_MEANS[axes])
     raise TypeError(f"no layer is a mean over {axes}")
 
 
@@ -213,7 +213,7 @@ class _Reading:
             return source[item] if item in range(len(source)) else None
         if isinstance(source, _Last):
             only = source.layers == 1 and (item == 0 or (node.target == "squeeze" and node.args[1:] == (0,)))
-            last = Reduced(torch.select, -2, -1)
+            last = SequenceReduction(torch.select, -2, -1)
             return self._step(node.name, last, source) if only or item in (-1, source.layers - 1) else None
         if not isinstance(source, _Value):
             return None
@@ -247,7 +247,7 @@ class _Reading:
         if node.target is operator.getitem:
             return _selected(*arguments)
         if _swaps(node):
-            return Called(torch.transpose, -2, -1)
+            return SequenceFunction(torch.transpose, -2, -1)
         if name in ("view", "reshape"):
             shape = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
             return nn.Flatten() if len(shape) == 2 else None  # one row a sample, as the trial of a module has found
@@ -279,5 +279,5 @@ def _selected(index: Any) -> nn.Module | None:
     """`x[:, k]` and `x[:, k, :]`."""
     whole = slice(None)
     if isinstance(index, tuple) and len(index) in (2, 3) and index[0] == whole and index[2:] in ((), (whole,)):
-        return Reduced(torch.select, -2, index[1]) if type(index[1]) is int else None
+        return SequenceReduction(torch.select, -2, index[1]) if type(index[1]) is int else None
     return None

@@ -69,13 +69,6 @@ def choice(name: str, value: str, allowed: Iterable[str]) -> str:
     return value
 
 
-def boolean(name: str, value: bool) -> bool:
-    """True or False; raises TypeError."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={brief(value)} is neither True nor False; use one of them")
-    return value
-
-
 def shape(name: str, value: Any, wanted: tuple[int, ...], hint: str) -> None:
     """An array or tensor of one shape; raises TypeError or ValueError.  hint: what has this shape."""
     if not isinstance(getattr(value, "shape", None), tuple):  # a class has another

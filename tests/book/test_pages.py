@@ -56,7 +56,7 @@ def test_known_parameters_pass_and_a_reader_may_define_anything_and_run_the_chec
     [
         ({"seed": -1}, "use seed>=0"), ({"seed": True}, "use seed>=0"), ({"seed": "1"}, "use seed>=0"),
         ({"profile": "fast"}, "profile='fast' is not known; use one of 'quick', 'paper', 'test'"),
-        ({"again": "no"}, "again='no' is neither True nor False"),
+        ({"again": "no"}, "again='no'; use True or False"),
         ({"results": "/no/such"}, "results='/no/such' is no folder of results"),
         ({"results": 3}, "results=3 is no folder"),
         ({"networks": -1}, "networks=-1 is out of range"),

@@ -53,7 +53,7 @@ class Recurrent(Rule):
         return recurrent.states(self.module, x.transpose(0, 1), params).transpose(0, 1)
 
 
-class Called(Rule):
+class SequenceFunction(Rule):
     """A function of the two axes of each sequence, such as their transposition."""
 
     takes = (2,)
@@ -62,8 +62,8 @@ class Called(Rule):
         return self.module(x)
 
 
-class Reduced(Called):
-    """A function that leaves one axis of each sequence: one step, or the mean over the first or the second axis."""
+class SequenceReduction(SequenceFunction):
+    """A function that removes one axis of each sequence: one step, or the mean over the first or the second axis."""
 
     def leaves(self, axes: int, written: bool = False) -> int:
         return 1 if axes == 2 else 0

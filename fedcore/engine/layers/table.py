@@ -32,8 +32,8 @@ RULES: dict[type[nn.Module], type[Rule]] = {
     nn.Flatten: pointwise.Flatten,
     models.Scaler: pointwise.Scaler,
     nn.Embedding: sequences.Embedding,
-    traced.Called: sequences.Called,
-    traced.Reduced: sequences.Reduced,
+    traced.SequenceFunction: sequences.SequenceFunction,
+    traced.SequenceReduction: sequences.SequenceReduction,
     traced.Symbols: sequences.Symbols,
 }
 ACTIVATIONS = (
