@@ -2,7 +2,8 @@
 
 Every part has two representations: HTML for the page, and plain text for a terminal and for the tests that compare
 stored outputs. Hardware and seconds, which differ from machine to machine, are put into an element of class
-`fc-machine`, which those tests ignore. Text may contain maths as `\\( ... \\)`; all other text is escaped.
+`fc-machine`, and what holds for today's code alone into `fc-today`; those tests ignore both. Text may contain maths as
+`\\( ... \\)`; all other text is escaped.
 """
 
 from __future__ import annotations
@@ -155,13 +156,13 @@ def setting(*, seconds: float | None = None, today: str = "", **facts: Any) -> H
     """One line under a result that states how the result was obtained.
 
     `facts` are shown in the order given, `setting(data="digits", clients=20, partition="Dirichlet(0.3)",
-    rounds=50, seeds=3, device="cpu")`; facts that are None are left out. `seconds` and `today` (a remark that holds
-    only until the code changes) go into the part that tests ignore.
+    rounds=50, seeds=3, device="cpu")`; facts that are None are left out. Tests ignore `seconds` and `today` (a
+    remark that holds only until the code changes); a refresh keeps the stored seconds, but not the remark.
     """
     line = " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items() if value is not None)
-    parts = [*([] if seconds is None else [f"{seconds:.1f} s"]), *filter(None, [today])]
-    machine = f' <span class="fc-machine">· {escape(" · ".join(parts))}</span>' if parts else ""
-    return Html(f'<p class="fc-how tex2jax_process">{escape(line)}{machine}</p>', line)
+    rest = {"machine": "" if seconds is None else f"{seconds:.1f} s", "today": today}
+    rest = "".join(f' <span class="fc-{kind}">· {escape(text)}</span>' for kind, text in rest.items() if text)
+    return Html(f'<p class="fc-how tex2jax_process">{escape(line)}{rest}</p>', line)
 
 
 def departures(items: Sequence[tuple[str, str, str]]) -> Html:

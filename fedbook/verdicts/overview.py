@@ -121,7 +121,7 @@ def listing(root: Path) -> Any:
 
     Columns: table, profile, column, row, value (mean ± half its 95 % interval over seeds), gap (to the table's
     reference row, and the answer), chosen (the setting; "at an end" names the axes of the search on whose boundary it
-    lies), notes (divergences, age, the result's file).
+    lies), notes (divergences, the result's file). Age depends on today's code, and is left out.
     """
     import pandas as pd
 
@@ -136,7 +136,6 @@ def listing(root: Path) -> Any:
             gap = "" if math.isnan(line["gap_halfwidth"]) else f"{line['gap']:+.2f} ± {line['gap_halfwidth']:.2f}: "
             gap = gap and "log ratio " * (table.compared == "logs") + gap
             notes = [f"diverged at {line['diverged']} of {line['n']} seeds"] if line["diverged"] else []
-            notes += [f"{line['older']} runs older than the code"] if line["older"] else []
             lines.append(
                 {
                     "table": table.name,
