@@ -137,6 +137,8 @@ def test_a_new_chapter_runs_as_it_stands_and_is_the_last_of_the_contents(checkou
     notebook = nbformat.read(file, as_version=4)
     nbformat.validate(notebook)
     assert notebook.cells[0].source.startswith("# Own topic\n")
+    headings = [line for cell in notebook.cells for line in cell.source.splitlines() if line.startswith("## ")]
+    assert headings[-5:-2] == ["## Does it hold here?", "## Limits", "## Exercises"]
     run = book.run_chapter(file, {"profile": "test"}, output=checkout / "out" / "own_topic.ipynb")
     assert set(run.numbers) == {"IID", "skewed"}
     assert any(
