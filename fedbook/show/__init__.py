@@ -489,7 +489,8 @@ def matrix(document: str, root: Path | None = None) -> pages.Html:
     lines["claim"] = [pages.Html(f'<span id="claim-{c.name}">{escape(c.text)}</span>', c.text) for c in chosen]
     lines["look up"] = [_lookup(claim) for claim in chosen]
     words = (
-        f"Claims: {DOCUMENTS[document]} ({document}). To look up: the chapter, the definition, and the test or table. "
+        f"Claims: {DOCUMENTS[document]} ({document}). Ahead in: of all pairs of runs, one of each method, the share in "
+        "which the first method named is more accurate. To look up: the chapter, the definition, and the test or table. "
         "A table is made by python -m fedcore.reproduce TABLE, and its results stand in results/PROFILE/TABLE."
     )
     return pages.filtered(lines, words, ["verdict"])

@@ -180,9 +180,9 @@ def confidence(judgement: Judgement | None) -> str:
 
 
 def matrix(claims: Sequence[Claim], root: Path) -> Any:
-    """A line per claim (pandas.DataFrame): place, claim, verdict, ours, printed, rests on, ahead.
+    """A line per claim (pandas.DataFrame): place, claim, verdict, ours, printed, rests on, ahead in.
 
-    ahead: in which share of pairs of runs, one of each method's, the first method of the strongest evidence is more
+    ahead in: in which share of pairs of runs, one of each method's, the first method of the strongest evidence is more
     accurate, the mean over its questions.
     """
     import pandas as pd
@@ -200,7 +200,7 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
                 "ours": claim.settled[1] if claim.settled else "; ".join(f"{p}: {w}" for p, w in by_profile.items()),
                 "printed": claim.printed,
                 "rests on": confidence(best),
-                "ahead": _ahead(best),
+                "ahead in": _ahead(best),
             }
         )
     return pd.DataFrame(lines)
@@ -208,7 +208,7 @@ def matrix(claims: Sequence[Claim], root: Path) -> Any:
 
 def _ahead(best: Judgement | None) -> str:
     shares = [a.comparison.ahead for a in best.answers.values()] if best else []
-    return f"in {sum(shares) / len(shares):.0%} of pairs of runs" if shares and all(map(math.isfinite, shares)) else ""
+    return f"{sum(shares) / len(shares):.0%} of pairs of runs" if shares and all(map(math.isfinite, shares)) else ""
 
 
 def ours(judgement: Judgement) -> str:

@@ -180,9 +180,9 @@ def progress(frames: Mapping[str, Any]) -> str:
 def compute(root: Path) -> Any:
     """The computing time of the stored results, one line per table and profile (pandas.DataFrame).
 
-    Columns: table, profile, cells, runs, diverged (runs), tried (the trials of all searches), diverged in tuning (those
-    trials of which a run diverged, so that they have no score), at an edge (cells whose chosen setting lies on the
-    boundary of the search), hours (of one process, tuning included), of which tuning.
+    Columns: table, profile, cells, runs, diverged (runs), trials (settings tried by all searches), trials diverged (a
+    run of theirs diverged, so that they have no score), cells at an end (a chosen value is the first or last of its
+    list), hours (of one process, tuning included), of which tuning.
     """
     import pandas as pd
 
@@ -201,15 +201,15 @@ def compute(root: Path) -> Any:
                     "cells": len(found),
                     "runs": len(runs),
                     "diverged": sum(run["final"] is None for run in runs),
-                    "tried": len(tried),
-                    "diverged in tuning": sum(trial["score"] is None for trial in tried),
-                    "at an edge": sum(any(one.get("edges") for one in r.searches) for r in found),
+                    "trials": len(tried),
+                    "trials diverged": sum(trial["score"] is None for trial in tried),
+                    "cells at an end": sum(any(one.get("edges") for one in r.searches) for r in found),
                     "hours": round(seconds / 3600, 2),
                     "of which tuning": round(search / 3600, 2),
                 }
             )
-    names = ["table", "profile", "cells", "runs", "diverged", "tried", "diverged in tuning", "at an edge", "hours"]
-    return pd.DataFrame(lines, columns=[*names, "of which tuning"])
+    names = ["table", "profile", "cells", "runs", "diverged", "trials", "trials diverged", "cells at an end"]
+    return pd.DataFrame(lines, columns=[*names, "hours", "of which tuning"])
 
 
 def stored_tables(root: Path) -> Iterator[tuple[Table, ResultFolder]]:

@@ -845,8 +845,8 @@ def test_cells_that_keep_single_images_are_judged_by_the_one_rule(tmp_path, monk
     assert one.loc["lost", "notes"].startswith("diverged at 3 of 3 seeds")
     assert one.loc["much", "notes"].endswith("quick/t/much.json")
     assert overview.compute(tmp_path).to_dict("records")[0] | {"hours": 0} == {
-        "table": "t", "profile": "quick", "cells": 4, "runs": 16, "diverged": 4, "tried": 0, "diverged in tuning": 0,
-        "at an edge": 0, "hours": 0, "of which tuning": 0,
+        "table": "t", "profile": "quick", "cells": 4, "runs": 16, "diverged": 4, "trials": 0, "trials diverged": 0,
+        "cells at an end": 0, "hours": 0, "of which tuning": 0,
     }  # fmt: skip
 
 
@@ -861,7 +861,7 @@ def test_the_table_of_computing_counts_the_trials_of_a_search_that_diverged(tmp_
     tuned = {"id": identity(cell.spec), "setting": trials[0]["setting"], "tried": trials, "edges": []}
     store(ResultFolder(tmp_path, "quick", "t"), cell, {0: {"final": 60.0}}, {**tuned, "seconds": 7200.0})
     (line,) = overview.compute(tmp_path).to_dict("records")
-    assert (line["diverged"], line["tried"], line["diverged in tuning"]) == (0, 2, 1)
+    assert (line["diverged"], line["trials"], line["trials diverged"]) == (0, 2, 1)
     assert (line["hours"], line["of which tuning"]) == (2.0, 2.0)
 
 
