@@ -254,7 +254,7 @@ def _run_so_far(tidy: Any) -> tuple[Any, str]:
 def legend(table: Table, tidy: Any) -> str:
     """The legend of a table's marks; "" if it has no marks."""
     marks = ", ".join(f"{mark} {word}" for word, mark in MARKS.items() if (tidy["verdict"] == word).any())
-    return marks and f"{marks}: against {table.against}, all cells of the table one family of questions"
+    return marks and f"{marks}: against {table.against}; all cells of the table are tested as one family (Holm's rule)"
 
 
 def beside(name: str, column: str, words: Mapping[str, str], caption: str, root: Path | None = None) -> pages.Html:
@@ -364,7 +364,7 @@ def glance(root: Path | None = None) -> pages.Html:
         rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{" ".join(entries)}</td></tr>')
     signs = ", ".join(f"{sign} {verdict or MISSING}" for verdict, sign in SIGNS.items())
     rests = " ".join(f'<span data-rests="{kind}">{words}</span>' for kind, words in RESTS.items())
-    caption = f"All central claims by document: {signs}. The frame says what a verdict rests on: "
+    caption = f"All claims by document: {signs}. The frame says what a verdict rests on: "
     return pages.Html(
         '<div class="fc-glance tex2jax_process"><table class="fc-table">'
         f"<caption>{escape(caption)}{rests}. A click opens the claim's line.</caption>"
@@ -386,10 +386,13 @@ def headline(root: Path | None = None) -> pages.Html:
     first = f"Of {len(answers)} questions that runs asked, {one['holds']} came out as the document says, "
     first += f"{one['does not hold']} the other way (the rival is better, or both are equal), and "
     first += f"{one['cannot be decided here']} remain open."
-    power = f" Where a document prints the gap, the median is {np.median([*printed.values()]):.1f} points"
+    power = f" The median of the printed gaps is {np.median([*printed.values()]):.1f} points"
     if smallest:
-        power += f"; half of our comparisons could detect only gaps above {np.nanmedian(smallest):.1f}"
-    said = f"{first}{power}." + f" Claims marked (ours), {own} in all, are not counted." * bool(own)
+        power += (
+            f", and the median of the smallest gaps that our comparisons could detect is {np.nanmedian(smallest):.1f}"
+        )
+    more = f" The {own} claims marked (ours) are questions that no document asks; they are not counted." * bool(own)
+    said = f"{first}{power}.{more}"
     caption = f"The {len(best)} central claims by verdict, and by the strongest evidence for it"
     return together([pages.table(_by_evidence(best), caption), pages.Html(f'<p class="fc-said">{said}</p>', said)])
 
@@ -400,11 +403,12 @@ def _by_evidence(best: Sequence[tuple[Claim, Judgement | None]]) -> Any:
 
     counts = Counter((found.kind, found.profile or "proof") for _, found in best if found)
     table = pd.DataFrame({rests: [counts[kind, rests] for kind in KINDS] for rests in RESTS}, index=[*KINDS])
-    table["all"] = table.sum(axis=1)
+    table["none yet"] = 0
     waiting = [claim for claim, found in best if not found]
     large = sum({*claim.questions} == {"paper"} for claim in waiting)
-    for name, number in (("cannot be tested without a GPU", large), (NOT_RUN, len(waiting) - large)):
+    for name, number in ((MISSING, large), (NOT_RUN, len(waiting) - large)):
         table.loc[name] = [0] * len(RESTS) + [number]
+    table["all"] = table.sum(axis=1)
     table = table.loc[table["all"] > 0, table.any()].rename(columns=RESTS)
     return pd.concat([table, table.sum().to_frame("all").T])
 
@@ -475,8 +479,8 @@ def ended(root: Path | None = None) -> pages.Html:
     words = [word for word in KINDS if total[word]] or [pages.VERDICTS[-1]]
     said = words[0] if len(words) == 1 else f"{total['holds']} of {len(chosen)} hold"
     verdict = said if said in pages.VERDICTS else "holds in part"
-    claim = f"{len(chosen)} central claims in all"
-    one = pages.Claim("Each document", claim, "; ".join(counts), verdict, said=said)
+    claim = f"the five documents make {len(chosen)} central claims"
+    one = pages.Claim("All documents", claim, "; ".join(counts), verdict, said=said)
     return pages.claims([one], setting="the strongest evidence for each claim")
 
 
@@ -489,8 +493,9 @@ def matrix(document: str, root: Path | None = None) -> pages.Html:
     lines["claim"] = [pages.Html(f'<span id="claim-{c.name}">{escape(c.text)}</span>', c.text) for c in chosen]
     lines["look up"] = [_lookup(claim) for claim in chosen]
     words = (
-        f"Claims: {DOCUMENTS[document]} ({document}). Ahead in: of all pairs of runs, one of each method, the share in "
-        "which the first method named is more accurate. To look up: the chapter, the definition, and the test or table. "
+        f"Claims: {DOCUMENTS[document]} ({document}). Detectable: the gap that runs as ours find with probability 0.8. "
+        "Ahead in: of all pairs of runs, one of each method, the share in which the method named first is better. "
+        "Look up: the chapter, the definition, and the test or table. "
         "A table is made by python -m fedcore.reproduce TABLE, and its results stand in results/PROFILE/TABLE."
     )
     return pages.filtered(lines, words, ["verdict"])
@@ -512,7 +517,9 @@ def evidence(document: str, root: Path | None = None) -> pages.Html:
     chosen = [claim.name for claim in every() if claim.document == document]
     drawn = gaps(chosen, "Filled points are decided, open ones are not. Crosses: the document's own gaps.", root)
     name = DOCUMENTS[document]
-    words = f"The {len(chosen)} claims of the {name}: what was printed, what we measured, and where to look it up"
+    own = sum(claim.own for claim in every() if claim.name in chosen)
+    number = f"{len(chosen) - own} claims" + f" and {own} of ours" * bool(own)
+    words = f"The {name}, {number}: what was printed, what we measured, and where to look it up"
     return pages.folded(words, *filter(None, [matrix(document, root), drawn]))
 
 

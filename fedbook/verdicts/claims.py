@@ -237,7 +237,7 @@ def printed_inside(judgement: Judgement) -> str:
     if len(known) > 1:
         return f"the printed gap lies in our interval in {len(inside)} of {len(known)} comparisons"
     for question, gap in known.items():
-        which = f" ({_named(question, judgement, 'from')})" if len(judgement.answers) > 1 else ""
+        which = f" ({_named(question, judgement, 'from')})" if len(judgement.answers) + judgement.missing > 1 else ""
         digits = 3 if get(judgement.claim.table).unit == "cosine" else 2
         return f"the printed {gap:+.{digits}f} lies {'in' if inside else 'outside'} our interval{which}"
     return ""
@@ -295,7 +295,8 @@ def _named(question: Question, judgement: Judgement, than: str) -> str:
     (row, column), (base, other) = sides(question)
     if other != column:
         return f"{column} {than} {other}"
-    rows, bases, columns = ({q[k] for q in judgement.answers} for k in (0, 1, 2))
+    asked = judgement.claim.questions[judgement.profile]
+    rows, bases, columns = ({q[k] for q in asked} for k in (0, 1, 2))
     named = [row] * (len(rows) > 1) + [f"{than} {base}"] * (len(bases) > 1)
     return ", ".join(named + [column] * (len(columns) > 1 or not named))
 

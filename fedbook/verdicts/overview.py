@@ -135,6 +135,7 @@ def listing(root: Path) -> Any:
             half = "" if math.isnan(half) else f" ± {half:.2f}"
             gap = "" if math.isnan(line["gap_halfwidth"]) else f"{line['gap']:+.2f} ± {line['gap_halfwidth']:.2f}: "
             gap = gap and "log ratio " * (table.compared == "logs") + gap
+            holm = line["verdict"] == judge.OPEN and abs(line["gap"]) > line["gap_halfwidth"]
             notes = [f"diverged at {line['diverged']} of {line['n']} seeds"] if line["diverged"] else []
             lines.append(
                 {
@@ -145,7 +146,7 @@ def listing(root: Path) -> Any:
                     "value": "diverged"
                     if math.isnan(line["mean"])
                     else f"{line['mean']:.2f}{half} ({line['n']} seeds)",
-                    "gap": gap + line["verdict"],
+                    "gap": gap + line["verdict"] + " (by Holm's rule)" * holm,
                     "chosen": _setting(line["setting"]) + (f"; at an end: {line['edge']}" if line["edge"] else ""),
                     "notes": "; ".join([*notes, place.file(cell).relative_to(root).as_posix()]),
                 }
