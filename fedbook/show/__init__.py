@@ -386,13 +386,13 @@ def headline(root: Path | None = None) -> pages.Html:
     first = f"Of {len(answers)} questions that runs asked, {one['holds']} came out as the document says, "
     first += f"{one['does not hold']} the other way (the rival is better, or both are equal), and "
     first += f"{one['cannot be decided here']} remain open."
-    power = f" The median of the printed gaps is {np.median([*printed.values()]):.1f} points"
+    power = f" The median of the {len(printed)} printed gaps is {np.median([*printed.values()]):.1f} points"
     if smallest:
         power += (
-            f", and the median of the smallest gaps that our comparisons could detect is {np.nanmedian(smallest):.1f}"
+            f"; our {len(smallest)} comparisons of accuracy could detect gaps of {np.nanmedian(smallest):.1f} (median)"
         )
-    more = f" The {own} claims marked (ours) are questions that no document asks; they are not counted." * bool(own)
-    said = f"{first}{power}.{more}"
+    added = f" Claims that we added are marked (ours), {own} in all, and not counted." * bool(own)
+    said = f"{first}{power}.{added}"
     caption = f"The {len(best)} central claims by verdict, and by the strongest evidence for it"
     return together([pages.table(_by_evidence(best), caption), pages.Html(f'<p class="fc-said">{said}</p>', said)])
 

@@ -457,7 +457,7 @@ def test_verdicts_are_counted_by_document(stored, monkeypatch):
     write("quick", "y", 0.6)
     assert "FedUp study: 2 not computed yet; SCAFFOLD page: 1 holds" in show.ended(root).text
     write("quick", "z", 0.6)
-    assert "3 central claims in all" in show.ended(root).text
+    assert "the five documents make 3 central claims" in show.ended(root).text
     assert "FedUp study: 2 hold; SCAFFOLD page: 1 holds" in show.ended(root).text
 
 
@@ -557,13 +557,13 @@ def test_the_matrix_of_all_claims_leads_to_the_line_of_each(stored, monkeypatch)
 def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(stored, monkeypatch):
     root, write = stored
     monkeypatch.setattr(show, "every", lambda: [CLAIM])
-    assert show.headline(root).text.splitlines()[2].split() == ["not", "run", "yet", "1"]
+    assert show.headline(root).text.splitlines()[2].split() == ["not", "run", "yet", "1", "1"]
     for row, share in (("x", 0.9), ("y", 0.6), ("z", 0.9)):
         write("quick", row, share)
     text = show.headline(root).text
     assert text.startswith("The 1 central claims by verdict")
     assert "Of 2 questions that runs asked, 1 came out as the document says, 0 the other way" in text
-    assert "prints the gap, the median is 5.0 points; half of our comparisons could detect only gaps above" in text
+    assert "The median of the 1 printed gaps is 5.0 points; our 2 comparisons of accuracy could detect gaps of" in text
 
 
 def test_page_one_counts_verdicts_apart_by_what_they_rest_on(stored):
@@ -580,12 +580,12 @@ def test_page_one_counts_verdicts_apart_by_what_they_rest_on(stored):
     counts = show._by_evidence([(claim, claims.strongest(claims.judged(claim, root))) for claim in asked])
     proof, desk, quick = (show.RESTS[rests] for rests in ("proof", "desk", "quick"))
     assert counts.to_dict("index") == {
-        "holds": {proof: 0, desk: 1, quick: 0, "all": 1},
-        claims.SOME: {proof: 0, desk: 0, quick: 1, "all": 1},
-        "does not hold": {proof: 1, desk: 0, quick: 0, "all": 1},
-        "cannot be tested without a GPU": {proof: 0, desk: 0, quick: 0, "all": 1},
-        "not run yet": {proof: 0, desk: 0, quick: 0, "all": 1},
-        "all": {proof: 1, desk: 1, quick: 1, "all": 5},
+        "holds": {proof: 0, desk: 1, quick: 0, "none yet": 0, "all": 1},
+        claims.SOME: {proof: 0, desk: 0, quick: 1, "none yet": 0, "all": 1},
+        "does not hold": {proof: 1, desk: 0, quick: 0, "none yet": 0, "all": 1},
+        "not computed yet": {proof: 0, desk: 0, quick: 0, "none yet": 1, "all": 1},
+        "not run yet": {proof: 0, desk: 0, quick: 0, "none yet": 1, "all": 1},
+        "all": {proof: 1, desk: 1, quick: 1, "none yet": 2, "all": 5},
     }
 
 
@@ -595,7 +595,7 @@ def test_the_counts_of_page_one_are_those_of_the_stored_claims():
     assert counts.loc["all", "all"] == len(best)
     assert counts.loc["all", show.RESTS["proof"]] == sum(claim.settled is not None for claim, _ in best)
     large = {claim.name for claim, _ in best if {*claim.questions} == {"paper"}}
-    assert counts.loc["cannot be tested without a GPU", "all"] == len(large)
+    assert counts.loc["not computed yet", "all"] == len(large)
 
 
 def test_profiles_that_contradict_each_other_are_listed_with_what_differs(stored, monkeypatch):
@@ -669,9 +669,9 @@ def test_a_question_of_the_books_own_has_a_verdict_and_is_no_claim_of_the_docume
     both = [CLAIM, replace(CLAIM, name="b", own=True)]
     for module in (claims, show):
         monkeypatch.setattr(module, "every", lambda: both)
-    assert "1 central claims in all" in show.ended(root).text
+    assert "the five documents make 1 central claims" in show.ended(root).text
     assert "The 1 central claims by verdict" in show.headline(root).text
-    assert "Claims marked (ours), 1 in all, are not counted" in show.headline(root).text
+    assert "Claims that we added are marked (ours), 1 in all, and not counted" in show.headline(root).text
     text = show.box(["a", "b"], root).text
     assert text.count("verdict: holds") == 2
     assert "§1, leaves open whether: x beats y" in text
@@ -699,7 +699,7 @@ def test_a_table_names_the_runs_that_its_mean_leaves_out_and_what_its_marks_say(
     assert grid.loc["y", "c"] == "80.0 ± 1.2"
     assert (
         show.legend(table, tidy)
-        == "~ no significant difference: against y, all cells of the table one family of questions"
+        == "~ no significant difference: against y; all cells of the table are tested as one family (Holm's rule)"
     )
     assert show.legend(table, tidy[1:]) == ""
 
