@@ -193,10 +193,10 @@ def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> An
 
 
 def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
-    """The evidence behind the claims, folded: all goals, other simulators, memory, and scaling."""
+    """The package's claims and the evidence, folded: all goals, other simulators, memory, and scaling."""
     words = "Goals and what was measured. Where a goal over plain SGD was missed and kernels were timed, the last two "
     words += "columns give the network's bar, and its speed divided by the bar"
-    parts = [pages.table(measured, words)]
+    parts = [benchmarked.claims(measured), pages.table(measured, words)]
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and most are slower."
         parts.append(widgets.show(peers(file), caption=words))
@@ -216,7 +216,7 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
         parts += [widgets.show(taken, caption=words)]
         parts += [widgets.show(held, caption="Memory also grows with registered clients.")]
         parts += [where(file)]
-    return pages.folded("All goals, other simulators, memory, sub-models, and what grows with what", *parts)
+    return pages.folded("The package's goals, other simulators, memory, sub-models, and what grows with what", *parts)
 
 
 def _common(axes: Sequence[Any]) -> None:
