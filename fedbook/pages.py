@@ -147,7 +147,7 @@ def claims(
     return Html(
         '<div class="fc-claims tex2jax_process" role="group" aria-label="Claims and verdicts">'
         f'{"".join(blocks)}<p class="fc-how">{escape(how)}</p>'
-        f'<p class="fc-machine">{escape(machine(seconds))}</p></div>',
+        f'<p class="fc-machine">{"" if seconds else "this page was run on "}{escape(machine(seconds))}</p></div>',
         "\n".join([*lines, how]),
     )
 

@@ -493,9 +493,9 @@ def matrix(document: str, root: Path | None = None) -> pages.Html:
     lines["claim"] = [pages.Html(f'<span id="claim-{c.name}">{escape(c.text)}</span>', c.text) for c in chosen]
     lines["look up"] = [_lookup(claim) for claim in chosen]
     words = (
-        f"Claims: {DOCUMENTS[document]} ({document}). Detectable: the gap that runs as ours find with probability 0.8. "
-        "Ahead in: of all pairs of runs, one of each method, the share in which the method named first is better. "
-        "Look up: the chapter, the definition, and the test or table. "
+        f"Claims: {DOCUMENTS[document]} ({document}). Detectable: the smallest gap that as many runs would find "
+        "with probability 0.8. Ahead in: pair each run of one method with each of the other; the share of pairs in "
+        "which the method named first is better. Look up: the chapter, the definition, and the test or table. "
         "A table is made by python -m fedcore.reproduce TABLE, and its results stand in results/PROFILE/TABLE."
     )
     return pages.filtered(lines, words, ["verdict"])

@@ -272,7 +272,9 @@ def choices(desk: Mapping[str, Any]) -> pages.Html:
                 "second thread": ratios[path] / ratios[f"{path}, one thread"],
             }
         )
-    return pages.table(pd.DataFrame(rows), "By network: ten clients (on domains, five), two threads", 3)
+    return pages.table(
+        pd.DataFrame(rows), "By network: two threads, ten clients (the network of five domains: five)", 3
+    )
 
 
 def other_choices(data: Mapping[str, Any]) -> pages.Html:
@@ -291,11 +293,11 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
         ("attention, LSTM, GRU", "path='auto', batched", own, "times as fast as one client after another"),
         ("networks of the fold above", "compute=torch.bfloat16", low, "times as fast as in float32"),
         ("a free core", "torch.set_num_threads(2)", two, "times as fast as one thread"),
-        ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "times less memory than without chunks"),
+        ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "times as much memory without chunks"),
     ]
     found = [
         (case, choice, f"{' to '.join(f'{v:.2f}' for v in sorted({min(gains), max(gains)}))} {meaning}")
         for case, choice, gains, meaning in rows
     ]
-    caption = "What each setting changed: ten clients (on domains, five), two threads, where nothing else is said"
+    caption = "What each setting changed: two threads and ten clients, where nothing else is said"
     return pages.table(pd.DataFrame(found, columns=["case", "setting", "effect"]), caption, 3)

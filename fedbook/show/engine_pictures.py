@@ -198,7 +198,7 @@ def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     words += "columns give the network's bar, and its speed divided by the bar"
     parts = [benchmarked.claims(measured), pages.table(measured, words)]
     if file := data["peers"]:
-        words = "No other framework is much faster than the plain loop (green), and most are slower."
+        words = "No other framework is much faster than the plain loop (green), and many are slower."
         parts.append(widgets.show(peers(file), caption=words))
     if file := data["desk"]:
         words = "Where a round's time goes. The profiler makes small operators look slower than they are. "

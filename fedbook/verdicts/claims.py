@@ -175,7 +175,7 @@ def confidence(judgement: Judgement | None) -> str:
     notes = [f"{data[judgement.profile]}, {seeds} seed{'s' * (seeds != 1)}"]
     if judgement.rising:
         several = f" in {len(judgement.rising)} of {len(judgement.answers)} comparisons" * (len(judgement.answers) > 1)
-        notes += [f"still rising after {max(judgement.rising.values())} rounds{several}"]
+        notes += [f"accuracy still rising after {max(judgement.rising.values())} rounds{several}"]
     return "; ".join(notes)
 
 
@@ -219,7 +219,7 @@ def ours(judgement: Judgement) -> str:
         same = [(q, a) for q, a in judgement.answers.items() if a.word == word]
         margin = f" within {same[0][1].margin:g}" if word == judge.EQUAL else ""
         than = {judge.EQUAL: "to", judge.OPEN: "from"}.get(word, "than")
-        gaps = [f"{_named(q, judgement, than)} {_short(a, judgement.claim)}" for q, a in same]
+        gaps = [_short(a, judgement.claim, _named(q, judgement, than)) for q, a in same]
         parts.append(f"{turns.get(word, word)}{margin}: {', '.join(gaps)}")
     asked = judgement.missing + len(judgement.answers)
     parts += [f"{judgement.missing} of {asked} comparisons not run yet"] if judgement.missing else []
@@ -301,7 +301,8 @@ def _named(question: Question, judgement: Judgement, than: str) -> str:
     return ", ".join(named + [column] * (len(columns) > 1 or not named))
 
 
-def _short(answer: Answer, claim: Claim) -> str:
+def _short(answer: Answer, claim: Claim, about: str = "") -> str:
+    """The gap with half its 95 % interval; in brackets what it is about, and what limits it."""
     c, smallest, digits = answer.comparison, answer.detectable, 3 if get(claim.table).unit == "cosine" else 1
     if compared(claim) in ("logs", "speed"):
         found, words = f"a factor of {math.exp(smallest):.1f}", factor(c)
@@ -314,10 +315,11 @@ def _short(answer: Answer, claim: Claim) -> str:
     if not math.isfinite(c.half):  # a run diverged, or there is only one
         words, notes = "no interval", []
     notes += [f"diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}"] if any(c.diverged) else []
+    notes = [about] * bool(about) + notes
     return words + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def factor(c: judge.Comparison) -> str:
     """A difference of logarithms as a ratio with its 95 % interval, in words."""
     low, high = (math.exp(end) for end in c.interval)
-    return f"{math.exp(c.gap):.2f} times the rounds ({low:.2f} to {high:.2f})"
+    return f"{math.exp(c.gap):.2f} times the rounds, {low:.2f} to {high:.2f}"

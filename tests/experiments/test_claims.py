@@ -202,8 +202,8 @@ def test_a_claim_is_judged_once_all_its_questions_are_answered(stored):
     write("quick", "z", 0.9)
     (whole,) = claims.judged(CLAIM, root)
     assert (whole.missing, whole.verdict, whole.said) == (0, "holds in part", "holds in 1 of 2 comparisons")
-    assert claims.ours(whole).startswith("better: than y +3")
-    assert "no significant difference: from z +0.0" in claims.ours(whole)
+    assert claims.ours(whole).startswith("better: +31.2 ± 4.9 (than y); no significant difference: ")
+    assert "no significant difference: +0.0 ± 0.2 (from z; " in claims.ours(whole)
     two = replace(CLAIM, questions={"quick": [("x", "z", "c"), ("y", "z", "c")]})
     assert "worse: y" in claims.ours(claims.judged(two, root)[0]), "rows are named where there are several"
 
@@ -270,9 +270,9 @@ def test_cosines_are_compared_by_seed(tmp_path, monkeypatch):
     asked = {"quick": [("x", "y", "c")]}
     (found,) = claims.judged(Claim("a", "S000", "§1", "x beats y", "", "t", asked), tmp_path)
     assert found.verdict == "holds"
-    assert claims.ours(found) == "turned towards the global gradient: c +0.200 ± 0.025"
+    assert claims.ours(found) == "turned towards the global gradient: +0.200 ± 0.025 (c)"
     (other,) = claims.judged(Claim("b", "S000", "§1", "y beats x", "", "t", {"quick": [("y", "x", "c")]}), tmp_path)
-    assert claims.ours(other) == "turned away from the global gradient: c -0.200 ± 0.025"
+    assert claims.ours(other) == "turned away from the global gradient: -0.200 ± 0.025 (c)"
     assert show.forest([found], "accuracies only") is None
 
 
@@ -377,14 +377,14 @@ def test_accuracy_that_still_rises_by_more_than_the_gap_is_said_beside_the_verdi
     lower = {seed: {**run, **few, "history": [[t, 70.0] for t, _ in run["history"]]} for seed, run in early.items()}
     risen = {seed: {**run, **images(np.arange(100) < 90)} for seed, run in late.items()}
     flat = {seed: {**run, **images(np.arange(100) < 90)} for seed, run in early.items()}
-    assert claims.confidence(fast(risen, lower, "images")).endswith("; still rising after 20 rounds")
+    assert claims.confidence(fast(risen, lower, "images")).endswith("; accuracy still rising after 20 rounds")
     assert claims.confidence(fast(flat, lower, "images")) == "small digits only, 3 seeds"
 
 
 def test_speed_is_the_ratio_of_the_rounds_after_which_stored_curves_reach_a_common_accuracy(fast):
     found = fast(curves(4, 5, 4), curves(12, 15, 12))
     assert found.verdict == "holds"
-    assert "better: c 0.33 times the rounds" in claims.ours(found)
+    assert claims.ours(found).startswith("better: 0.33 times the rounds, 0.30 to 0.37 (c)")
     assert fast(curves(12, 15, 12), curves(4, 5, 4)).verdict == "does not hold"
     same = fast(curves(4, 4, 4), curves(4, 4, 4))
     assert same.verdict == "cannot be decided here"
@@ -437,7 +437,7 @@ def test_a_question_may_compare_two_columns(tmp_path, monkeypatch):
         store(batch.ResultFolder(tmp_path, "quick", "t"), cell, runs)
     (found,) = claims.judged(Claim("a", "", "", "", "", "t", {"quick": [("x", "x", "10%", "5%")]}), tmp_path)
     assert found.verdict == "holds"
-    assert "10% than 5% +3" in claims.ours(found)
+    assert claims.ours(found) == "better: +30.3 ± 5.2 (10% than 5%)"
     assert claims.label(("x", "x", "10%", "5%")) == "x, 10% − 5%"
     assert show.forest([found], "c") is not None
 

@@ -74,7 +74,7 @@ def test_rounds_are_compared_as_ratios_and_fewer_are_better(tmp_path, monkeypatc
         store(place, cell, {s: {"final": v} for s, v in enumerate(values)})
     (found,) = claims.judged(Claim("a", "S001", "§1", "x", "", "t", {"quick": [("x", "y", "c")]}), tmp_path)
     assert found.verdict == "holds"
-    assert claims.ours(found) == "better: c 0.50 times the rounds (0.49 to 0.51)"
+    assert claims.ours(found) == "better: 0.50 times the rounds, 0.49 to 0.51 (c)"
     assert show.forest([found], "accuracies only") is None
     tidy = overview.frame(table, place)
     assert tidy["gap"].iloc[0] == pytest.approx(np.log(0.5), abs=1e-6)
