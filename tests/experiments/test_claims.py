@@ -205,7 +205,7 @@ def test_a_claim_is_judged_once_all_its_questions_are_answered(stored):
     assert claims.ours(whole).startswith("better: +31.2 ± 4.9 (than y); no significant difference: ")
     assert "no significant difference: +0.0 ± 0.2 (from z; " in claims.ours(whole)
     two = replace(CLAIM, questions={"quick": [("x", "z", "c"), ("y", "z", "c")]})
-    assert "worse: y" in claims.ours(claims.judged(two, root)[0]), "rows are named where there are several"
+    assert "worse: -31.2 ± 4.9 (y)" in claims.ours(claims.judged(two, root)[0]), "rows are named where there are several"
 
 
 def test_no_page_says_in_part_of_runs_it_counts_the_comparisons(stored, monkeypatch):
