@@ -468,20 +468,28 @@ def _ways(counts: Mapping[str, int]) -> str:
 
 
 def ended(root: Path | None = None) -> pages.Html:
-    """The claim box of all documents together: the counts of verdicts by document."""
-    chosen = [claim for claim in every() if not claim.own]
-    found: dict[str, Counter] = {claim.document: Counter() for claim in chosen}
-    for claim in chosen:
-        best = strongest(judged(claim, root or results()))
+    """The claim box of all documents together: the counts of verdicts by document, and the claims that hold for sure
+    or on real data."""
+    chosen = [(claim, strongest(judged(claim, root or results()))) for claim in every() if not claim.own]
+    found: dict[str, Counter] = {claim.document: Counter() for claim, _ in chosen}
+    for claim, best in chosen:
         found[claim.document][best.kind if best else MISSING] += 1
     counts = [f"{DOCUMENTS[document]}: {_ways(verdicts)}" for document, verdicts in found.items()]
     total = sum(found.values(), Counter())
     words = [word for word in KINDS if total[word]] or [pages.VERDICTS[-1]]
     said = words[0] if len(words) == 1 else f"{total['holds']} of {len(chosen)} hold"
     verdict = said if said in pages.VERDICTS else "holds in part"
-    claim = f"the five documents make {len(chosen)} central claims"
-    one = pages.Claim("All documents", claim, "; ".join(counts), verdict, said=said)
-    return pages.claims([one], setting="the strongest evidence for each claim")
+    claim = f"{len(chosen)} central claims"
+    one = pages.Claim("The documents'", claim, "; ".join(counts), verdict, said=said)
+    box = pages.claims([one], setting="the strongest evidence for each claim")
+    sure = [claim for claim, best in chosen if best and best.kind == "holds" and best.profile != "quick"]
+    lines = [f"{DOCUMENTS[claim.document]}, {claim.place}: {claim.text}" for claim in sure]
+    first = "Claims that hold by a proof, by a count, or on real data:" if sure else ""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    said = pages.Html(
+        f'<div class="fc-said tex2jax_process"><p>{first}</p><ul>{items}</ul></div>', "\n".join([first, *lines])
+    )
+    return together([box, said]) if sure else box
 
 
 def matrix(document: str, root: Path | None = None) -> pages.Html:
@@ -495,7 +503,8 @@ def matrix(document: str, root: Path | None = None) -> pages.Html:
     words = (
         f"Claims: {DOCUMENTS[document]} ({document}). Detectable: the smallest gap that as many runs would find "
         "with probability 0.8. Ahead in: pair each run of one method with each of the other; the share of pairs in "
-        "which the method named first is better. Look up: the chapter, the definition, and the test or table. "
+        "which the method named first is better (near 0% if it is worse). Look up: the chapter, the definition, and "
+        "the test or table. "
         "A table is made by python -m fedcore.reproduce TABLE, and its results stand in results/PROFILE/TABLE."
     )
     return pages.filtered(lines, words, ["verdict"])

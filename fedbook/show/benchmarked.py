@@ -293,7 +293,7 @@ def other_choices(data: Mapping[str, Any]) -> pages.Html:
         ("attention, LSTM, GRU", "path='auto', batched", own, "times as fast as one client after another"),
         ("networks of the fold above", "compute=torch.bfloat16", low, "times as fast as in float32"),
         ("a free core", "torch.set_num_threads(2)", two, "times as fast as one thread"),
-        ("50 MLPs, little memory", "chunk=10", [chunks[None] / chunks[10]], "times as much memory without chunks"),
+        ("50 MLPs, little memory", "chunk=10", [chunks[10] / chunks[None]], "times the memory without chunks"),
     ]
     found = [
         (case, choice, f"{' to '.join(f'{v:.2f}' for v in sorted({min(gains), max(gains)}))} {meaning}")

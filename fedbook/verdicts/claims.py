@@ -294,7 +294,7 @@ def _named(question: Question, judgement: Judgement, than: str) -> str:
     """The names that tell a question from the others of its claim, and what its answer says `than`, "from" or "to"."""
     (row, column), (base, other) = sides(question)
     if other != column:
-        return f"{column} {than} {other}"
+        return f"{column} against {other}"
     asked = judgement.claim.questions[judgement.profile]
     rows, bases, columns = ({q[k] for q in asked} for k in (0, 1, 2))
     named = [row] * (len(rows) > 1) + [f"{than} {base}"] * (len(bases) > 1)

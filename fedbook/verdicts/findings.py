@@ -74,8 +74,8 @@ def counted(items: Sequence[Finding]) -> Html:
     by_document = ", ".join(f"{documents[key]} in the {name}" for key, name in DOCUMENTS.items())
     by_severity = ", ".join(f"{severities[name]} “{name}”" for name in SEVERITIES)
     words = (
-        f"{len(items)} findings: {by_document}. By severity: {by_severity}. A test shows {shown['test']} of them, a "
-        f"cell of a chapter {shown['cell']}, and for {shown['text']} it is enough to read the document."
+        f"{len(items)} findings: {by_document}. By severity: {by_severity}. {shown['test']} are shown by a test, "
+        f"{shown['cell']} by code in a chapter, and {shown['text']} by reading the document."
     )
     return Html(f"<p>{words}</p>", words)
 

@@ -205,7 +205,9 @@ def test_a_claim_is_judged_once_all_its_questions_are_answered(stored):
     assert claims.ours(whole).startswith("better: +31.2 ± 4.9 (than y); no significant difference: ")
     assert "no significant difference: +0.0 ± 0.2 (from z; " in claims.ours(whole)
     two = replace(CLAIM, questions={"quick": [("x", "z", "c"), ("y", "z", "c")]})
-    assert "worse: -31.2 ± 4.9 (y)" in claims.ours(claims.judged(two, root)[0]), "rows are named where there are several"
+    assert "worse: -31.2 ± 4.9 (y)" in claims.ours(claims.judged(two, root)[0]), (
+        "rows are named where there are several"
+    )
 
 
 def test_no_page_says_in_part_of_runs_it_counts_the_comparisons(stored, monkeypatch):
@@ -437,7 +439,7 @@ def test_a_question_may_compare_two_columns(tmp_path, monkeypatch):
         store(batch.ResultFolder(tmp_path, "quick", "t"), cell, runs)
     (found,) = claims.judged(Claim("a", "", "", "", "", "t", {"quick": [("x", "x", "10%", "5%")]}), tmp_path)
     assert found.verdict == "holds"
-    assert claims.ours(found) == "better: +30.3 ± 5.2 (10% than 5%)"
+    assert claims.ours(found) == "better: +30.3 ± 5.2 (10% against 5%)"
     assert claims.label(("x", "x", "10%", "5%")) == "x, 10% − 5%"
     assert show.forest([found], "c") is not None
 
@@ -457,7 +459,10 @@ def test_verdicts_are_counted_by_document(stored, monkeypatch):
     write("quick", "y", 0.6)
     assert "FedUp study: 2 not computed yet; SCAFFOLD page: 1 holds" in show.ended(root).text
     write("quick", "z", 0.6)
-    assert "the five documents make 3 central claims" in show.ended(root).text
+    assert show.ended(root).text.startswith("The documents' claims: 3 central claims")
+    assert show.ended(root).text.endswith("or on real data:\nSCAFFOLD page, §2: z"), (
+        "those of small data are not listed"
+    )
     assert "FedUp study: 2 hold; SCAFFOLD page: 1 holds" in show.ended(root).text
 
 
@@ -669,7 +674,7 @@ def test_a_question_of_the_books_own_has_a_verdict_and_is_no_claim_of_the_docume
     both = [CLAIM, replace(CLAIM, name="b", own=True)]
     for module in (claims, show):
         monkeypatch.setattr(module, "every", lambda: both)
-    assert "the five documents make 1 central claims" in show.ended(root).text
+    assert "The documents' claims: 1 central claims" in show.ended(root).text
     assert "The 1 central claims by verdict" in show.headline(root).text
     assert "Claims that we added are marked (ours), 1 in all, and not counted" in show.headline(root).text
     text = show.box(["a", "b"], root).text
