@@ -114,7 +114,7 @@ def stored(tmp_path, monkeypatch):
 def test_who_overfits_less_is_better(stored):
     (found,) = claims.judged(Claim("a", "S002", "§5", "x", "", "t", {"quick": [("x", "y", "c")]}), stored())
     assert found.verdict == "holds"
-    assert claims.ours(found).startswith("better: c -3.0")
+    assert claims.ours(found).startswith("better: -3.0")
     assert show.forest([found], "accuracies only") is None
 
 
