@@ -388,11 +388,8 @@ def headline(root: Path | None = None) -> pages.Html:
     first += f"{one['cannot be decided here']} remain open."
     power = f" The median of the {len(printed)} printed gaps is {np.median([*printed.values()]):.1f} points"
     if smallest:
-        power += (
-            f"; our {len(smallest)} comparisons of accuracy could detect gaps of {np.nanmedian(smallest):.1f} (median)"
-        )
-    added = f" Claims that we added are marked (ours), {own} in all, and not counted." * bool(own)
-    said = f"{first}{power}.{added}"
+        power += f"; our {len(smallest)} comparisons of accuracy could detect {np.nanmedian(smallest):.1f} (median)"
+    said = f"{first}{power}." + f" Claims that we added are marked (ours), {own} in all, and not counted." * bool(own)
     caption = f"The {len(best)} central claims by verdict, and by the strongest evidence for it"
     return together([pages.table(_by_evidence(best), caption), pages.Html(f'<p class="fc-said">{said}</p>', said)])
 
@@ -421,14 +418,14 @@ def contradictions(root: Path | None = None) -> pages.Html:
     number = f"{len(said)} claim{'s' * (len(said) != 1)}" if said else "no claim"
     first = f"Small runs and larger ones contradict each other significantly in {number}"
     first += "; the verdict is that of the larger:" if said else "."
-    items = "".join(
-        f'<li><a href="#claim-{name}">{escape(name.replace("-", " "))}</a>: {escape(words)}</li>'
-        for name, words in said.items()
-    )
-    return pages.Html(
-        f'<div class="fc-said tex2jax_process"><p>{first}</p><ul>{items}</ul></div>',
-        "\n".join([first, *(f"{name}: {words}" for name, words in said.items())]),
-    )
+    return _listed(first, {name: f"{name.replace('-', ' ')}: {words}" for name, words in said.items()})
+
+
+def _listed(first: str, lines: Mapping[str, str]) -> pages.Html:
+    """A sentence, and a list below it; each line, under the name of a claim, links to the claim's own in `evidence`."""
+    items = "".join(f'<li><a href="#claim-{name}">{escape(line)}</a></li>' for name, line in lines.items())
+    html = f'<div class="fc-said tex2jax_process"><p>{first}</p><ul>{items}</ul></div>'
+    return pages.Html(html, "\n".join([first, *lines.values()]))
 
 
 def profile(root: Path | None = None) -> Any:
@@ -468,8 +465,8 @@ def _ways(counts: Mapping[str, int]) -> str:
 
 
 def ended(root: Path | None = None) -> pages.Html:
-    """The claim box of all documents together: the counts of verdicts by document, and the claims that hold for sure
-    or on real data."""
+    """The claim box of all documents together: the counts of verdicts by document, and the claims that hold by a
+    proof, by a count, or on real data."""
     chosen = [(claim, strongest(judged(claim, root or results()))) for claim in every() if not claim.own]
     found: dict[str, Counter] = {claim.document: Counter() for claim, _ in chosen}
     for claim, best in chosen:
@@ -479,17 +476,13 @@ def ended(root: Path | None = None) -> pages.Html:
     words = [word for word in KINDS if total[word]] or [pages.VERDICTS[-1]]
     said = words[0] if len(words) == 1 else f"{total['holds']} of {len(chosen)} hold"
     verdict = said if said in pages.VERDICTS else "holds in part"
-    claim = f"{len(chosen)} central claims"
-    one = pages.Claim("The documents'", claim, "; ".join(counts), verdict, said=said)
+    one = pages.Claim("The documents'", f"{len(chosen)} central claims", "; ".join(counts), verdict, said=said)
     box = pages.claims([one], setting="the strongest evidence for each claim")
     sure = [claim for claim, best in chosen if best and best.kind == "holds" and best.profile != "quick"]
-    lines = [f"{DOCUMENTS[claim.document]}, {claim.place}: {claim.text}" for claim in sure]
-    first = "Claims that hold by a proof, by a count, or on real data:" if sure else ""
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    said = pages.Html(
-        f'<div class="fc-said tex2jax_process"><p>{first}</p><ul>{items}</ul></div>', "\n".join([first, *lines])
+    lines = {claim.name: f"{DOCUMENTS[claim.document]}, {claim.place}: {claim.text}" for claim in sure}
+    return together(
+        [box, _listed("Claims that hold by a proof, by a count, or on real data:", lines)][: 1 + bool(sure)]
     )
-    return together([box, said]) if sure else box
 
 
 def matrix(document: str, root: Path | None = None) -> pages.Html:
@@ -503,9 +496,8 @@ def matrix(document: str, root: Path | None = None) -> pages.Html:
     words = (
         f"Claims: {DOCUMENTS[document]} ({document}). Detectable: the smallest gap that as many runs would find "
         "with probability 0.8. Ahead in: pair each run of one method with each of the other; the share of pairs in "
-        "which the method named first is better (near 0% if it is worse). Look up: the chapter, the definition, and "
-        "the test or table. "
-        "A table is made by python -m fedcore.reproduce TABLE, and its results stand in results/PROFILE/TABLE."
+        "which the method named first is better (near 0% if it is worse). Look up: chapter, definition, and test or "
+        "table. python -m fedcore.reproduce TABLE makes a table; its results stand in results/PROFILE/TABLE."
     )
     return pages.filtered(lines, words, ["verdict"])
 

@@ -295,8 +295,7 @@ def _named(question: Question, judgement: Judgement, than: str) -> str:
     (row, column), (base, other) = sides(question)
     if other != column:
         return f"{column} against {other}"
-    asked = judgement.claim.questions[judgement.profile]
-    rows, bases, columns = ({q[k] for q in asked} for k in (0, 1, 2))
+    rows, bases, columns = ({q[k] for q in judgement.claim.questions[judgement.profile]} for k in (0, 1, 2))
     named = [row] * (len(rows) > 1) + [f"{than} {base}"] * (len(bases) > 1)
     return ", ".join(named + [column] * (len(columns) > 1 or not named))
 
@@ -315,8 +314,7 @@ def _short(answer: Answer, claim: Claim, about: str = "") -> str:
     if not math.isfinite(c.half):  # a run diverged, or there is only one
         words, notes = "no interval", []
     notes += [f"diverged: {c.diverged[0]} and {c.diverged[1]} of {c.seeds}"] if any(c.diverged) else []
-    notes = [about] * bool(about) + notes
-    return words + (f" ({'; '.join(notes)})" if notes else "")
+    return words + (f" ({'; '.join(filter(None, [about, *notes]))})" if about or notes else "")
 
 
 def factor(c: judge.Comparison) -> str:

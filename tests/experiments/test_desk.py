@@ -140,11 +140,8 @@ def test_free_convolutions_would_leave_the_rest_of_the_round():
 
 def test_what_the_engines_page_types_about_bfloat16_is_what_is_stored():
     stored = benchmarked.load(ROOT / "results" / "benchmarks")
-    gains = {}
-    for case in (case for case in stored["desk"]["cases"] if case["share_of_kernels"]):
-        gains[case["network"]] = (
-            case["ratio_to_plain"][f"{case['path']} bfloat16"] / case["ratio_to_plain"][case["path"]]
-        )
+    cases = [(c["network"], c["path"], c["ratio_to_plain"]) for c in stored["desk"]["cases"] if c["share_of_kernels"]]
+    gains = {network: ratios[f"{path} bfloat16"] / ratios[path] for network, path, ratios in cases}
     page = (ROOT / "book" / "engine.ipynb").read_text()
     assert "It speeds up the LeNet clearly and some networks a little, and slows down others (fold above)." in page
     assert gains["lenet"] > 1.25
