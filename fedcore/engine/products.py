@@ -1,9 +1,12 @@
 """Which library computes the products of float32 matrices on a CPU: MKL, or oneDNN where it is faster.
 
-On AMD's processors MKL uses AVX2 where oneDNN uses AVX-512: products of a cohort are up to twice as fast by oneDNN, and
-equal to rounding.  torch computes products by oneDNN where `torch.backends.mkldnn.matmul.fp32_precision` allows
-bfloat16.  Processors without AMX have no such shortcut and keep float32's accuracy; those with AMX lose bits, and on
-them the products stay MKL's.
+On AMD's processors MKL uses AVX2 where oneDNN uses AVX-512.  From Zen 5 on, whose units are 512 bits wide, products of
+a cohort are up to twice as fast by oneDNN, and equal to rounding.  Zen 4 computes AVX-512 in two halves: rounds of an
+MLP take 1.1 to 1.2 times as long by oneDNN there, those of convolutions as long, so that MKL stays.
+
+torch computes products by oneDNN where `torch.backends.mkldnn.matmul.fp32_precision` allows bfloat16.  Processors
+without AMX have no such shortcut and keep float32's accuracy; those with AMX lose bits, and on them the products stay
+MKL's.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def use(library: str) -> None:
 
 def library() -> str:
     """The library of float32 products on this machine's CPU: what `use` has chosen, else "onednn" on AMD's processors
-    with AVX-512 if its products are as accurate as MKL's there, else "mkl".
+    from Zen 5 on if its products are as accurate as MKL's there, else "mkl".
 
     A torch that cannot choose has "mkl", which stands for whatever library it was built with.
     """
@@ -47,7 +50,7 @@ def library() -> str:
         return "mkl"
     if _asked != "auto":
         return _asked
-    return "onednn" if _is_amd() and _is_accurate() else "mkl"
+    return "onednn" if _is_wide_amd() and _is_accurate() else "mkl"
 
 
 @contextlib.contextmanager
@@ -67,10 +70,11 @@ def _switch() -> Any:
 
 
 @cache
-def _is_amd() -> bool:
-    """Whether this is a processor of AMD with AVX-512 and without AMX."""
+def _is_wide_amd() -> bool:
+    """Whether this is a processor of AMD with AVX-512 units of full width, that is Zen 5 or later, and without AMX."""
     able = getattr(torch.cpu, "get_capabilities", dict)()
-    return "AMD" in str(able.get("cpu_name")) and bool(able.get("avx512_f")) and not able.get("amx_tile")
+    wide = able.get("avx512_vp2intersect") or able.get("avx_vnni")  # which Zen 4 lacks
+    return "AMD" in str(able.get("cpu_name")) and bool(able.get("avx512_f") and wide) and not able.get("amx_tile")
 
 
 @cache

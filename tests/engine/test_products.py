@@ -14,7 +14,8 @@ from fedcore.engine import products
 from fedcore.engine.undisturbed import Held, as_usual
 
 needs_switch = pytest.mark.skipif(products._switch() is None, reason="this torch has no switch for matrix products")
-ZEN = {"cpu_name": "AMD EPYC", "avx512_f": True, "amx_tile": False}
+ZEN4 = {"cpu_name": "AMD EPYC", "avx512_f": True, "avx512_vp2intersect": False, "avx_vnni": False, "amx_tile": False}
+ZEN5 = {**ZEN4, "avx512_vp2intersect": True, "avx_vnni": True}
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def as_before():
     """The rule decides anew, and nothing that a test has chosen stays."""
     yield
     products.use("auto")
-    for cached in (products._is_amd, products._is_accurate):
+    for cached in (products._is_wide_amd, products._is_accurate):
         cached.cache_clear()
 
 
@@ -47,23 +48,23 @@ def trained(kind="a layer's"):
 
 @pytest.mark.parametrize(
     "cpu",
-    [{}, {**ZEN, "cpu_name": "Intel Xeon"}, {**ZEN, "avx512_f": False}, {**ZEN, "amx_tile": True}],
-    ids=["unknown", "Intel", "AVX2 alone", "AMX"],
+    [{}, {**ZEN5, "cpu_name": "Intel Xeon"}, {**ZEN5, "avx512_f": False}, {**ZEN5, "amx_tile": True}, ZEN4],
+    ids=["unknown", "Intel", "AVX2 alone", "AMX", "Zen 4"],
 )
-def test_processors_other_than_amds_with_avx512_keep_mkl(cpu, monkeypatch):
+def test_processors_other_than_amds_from_zen_5_on_keep_mkl(cpu, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu, raising=False)
-    products._is_amd.cache_clear()
+    products._is_wide_amd.cache_clear()
     assert products.library() == "mkl"
 
 
 @needs_switch
 @pytest.mark.parametrize(("tolerance", "library"), [(4.0, "onednn"), (0.0, "mkl")], ids=["accurate", "less accurate"])
-def test_amds_with_avx512_take_onednn_only_if_it_is_as_accurate(tolerance, library, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: ZEN, raising=False)
+def test_amds_from_zen_5_on_take_onednn_only_if_it_is_as_accurate(tolerance, library, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: ZEN5, raising=False)
     monkeypatch.setattr(products, "TOLERANCE", tolerance)
     errors = iter((1.0, 2.0))  # MKL's, then oneDNN's
     monkeypatch.setattr(products, "_error", lambda: next(errors))
-    products._is_amd.cache_clear()
+    products._is_wide_amd.cache_clear()
     products._is_accurate.cache_clear()
     assert products.library() == library
     assert fc.federation(h.images(60), clients=5).engine.products == library
@@ -120,8 +121,8 @@ def test_a_thread_that_ends_first_leaves_the_others_their_products():
 
 def test_a_torch_without_the_switch_trains_by_mkl(monkeypatch):
     monkeypatch.setattr(products, "_switch", lambda: None)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: ZEN, raising=False)
-    for cached in (products._is_amd, products._is_accurate):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: ZEN5, raising=False)
+    for cached in (products._is_wide_amd, products._is_accurate):
         cached.cache_clear()
     assert products.library() == "mkl"
     products.use("onednn")
