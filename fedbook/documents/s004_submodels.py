@@ -18,7 +18,9 @@ DATA: dict[str, tuple[str, str, int, int]] = {
     "CIFAR-100": ("cifar100", "preact_resnet18", 2500, 100),
     "TinyImageNet": ("tiny-imagenet", "preact_resnet34", 2500, 200),
 }
-CLASSES = {"HIGH": {10: 2, 100: 8, 200: 16}, "LOW": {10: 4, 100: 16, 200: 32}}  # Table 3.2
+STRONG, WEAKER = "strong skew", "weaker skew"  # of labels
+CLASSES = {STRONG: {10: 2, 100: 8, 200: 16}, WEAKER: {10: 4, 100: 16, 200: 32}}  # Table 3.2
+THESIS = {STRONG: "HIGH", WEAKER: "LOW", "IID": "IID"}  # its names for them
 METHODS: dict[str, list[Any]] = {
     "HeteroFL": ["HeteroFL", {}],
     "Federated Dropout": ["FederatedDropout", {}],
@@ -52,7 +54,7 @@ class Column:
     run: Mapping[str, Any]
     search: Mapping[str, Any]
     clients: int = 40
-    classes: Mapping[str, int] = field(default_factory=lambda: {"HIGH": 2, "LOW": 4})
+    classes: Mapping[str, int] = field(default_factory=lambda: {STRONG: 2, WEAKER: 4})
     public: int = 5
     seeds: int = 10
     source_name: str = ""
@@ -80,7 +82,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
     "desk": {
         "EMNIST letters": Column(
             "emnist-letters", *_NARROW, {**_DESK, "rounds": 50}, {"rounds": 6, "finalists": 2}, 100,
-            {"HIGH": 4, "LOW": 8}, 10, 5,
+            {STRONG: 4, WEAKER: 8}, 10, 5,
         ),
         # until the curves are flat, with five evaluations in the last sixth
         "MNIST": Column(
@@ -89,10 +91,10 @@ COLUMNS: dict[str, dict[str, Column]] = {
         ),
         "CIFAR-10": Column("cifar10", *_NARROW, _DESK, _SHORT, 100, public=10, seeds=3, source_name="CIFAR-10"),
         "CIFAR-100": Column(
-            "cifar100", *_NARROW, _DESK, _SHORT, 100, {"HIGH": 8, "LOW": 16}, 10, 3, "CIFAR-100",
+            "cifar100", *_NARROW, _DESK, _SHORT, 100, {STRONG: 8, WEAKER: 16}, 10, 3, "CIFAR-100",
         ),
         # a fifth of the thesis' images, with a quarter of its pixels
-        "Tiny-ImageNet": Column("tiny-imagenet32", *_NARROW, _DESK, _SHORT, 100, {"HIGH": 16, "LOW": 32}, 10, 3),
+        "Tiny-ImageNet": Column("tiny-imagenet32", *_NARROW, _DESK, _SHORT, 100, {STRONG: 16, WEAKER: 32}, 10, 3),
     },
 }  # fmt: skip
 # the figures sweep one setting over digits; the MLP trains three times as fast as the CNN
@@ -136,7 +138,7 @@ def cell(
     gse: bool = False,
     **arguments: Any,
 ) -> Cell:
-    """A cell of the profile paper.  skew: "HIGH", "LOW", "IID", or a number of classes per client."""
+    """A cell of the profile paper.  skew: STRONG, WEAKER, "IID", or a number of classes per client."""
     data_source, model, rounds, labels = DATA[data]
     name, own = _method(row)
     classes = (CLASSES[skew][labels] if skew != "IID" else None) if isinstance(skew, str) else skew
@@ -229,7 +231,7 @@ def table3_6(profile: str) -> list[Cell]:
         kinds = {"capacity 1/4": (0.25,), "five capacities": LOW_QUALITY, "capacity 1/2": (0.5,)}
         asked = [(first, kind) for kind in kinds if kind != "capacity 1/2" or profile == "quick"]
         asked += [("MNIST", "capacity 1/4")] * ("MNIST" in more)
-        places = [(*place, skew) for place, skew in product(asked, ("HIGH", "LOW"))]
+        places = [(*place, skew) for place, skew in product(asked, (STRONG, WEAKER))]
         places += [(first, "capacity 1/4", "IID")] * (profile == "quick")
         for (name, kind, skew), (row, own) in product(places, rows.items()):
             data = _earlier(COLUMNS[profile][name])
@@ -238,10 +240,12 @@ def table3_6(profile: str) -> list[Cell]:
     kinds = {"homogeneous capacity 1/4": (0.25,), "homogeneous capacity 1/2": (0.5,)}
     kinds["heterogeneous capacity r={0.99,0.5,0.25,0.125,0.0625}"] = LOW_QUALITY
     for kind, capacities in kinds.items():
-        for skew in ("HIGH", "LOW", "IID"):
+        for skew in (STRONG, WEAKER, "IID"):
             short = f"{kind.split(' r=')[0]}, {skew}"
             for row, own in rows.items():
-                source = printed("seed004_table3_6.csv", setting=f"{kind}; data heterogeneity {skew}", method=row)
+                source = printed(
+                    "seed004_table3_6.csv", setting=f"{kind}; data heterogeneity {THESIS[skew]}", method=row
+                )
                 made = cell(row.split(" (")[0], "EMNIST", skew, capacities, column=short, **own)
                 cells.append(Cell(f"{short} {row}", made.spec, row, short, source))
     return cells
@@ -302,7 +306,7 @@ def _swept(
     paper: Sequence[Any],
     setting: Callable[[Any], tuple[str, dict[str, Any]]],
     *,
-    skews: Sequence[str | int] = ("HIGH", "LOW"),
+    skews: Sequence[str | int] = (STRONG, WEAKER),
     data: str = "EMNIST",
     source: Callable[[str], dict[str, str]] = lambda column: {},
     **more: Any,
@@ -344,11 +348,11 @@ def shares(rows: Sequence[str], data: str, capacities: tuple[float, float], gse:
 
 
 def participation(rows: Sequence[str], capacities: Sequence[float], gse: bool = False):
-    """Accuracy against the share of clients in a round; HIGH and LOW."""
+    """Accuracy against the share of clients in a round, at both skews."""
 
     def source(column: str) -> dict[str, str]:
         skew, share = column.split(", ")
-        return {"method": rows[0], "setting": f"participation frc={share}, {skew} heterogeneity (Fig. 3.9)"}
+        return {"method": rows[0], "setting": f"participation frc={share}, {THESIS[skew]} heterogeneity (Fig. 3.9)"}
 
     values = (0.05, 0.1, 0.15, 0.2)
     return _swept(
@@ -389,12 +393,12 @@ def differences(columns: Sequence[str]):
             rows = ["HeteroFL", "Federated Dropout", "FedRolex", "FedGSE-CSL"]
             for row in rows if profile == "quick" else _twice(rows):
                 if profile == "quick":
-                    spec = dict(searched(row, COLUMNS["quick"]["digits, CNN"], "HIGH", HIGH_QUALITY, "", gse=True).spec)
+                    spec = dict(searched(row, COLUMNS["quick"]["digits, CNN"], STRONG, HIGH_QUALITY, "", gse=True).spec)
                     spec.pop("tune")  # one learning rate for all: a smaller one makes differences smaller
                     spec["federation"] = {k: v for k, v in spec["federation"].items() if k != "validation"}
                     spec["run"] = {**spec["run"], "lr": 0.1, "lr_decay": 0.97}
                 else:
-                    spec = dict(cell(row, "EMNIST", "HIGH", HIGH_QUALITY, gse=True).spec)
+                    spec = dict(cell(row, "EMNIST", STRONG, HIGH_QUALITY, gse=True).spec)
                 spec |= {"study": "gap", "what": what, "run": {**spec["run"], "rounds": upto, "eval_every": 1}}
                 made.append(Cell(f"{column} {row}", spec, row, column))
         return made
@@ -413,10 +417,10 @@ def from_public(profile: str) -> list[Cell]:
         method = row if row in (*METHODS, *PRINTED) else "HeteroFL"
         if profile == "paper":
             capacities = (1.0,) if row == WHOLE else HIGH_QUALITY
-            spec = dict(cell(method, "EMNIST", "HIGH", capacities, gse=True).spec)
+            spec = dict(cell(method, "EMNIST", STRONG, capacities, gse=True).spec)
         else:
             name = WHOLE if row == WHOLE else method
-            spec = dict(searched(name, COLUMNS["quick"]["digits, MLP"], "HIGH", HIGH_QUALITY, "", gse=True).spec)
+            spec = dict(searched(name, COLUMNS["quick"]["digits, MLP"], STRONG, HIGH_QUALITY, "", gse=True).spec)
         spec["federation"] = {**spec["federation"], "start": begin}
         if row == ALONE:
             spec.pop("tune", None)
@@ -438,7 +442,7 @@ def ways(profile: str) -> list[Cell]:
             *((way, column, own) for way, own in WAYS.items()),
             ("none: HeteroFL", "HeteroFL", {}),
         ]:
-            made = searched(method, data, "HIGH", HIGH_QUALITY, "", gse=True, **own)
+            made = searched(method, data, STRONG, HIGH_QUALITY, "", gse=True, **own)
             cells.append(Cell(f"{column} {row}", made.spec, row, column, seeds=made.seeds))
     return cells
 
@@ -468,10 +472,12 @@ def _table(
     return _framed(name, title, cells, captions=said, against=against, proposed=proposed, axis=axis, **more)
 
 
-_dse_high, _dse_low = (main_table(DSE, s, LOW_QUALITY, f"seed004_table3_{k}.csv") for s, k in (("HIGH", 4), ("LOW", 5)))
+_dse_high, _dse_low = (
+    main_table(DSE, s, LOW_QUALITY, f"seed004_table3_{k}.csv") for s, k in ((STRONG, 4), (WEAKER, 5))
+)
 _gse_high, _gse_low = (
-    main_table(GSE, s, HIGH_QUALITY, f"seed004_table4_{k}.csv", gse=True, earlier=s == "LOW")
-    for s, k in (("HIGH", 3), ("LOW", 4))
+    main_table(GSE, s, HIGH_QUALITY, f"seed004_table4_{k}.csv", gse=True, earlier=s == WEAKER)
+    for s, k in ((STRONG, 3), (WEAKER, 4))
 )
 _drawn = {"figure": True}
 
@@ -489,8 +495,8 @@ def _gap(name: str, title: str, columns: Sequence[str], axis: str, unit: str = "
 
 _of_gse = shares(GSE, "EMNIST", (1.0, 0.0625), True)
 TABLES = [
-    _table("feddse-table3.4", "Low-quality clients, strong label skew", _dse_high, "FedDSE", _TABLES),
-    _table("feddse-table3.5", "Low-quality clients, weaker label skew", _dse_low, "FedDSE", _TABLES),
+    _table("feddse-table3.4", "Largest capacity 0.99, strong label skew", _dse_high, "FedDSE", _TABLES),
+    _table("feddse-table3.5", "Largest capacity 0.99, weaker label skew", _dse_low, "FedDSE", _TABLES),
     _table("feddse-table3.6", "Temperature, capacities and skew", table3_6, "FedDSE (T=1)", _FIRST, "FedRolex"),
     _table(
         "feddse-figure3.2", "Activations of five clients by neuron, and conflicts of all ten pairs (and 3.3)", profiles,
@@ -501,11 +507,11 @@ TABLES = [
         drawn_from="feddse-figure3.2", unit="% of neurons in conflict", **_drawn,
     ),
     _table(
-        "feddse-figure3.5", "Tables 3.4 and 3.5 drawn", _skewed(_dse_high, "HIGH"), "FedDSE", _TABLES,
+        "feddse-figure3.5", "Tables 3.4 and 3.5 drawn", _skewed(_dse_high, STRONG), "FedDSE", _TABLES,
         drawn_from="feddse-table3.4", beside="feddse-figure3.5-low", **_drawn,
     ),
     _table(
-        "feddse-figure3.5-low", "Table 3.5 drawn", _skewed(_dse_low, "LOW"), "FedDSE", _TABLES,
+        "feddse-figure3.5-low", "Table 3.5 drawn", _skewed(_dse_low, WEAKER), "FedDSE", _TABLES,
         drawn_from="feddse-table3.5", **_drawn,
     ),
     _table(
@@ -520,8 +526,8 @@ TABLES = [
     _table("feddse-figure3.9", "By participation", participation(("FedDSE",), LOW_QUALITY), "FedDSE", _MLP, **_drawn),
     _table("feddse-figure3.10", "FedDSE by scoring samples", scoring, "FedDSE", _MLP, **_drawn),
     _table("fedgse-table4.2", "Mean size of sub-models, in millions", table4_2, "", _COUNTED, "", unit="millions"),
-    _table("fedgse-table4.3", "High-quality clients, strong label skew", _gse_high, "FedGSE-CSL", _TABLES),
-    _table("fedgse-table4.4", "High-quality clients, weaker label skew", _gse_low, "FedGSE-SPL", _WEAKER),
+    _table("fedgse-table4.3", "Largest capacity 1, strong label skew", _gse_high, "FedGSE-CSL", _TABLES),
+    _table("fedgse-table4.4", "Largest capacity 1, weaker label skew", _gse_low, "FedGSE-SPL", _WEAKER),
     _table("fedgse-table4.5", "FedGSE-SPL by classes a client", table4_5, "FedGSE-SPL", _CNN),
     _table(
         "fedgse-public", "A start from the server's public images, strong label skew", from_public,
@@ -576,7 +582,7 @@ def _asked(rows: Sequence[str], *rivals: str) -> dict[str, list[Question]]:
 def _asked3_6(row: str, rival: str, kind: str) -> dict[str, list[Question]]:
     names = {"quick": "digits, CNN", "desk": "EMNIST letters"}
     return asked(
-        [row], [rival], {p: [f"{name}, {kind}, {skew}" for skew in ("HIGH", "LOW")] for p, name in names.items()}
+        [row], [rival], {p: [f"{name}, {kind}, {skew}" for skew in (STRONG, WEAKER)] for p, name in names.items()}
     )
 
 
@@ -604,39 +610,39 @@ QUESTIONS = {
     "feddse-classes": _step("FedDSE", "4 classes", "2 classes"),
     "feddse-classes-fast": _step("FedDSE", "4 classes", "2 classes"),
     "feddse-classes-enough": _step("FedDSE", "10 classes", "4 classes"),
-    "feddse-large-high": _step("FedDSE", "HIGH, rho=0.6", "HIGH, rho=0"),
-    "feddse-large-low": _step("FedDSE", "LOW, rho=0.6", "LOW, rho=0"),
-    "feddse-large-more": _step("FedDSE", "HIGH, rho=0.6", "HIGH, rho=0.2"),
-    "feddse-large-enough": _step("FedDSE", "LOW, rho=0.6", "LOW, rho=0.2"),
-    "feddse-large-cifar-high": _step("FedDSE", "HIGH, rho=1", "HIGH, rho=0.2", "paper"),
-    "feddse-large-cifar-low": _step("FedDSE", "LOW, rho=1", "LOW, rho=0.2", "paper"),
-    "feddse-clients-high": _step("FedDSE", "HIGH, 10%", "HIGH, 5%"),
-    "feddse-clients-enough": _step("FedDSE", "HIGH, 20%", "HIGH, 10%"),
-    "feddse-clients-low": _step("FedDSE", "LOW, 10%", "LOW, 5%"),
-    "feddse-samples-high": _step("FedDSE", "HIGH, 16", "HIGH, 4"),
-    "feddse-samples-enough": _step("FedDSE", "HIGH, all", "HIGH, 16"),
-    "feddse-samples-low": _step("FedDSE", "LOW, all", "LOW, 4"),
+    "feddse-large-high": _step("FedDSE", "strong skew, rho=0.6", "strong skew, rho=0"),
+    "feddse-large-low": _step("FedDSE", "weaker skew, rho=0.6", "weaker skew, rho=0"),
+    "feddse-large-more": _step("FedDSE", "strong skew, rho=0.6", "strong skew, rho=0.2"),
+    "feddse-large-enough": _step("FedDSE", "weaker skew, rho=0.6", "weaker skew, rho=0.2"),
+    "feddse-large-cifar-high": _step("FedDSE", "strong skew, rho=1", "strong skew, rho=0.2", "paper"),
+    "feddse-large-cifar-low": _step("FedDSE", "weaker skew, rho=1", "weaker skew, rho=0.2", "paper"),
+    "feddse-clients-high": _step("FedDSE", "strong skew, 10%", "strong skew, 5%"),
+    "feddse-clients-enough": _step("FedDSE", "strong skew, 20%", "strong skew, 10%"),
+    "feddse-clients-low": _step("FedDSE", "weaker skew, 10%", "weaker skew, 5%"),
+    "feddse-samples-high": _step("FedDSE", "strong skew, 16", "strong skew, 4"),
+    "feddse-samples-enough": _step("FedDSE", "strong skew, all", "strong skew, 16"),
+    "feddse-samples-low": _step("FedDSE", "weaker skew, all", "weaker skew, 4"),
     "fedgse-gap-gse": _one("FedGSE-CSL", "HeteroFL", "AD, 40"),
     "fedgse-gap-heterofl": _one("HeteroFL", "FedRolex", "AD, 40"),
     "fedgse-gap-fedrolex": _one("FedRolex", "Federated Dropout", "AD, 40"),
     "fedgse-order-gse": _one("FedGSE-CSL", "HeteroFL", "accuracy (%)"),
     "fedgse-order-heterofl": _one("HeteroFL", "FedRolex", "accuracy (%)"),
     "fedgse-order-fedrolex": _one("FedRolex", "Federated Dropout", "accuracy (%)"),
-    "fedgse-large-high": _step("FedGSE-CSL", "HIGH, rho=0.2", "HIGH, rho=0"),
-    "fedgse-large-low": _step("FedGSE-CSL", "LOW, rho=0.2", "LOW, rho=0"),
-    "fedgse-large-skew": _step("FedGSE-CSL", "HIGH, rho=0.6", "LOW, rho=0.6"),
-    "fedgse-large-cifar-high": _step("FedGSE-CSL", "HIGH, rho=0.2", "HIGH, rho=0", "paper"),
-    "fedgse-large-cifar-low": _step("FedGSE-CSL", "LOW, rho=0.2", "LOW, rho=0", "paper"),
+    "fedgse-large-high": _step("FedGSE-CSL", "strong skew, rho=0.2", "strong skew, rho=0"),
+    "fedgse-large-low": _step("FedGSE-CSL", "weaker skew, rho=0.2", "weaker skew, rho=0"),
+    "fedgse-large-skew": _step("FedGSE-CSL", "strong skew, rho=0.6", "weaker skew, rho=0.6"),
+    "fedgse-large-cifar-high": _step("FedGSE-CSL", "strong skew, rho=0.2", "strong skew, rho=0", "paper"),
+    "fedgse-large-cifar-low": _step("FedGSE-CSL", "weaker skew, rho=0.2", "weaker skew, rho=0", "paper"),
     "fedgse-large-rival": {
-        f"{rival} (rho={rho:g})": _one("FedGSE-CSL", rival, f"HIGH, rho={rho:g}")
+        f"{rival} (rho={rho:g})": _one("FedGSE-CSL", rival, f"strong skew, rho={rho:g}")
         for rival, rho in product((*_BY_WIDTH, "DepthFL"), (RHO[1], RHO[-2]))
     },
-    "fedgse-clients-high": _step("FedGSE-CSL", "HIGH, 10%", "HIGH, 5%"),
-    "fedgse-clients-low": _step("FedGSE-CSL", "LOW, 10%", "LOW, 5%"),
-    "fedgse-clients-enough-high": _step("FedGSE-CSL", "HIGH, 20%", "HIGH, 10%"),
-    "fedgse-clients-enough-low": _step("FedGSE-CSL", "LOW, 20%", "LOW, 10%"),
-    "fedgse-samples-high": _step("FedGSE-CSL", "HIGH, 50", "HIGH, 8"),
-    "fedgse-samples-low": _step("FedGSE-CSL", "LOW, 50", "LOW, 8"),
+    "fedgse-clients-high": _step("FedGSE-CSL", "strong skew, 10%", "strong skew, 5%"),
+    "fedgse-clients-low": _step("FedGSE-CSL", "weaker skew, 10%", "weaker skew, 5%"),
+    "fedgse-clients-enough-high": _step("FedGSE-CSL", "strong skew, 20%", "strong skew, 10%"),
+    "fedgse-clients-enough-low": _step("FedGSE-CSL", "weaker skew, 20%", "weaker skew, 10%"),
+    "fedgse-samples-high": _step("FedGSE-CSL", "strong skew, 50", "strong skew, 8"),
+    "fedgse-samples-low": _step("FedGSE-CSL", "weaker skew, 50", "weaker skew, 8"),
     "fedgse-classes": _step("FedGSE-SPL", "digits, 4 classes", "digits, 2 classes"),
     "fedgse-classes-enough": _step("FedGSE-SPL", "digits, 10 classes", "digits, 4 classes"),
 }

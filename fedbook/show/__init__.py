@@ -340,34 +340,32 @@ def together(parts: Sequence[pages.Html]) -> pages.Html:
 
 
 def glance(root: Path | None = None) -> pages.Html:
-    """All central claims at a glance: one line per document, one entry per claim with the sign of its verdict.
+    """All central claims at a glance: one line per document, one sign per claim for its verdict.
 
-    The frame of an entry shows the kind of evidence; the entry links to the claim's line in `evidence`.
+    The frame of a sign shows the kind of evidence; its tooltip has the claim, and it links to the claim's line in
+    `evidence`.
     """
     rows, lines = [], []
     for document, name in DOCUMENTS.items():
         chosen = [claim for claim in every() if claim.document == document]
         found = [(claim, strongest(judged(claim, root or results()))) for claim in chosen]
         found.sort(key=lambda pair: [*SIGNS].index(pair[1].kind if pair[1] else ""))
-        entries, before = [], ""
+        entries = []
         for claim, best in found:
             verdict, said, rests = (best.verdict, best.said, best.profile or "proof") if best else ("", MISSING, "")
-            words = f"{claim.text}: {said} ({confidence(best)})"
-            about = claim.name.replace("-", " ") + " (ours)" * claim.own
-            again = claim.family and claim.family == before  # the name of its sentence stands beside it
-            shown, before = about.removeprefix(claim.family.replace("-", " ") + " " if again else ""), claim.family
+            words = escape(f"{claim.text}{' (ours)' * claim.own}: {said} ({confidence(best)})")
             entries.append(
-                f'<a href="#claim-{claim.name}" data-verdict="{verdict}" data-rests="{rests}" title="{escape(words)}" '
-                f'aria-label="{escape(f"{about}: {words}")}">{SIGNS[best.kind if best else ""]} {escape(shown)}</a>'
+                f'<a href="#claim-{claim.name}" data-verdict="{verdict}" data-rests="{rests}" title="{words}" '
+                f'aria-label="{words}">{SIGNS[best.kind if best else ""]}</a>'
             )
-            lines.append(f"{name} | {about} | {said} | {confidence(best)}")
+            lines.append(f"{name} | {claim.text} | {said} | {confidence(best)}")
         rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{" ".join(entries)}</td></tr>')
     signs = ", ".join(f"{sign} {verdict or MISSING}" for verdict, sign in SIGNS.items())
     rests = " ".join(f'<span data-rests="{kind}">{words}</span>' for kind, words in RESTS.items())
-    caption = f"All claims by document: {signs}. The frame says what a verdict rests on: "
+    caption = f"One sign for each claim: {signs}. The frame says what a verdict rests on: "
     return pages.Html(
         '<div class="fc-glance tex2jax_process"><table class="fc-table">'
-        f"<caption>{escape(caption)}{rests}. A click opens the claim's line.</caption>"
+        f"<caption>{escape(caption)}{rests}. Point at a sign to read the claim; a click opens its line.</caption>"
         f"<tbody>{chr(10).join(rows)}</tbody></table></div>",
         "\n".join(lines),
     )
@@ -418,7 +416,7 @@ def contradictions(root: Path | None = None) -> pages.Html:
     number = f"{len(said)} claim{'s' * (len(said) != 1)}" if said else "no claim"
     first = f"Small runs and larger ones contradict each other significantly in {number}"
     first += "; the verdict is that of the larger:" if said else "."
-    return _listed(first, {name: f"{name.replace('-', ' ')}: {words}" for name, words in said.items()})
+    return _listed(first, {claim.name: f"{claim.text}: {said[claim.name]}" for claim in every() if claim.name in said})
 
 
 def _listed(first: str, lines: Mapping[str, str]) -> pages.Html:

@@ -648,9 +648,11 @@ def pictures_of(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("axis", "panels"), [("round", ["HIGH, 5%", "HIGH, 10%"]), ("share", ["HIGH"])])
+@pytest.mark.parametrize(
+    ("axis", "panels"), [("round", ["strong skew, 5%", "strong skew, 10%"]), ("share", ["strong skew"])]
+)
 def test_a_figure_is_drawn_from_its_cells(axis, panels, tmp_path, monkeypatch):
-    drawn = [Cell(c, {**SPEC, "name": c}, "FedAvg", c) for c in ("HIGH, 5%", "HIGH, 10%")]
+    drawn = [Cell(c, {**SPEC, "name": c}, "FedAvg", c) for c in ("strong skew, 5%", "strong skew, 10%")]
     figure, place = table_of(drawn, figure=True, axis=axis), ResultFolder(tmp_path, "quick", "t")
     assert show.drawing(figure, place, [0, 1]) is None
     for k, cell in enumerate(drawn):
@@ -684,7 +686,9 @@ def test_a_figure_has_a_panel_by_client_where_runs_have_it_and_no_server_for_fed
 
 
 def test_a_figure_shows_the_cells_of_two_tables_beside_each_other(tmp_path, monkeypatch):
-    high, low = ([Cell("c", {**SPEC, "name": skew}, "FedAvg", f"digits, {skew}")] for skew in ("HIGH", "LOW"))
+    high, low = (
+        [Cell("c", {**SPEC, "name": skew}, "FedAvg", f"digits, {skew}")] for skew in ("strong skew", "weaker skew")
+    )
     other = table_of(low, name="other", figure=True, axis="skew", drawn_from="low")
     monkeypatch.setattr(show, "get", {"other": other}.__getitem__)
     for value, skewed, name in ((60.0, high, "high"), (80.0, low, "low")):
