@@ -228,7 +228,7 @@ def table(frame: Any, caption: str, digits: int = 4) -> Html:
     caption = explained(caption, text)
     return Html(
         f'<div class="fc-scroll tex2jax_process" role="region" tabindex="0" aria-label="{_label(caption)}">'
-        f'<table class="fc-table"><caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n'
+        f'<table class="fc-table"><caption>{_titled(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>{chr(10).join(lines)}</tbody></table></div>",
         f"{caption}\n{text}",
     )
@@ -277,6 +277,12 @@ def _label(caption: str) -> str:
     return escape(caption.partition(". ")[0])
 
 
+def _titled(caption: str) -> str:
+    """A caption of several sentences with its first one in bold."""
+    first, _, rest = caption.partition(". ")
+    return f"<b>{escape(first)}.</b> {escape(rest)}" if rest else escape(first)
+
+
 def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
     """A long table of texts that a reader can sort by its headers and filter by words and by menus.
 
@@ -305,7 +311,7 @@ def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:
     return Html(
         f'<div class="fc-filter tex2jax_process">\n<style>\n{asset("filter.css")}\n</style>\n'
         f'<div class="fc-window" role="region" tabindex="0" aria-label="{_label(caption)}">'
-        f'<table class="fc-rows" style="{escape(labels)}"><caption>{escape(caption)}</caption>\n'
+        f'<table class="fc-rows" style="{escape(labels)}"><caption>{_titled(caption)}</caption>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{chr(10).join(rows)}</tbody></table></div>\n"
         f'<script type="application/json">{plan}</script>\n<script>\n{asset("filter.js")}\n</script></div>',
         "\n".join(lines),

@@ -152,7 +152,7 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
     shared = {title for (kind, title), lines in panels.items() if kind == kinds[0] and len(lines) == len(rows)}
     by_panel = len(finals) <= 12 or not shared  # means need all rows
     several = len({title for title, _ in finals})
-    over = "" if len(shared) == several else f", {len(shared)} of {several} panels"
+    over = f", mean of {len(shared)} of {several} panels" if several > 1 else ""
     means: dict[str, list[float]] = {}
     for (title, row), values in finals.items():
         if by_panel or title in shared:

@@ -737,8 +737,8 @@ def test_the_numbers_of_a_figure_are_means_over_the_columns_that_all_its_lines_h
         final = 90.0 if cell.column == columns[-1] else 50.0  # the easy column has FedAvg alone
         store(place, cell, {0: {"final": final, "history": [[0, 0.0], [4, final]]}})
     said = repr(show.drawing(table_of(drawn, figure=True, axis="round"), place, [0]))
-    assert "FedAvg, 6 of 7 panels = 50" in said
-    assert "FedUp, 6 of 7 panels = 50" in said
+    assert "FedAvg, mean of 6 of 7 panels = 50" in said
+    assert "FedUp, mean of 6 of 7 panels = 50" in said
 
 
 TRAINED = ("fedup-table1", "fedup-table4", "fedup-table5", "fedup-figure2", "fedup-figure3", "scaffold-figure")
