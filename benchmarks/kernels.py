@@ -64,8 +64,8 @@ def by(library: str) -> Iterator[None]:
 
 
 def libraries() -> tuple[str, ...]:
-    """The libraries whose products have float32's accuracy here."""
-    return tuple(dict.fromkeys(("mkl", products.library())))
+    """The libraries whose products have float32's accuracy here, whichever of them the engine uses."""
+    return ("mkl", "onednn") if products._switch() and products._is_accurate() else ("mkl",)
 
 
 def seconds(call: Call, least: float = SECONDS) -> float:

@@ -371,7 +371,7 @@ TABLES = [
         unit="as the column says",
     ),
     _table("fedup-table2", "Cosines of the Mime ablation", table2, unit="cosine", proposed=None),
-    _table("fedup-table4", "Accuracy of ten methods by heterogeneity", table4, left_open=LEFT_OPEN),
+    _table("fedup-table4", "Accuracy by heterogeneity", table4, left_open=LEFT_OPEN),
     _table("fedup-figure1", "Curves of Table 4", table4, figure=True, axis="round", drawn_from="fedup-table4"),
     _table("fedup-clipped", "Table 4 on CIFAR-10 with clipped gradients", clipped, left_open=LEFT_OPEN),
     _table("fedup-further", "Methods that the study does not compare, in columns of its Table 4", further),

@@ -108,12 +108,12 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
         asked = cell.reporting(seeds)
         if result is None or any(seed not in result.runs for seed in asked):
             continue
-        for run, kind in product((result.runs[seed] for seed in asked), kinds):
-            title, row, points = _points(kind, cell, run)
+        for seed, kind in product(asked, kinds):
+            title, row, points = _points(kind, cell, result.runs[seed])
             for at, value in points:
                 panels.setdefault((kind, title), {}).setdefault(row, {}).setdefault(at, []).append(value)
             if kind == kinds[0]:
-                told = [_final(run)] if kind == "round" else [value for _, value in points]
+                told = result.finals([seed]) if kind == "round" else [value for _, value in points]
                 finals.setdefault((title, row), []).extend(told)
     if not panels:
         return None
@@ -152,11 +152,13 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
     shared = {title for (kind, title), lines in panels.items() if kind == kinds[0] and len(lines) == len(rows)}
     by_panel = len(finals) <= 12 or not shared  # means need all rows
     several = len({title for title, _ in finals})
-    over = f", mean of {len(shared)} of {several} panels" if several > 1 else ""
+    part = f"{len(shared)} of " * (len(shared) < several)
+    over = f", mean of {part}{several} panels" if several > 1 else ""
     means: dict[str, list[float]] = {}
     for (title, row), values in finals.items():
         if by_panel or title in shared:
             name = f"{title} {row}".strip() if by_panel else row + over
+            name += " (% of neurons, all pairs of clients)" * (kinds == ["distance of labels"])
             means.setdefault(name, []).extend(np.array(values)[np.isfinite(values)])
     numbers = {name: np.mean(values) if values else "diverged" for name, values in means.items()}
     titles = "; ".join(filter(None, (title for _, title in panels)))
@@ -340,20 +342,20 @@ def together(parts: Sequence[pages.Html]) -> pages.Html:
 
 
 def glance(root: Path | None = None) -> pages.Html:
-    """All central claims at a glance: one line per document, one sign per claim for its verdict.
+    """The documents' central claims at a glance: one line per document, one sign per claim for its verdict.
 
     The frame of a sign shows the kind of evidence; its tooltip has the claim, and it links to the claim's line in
     `evidence`.
     """
     rows, lines = [], []
     for document, name in DOCUMENTS.items():
-        chosen = [claim for claim in every() if claim.document == document]
+        chosen = [claim for claim in every() if claim.document == document and not claim.own]
         found = [(claim, strongest(judged(claim, root or results()))) for claim in chosen]
         found.sort(key=lambda pair: [*SIGNS].index(pair[1].kind if pair[1] else ""))
         entries = []
         for claim, best in found:
             verdict, said, rests = (best.verdict, best.said, best.profile or "proof") if best else ("", MISSING, "")
-            words = escape(f"{claim.text}{' (ours)' * claim.own}: {said} ({confidence(best)})")
+            words = escape(f"{claim.text}: {said} ({confidence(best)})")
             entries.append(
                 f'<a href="#claim-{claim.name}" data-verdict="{verdict}" data-rests="{rests}" title="{words}" '
                 f'aria-label="{words}">{SIGNS[best.kind if best else ""]}</a>'
@@ -384,10 +386,11 @@ def headline(root: Path | None = None) -> pages.Html:
     first = f"Of {len(answers)} questions that runs asked, {one['holds']} came out as the document says, "
     first += f"{one['does not hold']} the other way (the rival is better, or both are equal), and "
     first += f"{one['cannot be decided here']} remain open."
-    power = f" The median of the {len(printed)} printed gaps is {np.median([*printed.values()]):.1f} points"
+    power = f" The documents print {len(printed)} gaps, with a median of {np.median([*printed.values()]):.1f} points"
     if smallest:
-        power += f"; our {len(smallest)} comparisons of accuracy could detect {np.nanmedian(smallest):.1f} (median)"
-    said = f"{first}{power}." + f" Claims that we added are marked (ours), {own} in all, and not counted." * bool(own)
+        power += f"; half of our {len(smallest)} comparisons of accuracy could only detect gaps of "
+        power += f"{np.nanmedian(smallest):.1f} points or more"
+    said = f"{first}{power}." + f" We added {own} claims, which are marked (ours) and not counted." * bool(own)
     caption = f"The {len(best)} central claims by verdict, and by the strongest evidence for it"
     return together([pages.table(_by_evidence(best), caption), pages.Html(f'<p class="fc-said">{said}</p>', said)])
 
@@ -493,9 +496,9 @@ def matrix(document: str, root: Path | None = None) -> pages.Html:
     lines["look up"] = [_lookup(claim) for claim in chosen]
     words = (
         f"Claims: {DOCUMENTS[document]} ({document}). Detectable: the smallest gap that as many runs would find "
-        "with probability 0.8. Ahead in: pair each run of one method with each of the other; the share of pairs in "
-        "which the method named first is better (near 0% if it is worse). Look up: chapter, definition, and test or "
-        "table. python -m fedcore.reproduce TABLE makes a table; its results stand in results/PROFILE/TABLE."
+        "with probability 0.8. Ahead in: the share of all pairs of one run of each method in which the method named "
+        "first is better; a claim that it is worse is supported by a share near 0%. Look up: chapter, definition, and "
+        "test or table. python -m fedcore.reproduce TABLE makes a table; its results stand in results/PROFILE/TABLE."
     )
     return pages.filtered(lines, words, ["verdict"])
 
@@ -574,7 +577,8 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "", 
     """
     words = "What was measured, and what checks it"
     if more:
-        words += f"; and {len(_named(more))} claims about ablations and speed"
+        words += f"; and {len(_named(more))} claims about ablations and speed (rounds to {overview.SHARE:.0%} of the "
+        words += "lower late accuracy)"
     folded = [box(names, root, setting), *([_short(more, root), box(more, root)] if more else [])]
     return together([_short(names, root), pages.folded(words, *folded)])
 
@@ -634,7 +638,7 @@ def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) ->
         figure.legend(loc="outside upper right", ncols=2, **plots.LEGEND)
     decided = sum(line.answer.word != OPEN for line in lines)
     alt = f"{decided} of {len(lines)} comparisons are decided; each is a point with its 95 % interval beside zero"
-    caption += f" Cut at {WIDEST} points." * cut
+    caption += f" The axis ends at {WIDEST} points." * cut
     low_high = [line.answer.comparison.interval for line in lines if line.answer.word == OPEN]
     if any(not low <= 0 <= high for low, high in low_high):
         caption += " Some points are open though their intervals leave out zero: with many comparisons, Holm's rule "

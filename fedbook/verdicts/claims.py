@@ -259,7 +259,7 @@ def contradiction(claim: Claim, found: Sequence[Judgement]) -> str:
             if here and there and all(_opposed(*both, claim.expected) for both in words):
                 rows = f"{pair[0]} against {pair[1]}: " if len({q[:2] for q in one.answers}) > 1 else ""
                 sizes = zip(("clients", "rounds"), _sizes(one, here[0]), _sizes(other, there[0]), strict=True)
-                more = [f"{a} and {b} {what}" for what, a, b in sizes if a and b and a != b]
+                more = [f"{a} against {b} {what}" for what, a, b in sizes if a and b and a != b]
                 return "; ".join([f"{rows}{_decided(one, here)}, but {_decided(other, there)}", *more])
     return ""
 
@@ -273,7 +273,8 @@ def _decided(judgement: Judgement, questions: Sequence[Question]) -> str:
     """The answer to the first of these questions in words, with the number of the others."""
     first, answer = questions[0], judgement.answers[questions[0]]
     word = f"{answer.word} within {answer.margin:g}" if answer.word == judge.EQUAL else answer.word
-    more = f" and {len(questions) - 1} more" if len(questions) > 1 else ""
+    others = len(questions) - 1
+    more = f" and {others} other column{'s' * (others > 1)}" if others else ""
     return f"{word} on {first[2]}{more} ({judgement.profile}, {_short(answer, judgement.claim)})"
 
 
