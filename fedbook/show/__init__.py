@@ -577,18 +577,18 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "", 
     """
     words = "What was measured, and what checks it"
     if more:
-        words += f"; and {len(_named(more))} claims about ablations and speed (rounds to {overview.SHARE:.0%} of the "
-        words += "lower late accuracy)"
-    folded = [box(names, root, setting), *([_short(more, root), box(more, root)] if more else [])]
+        words += f"; and {len(_named(more))} claims about ablations and speed"
+    speed = f"; speed is in rounds to {overview.SHARE:.0%} of the lower of two late accuracies"
+    folded = [box(names, root, setting), *([_short(more, root, speed), box(more, root)] if more else [])]
     return together([_short(names, root), pages.folded(words, *folded)])
 
 
-def _short(names: Sequence[str], root: Path | None) -> pages.Html:
-    """One line per claim with its verdict."""
+def _short(names: Sequence[str], root: Path | None, also: str = "") -> pages.Html:
+    """One line per claim with its verdict.  also: the end of the caption."""
     lines = claim_lines(_named(names), root or results())
     lines["verdict"] = lines["verdict"].replace("", pages.VERDICTS[-1])
     document = DOCUMENTS[_named(names)[0].document]
-    return pages.table(lines[["verdict", "claim"]], f"What the {document} claims, and our verdict")
+    return pages.table(lines[["verdict", "claim"]], f"What the {document} claims, and our verdict{also}")
 
 
 def gaps(names: Sequence[str], caption: str, root: Path | None = None) -> Any:
@@ -641,8 +641,7 @@ def _forest(lines: Sequence[Line], caption: str, colours: Sequence[str] = ()) ->
     caption += f" The axis ends at {WIDEST} points." * cut
     low_high = [line.answer.comparison.interval for line in lines if line.answer.word == OPEN]
     if any(not low <= 0 <= high for low, high in low_high):
-        caption += " Some points are open though their intervals leave out zero: with many comparisons, Holm's rule "
-        caption += "asks more of each."
+        caption += " An open point whose interval leaves out zero fails Holm's rule for many comparisons."
     return widgets.show(figure, {"comparisons": len(lines), "decided": decided}, alt=alt, caption=caption)
 
 
