@@ -384,11 +384,11 @@ def headline(root: Path | None = None) -> pages.Html:
     smallest = [a.detectable for claim, a in answers if compared(claim) == "images"]
     printed = {(claim.table, asked): abs(gap) for claim, _ in best for asked, gap in printed_gaps(claim).items()}
     first = f"Of {len(answers)} questions that runs asked, {one['holds']} came out as the document says, "
-    first += f"{one['does not hold']} the other way (the rival is better, or both are equal), and "
+    first += f"{one['does not hold']} contradict it, and "
     first += f"{one['cannot be decided here']} remain open."
     power = f" The documents print {len(printed)} gaps, with a median of {np.median([*printed.values()]):.1f} points"
     if smallest:
-        power += f"; half of our {len(smallest)} comparisons of accuracy could only detect gaps of "
+        power += f". {len(smallest)} of our questions compare accuracies, and half of these could only detect gaps of "
         power += f"{np.nanmedian(smallest):.1f} points or more"
     said = f"{first}{power}." + f" We added {own} claims, which are marked (ours) and not counted." * bool(own)
     caption = f"The {len(best)} central claims by verdict, and by the strongest evidence for it"
@@ -495,10 +495,11 @@ def matrix(document: str, root: Path | None = None) -> pages.Html:
     lines["claim"] = [pages.Html(f'<span id="claim-{c.name}">{escape(c.text)}</span>', c.text) for c in chosen]
     lines["look up"] = [_lookup(claim) for claim in chosen]
     words = (
-        f"Claims: {DOCUMENTS[document]} ({document}). Detectable: the smallest gap that as many runs would find "
-        "with probability 0.8. Ahead in: the share of all pairs of one run of each method in which the method named "
-        "first is better; a claim that it is worse is supported by a share near 0%. Look up: chapter, definition, and "
-        "test or table. python -m fedcore.reproduce TABLE makes a table; its results stand in results/PROFILE/TABLE."
+        f"Claims: {DOCUMENTS[document]} ({document}). Detectable: the smallest gap that an experiment with as many "
+        "runs would find with probability 0.8. Ahead in: the share of all pairs of one run of each method in which the "
+        "method named first is better; a claim that it is worse is supported by a share near 0%. Look up: chapter, "
+        "file of the definition, and test or table. python -m fedcore.reproduce TABLE makes a table; its results stand "
+        "in results/PROFILE/TABLE."
     )
     return pages.filtered(lines, words, ["verdict"])
 

@@ -145,7 +145,7 @@ def listing(root: Path) -> Any:
                     "row": line["row"],
                     "value": "diverged"
                     if math.isnan(line["mean"])
-                    else f"{line['mean']:.2f}{half} ({line['n']} seeds)",
+                    else f"{line['mean']:.2f}{half} ({line['n']} seed{'s' * (line['n'] != 1)})",
                     "gap": gap + line["verdict"] + " (by Holm's rule)" * holm,
                     "chosen": _setting(line["setting"]) + (f"; at an end: {line['edge']}" if line["edge"] else ""),
                     "notes": "; ".join([*notes, place.file(cell).relative_to(root).as_posix()]),

@@ -558,9 +558,9 @@ def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(store
         write("quick", row, share)
     text = show.headline(root).text
     assert text.startswith("The 1 central claims by verdict")
-    assert "Of 2 questions that runs asked, 1 came out as the document says, 0 the other way" in text
+    assert "Of 2 questions that runs asked, 1 came out as the document says, 0 contradict it" in text
     assert (
-        "The documents print 1 gaps, with a median of 5.0 points; half of our 2 comparisons of accuracy could only "
+        "The documents print 1 gaps, with a median of 5.0 points. 2 of our questions compare accuracies, and half "
         in text
     )
 
