@@ -104,7 +104,6 @@ def test_a_missed_goal_over_plain_sgd_stands_beside_what_the_kernels_alone_reach
             told += 1
             assert row["bar"] == f"{max(kernels.values()):.3g}"
             assert row["share of kernels"] == f"{100 * case['share_of_kernels'][case['path']]:.0f}%"
-            assert float(row["measured"]) < float(row["bar"])
         else:
             assert (row["bar"], row["share of kernels"]) == ("", "")
     assert (table["bar"] != "").sum() == told, "only goals over plain SGD have them"
