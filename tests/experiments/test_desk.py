@@ -110,6 +110,14 @@ def test_a_missed_goal_over_plain_sgd_stands_beside_what_the_kernels_alone_reach
     assert told or not goal
 
 
+def test_a_file_of_several_benchmarks_is_outdated_if_one_of_them_is(tmp_path):
+    now, before = {"code": benchmarked.sources.library()}, {"code": "0"}
+    files = {"one": now, "old": before, "several": {"a": now, "b": now}, "mixed": {"a": now, "b": before}, "none": {}}
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    assert benchmarked.outdated(tmp_path) == ["mixed", "none", "old"]
+
+
 def test_the_bandwidth_counts_the_bytes_that_a_copy_reads_and_writes_in_its_best_turn(desk, monkeypatch):
     kernels, ticks = desk.kernels, iter((0, 4, 10, 12, 20, 23))  # turns of 4, 2 and 3 seconds
     monkeypatch.setattr(kernels, "COPIED", 1000)
