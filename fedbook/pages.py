@@ -279,8 +279,8 @@ def _label(caption: str) -> str:
 
 def _titled(caption: str) -> str:
     """A caption of several sentences with its first one in bold."""
-    first, _, rest = caption.partition(". ")
-    return f"<b>{escape(first)}.</b> {escape(rest)}" if rest else escape(first)
+    rest = caption.partition(". ")[2]
+    return f"<b>{_label(caption)}.</b> {escape(rest)}" if rest else escape(caption)
 
 
 def filtered(frame: Any, caption: str, menus: Sequence[str] = ()) -> Html:

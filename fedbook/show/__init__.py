@@ -158,7 +158,6 @@ def drawing(table: Table, place: ResultFolder, seeds: Sequence[int] | None = Non
     for (title, row), values in finals.items():
         if by_panel or title in shared:
             name = f"{title} {row}".strip() if by_panel else row + over
-            name += " (% of neurons, all pairs of clients)" * (kinds == ["distance of labels"])
             means.setdefault(name, []).extend(np.array(values)[np.isfinite(values)])
     numbers = {name: np.mean(values) if values else "diverged" for name, values in means.items()}
     titles = "; ".join(filter(None, (title for _, title in panels)))

@@ -35,6 +35,7 @@ CHAPTERS = {
 TURNS = {judge.BETTER: "turned towards the global gradient", judge.WORSE: "turned away from the global gradient"}
 
 
+# what the runs of a profile are made on, in a verdict
 DATA = {"quick": "small data", "desk": "real data", "paper": "the document's data"}
 SOME = "holds in some comparisons"
 KINDS = ("holds", "holds in part", SOME, "does not hold", "not testable here", "cannot be decided here")
@@ -69,8 +70,8 @@ class Judgement:
     def said(self) -> str:
         """The verdict as pages show it: where runs confirm a claim in part, in how many of its comparisons."""
         yes, _ = judge.tally([*self.words().values()], self.claim.expected)
-        of = f"{len(self.answers)} comparisons on {DATA.get(self.profile)}"
-        return f"holds in {yes} of {of}" if self.partial else self.verdict
+        data = DATA.get(self.profile)
+        return f"holds in {yes} of {len(self.answers)} comparisons on {data}" if self.partial else self.verdict
 
     @property
     def kind(self) -> str:

@@ -1,8 +1,9 @@
 """Which library computes the products of float32 matrices on a CPU: MKL, or oneDNN where it is faster.
 
 On AMD's processors MKL uses AVX2 where oneDNN uses AVX-512.  From Zen 5 on, whose units are 512 bits wide, products of
-a cohort are up to twice as fast by oneDNN, and equal to rounding.  Zen 4 computes AVX-512 in two halves: rounds of an
-MLP take 1.1 to 1.2 times as long by oneDNN there, those of convolutions as long, so that MKL stays.
+a cohort are up to twice as fast by oneDNN, and equal to rounding.  Zen 4 computes AVX-512 in two halves: on the EPYC
+that we measured, with two threads, rounds of an MLP take 1.1 to 1.2 times as long by oneDNN and those of CNNs about as
+long, so that MKL stays.
 
 torch computes products by oneDNN where `torch.backends.mkldnn.matmul.fp32_precision` allows bfloat16.  Processors
 without AMX have no such shortcut and keep float32's accuracy; those with AMX lose bits, and on them the products stay

@@ -201,11 +201,8 @@ def test_a_claim_is_judged_once_all_its_questions_are_answered(stored):
     assert claims.strongest([half]) is None
     write("quick", "z", 0.9)
     (whole,) = claims.judged(CLAIM, root)
-    assert (whole.missing, whole.verdict, whole.said) == (
-        0,
-        "holds in part",
-        "holds in 1 of 2 comparisons on small data",
-    )
+    assert (whole.missing, whole.verdict) == (0, "holds in part")
+    assert whole.said == "holds in 1 of 2 comparisons on small data"
     assert claims.ours(whole).startswith("better: +31.2 ± 4.9 (than y); no significant difference: ")
     assert "no significant difference: +0.0 ± 0.2 (from z; " in claims.ours(whole)
     two = replace(CLAIM, questions={"quick": [("x", "z", "c"), ("y", "z", "c")]})
@@ -559,10 +556,7 @@ def test_page_one_counts_verdicts_and_answers_and_says_what_could_be_found(store
     text = show.headline(root).text
     assert text.startswith("The 1 central claims by verdict")
     assert "Of 2 questions that runs asked, 1 came out as the document says, 0 contradict it" in text
-    assert (
-        "The documents print 1 gaps, with a median of 5.0 points. 2 of our questions compare accuracies, and half "
-        in text
-    )
+    assert "The documents print 1 gaps, with a median of 5.0 points. 2 of our questions compare accuracies" in text
 
 
 def test_page_one_counts_verdicts_apart_by_what_they_rest_on(stored):
@@ -675,6 +669,7 @@ def test_a_question_of_the_books_own_has_a_verdict_and_is_no_claim_of_the_docume
     assert "The documents' claims: 1 central claims" in show.ended(root).text
     assert "The 1 central claims by verdict" in show.headline(root).text
     assert "We added 1 claims, which are marked (ours) and not counted" in show.headline(root).text
+    assert show.glance(root).html.count("<a ") == 1, "one sign for each claim that is counted"
     text = show.box(["a", "b"], root).text
     assert text.count("verdict: holds") == 2
     assert "§1, leaves open whether: x beats y" in text

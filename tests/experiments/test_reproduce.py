@@ -718,7 +718,7 @@ def test_conflicts_are_drawn_by_layer_and_distance_of_labels_and_by_neuron(tmp_p
         conflicts = [[1] * 5 + [0] * 5, [0] * 10, [1] * (5 + 2 * k) + [0] * (5 - 2 * k)]
         store(place, cell, {0: {"final": 0.25, "history": [], **run, "conflicts": conflicts}})
     said = repr(show.drawing(table_of(drawn, figure=True, axis="distance of labels"), place, [0]))
-    assert "40 rounds layer 2 (% of neurons, all pairs of clients) = 40" in said
+    assert "40 rounds layer 2 = 40" in said
     (ax,) = seen[0].axes
     assert [t.get_text() for t in ax.get_xticklabels()] == ["0.0", "1.0"]
     lines = [list(line.get_ydata()) for line in ax.lines if line.get_marker() != "None"]
