@@ -8,7 +8,7 @@ import os
 import pkgutil
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -57,7 +57,8 @@ class Table:
     """A table or figure of a source document.
 
     name: as on the command line.  document: S000 to S004, or "known" for numbers that others published.  make: profile
-    -> its cells.  captions: profile -> what was computed (data, size, seeds), for each profile of the table.
+    -> its cells.  captions: profile -> what was computed (data, size, seeds), for each profile of the table; on a
+    second line, how settings were tuned.  A piece `[COLUMN:words]` speaks of the columns whose names begin with COLUMN.
     left_open: `(setting that the source leaves open, our choice)`.  figure: a figure rather than a table.
     drawn_from: the name of the table whose cells it shows.  beside: the name of the figure whose cells it shows too.
     against: the reference row of gaps.  proposed: the row that the document proposes.  axis: the horizontal axis of a
@@ -92,6 +93,17 @@ class Table:
             raise ValueError(
                 f"table {self.name}: captions={brief(self.captions)}; use a mapping to texts from {', '.join(PROFILES)}"
             )
+
+    def caption(self, profile: str, columns: Collection[str] | None = None) -> tuple[str, str]:
+        """What was computed, and how settings were tuned ("" if it is not said), with the pieces of these columns
+        alone; None: of all."""
+
+        def piece(found: re.Match[str]) -> str:
+            shown = columns is None or any(column.startswith(found[1]) for column in columns)
+            return found[2] if shown else ""
+
+        computed, _, tuned = re.sub(r"\[([^]:]+):([^]]*)\]", piece, self.captions[profile]).partition("\n")
+        return computed.strip(), tuned
 
     def cells(self, profile: str) -> list[Cell]:
         """The cells of a profile; an empty list if the table does not have the profile.
@@ -197,16 +209,16 @@ def claims(
 
 
 def captions(name: str) -> dict[str, str]:
-    """Profile -> caption, from the rows of `captions.csv` with this name.
+    """Profile -> caption (`Table.captions`), from the rows of `captions.csv` with this name.
 
-    Its column `search` names the sentence that replaces `{search}` in the caption, and the values in that sentence.
+    The column `search` has the second line, or the name of a sentence in the file and the values in that sentence.
     """
     lines = rows(FOLDER / "captions.csv")
     sentences, found = {row["name"]: row["text"] for row in lines if row["profile"] == "search"}, {}
     for row in (row for row in lines if row["name"] == name):
         which, _, values = row["search"].partition(": ")
-        search = sentences[which].format(*values.split("; ")) if which else ""
-        found[row["profile"]] = row["text"].replace("{search}", search)
+        tuned = sentences[which].format(*values.split("; ")) if which in sentences else row["search"]
+        found[row["profile"]] = "\n".join(filter(None, (row["text"], tuned)))
     return found
 
 

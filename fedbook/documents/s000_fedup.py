@@ -273,7 +273,7 @@ def table1(profile: str) -> list[Cell]:
     cells = [
         Cell(f"{column} {row}", {"study": "cost", "method": [row, {}], "cost": kind}, row, column)
         for row in names
-        for kind, column in (("state", "vectors a client keeps"), ("traffic", "d sent a client and round"))
+        for kind, column in (("state", "vectors a client keeps"), ("traffic", "model sizes sent per client and round"))
     ]
     if profile == "quick":
         rows = {**ROWS, **OTHERS}

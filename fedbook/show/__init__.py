@@ -223,22 +223,27 @@ def result(name: str, root: Path | None = None, *, pictures: bool = True, title:
 
     root: the results folder, by default the project's.  pictures: False leaves figures out.  title: what the caption
     says first, by default the table's title.  A profile without results
-    is left out.  The caption names rows and columns without results; a table without any results is marked as not run
-    yet.  Raises KeyError for an unknown name.
+    is left out.  The caption names rows and columns without results, and a fold says how settings were tuned; a table
+    without any results is marked as not run yet.  Raises KeyError for an unknown name.
     """
     table, root = get(name), root or results()
-    parts = []
+    parts, tuning = [], {}
     for profile in reversed(PROFILES):
         place = ResultFolder(root, profile, table.drawn_from or name)
         if profile not in table.captions or not place.folder.exists():
             continue
-        words = f"{name}, {profile}: {title or table.title}. {table.captions[profile]}"
-        if not table.figure:
-            tidy, waiting = _run_so_far(overview.frame(table, place))
-            said = legend(table, tidy)
-            parts += [pages.table(grid(table, tidy), f"{words}{waiting}{said and f' {said}.'}")] if len(tidy) else []
-        elif pictures and (picture := drawing(table, place, caption=words)):
+        tidy, waiting = _run_so_far(overview.frame(table, place))
+        computed, tuned = table.caption(profile, set(tidy["column"]))
+        words, said = f"{name}, {profile}: {title or table.title}. {computed}", legend(table, tidy)
+        if not table.figure and len(tidy):
+            parts.append(pages.table(grid(table, tidy), f"{words}{waiting}{said and f' {said}.'}"))
+        elif table.figure and pictures and (picture := drawing(table, place, caption=words)):
             parts.append(pages.Html(picture.html(), f"{name}\n{picture!r}"))
+        else:
+            continue
+        tuning |= {profile: tuned} if tuned else {}
+    if tuning:
+        parts.append(pages.folded("How settings were tuned (rules: How this book decides)", pages.setting(**tuning)))
     return together(parts or [pages.setting(not_run_yet=name)])
 
 
@@ -578,7 +583,7 @@ def verdicts(names: Sequence[str], root: Path | None = None, setting: str = "", 
     words = "What was measured, and what checks it"
     if more:
         words += f"; and {len(_named(more))} claims about ablations and speed"
-    speed = f"; speed is in rounds to {overview.SHARE:.0%} of the lower of two late accuracies"
+    speed = f"; speed: rounds to {overview.SHARE:.0%} of the lower of the two late accuracies"
     folded = [box(names, root, setting), *([_short(more, root, speed), box(more, root)] if more else [])]
     return together([_short(names, root), pages.folded(words, *folded)])
 

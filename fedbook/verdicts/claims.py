@@ -38,6 +38,7 @@ TURNS = {judge.BETTER: "turned towards the global gradient", judge.WORSE: "turne
 # what the runs of a profile are made on, in a verdict
 DATA = {"quick": "small data", "desk": "real data", "paper": "the document's data"}
 SOME = "holds in some comparisons"
+DECIDED = ("holds", "holds in part", "does not hold")
 KINDS = ("holds", "holds in part", SOME, "does not hold", "not testable here", "cannot be decided here")
 
 
@@ -68,10 +69,12 @@ class Judgement:
 
     @property
     def said(self) -> str:
-        """The verdict as pages show it: where runs confirm a claim in part, in how many of its comparisons."""
+        """The verdict as pages show it: on which data runs decided it, and in how many comparisons if not in all."""
         yes, _ = judge.tally([*self.words().values()], self.claim.expected)
-        data = DATA.get(self.profile)
-        return f"holds in {yes} of {len(self.answers)} comparisons on {data}" if self.partial else self.verdict
+        if not self.answers or self.verdict not in DECIDED:
+            return self.verdict
+        part = f"holds in {yes} of {len(self.answers)} comparisons" if self.partial else self.verdict
+        return f"{part} on {DATA[self.profile]}"
 
     @property
     def kind(self) -> str:

@@ -119,15 +119,15 @@ def damaged(table: Table, place: ResultFolder) -> list[str]:
 def listing(root: Path) -> Any:
     """Every stored cell of every table and profile, one per line (pandas.DataFrame of texts).
 
-    Columns: table, profile, column, row, value (mean ± half its 95 % interval over seeds), gap (to the table's
-    reference row, and the answer), chosen (the setting; "at an end" names the axes of the search on whose boundary it
-    lies), notes (divergences, the result's file). Age depends on today's code, and is left out.
+    Columns: table, profile, column, row, value (mean ± half its 95 % interval over seeds, and its unit), gap (to the
+    table's reference row, and the answer), chosen (the setting; "at an end" names the axes of the search on whose
+    boundary it lies), notes (divergences, the result's file). Age depends on today's code, and is left out.
     """
     import pandas as pd
 
     lines = []
     for table, place in stored_tables(root):
-        tidy = frame(table, place)
+        tidy, unit = frame(table, place), "" if table.unit == "as the column says" else f" {table.unit}"
         for line, cell in zip(tidy.to_dict("records"), table.cells(place.profile), strict=True):
             if not line["n"]:
                 continue
@@ -145,7 +145,7 @@ def listing(root: Path) -> Any:
                     "row": line["row"],
                     "value": "diverged"
                     if math.isnan(line["mean"])
-                    else f"{line['mean']:.2f}{half} ({line['n']} seed{'s' * (line['n'] != 1)})",
+                    else f"{line['mean']:.2f}{half}{unit} ({line['n']} seed{'s' * (line['n'] != 1)})",
                     "gap": gap + line["verdict"] + " (by Holm's rule)" * holm,
                     "chosen": _setting(line["setting"]) + (f"; at an end: {line['edge']}" if line["edge"] else ""),
                     "notes": "; ".join([*notes, place.file(cell).relative_to(root).as_posix()]),
