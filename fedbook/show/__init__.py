@@ -500,10 +500,10 @@ def matrix(document: str, root: Path | None = None) -> pages.Html:
     lines["look up"] = [_lookup(claim) for claim in chosen]
     words = (
         f"Claims: {DOCUMENTS[document]} ({document}). Detectable: the smallest gap that an experiment with as many "
-        "runs would find with probability 0.8. Ahead in: the share of all pairs of one run of each method in which the "
-        "method named first is better; a claim that it is worse is supported by a share near 0%. Look up: chapter, "
-        "file of the definition, and test or table. python -m fedcore.reproduce TABLE makes a table; its results stand "
-        "in results/PROFILE/TABLE."
+        "runs would find with probability 0.8. Ahead in: every run of the side named first is paired with every run "
+        "of the other; the share of these pairs in which the first is better, near 0% where a claim says that it is "
+        "worse. Look up: chapter, file of the definition, and test or table. python -m fedcore.reproduce TABLE makes "
+        "a table; its results stand in results/PROFILE/TABLE."
     )
     return pages.filtered(lines, words, ["verdict"])
 

@@ -178,7 +178,7 @@ def confidence(judgement: Judgement | None) -> str:
         "desk": "real data, on a smaller scale than the document's",
         "paper": "the document's own setting",
     }
-    notes = [f"{data[judgement.profile]}, {seeds} seed{'s' * (seeds != 1)}"]
+    notes = [f"profile {judgement.profile}: {data[judgement.profile]}, {seeds} seed{'s' * (seeds != 1)}"]
     if judgement.rising:
         several = f" in {len(judgement.rising)} of {len(judgement.answers)} comparisons" * (len(judgement.answers) > 1)
         notes += [f"accuracy still rising after {max(judgement.rising.values())} rounds{several}"]
@@ -261,10 +261,10 @@ def contradiction(claim: Claim, found: Sequence[Judgement]) -> str:
             )
             words = product({one.words()[q] for q in here}, {other.words()[q] for q in there})
             if here and there and all(_opposed(*both, claim.expected) for both in words):
-                rows = f"{pair[0]} against {pair[1]}: " if len({q[:2] for q in one.answers}) > 1 else ""
+                rows = f"{pair[0]} against {pair[1]} is " if len({q[:2] for q in one.answers}) > 1 else ""
                 sizes = zip(("clients", "rounds"), _sizes(one, here[0]), _sizes(other, there[0]), strict=True)
-                more = [f"{a} against {b} {what}" for what, a, b in sizes if a and b and a != b]
-                return "; ".join([f"{rows}{_decided(one, here)}, but {_decided(other, there)}", *more])
+                more = "; ".join(f"{what}: {a} and {b}" for what, a, b in sizes if a and b and a != b)
+                return f"{rows}{_decided(one, here)}, but {_decided(other, there)}" + f"; {more}" * bool(more)
     return ""
 
 
@@ -279,7 +279,7 @@ def _decided(judgement: Judgement, questions: Sequence[Question]) -> str:
     word = f"{answer.word} within {answer.margin:g}" if answer.word == judge.EQUAL else answer.word
     others = len(questions) - 1
     more = f" and {others} other column{'s' * (others > 1)}" if others else ""
-    return f"{word} on {first[2]}{more} ({judgement.profile}, {_short(answer, judgement.claim)})"
+    return f"{word} on {first[2]}{more} in profile {judgement.profile} ({_short(answer, judgement.claim)})"
 
 
 def _sizes(judgement: Judgement, question: Question) -> tuple[int | None, int | None]:

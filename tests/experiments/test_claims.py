@@ -239,7 +239,7 @@ def test_the_data_nearest_to_the_documents_decide(stored):
     assert found[0].printed == {}  # other data than the document's
     (line,) = claims.matrix([CLAIM], root).to_dict("records")
     assert line["verdict"] == "does not hold on real data"
-    assert line["rests on"] == "real data, on a smaller scale than the document's, 3 seeds"
+    assert line["rests on"] == "profile desk: real data, on a smaller scale than the document's, 3 seeds"
 
 
 def test_accuracy_on_cifar10_is_decided_by_runs_with_clipped_gradients():
@@ -379,7 +379,7 @@ def test_accuracy_that_still_rises_by_more_than_the_gap_is_said_beside_the_verdi
     risen = {seed: {**run, **images(np.arange(100) < 90)} for seed, run in late.items()}
     flat = {seed: {**run, **images(np.arange(100) < 90)} for seed, run in early.items()}
     assert claims.confidence(fast(risen, lower, "images")).endswith("; accuracy still rising after 20 rounds")
-    assert claims.confidence(fast(flat, lower, "images")) == "small digits only, 3 seeds"
+    assert claims.confidence(fast(flat, lower, "images")) == "profile quick: small digits only, 3 seeds"
 
 
 def test_speed_is_the_ratio_of_the_rounds_after_which_stored_curves_reach_a_common_accuracy(fast):
@@ -600,9 +600,8 @@ def test_profiles_that_contradict_each_other_are_listed_with_what_differs(stored
     text = show.contradictions(root).text
     assert text.startswith("Small runs and larger ones contradict each other significantly in 1 claim;")
     (line,) = text.splitlines()[1:]
-    assert re.fullmatch(
-        re.escape(CLAIM.text) + r": x against y: better on c \(quick, \+3.*\), but worse on c \(desk, -3.*\)", line
-    )
+    said = r": x against y is better on c in profile quick \(\+3.*\), but worse on c in profile desk \(-3.*\)"
+    assert re.fullmatch(re.escape(CLAIM.text) + said, line)
     write("desk", "x", 0.9)
     assert show.contradictions(root).text.endswith("in no claim.")
     assert claims.contradiction(CLAIM, claims.judged(CLAIM, root)[:1]) == ""
