@@ -278,8 +278,8 @@ def _decided(judgement: Judgement, questions: Sequence[Question]) -> str:
     first, answer = questions[0], judgement.answers[questions[0]]
     word = f"{answer.word} within {answer.margin:g}" if answer.word == judge.EQUAL else answer.word
     others = len(questions) - 1
-    more = f" and {others} other column{'s' * (others > 1)}" if others else ""
-    return f"{word} on {first[2]}{more} in profile {judgement.profile} ({_short(answer, judgement.claim)})"
+    more = f" and in {others} other column{'s' * (others > 1)}" if others else ""
+    return f"{word} on {first[2]} in profile {judgement.profile} ({_short(answer, judgement.claim)}){more}"
 
 
 def _sizes(judgement: Judgement, question: Question) -> tuple[int | None, int | None]:
