@@ -141,7 +141,8 @@ def _results(kind: type, lines: list[dict[str, Any]], pages: dict[Path, str]) ->
     settings = {}
     for line in mine:
         computed = f"{line['table'].name}, {line['profile']}, computed on {' and '.join(line['devices'])}"
-        settings[computed] = line["table"].captions[line["profile"]]
+        told, tuned = line["table"].caption(line["profile"], line["finals"])
+        settings[computed] = f"{told} *Tuning:* {tuned}" if tuned else told
     rest = mine[SHOWN:]
     yield ""
     yield f"````{{admonition}} {f'{len(rest)} more, and how' if rest else 'How'} they were run"

@@ -58,7 +58,7 @@ class Table:
 
     name: as on the command line.  document: S000 to S004, or "known" for numbers that others published.  make: profile
     -> its cells.  captions: profile -> what was computed (data, size, seeds), for each profile of the table; on a
-    second line, how settings were tuned.  A piece `[COLUMN:words]` speaks of the columns whose names begin with COLUMN.
+    second line, how settings were tuned.  A piece `[[COLUMN:words]]` is about columns whose names begin with COLUMN.
     left_open: `(setting that the source leaves open, our choice)`.  figure: a figure rather than a table.
     drawn_from: the name of the table whose cells it shows.  beside: the name of the figure whose cells it shows too.
     against: the reference row of gaps.  proposed: the row that the document proposes.  axis: the horizontal axis of a
@@ -102,7 +102,7 @@ class Table:
             shown = columns is None or any(column.startswith(found[1]) for column in columns)
             return found[2] if shown else ""
 
-        computed, _, tuned = re.sub(r"\[([^]:]+):([^]]*)\]", piece, self.captions[profile]).partition("\n")
+        computed, _, tuned = re.sub(r"\[\[(.+?):(.*?)\]\]", piece, self.captions[profile]).partition("\n")
         return computed.strip(), tuned
 
     def cells(self, profile: str) -> list[Cell]:

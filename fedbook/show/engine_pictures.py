@@ -194,8 +194,8 @@ def scaling(file: Mapping[str, Any], value: str, unit: str, factor: float) -> An
 
 def evidence(data: Mapping[str, Any], measured: Any) -> pages.Html:
     """The package's claims and the evidence, folded: all goals, other simulators, memory, and scaling."""
-    words = "Goals and what was measured. Where a goal over plain SGD was missed and kernels were timed, the last two "
-    words += "columns give the network's bar, and its speed divided by the bar"
+    words = "Goals and what was measured. Where a speed was missed and kernels were timed, the last two columns give "
+    words += "the bar, which is the speed of the fastest known kernels alone, and the speed divided by the bar"
     parts = [benchmarked.claims(measured), pages.table(measured, words)]
     if file := data["peers"]:
         words = "No other framework is much faster than the plain loop (green), and many are slower."

@@ -36,9 +36,8 @@ TURNS = {judge.BETTER: "turned towards the global gradient", judge.WORSE: "turne
 
 
 # what the runs of a profile are made on, in a verdict
-DATA = {"quick": "small data", "desk": "real data", "paper": "the document's data"}
+DATA = {"quick": "small data", "desk": "larger data", "paper": "the document's data"}
 SOME = "holds in some comparisons"
-DECIDED = ("holds", "holds in part", "does not hold")
 KINDS = ("holds", "holds in part", SOME, "does not hold", "not testable here", "cannot be decided here")
 
 
@@ -71,7 +70,7 @@ class Judgement:
     def said(self) -> str:
         """The verdict as pages show it: on which data runs decided it, and in how many comparisons if not in all."""
         yes, _ = judge.tally([*self.words().values()], self.claim.expected)
-        if not self.answers or self.verdict not in DECIDED:
+        if not self.answers or self.verdict not in judge.VERDICTS[:3]:
             return self.verdict
         part = f"holds in {yes} of {len(self.answers)} comparisons" if self.partial else self.verdict
         return f"{part} on {DATA[self.profile]}"

@@ -238,7 +238,7 @@ def test_the_data_nearest_to_the_documents_decide(stored):
     assert found[1].printed == {("x", "y", "c"): 5.0}
     assert found[0].printed == {}  # other data than the document's
     (line,) = claims.matrix([CLAIM], root).to_dict("records")
-    assert line["verdict"] == "does not hold on real data"
+    assert line["verdict"] == "does not hold on larger data"
     assert line["rests on"] == "profile desk: real data, on a smaller scale than the document's, 3 seeds"
 
 

@@ -969,12 +969,12 @@ def test_every_definition_has_cells_captions_and_specifications_that_build():
             for cell in listed:
                 studies.find(cell.spec)
                 json.dumps(cell.spec, allow_nan=False)
-            for column in re.findall(r"\[([^]:]+):", caption):
+            for column in re.findall(r"\[\[(.+?):", caption):
                 assert any(cell.column.startswith(column) for cell in listed), f"{table.name} has no column {column}"
 
 
 def test_a_caption_speaks_only_of_the_columns_that_are_shown():
-    table = reproduce.Table("t", "T", "S000", list, {"quick": "In [0, 1]. [A:A: all. ][B:B: two.]\nTen trials"})
+    table = reproduce.Table("t", "T", "S000", list, {"quick": "In [0, 1]. [[A:A: all. ]][[B:B: two.]]\nTen trials"})
     assert table.caption("quick") == ("In [0, 1]. A: all. B: two.", "Ten trials")
     assert table.caption("quick", {"A, q=1"}) == ("In [0, 1]. A: all.", "Ten trials")
     assert table.caption("quick", ()) == ("In [0, 1].", "Ten trials")
