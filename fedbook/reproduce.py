@@ -281,8 +281,7 @@ def _list(root: Path, profile: str, seeds: list[int] | None, workers: int | None
             print(f"    data not in {data_root()}: {', '.join(absent)}; put them there, or let a run download them")
         if older := sum(bool(result.outdated(cell.reporting(seeds))) for cell, result in results):
             print(f"    {older} of {len(results)} cells are older than the code; --outdated runs them again")
-        computed = " ".join(filter(None, t.caption(profile)))
-        print(f"    {computed}" + (f" Drawn from the cells of {t.drawn_from}." if t.drawn_from else ""))
+        print("   ", *t.caption(profile), f"Drawn from the cells of {t.drawn_from}." * bool(t.drawn_from))
         for what, choice in t.left_open:
             print(f"    left open: {what}; ours: {choice}")
     return 0
