@@ -241,8 +241,8 @@ def result(name: str, root: Path | None = None, *, pictures: bool = True, title:
             parts.append(pages.Html(picture.html(), f"{name}\n{picture!r}"))
         else:
             continue
-        tuning |= {profile: tuned} if tuned else {}
-    if tuning:
+        tuning[profile] = tuned or None
+    if any(tuning.values()):
         parts.append(pages.folded("How settings were tuned (rules: How this book decides)", pages.setting(**tuning)))
     return together(parts or [pages.setting(not_run_yet=name)])
 

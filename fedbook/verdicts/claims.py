@@ -70,7 +70,7 @@ class Judgement:
     def said(self) -> str:
         """The verdict as pages show it: on which data runs decided it, and in how many comparisons if not in all."""
         yes, _ = judge.tally([*self.words().values()], self.claim.expected)
-        if not self.answers or self.verdict not in judge.VERDICTS[:3]:
+        if not self.answers or self.verdict in ("", "not testable here", "cannot be decided here"):
             return self.verdict
         part = f"holds in {yes} of {len(self.answers)} comparisons" if self.partial else self.verdict
         return f"{part} on {DATA[self.profile]}"
