@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedcore import Diverged, simulate, start
+from fedcore import Diverged, Federation, simulate, start
 from fedcore.algorithms.method import Method
 
 from .. import studies
 from ..studies.from_spec import build_federation, build_method
 from ..studies.tuning import choose
 
-TRAINED = ("simulate", "personal", "profiles", "clients", "domains", "gap", "mime", "overfitting", "rounds")
+TRAINED = ("simulate", "best", "personal", "profiles", "clients", "domains", "gap", "mime", "overfitting", "rounds")
 ROUNDS = 5
 STEPS, GRADIENTS = 50, 100  # limits per client over the whole trace, which always has two rounds
+LONG = 500  # local steps of a round by epochs, from which a trace has `STEPS` / 2 in their place
 TOLERANCE = 1e-3  # relative to the update's norm; rounding gives 1e-10
 
 
@@ -41,9 +42,10 @@ def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
     if spec["study"] not in TRAINED:
         return [float(studies.find(spec)(spec, 0, None, device)["final"])]
     fed = build_federation(spec["federation"], 0, device).to(dtype=torch.float64)
-    method = build_method(spec["method"], fed, spec["run"])
-    rounds = _rounds(spec["run"], method)
-    run = {**spec["run"], "rounds": rounds, "eval_every": max(rounds, 1)}
+    run = _short(spec["run"], fed)
+    method = build_method(spec["method"], fed, run)
+    rounds = _rounds(run, method)
+    run = {**run, "rounds": rounds, "eval_every": max(rounds, 1)}
     try:
         history = simulate(method, fed, seed=0, **run)
     except Diverged as e:
@@ -57,6 +59,14 @@ def trace(spec: Mapping[str, Any], device: str | None = None) -> list[float]:
         found = studies.find(short)(short, 0, None, device)
         seen.append(-float(found["diverged"]) if found["final"] is None else found["final"])
     return [float(np.linalg.norm(update)), *(signs @ update).tolist(), *seen]
+
+
+def _short(run: Mapping[str, Any], fed: Federation) -> Mapping[str, Any]:
+    """The settings of a run without very long rounds, in which rounding errors grow until single units switch."""
+    steps = (run.get("local_epochs") or 0) * np.mean(fed.sizes) / (run.get("batch_size") or np.max(fed.sizes))
+    if steps < LONG:
+        return run
+    return {name: value for name, value in run.items() if name != "local_epochs"} | {"local_steps": STEPS // 2}
 
 
 def _rounds(run: Mapping[str, Any], method: Method) -> int:

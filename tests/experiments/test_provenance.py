@@ -378,6 +378,8 @@ def test_a_trace_ends_before_rounding_can_make_a_unit_tip_over():
     assert rounds(10, ("pFedMe", {"inner_steps": 5})) == 2, "its inner steps multiply rounding too"
     assert rounds(10, ("FedSAM", {})) == 5
     assert tracing.trace(merged(SPEC, {"run": {"local_steps": None, "local_epochs": 1}})), "epochs, said in full"
+    steps, epochs = {"local_steps": 25, "batch_size": 1}, {"local_steps": None, "local_epochs": 500, "batch_size": 1}
+    assert tracing.trace(merged(SPEC, {"run": epochs})) == tracing.trace(merged(SPEC, {"run": steps})), "long rounds"
 
 
 def test_a_search_that_would_choose_or_try_otherwise_is_not_confirmed(tmp_path, monkeypatch):
