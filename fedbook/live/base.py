@@ -183,7 +183,7 @@ def page_style() -> str:
 
 def _script(*names: str) -> str:
     """Scripts without the spaces around operators; no string in them contains such an operator."""
-    text = re.sub(r" (=>|[=!]==|&&|\|\||\+=|-=|[?]{1,2}|>=|<=|\*) ", r"\1", "\n".join(map(asset, names)))
+    text = re.sub(r" (=>|[=!]==|&&|\|\||\+=|-=|[?]{1,2}|>=|<=|[+\-/:*](?! [+-])) ", r"\1", "\n".join(map(asset, names)))
     return re.sub(r"(?<=\)) (?={)|\b(?<=if|or) (?=\()|(?<=else) (?={)|(?<=}) (?=else)", "", text)
 
 

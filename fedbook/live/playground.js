@@ -37,6 +37,8 @@ const HYPER = {
   FedSAM: {rho: ["ρ", 0, 1, 0.2]},
   DFedSAM: {rho: ["ρ", 0, 1, 0.2]},
   DFedGAM: {rho: ["ρ", 0, 1, 0.2]},
+  ProxSkip: {p: ["p", 0.02, 1, 0.2]},
+  QGDSGDm: {beta: ["β", 0, 0.98, 0.5]},
 };
 
 // Where gradients and directions are put: a vector would be made millions of times a second.
@@ -199,8 +201,17 @@ function cohort(seed, t, n, m) {
   return drawn.get(key);
 }
 
+// The clients of round t, and the number of local steps of each client: all clients without a server, and with
+// ProxSkip, whose steps end at a toss of a coin that shows heads with probability p.
+const cohortOf = (P, s, name, t) => cohort(s.seed, t, P.n, METHODS[name].all || !s.cohort ? P.n : s.cohort);
+function stepsOf(P, s, name, t) {
+  if (!METHODS[name].tossed) return P.K;
+  const {p} = parameters(s, name), u = (Number(word(s.seed, 17, t) >> 11n) + 0.5) / 2 ** 53;
+  return new Int32Array(P.n).fill(p === 1 ? 1 : 1 + Math.floor(Math.log(u) / Math.log1p(-p)));
+}
+
 // A method is a direction, and what it does beside FedAvg's aggregate; without a server (gossip), `correct` sees the
-// models before and after mixing.  r: the round, with the server's vectors (x, y),
+// models before and after mixing; `all`: every client takes part.  r: the round, with the server's vectors (x, y),
 // its states as pairs, and the clients' as arrays of pairs; `h` are the method's parameters.
 const plain = (P) => (i, x, y) => {
   gradient(P, i, x, y);
@@ -273,6 +284,7 @@ const dynamic = (P, r, {alpha}) => (i, x, y) => {
 };
 const momentum = (b, s, C) => [(1 - b) * C[0] + b * s[0], (1 - b) * C[1] + b * s[1]];
 
+const GOSSIP = {gossip: true, all: true};
 const METHODS = {
   FedAvg: {direction: plain},
   FedProx: {
@@ -349,12 +361,26 @@ const METHODS = {
       return ahead(r, [steps * dx, steps * dy]);
     },
   },
-  DFedAvg: {direction: plain, gossip: true},
-  DFedSAM: {direction: sam, gossip: true},
-  DFedGAM: {direction: (P, r, {rho}) => perturbed(P, rho, true), gossip: true},
+  ProxSkip: {
+    direction: (P, r) => (i, x, y) => {
+      gradient(P, i, x, y);
+      vx = gx - r.hi[2 * i];
+      vy = gy - r.hi[2 * i + 1];
+    },
+    all: true,
+    tossed: true,
+    aggregate: (P, r, end, mean, {p}) => {
+      const x = [r.x[0] + mean[0], r.x[1] + mean[1]];
+      end.forEach((y, k) => (r.hi[k] += (p / r.lr) * (x[k & 1] - y)));
+      return x;
+    },
+  },
+  DFedAvg: {direction: plain, ...GOSSIP},
+  DFedSAM: {direction: sam, ...GOSSIP},
+  DFedGAM: {direction: (P, r, {rho}) => perturbed(P, rho, true), ...GOSSIP},
   DSGT: {
     direction: controlled,
-    gossip: true,
+    ...GOSSIP,
     correct: (P, r, end) => {
       const z = end.map((y, k) => (r.X[k] - y) / (P.K[k >> 1] * r.lr));
       mixed(P, z).forEach((w, k) => (r.ci[k] += z[k] - w));
@@ -362,12 +388,23 @@ const METHODS = {
   },
   ExactDiffusion: {
     direction: controlled,
-    gossip: true,
+    ...GOSSIP,
     correct: (P, r, end, X) => {
       X.forEach((x, k) => {
         X[k] = (x + end[k]) / 2;
         r.ci[k] += (X[k] - end[k]) / (max(...P.K) * r.lr);
       });
+    },
+  },
+  QGDSGDm: {
+    direction: (P, r, {beta}) => (i, x, y) => {
+      gradient(P, i, x, y);
+      vx = beta * r.mi[2 * i] + gx;
+      vy = beta * r.mi[2 * i + 1] + gy;
+    },
+    ...GOSSIP,
+    correct: (P, r, end, X, {beta}) => {
+      X.forEach((x, k) => (r.mi[k] = beta * r.mi[k] + ((1 - beta) * (r.X[k] - x)) / (P.K[k >> 1] * r.lr)));
     },
   },
 };
@@ -377,19 +414,19 @@ function begin(s) {
   const n = s.clients.length, X = new Float64Array(2 * n);
   for (let i = 0; i < n; i++) X.set(s.start, 2 * i);
   return {t: 0, x: [...s.start], previous: [...s.start], c: [0, 0], h: [0, 0], s: [0, 0],
-          ci: new Float64Array(2 * n), hi: new Float64Array(2 * n), X, lr: s.lr, server_lr: s.server_lr, cohort: []};
+          ci: new Float64Array(2 * n), hi: new Float64Array(2 * n), mi: new Float64Array(2 * n), X, lr: s.lr, server_lr: s.server_lr, cohort: []};
 }
 
 // Round r.t of a method, in place.  trace: filled with the clients' local iterates, one list [x, y, x, y, ...] a client.
 function round(P, s, name, r, trace) {
   const method = METHODS[name], h = parameters(s, name), n = P.n;
-  r.cohort = cohort(s.seed, r.t, n, method.gossip || !s.cohort ? n : s.cohort);
-  const direction = method.direction(P, r, h), end = (r.end = new Float64Array(2 * n));
+  r.cohort = cohortOf(P, s, name, r.t);
+  const K = stepsOf(P, s, name, r.t), direction = method.direction(P, r, h), end = (r.end = new Float64Array(2 * n));
   let mx = 0, my = 0;
   for (const i of r.cohort) {
     let x = method.gossip ? r.X[2 * i] : r.x[0], y = method.gossip ? r.X[2 * i + 1] : r.x[1];
     const path = trace ? [x, y] : null;
-    for (let k = 0; k < P.K[i]; k++) {
+    for (let k = 0; k < K[i]; k++) {
       direction(i, x, y);
       x -= r.lr * vx;
       y -= r.lr * vy;
@@ -403,7 +440,7 @@ function round(P, s, name, r, trace) {
   }
   if (method.gossip) {
     const X = mixed(P, end);
-    method.correct?.(P, r, end, X);
+    method.correct?.(P, r, end, X, h);
     r.X = X;
     r.x = [0, 0];
     X.forEach((x, k) => (r.x[k & 1] += x / n));
@@ -440,7 +477,7 @@ function run(P, s, name, rounds, wanted = []) {
 // All clients: {at: a fixed point, reached when a round moves less than `near`}.  A part of them: {at: the mean of the
 // later half of the rounds, away: the mean distance from the optimum in it, hovers: whether it keeps moving there}.
 function longRun(P, s, name, r, patience = 3e5, near = 1e-9) {
-  const part = s.cohort && !METHODS[name].gossip, late = [];
+  const part = s.cohort && !METHODS[name].all, late = [];
   const rounds = Math.floor(min(2000, patience / ((part ? s.cohort : P.n) * s.local_steps)));
   if (part && (rounds < 40 || !P.optimum)) return null;
   for (let t = 0; t < rounds; t++) {
@@ -482,7 +519,7 @@ function warnings(P, s) {
 const RANGE = {
   lr: [0, 10, "above"], local_steps: [1, 200, "whole"], server_lr: [0, 10, "above"], uneven: [0, 1], rounds: [1, 200, "whole"],
   seed: [0, 1e6, "whole"], place: [-1e3, 1e3], curvature: [-1e3, 1e3], angle: [-1e4, 1e4],
-  mu: [0, 1e3], alpha: [0, 1e3], beta: [0, 0.999], rho: [0, 1e3], FedDyn: {alpha: [0, 1e3, "above"]},
+  mu: [0, 1e3], alpha: [0, 1e3], beta: [0, 0.999], rho: [0, 1e3], p: [0.01, 1], FedDyn: {alpha: [0, 1e3, "above"]},
 };
 
 // A state with everything in range: what is wrong in `given` is said in `problems` and left as it is in `old`.  States
@@ -1172,10 +1209,10 @@ function mount(root, config, onChange = () => {}) {
     root.dataset.round = shown;
   };
 
-  const cost = (P, name, r) => {
-    const look = looks[name], m = METHODS[name].gossip ? P.n : r.length;
-    if (axis === "bytes") return 8 * 2 * m * (look.down + look.up);
-    return r.reduce((sum, i) => sum + P.K[i] * look.gradients + look.full, 0);
+  const cost = (P, name, t) => {
+    const look = looks[name], r = cohortOf(P, s, name, t), K = stepsOf(P, s, name, t);
+    if (axis === "bytes") return 8 * 2 * r.length * (look.down + look.up);
+    return r.reduce((sum, i) => sum + K[i] * look.gradients + look.full, 0);
   };
   const onChart = pen(chart);
   const drawChart = (P, runs, whole, away) => {
@@ -1185,7 +1222,7 @@ function mount(root, config, onChange = () => {}) {
       const {path} = runs[name], points = [];
       let at = 0;
       for (let t = 0; 2 * t < path.length; t++) {
-        if (t) at += axis === "rounds" ? 1 : cost(P, name, cohort(s.seed, t - 1, P.n, METHODS[name].gossip || !s.cohort ? P.n : s.cohort));
+        if (t) at += axis === "rounds" ? 1 : cost(P, name, t - 1);
         const d = away(path[2 * t], path[2 * t + 1]);
         if (d === null) break;
         points.push([at, Math.log10(max(d, 1e-8))]);

@@ -29,20 +29,21 @@ from .logistic import Logistic
 METHODS = {
     "FedAvg": {}, "FedProx": {"mu": 0.5}, "SCAFFOLD": {}, "FedUp": {"alpha": 0.05}, "FedDyn": {"alpha": 0.3},
     "FedDC": {"alpha": 0.1}, "Mime": {"beta": 0.5}, "MimeLite": {"beta": 0.5}, "FedSAM": {"rho": 0.2}, "FedNova": {},
-    "DFedAvg": {}, "DFedSAM": {"rho": 0.2}, "DFedGAM": {"rho": 0.2}, "DSGT": {}, "ExactDiffusion": {},
+    "ProxSkip": {"p": 0.2}, "DFedAvg": {}, "DFedSAM": {"rho": 0.2}, "DFedGAM": {"rho": 0.2}, "DSGT": {},
+    "ExactDiffusion": {}, "QGDSGDm": {"beta": 0.5},
 }  # fmt: skip
 """The methods of the playground, with the initial values of their sliders."""
 
 RANGES = {
     "lr": (0, 10, "above"), "local_steps": (1, 200, "whole"), "server_lr": (0, 10, "above"), "uneven": (0, 1),
     "rounds": (1, 200, "whole"), "seed": (0, 10**6, "whole"), "place": (-1e3, 1e3), "curvature": (-1e3, 1e3),
-    "angle": (-1e4, 1e4), "mu": (0, 1e3), "alpha": (0, 1e3), "beta": (0, 0.999), "rho": (0, 1e3),
+    "angle": (-1e4, 1e4), "mu": (0, 1e3), "alpha": (0, 1e3), "beta": (0, 0.999), "rho": (0, 1e3), "p": (0.01, 1),
     "FedDyn": {"alpha": (0, 1e3, "above")},
 }  # fmt: skip
 """Lowest and highest value of each number, as in playground.js; "above" excludes the lowest, "whole" fractions."""
 
 TOPOLOGIES = ("ring", "complete", "star", "path")
-GOSSIP = ("DFedAvg", "DFedSAM", "DFedGAM", "DSGT", "ExactDiffusion")
+GOSSIP = ("DFedAvg", "DFedSAM", "DFedGAM", "DSGT", "ExactDiffusion", "QGDSGDm")
 DEFAULT_CLIENTS = (
     {"optimum": (-2.2, -0.4), "curvature": (0.4, 2.0), "angle": 55.0},
     {"optimum": (2.1, -1.0), "curvature": (0.2, 2.7), "angle": 75.0},
@@ -77,6 +78,7 @@ def playground(
     four samples whose labels are probabilities, with the same optimum, and the same curvature at x = 0.
 
     topology: the graph of methods without a server, "ring", "complete", "star" (client 1 in the middle) or "path".
+    These methods, and ProxSkip, take all clients and a server learning rate of 1; ProxSkip draws its local steps.
     start: the initial model (x, y).  lr, local_steps, cohort, server_lr, seed: as in `simulate`.  uneven: client i of n
     takes K (1 - uneven i / (n - 1)) of the K local steps, at least one.  rounds: the number of rounds shown.  name: the
     id of the picture in addresses, for pages with several pictures.  caption: the text below the picture.
@@ -175,13 +177,14 @@ class Playground(Live):
         return fed.optimum.numpy() if low > 1e-10 * max(1.0, high) else None
 
     def _run(self, name: str) -> dict[str, Any]:
-        """The run's settings for `simulate`; methods without a server have no cohort and no server learning rate."""
-        s, gossip = self._state, name in GOSSIP
+        """The run's settings for `simulate`; methods without a server, and ProxSkip, have neither a cohort nor a server
+        learning rate."""
+        s, everyone = self._state, name in (*GOSSIP, "ProxSkip")
         n = len(s["clients"])
         work = s["local_steps"] * (1 - s["uneven"] * np.arange(n) / (n - 1))
         return {
             "lr": s["lr"], "local_steps": np.floor(work + 0.5).astype(int).clip(1), "seed": s["seed"],
-            "cohort": None if gossip else s["cohort"], "server_lr": 1.0 if gossip else s["server_lr"],
+            "cohort": None if everyone else s["cohort"], "server_lr": 1.0 if everyone else s["server_lr"],
         }  # fmt: skip
 
     def history(self) -> dict[str, History]:

@@ -15,7 +15,7 @@ from fedbook.live.playground import Playground
 # ------------------------------------------------------------------------------------------------ the same numbers
 
 ROUNDS, PROBLEMS = 3, 200
-HYPER = {"mu": (0, 2), "alpha": (0.01, 0.3), "beta": (0, 0.95), "rho": (0, 0.5)}
+HYPER = {"mu": (0, 2), "alpha": (0.01, 0.3), "beta": (0, 0.95), "rho": (0, 0.5), "p": (0.1, 1)}
 
 
 def random_state(method, number):
@@ -432,7 +432,7 @@ def test_methods_are_switched_on_and_off_and_bring_their_sliders(browser, page):
         for name in ("FedAvg", "FedProx", "SCAFFOLD"):
             tab.get_by_role("button", name=name).press("Enter")
         assert says(tab) == "Choose a method."
-        tab.get_by_role("button", name="10 more").click()
+        tab.get_by_role("button", name="12 more").click()
         names = tab.locator(".pg-chip[data-name]").evaluate_all("all => all.map(e => e.dataset.name)")
         assert names == list(playground.METHODS)
         tab.get_by_role("button", name="FedProx").click()
@@ -554,7 +554,7 @@ def test_without_script_a_still_picture_stands_with_words_and_caption(browser, t
 def test_nothing_leaves_the_window(browser, page, size):
     with opened(browser, page, size) as tab:
         tab.locator("summary").click()
-        tab.get_by_role("button", name="10 more").click()
+        tab.get_by_role("button", name="12 more").click()
         tab.get_by_role("button", name="FedDyn").click()
         tab.clock.run_for(100)
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
